@@ -152,9 +152,6 @@ cluster-shell: ## open a shell with kubectl and helm in this cluster, as user op
 e2e: setup ## run user scenarios on this cluster (root; SCENARIO=name); see build/e2e
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e run $(SCENARIO)
 
-e2e-verify: ## judge the evidence of the last e2e run again
-	PYTHONPATH=tools $(BIN)/python -m tests.e2e verify
-
 e2e-cpu: setup ## make every real run on a CPU, two at once; write its table (45 minutes)
 	$(PYTEST) -m e2e tests/e2e_cpu tests/opd_envs tests/chaos tests/cluster tests/convert tests/e2e $(if $(ARGS),,--results tests/e2e_cpu/RESULTS.md) $(ARGS)
 
@@ -188,18 +185,6 @@ gpu-smoke: setup-gpu ## run the whole trainer with vLLM on one GPU (ARGS="--only
 
 bench-step: setup-gpu ## time whole steps with vLLM (one GPU, 30 minutes)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_step $(ARGS)
-
-bench-schedules: setup-gpu ## compare the schedules carry and strict (three GPUs, 14 minutes)
-	$(BIN)/python -m tests.benchmarks.gpu.bench_schedules $(ARGS)
-
-bench-host: setup-gpu ## compare all GPUs of a host with one GPU (four GPUs, 20 minutes)
-	$(BIN)/python -m tests.benchmarks.gpu.bench_host $(ARGS)
-
-bench-agent: setup ## time the agent's tools under 256 parallel conversations
-	$(BIN)/python -m tests.benchmarks.agent_tools $(ARGS)
-
-bench-rollout: setup ## time the CPU rollout engine on the toy student
-	$(BIN)/python -m tests.benchmarks.rollout_cpu $(ARGS)
 
 schema: setup ## write the charts' generated files from the experiment schema
 	PYTHONPATH=tools $(BIN)/python -m chartgen

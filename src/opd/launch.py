@@ -18,8 +18,8 @@ from opd.config import (
     OpdAgentSpec,
     OpdSpec,
     PipelineSpec,
-    SftSpec,
     SpecError,
+    TrainSpec,
     dump_spec,
     load_spec,
 )
@@ -119,7 +119,7 @@ def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> in
         print(f"# stage {stage.name}: {planned.kind}, run {planned.name}", flush=True)
         if args.dry_run:
             print_overrides(stage.spec)
-        elif isinstance(planned, OpdSpec | OpdAgentSpec | SftSpec):
+        elif isinstance(planned, TrainSpec):
             codes.append(plan(replace(loaded, spec=planned), args))
         else:
             print(f"no plan: kind {planned.kind} has none")

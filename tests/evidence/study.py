@@ -27,10 +27,6 @@ class Trained:
     before: float
     after: float
 
-    @property
-    def gain(self) -> float:
-        return self.after - self.before
-
 
 def warmed_up(num_steps: int) -> Callable[[int], float]:
     """Return the factor of a rate that rises over so many steps."""

@@ -4,6 +4,7 @@ The tool's own list of commands says what is to be walked. No pod computes anyth
 a real S3 server, is written by the run directory itself.
 """
 
+import json
 import shlex
 from pathlib import Path
 
@@ -96,7 +97,6 @@ def test_a_new_user_types_every_command_of_the_tool_once(tier, walk, server, tmp
     Path("store.env").write_text("".join(f"{name}={value}\n" for name, value in keys.items()))
     tier.user(NAMESPACE).run(*shlex.split(secret, comments=True)[1:])
     assert "MISSING" not in walk("doctor", *files, *at)
-    assert "trainer" in walk("run", *files, "--dry-run")
     assert "kind: RayJob" in walk("render", *files, *at)
     assert f"opdctl status {RUN} -n {NAMESPACE}" in walk("submit", *files, *at)
     reached(tier, NAMESPACE, RUN, "Running")
@@ -106,12 +106,12 @@ def test_a_new_user_types_every_command_of_the_tool_once(tier, walk, server, tmp
 
     for form in Format:
         assert RUN in walk("list", *at, "-o", form.value)
-    assert yaml.safe_load(walk("status", RUN, *at, "-o", "yaml"))["run"] == RUN
+    assert json.loads(walk("status", RUN, *at, "-o", "json"))["run"] == RUN
     assert "step 2/2" in walk("logs", RUN, *at)
     end(tier, NAMESPACE, RUN, jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
     assert "succeeded" in walk("wait", RUN, *at, "--timeout", 60)
 
-    walk("collect", RUN, *at, "-o", "all.csv")
+    walk("collect", RUN, *at, "-f", "all.csv")
     assert len(Path("all.csv").read_text().splitlines()) == 3
     walk("report", RUN, *at)
     assert RUN in Path("report.html").read_text()

@@ -49,7 +49,7 @@ def corner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def calls() -> Iterator[tuple[dict[str, str], list[str]]]:
     """Nearly two hundred calls: (environment, words); `@` stands for the corner."""
     files = ["@/none.yaml", "@/list.yaml", "@/broken.yaml", "@/binary.yaml", "@/empty.yaml", "@/wrong.yaml", "@", "", "@/file/x.yaml"]  # fmt: skip
-    for command, file in itertools.product(["render", "submit", "doctor", "run", "status"], files):
+    for command, file in itertools.product(["render", "submit", "doctor", "status"], files):
         yield {}, [command, file, *(["--no-cluster"] if command == "doctor" else [])]
     kubeconfigs = ["kube-broken", "kube-list", "kube-empty", "kube-wrong", "kube-away"]
     ofcluster = ["status r", "logs r", "wait r", "cancel r", "delete r", "collect r",
@@ -133,7 +133,7 @@ def test_a_cluster_that_is_away_is_the_first_thing_said_and_a_failure(
 
 @pytest.mark.parametrize(
     "words",
-    ["report r -o {}", "collect r --format csv -o {}", "collect r --format json -o {}", "pull r --step 1 --into {}",
+    ["report r -f {}", "collect r -o csv -f {}", "collect r -o json -f {}", "pull r --step 1 --into {}",
      "pull r --folder attempts --into {}"],
 )  # fmt: skip
 def test_a_place_that_cannot_be_written_is_named(
@@ -151,7 +151,7 @@ def test_a_place_that_cannot_be_written_is_named(
 
 @pytest.mark.helm
 def test_a_folder_that_render_cannot_write_is_named(inside: Callable, corner: Path) -> None:
-    done = inside("render", corner / "exp.yaml", "--image", DIGEST, "-o", corner / "file" / "x",
+    done = inside("render", corner / "exp.yaml", "--image", DIGEST, "--into", corner / "file" / "x",
                   OPDCTL_HELM=str(gotools.find("helm")))  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {corner / 'file' / 'x'}")
@@ -182,7 +182,7 @@ def test_a_page_for_stdout_makes_no_file_called_dash(
     inside: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:
     make_run("r")
-    done = inside("report", "r", "--store", store, "-o", "-")
+    done = inside("report", "r", "--store", store, "-f", "-")
     assert done.returncode == 0
     assert "<html" in done.stdout
     assert not (tmp_path / "-").exists()
@@ -223,7 +223,7 @@ def test_wrong_usage_of_every_command_is_exit_code_2_and_one_line_with_the_cause
         cause, fix = done.stderr.splitlines()
         assert done.returncode == 2
         assert cause.startswith("error: ")
-        assert fix == f"  fix: `opdctl {command} --help` says what it takes"
+        assert fix == f"  fix: `opdctl {command} --help` shows the options"
         assert done.stdout == ""
 
 

@@ -24,7 +24,7 @@ def test_an_agent_runs_report_links_to_a_page_of_its_conversations(
     path = store / "agent" / file_key("train", 1)
     path.parent.mkdir(parents=True)
     path.write_bytes(to_lines([talk]))
-    done = call("report", "agent", "other", "--store", store, "-o", "report.html")
+    done = call("report", "agent", "other", "--store", store, "-f", "report.html")
     assert done.returncode == 0, done.stderr
     html = (tmp_path / "report.html").read_text()
     assert html.count("-conversations-") == 1

@@ -20,7 +20,7 @@ from opd.store.local import LocalStore
 from opd.store.opening import open_store
 from opdctl.errors import ToolError
 from opdctl.runs.gather import gather
-from opdctl.runs.targets import RunPlace
+from opdctl.runs.places import RunPlace
 
 README = Path(opdctl.__file__).parent / "README.md"
 RATES = {"base": 1.0, "new": 2.0}

@@ -14,7 +14,7 @@ from opd.store.base import DEFAULT_POLICY
 from opd.store.opening import open_store
 from opd.store.remote import FsspecStore
 from opdctl.console import DEFAULT_TIMEOUT_S, CommandTimeout, deadline
-from opdctl.runs import targets
+from opdctl.runs import places
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def silent_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_a_store_that_says_nothing_is_given_up_with_its_address_and_a_fix(
     inside: Callable, silent_endpoint: str, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    monkeypatch.setattr(targets, "MAX_PATIENCE_S", 0.2)
+    monkeypatch.setattr(places, "SILENCE_S", 0.2)
     done = inside(*words.split(), "--store", "s3://bucket/runs")
     assert done.returncode == 1
     error, fix = done.stderr.splitlines()
@@ -46,14 +46,14 @@ def test_a_store_that_says_nothing_is_given_up_with_its_address_and_a_fix(
     ("timeout_s", "patience_s"), [(6.0, 2.0), (DEFAULT_TIMEOUT_S, 5.0), (900.0, 15.0), (1e5, 20.0)]
 )
 def test_the_tool_s_patience_goes_by_its_timeout(timeout_s: float, patience_s: float) -> None:
-    place = targets.open_place("s3://bucket/runs", timeout_s=timeout_s)
+    place = places.open_place("s3://bucket/runs", timeout_s=timeout_s)
     assert isinstance(place, FsspecStore)
     assert place.policy.max_elapsed_s == patience_s
     assert place.filesystem.config_kwargs["read_timeout"] == patience_s
 
 
 def test_training_stays_patient_beside_it() -> None:
-    targets.open_place("s3://bucket/runs", timeout_s=6.0)
+    places.open_place("s3://bucket/runs", timeout_s=6.0)
     store = open_store("s3://bucket/runs")
     assert isinstance(store, FsspecStore)
     assert (store.policy, store.filesystem.config_kwargs["read_timeout"]) == (DEFAULT_POLICY, 20.0)

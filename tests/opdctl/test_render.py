@@ -68,7 +68,9 @@ def test_a_sweep_renders_one_file_a_cell(helm: str, call: Callable, tmp_path: Pa
     text = (ROOT / "manifests" / "experiments" / "quickstart.yaml").read_text()
     text = text.replace("seed: 1\n", "matrix: {seed: [3, 4]}\n")
     (tmp_path / "sweep.yaml").write_text(text)
-    done = call("render", "sweep.yaml", "--image", IMAGE, "--charts", ROOT / "charts", "-o", "out", OPDCTL_HELM=helm)
+    done = call(
+        "render", "sweep.yaml", "--image", IMAGE, "--charts", ROOT / "charts", "--into", "out", OPDCTL_HELM=helm
+    )
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["quickstart-seed-3.yaml", "quickstart-seed-4.yaml"]  # fmt: skip
     documents = list(yaml.safe_load_all((tmp_path / "out" / "quickstart-seed-4.yaml").read_text()))
@@ -81,7 +83,7 @@ def test_a_sweep_renders_one_file_a_cell(helm: str, call: Callable, tmp_path: Pa
 def test_a_shipped_sweep_renders_runs_that_differ_in_what_it_sweeps(
     file: Path, helm: str, call: Callable, tmp_path: Path
 ) -> None:
-    done = call("render", file, "--image", IMAGE, "--charts", ROOT / "charts", "-o", "out", OPDCTL_HELM=helm)
+    done = call("render", file, "--image", IMAGE, "--charts", ROOT / "charts", "--into", "out", OPDCTL_HELM=helm)
     assert done.returncode == 0, done.stderr
     found = {}
     for path in (tmp_path / "out").iterdir():
@@ -136,29 +138,3 @@ def test_a_missing_helm_says_how_to_get_one(call: Callable) -> None:
     assert done.returncode == 1
     assert "helm is not on PATH" in done.stderr
     assert "make helm" in done.stderr
-
-
-@pytest.mark.slow
-def test_run_gives_what_the_launcher_gives_with_the_same_site(call: Callable, tmp_path: Path) -> None:
-    file, site = ROOT / "manifests" / "experiments" / "opd-qwen3-8b-to-1.7b.yaml", tmp_path / "site.yaml"
-
-    def both() -> list[subprocess.CompletedProcess[str]]:
-        words = [sys.executable, "-m", "opd.launch", str(file), "--set", "seed=7", "--dry-run"]
-        env = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin", "OPDCTL_SITE": str(site)}
-        direct = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120, env=env)
-        return [call("run", file, "--site", site, "--set", "seed=7", "--dry-run"), direct]
-
-    site.write_text("store: {url: s3://team/runs, endpoint: https://minio.example:9000}\ncluster: {gpu: {type: A}}\n")
-    tool, direct = both()
-    assert (tool.returncode, direct.returncode) == (0, 0), tool.stderr + direct.stderr
-    assert tool.stdout == direct.stdout
-    site.write_text("store: {url: s3://team/runs, endpoint: minio.example}\n")
-    for done in both():
-        assert done.returncode == 2
-        assert f"store.endpoint ({site}, line 1)" in done.stderr
-
-
-def test_a_bad_spec_starts_nothing_and_is_exit_2(call: Callable) -> None:
-    done = call("run", ROOT / "manifests" / "experiments" / "quickstart.yaml", "--set", "trainer.total_step=3")
-    assert done.returncode == 2
-    assert "trainer.total_steps" in done.stderr

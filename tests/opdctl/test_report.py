@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
@@ -23,8 +22,8 @@ from opdctl.report.page import MAX_SEPARATE_RUNS
 from opdctl.runs.compare import Group, compare_evaluations, compare_metric, evaluations_of, group_runs
 from opdctl.runs.compare_view import MAX_SEPARATE
 from opdctl.runs.gather import gather
+from opdctl.runs.places import RunPlace
 from opdctl.runs.record import RunRecord
-from opdctl.runs.targets import RunPlace
 
 SPEC = {"kind": "opd", "seed": 1, "trainer": {"total_steps": 1}, "store": {"url": "x"}}
 HOSTILE = '</pre><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'
@@ -104,7 +103,7 @@ def test_compare_prints_the_paired_difference(call: Callable, evaluated: tuple[s
 
 
 def test_the_report_is_one_file_with_everything_inside_and_escapes_what_models_write(call: Callable, evaluated: tuple[str, str], store: Path, tmp_path: Path) -> None:  # fmt: skip
-    done = call("report", *evaluated, "--store", store, "-o", "report.html")
+    done = call("report", *evaluated, "--store", store, "-f", "report.html")
     assert done.returncode == 0, done.stderr
     html = (tmp_path / "report.html").read_text()
     own = [assets.read(name) for name in assets.SCRIPTS]
@@ -119,10 +118,9 @@ def test_the_report_is_one_file_with_everything_inside_and_escapes_what_models_w
     ]
     assert not re.search(r"""(?:src|href)=["'](?!#|data:)""", html), "nothing is loaded from anywhere"
     assert "The MIT License (MIT)" in html
-    assert "<td>Toy-Model</td>" in html, "a run's MODEL_NAME labels its row"
-    assert "3 × 2 (4 too long to ask)" in html
-    row = '<tr><td>other</td><td>math</td><td>plan_read</td><td class="n">0.625 ± 0.125</td><td class="n">5</td></tr>'
-    assert html.count("<td>plan_read</td>") == html.count(row) == 1
+    assert "3 × 2 (4 too long)" in html
+    cells = [f'<td class="{cell}">{cell}</td>' for cell in ("math", "plan_read", "0.625 ± 0.125", "5")]
+    assert html.count(f"<tr>{''.join(cells)}</tr>") == 1
 
 
 @pytest.mark.slow
@@ -130,7 +128,7 @@ def test_collect_prints_the_further_numbers_of_an_evaluation(call: Callable, eva
     done = call("collect", "--store", store)
     assert done.returncode == 0, done.stderr
     [line] = [line for line in done.stdout.splitlines() if "plan_read" in line]
-    assert [cell.strip() for cell in line.split("│")[1:-1]] == ["math", "plan_read", "0.625 ± 0.125", "5"]
+    assert re.split(" {2,}", line.strip()) == ["math", "plan_read", "0.625 ± 0.125", "5"]
     assert "base: further numbers" not in done.stdout
 
 
@@ -139,7 +137,7 @@ def test_a_script_in_a_generation_does_not_run_in_a_browser(call: Callable, eval
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("REPORT IN A BROWSER UNTESTED: no chromium on PATH")
-    assert call("report", *evaluated, "--store", store, "-o", "report.html").returncode == 0
+    assert call("report", *evaluated, "--store", store, "-f", "report.html").returncode == 0
     (tmp_path / "control.html").write_text(f"<!doctype html><title>calm</title><pre>{HOSTILE}</pre>")
 
     def title(page: str) -> str:
@@ -155,13 +153,6 @@ def test_the_chart_library_is_the_one_that_was_downloaded_and_its_notice_is_besi
     for name, expected in assets.SHA256.items():
         assert sha256(assets.read(name).encode()).hexdigest() == expected, name
     assert "Permission is hereby granted" in assets.read(assets.NOTICE)
-
-
-@pytest.mark.slow
-def test_the_cache_of_results_holds_plain_json(call: Callable, evaluated: tuple[str, str], store: Path, own_cache: Path) -> None:  # fmt: skip
-    call("collect", "--store", store)
-    records = [json.loads(path.read_text()) for path in own_cache.rglob("record.json")]
-    assert {item["record"]["run_id"] for item in records} == set(evaluated)
 
 
 @pytest.mark.slow
@@ -196,7 +187,6 @@ def test_a_report_over_a_store_names_few_of_many_runs_and_tells_every_setting_th
     assert done.returncode == 0, done.stderr
     html = (tmp_path / "report.html").read_text()
     assert f"<h1>{num_runs} runs: lr00 … lr12</h1>" in html
-    assert html.count("every setting</summary>") == 1
     assert all(f"actor.learning_rate: 1.0 -&gt; {1.0 + number}" in html for number in range(1, num_runs))
     assert "+12 ± –" in html
 

@@ -18,9 +18,9 @@ from opd.runs.progress import Standing
 from opd.runs.run import Run, progress_record
 from opd.store.base import RetryPolicy
 from opd.store.opening import open_store
-from opdctl.logs.from_store import LogReader
-from opdctl.runs import state
-from opdctl.runs.state import wait_for_end
+from opdctl.logs.store import LogReader
+from opdctl.runs import control
+from opdctl.runs.control import wait_for_end
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_wait_ends_with_the_run_and_its_exit_code_is_the_result(call: Callable, 
 
 def test_wait_sees_an_end_that_comes_later(live_run: Run, store: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(wait_for_end, open_store(store / "live"), silent_s=60, on_away=print, poll_s=0.05)
+        waiting = pool.submit(wait_for_end, open_store(store / "live"), silent_s=60, poll_s=0.05)
         time.sleep(0.3)
         assert not waiting.done()
         live_run.finish({"steps": 1})
@@ -142,18 +142,16 @@ def test_wait_says_once_that_an_attempt_has_failed_and_how_long_it_waits_for_ano
         if num_looks == 3:
             here.put_json("fatal.json", {"reason": "the tokenizers differ"})
 
-    monkeypatch.setattr(state, "time", SimpleNamespace(time=time.time, sleep=sleep))
-    assert (
-        wait_for_end(here, silent_s=3600, on_away=pytest.fail, on_ended=told.append).reason == "the tokenizers differ"
-    )
+    monkeypatch.setattr(control, "time", SimpleNamespace(time=time.time, sleep=sleep))
+    assert wait_for_end(here, silent_s=3600, on_note=told.append).reason == "the tokenizers differ"
     assert (num_looks, len(told)) == (3, 1)
 
 
 def test_an_attempt_that_nobody_follows_is_the_end(make_run: Callable, store: Path) -> None:
     make_run("left")
-    end = wait_for_end(open_store(store / "left"), silent_s=0.0, on_away=pytest.fail, poll_s=0.05)
+    end = wait_for_end(open_store(store / "left"), silent_s=0.0, poll_s=0.05)
     assert not end.is_success
-    assert "nobody followed" in end.reason
+    assert "no other followed" in end.reason
 
 
 def test_a_followed_log_has_no_gap_and_no_repeat_over_parts_and_attempts(store: Path, capsys: pytest.CaptureFixture) -> None:  # fmt: skip
@@ -239,4 +237,4 @@ def test_a_log_says_how_its_attempt_ended_or_that_it_goes_on(
     assert whole.stdout.splitlines()[0] == "===== attempt 1 ====="
     assert whole.stderr == "attempt 2 ended: finished\n"
     assert inside("logs", "r", "--attempt", 1, *words).stderr.startswith("attempt 1 ended: ")
-    assert "attempt 1 goes on: its last sign of life came" in inside("logs", "live", *words).stderr
+    assert "attempt 1 is running: its last sign of life came" in inside("logs", "live", *words).stderr

@@ -13,15 +13,15 @@ from tests.runs.files import MODEL
 from tests.runs.power import at_each_seal, watched_disk
 
 from opd.errors import StoreRefused, StoreUnavailable
-from opd.runs import alive
 from opd.runs.manifest import DRIVER_RANK
 from opd.runs.metrics import MetricsWriter
+from opd.runs.process import ALIVE_FILE
 from opd.runs.run import Run
 from opd.runs.shards import upload_shards
 from opd.store.base import NO_RETRY
 from opd.store.local import TEMPORARY_PREFIX, LocalStore
 
-NOT_PROMISED = ("heartbeat", TEMPORARY_PREFIX, alive.FILE)
+NOT_PROMISED = ("heartbeat", TEMPORARY_PREFIX, ALIVE_FILE)
 
 
 @pytest.mark.parametrize("how", ["put", "create", "put_file"])

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from opd.worker.step_metrics import micro_batch_counts, reduce, skipped_last
+from opd.worker.counts import skipped_last
+from opd.worker.step_metrics import micro_batch_counts, reduce
 
 
 def _raw(**extra):

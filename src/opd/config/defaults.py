@@ -194,10 +194,10 @@ def _run_name(look: Lookup) -> str:
 
 
 def _offload(look: Lookup) -> bool | str:
-    """Only the distillation worker makes a memory plan."""
+    """Only kinds that train make a memory plan."""
     if not look.on_gpu:
         return False
-    return "auto" if look.kind in DISTILS else True
+    return "auto" if look.kind in TRAINS else True
 
 
 def _val_temperature(look: Lookup) -> float:

@@ -238,6 +238,8 @@ class PipelineSpec(BaseSpec):
 
 AnySamplingSpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec
 AnyRunSpec = AnySamplingSpec | SftSpec
+TrainSpec = OpdSpec | OpdAgentSpec | GrpoSpec | SftSpec
+"""A run that trains."""
 AnySpec = AnyRunSpec | ConvertSpec
 """One run."""
 FileSpec = AnySpec | PipelineSpec

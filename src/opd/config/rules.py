@@ -125,14 +125,14 @@ def _token_budgets(spec: RunSpec) -> Problems:
 
 
 def _without_plan(spec: RunSpec) -> Problems:
-    """Only a distillation has a memory plan; only a kind that trains has adapters."""
-    if isinstance(spec, DistillationSpec):
+    """Only a kind that trains has a memory plan and adapters."""
+    if spec.trains:
         return
     for key in ("actor.gradient_checkpointing", "actor.param_offload", "actor.optimizer_offload"):
         if value_at(spec, key) == "auto":
-            rule = "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
+            rule = "only a kind that trains makes the memory plan that `auto` asks"
             yield at(spec, key, rule, "use true or false")
-    if not spec.trains and spec.model.lora is not None:
+    if spec.model.lora is not None:
         rule = "this kind trains nothing: adapters are for kinds that do"
         fix = "remove the key; to ask a trained LoRA student, convert its checkpoint and give that folder as model.path"
         yield at(spec, "model.lora", rule, fix)

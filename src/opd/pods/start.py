@@ -65,10 +65,7 @@ def claim_start(store: Store, cluster: str, *, head_started_at_s: float) -> Star
 
 
 def misfit(chart: str, image: str) -> str:
-    """Why a chart of one version cannot start an image of another; empty where major and minor are the same.
-
-    Charts that say no version are older than this rule.
-    """
+    """Return why a chart of one version cannot start an image of another; empty where major and minor are the same."""
     if not chart or chart.split(".")[:2] == image.split(".")[:2]:
         return ""
     return (

@@ -20,6 +20,7 @@ from opd.losses.fused import StorageMemory, head_divergence
 from opd.losses.hopper.plan import LogitsPrecision
 from opd.losses.policy import PolicyTerm, token_log_probs
 from opd.losses.unshared import unshared_mass
+from opd.worker.loss_task import LossTask
 from opd.worker.teacher_cache import Fetch
 
 
@@ -205,7 +206,7 @@ class ProbeTask(NamedTuple):
     seen: list[torch.Tensor]
 
 
-HeadTask = CollectTask | EntropyTask | LogProbTask | DivergenceTask | ProbeTask
+HeadTask = CollectTask | EntropyTask | LogProbTask | DivergenceTask | LossTask | ProbeTask
 
 
 class DistillationHead(nn.Linear):
@@ -237,8 +238,8 @@ class DistillationHead(nn.Linear):
         return old
 
     def forward(self, input: torch.Tensor) -> Any:
-        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d], entropies or log-probabilities [N], or a
-        `DivergenceOutput`.
+        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d], entropies or log-probabilities [N], or the
+        loss with its statistics.
         """
         task = self.task
         if task is None:
@@ -254,6 +255,8 @@ class DistillationHead(nn.Linear):
             return task.entropy(hidden, self.weight)
         if isinstance(task, LogProbTask):
             return task.log_probs(hidden, self.weight)
+        if isinstance(task, LossTask):
+            return task.output(hidden, self.weight)
         output = task.divergence(hidden, self.weight, self.storage.precision)
         self.storage.learn(output.precision)
         return output

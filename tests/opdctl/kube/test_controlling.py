@@ -6,12 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from opdctl.errors import ToolError
 from opdctl.kube.rayjob import read_job
 from opdctl.kube.run import ClusterRun
-from opdctl.runs.control import job_end, require_job, what_is_saved
+from opdctl.runs.control import job_end, what_is_saved
 from opdctl.runs.record import RunRecord
 
 RECORD = RunRecord(run_id="r", url="u", kind="opd", spec_hash="", state="stopped", detail="", num_attempts=1,
@@ -21,12 +18,6 @@ RECORD = RunRecord(run_id="r", url="u", kind="opd", spec_hash="", state="stopped
 def with_checkpoints(*steps: int, last_step: int = 12) -> RunRecord:
     entries: list[dict[str, Any]] = [{"step": step, "is_complete": True} for step in steps]
     return dataclasses.replace(RECORD, checkpoints=entries, last_step=last_step)
-
-
-def test_a_run_without_a_rayjob_is_told_how_it_goes_on() -> None:
-    with pytest.raises(ToolError, match="no RayJob r in namespace opd") as caught:
-        require_job(ClusterRun(job=None), "r", "opd")
-    assert "opdctl submit" in caught.value.fix
 
 
 def test_what_is_saved_is_the_newest_checkpoint_and_what_is_computed_again() -> None:

@@ -22,11 +22,10 @@ from tests.opdctl.kube.followed import (
 from opdctl.commands.logs import of_pod
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
-from opdctl.kube.podlogs import find_pod
 from opdctl.kube.run import ClusterRun
 from opdctl.kube.waiting import pod_lines
-from opdctl.logs.from_pods import PodFollower
-from opdctl.runs.targets import Found
+from opdctl.logs.pods import PodFollower, find_pod
+from opdctl.runs.places import Found
 
 
 def test_every_line_comes_once_over_broken_streams_a_lost_pod_and_an_api_server_away(
@@ -43,7 +42,7 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_and_an_api_server_
     state.begin(submitter("s2", 2), "opd.pods.submit: hello", *second[:10])
     until(lambda: second[9] in printed)
     state.is_away = True
-    until(lambda: any("the cluster is away" in line for line in said))
+    until(lambda: any("the cluster is unreachable" in line for line in said))
     state.add("s2", *second[10:])
     state.is_away = False
     until(lambda: second[-1] in printed)
@@ -55,8 +54,8 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_and_an_api_server_
         "opd.pods.submit: job r: SUCCEEDED",
     ], [])  # fmt: skip
     assert state.num_streams > 3, "streams were broken"
-    assert "pod s1 went before it was read to its end: `opdctl logs r --from store` has its last lines" in said
-    assert said[-1] == "the cluster is back"
+    assert "pod s1 went before it was read to its end: `opdctl logs r --from store` has the rest" in said
+    assert said[-1] == "the cluster answers again"
 
 
 def test_a_kubelet_that_is_away_at_the_runs_end_is_waited_for(
@@ -75,7 +74,7 @@ def test_a_kubelet_that_is_away_at_the_runs_end_is_waited_for(
     state.silent.clear()
     wait_for(following)
     assert (printed, errors) == ([*FIRST, "opd.pods.submit: job r: SUCCEEDED"], [])
-    assert [line.partition(":")[0] for line in said] == ["pod s1 cannot be read, following goes on when it can"]
+    assert [line.partition(":")[0] for line in said] == ["pod s1 cannot be read, waiting for it"]
 
 
 def test_a_pod_that_stays_silent_at_the_end_is_an_error_instead_of_an_end_that_looks_whole(
@@ -105,7 +104,7 @@ def test_a_silent_pod_with_a_successor_is_given_up_and_said(
     until(lambda: SECOND[-1] in printed)
     end(state, following)
     assert (printed, errors) == ([*FIRST[:2], "===== pod s2 =====", *SECOND], [])
-    assert said[-1] == "pod s1 is given up after 0.1 s: `opdctl logs r --from store` has its last lines"
+    assert said[-1] == "pod s1 is given up after 0.1 s: `opdctl logs r --from store` has the rest"
 
 
 def test_a_pod_that_was_read_whole_is_not_called_lost_after_the_cluster_was_away(
@@ -116,7 +115,7 @@ def test_a_pod_that_was_read_whole_is_not_called_lost_after_the_cluster_was_away
     following, printed, errors = following_of(state, api)
     until(lambda: FIRST[1] in printed)
     state.is_away = True
-    until(lambda: any("the cluster is away" in line for line in said))
+    until(lambda: any("the cluster is unreachable" in line for line in said))
     state.is_away = False
     state.add("s1", *FIRST[2:])
     until(lambda: FIRST[-1] in printed)
@@ -125,7 +124,7 @@ def test_a_pod_that_was_read_whole_is_not_called_lost_after_the_cluster_was_away
     until(lambda: SECOND[-1] in printed)
     end(state, following)
     assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
-    assert [line for line in said if "the cluster is" not in line] == []
+    assert [line for line in said if "the cluster " not in line] == []
 
 
 def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +184,8 @@ def test_where_no_pod_is_there_the_run_s_log_is_proposed(cluster: tuple[Cluster,
 @pytest.mark.parametrize(
     ("notes", "why", "fix"),
     [
-        (["the cluster was left out: timeout"], "and the cluster was left out: timeout", "ask again"),
-        ([], "and none was asked", "name the cluster"),
+        (["the cluster was left out: timeout"], "and the cluster was left out: timeout", "try again"),
+        ([], "and the command names none", "name the cluster"),
     ],
     ids=["away", "none"],
 )

@@ -16,7 +16,7 @@ from tests.opdctl.kube.followed import (
 
 from opdctl.kube.client import KubeApi
 from opdctl.kube.errors import StreamBroken
-from opdctl.kube.podlogs import PodLog, find_log_pods
+from opdctl.logs.pods import PodLog, find_log_pods
 
 
 def test_the_tail_is_that_of_every_pod_of_the_first_look_also_where_an_older_one_is_waited_for(
@@ -56,17 +56,6 @@ def test_a_tail_is_none_of_what_a_silent_container_prints_later(
     assert list(log.lines(follow=True)) == []
     state.add("s1", *FIRST)
     assert list(log.lines(follow=False)) == FIRST
-
-
-def test_lines_just_before_the_tail_do_not_come_when_its_stream_is_opened_again(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable
-) -> None:
-    state, api = cluster
-    state.begin(submitter("s1", 1), *FIRST)
-    log = PodLog(api, find_log_pods(api, "r", "K8sJobMode")[0], tail=2)
-    assert list(log.lines(follow=True)) == FIRST[2:]
-    state.add("s1", *SECOND)
-    assert list(log.lines(follow=False)) == SECOND
 
 
 @pytest.mark.parametrize("num_bytes", [5, 31], ids=["in its stamp", "in its text"])

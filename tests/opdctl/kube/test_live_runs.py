@@ -19,7 +19,7 @@ from opd.store.local import LocalStore
 from opdctl.chart.starting import look_at_offers
 from opdctl.kube.client import KubeApi
 from opdctl.kube.errors import refusal
-from opdctl.runs.overview import live_runs, rows
+from opdctl.runs.rows import live_runs, rows
 
 Tree = dict[str, Any]
 

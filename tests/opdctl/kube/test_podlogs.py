@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdctl.kube.podlogs import OVERLAP_S, StampedLines, log_pods
+from opdctl.logs.pods import OVERLAP_S, StampedLines, log_pods
 
 
 def stamp(second: int, nanos: int = 0) -> str:

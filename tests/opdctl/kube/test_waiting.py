@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from opdctl.commands.status import View
 from opdctl.kube.client import KubeApi
 from opdctl.kube.rayjob import read_job
 from opdctl.kube.run import ClusterRun, in_the_way
 from opdctl.kube.waiting import pod_lines, read_events, why
-from opdctl.runs.targets import Found
-from opdctl.runs.view import RunView
+from opdctl.runs.places import Found
 
 QUOTA = (
     'Failed to create worker Pod for the cluster opd/r-abc, pods "r-abc-worker" is forbidden: exceeded quota: opd, '
@@ -93,7 +93,10 @@ def test_an_evicted_pod_gives_the_kubelets_reason(pod: Callable) -> None:
 
 
 def test_a_pod_that_goes_waits_for_the_save(pod: Callable) -> None:
-    assert "save" in why(pod(deleting=True), [])
+    tree = pod(deleting=True)
+    assert why(tree, []) == "terminating"
+    tree["metadata"]["deletionGracePeriodSeconds"] = 360
+    assert why(tree, []) == "terminating: it has up to 360 s, in which the trainer saves"
 
 
 def test_pods_are_listed_head_first_with_their_gpus(pod: Callable) -> None:
@@ -128,7 +131,7 @@ def test_pod_security_is_named_where_it_refuses(rayjob: Callable, event: Callabl
     job = read_job(rayjob(jobDeploymentStatus="Initializing", rayClusterName="r-abc"))
     message = 'pods "r" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true'
     [reason] = in_the_way(job, [], read_events([event("RayCluster", "r-abc", "FailedToCreateHeadPod", message)]))
-    assert reason == "Pod Security restricted:latest of this namespace refuses the pod: runAsNonRoot != true"
+    assert reason == "Pod Security restricted:latest of this namespace rejects the pod: runAsNonRoot != true"
 
 
 def test_a_run_that_ended_has_nothing_in_its_way(rayjob: Callable, event: Callable) -> None:
@@ -175,7 +178,7 @@ def test_status_tells_programs_what_the_cluster_holds(rayjob: Callable, pod: Cal
     found = Found(
         run_id="r", api=KubeApi(None, namespace="opd", context=None), in_cluster=seen, place=None, notes=["n"]
     )
-    view = RunView(found=found, record=None, attempts=[], places={}, last_line="")
+    view = View(found=found, attempts=[], places={})
     told = json.loads(json.dumps(view.to_json()))
     assert told["store"] is None
     assert (told["cluster"]["namespace"], told["cluster"]["job"]["phase"]) == ("opd", "running")

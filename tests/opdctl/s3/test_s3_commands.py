@@ -22,7 +22,7 @@ def test_collect_and_logs_read_a_run_from_s3(
     first = {step: {"opd/loss": float(step)} for step in (1, 2)}
     make_run("r", attempts=[first, {2: {"opd/loss": 20.0}}], url=s3_url, log="one line\n")
     open_store(s3_url).put("r/attempts/0001/driver.log", b"first attempt\n")
-    done = call("collect", "r", "--store", s3_url, "--format", "csv", **s3_environment)
+    done = call("collect", "r", "--store", s3_url, "-o", "csv", **s3_environment)
     assert done.returncode == 0, done.stderr
     assert [row["opd/loss"] for row in csv.DictReader(io.StringIO(done.stdout))] == ["1", "20"]
     assert "first attempt" in call("logs", "r", "--store", s3_url, **s3_environment).stdout
@@ -35,7 +35,7 @@ def test_an_interrupted_collect_goes_on_with_the_runs_that_it_lacked(
     for name in names:
         make_run(name, url=s3_url)
     proxy.requests.clear()
-    words = ("collect", "--store", s3_url, "--format", "csv")
+    words = ("collect", "--store", s3_url, "-o", "csv")
     whole = call(*words, **s3_environment, OPDCTL_CACHE_DIR=str(tmp_path / "other"))
     num_requests = len(proxy.requests)
     proxy.requests.clear()
@@ -72,7 +72,7 @@ def test_a_bucket_that_is_not_there_is_told_so_and_not_that_it_has_no_runs(
 def test_collect_waits_out_a_few_refusals(s3_url: str, s3_environment: dict, call: Callable, make_run: Callable, proxy) -> None:  # fmt: skip
     make_run("r", url=s3_url)
     proxy.num_refusals = 3
-    done = call("collect", "r", "--store", s3_url, "--format", "csv", **s3_environment)
+    done = call("collect", "r", "--store", s3_url, "-o", "csv", **s3_environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 2
 

@@ -10,7 +10,8 @@ from opdctl.commands.render import Charts, File, Image, Name, Overlays, Sets, Si
 from opdctl.console import Context, Namespace, Timeout, deadline, note, working
 
 New = Annotated[bool, typer.Option("--new", help="If the name is taken, use the next free one: name-2, name-3, ...")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the API server's dry run; nothing is installed.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Resume a run that ended for good, after its cause is mended.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the API server's dry run; install nothing.")]
 
 
 def submit(
@@ -20,6 +21,7 @@ def submit(
     sets: Sets = None,
     name: Name = None,
     new: New = False,
+    retry: Retry = False,
     image: Image = None,
     charts: Charts = None,
     namespace: Namespace = None,
@@ -29,8 +31,8 @@ def submit(
 ) -> None:
     """Submit an experiment, or every cell of its `matrix`: validate, render, try on the API server, install by Helm.
 
-    A name whose run is live, has succeeded, or belongs to another spec is refused; a run that failed or was cancelled
-    is resumed from its newest checkpoint.
+    The name of a live run, of a run that succeeded, or of another spec is rejected. A run that failed or was cancelled
+    is resumed from its newest checkpoint; a run that ended for good (fatal.json) needs --retry.
 
     Example: `opdctl submit exp.yaml --site site.yaml -n opd --image registry.example/opd@sha256:...`
     """
@@ -50,7 +52,7 @@ def submit(
             for remark in item.notes:
                 note(f"note: {item.run_id}: {remark}")
         api = connect(namespace=namespace, context=context)
-        sender = Sender(api, charts=charts, is_new=new, timeout_s=timeout)
+        sender = Sender(api, charts=charts, is_new=new, is_retry=retry, timeout_s=timeout)
         with working("checking the names, and every object on the API server"):
             orders = sender.prepare(found)
         for order in orders:
@@ -67,7 +69,7 @@ def submit(
 
 
 def next_steps(run_ids: list[str], namespace: str, context: str | None) -> str:
-    """The commands that a person needs next, ready to be copied."""
+    """Return the commands that a user needs next, ready to be copied."""
     where = f"-n {namespace}" + (f" --context {context}" if context else "")
     run_id = run_ids[0]
     words = (("status", ""), ("logs -f", ""), ("wait", ""), ("cancel", "    (saves first)"))

@@ -1,4 +1,4 @@
-"""A rendered run: its pods by group, the objects that they name, and the paths that no volume holds."""
+"""A rendered run: its pods by group, the objects that they name, and paths that no volume holds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from opd.config.kinds import AnySpec, ConvertSpec, PipelineSpec
 from opd.config.pipeline import stages_of
 from opd.inputs import Inputs, is_module
 from opd.inputs.models import is_hub_id
-from opdctl.doctor.report import Check, warning
+from opdctl.doctor.check import Check, warning
 from opdctl.kube.client import ROLE_LABEL
 from opdctl.kube.dry_run import pods_of, rendered_objects
 
 Tree = Mapping[str, Any]
+_FIX = (
+    "name a URL (s3://...), or a path below cluster.mounts[].path of a claim that has it (manifests/stage.yaml fills one); "
+    "no fix is needed if the image itself has it"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """An object that has to be there: `keys` of it (of a Secret or ConfigMap); `is_read_only` of a claim."""
+    """An object that must exist: `keys` of a Secret or ConfigMap; `is_read_only` of a claim."""
 
     kind: str
     name: str
@@ -55,7 +59,7 @@ def groups_of(objects: Sequence[Tree]) -> list[Group]:
 
 
 def references(spec: Tree) -> Iterator[Reference]:
-    """What a pod names; what it calls optional is left out."""
+    """Yield the objects that a pod names, without optional objects."""
     for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
         for variable in container.get("env") or ():
             for key, kind in (("secretKeyRef", "Secret"), ("configMapKeyRef", "ConfigMap")):
@@ -81,14 +85,12 @@ def references(spec: Tree) -> Iterator[Reference]:
 
 
 def wanted(groups: Sequence[Group], objects: Sequence[Tree]) -> dict[tuple[str, str], Reference]:
-    """(kind, name) -> what all pods together want of it; objects that the run brings itself are left out."""
+    """Return what all pods together need, by kind and name, without the objects that the run brings itself."""
     own = {(tree["kind"].replace("PersistentVolumeClaim", "Claim"), tree["metadata"]["name"]) for tree in objects}
     found: dict[tuple[str, str], Reference] = {}
-    for group in groups:
-        for item in references(group.spec):
-            at = (item.kind, item.name)
-            if at in own:
-                continue
+    for item in (item for group in groups for item in references(group.spec)):
+        at = (item.kind, item.name)
+        if at not in own:
             before = found.get(at, item)
             keys, is_read_only = before.keys | item.keys, before.is_read_only and item.is_read_only
             found[at] = Reference(kind=item.kind, name=item.name, keys=keys, is_read_only=is_read_only)
@@ -96,24 +98,18 @@ def wanted(groups: Sequence[Group], objects: Sequence[Tree]) -> dict[tuple[str, 
 
 
 def where(tree: Any, word: str, path: str = "cluster") -> str:
-    """The dotted path below `tree` whose value is this word, empty where none is."""
+    """Return the dotted path below `tree` whose value is this word; empty without any."""
     if tree == word:
         return path
     items = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list | tuple) else ()
     return next((found for key, value in items if (found := where(value, word, f"{path}.{key}"))), "")
 
 
-_FIX = (
-    "name a URL (s3://...), or a path below cluster.mounts[].path of a claim that has it (manifests/stage.yaml fills one); "
-    "nothing to mend where the image itself has it"
-)
-
-
 def check_held(spec: FileSpec, text: str) -> list[Check]:
-    """A warning for each key with a path that no volume holds; URLs, bundled names, hub ids and modules are none.
+    """Return a warning for each key with a path that no volume holds; URLs, bundled names, hub ids and modules pass.
 
     Args:
-        text: what the chart renders.
+        text: the rendered chart.
     """
     objects = rendered_objects(text)
     group = groups_of(objects)[0]  # the chart gives head and workers the same volumes
@@ -121,7 +117,7 @@ def check_held(spec: FileSpec, text: str) -> list[Check]:
     folder = container.get("workingDir", "/")
     made = {tree["metadata"]["name"] for tree in objects if tree["kind"] == "PersistentVolumeClaim"}
     sources = {volume["name"]: volume for volume in group.spec.get("volumes") or ()}
-    # What Ray's container may not write somebody else has filled: an init container does so with a fetched tool database.
+    # An init container has filled a volume that Ray's container may only read, such as a fetched tool database.
     mounts = {
         item["mountPath"]: {} if item.get("readOnly") else sources.get(item["name"], {})
         for item in container.get("volumeMounts") or ()
@@ -144,7 +140,7 @@ def check_held(spec: FileSpec, text: str) -> list[Check]:
 
 
 def _paths(spec: FileSpec) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """(stage, key, what can only be a path of the pods) of all that each run reads."""
+    """Yield (stage, key, paths within the pods) of everything that each run reads."""
     runs: list[tuple[str, AnySpec]] = (
         [(f"stages.{stage.name}.", stage.spec) for stage in stages_of(spec)]
         if isinstance(spec, PipelineSpec)

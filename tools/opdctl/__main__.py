@@ -1,0 +1,5 @@
+"""The command line as `python -m opdctl`."""
+
+from opdctl.cli import main
+
+main()
