@@ -24,7 +24,6 @@ MIN_PEARSON = {
     "lora": 0.97,
     "grpo": 0.98,
     "agent": 0.98,
-    "weighted": 0.98,
     "pipeline": 0.98,
 }
 """By run. The toy nets are 64 wide with logits of 10 to 20, which bf16 rounds by up to 1/16: there the two forwards,
