@@ -73,7 +73,7 @@ def train(spec: Path, out: Path, seed: int, sets: Sequence[str]) -> int:
     """One run of `opd.launch`, as `make run` starts it; its exit code."""
     name = f"seed-{seed}"
     shutil.rmtree(out / name, ignore_errors=True)
-    words = [sys.executable, "-m", "opd.launch", str(spec), "--no-env", "--name", name, "--seed", str(seed)]
+    words = [sys.executable, "-m", "opd.launch", str(spec), "--name", name, "--seed", str(seed)]
     # The models are measured once, by plain greedy conversations, when the run is over.
     fixed = [
         f"output.root={out}",

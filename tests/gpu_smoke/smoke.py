@@ -133,7 +133,7 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
         write_remainders(folder / "assets/remainders", seed=1)
     if SPECS[name] == SPECS["opd"]:
         sets += [f"model.path={folder / 'assets/student'}", f"teacher.path={folder / 'assets/teacher'}"]
-    words = [sys.executable, "-m", "opd.launch", str(SPECS[name]), "--no-env"]
+    words = [sys.executable, "-m", "opd.launch", str(SPECS[name])]
     for item in sets:
         words += ["--set", item]
     spec = load_spec(str(SPECS[name]), env={}, sets=sets, overrides=[]).spec

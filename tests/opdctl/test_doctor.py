@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.charts.helm import DIGEST, SITES
+from tests.charts.helm import DIGEST
 
 from gotools import find
 from opdctl.doctor.here import check_store
@@ -57,21 +55,6 @@ def test_without_a_cluster_nothing_is_ok_that_the_chart_refuses(call: Callable, 
 
 
 @pytest.mark.slow
-def test_a_store_that_only_the_run_can_reach_is_not_checked_and_not_said_to_be_ok(
-    call: Callable, tmp_path: Path
-) -> None:
-    (tmp_path / "exp.yaml").write_text("kind: eval\nmodel: {path: m}\nstore: {url: s3://bucket/runs}\n")
-    home = {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", **helm()}
-    done = call("doctor", "exp.yaml", "--no-cluster", "--image", DIGEST, **home)
-    assert "not checked store     s3://bucket/runs: no credentials for it in this shell" in done.stdout
-    done = call("doctor", "exp.yaml", "--no-cluster", "--site", SITES["k3s"], **home)
-    assert (
-        "not checked store     s3://bucket/runs on http://minio.minio.svc:9000, a server inside the cluster"
-        in done.stdout
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "environment", "name", "words"),
     [
@@ -90,22 +73,6 @@ def test_what_is_missing_is_exit_1_with_a_way_to_mend_it(
     [line] = [line for line in done.stdout.splitlines() if line.startswith(f"MISSING     {name} ")]
     assert words in done.stdout.partition(line)[1] + done.stdout.partition(line)[2]
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_a_bad_spec_is_told_with_its_rule(call: Callable, tmp_path: Path) -> None:
-    (tmp_path / "exp.yaml").write_text("kind: opd\nstore: {url: s}\nsede: 1\n")
-    done = call("doctor", "exp.yaml")
-    assert done.returncode == 1
-    assert "sede" in done.stdout
-
-
-def test_helm_is_named_with_its_version(call: Callable, tmp_path: Path) -> None:
-    program = tmp_path / "helm"
-    program.write_text("#!/bin/sh\necho v9.9.9\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    assert shutil.which(str(program))
-    assert "v9.9.9" in call("doctor", OPDCTL_HELM=str(program)).stdout
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from opdctl.runs.metrics import read_metrics, series
 
 
@@ -31,25 +29,8 @@ def test_what_is_no_number_has_no_place_in_a_column_and_an_endless_one_is_infini
     assert report.num_rows == 3
 
 
-def test_no_file_is_an_empty_table() -> None:
-    table, reports = read_metrics({})
-    assert (table.column_names, table.num_rows, reports) == (["step"], 0, [])
-
-
 def test_a_series_holds_only_the_steps_that_logged_it() -> None:
     table, _ = read_metrics({1: b'{"step": 0, "a": 1}\n{"step": 1, "b": 2}\n{"step": 2, "a": 3}\n'})
     steps, values = series(table, "a")
     assert (steps.tolist(), values.tolist()) == ([0, 2], [1.0, 3.0])
     assert series(table, "absent")[0].size == 0
-
-
-@pytest.mark.parametrize("value", ["1e-6", "1.0", "1e16", "0.1", "-0.0", "123456789012345678"])
-def test_numbers_keep_every_digit_that_a_float_has(value: str) -> None:
-    table, _ = read_metrics({1: f'{{"step": 1, "a": {value}}}\n'.encode()})
-    assert table["a"].to_pylist() == [float(value)]
-
-
-def test_a_step_that_no_column_can_hold_is_skipped_and_counted() -> None:
-    table, [report] = read_metrics({1: b'{"step": 99999999999999999999, "a": 1}\n{"step": 1, "a": 2}\n'})
-    assert as_rows(table) == [{"step": 1, "a": 2.0}]
-    assert (report.num_rows, report.num_corrupt_lines) == (1, 1)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from opd.evaluation.samples import write_generations
 from opdctl.report import assets
 
 # Rich's markup (closing a tag that was never opened raises), a formula to matplotlib, HTML, and what a terminal obeys.
@@ -162,16 +161,3 @@ def test_numbers_that_are_no_times_and_endless_nesting_cost_neither_status_nor_a
     checked(inside("report", "--store", store))
     page = (tmp_path / "report.html").read_text()
     assert all(f"times-{number}" in page for number in range(len(TIMES)))
-
-
-@pytest.mark.slow
-def test_generations_that_cannot_be_read_are_a_remark(
-    call: Callable, make_run: Callable, answers: Callable, store: Path
-) -> None:
-    for name in ("a", "b"):
-        make_run(name, result={"eval": {"math": NUMBERS}}, spec={"kind": "eval", "seed": 1, "name": name})
-        write_generations(store / name / "eval" / "generations.parquet", answers(name, {0: [1.0, 0.0]}))
-    (store / "b" / "eval" / "generations.parquet").write_bytes(b"PAR1 no parquet")
-    done = call("report", "a", "b", "--store", store, "-f", "page.html")
-    checked(done)
-    assert "warning: b: eval/generations.parquet is left out" in done.stderr

@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from opd.errors import StoreRefused, StoreUnavailable
 from opd.runs.summary import SUMMARY_FILE
 from opd.store.local import LocalStore
 from opdctl.kube.rayjob import read_job
-from opdctl.runs.gather import Unreachable
-from opdctl.runs.places import RunPlace
 from opdctl.runs.rows import Row, rows
 
 from .conftest import SPEC
@@ -82,25 +79,6 @@ def test_a_run_s_summary_says_what_its_other_files_say(inside: Callable, make_ru
     ]  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_run_without_a_summary_to_be_believed_is_read_whole(
-    inside: Callable, make_run: Callable, store: Path
-) -> None:
-    for name in ("older", "damaged", "killed"):
-        make_run(name, attempts=[{1: {"opd/loss": 1.0}}, {2: {"opd/loss": 0.5}}])
-    make_run("other")
-    (store / "older" / SUMMARY_FILE).unlink()
-    (store / "damaged" / SUMMARY_FILE).write_text("{")
-    left = json.loads((store / "killed" / SUMMARY_FILE).read_text())
-    (store / "killed" / SUMMARY_FILE).write_text(json.dumps(left | {"outcome": "", "time_s": 1.0, "last_step": 1}))
-    for _ in range(2):  # the second time from the cache
-        rows = json.loads(inside("list", "--store", store, "-o", "json").stdout)["runs"]
-        assert [row["run"] for row in rows] == ["damaged", "killed", "older", "other"]
-        assert {(row["step"], row["loss"], row["attempts"], row["phase"]) for row in rows if row["run"] != "other"} == {
-            (2, 0.5, 2, "stopped")
-        }
-
-
 def test_a_run_that_got_its_summary_later_is_believed_again(inside: Callable, make_run: Callable, store: Path) -> None:
     make_run("r", attempts=[{1: {"opd/loss": 1.0}}])
     (store / "r" / SUMMARY_FILE).unlink()
@@ -125,37 +103,6 @@ def test_a_list_of_many_runs_asks_once_for_their_names_and_once_for_each(
     inside("list", "--store", store)
     summaries = [f"{name}/{SUMMARY_FILE}" for name in names]
     assert sorted(asked) == sorted([f"{store.name}/", *summaries, "stopped/attempts/0002/owner.json"])
-
-
-def test_an_end_that_a_later_attempt_has_followed_is_not_believed(
-    inside: Callable, make_run: Callable, store: Path
-) -> None:
-    make_run("r", attempts=[{1: {"opd/loss": 1.0}}])
-    left = (store / "r" / SUMMARY_FILE).read_bytes()
-    make_run("r", attempts=[{2: {"opd/loss": 0.5}}])
-    (store / "r" / SUMMARY_FILE).write_bytes(left)  # the second attempt's version wrote none, or it was killed before
-    [row] = json.loads(inside("list", "--store", store, "-o", "json").stdout)["runs"]
-    assert (row["step"], row["attempts"]) == (2, 2)
-
-
-def test_a_store_that_is_away_is_waited_for_once_and_a_run_that_is_refused_is_left_out_alone(tmp_path: Path) -> None:
-    def place(name: str) -> RunPlace:
-        return RunPlace(run_id=name, store=LocalStore(tmp_path / name))
-
-    def call(place: RunPlace) -> str:
-        asked.append(place.run_id)
-        if place.run_id in errors:
-            raise errors[place.run_id]
-        return place.run_id
-
-    asked: list[str] = []
-    errors = {"away/a": StoreUnavailable("no answer"), "there/a": StoreRefused("not yours")}
-    unreachable = Unreachable()
-    ask = unreachable.around(call)
-    names = ["away/a", "away/b", "there/a", "there/a", "there/b"]
-    assert [ask(place(name)) for name in names] == [None, None, None, None, "there/b"]
-    assert asked == ["away/a", "there/a", "there/b"]
-    assert unreachable.causes == {str(tmp_path / "away"): errors["away/a"], str(tmp_path / "there"): errors["there/a"]}
 
 
 def test_a_score_on_a_scale_of_its_own_is_no_percentage(inside: Callable, make_run: Callable, store: Path) -> None:

@@ -38,7 +38,7 @@ HOSTILE = "</script><script>document.title='PWNED'</script><b>"
 
 
 def charts_of(page: Path) -> dict[str, Any]:
-    """What the page's script gets, its charts by title."""
+    """The data of the page's script, charts by title."""
     [packed] = re.findall(r'id="chart-data">([^<]*)<', page.read_text())
     data = json.loads(zlib.decompress(base64.b64decode(packed)))
     return data | {"charts": {chart["title"]: chart for chart in data["charts"]}}
@@ -152,7 +152,7 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
 
 
 def eventually(look: Callable[[], str | None]) -> str:
-    """What `look` finds within 90 s."""
+    """The first answer of `look` within 90 s."""
     until = time.monotonic() + 90
     while (found := look()) is None:
         assert time.monotonic() < until, "nothing within 90 s"
@@ -163,8 +163,7 @@ def eventually(look: Callable[[], str | None]) -> str:
 def drawn(browser: str, page: Path, profile: Path) -> str:
     """The document of `page` with its first curve on it.
 
-    The browser's --dump-dom would not do: it ends with the scripts, and a curve is drawn by the frame after them, in which
-    the browser tells what is in view.
+    The browser's --dump-dom ends with the scripts; the frame after them draws a curve.
     """
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
     port = profile / "DevToolsActivePort"

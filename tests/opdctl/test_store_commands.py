@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-
-from opd.evaluation.samples import write_generations
 
 RESULT = {"steps": 3, "eval": {"math": {"num_problems": 2, "num_samples": 2, "mean": 0.5, "standard_error": 0.5,
                                         "pass_at": [0.5, 0.5], "maj_at": [0.5, 0.5]}}}  # fmt: skip
@@ -63,15 +59,6 @@ def test_collect_refuses_a_suffix_that_it_does_not_write_and_names_those_that_it
 
 
 @pytest.mark.slow
-def test_collect_tells_state_evaluation_and_attempts_as_json(call: Callable, two_attempts: str, store: Path) -> None:
-    done = call("collect", two_attempts, "--store", store, "-o", "json")
-    [run] = json.loads(done.stdout)["runs"]
-    assert (run["state"], run["num_attempts"], run["last_step"]) == ("succeeded", 2, 3)
-    assert run["result"]["eval"]["math"]["mean"] == 0.5
-    assert run["validation"] == {"val-core/math/acc/mean@1": [0.5, 0.5]}
-
-
-@pytest.mark.slow
 def test_a_corrupt_and_a_half_written_line_are_reported_and_nothing_else_is_lost(call: Callable, make_run: Callable, store: Path) -> None:  # fmt: skip
     make_run("r", attempts=[{step: {"opd/loss": float(step)} for step in range(1, 6)}])
     path = store / "r" / "attempts" / "0001" / "metrics.jsonl"
@@ -100,17 +87,6 @@ def test_a_second_collect_reads_no_metrics_and_sees_what_was_added(call: Callabl
     assert "0.5" in call("collect", "r", "--store", store, "-o", "csv").stdout
 
 
-def test_list_shows_how_each_run_stands(call: Callable, make_run: Callable, store: Path) -> None:
-    make_run("done", result={"steps": 1})
-    make_run("stopped")
-    (store / "no-run").mkdir()
-    done = call("list", "--store", store)
-    lines = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
-    assert lines.keys() == {"done", "stopped"}
-    assert "succeeded" in lines["done"]
-    assert "stopped" in lines["stopped"]
-
-
 def test_logs_go_over_the_attempts_in_order(call: Callable, make_run: Callable, store: Path) -> None:
     make_run("r", attempts=[{1: {"a": 1.0}}, {2: {"a": 1.0}}])
     for number in (1, 2):
@@ -124,15 +100,6 @@ def test_logs_go_over_the_attempts_in_order(call: Callable, make_run: Callable, 
 
 
 @pytest.mark.slow
-def test_a_missing_run_is_one_clear_block_and_exit_1(call: Callable, make_run: Callable, store: Path) -> None:
-    make_run("r")
-    done = call("collect", "nope", "--store", store)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: no run 'nope'")
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [("collect",), ("colect",), ("collect", "-o", "xml"), ("list", "--store", "s3://key:secret@bucket/x"),
@@ -143,14 +110,6 @@ def test_bad_usage_is_exit_2_without_a_traceback(call: Callable, arguments: tupl
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "secret" not in done.stderr
-
-
-@pytest.mark.slow
-def test_a_bad_experiment_file_is_exit_2(call: Callable, tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("kind: opd\nname: BAD NAME\n")
-    done = call("collect", "bad.yaml")
-    assert done.returncode == 2
-    assert "bad.yaml" in done.stderr
 
 
 @pytest.mark.slow
@@ -177,22 +136,6 @@ def test_pull_refuses_a_checkpoint_that_is_damaged_in_the_store(call: Callable, 
     assert done.returncode == 1
     assert "data.pt does not have the manifest's sha256" in done.stderr
     assert not (tmp_path / "ckpt" / "COMPLETE").exists()
-
-
-@pytest.mark.slow
-def test_pull_brings_any_other_folder(call: Callable, make_run: Callable, answers: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
-    make_run("r")
-    write_generations(store / "r" / "eval" / "generations.parquet", answers("r", {0: [1.0]}))
-    assert call("pull", "r", "--store", store, "--folder", "eval", "--into", "out").returncode == 0
-    source = store / "r" / "eval" / "generations.parquet"
-    assert digest(tmp_path / "out" / "generations.parquet") == digest(source)
-    missing = call("pull", "r", "--store", store, "--folder", "model")
-    assert missing.returncode == 1
-    assert "has no folder 'model'" in missing.stderr
-
-
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def seal_checkpoint(run: Path, step: int, files: dict[str, bytes]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from opd.runs.tokens import StepTokens, TokenRow, file_key, to_bytes
 from opd.store.opening import open_store
 from opdctl.report.page import write_report
-from opdctl.report.token_page import largest, render, shown_tokens
+from opdctl.report.token_page import render, shown_tokens
 from opdctl.runs.gather import gather
 from opdctl.runs.places import RunPlace
 
@@ -45,12 +45,6 @@ def test_a_token_shows_its_levels_its_values_and_that_it_is_in_the_loss():
     assert (tools["classes"], tools["text"]) == ("x", "↵\n")
     assert (part["classes"], part["text"]) == ("h- d0", "▫")
     assert part["values"] == "entropy not computed · divergence 0.001 nats · not in the loss"
-
-
-def test_the_largest_divergences_come_first_with_what_stands_before_them():
-    found = largest(row())
-    assert [(item["place"], item["divergence"], item["kept"]) for item in found] == [(2, 2.0, False), (1, 0.5, True), (4, 0.001, False)]  # fmt: skip
-    assert found[0]["before"] == "a"
 
 
 def test_the_page_escapes_what_a_model_wrote():

@@ -23,7 +23,7 @@ from tests.forks import DRY_RUN, run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 # The options by which a start reads the variables of the shell.
-READS_VARIABLES: tuple[str, ...] = ()
+READS_VARIABLES: tuple[str, ...] = ("--env",)
 _KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "OMP_NUM_THREADS", "XDG_CACHE_HOME", "OPD_TOOLS_DIR")
 _SET_BY_VARIABLE = re.compile(r"^opd\.launch: environment (\w+): (\S+) = (.*)$", re.MULTILINE)
 _STAGE = re.compile(r"^# stage (\w+): ([\w-]+)", re.MULTILINE)

@@ -41,8 +41,6 @@ Context = Annotated[str | None, typer.Option("--context", help="Kubeconfig conte
 NoCluster = Annotated[bool, typer.Option("--no-cluster", help="Read the store only.")]
 DEFAULT_TIMEOUT_S = 300.0
 _ASCII = {"–": "-", "—": "-", "…": "...", "·": "*", "×": "x", "→": "->", "±": "+-", "“": '"', "”": '"', "’": "'"}
-# Python's own values of LC_CTYPE in the C locale; no user has set them.
-_COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 _AGAIN_S = 5.0
 
 
@@ -182,18 +180,11 @@ def run_guarded(call: Callable[[], int]) -> int:
 
 
 def speak_plainly() -> None:
-    """Let stdout and stderr take any text: characters that their encoding lacks are spelled in ASCII.
-
-    Python writes UTF-8 in the C locale, too; a terminal whose user asked for that locale gets ASCII.
-    """
+    """Let stdout and stderr take any text: characters that their encoding lacks are spelled in ASCII."""
     codecs.register_error("opdctl.ascii", _in_ascii)
-    names = ("PYTHONIOENCODING", "PYTHONUTF8", "LC_ALL", "LC_CTYPE", "LANG")
-    values = [os.environ.get(name, "") for name in names if name != "LC_CTYPE" or os.environ.get(name) not in _COERCED]
-    locale = next(filter(None, values), "")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            encoding = "ascii" if locale in ("C", "POSIX") and stream.isatty() else None
-            stream.reconfigure(encoding=encoding, errors="opdctl.ascii")
+            stream.reconfigure(errors="opdctl.ascii")
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:

@@ -36,7 +36,7 @@ LossAggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
 Reduction = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"]
-Cut = Literal["plan", "actor"]
+Cut = Literal["plan", "given"]
 KlLoss = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full"]
 
 
@@ -57,6 +57,8 @@ class Actor(Section):
     use_dynamic_bsz: bool = key("Fill micro-batches up to a token budget instead of a row count.")
     ppo_max_token_len_per_gpu: Count = key("Token budget of a forward and backward on a rank.")
     log_prob_max_token_len_per_gpu: Count = key("Token budget of a forward without gradient on a rank.")
+    cut_updates: Cut = key("Micro-batches of an update on packed rows: by the memory plan, or by the ppo_* keys given.")
+    cut_reads: Cut = key("Forwards without a gradient: by the memory plan, or by the log_prob_* keys given.")
     use_remove_padding: bool = key("Compute on packed tokens instead of padded rows.")
     gradient_checkpointing: Offload = key(
         "Recompute activations in the backward; `auto` (distillation): if memory asks."
@@ -297,8 +299,6 @@ class Opd(Section):
     )
     read_tokens: Count | None = key("Tokens of a forward without a gradient on a GPU; unset: by the memory plan.", None)
     train_tokens: Count | None = key("Tokens of a forward and backward on a GPU; unset: by the memory plan.", None)
-    cut_updates: Cut = key("Micro-batches of an update: by the memory plan and train_tokens, or by actor.ppo_*.")
-    cut_reads: Cut = key("Forwards without a gradient: by the memory plan and read_tokens, or by actor.log_prob_*.")
     max_unshared_mass: Share = key("Largest mean probability of tokens that only one model's tokenizer has.", 0.05)
     reward_beta: Positive | None = key("Weigh responses by n * softmax(reward / reward_beta) within a prompt.", None)
     loss_agg_mode: Reduction = key("How an update's weighted token divergences become one number.", "token-mean")

@@ -221,15 +221,15 @@ def _attention(look: Lookup) -> str:
 
 
 def _cut_by(what: str, tokens: str) -> Default:
-    """The default of opd.cut_updates and opd.cut_reads: sizes that the file gives in verl's keys outrank the plan."""
+    """The default of actor.cut_updates and actor.cut_reads: sizes that the file gives in verl's keys outrank the plan."""
 
     def value(look: Lookup) -> str:
         rows_asked = get_path(look.tree, "actor.use_dynamic_bsz") is False
         is_given = rows_asked or any(look.has(path) for path in _SIZES[what])
-        return "actor" if is_given and not look.has(f"opd.{tokens}") else "plan"
+        return "given" if is_given and not look.has(f"opd.{tokens}") else "plan"
 
     keys = ", ".join(_SIZES[what])
-    return Default(f"opd.cut_{what}s", DISTILS, value, f"actor where {keys} or use_dynamic_bsz: false are given")
+    return Default(f"actor.cut_{what}s", RUNS, value, f"given where {keys} or use_dynamic_bsz: false are given")
 
 
 def _dynamic(look: Lookup) -> bool:

@@ -57,7 +57,9 @@ _TABLE: tuple[tuple[tuple[Kind, ...], str], ...] = (
     (ASKS, "INSTRUCTION_VARIANT eval.instruction_variant, REWARD_FUNCTION reward.function"),
     (("convert",), "CHECKPOINT_PATH convert.checkpoint"),
 )
-VARIABLES = tuple(Variable(*pair.split(), kinds) for kinds, pairs in _TABLE for pair in pairs.split(", "))
+VARIABLES = tuple(
+    Variable(name, path, kinds) for kinds, pairs in _TABLE for name, path in map(str.split, pairs.split(", "))
+)
 
 
 def apply_environment(

@@ -87,13 +87,13 @@ class RunSpec(BaseSpec):
 
     @property
     def reads_by_actor(self) -> bool:
-        """True where actor.log_prob_* cut a forward without a gradient."""
-        return True
+        """True where actor.log_prob_* cut a forward without a gradient; else the memory plan does."""
+        return self.actor.cut_reads == "given" or not self.is_packed
 
     @property
     def update_by_actor(self) -> bool:
-        """True where actor.ppo_* cut an update."""
-        return True
+        """True where actor.ppo_* cut an update; else the memory plan does."""
+        return self.actor.cut_updates == "given" or not self.is_packed
 
 
 class SamplingSpec(RunSpec):
@@ -159,12 +159,12 @@ class DistillationSpec(SamplingSpec):
     @property
     def reads_by_actor(self) -> bool:
         """True where actor.log_prob_* cut a forward without a gradient; else opd.read_tokens or the memory plan does."""
-        return self.opd.read_tokens is None and (self.opd.cut_reads == "actor" or not self.is_packed)
+        return self.opd.read_tokens is None and super().reads_by_actor
 
     @property
     def update_by_actor(self) -> bool:
         """True where actor.ppo_* cut an update; else opd.train_tokens or the memory plan does."""
-        return self.opd.train_tokens is None and (self.opd.cut_updates == "actor" or not self.is_packed)
+        return self.opd.train_tokens is None and super().update_by_actor
 
     @property
     def routed(self) -> tuple[str, ...]:

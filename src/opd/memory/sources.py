@@ -87,7 +87,7 @@ def job_from_spec(
         teacher_row_tokens=row_tokens,
         keeps_hidden=not isinstance(spec, GrpoSpec) or spec.grpo.kl_loss_type == "full",
         score_tokens=_score_tokens(spec, job.rows_per_step, row_tokens),
-        score_is_planned=not _reads_by_actor(spec) and opd.read_tokens is None,
+        score_is_planned=not spec.reads_by_actor and opd.read_tokens is None,
         cache_bytes=_bytes(opd.cache_gib),
         offload_teacher=_wish(teachers[0].offload) if teachers else None,
     )
@@ -172,18 +172,12 @@ def _adapter_params(spec: TrainSpec, student: ModelShape) -> int | None:
 
 def most_read_tokens(spec: TrainSpec) -> int | None:
     """Tokens of one forward without a gradient on one rank, at most; None: it is cut as verl's keys say."""
-    return None if _reads_by_actor(spec) else update_settings(spec).read_tokens or MOST_READ_TOKENS
+    return None if spec.reads_by_actor else update_settings(spec).read_tokens or MOST_READ_TOKENS
 
 
 def most_train_tokens(spec: TrainSpec) -> int | None:
     """Tokens of one micro-batch of the student on one rank, at most; None: it is cut as verl's keys say."""
-    by_actor = spec.update_by_actor if isinstance(spec, OpdSpec | OpdAgentSpec) else not spec.is_packed
-    return None if by_actor else update_settings(spec).train_tokens or MOST_TRAIN_TOKENS
-
-
-def _reads_by_actor(spec: TrainSpec) -> bool:
-    """Return True where actor.log_prob_* cut a forward without a gradient."""
-    return spec.reads_by_actor if isinstance(spec, OpdSpec | OpdAgentSpec) else not spec.is_packed
+    return None if spec.update_by_actor else update_settings(spec).train_tokens or MOST_TRAIN_TOKENS
 
 
 def _score_tokens(spec: TrainSpec, rows: int, row_tokens: int) -> int:

@@ -186,7 +186,7 @@ def _start(path: str, experiment: Experiment, told: Sequence[int]) -> int:
     if told:
         return 128 + told[0]
     child = subprocess.Popen(
-        [sys.executable, "-m", "opd.launch", path, "--no-env", "--grace-s", f"{save_s:g}"], preexec_fn=_default_signals
+        [sys.executable, "-m", "opd.launch", path, "--grace-s", f"{save_s:g}"], preexec_fn=_default_signals
     )
     try:
         code = watch(child, experiment, ask_at_s, save_s, end_at_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -15,10 +14,8 @@ from opdctl.doctor.checks import (
     check_operator,
     check_reference,
     check_rights,
-    check_store_keys,
 )
-from opdctl.doctor.rendered import Reference, where
-from opdctl.kube.errors import refusal
+from opdctl.doctor.rendered import Reference
 from opdctl.redact import redact
 
 
@@ -38,14 +35,6 @@ def test_missing_rights_are_named_with_who_gives_them() -> None:
     check = check_rights(["create rayjobs"], "opd")
     assert "create rayjobs" in check.message
     assert "opd-users" in check.fix
-
-
-def test_who_may_not_make_the_roles_of_progress_is_told_of_its_component() -> None:
-    for group, is_told in (("rbac.authorization.k8s.io", True), ("ray.io", False)):
-        message = f'things.{group} is forbidden: User "a" cannot create resource "things" in API group "{group}"'
-        fix = refusal("create", 403, json.dumps({"message": message}).encode()).fix
-        assert "Role opd-user" in fix
-        assert ("component progress" in fix) == is_told
 
 
 def test_a_namespace_without_the_suspend_policy_is_said() -> None:
@@ -88,11 +77,6 @@ def test_an_operator_is_new_enough_runs_watches_the_namespace_and_may_reach_the_
     assert words in check.message + check.fix
 
 
-def test_an_operator_that_nobody_sees_is_a_warning() -> None:
-    check = check_operator([], namespace="opd", expected_in="kuberay-system")
-    assert check.state == "warning"
-
-
 def secret(**data: str) -> dict[str, Any]:
     return {"metadata": {"name": "s"}, "data": data}
 
@@ -118,12 +102,6 @@ def test_a_missing_object_is_told_with_the_very_command_that_makes_it() -> None:
         assert redact(check.fix, environment={}) == check.fix
     check = check_reference(Reference(kind="Claim", name="dta"), None, namespace="opd", path="p", others=["data"])
     assert "there are data" in check.message
-
-
-def test_a_store_secret_without_anything_that_s3_reads_is_told() -> None:
-    assert check_store_keys("s", secret(AWS_ACCESS_KEY_ID=""), path="p") == []
-    [check] = check_store_keys("s", secret(accesskey=""), path="p")
-    assert "its keys are accesskey" in check.message
 
 
 def test_a_pull_secret_is_of_the_right_type() -> None:
@@ -155,13 +133,6 @@ def test_a_claim_can_be_mounted_by_all_pods_that_name_it(
     assert check.message.startswith("claim c (p)")
 
 
-def test_a_claim_that_is_not_bound_is_a_warning_with_its_phase() -> None:
-    check = check_claim(Reference(kind="Claim", name="c"), claim("ReadWriteMany", phase="Lost"), path="p", num_pods=3)
-    assert check.state == "warning"
-    assert "is Lost" in check.message
-    assert "kubectl describe pvc c" in check.fix
-
-
 def storage_class(name: str, provisioner: str, *, is_default: bool = False) -> dict[str, Any]:
     notes = {"storageclass.kubernetes.io/is-default-class": "true"} if is_default else {}
     return {"metadata": {"name": name, "annotations": notes}, "provisioner": provisioner}
@@ -186,9 +157,3 @@ def test_the_class_of_a_run_s_own_volume_is_there_and_can_be_shared(
     check = check_class({"spec": spec}, classes, path="cluster.checkpoints.storageClass")
     assert check.state == state
     assert words in check.message + check.fix
-
-
-def test_the_key_that_names_an_object_is_found_by_its_value() -> None:
-    tree = {"cache": {"claim": "hub"}, "mounts": [{"claim": "a"}, {"claim": "b"}]}
-    assert where(tree, "b") == "cluster.mounts.1.claim"
-    assert where(tree, "none") == ""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,34 +105,6 @@ def test_a_silent_pod_with_a_successor_is_given_up_and_said(
     assert said[-1] == "pod s1 is given up after 0.1 s: `opdctl logs r --from store` has the rest"
 
 
-def test_a_pod_that_was_read_whole_is_not_called_lost_after_the_cluster_was_away(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, said: list[str]
-) -> None:
-    state, api = cluster
-    state.begin(submitter("s1", 1), *FIRST[:2])
-    following, printed, errors = following_of(state, api)
-    until(lambda: FIRST[1] in printed)
-    state.is_away = True
-    until(lambda: any("the cluster is unreachable" in line for line in said))
-    state.is_away = False
-    state.add("s1", *FIRST[2:])
-    until(lambda: FIRST[-1] in printed)
-    state.pods["s1"] = submitter("s1", 1, phase="Failed")
-    state.begin(submitter("s2", 2), *SECOND)
-    until(lambda: SECOND[-1] in printed)
-    end(state, following)
-    assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
-    assert [line for line in said if "the cluster " not in line] == []
-
-
-def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "log"
-    with open(path, "w") as file:
-        monkeypatch.setattr("sys.stdout", file)
-        PodFollower.out("a step")
-        assert path.read_text() == "a step\n"
-
-
 def test_one_pod_is_followed_to_its_own_end_by_its_name_or_its_role(
     cluster: tuple[Cluster, KubeApi], pod: Callable
 ) -> None:
@@ -173,39 +143,3 @@ def test_a_pod_that_is_not_there_is_answered_with_those_that_are_and_their_roles
     error = no_such_pod(cluster[1], [pod("head", name="h"), pod("worker", name="w1")])
     assert "h (head), w1 (worker)" in str(error)
     assert "name one of them with --pod" in error.fix
-
-
-def test_where_no_pod_is_there_the_run_s_log_is_proposed(cluster: tuple[Cluster, KubeApi]) -> None:
-    error = no_such_pod(cluster[1], [])
-    assert "nor any other" in str(error)
-    assert "leave out --pod" in error.fix
-
-
-@pytest.mark.parametrize(
-    ("notes", "why", "fix"),
-    [
-        (["the cluster was left out: timeout"], "and the cluster was left out: timeout", "try again"),
-        ([], "and the command names none", "name the cluster"),
-    ],
-    ids=["away", "none"],
-)
-def test_a_pod_without_a_cluster_is_an_error_that_says_whether_one_was_asked(
-    notes: list[str], why: str, fix: str
-) -> None:
-    found = Found(run_id="r", api=None, in_cluster=None, place=None, notes=notes)
-    with pytest.raises(ToolError) as refused:
-        of_pod(found, "s1", None, follow=False, tail=None)
-    assert str(refused.value).startswith(f"run r: --pod is read from the cluster, {why}")
-    assert refused.value.fix.startswith(fix)
-
-
-def test_a_pod_that_was_evicted_before_it_started_does_not_keep_who_follows_it(
-    cluster: tuple[Cluster, KubeApi], pod: Callable
-) -> None:
-    state, api = cluster
-    state.pods["w1"] = pod("worker", name="w1", phase="Failed", reason="Evicted")
-    follower = PodFollower(api, "r", lambda: find_pod(api, "r", "w1", None), is_one_pod=True, poll_s=0.01)
-    following = threading.Thread(target=follower.follow, daemon=True)
-    following.start()
-    wait_for(following)
-    assert follower.num_lines == 0

@@ -60,8 +60,7 @@ def load_experiments(
         image: `cluster.image.ref`.
 
     Raises:
-        SpecError: the spec is unusable (every problem of the first bad cell), two cells are one experiment, or the
-            site file holds a key of an experiment.
+        SpecError: the spec is unusable, two cells are one experiment, or the site file holds a key of an experiment.
     """
     tree = read_document(file, site=site).tree
     for overlay in overlays:
@@ -93,12 +92,12 @@ def _with_cluster(tree: dict[str, Any], sets: Iterable[str]) -> tuple[dict[str, 
 
 
 def load_one(file: str | Path) -> FileSpec:
-    """Return the spec of an experiment file that names a run, with the shell's variables and site file ($OPDCTL_SITE).
+    """Return the spec of an experiment file that names a run, over its site file ($OPDCTL_SITE).
 
     Raises:
         SpecError: the spec is unusable.
     """
-    return load_spec(file, site=os.environ.get(SITE_VARIABLE) or None, env=os.environ).spec
+    return load_spec(file, site=os.environ.get(SITE_VARIABLE) or None).spec
 
 
 def _name_first(

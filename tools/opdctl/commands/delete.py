@@ -33,7 +33,7 @@ def delete(
 ) -> None:
     """Delete an ended run: its Helm release with all its objects; claim and results stay by default.
 
-    A claim outlives its release, so that a run can be resumed; --unused-claims lists the claims without a release,
+    A claim outlives its release, so that a run can be resumed. --unused-claims lists the claims without a release,
     a RayJob and a pod, and deletes them.
 
     Examples: `opdctl delete my-run -n opd --claim --results` · `opdctl delete --unused-claims -n opd`

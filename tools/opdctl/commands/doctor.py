@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -79,7 +78,6 @@ def _checks(
     from opdctl.doctor.check import bad, unseen
     from opdctl.doctor.cluster import check_cluster
     from opdctl.doctor.here import check_chart, check_helm, check_spec, check_store
-    from opdctl.doctor.rendered import check_held
     from opdctl.kube.client import NO_KUBECONFIG, connect, is_configured
     from opdctl.kube.errors import ClusterError
 
@@ -91,7 +89,7 @@ def _checks(
         except ClusterError as error:
             failure = bad("cluster", str(error), error.fix)
     if experiment is not None:
-        check, item = check_spec(experiment, os.environ, **files)
+        check, item = check_spec(experiment, {}, **files)
         checks.append(check)
     at = store or (address_of(dump_spec(item.spec)) if item is not None else None)
     if at is not None:
@@ -100,7 +98,7 @@ def _checks(
     if item is not None and helm.state == "ok":
         home = api.namespace if api else namespace or "default"
         found, text = check_chart(item, charts, namespace=home, timeout_s=timeout_s)
-        checks += found + (check_held(item.spec, text) if text else [])
+        checks += found
     elif item is not None:
         checks.append(unseen("chart", "not rendered without Helm", helm.fix))
     if api is not None:

@@ -69,7 +69,7 @@ def _keys() -> tuple[dict[str, list[str]], dict[str, Key]]:
 
     kinds: dict[str, list[str]] = {}
     keys: dict[str, Key] = {}
-    for kind in ("opd", *(kind for kind in FILE_KINDS if kind != "opd")):
+    for kind in sorted(FILE_KINDS, key=lambda kind: kind != "opd"):
         for path, key in spec_keys(kind).items():
             keys.setdefault(path, key)
             kinds.setdefault(path, []).append(kind)

@@ -23,6 +23,7 @@ Image = Annotated[str | None, typer.Option("--image", metavar="REF", help="Image
 Into = Annotated[Path | None, typer.Option("--into", help="Folder for one file a run; stdout by default.")]
 Charts = Annotated[Path | None, typer.Option("--charts", help="Folder of the charts; ./charts or the tool's own.")]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the release.")]
+Env = Annotated[bool, typer.Option("--env", help="Apply the original's environment variables, over the file.")]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the run; same as --set name=NAME.")]
 
 
@@ -31,6 +32,7 @@ def render(
     site: Site = None,
     values: Overlays = None,
     sets: Sets = None,
+    env: Env = False,
     name: Name = None,
     image: Image = None,
     into: Into = None,
@@ -46,12 +48,12 @@ def render(
 
     from opdctl.chart.helm import find_chart, template
     from opdctl.chart.values import load_experiments
-    from opdctl.doctor.rendered import check_held
 
     named = [f"name={name}"] if name is not None else []
     with deadline(timeout):
+        variables = os.environ if env else {}
         found = load_experiments(
-            experiment, site=site, overlays=values or [], env=os.environ, sets=[*(sets or []), *named], image=image
+            experiment, site=site, overlays=values or [], env=variables, sets=[*(sets or []), *named], image=image
         )
         for item in found:
             for remark in item.notes:
@@ -64,5 +66,3 @@ def render(
                 with binary_file(into / f"{item.run_id}.yaml") as file:
                     file.write(text.encode())
                 note(f"wrote the file {into / f'{item.run_id}.yaml'}")
-            for check in check_held(item.spec, text):
-                note(f"warning: {item.run_id}: {check.message}; fix: {check.fix}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.commands.render import Charts, File, Image, Name, Overlays, Sets, Site
+from opdctl.commands.render import Charts, Env, File, Image, Name, Overlays, Sets, Site
 from opdctl.console import Context, Namespace, Timeout, deadline, note, working
 
 New = Annotated[bool, typer.Option("--new", help="If the name is taken, use the next free one: name-2, name-3, ...")]
@@ -19,6 +19,7 @@ def submit(
     site: Site = None,
     values: Overlays = None,
     sets: Sets = None,
+    env: Env = False,
     name: Name = None,
     new: New = False,
     retry: Retry = False,
@@ -45,8 +46,9 @@ def submit(
 
     named = [f"name={name}"] if name is not None else []
     with deadline(timeout):
+        variables = os.environ if env else {}
         found = load_experiments(
-            experiment, site=site, overlays=values or [], env=os.environ, sets=[*(sets or []), *named], image=image
+            experiment, site=site, overlays=values or [], env=variables, sets=[*(sets or []), *named], image=image
         )
         for item in found:
             for remark in item.notes:

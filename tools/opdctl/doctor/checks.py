@@ -114,30 +114,22 @@ def check_namespace(tree: Tree | None, name: str) -> Check:
     return good("namespace", f"{name}, Pod Security {level}{policy}")
 
 
-def mend(who: str, message: str, limit_ranges: Collection[str]) -> str:
+def mend(who: str, message: str) -> str:
     """Return the fix of a rejection by the API server's dry run; empty for others.
 
     Args:
         who: head, worker or submitter.
-        limit_ranges: names of the namespace's LimitRanges.
     """
     if "violates PodSecurity" in message and "IPC_LOCK" in message:
         return "use the namespace of manifests/cluster/overlays/rdma, or cluster.rdma.ipcLock: false with unlimited memlock"
     if "violates PodSecurity" in message:
         return f"change what the message names under cluster.{who}, or use a namespace that allows it"
-    if " usage per " in message or "ratio per" in message:
-        names = ", ".join(sorted(limit_ranges)) or "of the namespace"
-        return f"it breaks LimitRange {names}: ask for other cluster.{who}.requests and limits, or have it changed"
-    if "must specify" in message:
-        return f"a ResourceQuota wants them: set cluster.{who}.requests and cluster.{who}.limits"
+    if " usage per " in message or "ratio per" in message or "must specify" in message:
+        return f"a LimitRange or ResourceQuota of the namespace: set other cluster.{who}.requests and limits"
     if "deletionRules" in message and "jobStatus" in message:
         return (
             "set cluster.lifecycle: suspendable: a webhook (Kueue's up to 0.16) writes RayJobs with KubeRay 1.5's types"
         )
-    if "no PriorityClass" in message:
-        return f"make the PriorityClass, or correct cluster.{who}.priorityClassName"
-    if "RuntimeClass" in message:
-        return "make the RuntimeClass (the GPU operator or k3s brings one), or correct runtimeClassName"
     return ""
 
 

@@ -161,12 +161,8 @@ class Examination:
         if not rejected:
             taken = len(tries) - len(out)
             return [*out, good("admission", f"the API server takes {taken} of {len(tries)} objects and pods")]
-        try:
-            ranges = [tree["metadata"]["name"] for tree in self.api.list(self.api.path("limitranges"))]
-        except ClusterError:
-            ranges = []
         return out + [
-            bad("admission", f"{who}: {error}", mend(who, str(error), ranges) or error.fix) for who, error in rejected
+            bad("admission", f"{who}: {error}", mend(who, str(error)) or error.fix) for who, error in rejected
         ]
 
     def _queue(self) -> list[Check]:

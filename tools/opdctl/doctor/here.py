@@ -22,7 +22,7 @@ from opdctl.runs.places import check_url, open_place
 
 HELM_TIMEOUT_S = 20.0
 FORWARD = "a server inside the cluster is reached by a forwarded port and AWS_ENDPOINT_URL in this shell"
-# Stands for an image that the file does not name, so that the chart's other rules are tried.
+# Replaces an image that the file does not name, so that the chart's other rules are tried.
 ANY_IMAGE = f"image.invalid/opd@sha256:{'0' * 64}"
 
 

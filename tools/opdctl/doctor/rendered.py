@@ -1,26 +1,15 @@
-"""A rendered run: its pods by group, the objects that they name, and paths that no volume holds."""
+"""A rendered run: its pods by group, and the objects that they name."""
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opd.config import FileSpec
-from opd.config.kinds import AnySpec, ConvertSpec, PipelineSpec
-from opd.config.pipeline import stages_of
-from opd.inputs import Inputs, is_module
-from opd.inputs.models import is_hub_id
-from opdctl.doctor.check import Check, warning
 from opdctl.kube.client import ROLE_LABEL
-from opdctl.kube.dry_run import pods_of, rendered_objects
+from opdctl.kube.dry_run import pods_of
 
 Tree = Mapping[str, Any]
-_FIX = (
-    "name a URL (s3://...), or a path below cluster.mounts[].path of a claim that has it (manifests/stage.yaml fills one); "
-    "no fix is needed if the image itself has it"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,62 +92,3 @@ def where(tree: Any, word: str, path: str = "cluster") -> str:
         return path
     items = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list | tuple) else ()
     return next((found for key, value in items if (found := where(value, word, f"{path}.{key}"))), "")
-
-
-def check_held(spec: FileSpec, text: str) -> list[Check]:
-    """Return a warning for each key with a path that no volume holds; URLs, bundled names, hub ids and modules pass.
-
-    Args:
-        text: the rendered chart.
-    """
-    objects = rendered_objects(text)
-    group = groups_of(objects)[0]  # the chart gives head and workers the same volumes
-    container = group.spec["containers"][0]  # Ray's own
-    folder = container.get("workingDir", "/")
-    made = {tree["metadata"]["name"] for tree in objects if tree["kind"] == "PersistentVolumeClaim"}
-    sources = {volume["name"]: volume for volume in group.spec.get("volumes") or ()}
-    # An init container has filled a volume that Ray's container may only read, such as a fetched tool database.
-    mounts = {
-        item["mountPath"]: {} if item.get("readOnly") else sources.get(item["name"], {})
-        for item in container.get("volumeMounts") or ()
-    }
-    filled = [path for path, source in mounts.items() if not {"emptyDir", "ephemeral"} & source.keys()]
-    there = [path for path in filled if mounts[path].get("persistentVolumeClaim", {}).get("claimName") not in made]
-    out = []
-    for under, key, paths in _paths(spec):
-        outside = [
-            path
-            for path in paths
-            if not _is_below(posixpath.join(folder, path), filled if path.startswith("/") else there)
-        ]
-        if outside:
-            more = f" and {len(outside) - 1} more" if outside[1:] else ""
-            why = "" if outside[0].startswith("/") else f"; pods look for it in {folder}, the run's new volume"
-            message = f"{under}{key} {outside[0]}{more}: no volume of the pods holds it{why}"
-            out.append(warning(key.partition(".")[0], message, _FIX))
-    return out
-
-
-def _paths(spec: FileSpec) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield (stage, key, paths within the pods) of everything that each run reads."""
-    runs: list[tuple[str, AnySpec]] = (
-        [(f"stages.{stage.name}.", stage.spec) for stage in stages_of(spec)]
-        if isinstance(spec, PipelineSpec)
-        else [("", spec)]
-    )
-    for under, run in runs:
-        if isinstance(run, ConvertSpec):
-            continue
-        inputs = Inputs.of(run)
-        for key, path in inputs.models:
-            yield under, key, [] if "://" in path or is_hub_id(path) else [path]
-        for data in inputs.data:
-            yield under, data.key, [path for path in data.files if "://" not in path]
-        for key, path in inputs.places:
-            yield under, key, [] if "://" in path or is_module(path) else [path]
-
-
-def _is_below(path: str, folders: Sequence[str]) -> bool:
-    whole = posixpath.normpath(path)
-    normal = [posixpath.normpath(folder) for folder in folders]
-    return any(whole == folder or whole.startswith(f"{folder.rstrip('/')}/") for folder in normal)

@@ -21,7 +21,7 @@ class ClusterError(ToolError):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the server may answer the same request a moment later."""
+        """True where the server may answer the same request a moment later."""
         return self.status == HTTP_TOO_MANY or self.status >= HTTP_SERVER_ERROR
 
 

@@ -1,6 +1,6 @@
 """A RayJob's state: one phase out of KubeRay's two status fields, and the alarms that `status` shows first.
 
-Field names and values are those of KubeRay 1.6.1's RayJobStatus. `jobStatus` is Ray's word for the job,
+Field names and values come from KubeRay 1.6.1's RayJobStatus. `jobStatus` is Ray's word for the job,
 `jobDeploymentStatus` the operator's word for everything around it.
 """
 

@@ -100,7 +100,7 @@ class PodLine:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has not ended."""
+        """True until it ends."""
         return self.phase in ("Pending", "Running", "Unknown")
 
 

@@ -95,7 +95,7 @@ def _log_pod(pod: Mapping[str, Any], container: str) -> LogPod:
         name=pod["metadata"]["name"],
         container=container,
         created_s=unix_s(pod["metadata"].get("creationTimestamp")),
-        # Between two restarts a container waits, and its log is that of the last start.
+        # Between two restarts a container waits, and its log is the last start's.
         has_started=any("running" in item or "terminated" in item for item in (state, seen.get("lastState", {}))),
         is_over=status.get("phase") in ("Succeeded", "Failed") or ("terminated" in state and seen in first),
     )

@@ -25,13 +25,13 @@ class Progress:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it is silent for a third of its watchdog's limit."""
+        """True after a third of its watchdog's limit without progress."""
         return self.limit_s is not None and self.silent_s > STUCK_SHARE * self.limit_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptLine:
-    """One attempt; `outcome` is empty until it ends. All times are those of its records, never of files."""
+    """One attempt; `outcome` is empty until it ends. All times come from its records, never from files."""
 
     attempt: int
     host: str

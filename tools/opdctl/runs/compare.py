@@ -71,7 +71,7 @@ class Difference:
 
     @property
     def is_notable(self) -> bool:
-        """Whether Student's t finds it at the two-sided 5 % level; no difference of 0 is notable."""
+        """True where Student's t finds it at the two-sided 5 % level; a difference of 0 is never notable."""
         error = self.difference.standard_error
         if self.freedom < 1 or math.isnan(error) or self.difference.value == 0:
             return False

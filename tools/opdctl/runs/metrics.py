@@ -42,7 +42,7 @@ def read_metrics(files: Mapping[int, bytes]) -> tuple[pa.Table, list[AttemptRepo
 
 
 def series(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values of one metric where it was logged, `[num_logged]` each; empty for a metric the run lacks."""
+    """Return steps and values of one metric where it was logged, `[num_logged]` each; empty for a metric the run lacks."""
     if name not in table.column_names:
         return np.empty(0, dtype=np.int64), np.empty(0)
     if not table[name].null_count:  # logged in every line, as most metrics are

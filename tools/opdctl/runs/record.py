@@ -108,7 +108,7 @@ class RunRecord:
         return asdict(self) | {"loss": self.loss, "eta_s": self.eta_s, "faults": faults} | accuracies(self)
 
 
-def accuracies(record: RunRecord) -> dict[str, float | None]:
+def accuracies(record: RunRecord) -> dict[str, Any]:
     """Return the validation's accuracy, the training's accuracy and the training's score as plain values."""
     score = record.training_score
     return {

@@ -20,7 +20,6 @@ from opdctl.chart.values import Experiment
 from opdctl.console import note
 from opdctl.doctor.check import Check
 from opdctl.doctor.cluster import Examination, OneLook
-from opdctl.doctor.rendered import check_held
 from opdctl.errors import EXIT_USAGE, ToolError
 from opdctl.kube.client import KubeApi
 from opdctl.kube.dry_run import dry_run, is_over_quota, pods_of, rendered_objects
@@ -131,8 +130,7 @@ class Sender:
     def _try(self, order: Order) -> None:
         text = template(order.experiment, chart=order.chart, namespace=self.api.namespace, timeout_s=self.timeout_s)
         # Pods wait for an object that does not exist; a check that may not read is left out.
-        named = Examination(self._once, order.experiment, text).named()
-        self._warn([*named, *check_held(order.experiment.spec, text)])
+        self._warn(Examination(self._once, order.experiment, text).named())
         objects = rendered_objects(text)
         pods = [pod for tree in objects if tree["kind"] == "RayJob" for pod in pods_of(tree)]
         waiting = dry_run(self.api, pods)

@@ -9,11 +9,12 @@ from typing import Any
 
 from opd.config.cluster import Cluster, KubeObject, Pods, RayPods, Resources, RunCluster, parse_cluster
 from opd.config.errors import Problem, SpecError
-from opd.config.kinds import ConvertSpec, FileSpec
+from opd.config.kinds import AnySpec, ConvertSpec, FileSpec, OpdSpec, SftSpec
 from opd.config.needs import NodeNeeds, needs
 from opd.config.pipeline import runs_of
 from opd.config.quantity import GIB, number
 from opd.config.rules import check_sections, redacted
+from opd.config.sections import Agent
 
 Problems = Iterator[Problem]
 HEAD_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")
@@ -127,9 +128,13 @@ def cluster_problems(cluster: Cluster, spec: FileSpec) -> Problems:
         yield from _workers(workers, needed.worker)
         yield from _ray_pods("worker", workers.worker, needed.worker, cluster)
         yield from _tool_database(
-            workers, sorted({run.agent.database_dir for run in runs if getattr(run, "agent", None)})
+            workers, sorted({agent.database_dir for agent in map(_agent_of, runs) if agent is not None})
         )
     yield from _pods("submitter", cluster.submitter, cluster.submitter.requests, cluster.submitter.limits, cluster)
+
+
+def _agent_of(run: AnySpec) -> Agent | None:
+    return None if isinstance(run, OpdSpec | SftSpec | ConvertSpec) else run.agent
 
 
 def _life(cluster: Cluster) -> Problems:
