@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from opd.config.algorithm import Stage
 from opd.config.base import Section
 from opd.config.errors import Problem
-from opd.config.kinds import BaseSpec, DistillationSpec, OpdAgentSpec, OpdSpec, RunSpec, SamplingSpec
+from opd.config.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, OpdSpec, RunSpec, SamplingSpec
 from opd.config.refusals import redact
 from opd.config.tree import sections, value_at
 from opd.store.access import MEANT_AS_URL_PATTERN, URL_FIX, URL_PATTERN, URL_RULE
@@ -46,6 +46,18 @@ def redacted(problem: Problem) -> Problem:
 def at(spec: Section, path: str, rule: str, fix: str) -> Problem:
     """Return a problem of the key at `path`, with its value."""
     return Problem(path=path, value=value_at(spec, path), rule=rule, fix=fix)
+
+
+def _policy_loss(spec: GrpoSpec) -> Problems:
+    """verl would divide by the width of a micro-batch's padding."""
+    has_factor = any("loss_scale_factor" in text for text in spec.overrides)
+    if spec.grpo.loss_agg_mode == "seq-mean-token-sum-norm" and not has_factor:
+        rule = "the mode divides by a number of tokens that stays the same, and none is given"
+        fix = "add the override actor_rollout_ref.actor.loss_scale_factor=N, or use seq-mean-token-sum"
+        yield at(spec, "grpo.loss_agg_mode", rule, fix)
+    if spec.grpo.kl_loss_type == "full" and spec.grpo.kl_loss_coef > 0 and spec.model.lora is not None:
+        rule = "with model.lora the KL to the start model is an estimate from the sampled tokens"
+        yield at(spec, "grpo.kl_loss_type", rule, "use low_var_kl, or remove model.lora")
 
 
 def _store(spec: BaseSpec) -> Problems:
@@ -394,6 +406,7 @@ _RULES: tuple[tuple[Callable[..., Problems], type[BaseSpec]], ...] = (
     (_batches, RunSpec),
     (_token_budgets, RunSpec),
     (_without_plan, RunSpec),
+    (_policy_loss, GrpoSpec),
     (_rollout, SamplingSpec),
     (_teachers, DistillationSpec),
     (_each_teacher, DistillationSpec),
