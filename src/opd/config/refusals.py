@@ -54,7 +54,7 @@ _REFUSED: tuple[tuple[str, frozenset[str], str], ...] = (
     (r"(^|\.)adv_estimator$", _ESTIMATORS, _CRITIC),
     (r"(^|\.)rollout_correction\.(rollout_is|rollout_rs|bypass_mode)$", _OFF, _CORRECTION),
     (r"(^|\.)use_kl_in_reward$", _OFF, "the reward is the scorer's alone; grpo.kl_loss_coef puts a KL into the loss"),
-    (r"(^|\.)actor\.use_kl_loss$", frozenset(), _REFERENCE),
+    (r"(^|\.)actor\.use_kl_loss$", frozenset({"0", "false"}), _REFERENCE),
     (
         r"(^|\.)actor\.(use_prefix_grouper|calculate_sum_pi_squared|freeze_vision_tower|use_fused_kernels)$",
         _OFF,
