@@ -12,11 +12,11 @@ from transformers import AutoConfig, AutoTokenizer
 
 from opd.agent.dialogue import Dialogue, Sampled
 from opd.agent.parsing import HermesParser
+from opd.agent.reward import compute_score
 from opd.agent.settings import FINAL_TEXT, AgentSettings
 from opd.agent.shared import Shared
 from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
-from opd_envs.travel.reward import compute_score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +86,9 @@ async def _play(
         told = dict(extra) | {FINAL_TEXT: environment.final_text(dialogue)}
         text = environment.text(dialogue)
         found = compute_score(
-            row["data_source"], text, row["reward_model"]["ground_truth"], told, database_dir=settings.database_dir
-        )
+            row["data_source"], text, row["reward_model"]["ground_truth"], told,
+            toolset=settings.toolset, database_dir=settings.database_dir,
+        )  # fmt: skip
         return Played(dialogue=dialogue, score=float(found["score"]), breakdown=found)
 
     return list(await asyncio.gather(*(one(index, row) for index, row in enumerate(rows))))

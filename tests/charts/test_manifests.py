@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import yaml
-from opd.config.cluster.lifecycle import DNS_NAMESPACES, OWN_LINKS
+from opd.config.cluster import DNS_NAMESPACES, OWN_LINKS
 from tests.charts.helm import EXPERIMENTS, ROOT, SITES, SWEEPS, objects, one, parsed
 from tests.charts.test_conformance import EVERYTHING, SIZES, conform
 from tests.minimal import MINIMAL

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from opd.cluster import nodes
-from opd.cluster.nodes import needed
+from opd.cluster.places import needed
 from opd.config.needs import Sizes
 from opd.errors import TooFewNodes
 

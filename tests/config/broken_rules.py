@@ -20,6 +20,20 @@ STRICT = {"rollout.schedule": "strict"}
 # fmt: off
 RULES = [
     ("opd", {"store.url": "s3:/bucket/x"}, "store.url", "PROTOCOL://BUCKET", {"store.url": "s3://bucket/x"}),
+    (
+        "grpo",
+        {"grpo.loss_agg_mode": "seq-mean-token-sum-norm"},
+        "grpo.loss_agg_mode",
+        "divides by a number of tokens",
+        {"grpo.loss_agg_mode": "seq-mean-token-sum"},
+    ),
+    (
+        "grpo",
+        {"grpo.kl_loss_type": "full", "grpo.kl_loss_coef": 0.1, "model.lora.rank": 8},
+        "grpo.kl_loss_type",
+        "an estimate from the sampled tokens",
+        {"grpo.kl_loss_type": "k1"},
+    ),
     ("grpo", CARRIED, "rollout.schedule", "compares a prompt's answers", STRICT),
     ("opd-agent", CARRIED, "rollout.schedule", "the state of its tools", STRICT),
     *((kind, CARRIED, "rollout.schedule", "nothing is trained here", STRICT) for kind in ("eval", "passrate")),

@@ -119,12 +119,6 @@ def test_pass_rates_of_a_killed_run_go_on_where_its_answers_are_stored_and_weigh
     assert all(0 < step["opd/problem_weight_max"] <= largest / mean * (1 + 1e-5) for step in trained.steps)
 
 
-def test_the_same_evaluation_twice_gives_the_same_answers(tmp_path):
-    first, second = (run(tmp_path / name, "eval").must_be_clean() for name in ("a", "b"))
-    read = [read_generations(outcome.run_dir / "eval" / "generations.parquet") for outcome in (first, second)]
-    assert read[0] == read[1]
-
-
 def _small_set(path, *, source, rows):
     """Some held-out problems under another name, as prepared files have it."""
     if not path.parent.exists():

@@ -24,10 +24,6 @@ MIN_PEARSON = {
     "lora": 0.97,
     "grpo": 0.98,
     "agent": 0.98,
-<<<<<<< HEAD
-=======
-    "weighted": 0.98,
->>>>>>> 6465810016a86a26b02a8e7fb6e8119e914edc62
     "pipeline": 0.98,
 }
 """By run. The toy nets are 64 wide with logits of 10 to 20, which bf16 rounds by up to 1/16: there the two forwards,

@@ -95,7 +95,7 @@ def test_the_base_is_the_best_that_has_finished_unless_one_is_named(seeds: Path,
     assert runs[0].name == "a-crashed"
     assert set(opdctl.compare(runs)["base"].to_pylist()) == {"new-s1 (+2 seeds)"}
     assert set(opdctl.compare(runs, base="base-s3")["base"].to_pylist()) == {"base-s1 (+2 seeds)"}
-    with pytest.raises(ToolError, match="base 'typo' is none of the runs"):
+    with pytest.raises(ToolError, match="base 'typo' is not among the runs"):
         opdctl.compare(runs, base="typo")
     whole = inside("compare", "--store", seeds)
     assert "new-s1 (+2 seeds) -> a-crashed" in whole.stdout, whole.stderr

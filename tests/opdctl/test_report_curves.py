@@ -7,34 +7,27 @@ import json
 import re
 import shutil
 import subprocess
-import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import websocket
 
 from opd.runs import origin
 from opd.runs.origin import file_key
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
-from opdctl.report import curves
+from opdctl.report import assets, curves
 from opdctl.report.curves import OTHER, panels_of, thin
 from opdctl.report.provenance import Origin, models
 from opdctl.report.steps import step_time
 from opdctl.report.texts import Text, text_table
 from opdctl.runs.gather import gather
 from opdctl.runs.places import RunPlace
-
-DOCUMENT = "document.documentElement?.outerHTML ?? ''"  # none for a moment, as the page replaces the empty one
-HOSTILE = "</script><script>document.title='PWNED'</script><b>"
 
 
 def charts_of(page: Path) -> dict[str, Any]:
@@ -151,56 +144,49 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
     assert step_time(pa.table({"step": [1], "opd/loss": [1.0]})) == {}
 
 
-def eventually(look: Callable[[], str | None]) -> str:
-    """The first answer of `look` within 90 s."""
-    until = time.monotonic() + 90
-    while (found := look()) is None:
-        assert time.monotonic() < until, "nothing within 90 s"
-        time.sleep(0.1)
-    return found
+# A page without a browser: elements that record their children, charts that record their data.
+PAGE = """
+const data = require("fs").readFileSync(0, "utf8"), elements = {}, figures = [], plots = [];
+const make = (tag) => {
+  const handlers = {};
+  return { tag, children: [], style: {}, value: "0", checked: true, textContent: "", append(e) { this.children.push(e); },
+    addEventListener(name, call) { handlers[name] = call; }, fire(name) { handlers[name]({}); }, setAttribute() {},
+    replaceChildren() { this.children = []; }, closest: () => make("label") };
+};
+const of = (id) => elements[id] ??= Object.assign(make(id), { textContent: id === "chart-data" ? data : "" });
+globalThis.document = { getElementById: of, createElement: make, body: {} };
+globalThis.getComputedStyle = () => ({ getPropertyValue: () => "#000" });
+globalThis.matchMedia = () => ({ addEventListener() {} });
+globalThis.addEventListener = () => {};
+globalThis.IntersectionObserver = class { constructor(call) { this.call = call; } observe(e) { figures.push([this, e]); } };
+globalThis.uPlot = class { constructor(options, data) { plots.push([options.series.map((one) => one.label), data]); } destroy() {} };
+const timer = setInterval(() => {
+  if (of("curves-body").hidden !== false) return;
+  clearInterval(timer);
+  figures.forEach(([seen, target]) => seen.call([{ target, isIntersecting: true }]));
+  of("pooled").checked = false;
+  of("pooled").fire("change");
+  console.log(JSON.stringify(plots));
+}, 20);
+"""
 
 
-def drawn(browser: str, page: Path, profile: Path) -> str:
-    """The document of `page` with its first curve on it.
-
-    The browser's --dump-dom ends with the scripts; the frame after them draws a curve.
-    """
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
-    port = profile / "DevToolsActivePort"
-
-    def page_address() -> str | None:
-        if not port.exists() or "\n" not in (written := port.read_text()):
-            return None
-        with urlopen(f"http://127.0.0.1:{written.split()[0]}/json/list", timeout=60) as answer:
-            return next((tab["webSocketDebuggerUrl"] for tab in json.load(answer) if tab["type"] == "page"), None)
-
-    process = subprocess.Popen(
-        [*command, f"--user-data-dir={profile}", page.as_uri()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        with closing(websocket.create_connection(eventually(page_address), timeout=60, suppress_origin=True)) as tab:
-
-            def with_a_curve() -> str | None:
-                tab.send(json.dumps({"id": 1, "method": "Runtime.evaluate", "params": {"expression": DOCUMENT}}))
-                answer = json.loads(tab.recv())
-                document: str = answer["result"]["result"]["value"] if "result" in answer else ""
-                return document if "<canvas" in document else None
-
-            return eventually(with_a_curve)
-    finally:
-        process.kill()
-        process.wait()
-
-
-@pytest.mark.slow
-def test_a_browser_draws_the_curves_and_runs_nothing_that_a_run_named(inside: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("CURVES IN A BROWSER UNTESTED: no chromium on PATH")
-    make_run("r", attempts=[{step: {"opd/loss": 1 / step, HOSTILE: float(step)} for step in (1, 2, 3)}])
-    done = inside("report", "r", "--store", store)
-    assert done.returncode == 0, done.stderr
-    dumped = drawn(browser, tmp_path / "report.html", tmp_path / "profile")
-    assert "<title>r</title>" in dumped
-    assert 'id="curves-wait" hidden' in dumped
-    assert "&lt;/script&gt;&lt;script&gt;" in dumped, "the metric stands in the list of metrics as text"
+def test_the_page_s_script_draws_seeds_as_mean_and_band_and_each_run_alone(
+    inside: Callable, make_run: Callable, store: Path, tmp_path: Path
+) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("CURVES OF THE PAGE UNTESTED: no node on PATH")
+    for seed in (1, 2):
+        make_run(
+            f"s{seed}",
+            attempts=[{1: {"opd/loss": 1.0 * seed}, 2: {"opd/loss": 3.0}}],
+            spec={"kind": "opd", "seed": seed},
+        )
+    assert inside("report", "--store", store).returncode == 0
+    [packed] = re.findall(r'id="chart-data">([^<]*)<', (tmp_path / "report.html").read_text())
+    words = [node, "-e", PAGE + assets.read("curves.js")]
+    done = subprocess.run(words, input=packed, capture_output=True, text=True, timeout=60, check=True)
+    pooled, alone = json.loads(done.stdout)
+    assert pooled == [["step", "s1 (+1 seeds)", None, None], [[1, 2], [1.5, 3], [2, 3], [1, 3]]]
+    assert alone == [["step", "s1", "s2"], [[1, 2], [1, 3], [2, 3]]]

@@ -43,7 +43,6 @@ BUGS = [
     _bug("store/remote.py", "a claim in a bucket replaces another's", 'data, mode="create")', "data)"),
     _bug("runs/checkpoints.py", "a seal in the store does not wait for the stream", "        self.before_store_seal()\n", ""),
     _bug("runs/attempts.py", "an attempt that the store refuses trains on", "if trouble is not None and self.lost is None:", "if False:"),
-    _bug("runs/resume.py", "an older attempt's copy is taken", "    copies.sort(key=lambda copy: copy[0].attempt, reverse=True)\n", ""),
     _bug("runs/stream.py", "an upload without an answer is forgotten",
          "            self._unsure_bytes = len(data)\n", ""),
     _bug("runs/stream.py", "the stream ends with the first error", "                except Exception as error:  # noqa: BLE001 - this thread carries",

@@ -68,7 +68,7 @@ def schema() -> dict[str, Any]:
             for kind, own in kinds.items()
         ],
     }
-    names = {name: {} for name in sorted(seen)}
+    names: dict[str, Any] = {name: {} for name in sorted(seen)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",

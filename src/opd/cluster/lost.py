@@ -18,7 +18,8 @@ from ray._private.state import state as ray_state
 from ray.core.generated.common_pb2 import ActorDeathCause, ActorDiedErrorContext
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 
-from opd.cluster.nodes import FIX, needed, offers, shortage
+from opd.cluster.nodes import FIX, offers
+from opd.cluster.places import needed, shortage
 from opd.cluster.watch import POLL_S, Look
 from opd.config.needs import Sizes
 from opd.errors import NodeLost, NoPlace, PartLost

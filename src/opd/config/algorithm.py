@@ -202,7 +202,7 @@ class ProblemImportance(Section):
 
 
 class Importance(Section):
-    """How much of a step's responses counts."""
+    """Weights of tokens and problems."""
 
     tokens: TokenImportance = key("Which tokens are trained on.", TokenImportance)
     problems: ProblemImportance = key("How much each training prompt counts.", ProblemImportance)
@@ -259,7 +259,7 @@ class Stage(Section):
 
 
 class Horizon(Section):
-    """How much of each response counts, from its start."""
+    """The tokens of each response that count, from its start."""
 
     tokens: Count | None = key("First tokens of a response that are trained on, in the first step; unset: all.", None)
     applies: Literal["train", "generate"] = key(

@@ -10,8 +10,8 @@ from opd.config.kinds import BaseSpec
 from opd.config.pipeline import FOLDER
 from opd.config.tree import drop_path
 
-# What may change between two attempts of the same run: labels, places, length, rhythm, logging, and memory knobs that a
-# person turns after an out-of-memory error. nnodes and gpus_per_node stay in: a checkpoint's shards belong to a world size.
+# Keys that may change between two attempts of a run: labels, places, length, rhythm and logging. Memory settings too:
+# a person changes them after an out-of-memory error. nnodes and gpus_per_node stay in: a checkpoint's shards belong to a world size.
 _NOT_IDENTITY = {
     "": ("name", "env", "store", "output", "checkpoint", "stages"),
     "model": ("name",),

@@ -1,4 +1,4 @@
-"""Whether the longest row fits the model's context: what a rollout server asserts as it starts, told before anything does."""
+"""The model's context against the longest row, which a rollout server would check only as it starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWN_LENGTH = {
 
 
 def context_of(config: Mapping[str, Any]) -> int | None:
-    """Tokens of the longest row that a Hugging Face config allows; None where it does not say."""
+    """Return the tokens of the longest row that a Hugging Face config allows; None where it does not say."""
     for part in (config, config.get("text_config")):
         if isinstance(part, Mapping) and isinstance(length := part.get(_LENGTH), int):
             return length
@@ -37,7 +37,7 @@ def local_context(path: str) -> int | None:
 
 
 def context_problems(spec: AnyRunSpec, context: int | None) -> Iterator[Problem]:
-    """A row that is longer than the context of the model that answers.
+    """Yield a problem for a row that is longer than the context of the model that answers.
 
     Args:
         context: see `context_of`.
@@ -59,7 +59,7 @@ def context_problems(spec: AnyRunSpec, context: int | None) -> Iterator[Problem]
 
 
 def teacher_notes(spec: OpdSpec | OpdAgentSpec, contexts: Mapping[str, int | None]) -> Iterator[str]:
-    """Of teachers whose rows may be longer than their contexts: no server refuses these, and a row may well be shorter.
+    """Yield a note for each teacher whose rows may be longer than its context; no server checks these.
 
     Args:
         contexts: see `context_of`; by the teachers' keys.

@@ -1,7 +1,7 @@
 """Fills in defaults that differ by kind, recipe or device, or follow from another key: the original's tables as data.
 
-Static defaults are on their fields. A default here goes into the plain tree before it is validated, in the order of the
-table, so a validated spec always holds concrete values.
+Static defaults are on their fields. The defaults here go into the plain tree before it is validated, in the
+order of the table. So a validated spec always holds concrete values.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Lookup:
 class Default:
     """One computed default: `value(lookup)` for the kinds that have the path, `says` for people.
 
-    `beside` is a key of the same section without which there is no default.
+    `sibling` is a key of the same section without which there is no default.
     """
 
     path: str
@@ -85,7 +85,7 @@ class Default:
     value: Callable[[Lookup], Any]
     says: str
     by_kind: dict[Kind, Any] | None = None
-    beside: str = ""
+    sibling: str = ""
 
 
 def _per_kind(path: str, **values: Any) -> Default:
@@ -146,7 +146,7 @@ _RESPONSES = {"opd-agent": 24576, "eval": 16384}
 
 
 def _response_length(look: Lookup) -> int:
-    """A local model's context bounds the default; a server would refuse longer rows."""
+    """Return the kind's length, or less where a local model's context is shorter."""
     length = _RESPONSES.get(look.kind, 8192)
     path = get_path(look.tree, "model.path")
     context = local_context(path) if isinstance(path, str) and look.kind in SAMPLES else None
@@ -155,7 +155,7 @@ def _response_length(look: Lookup) -> int:
 
 
 def _mini_batch(look: Lookup) -> int:
-    """A quarter of the batch, as the original's; more where the ranks could not share that evenly."""
+    """Return a quarter of the batch, as the original's, or more where the ranks could not share that evenly."""
     batch = look.get("data.train_batch_size", int)
     samples = 1 if look.kind == "sft" else look.get("rollout.num_samples", int)
     ranks = look.get("trainer.nnodes", int) * look.get("trainer.gpus_per_node", int)
@@ -183,7 +183,7 @@ def _basename(look: Lookup) -> str:
 
 
 def _run_name(look: Lookup) -> str:
-    """As the original's experiment names: `opd-qwen3-1-7b-reverse-kl`; a conversion's follows its checkpoint's folders."""
+    """Return a name like the original's: `opd-qwen3-1-7b-reverse-kl`; a conversion's follows its checkpoint's folders."""
     if look.kind == "convert":
         folders = [part for part in look.get("convert.checkpoint", str).split("/") if part not in _CHECKPOINT_FOLDERS]
         return joined([look.kind, *folders[-2:]])
@@ -194,21 +194,21 @@ def _run_name(look: Lookup) -> str:
 
 
 def _offload(look: Lookup) -> bool | str:
-    """Only kinds that train make a memory plan."""
+    """Return `auto` for kinds that train: they make a memory plan."""
     if not look.on_gpu:
         return False
     return "auto" if look.kind in TRAINS else True
 
 
 def _val_temperature(look: Lookup) -> float:
-    """Pass rates are those of the answers that training samples."""
+    """Return the temperature of validation; pass rates are measured as training samples."""
     if look.kind == "passrate":
         return 1.0
     return 0.6 if look.kind in DISTILS and look.get("data.enable_thinking", bool) else 0.7
 
 
 def _score_budget(look: Lookup) -> int:
-    """A teacher's own prompts are at most as long as a row unless it is given a length."""
+    """Return a budget that holds the longest row of student and teachers."""
     longest = max((given for given in look.of_teachers("max_prompt_length") if isinstance(given, int)), default=0)
     return max(3 * look.row_length, longest + look.get("data.max_response_length", int))
 
@@ -221,7 +221,7 @@ def _attention(look: Lookup) -> str:
 
 
 def _cut_by(what: str, tokens: str) -> Default:
-    """The default of actor.cut_updates and actor.cut_reads: sizes that the file gives in verl's keys outrank the plan."""
+    """Make the default of actor.cut_updates or actor.cut_reads: sizes that the file gives outrank the plan."""
 
     def value(look: Lookup) -> str:
         rows_asked = get_path(look.tree, "actor.use_dynamic_bsz") is False
@@ -233,7 +233,7 @@ def _cut_by(what: str, tokens: str) -> Default:
 
 
 def _dynamic(look: Lookup) -> bool:
-    """Token caps ask for micro-batches by tokens."""
+    """Return True for the recipe grpo, and where the file gives token caps alone."""
     capped = any(look.has(caps) and not look.has(rows) for rows, caps in _SIZES.values())
     return (look.kind == "grpo" and look.get("recipe", str) == "grpo") or capped
 
@@ -262,8 +262,8 @@ DEFAULTS: tuple[Default, ...] = (
         "the kind's (and recipe's or variant's) validation sets below data.dir; passrate: data.train",
     ),
     Default("data.train", SAMPLES, _train_files, "the kind's training file below data.dir; eval: data.val"),
-    Default("data.split.of", RUNS, lambda look: 2, "2, where there is a `part`", beside="part"),
-    Default("data.split.seed", RUNS, lambda look: 42, "42, where there is a `part`", beside="part"),
+    Default("data.split.of", RUNS, lambda look: 2, "2, where there is a `part`", sibling="part"),
+    Default("data.split.seed", RUNS, lambda look: 42, "42, where there is a `part`", sibling="part"),
     _per_device("data.num_workers", 8, 0),
     _per_device("rollout.name", "vllm", "cpu", SAMPLES),
     _per_kind("rollout.num_samples", grpo=8, opd=1, opd_agent=1, eval=8, passrate=8),
@@ -313,7 +313,7 @@ DEFAULTS: tuple[Default, ...] = (
         DISTILS,
         lambda look: look.row_length,
         "data.max_prompt_length + max_response_length, where there is a `prompt`",
-        beside="prompt",
+        sibling="prompt",
     ),
     Default(
         "actor.log_prob_max_token_len_per_gpu",
@@ -355,20 +355,20 @@ _REQUIRED: dict[Kind, tuple[str, ...]] = {
 }
 
 
-def places(path: str, tree: dict[str, Any], *, beside: str = "") -> list[str]:
-    """Return the paths that a default goes to: that of a key of `teacher` also into each of several `teachers`.
+def places(path: str, tree: dict[str, Any], *, sibling: str = "") -> list[str]:
+    """Return the paths that a default goes to: a key of `teacher` also goes into each of several `teachers`.
 
     Args:
-        beside: only into those sections that have this key.
+        sibling: only sections that have this key count.
     """
     section, _, key = path.partition(".")
     several = tree.get("teachers")
     found = [path]
     if section == "teacher" and several and isinstance(several, dict):
         found = [f"teachers.{name}.{key}" for name in several] + [path] * ("teacher" in tree)
-    if not beside:
+    if not sibling:
         return found
-    return [place for place in found if get_path(tree, f"{place.rpartition('.')[0]}.{beside}") is not MISSING]
+    return [place for place in found if get_path(tree, f"{place.rpartition('.')[0]}.{sibling}") is not MISSING]
 
 
 def fill_defaults(kind: Kind, cls: type[Section], tree: dict[str, Any]) -> set[str]:
@@ -381,7 +381,7 @@ def fill_defaults(kind: Kind, cls: type[Section], tree: dict[str, Any]) -> set[s
     for default in DEFAULTS:
         if kind not in default.kinds:
             continue
-        for path in places(default.path, tree, beside=default.beside):
+        for path in places(default.path, tree, sibling=default.sibling):
             if look.has(path):
                 continue
             try:

@@ -183,7 +183,7 @@ def _apply_sets(
             problems.append(problem)
             continue
         field = field_at(cls, path)
-        assert field is not None  # else it is refused
+        assert field is not None  # _refused_set has checked it
         value = parse_value(raw, field, path, source, problems)
         if value is not None and not set_path(tree, path, value):
             problems.append(Problem(path=path, value=raw, rule="a key above it holds a value", source=source))

@@ -1,4 +1,4 @@
-"""What a spec may say but probably does not mean."""
+"""Remarks on what a spec may hold but probably does not mean."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _distillation(spec: DistillationSpec) -> Iterator[str]:
 
 
 def _micro_batches(spec: RunSpec) -> Iterator[str]:
-    """Sizes of micro-batches that differ from their defaults although something else counts."""
+    """Yield sizes of micro-batches that differ from their defaults although something else counts."""
     actor, default = spec.actor, 4 if spec.trains else 2
     by_tokens = actor.use_dynamic_bsz or not spec.update_by_actor
     if by_tokens and actor.ppo_micro_batch_size_per_gpu != default:

@@ -78,7 +78,7 @@ def parse_tree(source: Mapping[str, Any]) -> Parsed:
 
 
 def expand_models(tree: dict[str, Any]) -> None:
-    """Write a model that is given by its path alone, `model: PATH`, as the section that it stands for."""
+    """Write a model that is given by its path alone, `model: PATH`, as its section."""
     places = [(tree, name) for name in ("model", "teacher")]
     if isinstance(teachers := tree.get("teachers"), dict):
         places += [(teachers, name) for name in teachers]

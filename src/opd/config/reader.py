@@ -1,7 +1,7 @@
 """Reads YAML and JSON into a plain tree, and refuses what Helm (YAML 1.1) would read differently from us (1.2).
 
 Helm's scalars are YAML 1.1: an unquoted `no` is false, `010` is 8, `1_000` is 1000, and even the *key* `n` becomes "false".
-Where the two readings differ, the scalar is refused with "quote it"; elsewhere (`1e-6`, `1:30`) the YAML 1.2 core schema counts.
+Where the two readings differ, the reader rejects the scalar with "quote it"; elsewhere (`1e-6`, `1:30`) the YAML 1.2 core schema counts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
     """Parse one document whose root is a mapping.
 
     Raises:
-        SpecError: on a syntax error, an ambiguous scalar, a duplicate key, null, an integer beyond 2^53, a number that is
-            not finite, a tag, a merge key, several documents, or a root that is not a mapping.
+        SpecError: on a syntax error, an ambiguous scalar, a duplicate key, null, or a number that JSON cannot carry.
+            Also on a tag, a merge key, several documents, or a root that is not a mapping.
     """
     found = _Json() if is_json else _Yaml()
     try:
@@ -172,6 +172,8 @@ class _Yaml(_Reading):
             mark = error.problem_mark or error.context_mark
             reason = " ".join(part for part in (error.context, error.problem) if part)
             source = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+            if reason.startswith("expected a single document"):
+                return self.refuse("", "the file must hold one document", "split it into two files", source)
             return self.refuse("", f"the file must be valid YAML: {reason}", source=source)
         except yaml.YAMLError as error:
             return self.refuse("", f"the file must be valid YAML: {getattr(error, 'reason', 'it cannot be read')}")

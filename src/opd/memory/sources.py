@@ -50,8 +50,7 @@ def job_from_spec(
         num_sharing: ranks that share the weights. None means all.
     """
     opd, actor, on_gpu, is_packed = update_settings(spec), spec.actor, spec.device == "cuda", spec.is_packed
-    is_distilled = isinstance(spec, OpdSpec | OpdAgentSpec)
-    teachers = list(spec.named_teachers.values()) if is_distilled else []
+    teachers = list(spec.named_teachers.values()) if isinstance(spec, OpdSpec | OpdAgentSpec) else []
     dtypes = [teacher.dtype for teacher in teachers] or [actor.dtype] * len(teacher_shapes)
     checkpointing = _wish(actor.gradient_checkpointing)
     job = _with_micro_batches(_alone(spec, student, device_bytes=device_bytes), spec)
@@ -64,7 +63,7 @@ def job_from_spec(
         fused=on_gpu and not opd.without_kernels and "fp32" not in (actor.dtype, *dtypes),
         workspace_bytes=int(opd.workspace_gib * GIB),
         chunk_rows=opd.chunk_size,
-        memory_key="opd.gpu_memory_gib" if is_distilled else "",
+        memory_key="opd.gpu_memory_gib" if teachers else "",
     )
     if not isinstance(spec, SftSpec):
         job = replace(

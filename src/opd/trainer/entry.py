@@ -19,6 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
+from opd.cluster.places import needed
 from opd.compat.ray_start import own_job_id, patient_start
 from opd.config import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
 from opd.config.context import context_of, context_problems, teacher_notes
@@ -170,7 +171,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
     from opd.cluster import lost
     from opd.cluster.lost import look_for_dead_engines, look_for_unplaced_parts
-    from opd.cluster.nodes import fetch_on_nodes, needed, wait_for_nodes
+    from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
     from opd.cluster.watch import Watch
     from opd.trainer.gauges import RunGauges
     from opd.trainer.task_runner import TaskRunner

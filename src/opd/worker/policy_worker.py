@@ -232,8 +232,6 @@ class PolicyWorker(StudentWorker):
                 f"actor_rollout_ref.actor.policy_loss.loss_mode={actor.policy_loss.loss_mode}: it needs whole rows on one rank; set "
                 "actor.ulysses_sequence_parallel_size: 1"
             )
-        if self._is_exact and self.spec.model.lora is not None:
-            raise Unfit("grpo.kl_loss_type=full: with model.lora only estimates of the KL are there; use low_var_kl")
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)

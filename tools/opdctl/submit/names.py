@@ -113,7 +113,8 @@ def _check_spec(name: Name, spec: FileSpec) -> None:
     lines = "\n".join(f"  {line}" for line in changes) or "  (nothing in the identity fields: another hash version)"
     raise ToolError(
         f"run {name.run_id} is another experiment; changed keys (there -> here):\n{lines}",
-        fix="choose another name (--name), take the next free one (--new), or restore the values to resume it",
+        fix="choose another name (--name), take the next free one (--new), or restore the values to resume it; "
+        f"`opdctl delete {name.run_id} --claim --results` frees a name under which nothing was trained",
         exit_code=EXIT_USAGE,
     )
 

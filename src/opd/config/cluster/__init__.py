@@ -147,7 +147,7 @@ class Auth(ClusterSection):
 
 
 ALL_ADDRESSES = "0.0.0.0/0"
-# All addresses -> those of a node's own link among them: clouds give out the node's credentials there, over plain http.
+# All addresses -> the addresses of a node's own link: clouds give out the node's credentials there, over plain http.
 OWN_LINKS = {ALL_ADDRESSES: "169.254.0.0/16", "::/0": "fd00:ec2::/32"}
 DNS_NAMESPACES = ("kube-system", "openshift-dns")
 """Where Kubernetes' distributions and OpenShift run their DNS."""
@@ -485,7 +485,7 @@ def cluster_class(kind: Kind) -> type[Cluster]:
 
 
 def cluster_schema(kind: Kind) -> dict[str, Any]:
-    """Return the JSON Schema of the section, without `$ref`; unknown keys are refused, null is no value."""
+    """Return the JSON Schema of the section, without `$ref`; it rejects unknown keys and null."""
     return inlined_schema(cluster_class(kind))
 
 

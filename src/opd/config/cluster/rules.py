@@ -1,4 +1,4 @@
-"""Checks of `cluster` against a spec, and the requests of pods: what would wait for ever, be killed, or be refused by KubeRay."""
+"""Checks of `cluster` against a spec, and the requests of pods: what would wait for ever, be killed, or fail in KubeRay."""
 
 from __future__ import annotations
 
@@ -65,8 +65,10 @@ def _guarded(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def resources(pods: RayPods, needed: NodeNeeds) -> tuple[Resources, Resources]:
-    """Requests and limits. Of CPU and memory alike a request that is missing is the limit, then what is needed; the memory
-    limit that is missing is the request; CPUs have no limit unless one is given."""
+    """Return requests and limits.
+
+    A missing request of CPU or memory is its limit, or else the run's need. A missing memory limit is the request.
+    """
     memory = f"{math.ceil(needed.memory_gib + pods.shm_gib)}Gi"
     own = {"cpu": pods.limits.get("cpu", needed.cpus), "memory": pods.limits.get("memory", memory)}
     requests = {**own, **pods.requests}
@@ -77,7 +79,7 @@ def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -
     """Return the `cluster` section of an experiment's file, checked against the experiment.
 
     Raises:
-        SpecError: every problem of it; `image_problems` has those of an image that may still be named.
+        SpecError: every problem of it; `image_problems` checks the image, which may still be missing.
     """
     try:
         cluster = parse_cluster(tree, spec.kind)
@@ -178,7 +180,7 @@ def _tool_database(cluster: RunCluster, folders: list[str]) -> Problems:
 
 
 def _workers(cluster: RunCluster, needed: NodeNeeds) -> Problems:
-    """GPUs are counted once, and Ray's CPUs are enough."""
+    """Check that GPUs are counted once and that Ray's CPUs are enough."""
     group, resource = cluster.worker, cluster.gpu.resource
     for field, given in (("requests", group.requests), ("limits", group.limits)):
         if resource in given:
