@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from opd.check import check
 from opd.cluster.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
 from opd.config import (
     AnyRunSpec,
@@ -76,6 +77,9 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print what is on a GPU in which phase, and start nothing",
     )
+    out.add_argument(
+        "--check", action="store_true", help="check the file, its cluster section and its inputs, and start nothing"
+    )
     out.add_argument("--env", action="store_true", help="apply the original's environment variables, over the file")
     out.add_argument("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds a stopped run has to save")
     return out
@@ -97,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_SPEC
     report(loaded)
     spec = loaded.spec
+    if args.check:
+        return check(loaded, is_final=not args.env)
     if isinstance(spec, PipelineSpec):
         return pipeline(spec, loaded, args)
     if args.plan:

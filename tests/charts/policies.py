@@ -98,7 +98,7 @@ class Traffic:
 
 def of_chart(trees: Sequence[Tree]) -> Traffic:
     """The traffic of a run as it is rendered, with a second worker."""
-    pods = {role: ("opd", pod["metadata"]["labels"]) for role, pod in pod_templates(trees) if role != "test"}
+    pods = {role: ("opd", pod["metadata"]["labels"]) for role, pod in pod_templates(trees) if role != "check"}
     pods |= {"worker-2": pods["worker"]} if "worker" in pods else {}
     return Traffic([tree for tree in trees if tree["kind"] == "NetworkPolicy"], pods)
 

@@ -35,6 +35,7 @@ EVERYTHING = {
         "head": {"tolerations": [{"key": "k", "operator": "Exists"}], "priorityClassName": "high"},
     }
 }
+SIZES = {"trainer": {"gpus_per_node": 8}}
 WORKERS = {"cluster": {"gpu": {"type": "NVIDIA-H200"}, "rdma": {"enabled": True, "ipcLock": True}}}
 DATABASE = {"agent": {"database_dir": "/db"}, "cluster": {"toolDatabase": {"url": "s3://b/x", "sha256": "0" * 64}}}
 
@@ -51,6 +52,7 @@ def cases():
     for kind in FILE_KINDS:
         layers = [
             MINIMAL[kind],
+            *([] if kind in ("convert", "pipeline") else [SIZES]),
             EVERYTHING,
             *([WORKERS] if kind != "convert" else []),
             *([DATABASE] if kind == "opd-agent" else []),
@@ -94,7 +96,7 @@ def test_every_case_was_looked_at_with_all_its_kinds(verdicts):
         by_case.setdefault(case, set()).add(kind)
     assert len(by_case) == (2 + len(SITES)) * len(EXPERIMENTS) + len(FILE_KINDS)
     for case, kinds in by_case.items():
-        assert {"RayJob", "ConfigMap", "ServiceAccount", "NetworkPolicy", "Pod"} <= kinds, case
+        assert {"RayJob", "ConfigMap", "ServiceAccount", "NetworkPolicy", "Job"} <= kinds, case
     assert "PodMonitor" in by_case["opd-everything.yaml"]
     assert any("PersistentVolumeClaim" in kinds for kinds in by_case.values())
 

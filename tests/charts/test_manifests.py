@@ -5,18 +5,18 @@ import subprocess
 
 import pytest
 import yaml
+from opd.config.cluster import DNS_NAMESPACES, OWN_LINKS
 from tests.charts.helm import EXPERIMENTS, ROOT, SITES, SWEEPS, objects, one, parsed
-from tests.charts.test_conformance import EVERYTHING, conform
+from tests.charts.test_conformance import EVERYTHING, SIZES, conform
 from tests.minimal import MINIMAL
 
 from opd.config import FILE_KINDS
-from opd.config.cluster import DNS_NAMESPACES, OWN_LINKS
 
 pytestmark = pytest.mark.cluster
 
 CLUSTER = ROOT / "manifests/cluster"
 PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",
-          "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Pod": "pods",
+          "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Job": "jobs",
           "PodDisruptionBudget": "poddisruptionbudgets", "Role": "roles", "RoleBinding": "rolebindings"}  # fmt: skip
 
 
@@ -96,7 +96,8 @@ def verbs(role, group, resource):
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_a_user_may_install_and_remove_everything_that_a_chart_renders(kind, picked):
     role = one(built(picked("progress")), "Role")
-    for tree in objects(kind, MINIMAL[kind], EVERYTHING, experiment=""):
+    sizes = {} if kind in ("convert", "pipeline") else SIZES
+    for tree in objects(kind, MINIMAL[kind], sizes, EVERYTHING, experiment=""):
         group = tree["apiVersion"].rpartition("/")[0]
         assert {"get", "create", "patch", "delete"} <= verbs(role, group, PLURAL[tree["kind"]]), tree["kind"]
 

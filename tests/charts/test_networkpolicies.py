@@ -2,10 +2,14 @@
 
 import pytest
 import yaml
-from tests.charts.helm import RUN, SITES, objects, refusal
+from tests.charts.helm import RUN, SITES, objects, one, refusal
 from tests.charts.policies import TABLE, of_chart
 
-pytestmark = pytest.mark.cluster
+CLUSTER = pytest.mark.cluster
+ANYWHERE = [
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
+    {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::/32"]}},
+]
 
 # Where a site file puts the store: a pod of the cluster, or outside.
 STORES = {
@@ -21,11 +25,13 @@ def traffic(*layers, kind="opd"):
     return of_chart(objects(kind, *layers))
 
 
+@CLUSTER
 @pytest.mark.parametrize(("source", "target", "port", "expected"), TABLE)
 def test_traffic_is_allowed_exactly_where_the_run_needs_it(source, target, port, expected):
     assert traffic().allows(source, target, port) is expected
 
 
+@CLUSTER
 @pytest.mark.parametrize("site", SITES)
 def test_every_site_file_opens_its_store_and_nothing_else(site):
     seen = traffic(yaml.safe_load(SITES[site].read_text()))
@@ -35,6 +41,7 @@ def test_every_site_file_opens_its_store_and_nothing_else(site):
         assert reached == (set() if role == "submitter" else {STORES[site][0], "internet"})
 
 
+@CLUSTER
 @pytest.mark.parametrize("role", ["head", "worker", "submitter"])
 def test_names_are_resolved_by_the_clusters_dns_alone(role):
     seen = traffic()
@@ -44,6 +51,79 @@ def test_names_are_resolved_by_the_clusters_dns_alone(role):
         assert not any(seen.allows(role, other, 53, protocol) for protocol in ("UDP", "TCP"))
 
 
+CREDENTIALS = {
+    "gke": ("iam.gke.io/gcp-service-account", {("169.254.169.254/32", 80), ("169.254.169.252/32", 988)}),
+    "eks-pod-identity": ("", {("169.254.170.23/32", 80), ("fd00:ec2::23/128", 80)}),
+    "azure": ("azure.workload.identity/client-id", set()),
+}
+
+
+def opened(**account):
+    """The link-local addresses and ports that Ray pods may ask."""
+    return {
+        pair
+        for pair in named({"cluster": {"serviceAccount": account}})
+        if pair[0].startswith(("169.254.16", "169.254.170", "fd00"))
+    }
+
+
+def named(*layers):
+    """Every address and port of the ways out of Ray pods."""
+    policy = one(objects("opd", *layers), "NetworkPolicy", RUN)["spec"]
+    return {
+        (peer["ipBlock"]["cidr"], port["port"])
+        for rule in policy["egress"] for peer in rule["to"] if "ipBlock" in peer for port in rule.get("ports", [])
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CREDENTIALS)
+def test_the_address_of_workload_identity_is_open_where_an_identity_is_named(kind):
+    annotation, addresses = CREDENTIALS[kind]
+    assert addresses <= opened(name="trainer", identity=kind)
+    if annotation:
+        assert addresses <= opened(annotations={annotation: "x"})
+    assert opened() == opened(annotations={"eks.amazonaws.com/role-arn": "arn"}) == set()
+
+
+@pytest.mark.parametrize(
+    ("url", "to", "ports"),
+    [
+        ("https://minio.example", ANYWHERE, [443]),
+        ("http://minio.example:9000", ANYWHERE, [9000]),
+        ("http://10.1.2.3:9000", [{"ipBlock": {"cidr": "10.1.2.3/32"}}], [9000]),
+        ("http://[fd00::1]:9000", [{"ipBlock": {"cidr": "fd00::1/128"}}], [9000]),
+        ("http://minio.storage.svc.cluster.local:80", [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "storage"}}, "podSelector": {}}], None),
+        ("http://minio:9000", [{"podSelector": {}}], None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["store.endpoint", "HF_ENDPOINT", "MLFLOW_TRACKING_URI", "HTTPS_PROXY"])
+def test_egress_follows_the_servers_that_the_experiment_names(key, url, to, ports):
+    values = {"env": {key: url}} if key.isupper() else {"store": {"url": "s3://runs/opd", "endpoint": url}}
+    for name in (RUN, f"{RUN}-check"):
+        rules = one(objects("opd", values), "NetworkPolicy", name)["spec"]["egress"]
+        found = [rule for rule in rules if rule.get("to") == to]
+        assert [[port["port"] for port in rule["ports"]] if "ports" in rule else None for rule in found][:1] == [ports]
+
+
+def test_an_endpoint_opens_nothing_for_a_store_that_is_a_folder():
+    assert ("10.1.2.3/32", 9000) not in named({"store": {"url": "build/store", "endpoint": "http://10.1.2.3:9000"}})
+
+
+def test_a_dns_server_at_an_address_is_a_value():
+    assert ("169.254.169.254/32", 53) in named({"cluster": {"networkPolicy": {"dnsCidrs": ["169.254.169.254/32"]}}})
+
+
+def test_egress_may_name_pods_of_a_namespace():
+    way = {"namespace": "storage", "podLabels": {"app": "minio"}, "ports": [9000]}
+    rules = one(objects("opd", {"cluster": {"networkPolicy": {"egress": [way]}}}), "NetworkPolicy", RUN)["spec"][
+        "egress"
+    ]
+    [peer] = rules[-1]["to"]
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "storage"}
+    assert peer["podSelector"]["matchLabels"] == {"app": "minio"}
+
+
+@CLUSTER
 def test_the_metadata_server_is_open_to_ray_pods_of_a_workload_identity_that_asks_it():
     seen = traffic({"cluster": {"serviceAccount": {"identity": "gke"}}})
     assert seen.allows("worker", "metadata", 80)
@@ -51,6 +131,7 @@ def test_the_metadata_server_is_open_to_ray_pods_of_a_workload_identity_that_ask
     assert not seen.allows("worker", "metadata", 22)
 
 
+@CLUSTER
 @pytest.mark.parametrize(
     "values",
     [
@@ -66,6 +147,7 @@ def test_a_way_out_to_any_address_does_not_lead_to_the_node_s_credentials(values
     assert not seen.allows("worker", "metadata", 80)
 
 
+@CLUSTER
 def test_metrics_are_open_to_the_namespace_that_is_named():
     seen = traffic({"cluster": {"networkPolicy": {"metricsNamespace": "monitoring"}}})
     assert seen.allows("prometheus", "worker", 8080)
@@ -73,6 +155,7 @@ def test_metrics_are_open_to_the_namespace_that_is_named():
     assert not seen.allows("stranger", "worker", 8080)
 
 
+@CLUSTER
 def test_the_ways_out_are_values():
     egress = [{"cidr": "10.1.0.0/16", "ports": [9000]}]
     seen = traffic({"cluster": {"networkPolicy": {"egress": egress}}})
@@ -81,6 +164,7 @@ def test_the_ways_out_are_values():
     assert not seen.allows("worker", "office", 9001)
 
 
+@CLUSTER
 def test_policies_are_switched_off_only_by_who_accepts_what_that_opens():
     off = {"enabled": False}
     assert "acceptOpenNetwork" in refusal("opd", {"cluster": {"networkPolicy": off}})
@@ -91,4 +175,13 @@ def test_policies_are_switched_off_only_by_who_accepts_what_that_opens():
 
 def test_without_a_submitter_there_is_no_policy_for_one():
     names = [tree["metadata"]["name"] for tree in objects("eval") if tree["kind"] == "NetworkPolicy"]
-    assert names == [RUN]
+    assert names == [RUN, f"{RUN}-check"]
+
+
+@CLUSTER
+def test_with_progress_the_head_alone_reaches_the_api_server():
+    seen = traffic({"cluster": {"progress": {"enabled": True}}})
+    assert [seen.allows(role, "office", 6443) for role in ("head", "worker", "submitter")] == [True, False, False]
+    assert not seen.allows("head", "metadata", 443)
+    given = {"cluster": {"progress": {"enabled": True, "apiServer": {"cidr": "10.1.2.3/32", "ports": [16443]}}}}
+    assert not traffic(given).allows("head", "internet", 16443)

@@ -1,11 +1,27 @@
 """The small objects: the experiment as the trainer gets it, labels, notes, metrics and the helm test."""
 
 import json
+import shutil
 
 import pytest
-from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, RUN, helm, objects, one, template
+from tests.charts.helm import (
+    CHARTS,
+    EXAMPLE_OF,
+    EXPERIMENTS,
+    IMAGE,
+    RUN,
+    containers,
+    env_of,
+    helm,
+    objects,
+    one,
+    parsed,
+    pod_templates,
+    template,
+    worker,
+)  # fmt: skip
 
-from opd.config import FILE_KINDS, dump_spec, load_text
+from opd.config import dump_spec, load_text
 
 ODD = {
     "name": "odd",
@@ -49,19 +65,17 @@ def test_numbers_and_strings_arrive_as_they_were_written():
     assert mounted["rollout"]["engine_kwargs"] == ODD["rollout"]["engine_kwargs"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", FILE_KINDS)
+@pytest.mark.parametrize("kind", ["opd", "pipeline"])
 def test_the_charts_own_part_is_kept_from_the_trainer(kind):
-    tree = json.loads(experiment(kind, {"global": {"x": 1}}))
-    assert not {"cluster", "global", "opd-lib", "matrix"} & tree.keys()
+    tree = json.loads(experiment(kind, {"global": {"x": 1}, "enabled": True}))
+    assert not {"cluster", "global", "enabled", "matrix"} & tree.keys()
 
 
 def test_the_experiment_cannot_be_edited_under_a_running_trainer():
     assert one(objects("opd"), "ConfigMap")["immutable"] is True
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", FILE_KINDS)
+@pytest.mark.parametrize("kind", ["opd", "convert"])
 def test_every_object_says_which_run_and_experiment_it_belongs_to(kind):
     for tree in objects(
         kind, {"name": "math-3", "cluster": {"labels": {"team": "a"}, "podMonitor": {"enabled": True}}}
@@ -86,13 +100,6 @@ def test_the_rayjob_is_no_hook_and_carries_the_experiment_s_hash():
     assert other != job["metadata"]["annotations"]["opd/experiment-sha256"]
 
 
-@pytest.mark.parametrize("kind", FILE_KINDS)
-def test_each_template_file_renders_at_most_one_object(kind):
-    sources = [line for line in template(kind, IMAGE).stdout.splitlines() if line.startswith("# Source: ")]
-    assert len(sources) == len(set(sources))
-    assert len(sources) == len(objects(kind))
-
-
 def notes(kind, *sets):
     options = ["--dry-run=client", "--namespace", "opd", "-f", str(EXPERIMENTS[EXAMPLE_OF[kind]])]
     options += ["--set", f"cluster.image.ref={IMAGE['cluster']['image']['ref']}", *(f"--set={item}" for item in sets)]
@@ -107,7 +114,8 @@ def test_the_notes_hold_the_exact_commands_of_this_run():
         "opdctl status my-run -n opd",
         "kubectl logs -f job/my-run -n opd",
         "opdctl collect my-run -n opd",
-        "helm uninstall my-run -n opd",
+        "kubectl delete rayjob my-run -n opd --ignore-not-found && helm uninstall my-run -n opd",
+        "kubectl wait --for=create job/my-run -n opd",
         "kubectl delete pvc my-run-checkpoints -n opd",
         "9000 s after its start",
     ):
@@ -140,19 +148,53 @@ def test_metrics_are_scraped_only_on_request():
     assert monitor["spec"]["selector"]["matchLabels"] == {"opd/run-id": RUN}
 
 
+def test_every_run_below_an_umbrella_chart_has_its_own_name(tmp_path):
+    (tmp_path / "charts").mkdir()
+    shutil.copytree(CHARTS / "opd", tmp_path / "charts/opd")
+    dependencies = [
+        {"name": "opd", "version": "0.1.0", "alias": alias, "condition": f"{alias}.enabled"}
+        for alias in ("a", "b", "c")
+    ]
+    chart = {"apiVersion": "v2", "name": "team", "version": "0.1.0", "dependencies": dependencies}
+    (tmp_path / "Chart.yaml").write_text(json.dumps(chart))
+    run = {"kind": "opd", "trainer": {"gpus_per_node": 4}, **IMAGE}
+    (tmp_path / "values.yaml").write_text(
+        json.dumps({"a": {**run, "enabled": True}, "b": run, "c": {"enabled": False}})
+    )
+    done = helm("template", "team", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    jobs = {tree["metadata"]["name"]: tree["spec"] for tree in parsed(done.stdout) if tree["kind"] == "RayJob"}
+    assert jobs.keys() == {"team-a", "team-b"}
+    assert worker(jobs["team-a"])["resources"]["limits"]["nvidia.com/gpu"] == 4
+
+
+def test_the_driver_alone_may_patch_its_progress_on_request():
+    on = {"cluster": {"progress": {"enabled": True}}}
+    name = f"{RUN}-progress"
+    for kind, layer in (("opd", {}), ("convert", on)):
+        assert not {"Role", "RoleBinding"} & {tree["kind"] for tree in objects(kind, layer)}
+    trees = objects("opd", on)
+    [rule] = one(trees, "Role")["rules"]
+    assert rule == {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["get", "patch"]}
+    assert one(trees, "RoleBinding")["subjects"] == [{"kind": "ServiceAccount", "name": RUN, "namespace": "opd"}]
+    for role, pod in pod_templates(trees):
+        tokens = [item for item in pod["spec"]["volumes"] if "serviceAccountToken" in str(item)]
+        assert bool(tokens) == (role == "head")
+        paths = [
+            mount["mountPath"] for mount in containers(pod)[0]["volumeMounts"] if mount["name"] == "progress-token"
+        ]
+        assert paths == (["/var/run/secrets/opd-progress"] if role == "head" else [])
+        told = env_of(containers(pod)[0]).get("OPD_PROGRESS_OBJECT")
+        assert told == (f"/api/v1/namespaces/opd/configmaps/{name}" if role == "head" else None)
+
+
+def test_azures_webhook_finds_the_pods_by_their_label():
+    label = {"azure.workload.identity/use": "true"}
+    for role, pod in pod_templates(objects("opd", {"cluster": {"serviceAccount": {"identity": "azure"}}})):
+        assert (label.items() <= pod["metadata"]["labels"].items()) == (role != "submitter")
+
+
 def test_the_account_can_carry_a_cloud_role():
     layer = {"cluster": {"serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn"}}}}
-    account = one(objects("opd", layer), "ServiceAccount")
+    account = one(objects("opd", layer), "ServiceAccount", RUN)
     assert account["metadata"]["annotations"] == {"eks.amazonaws.com/role-arn": "arn"}
-
-
-def test_helm_test_starts_the_image_and_reads_the_experiment():
-    pod = one(objects("opd"), "Pod")
-    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
-    assert pod["spec"]["containers"][0]["command"] == [
-        "python",
-        "-m",
-        "opd.launch",
-        "/etc/opd/exp.json",
-        "--dry-run",
-    ]

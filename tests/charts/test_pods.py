@@ -1,109 +1,86 @@
-"""Every pod of every chart meets Pod Security `restricted` and carries no credentials it does not need."""
+"""Pods: Pod Security `restricted`, identity, environment, volumes, placement and the merge of podSpec."""
+
+from typing import Any
 
 import pytest
-from tests.charts.helm import IMAGE, RUN, containers, env_of, objects, one, pod_templates, rayjob
+from tests.charts.helm import (
+    IMAGE,
+    RUN,
+    containers,
+    env_of,
+    head,
+    mounts,
+    objects,
+    one,
+    pod_templates,
+    pods,
+    rayjob,
+    refusal,
+    volumes,
+    worker,
+)  # fmt: skip
 from tests.minimal import MINIMAL
 
 from opd.config import FILE_KINDS
+from opd.pods.experiment import DEFAULT_ROOT
+from opd.store.access import STORE_VARIABLES
 
+NAME = "opd-qwen3-8b-to-1.7b"
 MODES = ("K8sJobMode", "HTTPMode")
-ALL = [(kind, mode) for kind in FILE_KINDS for mode in MODES]
-# With an init container, so that it is looked at too.
+# With an init container.
 FETCH = {"agent": {"database_dir": "/db"}, "cluster": {"toolDatabase": {"url": "s3://b/db.tar.gz", "sha256": "0" * 64}}}
+ALLOWED = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI"}
 
 
-def trees_of(kind, mode):
-    layer = {"cluster": {"submissionMode": mode}}
-    if kind == "opd-agent":
-        return objects(kind, MINIMAL[kind], FETCH, layer, experiment="")
-    return objects(kind, layer)
-
-
-def restricted_problems(pod):
-    """What Pod Security `restricted` (v1.36) would refuse, for the fields that a chart can set."""
-    spec = pod["spec"]
-    for key in ("hostNetwork", "hostPID", "hostIPC"):
-        if spec.get(key):
-            yield key
-    for volume in spec.get("volumes", ()):
-        if (
-            not {"configMap", "emptyDir", "persistentVolumeClaim", "secret", "projected", "csi", "downwardAPI"}
-            & volume.keys()
-        ):
-            yield f"volume {volume}"
-    if spec["securityContext"]["seccompProfile"]["type"] != "RuntimeDefault":
-        yield "seccomp"
-    if spec["securityContext"]["runAsNonRoot"] is not True or spec["securityContext"]["runAsUser"] == 0:
-        yield "root"
-    for container in containers(pod):
-        context = container["securityContext"]
-        if context["allowPrivilegeEscalation"] is not False or context.get("privileged"):
-            yield "privilege"
-        if context["capabilities"] != {"drop": ["ALL"]}:
-            yield "capabilities"
-        if any("hostPort" in port for port in container.get("ports", ())):
-            yield "hostPort"
-
-
-@pytest.mark.parametrize(("kind", "mode"), ALL)
-def test_every_pod_meets_pod_security_restricted(kind, mode):
-    found = {role: list(restricted_problems(pod)) for role, pod in pod_templates(trees_of(kind, mode))}
-    expected = (
-        {"head", "test"}
-        | ({"worker"} if kind != "convert" else set())
-        | ({"submitter"} if mode == "K8sJobMode" else set())
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", FILE_KINDS)
+def test_every_pod_meets_pod_security_restricted_and_asks_for_what_it_uses(kind, mode):
+    layers = ({"cluster": {"submissionMode": mode}}, FETCH if kind == "opd-agent" else {})
+    trees = objects(kind, *layers)
+    roles = (
+        {"head", "check"}
+        | ({"worker"} - {kind.replace("convert", "worker")})
+        | ({"submitter"} if mode == MODES[0] else set())
     )
-    assert found == {role: [] for role in expected}
-
-
-@pytest.mark.parametrize(("kind", "mode"), ALL)
-def test_every_pod_runs_as_the_run_s_own_account_without_its_token_and_without_service_links(kind, mode):
-    trees = trees_of(kind, mode)
-    for _, pod in pod_templates(trees):
-        assert pod["spec"]["serviceAccountName"] == one(trees, "ServiceAccount")["metadata"]["name"]
-        assert pod["spec"]["automountServiceAccountToken"] is False
-        assert pod["spec"]["enableServiceLinks"] is False
-    assert one(trees, "ServiceAccount")["automountServiceAccountToken"] is False
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "mode"), ALL)
-def test_volumes_change_group_only_where_they_must_and_the_ids_are_the_values(kind, mode):
-    layer = {
-        "cluster": {"submissionMode": mode, "podSecurity": {"runAsUser": 2001, "runAsGroup": 2002, "fsGroup": 2003}}
-    }
-    for _, pod in pod_templates(objects(kind, layer)):
-        context = pod["spec"]["securityContext"]
-        assert context["fsGroupChangePolicy"] == "OnRootMismatch"
-        assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (2001, 2002, 2003)
-
-
-@pytest.mark.parametrize(("kind", "mode"), ALL)
-def test_every_container_says_what_it_needs_and_has_the_run_s_image(kind, mode):
-    for _, pod in pod_templates(trees_of(kind, mode)):
+    assert set(dict(pod_templates(trees))) == roles
+    accounts = {tree["metadata"]["name"] for tree in trees if tree["kind"] == "ServiceAccount"}
+    for pod in dict(pod_templates(trees)).values():
+        spec = pod["spec"]
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        assert all(ALLOWED & volume.keys() for volume in spec["volumes"])
+        assert spec["serviceAccountName"] in accounts
+        assert (spec["automountServiceAccountToken"], spec["enableServiceLinks"]) == (False, False)
+        security = spec["securityContext"]
+        assert (security["runAsNonRoot"], security["runAsUser"], security["fsGroupChangePolicy"]) == (
+            True,
+            1000,
+            "OnRootMismatch",
+        )
         for container in containers(pod):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context.get("readOnlyRootFilesystem", False) == (not container["name"].startswith("ray-"))
             assert container["image"] == IMAGE["cluster"]["image"]["ref"]
             assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
             assert "memory" in container["resources"]["limits"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "mode"), ALL)
-def test_pull_secrets_are_on_every_pod(kind, mode):
-    layer = {"cluster": {"submissionMode": mode, "image": {"pullSecrets": ["a", "b"]}}}
-    for _, pod in pod_templates(objects(kind, layer)):
-        assert pod["spec"]["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
+def test_ids_pull_secrets_and_a_read_only_root_are_values_of_every_pod():
+    ids = {"runAsUser": 2001, "runAsGroup": None, "fsGroup": 2003, "readOnlyRootFilesystem": True}
+    for pod in pods("opd", {"cluster": {"podSecurity": ids, "image": {"pullSecrets": ["a"]}}}).values():
+        context = pod["spec"]["securityContext"]
+        assert (context["runAsUser"], context["fsGroup"]) == (2001, 2003)
+        assert "runAsGroup" not in context, "null leaves it to the platform, as OpenShift wants"
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "a"}]
+        assert all(item["securityContext"]["readOnlyRootFilesystem"] for item in containers(pod))
 
 
-@pytest.mark.parametrize("kind", FILE_KINDS)
-def test_labels_of_the_run_reach_every_pod_and_leave_kuberay_s_own_alone(kind):
-    for role, pod in pod_templates(objects(kind, {"cluster": {"labels": {"team": "math"}}})):
+def test_labels_of_the_run_reach_every_pod_and_leave_kuberays_own_alone():
+    for role, pod in pods("opd", {"cluster": {"labels": {"team": "math"}}}).items():
         labels = pod["metadata"]["labels"]
-        assert labels["opd/run-id"] == RUN
-        assert labels["app.kubernetes.io/component"] == role
-        assert labels["team"] == "math"
-        if role != "test":  # KubeRay's head service selects by these two
-            assert not {"app.kubernetes.io/name", "app.kubernetes.io/created-by"} & labels.keys()
+        assert (labels["opd/run-id"], labels["app.kubernetes.io/component"], labels["team"]) == (RUN, role, "math")
+        assert not {"app.kubernetes.io/name", "app.kubernetes.io/created-by"} & labels.keys()
 
 
 @pytest.mark.parametrize("role", ["head", "worker", "submitter"])
@@ -115,29 +92,208 @@ def test_placement_goes_to_the_group_that_it_is_given_for(role):
         "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "t", "whenUnsatisfiable": "DoNotSchedule"}],
         "priorityClassName": "high",
     }
-    pods = dict(
-        pod_templates(
-            objects("opd", {"cluster": {role: {**placement, "annotations": {"x/y": "z"}}}}, experiment="quickstart")
-        )
+    found = pods("opd", {"cluster": {role: {**placement, "annotations": {"x/y": "z"}}}}, experiment="quickstart")
+    assert placement.items() <= found[role]["spec"].items()
+    assert found[role]["metadata"]["annotations"]["x/y"] == "z"
+    others = [pod["spec"] for name, pod in found.items() if name != role and (name, role) != ("check", "submitter")]
+    assert not any(spec.keys() & (placement.keys() - {"affinity"}) for spec in others)
+
+
+# -- environment
+
+
+def test_secrets_come_by_reference_to_head_and_workers():
+    secrets = {"huggingFace": {"secret": "hf", "key": "t"}, "wandb": {"secret": "wb", "key": "k"}, "store": "bucket"}
+    spec = rayjob("opd", {"cluster": {"secrets": secrets, "envFrom": [{"configMapRef": {"name": "c"}}]}})
+    env = env_of(head(spec))
+    assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hf", "key": "t"}}
+    assert env["WANDB_API_KEY"] == {"secretKeyRef": {"name": "wb", "key": "k"}}
+    assert head(spec)["envFrom"] == [{"secretRef": {"name": "bucket"}}, {"configMapRef": {"name": "c"}}]
+    assert {key: value for key, value in env.items() if key != "NVIDIA_VISIBLE_DEVICES"} == {
+        key: value for key, value in env_of(worker(spec)).items() if key != "NVIDIA_VISIBLE_DEVICES"
+    }
+
+
+def test_a_variable_is_set_once_and_the_experiments_outranks_ours_and_extra_env_both():
+    extra = [{"name": "HOME", "value": "/h"}]
+    entries = head(rayjob("opd", {"env": {"HF_HOME": "/a", "HOME": "/e"}, "cluster": {"extraEnv": extra}}))["env"]
+    names = [item["name"] for item in entries]
+    assert len(names) == len(set(names))
+    assert {"name": "HF_HOME", "value": "/a"} in entries
+    assert entries[-1:] == extra
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_env_and_the_stores_server_are_in_every_container(mode):
+    store = {
+        "url": "s3://runs/opd",
+        "endpoint": "https://minio.example:9000",
+        "region": "eu-1",
+        "addressing": "virtual",
+    }
+    values = {"env": {"NCCL_DEBUG": "INFO"}, "store": store, "cluster": {"submissionMode": mode}}
+    expected = {
+        "NCCL_DEBUG": "INFO",
+        **{STORE_VARIABLES[key][0]: store[key] for key in ("endpoint", "region", "addressing")},
+    }
+    for pod in pods("opd-agent", values, FETCH, experiment="opd-agent-quickstart").values():
+        for container in containers(pod):
+            assert expected.items() <= env_of(container).items(), container["name"]
+
+
+def test_a_proxy_leaves_the_clusters_own_addresses_alone():
+    env = env_of(head(rayjob("opd", {"env": {"HTTPS_PROXY": "http://proxy:3128"}})))
+    assert ".svc,.cluster.local" in env["NO_PROXY"]
+    assert (
+        env_of(head(rayjob("opd", {"env": {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "x"}})))["NO_PROXY"] == "x"
     )
-    spec = pods[role]["spec"]
-    assert {key: spec[key] for key in placement} == placement
-    assert pods[role]["metadata"]["annotations"]["x/y"] == "z"
-    others = [pod["spec"] for name, pod in pods.items() if name not in (role, "test")]
-    assert not any(spec.keys() & placement.keys() for spec in others)
+    assert "NO_PROXY" not in env_of(head(rayjob("opd")))
 
 
-def test_the_submitter_is_our_own_and_gets_no_credentials():
-    secrets = {"wandb": {"secret": "w", "key": "k"}, "store": "s", "huggingFace": {"secret": "h", "key": "t"}}
-    pods = dict(pod_templates(objects("opd", {"cluster": {"secrets": secrets}})))
-    [container] = pods["submitter"]["spec"]["containers"]
-    assert pods["submitter"]["spec"]["restartPolicy"] == "Never"
-    assert [*container["command"], *container["args"]] == [
-        "python", "-m", "opd.pods.submit", "--", "python", "-m", "opd.pods.start", "/etc/opd/exp.json",
-    ]  # fmt: skip
-    assert env_of(container).keys() == {"HOME", "NVIDIA_VISIBLE_DEVICES"}
-    assert "envFrom" not in container
+def test_one_wandb_run_is_there_for_all_attempts():
+    env = env_of(head(rayjob("opd", {"trainer": {"loggers": ["console", "wandb"]}})))
+    assert (env["WANDB_RUN_ID"], env["WANDB_RESUME"]) == (RUN, "allow")
+    assert "WANDB_RUN_ID" not in env_of(head(rayjob("opd", {"trainer": {"loggers": ["console"]}})))
 
 
-def test_the_submitter_is_retried_more_often_than_kuberay_would():
-    assert rayjob("opd")["submitterConfig"]["backoffLimit"] == 20
+@pytest.mark.parametrize("experiment", [NAME, "quickstart"])
+def test_a_container_without_a_gpu_sees_none_though_its_image_says_all(experiment):
+    for role, pod in pods("opd", experiment=experiment).items():
+        for container in containers(pod):
+            has_gpu = "nvidia.com/gpu" in container["resources"]["limits"]
+            assert has_gpu == (role == "worker" and experiment == NAME)
+            assert env_of(container).get("NVIDIA_VISIBLE_DEVICES") == (None if has_gpu else "void")
+
+
+# -- volumes
+
+
+def test_the_run_makes_a_claim_that_an_uninstall_keeps():
+    trees = objects("opd", {"cluster": {"checkpoints": {"size": "1Ti", "storageClass": "fast"}}})
+    claim = one(trees, "PersistentVolumeClaim")
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "fast",
+        "resources": {"requests": {"storage": "1Ti"}},
+    }
+    for role in ("head", "worker"):
+        pod = dict(pod_templates(trees))[role]
+        assert volumes(pod)["checkpoints"]["persistentVolumeClaim"]["claimName"] == f"{RUN}-checkpoints"
+        ray = pod["spec"]["containers"][0]
+        assert mounts(ray)[ray["workingDir"]]["name"] == "checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "source"),
+    [({"claim": "mine"}, {"persistentVolumeClaim": {"claimName": "mine"}}), ({"ephemeral": True}, {"emptyDir": {}})],
+)
+def test_an_existing_claim_or_none_is_used_and_none_is_made(checkpoints, source):
+    trees = objects("opd", {"cluster": {"checkpoints": checkpoints}, "store": {"url": "s3://b/x"}})
+    assert "PersistentVolumeClaim" not in {tree["kind"] for tree in trees}
+    assert volumes(dict(pod_templates(trees))["head"])["checkpoints"] == {"name": "checkpoints", **source}
+
+
+def test_claims_with_models_and_data_are_read_only_unless_given_otherwise():
+    claims = [{"claim": "a", "path": "/a", "subPath": "x"}, {"claim": "b", "path": "/b", "readOnly": False}]
+    pod = pods("opd", {"cluster": {"mounts": claims, "cache": {"claim": "hub"}}}, experiment="quickstart")["worker"]
+    found = mounts(pod["spec"]["containers"][0])
+    assert found["/a"] == {"name": "mount-0", "mountPath": "/a", "readOnly": True, "subPath": "x"}
+    assert found["/b"] == {"name": "mount-1", "mountPath": "/b", "readOnly": False}
+    assert volumes(pod)["mount-0"]["persistentVolumeClaim"] == {"claimName": "a", "readOnly": True}
+    assert env_of(pod["spec"]["containers"][0])["HF_HOME"] == "/cache/huggingface"
+
+
+def test_a_tool_database_is_fetched_and_verified_once_a_pod_and_read_only():
+    for role, pod in pods(
+        "opd-agent", MINIMAL["opd-agent"], FETCH, {"trainer": {"gpus_per_node": 8}}, experiment=""
+    ).items():
+        if role == "submitter":
+            continue
+        first = containers(pod)[0]
+        assert first["command"] == [
+            "python", "-m", "opd.pods.fetch", "s3://b/db.tar.gz", "--sha256", "0" * 64, "--to", "/database",
+        ]  # fmt: skip
+        assert mounts(pod["spec"]["containers"][0])["/db"]["readOnly"] is True
+
+
+def test_the_programs_in_pods_know_the_default_folder_of_runs():
+    from opd.config.running import Output
+
+    assert Output().root == DEFAULT_ROOT
+
+
+# -- podSpec
+
+SPOT = [{"key": "spot", "operator": "Exists", "effect": effect} for effect in ("NoSchedule", "NoExecute")]
+SIDE = {"name": "side", "image": "x@sha256:" + "0" * 64}
+ZONES = [{"topologyKey": "zone", "maxSkew": size, "whenUnsatisfiable": "ScheduleAnyway"} for size in (1, 2)]
+
+
+def merged(pod_spec: Any, **group: Any) -> Any:
+    """Return the workers' pod spec under a podSpec."""
+    return pods("opd", {"cluster": {"worker": {**group, "podSpec": pod_spec}}}, experiment=NAME)["worker"]["spec"]
+
+
+def test_maps_merge_and_containers_merge_by_name():
+    ours = merged({})["containers"][0]
+    own = {
+        "name": "ray-worker",
+        "env": [{"name": "HOME", "value": "/x"}],
+        "resources": {"limits": {"ephemeral-storage": "1Gi"}},
+    }
+    spec = merged({"runtimeClassName": "nvidia", "containers": [own, SIDE]})
+    theirs, side = spec["containers"]
+    assert spec["runtimeClassName"] == "nvidia"
+    assert (theirs["image"], theirs["lifecycle"]) == (ours["image"], ours["lifecycle"])
+    assert {"name": "HOME", "value": "/x"} in theirs["env"]
+    assert len(theirs["env"]) == len(ours["env"])
+    assert theirs["resources"]["limits"] == {**ours["resources"]["limits"], "ephemeral-storage": "1Gi"}
+    assert side["securityContext"] == ours["securityContext"], "an added container is as restricted as ours"
+
+
+@pytest.mark.parametrize(
+    ("key", "ours", "theirs"),
+    [("tolerations", SPOT, []), ("tolerations", [], SPOT), ("tolerations", SPOT[:1], SPOT[1:]),
+     ("topologySpreadConstraints", ZONES[:1], ZONES[1:])],
+)  # fmt: skip
+def test_items_without_a_name_are_added(key, ours, theirs):
+    assert merged({key: theirs} if theirs else {}, **{key: ours})[key] == [*ours, *theirs]
+
+
+def test_a_volume_is_replaced_whole_and_a_port_is_known_by_number_and_protocol():
+    volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}
+    ports = [{"name": "nccl", "containerPort": 8080}, {"name": "x", "containerPort": 8080, "protocol": "UDP"}]
+    spec = merged({"volumes": [volume], "containers": [{"name": "ray-worker", "ports": ports}]})
+    assert [item for item in spec["volumes"] if item["name"] == "scratch"] == [volume]
+    assert spec["containers"][0]["ports"] == ports
+
+
+def test_null_drops_a_field():
+    limits = {"nvidia.com/gpu": None}
+    spec = merged({"enableServiceLinks": None, "containers": [{"name": "ray-worker", "resources": {"limits": limits}}]})
+    assert "enableServiceLinks" not in spec
+    assert "nvidia.com/gpu" not in spec["containers"][0]["resources"]["limits"]
+
+
+GUARDED = {
+    "cluster.worker.podSpec.hostNetwork": {"worker": {"podSpec": {"hostNetwork": True}}},
+    "cluster.head.podSpec.securityContext": {"head": {"podSpec": {"securityContext": {"runAsUser": None}}}},
+    "cluster.worker.podSpec.volumes.0.hostPath": {
+        "worker": {"podSpec": {"volumes": [{"name": "x", "hostPath": {"path": "/"}}]}}
+    },
+    "cluster.extraVolumes.0.hostPath": {"extraVolumes": [{"name": "x", "hostPath": {"path": "/"}}]},
+    "cluster.extraVolumes.0.projected.sources.0.serviceAccountToken": {
+        "extraVolumes": [{"name": "x", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]
+    },
+}
+
+
+@pytest.mark.parametrize("key", GUARDED)
+def test_what_security_rests_on_changes_only_under_an_explicit_key(key):
+    said = refusal("opd", {"cluster": GUARDED[key]}, experiment=NAME)
+    assert key in said
+    assert "acceptUnrestricted" in said
+    assert objects(
+        "opd", {"cluster": GUARDED[key]}, {"cluster": {"podSecurity": {"acceptUnrestricted": True}}}, experiment=NAME
+    )

@@ -1,86 +1,70 @@
-"""The RayJob of every chart keeps the rules that KubeRay does not tell anybody about."""
+"""The RayJob: how a run is submitted, retried, limited in time, cleaned up and sized."""
+
+import tomllib
 
 import pytest
 from tests.charts.helm import (
-    CHARTS,
-    EXAMPLE_OF,
     EXPERIMENTS,
+    ROOT,
     RUN,
+    env_of,
     head,
-    helm,
+    kind_of,
     objects,
     one,
+    pods,
     rayjob,
-    refusal,
-    template,
-)
+    volumes,
+    worker,
+)  # fmt: skip
 from tests.minimal import MINIMAL
 
-from opd.config import FILE_KINDS
+from opd.config import FILE_KINDS, parse_tree
+from opd.config.needs import needs
 
-RUNS = [kind for kind in FILE_KINDS if kind != "convert"]
-
-
-@pytest.mark.parametrize("kind", FILE_KINDS)
-def test_every_chart_renders_one_rayjob_of_the_stable_api(kind):
-    job = one(objects(kind), "RayJob")
-    assert job["apiVersion"] == "ray.io/v1"
-    assert job["metadata"]["name"] == RUN
+RUNS = [kind for kind in FILE_KINDS if kind not in ("convert", "pipeline")]
+NAME = "opd-qwen3-8b-to-1.7b"
+OPD = {**MINIMAL["opd"], "trainer": {"gpus_per_node": 8}}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["a", "a" * 47, "run-1"])
-def test_a_name_that_kuberay_takes_is_taken(name):
-    assert one(objects("opd", name=name), "RayJob")["metadata"]["name"] == name
-
-
-@pytest.mark.parametrize("name", ["1abc", "a.b", "a" * 48, "a" * 53])
-def test_a_name_that_helm_takes_and_kuberay_parks_for_good_is_refused(name):
-    message = refusal("opd", name=name)
-    assert "release name" in message
-    assert name in message
-    assert "at most 47 characters" in message
-
-
-def test_an_upgrade_is_refused_because_kuberay_would_ignore_it():
-    message = refusal("opd", flags=("--is-upgrade",))
-    assert "helm upgrade" in message
-    assert "install under another name" in message
-
-
-@pytest.mark.parametrize("kind", FILE_KINDS)
-def test_the_entrypoint_is_one_fixed_command_without_anything_a_shell_would_touch(kind):
-    nasty = {"name": "x", "env": {"A": "$(rm -rf /); `id` 'q' \"d\" && | > <"}}
-    entrypoints = {rayjob(kind)["entrypoint"], rayjob(kind, nasty)["entrypoint"]}
-    assert entrypoints == {"python -m opd.pods.start /etc/opd/exp.json"}
+def groups(spec):
+    return spec["rayClusterSpec"]["workerGroupSpecs"]
 
 
 def rules(spec):
     return [(rule["policy"], rule["condition"]) for rule in spec["deletionStrategy"]["deletionRules"]]
 
 
-def test_rules_cover_success_and_deployment_failure_and_nothing_else():
-    spec = rayjob("opd")
-    conditions = {key: value for _, condition in rules(spec) for key, value in condition.items() if key != "ttlSeconds"}
-    assert conditions == {"jobStatus": "SUCCEEDED", "jobDeploymentStatus": "Failed"}
-    assert all(len(condition) == 2 for _, condition in rules(spec))
+@pytest.mark.parametrize("kind", FILE_KINDS)
+def test_each_chart_renders_one_rayjob_with_a_fixed_command_and_a_head_without_training(kind):
+    nasty = {"env": {"A": "$(rm -rf /); `id` 'q' \"d\" && | > <"}}
+    job = one(objects(kind, nasty), "RayJob")
+    assert (job["apiVersion"], job["metadata"]["name"]) == ("ray.io/v1", RUN)
+    assert job["spec"]["entrypoint"] == "python -m opd.pods.start /etc/opd/exp.json"
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster["enableInTreeAutoscaling"] is False
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert all(isinstance(value, str) for group in [cluster["headGroupSpec"], *cluster.get("workerGroupSpecs", ())]
+               for value in group["rayStartParams"].values())  # fmt: skip
 
 
-def test_each_end_deletes_workers_then_cluster_then_the_rayjob_at_times_that_never_decrease():
-    for key in ("jobStatus", "jobDeploymentStatus"):
-        stages = [(policy, at["ttlSeconds"]) for policy, at in rules(rayjob("opd")) if key in at]
+def test_each_end_deletes_workers_then_cluster_then_the_rayjob():
+    for key, end in (("jobStatus", "SUCCEEDED"), ("jobDeploymentStatus", "Failed")):
+        stages = [(policy, at["ttlSeconds"]) for policy, at in rules(rayjob("opd")) if at.get(key) == end]
         assert [policy for policy, _ in stages] == ["DeleteWorkers", "DeleteCluster", "DeleteSelf"]
-        times = [ttl for _, ttl in stages]
-        assert times == sorted(times)
+        assert sorted(ttl for _, ttl in stages) == [ttl for _, ttl in stages]
+    assert not {"shutdownAfterJobFinishes", "ttlSecondsAfterFinished"} & rayjob("opd").keys()
 
 
-def test_rules_and_shutdown_after_the_job_exclude_each_other():
-    by_rules = rayjob("opd")
-    assert not {"shutdownAfterJobFinishes", "ttlSecondsAfterFinished"} & by_rules.keys()
-    suspendable = rayjob("opd", {"cluster": {"lifecycle": "suspendable"}})
-    assert suspendable["shutdownAfterJobFinishes"] is True
-    assert suspendable["ttlSecondsAfterFinished"] == 300
-    assert "deletionStrategy" not in suspendable
+def test_null_keeps_the_rayjob_which_argo_cd_would_make_again():
+    kept = {"cluster": {"cleanUp": {"succeeded": {"selfSeconds": None}, "failed": {"selfSeconds": None}}}}
+    assert "DeleteSelf" not in dict(rules(rayjob("opd", kept)))
+
+
+def test_a_suspendable_run_has_one_time_limit_in_the_place_of_rules():
+    spec = rayjob("opd", {"cluster": {"lifecycle": "suspendable"}})
+    assert (spec["shutdownAfterJobFinishes"], spec["ttlSecondsAfterFinished"]) == (True, 300)
+    assert "deletionStrategy" not in spec
 
 
 def test_a_zero_survives_every_template():
@@ -88,88 +72,181 @@ def test_a_zero_survives_every_template():
     layer = {"cluster": {"cleanUp": {"succeeded": zeros, "failed": zeros}, "retries": {"backoffLimit": 0, "submitterBackoffLimit": 0}}}  # fmt: skip
     spec = rayjob("opd", layer)
     assert [at["ttlSeconds"] for _, at in rules(spec)] == [0] * 6
-    assert spec["backoffLimit"] == 0
-    assert spec["submitterConfig"]["backoffLimit"] == 0
-    suspendable = rayjob("opd", {"cluster": {"lifecycle": "suspendable", "cleanUp": {"suspendableSeconds": 0}}})
-    assert suspendable["ttlSecondsAfterFinished"] == 0
+    assert (spec["backoffLimit"], spec["submitterConfig"]["backoffLimit"]) == (0, 0)
 
 
-def test_retries_and_deadlines_reach_kuberay_and_the_trainer():
-    layer = {
-        "cluster": {"retries": {"backoffLimit": 7}, "deadlines": {"activeSeconds": 9000, "preRunningSeconds": 600}}
-    }
+def test_retries_deadlines_and_times_to_save_reach_kuberay_and_the_trainer():
+    layer = {"cluster": {"retries": {"backoffLimit": 7, "startsPerCluster": 5}, "stop": {"saveSeconds": 900, "marginSeconds": 45},
+                         "deadlines": {"activeSeconds": 9000, "preRunningSeconds": 600}}}  # fmt: skip
     spec = rayjob("opd", layer)
-    assert spec["backoffLimit"] == 7
-    assert (spec["activeDeadlineSeconds"], spec["preRunningDeadlineSeconds"]) == (9000, 600)
-    env = {item["name"]: item.get("value") for item in head(spec)["env"]}
-    assert env["OPD_ACTIVE_DEADLINE_SECONDS"] == "9000"
-    assert env["OPD_PRE_RUNNING_DEADLINE_SECONDS"] == "600"
+    assert (spec["backoffLimit"], spec["activeDeadlineSeconds"], spec["preRunningDeadlineSeconds"]) == (7, 9000, 600)
+    told = env_of(head(spec))
+    expected = {"OPD_ACTIVE_DEADLINE_SECONDS": "9000", "OPD_PRE_RUNNING_DEADLINE_SECONDS": "600", "OPD_SAVE_SECONDS": "900",
+                "RAY_JOB_STOP_WAIT_TIME_S": "900", "RAY_JOB_STOP_SIGNAL": "SIGINT", "OPD_STARTS_PER_CLUSTER": "5"}  # fmt: skip
+    assert expected.items() <= told.items()
+    for group in (spec["rayClusterSpec"]["headGroupSpec"], *groups(spec)):
+        pod = group["template"]["spec"]
+        assert pod["terminationGracePeriodSeconds"] == 945
+        command = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        assert command == ["/bin/sh", "-c", "python -m opd.pods.stop /etc/opd/exp.json; ray stop"]
 
 
-def test_a_mode_that_the_crd_would_let_through_is_refused():
-    assert "'K8sJobMode', 'HTTPMode'" in refusal("opd", {"cluster": {"submissionMode": "Bogus"}})
+def test_all_pods_of_a_rayjob_name_one_installation_and_another_file_is_another():
+    first, second = rayjob("opd"), rayjob("opd", {"seed": 7})
+    assert env_of(head(first))["OPD_INSTALL"] == env_of(worker(first))["OPD_INSTALL"]
+    assert env_of(head(first))["OPD_INSTALL"] != env_of(head(second))["OPD_INSTALL"]
 
 
-def test_nothing_is_installed_at_run_time():
-    assert "runtimeEnvYAML" not in rayjob("opd")
-
-
-@pytest.mark.parametrize("kind", FILE_KINDS)
-def test_a_chart_refuses_another_kind_and_says_which_one_it_takes(kind):
-    other = FILE_KINDS[(FILE_KINDS.index(kind) + 1) % len(FILE_KINDS)]
-    assert f"value must be '{kind}'" in refusal(kind, {"kind": other})
-
-
-def test_a_matrix_is_refused_with_the_command_that_renders_it():
-    assert "opdctl render" in refusal("opd", {"matrix": {"seed": [1, 2]}})
-
-
-def test_the_image_is_required_and_the_error_names_the_command_that_makes_one():
-    done = template("opd")
-    assert done.returncode != 0
-    assert "cluster.image.ref" in done.stderr
-    assert "images/build.sh trainer --push REGISTRY" in done.stderr
-
-
-def test_a_tag_is_taken_only_for_an_image_that_lies_on_the_nodes():
-    tag = {"cluster": {"image": {"ref": "opd-cpu:dev"}}}
-    assert "named by its digest" in refusal("opd", tag)
-    spec = rayjob("opd", tag, {"cluster": {"image": {"local": True}}})
-    assert (head(spec)["image"], head(spec)["imagePullPolicy"]) == ("opd-cpu:dev", "Never")
-
-
-@pytest.mark.parametrize("kind", FILE_KINDS)
-def test_helm_lint_finds_nothing(kind):
-    done = helm("lint", "--strict", str(CHARTS / kind), "-f", str(EXPERIMENTS[EXAMPLE_OF[kind]]))
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("kind", FILE_KINDS)
-def test_helm_lint_of_a_chart_alone_passes_and_says_what_to_give(kind):
-    done = helm("lint", "--strict", str(CHARTS / kind))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"it begins with `kind: {kind}`" in done.stderr
-
-
-@pytest.mark.parametrize(("kind", "missing"), [("opd", "model"), ("opd-agent", "agent"), ("convert", "convert")])
-def test_a_key_that_every_experiment_of_a_kind_needs_is_required_by_the_schema(kind, missing):
-    tree = {key: value for key, value in MINIMAL[kind].items() if key != missing}
-    assert f"at '/{missing}': missing property" in refusal(kind, tree, experiment="")
-
-
-def test_a_distillation_has_a_teacher_or_several():
-    without = {key: value for key, value in MINIMAL["opd"].items() if key != "teacher"}
-    assert "missing property 'teacher'" in refusal("opd", without, experiment="")
-    several = without | {"teachers": {"a": {"path": "t"}}, "route": {"to": {"x": "a"}}}
-    assert objects("opd", several, experiment="")
-    nameless = several | {"teachers": {"a": {"dtype": "bf16"}}}
-    assert "at '/teachers/a': missing property 'path'" in refusal("opd", nameless, experiment="")
-
-
-def test_kueue_and_volcano_find_their_queue_in_labels_of_the_rayjob():
-    kueue = {"cluster": {"lifecycle": "suspendable", "queue": {"manager": "kueue", "name": "q", "priorityClass": "p"}}}
+def test_kueue_and_volcano_find_their_queue_in_labels():
+    queue = {"name": "q", "priorityClass": "p"}
+    kueue = {"cluster": {"lifecycle": "suspendable", "queue": {"manager": "kueue", **queue}}}
     labels = one(objects("opd", kueue), "RayJob")["metadata"]["labels"]
     assert (labels["kueue.x-k8s.io/queue-name"], labels["kueue.x-k8s.io/priority-class"]) == ("q", "p")
-    volcano = {"cluster": {"queue": {"manager": "volcano", "name": "q", "priorityClass": "p"}}}
-    labels = one(objects("opd", volcano), "RayJob")["metadata"]["labels"]
+    labels = one(objects("opd", {"cluster": {"queue": {"manager": "volcano", **queue}}}), "RayJob")["metadata"][
+        "labels"
+    ]
     assert (labels["volcano.sh/queue-name"], labels["ray.io/priority-class-name"]) == ("q", "p")
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if kind_of(name) != "pipeline"])
+def test_pods_ask_for_at_least_what_the_run_needs(name):
+    needed = needs(parse_tree_of(name))
+    spec = rayjob(kind_of(name), experiment=name)
+    asked = [(head(spec), needed.head), *([(worker(spec), needed.worker)] if needed.worker else [])]
+    for container, least in asked:
+        requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+        assert requests["cpu"] == least.cpus, "Ray places by CPUs"
+        assert limits["memory"] == requests["memory"]
+        assert int(limits["memory"].removesuffix("Gi")) >= least.least_gib
+        assert "cpu" not in limits
+    if needed.worker:
+        assert (
+            groups(spec)[0]["replicas"]
+            == groups(spec)[0]["minReplicas"]
+            == groups(spec)[0]["maxReplicas"]
+            == needed.num_nodes
+        )
+
+
+def parse_tree_of(name):
+    from opd.config import load_text
+
+    return load_text(EXPERIMENTS[name].read_text()).spec
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cpu", "memory"),
+    [({}, 27, "309Gi"), ({"trainer": {"gpus_per_node": 4, "nnodes": 2}}, 15, "173Gi"),
+     ({"trainer": {"gpus_per_node": 1}}, 6, "71Gi"), ({"device": "cpu", "trainer": {"gpus_per_node": 4}}, 14, "28Gi")],
+)  # fmt: skip
+def test_what_is_not_given_follows_the_sizes(sizes, cpu, memory):
+    tree = {**OPD, **sizes}
+    asked = worker(rayjob("opd", tree, experiment=""))["resources"]["requests"]
+    assert (asked["cpu"], asked["memory"]) == (cpu, memory)
+    assert needs(parse_tree(tree).spec).worker.cpus == cpu
+
+
+@pytest.mark.parametrize(
+    ("given", "requests", "limits"),
+    [({"requests": {"cpu": 40}}, {"cpu": 40, "memory": "309Gi"}, {"memory": "309Gi"}),
+     ({"requests": {"memory": "300Gi"}}, {"cpu": 27, "memory": "300Gi"}, {"memory": "300Gi"}),
+     ({"limits": {"memory": "300Gi", "cpu": 64}}, {"cpu": 64, "memory": "300Gi"}, {"memory": "300Gi", "cpu": 64})],
+)  # fmt: skip
+def test_what_is_given_stays_and_the_rest_follows_it(given, requests, limits):
+    asked = worker(rayjob("opd", OPD, {"cluster": {"worker": given}}, experiment=""))["resources"]
+    gpus = {"nvidia.com/gpu": 8}
+    assert (asked["requests"], asked["limits"]) == (requests | gpus, limits | gpus)
+
+
+def test_gpus_are_counted_by_the_experiment_and_their_type_selects_nodes():
+    layer = {
+        "trainer": {"gpus_per_node": 4},
+        "cluster": {"gpu": {"type": "H200"}, "worker": {"nodeSelector": {"pool": "a"}}},
+    }
+    [group] = groups(rayjob("opd", layer, experiment=NAME))
+    resources = group["template"]["spec"]["containers"][0]["resources"]
+    assert (resources["limits"]["nvidia.com/gpu"], group["rayStartParams"]["num-gpus"]) == (4, "4")
+    assert group["template"]["spec"]["nodeSelector"] == {"nvidia.com/gpu.product": "H200", "pool": "a"}
+
+
+def test_a_run_on_the_cpu_has_logical_slots_and_asks_for_no_device():
+    devices = {"rdma": {"enabled": True, "ipcLock": True}, "gpu": {"type": "A"}}
+    [group] = groups(rayjob("opd", {"cluster": devices}, experiment="quickstart"))
+    container = group["template"]["spec"]["containers"][0]
+    assert (group["rayStartParams"]["num-gpus"], group["rayStartParams"]["num-cpus"]) == ("1", "5")
+    assert not [key for key in container["resources"]["limits"] if "/" in key]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "nodeSelector" not in group["template"]["spec"]
+
+
+def test_rdma_devices_are_opt_in_and_the_capability_a_second_step():
+    rdma = {"enabled": True, "resource": "rdma/ib", "count": 4}
+    devices = worker(rayjob("opd", {"cluster": {"rdma": rdma}}, experiment=NAME))
+    assert devices["resources"]["limits"]["rdma/ib"] == devices["resources"]["requests"]["rdma/ib"] == 4
+    assert devices["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    locked = rayjob("opd", {"cluster": {"rdma": {**rdma, "ipcLock": True}}}, experiment=NAME)
+    assert worker(locked)["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert head(locked)["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_conversion_has_no_workers_and_a_head_that_holds_the_model():
+    spec = rayjob("convert")
+    assert "workerGroupSpecs" not in spec["rayClusterSpec"]
+    assert head(spec)["resources"]["requests"] == {"cpu": 4, "memory": "64Gi"}
+
+
+def test_shared_memory_is_a_volume_of_its_own_size_that_holds_the_object_store():
+    group = rayjob("opd", {"cluster": {"head": {"shmGib": 1.5, "objectStoreGib": 0.5}}})["rayClusterSpec"][
+        "headGroupSpec"
+    ]
+    assert volumes(group["template"])["shared-mem"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1536Mi"}
+    assert group["rayStartParams"]["object-store-memory"] == str(2**29)
+
+
+def test_the_ray_version_is_the_locks():
+    [ray] = [item for item in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if item["name"] == "ray"]
+    assert rayjob("opd")["rayClusterSpec"]["rayVersion"] == ray["version"]
+
+
+def test_a_token_guards_ray_unless_it_is_switched_off():
+    for given, expected in (({}, {"mode": "token"}), ({"token": False}, {"mode": "disabled"}),
+                            ({"secret": "s"}, {"mode": "token", "secretName": "s"})):  # fmt: skip
+        assert rayjob("opd", {"cluster": {"auth": given}})["rayClusterSpec"]["authOptions"] == expected
+
+
+def test_in_http_mode_the_head_prints_the_drivers_log_and_there_is_no_submitter():
+    http = rayjob("opd", {"cluster": {"submissionMode": "HTTPMode"}})
+    assert not {"submitterPodTemplate", "submitterConfig"} & http.keys()
+    ray, log = http["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    assert ray["name"] == "ray-head"  # KubeRay gives `ray start` to the first one
+    assert log["command"] == ["python", "-m", "opd.pods.follow", "/tmp/ray/session_latest/logs"]
+    assert log["volumeMounts"] == [{"name": "scratch", "mountPath": "/tmp", "readOnly": True}]
+
+
+def test_the_submitter_is_our_own_without_credentials_next_to_the_head():
+    secrets = {"wandb": {"secret": "w", "key": "k"}, "store": "s"}
+    pod = pods("opd", {"cluster": {"secrets": secrets}, "env": {"HTTP_PROXY": "http://p:3128"}})["submitter"]["spec"]
+    [container] = pod["containers"]
+    assert [*container["command"], *container["args"]] == [
+        "python", "-m", "opd.pods.submit", "--", "python", "-m", "opd.pods.start", "/etc/opd/exp.json",
+    ]  # fmt: skip
+    assert env_of(container).keys() == {"HOME", "NVIDIA_VISIBLE_DEVICES", "NO_PROXY"}, (
+        "no proxy reaches the head (row a4)"
+    )
+    assert "envFrom" not in container
+    [near] = pod["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert near["podAffinityTerm"]["labelSelector"]["matchExpressions"][0]["values"] == ["head"]
+
+
+def test_drains_and_autoscalers_leave_ray_pods_alone_unless_switched_off():
+    keep = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+    for kind, wanted in (("opd", 2), ("convert", 1)):
+        trees = objects(kind)
+        # A number: a percentage or maxUnavailable asks the pods' owner for a scale, which a RayCluster does not have.
+        assert one(trees, "PodDisruptionBudget")["spec"]["minAvailable"] == wanted
+    off = objects("opd", {"cluster": {"disruption": {"budget": False, "autoscalers": False}}})
+    assert "PodDisruptionBudget" not in {tree["kind"] for tree in off}
+    for role, pod in pods("opd").items():
+        assert (keep.items() <= pod["metadata"].get("annotations", {}).items()) == (role in ("head", "worker"))
+    mine = pods("opd", {"cluster": {"worker": {"annotations": {"karpenter.sh/do-not-disrupt": "false"}}}})["worker"]
+    assert mine["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "false"

@@ -1,1 +1,1 @@
-"""Generates what the charts take from `opd.config`: values, their schema, and the library's constants and rules."""
+"""Generator of the charts' values and their schema from `opd.config`."""

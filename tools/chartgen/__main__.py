@@ -1,49 +1,193 @@
-"""`python -m chartgen [--check]`: write the generated files of the charts, or say which ones differ."""
+"""`python -m chartgen [--check]`: write the charts' values.yaml and values.schema.json, or name the files that differ."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import json
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from chartgen.chart import LIBRARY, charts, values_schema
-from chartgen.constants import constants_tpl
-from chartgen.values import layout, values_yaml
+from pydantic_core import to_jsonable_python
+
+from opd.config import FILE_KINDS, SPEC_CLASSES
+from opd.config.base import Section
+from opd.config.cluster import RunCluster
+from opd.config.tree import section_of
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path("charts/opd-lib")
+WIDTH = 130
+HEADER = """\
+# Values of every chart. An experiment file is a values file: its keys, which `opdctl explain` describes, and `cluster`.
+# Generated from opd.config by `make schema`. A key in a comment has no default.
+"""
+# `global` is Helm's, `enabled` an umbrella chart's condition, and a template explains why `matrix` is refused.
+SHORT = ("model", "teacher")
+"""Sections that a text may stand for."""
+STAGES = {"type": "object", "additionalProperties": {"$ref": "#/$defs/experiment"}}
+CHARTS_OWN: dict[str, Any] = {"global": {"type": "object"}, "enabled": {"type": "boolean"}, "matrix": {}}
 
 
-def generated(root: Path = ROOT) -> dict[Path, str]:
-    """Every generated file below `root` and its text."""
-    library = Path("charts") / LIBRARY
-    files = {library / "templates/_constants.tpl": constants_tpl(root / "uv.lock")}
-    for chart in charts():
-        folder = Path("charts") / chart.kind
-        files[folder / "values.yaml"] = values_yaml(chart)
-        files[folder / "values.schema.json"] = layout(values_schema(chart)) + "\n"
-    return files
-
-
-def drifted(root: Path = ROOT) -> dict[Path, str]:
-    """Return the generated files that are missing or differ, each with the text that it should have."""
+def generated() -> dict[Path, str]:
+    """Return each generated file and its text."""
     return {
-        path: text
-        for path, text in generated(root).items()
-        if not (root / path).is_file() or (root / path).read_text() != text
+        FOLDER / "values.yaml": f"{HEADER}env: {{}}\ncluster:\n"
+        + "\n".join(values_lines(RunCluster(), "  ", set()))
+        + "\n",
+        FOLDER / "values.schema.json": layout(schema()) + "\n",
     }
 
 
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of the values: types, enumerations and names. Requirements and rules are left to `opd.launch --check`."""
+    definitions: dict[str, Any] = {}
+    seen: dict[str, dict[str, Any]] = {}  # key at the top -> kind -> schema
+    for kind in FILE_KINDS:
+        own = SPEC_CLASSES[kind].model_json_schema()
+        definitions |= {name: _nullable(_bare(node)) for name, node in own.pop("$defs", {}).items()}
+        for name, node in _nullable(_bare(own))["properties"].items():
+            seen.setdefault(name, {})[kind] = node
+    cluster = RunCluster.model_json_schema()
+    always = {type(section).__name__ for section in _sections(RunCluster())}
+    definitions |= {name: _strict(node, always) for name, node in cluster.pop("$defs").items()}
+    kinds = {kind: {name: by_kind[kind] for name, by_kind in seen.items() if kind in by_kind} for kind in FILE_KINDS}
+    same = {name: _one(by_kind) for name, by_kind in seen.items() if _one(by_kind) is not None}
+    definitions["experiment"] = {
+        "properties": {**same, "kind": {"enum": list(FILE_KINDS)}, "stages": STAGES},
+        "allOf": [
+            {
+                "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+                "then": {
+                    "properties": {name: node for name, node in own.items() if name not in (*same, "kind", "stages")}
+                },
+            }
+            for kind, own in kinds.items()
+        ],
+    }
+    names: dict[str, Any] = {name: {} for name in sorted(seen)}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["cluster", "env"],
+        "properties": {**names, **CHARTS_OWN, "cluster": _strict(cluster, always)},
+        "allOf": [{"$ref": "#/$defs/experiment"}],
+        "$defs": definitions,
+    }
+
+
+def _one(by_kind: dict[str, Any]) -> Any:
+    """Return the schema that all kinds have of a key, None where they differ."""
+    first, *others = by_kind.values()
+    return first if all(node == first for node in others) else None
+
+
+def _nullable(node: dict[str, Any]) -> dict[str, Any]:
+    """Return a section whose keys all take null, which unsets what another values file gives; nothing is required."""
+    if "properties" not in node:
+        return node
+    out = {key: value for key, value in node.items() if key != "required"}
+    out["properties"] = {}
+    for name, key in node["properties"].items():
+        choices = key.get("anyOf", [key])
+        choices = [*choices, *([{"type": "string"}] if name in SHORT else [])]
+        out["properties"][name] = {"anyOf": [*choices, *([] if {"type": "null"} in choices else [{"type": "null"}])]}
+    return out
+
+
+def _sections(section: Section) -> Iterator[Section]:
+    yield section
+    for _, value in section:
+        if isinstance(value, Section):
+            yield from _sections(value)
+
+
+def _strict(node: dict[str, Any], always: set[str]) -> dict[str, Any]:
+    """Return pydantic's schema without texts. In a section that values.yaml has, what takes no null is required: Helm drops a default for a null."""
+    properties = node.get("properties", {})
+    out: dict[str, Any] = _bare(node)
+    if node["title"] in always:
+        out["required"] = [name for name, key in properties.items() if {"type": "null"} not in key.get("anyOf", ())]
+    return out
+
+
+def _bare(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_bare(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    out = {
+        key: _bare(value)
+        for key, value in node.items()
+        if key not in ("title", "description", "default", "examples", "properties")
+    }
+    if "properties" in node:  # a key may be called `description` itself
+        out["properties"] = {key: _bare(value) for key, value in node["properties"].items()}
+    return out
+
+
+def layout(node: Any, indent: str = "") -> str:
+    """Return JSON text in which what fits a line is a line."""
+    flat = json.dumps(node)
+    if len(indent + flat) <= WIDTH or not isinstance(node, dict | list):
+        return flat
+    inner = indent + " "
+    items = [layout(item, inner) for item in node] if isinstance(node, list) else []
+    items += (
+        [f"{json.dumps(key)}: {layout(value, inner)}" for key, value in node.items()] if isinstance(node, dict) else []
+    )
+    below = ",\n".join(inner + item for item in items)
+    first, last = "[]" if isinstance(node, list) else "{}"
+    return f"{first}\n{below}\n{indent}{last}"
+
+
+def values_lines(section: Section, indent: str, told: set[type[Section]]) -> Iterator[str]:
+    """Yield the lines of a section's keys with their descriptions; a class that is in `told` has them further up."""
+    for name, field in type(section).model_fields.items():
+        key, value = field.alias or name, getattr(section, name)
+        text = (field.description or "").removesuffix(".") if field.description else ""
+        is_told = bool({cls for cls in type(section).__mro__ if name in inspect.get_annotations(cls)} & told)
+        inner = section_of(field)
+        if isinstance(value, Section):
+            is_empty = not value.model_dump(exclude_none=True)  # comments alone would be a null
+            yield from _described(f"{indent}{key}: {{}}" if is_empty else f"{indent}{key}:", text, indent)
+            yield from values_lines(value, indent + "  ", told)
+            told |= {cls for cls in type(value).__mro__ if issubclass(cls, Section)}
+        elif value is not None:
+            shown = json.dumps(to_jsonable_python(value, by_alias=True, exclude_none=True))
+            yield from _described(f"{indent}{key}: {shown}", "" if is_told else text, indent)
+        elif not is_told:
+            keys = ", ".join(item.alias or "" for item in inner.model_fields.values()) if inner else ""
+            yield from _described(f"{indent}# {key}: {{{keys}}}" if keys else f"{indent}# {key}:", text, indent)
+
+
+def _described(line: str, text: str, indent: str) -> list[str]:
+    """Return the line with the text after it, or where that is too long with the text above it."""
+    if not text:
+        return [line]
+    if len(line) + len(text) + 5 <= WIDTH:
+        return [f"{line}   # {text}"]
+    return [
+        *(f"{indent}# {part}" for part in textwrap.wrap(text, WIDTH - len(indent) - 2, break_on_hyphens=False)),
+        line,
+    ]
+
+
 def main() -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m chartgen", description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file differs")
     check = parser.parse_args().check
-    stale = drifted()
-    for path, text in stale.items():
+    texts = generated()
+    stale = [path for path, text in texts.items() if not (ROOT / path).is_file() or (ROOT / path).read_text() != text]
+    for path in stale:
         print(f"{path} differs from opd.config: run `make schema`" if check else f"wrote {path}")
         if not check:
-            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-            (ROOT / path).write_text(text)
+            (ROOT / path).write_text(texts[path])
     return 1 if check and stale else 0
 
 

@@ -19,6 +19,8 @@ ENV_NAME = ENV_PATTERN
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|[MGTP]|[KMGTP]i)?$"
 OBJECT_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+IMAGE = r"^[a-z0-9][-a-z0-9._:/]*(:[A-Za-z0-9._-]+)?(@sha256:[0-9a-f]{64})?$"
+NVIDIA_RESOURCE = r"^nvidia\.com/[-a-zA-Z0-9._]+$"
 ABSOLUTE_PATH = r"^/[^:]*[^:/]$"
 PATTERN_WORDS = {
     KEY_PATTERN: "a name of letters, digits, `_` and `-`, a letter or `_` first",
@@ -26,6 +28,8 @@ PATTERN_WORDS = {
     QUANTITY: "a quantity of Kubernetes: a number, alone or with m, k, M, G, T, P, Ki, Mi, Gi, Ti or Pi",
     OBJECT_NAME: "a name in Kubernetes: lower-case letters, digits, `-` and `.`, a letter or digit at both ends",
     LABEL_VALUE: "a label's value: letters, digits, `-`, `_` and `.`, a letter or digit at both ends",
+    IMAGE: "an image: a repository in lower-case letters, then `:TAG` or `@sha256:` and 64 digits",
+    NVIDIA_RESOURCE: "a resource of NVIDIA's, nvidia.com/NAME: the image and its kernels are CUDA's",
     ABSOLUTE_PATH: "an absolute path, from `/` on, without `:` and without `/` at its end",
 }
 NAME_RULE = (

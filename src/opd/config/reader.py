@@ -55,6 +55,11 @@ def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
     return Document(tree, found.sources)
 
 
+def _may_be_null(path: str) -> bool:
+    """Return True below `cluster`, where a null unsets what a site file or the chart gives, as Helm does it."""
+    return path.startswith("cluster.")
+
+
 def read_scalar(text: str, path: str, problems: list[Problem], source: str = "") -> Any:
     """Return the value of one unquoted scalar; append a Problem and return None where it may not be used."""
 
@@ -63,6 +68,8 @@ def read_scalar(text: str, path: str, problems: list[Problem], source: str = "")
 
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
+    if text in _NULL and _may_be_null(path):
+        return None
     if text in _NULL:
         return refuse("null is not a value", "leave the key out", None)
     plain = text.replace("_", "") if text[0] != "_" else text
@@ -145,7 +152,7 @@ class _Json(_Reading):
         if isinstance(tree, dict | list):
             for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
                 self._nulls(value, f"{path}.{key}" if path else str(key))
-        elif tree is None:
+        elif tree is None and not _may_be_null(path):
             self.refuse(path, "null is not a value", "leave the key out")
 
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+DEFAULT_ROOT = "outputs"
+"""Folder under which a run makes its own; the schema's default of `output.root`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
@@ -27,8 +30,8 @@ class Experiment:
 
 
 def read_experiment(path: str | Path) -> Experiment:
-    """Read the file that the chart wrote: it always has `name` and `output.root`."""
+    """Read the file that the chart wrote: it always has `name`."""
     tree = json.loads(Path(path).read_text(encoding="utf-8"))
-    root = tree["output"]["root"].rstrip("/")
+    root = tree.get("output", {}).get("root", DEFAULT_ROOT).rstrip("/")
     store_url = tree.get("store", {}).get("url", f"{root}/store")
     return Experiment(run_id=tree["name"], run_dir=Path(root) / tree["name"], store_url=store_url, tree=tree)

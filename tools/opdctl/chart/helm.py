@@ -17,6 +17,8 @@ from opdctl.errors import EXIT_USAGE, ToolError, usage_error
 
 HELM_VARIABLE = "OPDCTL_HELM"
 CHARTS_VARIABLE = "OPDCTL_CHARTS"
+# A node without the image pulls it for the chart's pre-install check: as long as the check's own deadline.
+CHECK_S = 1800.0
 # Helm's remark on the library chart's link, at every call.
 _NOISE = re.compile(r"^level=(INFO|WARN) .*symbolic link.*\n?", re.MULTILINE)
 _PREFIX = re.compile(r"^Error: (execution error at \([^)]*\):\s*)?")
@@ -96,6 +98,7 @@ def install(experiment: Experiment, *, chart: Path, where: Where, timeout_s: flo
     Raises:
         ToolError: the API server rejected an object; a half-made release is removed.
     """
+    timeout_s = max(timeout_s, CHECK_S)
     command = ["install", experiment.run_id, str(chart), *where.words, "--values", "-", *_timeout(timeout_s)]
     done = _helm(command, timeout_s=timeout_s, values=experiment.values)
     if done.returncode:

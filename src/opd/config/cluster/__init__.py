@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasGenerator, ConfigDict, Field, ValidationError
@@ -16,7 +15,16 @@ from pydantic_core import to_jsonable_python
 
 from opd.config.base import Count, Kind, Natural, Section, Text, key
 from opd.config.errors import Problem, SpecError
-from opd.config.field_errors import ABSOLUTE_PATH, ENV_NAME, LABEL_VALUE, OBJECT_NAME, QUANTITY, field_problems
+from opd.config.field_errors import (
+    ABSOLUTE_PATH,
+    ENV_NAME,
+    IMAGE,
+    LABEL_VALUE,
+    NVIDIA_RESOURCE,
+    OBJECT_NAME,
+    QUANTITY,
+    field_problems,
+)
 from opd.config.schema import inlined_schema
 from opd.config.tree import merge
 
@@ -32,7 +40,8 @@ PositiveSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Gib = Annotated[float, Field(gt=0, le=2**20)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
-ImageRef = Annotated[Text, Field(pattern=r"^\S+$")]
+ImageRef = Annotated[Text, Field(pattern=IMAGE)]
+GpuResource = Annotated[Text, Field(pattern=NVIDIA_RESOURCE)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Cidr = Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")]
 Interval = Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m|h)$")]
@@ -68,11 +77,12 @@ class Ttl(ClusterSection):
 
     workers_seconds: Seconds = key("Until the workers (and their GPUs) go.")
     cluster_seconds: Seconds = key("Until the head goes, and with it the dashboard.")
-    self_seconds: Seconds = key("Until the RayJob goes, and with it the submitter's log.")
+    self_seconds: Seconds | None = key("Until the RayJob goes, with the submitter's log; null: it stays (Argo CD).")
 
     def check(self) -> Iterator[Problem]:
         """Yield a problem where a later stage ends before an earlier one."""
-        if not self.workers_seconds <= self.cluster_seconds <= self.self_seconds:
+        last = self.cluster_seconds if self.self_seconds is None else self.self_seconds
+        if not self.workers_seconds <= self.cluster_seconds <= last:
             rule = "KubeRay demands workersSeconds <= clusterSeconds <= selfSeconds"
             fix = "let each stage last at least as long as the one before"
             yield Problem(path="", value=self.model_dump(by_alias=True), rule=rule, fix=fix)
@@ -158,6 +168,10 @@ class NetworkPolicy(ClusterSection):
     enabled: bool = key("Render the policies.", True)
     accept_open_network: bool = key("Something else keeps other pods away, as `enabled: false` needs.", False)
     dns_namespaces: tuple[LabelValue, ...] = key("Namespaces of the cluster's DNS.", DNS_NAMESPACES, min_length=1)
+    dns_cidrs: tuple[Cidr, ...] = key(
+        "Addresses that answer DNS too: a node's cache; on GKE with Cloud DNS 169.254.169.254/32.",
+        ("169.254.20.10/32",),
+    )
     operator_namespace: LabelValue = key("Namespace of the KubeRay operator.", "kuberay-system")
     metrics_namespace: LabelValue | None = key("Namespace that may scrape Ray's metrics; unset: none.", None)
     egress: tuple[Egress, ...] = key(
@@ -198,35 +212,6 @@ class PodMonitor(ClusterSection):
     labels: Labels = key("Labels that Prometheus selects by.", dict)
 
 
-@dataclass(frozen=True)
-class Identity:
-    """A kind of workload identity.
-
-    Attributes:
-        annotation: of a ServiceAccount, by which the kind is known.
-        pod_labels: labels without which the cloud's webhook passes a pod by.
-        egress: addresses and TCP ports that hand out credentials. A kind that asks an HTTPS endpoint has none.
-    """
-
-    annotation: str = ""
-    pod_labels: dict[str, str] = field(default_factory=dict)
-    egress: tuple[tuple[str, tuple[int, ...]], ...] = ()
-
-
-# EKS's roles by annotation (IRSA) need nothing: STS is HTTPS, and its webhook knows the account.
-# Dataplane V2 sees GKE's server at its well-known address, other networks see it after translation.
-IDENTITIES: dict[str, Identity] = {
-    "gke": Identity(
-        annotation="iam.gke.io/gcp-service-account",
-        egress=(("169.254.169.254/32", (80, 8080)), ("169.254.169.252/32", (987, 988))),
-    ),
-    "eks-pod-identity": Identity(egress=(("169.254.170.23/32", (80,)), ("fd00:ec2::23/128", (80,)))),
-    "azure": Identity(
-        annotation="azure.workload.identity/client-id", pod_labels={"azure.workload.identity/use": "true"}
-    ),
-}
-
-
 class ServiceAccount(ClusterSection):
     """The ServiceAccount of the pods; its token is mounted nowhere, unless `progress` needs it in the head."""
 
@@ -265,7 +250,7 @@ class Pods(ClusterSection):
     labels: Labels = key("Extra pod labels.", dict)
     annotations: dict[str, str] = key("Extra pod annotations.", dict)
     pod_spec: KubeObject = key(
-        "Any fields of a pod's spec, merged last over the chart's, and `unset`, a list of the chart's fields to drop.",
+        "Any fields of a pod's spec, merged last over the chart's; null drops a field. How: charts/README.md.",
         dict,
     )
 
@@ -302,7 +287,7 @@ class SubmitterPods(Pods):
 class Gpu(ClusterSection):
     """The GPUs of a worker pod; how many is `trainer.gpus_per_node`."""
 
-    resource: Text = key("Extended resource that a GPU is asked for by.", "nvidia.com/gpu")
+    resource: GpuResource = key("Extended resource of a GPU, nvidia.com/...: the kernels are CUDA's.", "nvidia.com/gpu")
     type: Text | None = key(
         "Value of the node label `typeLabel`; unset: any GPU.", None, examples=["NVIDIA-H100-80GB-HBM3"]
     )
@@ -327,11 +312,11 @@ class Rdma(ClusterSection):
 class PodSecurity(ClusterSection):
     """User and groups of every pod; the rest of Pod Security `restricted` is fixed."""
 
-    run_as_user: UserId = key("User id.", 1000)
-    run_as_group: UserId = key("Group id.", 1000)
-    fs_group: UserId = key("Group that owns the volumes.", 1000)
+    run_as_user: UserId | None = key("User id; null: the namespace's (OpenShift).", 1000)
+    run_as_group: UserId | None = key("Group id; null likewise.", 1000)
+    fs_group: UserId | None = key("Group that owns the volumes; null likewise.", 1000)
     read_only_root_filesystem: bool = key("Let Ray's containers write to their volumes alone.", False)
-    accept_unrestricted: bool = key("Let podSpec change what Pod Security `restricted` and identities rest on.", False)
+    accept_unrestricted: bool = key("Let values change what Pod Security `restricted` and identities rest on.", False)
 
 
 class Disruption(ClusterSection):
@@ -397,7 +382,7 @@ class ToolDatabase(ClusterSection):
     sub_path: Text | None = key("Folder in the claim.", None)
     url: Text | None = key("Or: a file or tar archive, fetched once per pod and verified.", None)
     sha256: Sha256 | None = key("SHA-256 of what `url` names.", None)
-    size: Quantity = key("Size limit of the fetched copy.", "5Gi")
+    size: Quantity | None = key("Size limit of the fetched archive and its content. Default: 5Gi.", None)
 
     def check(self) -> Iterator[Problem]:
         """Yield a problem where the database has two sources, or no checksum."""
@@ -467,6 +452,11 @@ class Cluster(ClusterSection):
     )
     labels: Labels = key("Extra labels of every object.", dict)
     annotations: dict[str, str] = key("Extra annotations of the RayJob.", dict)
+    check_first: bool = Field(
+        default=True,
+        alias="check",
+        description="A pod without GPUs checks the file and its inputs before a RayJob exists.",
+    )
 
 
 class RunCluster(Cluster):
@@ -475,7 +465,7 @@ class RunCluster(Cluster):
     worker: RayPods = key("The workers: training and sampling.", lambda: _ray_pods(8, 16))
     gpu: Gpu = key("GPUs of a worker; `trainer.gpus_per_node` of them.", Gpu)
     rdma: Rdma = key("RDMA devices of a worker.", Rdma)
-    tool_database: ToolDatabase = key("The tool database.", ToolDatabase)
+    tool_database: ToolDatabase | None = key("The tool database; null: none.", None)
 
 
 _NO_WORKERS = "Not used: a conversion has no workers. Accepted, so that one site file fits every kind."

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opd.config.cluster import Cluster, KubeObject, Pods, RayPods, Resources, RunCluster, parse_cluster
+from opd.config.cluster import Cluster, Pods, RayPods, Resources, RunCluster, parse_cluster
 from opd.config.errors import Problem, SpecError
 from opd.config.kinds import AnySpec, ConvertSpec, FileSpec, OpdSpec, SftSpec
 from opd.config.needs import NodeNeeds, needs
@@ -35,31 +35,23 @@ GUARDED = (
 )
 """Fields, at any depth, on which Pod Security `restricted` and the pods' identity rest."""
 
-FREE_TO_UNSET = ("securityContext.runAsUser", "securityContext.runAsGroup", "securityContext.fsGroup")
-"""For platforms that choose them, as OpenShift does: `runAsNonRoot` stays."""
-
-POD_SPEC_RULE = "Pod Security `restricted` or the pods' identity rests on it, so podSpec leaves it alone"
+POD_SPEC_RULE = "Pod Security `restricted` or the pods' identity rests on it, so values leave it alone"
 POD_SPEC_FIX = (
     "remove it (user and groups: cluster.podSecurity; account: cluster.serviceAccount.name), or set "
     "cluster.podSecurity.acceptUnrestricted: true"
 )
-UNSET_RULE = "it is a list of fields to drop, as dotted paths"
-UNSET_FIX = "write it like unset: [securityContext.runAsUser]"
 
 
-def check_pod_spec(role: str, pod_spec: KubeObject, *, accept_unrestricted: bool) -> Iterator[Problem]:
-    """Yield every guarded field that is set or dropped, and an `unset` that is no list of paths."""
-    key = f"cluster.{role}.podSpec"
-    unset = pod_spec.get("unset", [])
-    if not isinstance(unset, list) or not all(isinstance(path, str) for path in unset):
-        yield Problem(path=f"{key}.unset", value=unset, rule=UNSET_RULE, fix=UNSET_FIX)
-    elif not accept_unrestricted:
-        for index, path in enumerate(unset):
-            if path not in FREE_TO_UNSET and set(path.split(".")) & set(GUARDED):
-                yield Problem(path=f"{key}.unset.{index}", value=path, rule=POD_SPEC_RULE, fix=POD_SPEC_FIX)
-    if not accept_unrestricted:
-        for path, value in _guarded(pod_spec, key):
-            yield Problem(path=path, value=value, rule=POD_SPEC_RULE, fix=POD_SPEC_FIX)
+def guarded_problems(cluster: Cluster) -> Iterator[Problem]:
+    """Yield a problem for each guarded field that a podSpec or an extra volume sets or drops."""
+    trees: dict[str, Any] = {"extraVolumes": list(cluster.extra_volumes)}
+    for role in ("head", "worker", "submitter"):
+        if isinstance(group := getattr(cluster, role, None), Pods):
+            trees[f"{role}.podSpec"] = group.pod_spec
+    for key, tree in trees.items():
+        if not cluster.pod_security.accept_unrestricted:
+            for path, value in _guarded(tree, f"cluster.{key}"):
+                yield Problem(path=path, value=value, rule=POD_SPEC_RULE, fix=POD_SPEC_FIX)
 
 
 def _guarded(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -132,6 +124,7 @@ def cluster_problems(cluster: Cluster, spec: FileSpec) -> Problems:
         yield from _tool_database(
             workers, sorted({agent.database_dir for agent in map(_agent_of, runs) if agent is not None})
         )
+    yield from guarded_problems(cluster)
     yield from _pods("submitter", cluster.submitter, cluster.submitter.requests, cluster.submitter.limits, cluster)
 
 
@@ -176,7 +169,7 @@ def _volumes(cluster: Cluster, spec: FileSpec, *, num_workers: int) -> Problems:
 
 
 def _tool_database(cluster: RunCluster, folders: list[str]) -> Problems:
-    given = cluster.tool_database.claim or cluster.tool_database.url
+    given = cluster.tool_database and (cluster.tool_database.claim or cluster.tool_database.url)
     if given and not folders:
         rule, fix = "no tool uses it: the spec has no `agent`", "remove it, or add agent.database_dir"
         yield Problem(path="cluster.toolDatabase", value=given, rule=rule, fix=fix)
@@ -231,5 +224,3 @@ def _pods(role: str, group: Pods, requests: Resources, limits: Resources, cluste
             rule = f"a request is at most its limit, which is {limits[name]}"
             fix = f"lower it, or raise cluster.{role}.limits.{name}"
             yield Problem(path=f"cluster.{role}.requests.{name}", value=request, rule=rule, fix=fix)
-    accepts = cluster.pod_security.accept_unrestricted
-    yield from check_pod_spec(role, group.pod_spec, accept_unrestricted=accepts)

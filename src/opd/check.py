@@ -1,0 +1,79 @@
+"""The front door without a run: `opd.launch --check` reads a file, its cluster section and its inputs, and starts nothing.
+
+The charts run it before a RayJob exists, in a pod without GPUs that has the run's image, claims and secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from opd.config import AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
+from opd.config.cluster.rules import load_cluster
+from opd.config.pipeline import of_stage, stages_of
+from opd.errors import StoreError
+from opd.inputs import Inputs, check_inputs
+from opd.pods.start import CHART_VARIABLE, misfit
+from opd.store.access import apply_experiment, is_store_url
+from opd.store.opening import open_store
+
+EXIT_REFUSED = SpecError.exit_code
+
+
+def check(loaded: Loaded, *, is_final: bool) -> int:
+    """Print every problem of the file, its cluster section and its inputs; return 2 if there is one, else 0.
+
+    Args:
+        loaded: the experiment.
+        is_final: the spec outranks this process's environment, as in a pod.
+    """
+    if why := misfit(os.environ.get(CHART_VARIABLE, ""), version("opd")):
+        print(f"opd.launch: {why}", file=sys.stderr)
+        return EXIT_REFUSED
+    apply_experiment(dump_spec(loaded.spec), is_final=is_final)
+    problems = list(_problems(loaded))
+    if problems:
+        print(SpecError(problems, origin=loaded.origin), file=sys.stderr)
+        return EXIT_REFUSED
+    print(f"opd.launch: {loaded.origin}: the file and its inputs can be used")
+    return 0
+
+
+def _problems(loaded: Loaded) -> Iterator[Problem]:
+    spec = loaded.spec
+    try:
+        load_cluster(loaded.chart.get("cluster", {}), spec)
+    except SpecError as error:
+        yield from error.problems
+    if not isinstance(spec, PipelineSpec):
+        yield from _of_inputs(spec)
+        return
+    for stage in stages_of(spec):
+        yield from of_stage(stage.name, list(_of_inputs(stage.spec)))
+
+
+def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
+    """Yield what is wrong with files and folders of this machine and with objects of a store."""
+    if isinstance(spec, ConvertSpec):
+        return
+    inputs = Inputs.of(spec)
+    try:
+        check_inputs(inputs)
+    except SpecError as error:
+        yield from error.problems
+    named = [*inputs.models, *inputs.places, *((data.key, path) for data in inputs.data for path in data.files)]
+    for key, url in named:
+        if is_store_url(url) and (why := _unusable(url)):
+            yield Problem(path=key, value=url, rule=why, fix="check the path, the bucket and the store's credentials")
+
+
+def _unusable(url: str) -> str:
+    """Return why an object or a folder of a store cannot be read; empty where it can."""
+    above, _, name = url.rstrip("/").rpartition("/")
+    try:
+        store = open_store(above)
+        return "" if store.exists(name) or store.children(name) else "the store has nothing there"
+    except StoreError as error:
+        return f"the store cannot be read: {error}"
