@@ -5,12 +5,12 @@ import subprocess
 
 import pytest
 import yaml
-from opd.config.cluster import DNS_NAMESPACES, OWN_LINKS
 from tests.charts.helm import EXPERIMENTS, ROOT, SITES, SWEEPS, objects, one, parsed
 from tests.charts.test_conformance import EVERYTHING, SIZES, conform
 from tests.minimal import MINIMAL
 
 from opd.config import FILE_KINDS
+from opd.config.cluster import DNS_NAMESPACES, OWN_LINKS
 
 pytestmark = pytest.mark.cluster
 
