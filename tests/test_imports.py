@@ -79,6 +79,7 @@ LAYERS = (
     ("pods", "rollout"),
     ("worker",),
     ("trainer", "pipeline"),
+    ("check",),
     ("launch", "main_opd", "quickstart"),
 )
 TOOL_LAYERS = (
