@@ -107,10 +107,10 @@ def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> tuple[dict[str, Tens
     if out is None or (x.divergence is None and x.entropy is None):
         total, of_tokens = objective(log_s, events_s)
     elif x.events is None:
-        total, pull, of_tokens = torch.func.vjp(lambda log_s: objective(log_s, log_s), log_s, has_aux=True)
+        total, pull, of_tokens = torch.func.vjp(lambda log_s: objective(log_s, log_s), log_s, has_aux=True)  # type: ignore[misc]
         (g,) = pull(torch.ones_like(total))
     else:
-        total, pull, of_tokens = torch.func.vjp(objective, log_s, events_s, has_aux=True)
+        total, pull, of_tokens = torch.func.vjp(objective, log_s, events_s, has_aux=True)  # type: ignore[misc]
         g, g_events = pull(torch.ones_like(total))
     statistics |= of_tokens | {"loss": loss + total}
     if out is None:
@@ -142,7 +142,7 @@ def _token_terms(form: Form, x: Chunk, log_y: Tensor, statistics: dict[str, Tens
     if form.policy is not None and x.advantages is not None:
         policy, advantages = form.policy, x.advantages
         old = log_y if x.old_log_probs is None else x.old_log_probs
-        losses, pull = torch.func.vjp(lambda current: policy(current, old, advantages), log_y)
+        losses, pull = torch.func.vjp(lambda current: policy(current, old, advantages), log_y)  # type: ignore[misc]
         (of_policy,) = pull(torch.ones_like(losses))
         statistics["policy_loss"], statistics["policy_slope"] = losses.detach(), of_policy
         if x.policy is not None:
@@ -194,6 +194,10 @@ def compiled(form: Form, rows: int, entries: int) -> Callable[[Chunk, Tensor | N
 
     code = run.__code__.replace(co_name=f"chunk_loss_{rows}x{entries}")
     own = types.FunctionType(code, run.__globals__, code.co_name, run.__defaults__, run.__closure__)
-    options = {"realize_reads_threshold": 64, "realize_opcount_threshold": 1000, "split_reductions": False}
+    options: dict[str, Any] = {
+        "realize_reads_threshold": 64,
+        "realize_opcount_threshold": 1000,
+        "split_reductions": False,
+    }
     result: Callable[[Chunk, Tensor | None], Any] = torch.compile(own, dynamic=False, fullgraph=True, options=options)
     return result

@@ -65,8 +65,8 @@ class Plan(NamedTuple):
     def groups(self, num_tokens: int) -> Iterator[list[tuple[int, int, int]]]:
         """Yield (start, stop, rows of the chunk) of each group's chunks. No tokens are one empty chunk."""
         for first in range(0, max(num_tokens, 1), self.group):
-            end, chunks = min(first + self.group, num_tokens), []
-            start = first
+            chunks: list[tuple[int, int, int]] = []
+            start, end = first, min(first + self.group, num_tokens)
             while start < end or not chunks:
                 left = end - start
                 rows = self.rows if left > (TAIL - 1) * self.tail else self.tail
@@ -204,4 +204,5 @@ def top_entries(logits: Tensor, k: int) -> Tensor:
         return logits.topk(k, -1).indices
     best = blocks.amax(-1).topk(k, -1).indices
     found = blocks.gather(1, best.unsqueeze(-1).expand(-1, -1, TOP_BLOCK)).flatten(1).topk(k, -1).indices
-    return best.gather(1, found // TOP_BLOCK) * TOP_BLOCK + found % TOP_BLOCK
+    columns: Tensor = best.gather(1, found // TOP_BLOCK) * TOP_BLOCK + found % TOP_BLOCK
+    return columns

@@ -181,7 +181,7 @@ def jsd(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
 
     The gradient through m is the sum over entries of m d log m = dm, which is 0: m is a constant for autograd.
     """
-    beta = params["beta"]
+    beta: float = params["beta"]
     log_m = log_mixture(log_t, log_s, beta).detach()
     return beta * kl(log_t, log_m) + (1.0 - beta) * kl(log_s, log_m)
 

@@ -158,7 +158,9 @@ def test_a_quota_that_is_used_up_is_a_warning_and_a_queue_that_is_not_there_is_m
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(helm.HELM_VARIABLE, str(find("helm")))
-    (tmp_path / "exp.yaml").write_text(f"kind: opd\nmodel: {{path: a/b}}\nteacher: {{path: a/c}}\ntrainer: {{gpus_per_node: 8}}\ncluster: {QUEUE}\n")
+    (tmp_path / "exp.yaml").write_text(
+        f"kind: opd\nmodel: {{path: a/b}}\nteacher: {{path: a/c}}\ntrainer: {{gpus_per_node: 8}}\ncluster: {QUEUE}\n"
+    )
     [item] = load_experiments(tmp_path / "exp.yaml", site=SITES["k3s"], env={}, image=DIGEST)
     text = helm.template(item, chart=helm.find_chart("opd", ROOT / "charts"), namespace="opd", timeout_s=60)
     with serving(Refusing) as (_, api):

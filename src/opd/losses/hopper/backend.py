@@ -57,7 +57,8 @@ class HopperBackend:
         )
         workspace = int((request.workspace_gib or WORKSPACE_GIB) * 2**30)
         beta = float(loss.params.get("beta", 0.0))
-        call = Call(loss.kind, beta, loss.temperature, request.vocab, workspace, self.precision, MAX_EXPECTED_ERROR)
+        kind: Any = loss.kind
+        call = Call(kind, beta, loss.temperature, request.vocab, workspace, self.precision, MAX_EXPECTED_ERROR)
         with torch.cuda.device(hidden.device):
             result = run(inputs, call, need_hidden=need_hidden, need_weight=need_weight)
         self._num_wide = self._num_wide + 1 if result.precision == "fp32" else 0
