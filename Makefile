@@ -180,7 +180,7 @@ test-gpu: setup ## run the tests that need a Hopper GPU
 	$(BIN)/python -m pytest -W default -m gpu tests/gpu
 
 bench-gpu: setup ## time divergences and a whole update on a GPU
-	$(BIN)/python -m tests.benchmarks.gpu.bench_divergence $(ARGS)
+	$(BIN)/python -m tests.benchmarks.gpu.bench_head $(ARGS)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_update
 
 gpu-smoke: setup-gpu ## run the whole trainer with vLLM on one GPU (ARGS="--only opd,agent")

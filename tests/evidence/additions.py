@@ -17,7 +17,7 @@ from opd.batch import LossPositions, RolloutRows, build_opd_batch, loss_position
 from opd.data.toy.task import Problem, make_row, split_problems
 from opd.data.toy.tokenizer import build_tokenizer
 from opd.importance.counter import step_seed
-from opd.losses import chunked_divergence, token_weights
+from opd.losses import HiddenTargets, Loss, Weights, head_loss, token_weights
 from opd.trainer.teacher_prompts import own_messages
 
 TEMPLATE = "{prompt}({reward_model.ground_truth})"
@@ -122,12 +122,12 @@ def update_loss(
     student_states, at = states_of(student, batch.rows)
     with torch.no_grad():
         teacher_states, _ = states_of(teacher, batch.teacher_rows)
-    found = chunked_divergence(
-        student_states, student.lm_head.weight, teacher_states, teacher.lm_head.weight, "reverse_kl",
-        token_weights=token_weights(at.mask, row_index=at.row, row_weights=torch.ones(batch.rows.num_rows)),
-        beta=0.0, temperature=1.0, chunk_size=4096, valid_vocab=len(tokenizer),
+    weights = token_weights(at.mask, row_index=at.row, row_weights=torch.ones(batch.rows.num_rows))
+    found = head_loss(
+        student_states, student.lm_head.weight, at.token_ids, Weights(divergence=weights), Loss("reverse_kl"),
+        targets=HiddenTargets(teacher_states, teacher.lm_head.weight), chunk=4096, valid_vocab=len(tokenizer),
     )  # fmt: skip
-    return found.loss_sum / len(at.mask)
+    return found.loss / len(at.mask)
 
 
 def states_of(model: Qwen3ForCausalLM, rows: RolloutRows) -> tuple[Tensor, LossPositions]:

@@ -27,8 +27,9 @@ from opd.data.toy.task import Problem, split_problems
 from opd.data.toy.tokenizer import build_tokenizer
 from opd.importance import Schedule
 from opd.importance.stages import Weights
-from opd.losses import DivergenceKind, PolicyTerm, chunked_divergence
-from opd.losses.policy import TokenLoss
+from opd.losses import HiddenTargets, Loss, head_loss
+from opd.losses import Weights as TokenWeights
+from opd.losses.terms import PolicyLoss
 
 SEEDS = (1, 2, 3, 4, 5)
 NUM_UPDATES, NUM_PROBLEMS, NUM_ANSWERS, LEARNING_RATE = 40, 8, 8, 3e-4
@@ -42,7 +43,7 @@ class Cell(NamedTuple):
     """Which teacher the student has, by which divergence, and the weights of both losses in the first and the last update."""
 
     teacher: str = "good"
-    kind: DivergenceKind = "reverse_kl"
+    kind: str = "reverse_kl"
     first: Weights = Weights(1.0, 0.0)
     last: Weights = Weights(1.0, 0.0)
 
@@ -111,10 +112,10 @@ def update_loss(
     student: Qwen3ForCausalLM,
     teacher: Qwen3ForCausalLM,
     rows: RolloutRows,
-    kind: DivergenceKind,
+    kind: str,
     weights: Weights,
     advantages: torch.Tensor,
-    token_loss: TokenLoss,
+    token_loss: PolicyLoss,
 ) -> torch.Tensor:
     """Mean a token of both losses.
 
@@ -125,15 +126,15 @@ def update_loss(
     with torch.no_grad():
         teacher_states, _ = additions.states_of(teacher, rows)
     every = torch.ones(len(at.row))
-    policy = PolicyTerm(
-        token_loss=token_loss, advantages=advantages[at.row], token_weights=weights.policy * every
-    )  # the only update on these answers: every ratio is 1
-    found = chunked_divergence(
-        states, student.lm_head.weight, teacher_states, teacher.lm_head.weight, kind,
-        token_weights=weights.divergence * every, beta=0.0, temperature=1.0, chunk_size=4096,
-        valid_vocab=len(build_tokenizer()), token_ids=at.token_ids, top_k=TOP_K, policy=policy if weights.policy else None,
+    params = {"top_k": TOP_K} if kind == "topk_reverse_kl" else {}
+    policy = weights.policy * every if weights.policy else None
+    # No old log-probabilities: of the only update on these answers every ratio is 1.
+    found = head_loss(
+        states, student.lm_head.weight, at.token_ids, TokenWeights(weights.divergence * every, policy),
+        Loss(kind, params, policy=token_loss), targets=HiddenTargets(teacher_states, teacher.lm_head.weight),
+        advantages=None if policy is None else advantages[at.row], chunk=4096, valid_vocab=len(build_tokenizer()),
     )  # fmt: skip
-    return found.loss_sum / len(at.row)
+    return found.loss / len(at.row)
 
 
 @cache

@@ -28,7 +28,7 @@ from opd.data.toy import STUDENT_DIR, TEACHER_DIR
 from opd.data.toy.task import Problem, split_problems
 from opd.data.toy.tokenizer import build_tokenizer
 from opd.importance.counter import step_seed
-from opd.losses import chunked_divergence
+from opd.losses import HiddenTargets, Loss, Weights, head_loss
 
 SEEDS = (1, 2, 3, 4, 5)
 NUM_UPDATES, BATCH_SIZE, LEARNING_RATE = 100, 64, 1e-3
@@ -127,11 +127,11 @@ def update_loss(
         mine = torch.tensor([name == other for other in names])[at.row]
         with torch.no_grad():
             read, _ = additions.states_of(teachers[name], rows)
-        total = total + chunked_divergence(
-            states[mine], student.lm_head.weight, read[mine], teachers[name].lm_head.weight, "reverse_kl",
-            token_weights=torch.ones(int(mine.sum())), beta=0.0, temperature=1.0, chunk_size=4096,
+        total = total + head_loss(
+            states[mine], student.lm_head.weight, at.token_ids[mine], Weights(divergence=torch.ones(int(mine.sum()))),
+            Loss("reverse_kl"), targets=HiddenTargets(read[mine], teachers[name].lm_head.weight), chunk=4096,
             valid_vocab=len(build_tokenizer()),
-        ).loss_sum  # fmt: skip
+        ).loss  # fmt: skip
     return total / len(at.row)
 
 

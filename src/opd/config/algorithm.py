@@ -222,7 +222,7 @@ class Importance(Section):
 
 
 LossType = Literal["reverse_kl", "forward_kl", "jsd", "sampled_reverse_kl", "topk_reverse_kl"]
-"""The last two are what others take in the place of the reverse KL, to compare it with: `opd.losses.rows`."""
+"""The last two are what others take in the place of the reverse KL, to compare it with: `opd.losses.divergences`."""
 
 
 def _share_or_step(value: float) -> float:

@@ -34,9 +34,10 @@ from verl.workers.engine.utils import prepare_micro_batches
 from opd.batch import padded_row_starts
 from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored_dtype
 from opd.lora import Adapted, merged, plain_tensors
-from opd.losses import DivergenceOutput
+from opd.losses import Output
 from opd.worker.backbone import compile_layers
-from opd.worker.head import DistillationHead, DivergenceTask, HeadTask, check_head_is_plain, run_with_task
+from opd.worker.head import DistillationHead, HeadTask, check_head_is_plain, run_with_task
+from opd.worker.loss_task import LossTask
 from opd.worker.nonfinite import finite_or_nan
 from opd.worker.parked import ParkedWeights, local_shards
 from opd.worker.step_metrics import over_sequence
@@ -47,7 +48,7 @@ STUDENT = "opd_student"
 POLICY = "opd_policy"
 
 # (task for the head, metrics of a micro-batch from the head's output) built by the worker for each micro-batch.
-TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], DivergenceTask]
+TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], LossTask]
 
 
 class _PackedEngine(FSDPEngineWithLMHead):
@@ -458,8 +459,8 @@ class StudentEngine(_HeadEngine):
         # division, here. Each of the ranks that share a sequence has the loss of its own tokens only.
         num_ranks = micro_batch["dp_size"] * self.ulysses_sequence_parallel_size
         divisor = micro_batch["batch_num_rows" if loss_function.over_rows else "batch_num_tokens"]
-        loss = output.loss_sum * (num_ranks / max(divisor, 1))
-        loss = finite_or_nan(loss, output.nonfinite)
+        loss = output.loss * (num_ranks / max(divisor, 1))
+        loss = finite_or_nan(loss, output.statistics["nonfinite"])
         metrics = loss_function.metrics(micro_batch, task, output, first_update=self.num_updates == 0)
         if self.use_ulysses_sp:
             metrics = over_sequence(metrics, self.ulysses_parallel_group, self.device)
@@ -480,11 +481,11 @@ class DivergenceLoss:
     def __init__(self, build: TaskBuilder, count: Callable[..., dict[str, float]], *, over_rows: bool):
         self._build, self._count, self.over_rows = build, count, over_rows
 
-    def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
+    def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
         return self._build(micro_batch, starts, own)
 
     def metrics(
-        self, micro_batch: TensorDict, task: DivergenceTask, output: DivergenceOutput, *, first_update: bool
+        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
     ) -> dict[str, float]:
         return self._count(micro_batch, task, output, first_update=first_update)
 

@@ -16,6 +16,7 @@ from opd.batch import RolloutRows
 from opd.config.algorithm import TokenImportance
 from opd.importance import choose_tokens, selection_metrics
 from opd.importance.stages import within_horizon
+from opd.losses import Output
 from opd.worker.engines import StudentEngine
 from opd.worker.head import HeadTask
 from opd.worker.reading import Reading, trained_positions
@@ -164,16 +165,16 @@ def _score(inputs: TensorDict, tasks: StudentTasks, engine: StudentEngine, score
         if kind is not None:
             task = tasks.scoring(micro_batch, starts, own)
             own_tokens[:] = [task.own]
-            return dataclasses.replace(task, kind=kind)
+            return dataclasses.replace(task, loss=tasks.loss_of(kind))
         found = trained_positions(tasks.rows, micro_batch, starts)[1]
         if own is not None:
             found, own_tokens[0] = own.select(found)
-        return tasks.entropy(found.flat_index)
+        return tasks.entropy(found)
 
-    def take(micro_batch: TensorDict, output: Any) -> None:
-        found = {"entropy": output}
+    def take(micro_batch: TensorDict, output: Output) -> None:
+        found = {"entropy": output.statistics["entropy"]}
         if kind is not None:
-            found = {"entropy": output.student_entropy, "divergence": output.scored_divergence}
+            found["divergence"] = output.scores
         scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], **found)
 
     engine.read(inputs, task_of, take)
@@ -192,10 +193,10 @@ def read_log_probs(
         found = trained_positions(tasks.rows, micro_batch, starts)[1]
         if own is not None:
             found, own_tokens[0] = own.select(found)
-        return tasks.log_probs(found.flat_index, found.token_ids)
+        return tasks.log_probs(found)
 
-    def take(micro_batch: TensorDict, output: torch.Tensor) -> None:
-        scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], log_prob=output)
+    def take(micro_batch: TensorDict, output: Output) -> None:
+        scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], log_prob=output.statistics["log_prob"])
 
     engine.read(reading.inputs(data, student), task_of, take)
     return list(scores.by_name()["log_prob"].split(counts))

@@ -34,7 +34,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 
 from opd.batch import RolloutRows, build_opd_batch
-from opd.losses.divergence import divergence
+from opd.losses import divergence
 from opd.worker.opd_worker import OPDWorker
 from opd.worker.reading import trained_positions
 from opd.worker.teacher_phase import TeacherStates
