@@ -17,8 +17,11 @@ from typing import Any  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-from opd.runs import alive  # noqa: E402
+from opd.runs import process  # noqa: E402
+from tests import entry_points  # noqa: E402
 from tests.programs import need  # noqa: E402
+
+entry_points.use()
 
 TESTS = Path(__file__).parent
 # Folders whose tests all have one mark. A test elsewhere names its own, and `make test` runs those without a tier's mark.
@@ -49,10 +52,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def locks_end_with_their_test() -> Iterator[None]:
     """A run's lock ends with its process; here that would be hundreds of open files, and a soft limit of 1,024 is common."""
-    before = len(alive.HELD)
+    before = len(process.HELD)
     yield
-    while len(alive.HELD) > before:
-        os.close(alive.HELD.pop())
+    while len(process.HELD) > before:
+        os.close(process.HELD.pop())
 
 
 @pytest.fixture(autouse=True)

@@ -98,7 +98,7 @@ _CONTROL_PLANE = ("etcd", "kubectl", "kube-apiserver", "kube-controller-manager"
 GROUPS = {
     "charts": ("helm", "kubeconform", "netpol-analyzer"),
     "fast-tier": ("helm", *_CONTROL_PLANE, "kueue", "kwok", "registry"),
-    "cluster": ("helm", *_CONTROL_PLANE, "kubelet", "kube-proxy", "coredns", "versitygw", "netpol-analyzer"),
+    "cluster": ("helm", *_CONTROL_PLANE, "kubelet", "kube-proxy", "coredns", "versitygw"),
     "sbom": ("syft",),
 }
 # What the charts are checked against: the operators' own CRDs and the API of this Kubernetes.

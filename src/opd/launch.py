@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +19,8 @@ from opd.config import (
     OpdAgentSpec,
     OpdSpec,
     PipelineSpec,
-    SftSpec,
     SpecError,
+    TrainSpec,
     dump_spec,
     load_spec,
 )
@@ -43,10 +44,10 @@ examples:
   python -m opd.launch exp.yaml --set actor.learning_rate=3e-6 --seed 7 --dry-run
   python -m opd.launch exp.yaml --plan
   python -m opd.launch exp.yaml --site site.yaml
-  MODEL_PATH=models/student TEACHER_MODEL_PATH=models/teacher python -m opd.launch exp.yaml
+  MODEL_PATH=models/student TEACHER_MODEL_PATH=models/teacher python -m opd.launch exp.yaml --env
   python -m opd.launch exp.yaml -- actor_rollout_ref.rollout.enable_prefix_caching=false
 
-precedence: site file < file < environment variables of the original < --set < Hydra overrides after --
+precedence: site file < file < environment variables (--env) < --set < Hydra overrides after --
 exit codes: 0 done, 1 our error or verl's, 2 a bad spec or a plan that does not fit (nothing was started), or what no later attempt can mend, 76 a lost node of a Ray cluster, 130 interrupted
 """
 
@@ -64,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument(
         "--site",
         metavar="FILE",
-        help=f"what all runs on a cluster share, such as the store's server (default: ${SITE_VARIABLE})",
+        help=f"what all runs on a cluster share, such as the store's server (default with --env: ${SITE_VARIABLE})",
     )
     out.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of the spec")
     out.add_argument("--name", help="name of the run; same as --set name=NAME")
@@ -75,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print what is on a GPU in which phase, and start nothing",
     )
-    out.add_argument("--no-env", action="store_true", help="the file is final: ignore the environment (used in pods)")
+    out.add_argument("--env", action="store_true", help="apply the original's environment variables, over the file")
     out.add_argument("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds a stopped run has to save")
     return out
 
@@ -87,9 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, hydra = parser().parse_args(words[:split]), words[split + 1 :]
     sets = [*args.set, *(f"{key}={value}" for key in ("name", "seed") if (value := getattr(args, key)) is not None)]
     try:
-        env: Mapping[str, str] = {} if args.no_env else os.environ
+        env: Mapping[str, str] = os.environ if args.env else {}
         site = args.site or env.get(SITE_VARIABLE) or None
-        loaded = load_spec(args.spec, site=site, env=env, sets=sets, overrides=hydra)
+        count = None if os.environ.get("RAY_ADDRESS") else count_gpus
+        loaded = load_spec(args.spec, site=site, env=env, sets=sets, overrides=hydra, count_gpus=count)
     except SpecError as error:
         print(error, file=sys.stderr)
         return EXIT_BAD_SPEC
@@ -102,7 +104,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         print_overrides(spec)
         return 0
-    return supervised(lambda: start(spec, is_final=args.no_env, origin=loaded.origin), grace_s=args.grace_s)
+    return supervised(lambda: start(spec, is_final=not args.env, origin=loaded.origin), grace_s=args.grace_s)
+
+
+def count_gpus() -> int:
+    """Return the GPUs that this process may use; 0 where nvidia-smi finds none."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
 def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> int:
@@ -110,16 +124,16 @@ def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> in
     if not (args.plan or args.dry_run):
 
         def start_stage(stage: AnySpec, within: Run) -> int:
-            return start(stage, is_final=args.no_env, origin=loaded.origin, within=within)
+            return start(stage, is_final=not args.env, origin=loaded.origin, within=within)
 
-        return run_pipeline(spec, start_stage, is_final=args.no_env, origin=loaded.origin, grace_s=args.grace_s)
+        return run_pipeline(spec, start_stage, is_final=not args.env, origin=loaded.origin, grace_s=args.grace_s)
     stages = stages_of(spec)
     codes = [0]
     for stage, planned in zip(stages, before_it_runs(stages), strict=True):
         print(f"# stage {stage.name}: {planned.kind}, run {planned.name}", flush=True)
         if args.dry_run:
             print_overrides(stage.spec)
-        elif isinstance(planned, OpdSpec | OpdAgentSpec | SftSpec):
+        elif isinstance(planned, TrainSpec):
             codes.append(plan(replace(loaded, spec=planned), args))
         else:
             print(f"no plan: kind {planned.kind} has none")
@@ -128,7 +142,7 @@ def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> in
 
 def plan(loaded: Loaded, args: argparse.Namespace) -> int:
     """Print the memory of a GPU in each phase; 2 where it does not fit."""
-    apply_experiment(dump_spec(loaded.spec), is_final=args.no_env)
+    apply_experiment(dump_spec(loaded.spec), is_final=not args.env)
     command = importlib.import_module("opd.memory.command")
     code: int = command.run(loaded)
     return code
@@ -165,7 +179,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
     """Look at the spec's files and hand it to its kind's entry point; the first heavy import happens here.
 
     Args:
-        is_final: the spec outranks this process's environment, as in a pod (`opd.store.access`).
+        is_final: the spec outranks this process's environment (`opd.store.access`); false with --env.
         origin: name of the experiment file, for what is wrong with its data and models.
         within: the attempt of the pipeline that it is a stage of.
     """

@@ -16,13 +16,12 @@ import hydra
 from omegaconf import DictConfig
 
 from opd.config import AnyRunSpec, ConvertSpec, PipelineSpec, SpecError
-from opd.config.defaults import DISTILS
+from opd.config.base import DISTILS
 from opd.config.errors import Problem
 from opd.config.load import load_text
-from opd.config.raw import parse_raw
+from opd.config.raw import ALSO_READ, VERL_KEYS, parse_raw
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides
-from opd.config.verl_keys import ALSO_READ, VERL_KEYS
 from opd.errors import RunError, Unfit
 from opd.trainer.entry import CONFIG_NAME, check_installed, config_dir, run_config, set_process_environment
 

@@ -1,11 +1,14 @@
 """The travel tools and some that hang, raise, or answer at length: a toolset for runs under test."""
 
 import time
+from dataclasses import replace
 
 from pydantic import BaseModel
 
-from opd.agent.tools import TOOLS as TRAVEL_TOOLS
-from opd.agent.toolset import Tool
+from opd.agent.environments import load_environment
+from opd.agent.tools import Tool
+
+TRAVEL = load_environment("travel")
 
 
 class Nothing(BaseModel):
@@ -30,9 +33,10 @@ def _ping(_, __):
 
 
 TOOLS = {
-    **TRAVEL_TOOLS,
+    **TRAVEL.tools,
     **{
         name: Tool(name, name, Nothing, run)
         for name, run in {"hang": _hang, "raise": _raise, "long": _long, "ping": _ping}.items()
     },
 }
+ENVIRONMENT = replace(TRAVEL, tools=TOOLS)

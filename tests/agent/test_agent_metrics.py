@@ -40,27 +40,6 @@ def test_every_call_is_counted_under_its_tool_and_made_up_names_under_one():
     assert metrics["agent/ended/response_length"] == 0
 
 
-def test_turns_count_the_question_each_answer_and_each_round_of_replies():
-    metrics = AgentCounts()
-    for dialogue in dialogues():
-        metrics.add(AgentCounts.of(dialogue))
-    # 1 + 2 turns + 1 round; 1 + 3 + 2; 1 + 1; 1 + 3 + 2
-    assert metrics.metrics()["num_turns/min"] == 2
-    assert metrics.metrics()["num_turns/max"] == 6
-    assert metrics.metrics()["num_turns/mean"] == (4 + 6 + 2 + 6) / 4
-
-
-def test_an_answer_without_a_call_is_a_single_turn_with_the_same_metrics():
-    dialogue = talk(["42" + END]).dialogue
-    metrics = AgentCounts.of(dialogue).metrics()
-    assert {name: metrics[f"num_turns/{name}"] for name in ("min", "max", "mean")} == {"min": 2, "max": 2, "mean": 2}
-    masks = {
-        name: metrics[f"tool_mask/{name}"] for name in ("has_agent_mask", "llm_tokens", "tool_tokens", "tool_ratio")
-    }
-    assert masks == {"has_agent_mask": 0, "llm_tokens": len(ids_of("42" + END)), "tool_tokens": 0, "tool_ratio": 0}
-    assert not any(name.startswith("agent/tool/") for name in metrics)
-
-
 def test_tokens_are_counted_by_who_wrote_them():
     dialogue = talk([call() + END, "42" + END]).dialogue
     metrics = AgentCounts.of(dialogue).metrics()
@@ -80,15 +59,3 @@ def test_the_order_of_adding_does_not_matter():
 
     results = [total(order) for order in permutations(dialogues())]
     assert all(result == results[0] for result in results)
-
-
-def test_no_conversation_is_no_metric():
-    assert AgentCounts().metrics() == {}
-
-
-def test_tokens_are_counted_by_who_wrote_them_whatever_the_mask_says():
-    dialogue = talk([call() + END, "42" + END]).dialogue
-    sound = AgentCounts.of(dialogue).metrics()
-    assert sound["tool_mask/tool_tokens"] == dialogue.mask.count(0) > 0
-    dialogue.mask = [1] * len(dialogue.mask)
-    assert AgentCounts.of(dialogue).metrics() == sound

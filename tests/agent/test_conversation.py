@@ -38,18 +38,6 @@ LLAMA_3 = (  # one call a turn, replies as JSON strings
     "{% else %}{{ m.content }}{% endif %}<|im_end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
 )
-MISTRAL = (  # ids of nine characters, nothing that begins the model's turn
-    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]"
-    "{% elif m.tool_calls is defined and m.tool_calls is not none %}[TOOL_CALLS] [{% for c in m.tool_calls %}"
-    "{% if c.id is not defined or c.id | length != 9 %}"
-    "{{ raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}{% endif %}"
-    '{{ c.function | tojson }}, "id": "{{ c.id }}"{% if not loop.last %}, {% endif %}{% endfor %}]<|im_end|>'
-    "{% elif m.role == 'assistant' %} {{ m.content }}<|im_end|>"
-    "{% else %}{% if m.tool_call_id is not defined or m.tool_call_id | length != 9 %}"
-    "{{ raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}{% endif %}"
-    '[TOOL_RESULTS] {"content": {{ m.content | string }}, "call_id": "{{ m.tool_call_id }}"}[/TOOL_RESULTS]'
-    "{% endif %}{% endfor %}"
-)
 DEEPSEEK_V3 = (  # arguments must be text: a mapping is no sum
     "{% for m in messages %}{% if m.role == 'user' %}{{ '<user>' + m['content'] }}{% endif %}"
     "{% if m.role == 'assistant' and m['tool_calls'] %}{% for tool in m['tool_calls'] %}{{ '<assistant>' + tool['type'] + "
@@ -103,24 +91,12 @@ def test_templates_that_cannot_carry_tools_exactly_are_refused_with_the_reason(t
     assert "agent.enable_tools=false" in str(error.value)
 
 
-def test_a_template_that_takes_one_call_a_turn_is_asked_for_no_more_than_the_run_allows():
-    conversation(LLAMA_3, max_parallel_calls=1).verify([END])
-    with pytest.raises(
-        UnfitTemplate, match=r"it fails: This model only supports single .*\n.*max_parallel_calls=1 where"
-    ):
-        conversation(LLAMA_3, max_parallel_calls=2).verify([END])
-
-
 def test_a_template_that_takes_one_call_a_turn_carries_the_replies_to_calls_beyond_it():
     ids = conversation(LLAMA_3, max_parallel_calls=1).after_turn(['{"price": 42}', "Error: not run"], last_token=END)
     assert text_of(ids) == (
         '<|im_start|>ipython\n\n"{\\"price\\": 42}"<|im_end|><|im_start|>ipython\n\n"Error: not run"<|im_end|>'
         "<|im_start|>assistant\n\n"
     )
-
-
-def test_a_template_that_checks_the_form_of_call_ids_is_taken():
-    conversation(MISTRAL).verify([END])
 
 
 def test_a_template_that_fails_in_any_way_is_refused_with_model_failure_and_fix():
@@ -147,14 +123,6 @@ def test_an_end_of_turn_that_is_not_one_token_is_refused():
         conversation().verify([ids_of("静")[0] if len(ids_of("静")) > 1 else 200])
 
 
-def test_a_turn_that_ended_with_a_stop_token_goes_on_behind_it():
-    # A format whose calls end a turn (Gemma's): the template's own end of turn is then still to be written.
-    closing = ids_of("</tool_call>")
-    assert len(closing) == 1
-    text = text_of(conversation().after_turn(["42"], last_token=closing[0]))
-    assert text.startswith("<|im_end|>\n<|im_start|>user\n<tool_response>\n42")
-
-
 def test_the_models_own_call_ids_stand_in_the_replies():
     template = (
         HEAD
@@ -165,8 +133,3 @@ def test_the_models_own_call_ids_stand_in_the_replies():
     ids = conversation(template).after_turn(["a", "b"], last_token=END, call_ids=["functions.f:0", None])
     assert "[functions.f:0]a" in text_of(ids)
     assert "b" in text_of(ids)
-
-
-def test_only_control_tokens_and_markup_are_taken_apart():
-    text = 'Tea <|im_end|> <tool_call> {"price": 4} <b> a < b'
-    assert conversation().clean(text) == ('Tea < |im_end|> < tool_call> {"price": 4} <b> a < b', 2)

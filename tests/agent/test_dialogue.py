@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 
 import pytest
-from tests.agent.talk import END, QUESTION, SCHEMA, TOKENIZER, Tools, call, ids_of, runner, spans, talk, text_of
+from tests.agent.talk import END, QUESTION, SCHEMA, TOKENIZER, Tools, call, ids_of, spans, talk, text_of
 
-from opd.agent.dialogue import Dialogue, Sampled
 from opd.agent.parsing import HermesParser
 from opd.agent.verl_tools import VerlParser
 
@@ -42,30 +40,6 @@ def test_pieces_are_what_the_template_writes_for_the_whole_conversation():
     assert [*dialogue.ids, *ids_of("\n")] == ids_of(rendered)
 
 
-def test_sampled_tokens_that_a_tokenizer_would_merge_stay_as_they_were():
-    # "price" letter by letter is five tokens where the tokenizer would write one.
-    spelled = [token for letter in "price" for token in ids_of(letter)]
-    assert len(ids_of("price")) < len(spelled)
-
-    async def generate(ids, max_tokens):
-        return Sampled(token_ids=[*spelled, *ids_of(END)], logprobs=None)
-
-    dialogue = asyncio.run(runner().run(QUESTION, generate=generate, tools=Tools()))
-    assert dialogue.response_ids == [*spelled, *ids_of(END)]
-    assert dialogue.logprobs is None
-
-
-def test_each_turn_is_asked_with_everything_before_it_and_what_is_left_of_the_budget():
-    result = talk([call() + END, call() + END, "42" + END], max_response_tokens=300)
-    (first, room), (second, room_then), (third, room_last) = result.asked
-    assert first == result.dialogue.prompt_ids
-    assert second[: len(first)] == first
-    assert third[: len(second)] == second
-    assert room == 300
-    assert room_then == 300 - (len(second) - len(first))
-    assert room_last == 300 - (len(third) - len(first))
-
-
 @pytest.mark.parametrize(
     ("turn", "problem"),
     [
@@ -89,12 +63,6 @@ def test_a_call_that_cannot_be_read_is_answered_with_what_is_wrong(turn, problem
     assert problem in spans(result.dialogue)[1][1]
     assert not tools.asked
     assert result.dialogue.ending == "answered"
-
-
-def test_an_unknown_tool_is_answered_with_the_names_of_those_there_are():
-    dialogue = talk([call("teleport") + END, "42" + END]).dialogue
-    assert "there is no tool 'teleport'; the tools are price" in spans(dialogue)[1][1]
-    assert not dialogue.turns[0].calls[0].known
 
 
 def test_calls_beyond_the_limit_are_not_run_but_answered_in_their_place():
@@ -159,10 +127,6 @@ def test_a_turn_cut_at_the_budget_runs_no_call():
     assert not tools.asked
 
 
-def test_a_turn_that_the_server_aborted_is_told_from_a_full_budget():
-    assert talk(["the price"], max_response_tokens=100).dialogue.ending == "unfinished_turn"
-
-
 def test_fifty_turns_are_fifty_and_the_last_ones_calls_are_not_run():
     tools = Tools()
     dialogue = talk([call() + END] * 50, tools, max_assistant_turns=50).dialogue
@@ -171,12 +135,6 @@ def test_fifty_turns_are_fifty_and_the_last_ones_calls_are_not_run():
     assert len(tools.asked) == 49
     assert [mask for mask, _ in spans(dialogue)] == [1, 0] * 49 + [1]
     assert all(text == call() + END for mask, text in spans(dialogue) if mask)
-
-
-def test_rounds_of_replies_are_bounded_too():
-    dialogue = talk([call() + END] * 9, max_user_turns=3).dialogue
-    assert dialogue.ending == "max_user_turns"
-    assert len(dialogue.turns) == 4
 
 
 def test_control_tokens_in_a_reply_are_taken_apart():
@@ -190,16 +148,6 @@ def test_control_tokens_in_a_reply_are_taken_apart():
     assert dialogue.num_markers_broken == 5
 
 
-def test_the_control_empties_every_reply():
-    dialogue = talk([call() + END, "42" + END], Tools(answer=lambda *_: "secret"), blank_replies=True).dialogue
-    assert spans(dialogue)[1] == (0, REPLY.format(""))
-
-
 def test_a_prompt_beyond_its_limit_is_refused_not_cut():
     with pytest.raises(ValueError, match=r"the prompt has \d+ tokens with its tools, data.max_prompt_length is 10"):
         talk(["42" + END], max_prompt_tokens=10)
-
-
-def test_log_probabilities_must_be_as_many_as_the_tokens():
-    with pytest.raises(ValueError, match="1 log-probabilities for 2 tokens"):
-        Dialogue(prompt_ids=[1]).add([1, 2], sampled=True, logprobs=[0.0])

@@ -10,12 +10,11 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
+from opd.agent.environments import tool_schemas
 from opd.agent.parsing import HermesParser
-from opd.agent.toolset import tool_schemas
 from opd.agent.verl_tools import VerlTools, call_parser
-from opd.envs.deepplanning.parts import TOOLSETS
 
-SCHEMAS = tool_schemas()
+SCHEMAS = tool_schemas("travel")
 
 
 class Counter(BaseTool):
@@ -75,12 +74,6 @@ def parse(name: str, text: str):
     return asyncio.run(parser.parse(text, ids_of(text)))
 
 
-def test_a_syntax_of_verls_is_read():
-    text = "<tool_call>\n<function=get_price>\n<parameter=city>\n静州\n</parameter>\n<parameter=name>\nTea House\n</parameter>\n</function>\n</tool_call>"
-    (call,) = parse("qwen3_coder", text)
-    assert (call.name, call.arguments, call.problem) == ("get_price", {"city": "静州", "name": "Tea House"}, "")
-
-
 def test_a_call_that_verls_parser_drops_is_answered():
     good = "<tool_call>\n<function=get_price>\n<parameter=city>\na\n</parameter>\n</function>\n</tool_call>"
     calls = parse("qwen3_coder", good + "<tool_call>nothing</tool_call>")
@@ -123,19 +116,3 @@ def test_a_conversation_in_each_syntax_asks_the_tool_and_trains_the_models_token
     assert [text for trained, text in spans(held) if trained] == turns
     (said,) = [text for trained, text in spans(held) if not trained]
     assert "\n42\n" in said
-
-
-@pytest.mark.parametrize("toolset", sorted(set(TOOLSETS.values())))
-@pytest.mark.parametrize("name", sorted(CALLS))
-def test_each_syntax_takes_the_benchmarks_descriptions(name, toolset):
-    schemas = tool_schemas(toolset)
-    call_parser(name, TOKENIZER, schemas)
-    if name == "qwen3_coder":  # the one that reads types from them
-        (schema,) = (
-            one for one in schemas if one["function"]["name"] in ("query_road_route_info", "get_product_details")
-        )
-        (first, *_) = schema["function"]["parameters"]["required"]
-        value = '["a", "b"]' if first == "product_ids" else "31.2,120.5"
-        text = f"<tool_call>\n<function={schema['function']['name']}>\n<parameter={first}>\n{value}\n</parameter>\n</function>\n</tool_call>"
-        (found,) = asyncio.run(call_parser(name, TOKENIZER, schemas).parse(text, ids_of(text)))
-        assert found.arguments == {first: ["a", "b"] if first == "product_ids" else value}

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from tests.agent.talk import END, TOKENIZER, Tools, call, talk
 
-from opd.agent.dialogue import ANSWERED
 from opd.agent.trajectories import Segment, Trajectory, file_key, from_lines, to_lines
-from opd.agent.viewer.collect import load, pick
-from opd.agent.viewer.page import MAX_SEGMENT_CHARS, constraints, render
+from opd.agent.viewer.collect import load
+from opd.agent.viewer.page import render
 from opd.store.opening import open_store
 from opd.text import policy
 
@@ -45,15 +44,6 @@ def test_lines_give_the_conversations_back():
     assert from_lines(to_lines(items)) == items
 
 
-def test_a_damaged_line_is_named():
-    with pytest.raises(ValueError, match="line 2: a trajectory must have the keys"):
-        from_lines(to_lines([trajectory()]) + b'{"step": 1}\n')
-
-
-def test_constraints_are_told_from_scores():
-    assert constraints(trajectory().breakdown) == [("commonsense", "open", False), ("hard", "budget", True)]
-
-
 def test_the_page_shows_who_wrote_what_and_escapes_all_of_it():
     html = render("a <run>", [trajectory()])
     [script] = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
@@ -67,49 +57,6 @@ def test_the_page_shows_who_wrote_what_and_escapes_all_of_it():
     assert html.count('class="part tool"') == 1
     assert '<li class="yes">hard: budget</li>' in html
     assert '<li class="no">commonsense: open</li>' in html
-
-
-def test_conversations_are_grouped_by_step_and_marked_for_the_filters():
-    html = render("run", [
-        trajectory(step=2, text="b", ending=ANSWERED, score=1.0, calls=[[], []]),
-        trajectory(step=1, text="a", ending="too many turns", score=0.5),
-        trajectory(step=2, text="c", ending=ANSWERED, score=0.0, calls=[[], []]),
-    ])  # fmt: skip
-    first, second = re.findall(r"<section>(.*?)</section>", html, re.DOTALL)
-    assert re.findall(r"<h2[^>]*>(.*?)</h2>", first + second) == ["Training, step 1", "Training, step 2"]
-    assert "<p>1 conversation, mean score 0.50, 1 with errors</p>" in first
-    assert "<p>2 conversations, mean score 0.50</p>" in second
-    assert re.findall(r"<details [^>]*>", html) == [
-        '<details data-score="0.5" data-failed open>', '<details data-score="1.0">', '<details data-score="0.0">'
-    ]  # fmt: skip
-
-
-def test_long_texts_keep_both_ends_and_count_the_rest():
-    html = render("run", [trajectory(prompt="a" * MAX_SEGMENT_CHARS + "b" * 10)])
-    assert "[... 10 characters left out ...]" in html
-    assert "bbbbbbbbbb</pre>" in html
-
-
-def test_a_page_takes_the_first_and_the_newest_files_of_each_partition():
-    keys = [file_key("train", step) for step in range(1, 8)] + [file_key("validation", 0)]
-    chosen = [*(file_key("train", step) for step in (1, 6, 7)), file_key("validation", 0)]
-    assert pick(keys, 3) == chosen
-    assert pick(keys[:2], 3) == keys[:2]
-
-
-def test_the_page_of_a_run_directory_has_the_conversations_of_its_files(tmp_path):
-    for step in (1, 2):
-        path = tmp_path / "run" / file_key("train", step)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(to_lines([trajectory(step=step, text=f"静{step}")]))
-    html = render("run", load(open_store(tmp_path / "run")))
-    assert "静1" in html
-    assert "静2" in html
-
-
-def test_a_run_without_conversations_has_none(tmp_path):
-    (tmp_path / "run").mkdir()
-    assert load(open_store(tmp_path / "run")) == []
 
 
 def test_a_damaged_file_is_named(tmp_path):

@@ -16,8 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from opd.envs.travel.toy import STUDENT, TEACHER, model_folder
 from opd.quickstart.watch import watch
+from opd_envs.travel.toy import STUDENT, TEACHER, model_folder
 
 SPEC = "manifests/experiments/opd-agent-quickstart.yaml"
 RESULT_FILE, SCORES_FILE = "result.json", "scores.json"
@@ -73,7 +73,7 @@ def train(spec: Path, out: Path, seed: int, sets: Sequence[str]) -> int:
     """One run of `opd.launch`, as `make run` starts it; its exit code."""
     name = f"seed-{seed}"
     shutil.rmtree(out / name, ignore_errors=True)
-    words = [sys.executable, "-m", "opd.launch", str(spec), "--no-env", "--name", name, "--seed", str(seed)]
+    words = [sys.executable, "-m", "opd.launch", str(spec), "--name", name, "--seed", str(seed)]
     # The models are measured once, by plain greedy conversations, when the run is over.
     fixed = [
         f"output.root={out}",
@@ -92,8 +92,8 @@ def measure(out: Path, seed: int) -> dict[str, float]:
     from tests.agent_evidence.play import play
     from tests.agent_evidence.settings import settings
 
-    from opd.envs.travel.toy.task import heldout_rows, open_world
     from opd.quickstart.__main__ import convert_student
+    from opd_envs.travel.toy.task import heldout_rows, open_world
 
     run = out / f"seed-{seed}"
     trained = convert_student(run, run / "model")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from opd.agent.dialogue import Dialogue, Sampled
-from opd.agent.environment import Environment
-from opd.envs.travel.data.generate import answer_text
-from opd.envs.travel.database import PRICE_RANGES
-from opd.envs.travel.task import Question, parse_task
+from opd.agent.shared import Shared
+from opd_envs.travel.database import PRICE_RANGES
+from opd_envs.travel.generate import answer_text
+from opd_envs.travel.task import Question, parse_task
 
 
 def right_call(question: Question) -> str:
@@ -26,16 +26,14 @@ def right_answer(reply: str) -> str:
     return answer_text(str(json.loads(reply)["price"]))
 
 
-def guesses(
-    environment: Environment, tokenizer: Any, rows: Sequence[Mapping[str, Any]], *, seed: int
-) -> list[Dialogue]:
+def guesses(environment: Shared, tokenizer: Any, rows: Sequence[Mapping[str, Any]], *, seed: int) -> list[Dialogue]:
     """Conversations that answer each row with a price out of the air, and look nothing up."""
     rng = random.Random(seed)
     low, high = min(low for low, _ in PRICE_RANGES.values()), 999
     return conversations(environment, tokenizer, rows, lambda row, reply: answer_text(str(rng.randint(low, high))))
 
 
-def lessons(environment: Environment, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list[Dialogue]:
+def lessons(environment: Shared, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list[Dialogue]:
     """The right conversation of each row."""
 
     def say(row: Mapping[str, Any], reply: str) -> str:
@@ -47,7 +45,7 @@ def lessons(environment: Environment, tokenizer: Any, rows: Sequence[Mapping[str
 
 
 def conversations(
-    environment: Environment,
+    environment: Shared,
     tokenizer: Any,
     rows: Sequence[Mapping[str, Any]],
     say: Callable[[Mapping[str, Any], str], str],

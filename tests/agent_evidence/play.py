@@ -11,10 +11,10 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer
 
 from opd.agent.dialogue import Dialogue, Sampled
-from opd.agent.environment import Environment
 from opd.agent.parsing import HermesParser
+from opd.agent.reward import compute_score
 from opd.agent.settings import FINAL_TEXT, AgentSettings
-from opd.envs.travel.reward import compute_score
+from opd.agent.shared import Shared
 from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
 
@@ -28,10 +28,10 @@ class Played:
     breakdown: Mapping[str, float | str]
 
 
-def make_environment(folder: Path, settings: AgentSettings) -> Environment:
+def make_environment(folder: Path, settings: AgentSettings) -> Shared:
     """The environment for the model in `folder`."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    return Environment(settings, tokenizer, schemas=None, make_parser=lambda schemas: HermesParser())
+    return Shared(settings, tokenizer, schemas=None, make_parser=lambda schemas: HermesParser())
 
 
 def play(
@@ -59,7 +59,7 @@ def play(
 
 
 async def _play(
-    environment: Environment,
+    environment: Shared,
     config: ServerConfig,
     rows: Sequence[Mapping[str, Any]],
     settings: AgentSettings,
@@ -86,8 +86,9 @@ async def _play(
         told = dict(extra) | {FINAL_TEXT: environment.final_text(dialogue)}
         text = environment.text(dialogue)
         found = compute_score(
-            row["data_source"], text, row["reward_model"]["ground_truth"], told, database_dir=settings.database_dir
-        )
+            row["data_source"], text, row["reward_model"]["ground_truth"], told,
+            toolset=settings.toolset, database_dir=settings.database_dir,
+        )  # fmt: skip
         return Played(dialogue=dialogue, score=float(found["score"]), breakdown=found)
 
     return list(await asyncio.gather(*(one(index, row) for index, row in enumerate(rows))))

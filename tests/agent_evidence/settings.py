@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from opd.agent.dialogue import Limits
+from opd.agent.environments import DEFAULT_TOOLSET
 from opd.agent.settings import AgentSettings
-from opd.agent.toolset import DEFAULT_TOOLSET
 
 MAX_PROMPT_TOKENS = 128
 MAX_RESPONSE_TOKENS = 192

@@ -1,6 +1,6 @@
 """`python -m tests.chaos [NAME ...]`: break real runs in every promised way, print progress, write the table.
 
-Exits 1 if a promise was not kept. What a failed scenario left lies in build/chaos/NAME. With `--jobs` scenarios run side by side.
+Exits 1 if a promise was not kept. What a failed scenario left lies in build/chaos/NAME.
 """
 
 from __future__ import annotations
@@ -17,16 +17,12 @@ from pathlib import Path
 from types import FrameType
 
 from tests.chaos import (  # noqa: F401 - the scenarios enter themselves
-    damage,
-    disk,
     kills,
     outages,
     overtaken,
     poison,
     ranks,
     report,
-    rounds,
-    side_by_side,
     stalls,
 )
 from tests.chaos.attempt import ROOT, Broken
@@ -43,44 +39,28 @@ def main() -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"scenarios, by default all: {', '.join(SCENARIOS)}")
-    parser.add_argument(
-        "--rounds", type=int, default=0, help=f"instead: so many rounds of kills, but those in {rounds.ROWS.name}"
-    )
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="of the kills' times (default: %(default)s)")
-    parser.add_argument(
-        "--reference", type=Path, help="an earlier call's build/chaos/shared/reference, moved elsewhere"
-    )
     parser.add_argument("--table", type=Path, default=report.TABLE, help="the Markdown file (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of everything else (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, help="scenarios at a time, 2 cores each (default: %(default)s)")
     args = parser.parse_args()
-    names = [rounds.name_of(number) for number in range(1, args.rounds + 1)] or args.names or list(SCENARIOS)
-    found = {name: SCENARIOS.get(name) or rounds.named(name) for name in names}
-    chosen = [one for one in found.values() if one is not None]
-    if len(chosen) < len(found):
-        unknown = next(name for name, one in found.items() if one is None)
-        parser.error(f"no scenario {unknown!r}; there are {', '.join(SCENARIOS)}")
-    summary, title = args.folder / "summary.json", report.TITLE
-    if args.rounds:
-        args.table, summary, title = rounds.TABLE, rounds.ROWS, rounds.TITLE
-    rows = report.read_rows(summary) if args.rounds or args.names else {}
-    if args.rounds:
-        chosen = [one for one in chosen if one.name not in rows or not rows[one.name].ok]
+    names = args.names or list(SCENARIOS)
+    unknown = [name for name in names if name not in SCENARIOS]
+    if unknown:
+        parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
+    chosen, summary = [SCENARIOS[name] for name in names], args.folder / "summary.json"
+    rows = report.read_rows(summary) if args.names else {}
     for asked in (signal.SIGTERM, signal.SIGINT):  # also where a shell started this in the background
         signal.signal(asked, _interrupt)
     args.folder.mkdir(parents=True, exist_ok=True)
     shared = Shared(folder=_emptied(args.folder / "shared"), seed=args.seed, say=_say)
-    if args.reference:
-        shared.adopt_reference(args.reference.absolute())
     try:
-        for number, row in enumerate(_played(chosen, shared, args.folder, args.jobs), start=1):
+        for number, row in enumerate(_played(chosen, shared, args.folder), start=1):
             rows[row.scenario] = row
             verdict = "ok" if row.ok else "FAILED"
             _say(f"[{number}/{len(chosen)}] {row.scenario}: {verdict} in {row.seconds:.0f} s: {row.observed}")
-            order = [] if args.rounds else list(SCENARIOS)
-            order += sorted(set(rows) - set(order))
+            order = [*SCENARIOS, *sorted(set(rows) - set(SCENARIOS))]
             not_run = [name for name in order if name not in rows]
-            report.write([rows[name] for name in order if name in rows], summary, args.table, title, not_run=not_run)
+            report.write([rows[name] for name in order if name in rows], summary, args.table, not_run=not_run)
     finally:
         shared.end()
     failed = [one.name for one in chosen if not rows[one.name].ok]
@@ -88,14 +68,8 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _played(chosen: list[Scenario], shared: Shared, folder: Path, jobs: int) -> Iterator[Row]:
-    """The rows of the scenarios, one after another or as they end side by side."""
-    if jobs > 1:
-        options = ["--seed", str(shared.seed)]
-        if not all(one.has_own_reference for one in chosen):
-            options += ["--reference", str(shared.reference().folder.absolute())]
-        yield from side_by_side.play([one.name for one in chosen], jobs=jobs, folder=folder.absolute(), options=options)
-        return
+def _played(chosen: list[Scenario], shared: Shared, folder: Path) -> Iterator[Row]:
+    """Play the scenarios one after another; yield their rows."""
     for one in chosen:
         _say(f"{one.name}: {one.done}")
         yield play(one, shared, folder / one.name)
@@ -103,7 +77,7 @@ def _played(chosen: list[Scenario], shared: Shared, folder: Path, jobs: int) -> 
 
 def play(one: Scenario, shared: Shared, folder: Path) -> Row:
     """Run one scenario in its emptied folder, which stays only if it fails; its processes never do."""
-    date, commit = datetime.date.today().isoformat(), this_commit(report.TABLE, rounds.TABLE, rounds.ROWS)
+    date, commit = datetime.date.today().isoformat(), this_commit(report.TABLE)
     started_s = time.monotonic()
     try:
         if not one.has_own_reference:

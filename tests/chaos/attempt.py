@@ -214,7 +214,7 @@ def start(
     folder.mkdir(parents=True, exist_ok=True)
     number = 1 + len(list(folder.glob("attempt-*.log")))
     tag = uuid.uuid4().hex
-    words = [*inside, sys.executable, "-m", "opd.launch", str(spec), "--no-env"]
+    words = [*inside, sys.executable, "-m", "opd.launch", str(spec)]
     for item in sets:
         words += ["--set", item]
     words += ["--", *overrides]

@@ -157,11 +157,6 @@ class Shared:
     _reference: Case | None = None
     _unfinished: Case | None = None
 
-    def adopt_reference(self, folder: Path) -> None:
-        """Compare with an uninterrupted run that an earlier call left, instead of a new one."""
-        self._reference = Case(folder=folder, ray_folder=self.ray_folder)
-        require(self._reference.places.store.exists("result.json"), f"{folder} holds no finished run")
-
     def reference(self) -> Case:
         """The uninterrupted run."""
         if self._reference is None:

@@ -70,7 +70,7 @@ def hostile_output(context: Context) -> str:
     ]
     shortest = min((len(item.segments) for item in kept), default=0)
     require(shortest > len(TURNS), f"{len(kept)} conversations are kept, the shortest of {shortest} pieces")
-    for words in (("list",), ("status", RUN_ID), ("report", RUN_ID, "-o", str(context.folder / "report.html"))):
+    for words in (("list",), ("status", RUN_ID), ("report", RUN_ID, "-f", str(context.folder / "report.html"))):
         shown = subprocess.run(
             [sys.executable, "-m", "opdctl.cli", *words, "--store", str(case.folder / "store")],
             env={

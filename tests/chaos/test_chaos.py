@@ -1,4 +1,4 @@
-"""Three scenarios of `make chaos` that share two runs, in the plain test run; and that the comparison can fail."""
+"""One scenario of `make chaos`, and the comparison of runs, which must be able to fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.chaos import damage, kills, rounds  # noqa: F401 - the scenarios enter themselves
+from tests.chaos import kills  # noqa: F401 - the scenarios enter themselves
 from tests.chaos.compare import Places, differences
 from tests.chaos.context import Context, Shared
 from tests.chaos.kill_plan import STOPPED, TARGETS, plan_kills
@@ -30,8 +30,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", ["kill_before_result", "truncated_file", "complete_missing"])
-def test_a_broken_run_ends_as_promised(name: str, shared: Shared, tmp_path: Path) -> None:
+def test_a_broken_run_ends_as_promised(shared: Shared, tmp_path: Path) -> None:
+    name = "kill_before_result"
     context = Context(name=name, folder=tmp_path, shared=shared, say=print)
     try:
         SCENARIOS[name].run(context)
@@ -122,11 +122,6 @@ def test_the_table_shows_a_broken_promise_and_survives_pipes(tmp_path: Path) -> 
     text = markdown([row])
     assert "0 of 1 ok" in text
     assert "| s | d | p | a\\|b c | 1 | **NO** | 2026-01-01, c0 |" in text
-
-
-def test_a_round_of_the_campaign_is_known_by_its_name_only():
-    assert rounds.named(rounds.name_of(7)).name == "round-0007"
-    assert [rounds.named(name) for name in ("kill_9", "round-", "round-x", "7")] == [None] * 4
 
 
 def test_stopped_attempts_are_within_a_step():

@@ -10,7 +10,7 @@ from tests.charts.test_conformance import EVERYTHING, conform
 from tests.minimal import MINIMAL
 
 from opd.config import FILE_KINDS
-from opd.config.cluster.lifecycle import DNS_NAMESPACES, OWN_LINKS
+from opd.config.cluster import DNS_NAMESPACES, OWN_LINKS
 
 pytestmark = pytest.mark.cluster
 

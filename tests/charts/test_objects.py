@@ -154,6 +154,5 @@ def test_helm_test_starts_the_image_and_reads_the_experiment():
         "-m",
         "opd.launch",
         "/etc/opd/exp.json",
-        "--no-env",
         "--dry-run",
     ]

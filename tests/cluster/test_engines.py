@@ -14,7 +14,7 @@ _PROGRAM = """
     import asyncio, json, pathlib, sys, time
     from types import SimpleNamespace
     import ray
-    from opd.cluster.engines import Engines
+    from opd.cluster.lost import Engines
     from opd.compat.ray_start import patient_start
     with patient_start():
         ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80_000_000, log_to_driver=False)

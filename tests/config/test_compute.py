@@ -15,7 +15,6 @@ EXAMPLES = [
 OPD = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}}
 GRPO = {"kind": "grpo", "model": {"path": "m"}}
 EVAL = {"kind": "eval", "model": {"path": "m"}}
-AGENT = OPD | {"kind": "opd-agent", "agent": {"database_dir": "/db"}}
 
 
 def facts(**changes):
@@ -107,36 +106,6 @@ def test_a_vllm_server_of_one_gpu_has_its_worker_in_the_engines_process_unless_i
     assert found == ({} if expected is None else {key: expected})
 
 
-def test_the_cpu_profile_has_what_verl_needs_on_a_cpu():
-    found = overrides_of(OPD | {"device": "cpu", "trainer": {"gpus_per_node": 2}})
-    expected = {
-        "trainer.device": "cpu",
-        "actor_rollout_ref.rollout.name": "cpu",
-        "actor_rollout_ref.rollout.dtype": "float32",
-        "actor_rollout_ref.actor.strategy": "fsdp2",
-        "actor_rollout_ref.ref.strategy": "fsdp2",
-        "++actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": "fp32",
-        "++actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype": "fp32",
-        "actor_rollout_ref.actor.fsdp_config.model_dtype": "fp32",
-        "actor_rollout_ref.ref.fsdp_config.model_dtype": "fp32",
-        "++actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
-        "actor_rollout_ref.actor.use_torch_compile": "false",
-        "actor_rollout_ref.actor.fsdp_config.use_torch_compile": "false",
-        "actor_rollout_ref.rollout.agent.num_workers": "0",
-        "reward.num_workers": "0",
-        "++ray_kwargs.ray_init.num_gpus": "2",
-    }
-    assert {key: found[key] for key in expected} == expected
-
-
-def test_on_cuda_precision_is_mixed_with_fp32_master_weights():
-    found = overrides_of(OPD)
-    assert found["++actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"] == "bf16"
-    assert found["++actor_rollout_ref.actor.fsdp_config.mixed_precision.reduce_dtype"] == "fp32"
-    assert found["actor_rollout_ref.actor.fsdp_config.model_dtype"] == "fp32"
-    assert found["actor_rollout_ref.rollout.dtype"] == "bfloat16"
-
-
 @pytest.mark.parametrize("tree", [OPD | {"device": "cpu", "env": {"A": "b"}}, GRPO])
 def test_in_a_ray_cluster_only_the_sizes_of_ray_init_are_left_out(tree):
     alone, inside = lines_of(tree), lines_of(tree, in_ray_cluster=True)
@@ -160,25 +129,6 @@ def test_the_run_seed_seeds_every_part():
     assert set(seeds.values()) == {"7"}
 
 
-@pytest.mark.parametrize(
-    ("recipe", "uses_kl", "coef", "high", "dynamic"),
-    [("grpo", "false", "0.0", "0.28", "true"), ("grpo-native", "true", "0.001", "0.2", "false"),
-     ("grpo-native-no-kl", "false", "0.0", "0.2", "false")],
-)  # fmt: skip
-def test_a_recipe_reaches_verls_loss(recipe, uses_kl, coef, high, dynamic):
-    found = overrides_of(GRPO | {"recipe": recipe})
-    actor = "actor_rollout_ref.actor"
-    assert [
-        found[f"{actor}.{key}"] for key in ("use_kl_loss", "kl_loss_coef", "clip_ratio_high", "use_dynamic_bsz")
-    ] == [
-        uses_kl,
-        coef,
-        high,
-        dynamic,
-    ]
-    assert found["algorithm.adv_estimator"] == "grpo"
-
-
 def test_what_is_ours_is_no_override():
     tree = OPD | {"opd": {"loss_type": "jsd", "reward_beta": 0.5}, "rollout": {"num_samples": 2}}
     found = overrides_of(tree | {"overrides": ["opd.chunk_size=64"]})
@@ -190,15 +140,6 @@ def test_what_is_left_to_the_plan_is_offloaded_until_it_is_made():
     found = overrides_of(OPD | {"actor": {"optimizer_offload": False}})
     assert found["actor_rollout_ref.actor.fsdp_config.param_offload"] == "true"
     assert found["actor_rollout_ref.actor.fsdp_config.optimizer_offload"] == "false"
-
-
-def test_an_evaluation_validates_and_trains_nothing():
-    found = overrides_of(EVAL)
-    assert found["trainer.val_only"] == "true"
-    assert found["trainer.val_before_train"] == "true"
-    assert found["trainer.total_epochs"] == "0"
-    assert found["trainer.save_freq"] == "-1"
-    assert found["actor_rollout_ref.rollout.val_kwargs.n"] == "16"
 
 
 def test_pass_rates_are_asked_for_in_parts_that_a_killed_run_keeps():
@@ -225,17 +166,6 @@ def test_the_reward_function_is_called_through_our_entry(reward, function):
     assert found["++reward.custom_reward_function.reward_kwargs.function"] == function
 
 
-def test_the_agent_reaches_verls_multi_turn_settings():
-    found = overrides_of(AGENT)
-    multi_turn = "actor_rollout_ref.rollout.multi_turn"
-    assert found[f"{multi_turn}.enable"] == "true"
-    assert found[f"{multi_turn}.max_assistant_turns"] == "50"
-    assert found[f"{multi_turn}.format"] == "hermes"
-    assert found["actor_rollout_ref.rollout.agent.default_agent_loop"] == "opd_tools"
-    assert found["++data.toolset"] == "opd.agent.tools"
-    assert found["actor_rollout_ref.rollout.max_model_len"] == str(4096 + 24576)
-
-
 def test_a_raw_override_stands_last_and_replaces_a_computed_line_of_its_key():
     raw = ["+trainer.extra=1", "algorithm.adv_estimator=rloo"]
     lines = lines_of(OPD | {"overrides": raw})
@@ -249,14 +179,6 @@ def test_local_folders_of_fetched_models_replace_their_ids():
     assert RunConfig(spec=parse_tree(OPD).spec, run=facts(teacher_paths={"teacher": "/cache/t"})).teacher_paths == {
         "teacher": "/cache/t"
     }
-
-
-def test_loggers_pass_through():
-    loggers = ["console", "file", "wandb", "mlflow", "tensorboard"]
-    assert (
-        overrides_of(OPD | {"trainer": {"loggers": loggers}})["trainer.logger"]
-        == "[console,file,wandb,mlflow,tensorboard]"
-    )
 
 
 def test_the_environment_of_the_run_reaches_every_ray_process():

@@ -1,165 +1,18 @@
-"""Defaults of each kind equal the original's tables, and those that follow from other keys follow them."""
+"""Defaults that follow from other keys follow them; tests/promises has those of the scripts."""
 
+import json
 import re
 
 import pytest
+from tests.config.trees import tree_of
 
-from opd.config import parse_tree
+from opd.config import load_text, parse_tree
 from opd.config.base import MAX_NAME_CHARS, NAME_PATTERN
-
-# The original's table: kind -> {spec path: value}.
-ORIGINAL = {
-    "grpo": {
-        "data.train_batch_size": 512,
-        "actor.ppo_mini_batch_size": 128,
-        "actor.ppo_micro_batch_size_per_gpu": 4,
-        "actor.log_prob_micro_batch_size_per_gpu": 4,
-        "data.max_prompt_length": 2048,
-        "data.max_response_length": 8192,
-        "rollout.num_samples": 8,
-        "rollout.val.temperature": 0.7,
-        "grpo.kl_loss_coef": 0.0,
-        "grpo.clip_ratio_low": 0.2,
-        "grpo.clip_ratio_high": 0.28,
-        "grpo.clip_ratio_c": 10.0,
-        "actor.use_dynamic_bsz": True,
-        "grpo.loss_agg_mode": "token-mean",
-        "grpo.entropy_coeff": 0.0,
-        "actor.ppo_max_token_len_per_gpu": 2 * (2048 + 8192),
-        "actor.log_prob_max_token_len_per_gpu": 3 * (2048 + 8192),
-        "data.train_ratio": 0.8,
-        "trainer.val_before_train": True,
-    },
-    "opd": {
-        "data.train_batch_size": 256,
-        "actor.ppo_mini_batch_size": 64,
-        "actor.ppo_micro_batch_size_per_gpu": 4,
-        "data.max_prompt_length": 2048,
-        "data.max_response_length": 8192,
-        "rollout.num_samples": 1,
-        "rollout.val.temperature": 0.6,
-        "opd.loss_type": "reverse_kl",
-        "opd.chunk_size": 256,
-        "opd.max_length": 2048 + 8192,
-        "opd.reward_beta": None,
-        "data.enable_thinking": True,
-        "trainer.val_before_train": False,
-        "teacher.offload": "auto",
-        "actor.gradient_checkpointing": "auto",
-        "actor.param_offload": "auto",
-        "actor.optimizer_offload": "auto",
-    },
-    "opd-agent": {
-        "data.train_batch_size": 256,
-        "actor.ppo_mini_batch_size": 64,
-        "actor.ppo_micro_batch_size_per_gpu": 4,
-        "data.max_prompt_length": 4096,
-        "data.max_response_length": 24576,
-        "rollout.num_samples": 1,
-        "rollout.val.temperature": 0.6,
-        "agent.enable_tools": True,
-        "agent.max_assistant_turns": 50,
-        "agent.max_tool_response_length": 1024,
-        "agent.tool_format": "hermes",
-        "rollout.num_agent_workers": 8,
-        "data.train_ratio": 0.8,
-        "trainer.val_before_train": False,
-        "teacher.offload": "auto",
-        "actor.gradient_checkpointing": "auto",
-        "actor.param_offload": "auto",
-        "actor.optimizer_offload": "auto",
-    },
-    "eval": {
-        "data.train_batch_size": 64,
-        "actor.ppo_mini_batch_size": 16,
-        "actor.ppo_micro_batch_size_per_gpu": 2,
-        "actor.log_prob_micro_batch_size_per_gpu": 2,
-        "data.max_prompt_length": 2048,
-        "data.max_response_length": 16384,
-        "rollout.num_samples": 8,
-        "rollout.val.temperature": 0.7,
-        "eval.instruction_variant": "boxed",
-        "reward.function": "math_reward",
-    },
-}
-# What every kind that trains or evaluates has in common, on a GPU.
-COMMON = {
-    "actor.learning_rate": 1e-6,
-    "actor.weight_decay": 0.1,
-    "actor.num_warmup_steps": 0,
-    "actor.grad_clip": 1.0,
-    "actor.use_remove_padding": True,
-    "actor.gradient_checkpointing": True,
-    "actor.param_offload": True,
-    "actor.optimizer_offload": True,
-    "rollout.tensor_parallel_size": 1,
-    "rollout.gpu_memory_utilization": 0.7,
-    "rollout.temperature": 1.0,
-    "rollout.top_p": 1.0,
-    "rollout.top_k": -1,
-    "rollout.free_cache_engine": True,
-    "rollout.val.num_samples": 16,
-    "rollout.val.top_p": 0.8,
-    "rollout.val.top_k": 20,
-    "data.truncation": "left",
-    "data.filter_overlong": True,
-    "trainer.nnodes": 1,
-}
-
-
-def value_at(spec, path):
-    for key in path.split("."):
-        spec = getattr(spec, key)
-    return spec
-
-
-@pytest.mark.parametrize("kind", ORIGINAL)
-def test_defaults_of_a_kind_equal_the_originals(kind, minimal):
-    spec = parse_tree(minimal(kind)).spec
-    expected = COMMON | ORIGINAL[kind]
-    assert {path: value_at(spec, path) for path in expected} == expected
-
-
-@pytest.mark.parametrize("kind", ["grpo", "opd", "opd-agent"])
-def test_training_kinds_run_fifteen_epochs_save_every_20_and_test_every_5(kind, minimal):
-    trainer = parse_tree(minimal(kind)).spec.trainer
-    assert (trainer.total_epochs, trainer.save_freq, trainer.test_freq) == (15, 20, 5)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "kl", "low", "high", "c", "dynamic"),
-    [
-        ("grpo", 0.0, 0.2, 0.28, 10.0, True),
-        ("grpo-native", 0.001, 0.2, 0.2, 3.0, False),
-        ("grpo-native-no-kl", 0.0, 0.2, 0.2, 3.0, False),
-    ],
-)
-def test_a_recipe_chooses_clip_kl_and_batching(recipe, kl, low, high, c, dynamic, minimal):
-    spec = parse_tree({**minimal("grpo"), "recipe": recipe}).spec
-    found = (spec.grpo.kl_loss_coef, spec.grpo.clip_ratio_low, spec.grpo.clip_ratio_high, spec.grpo.clip_ratio_c)
-    assert found == (kl, low, high, c)
-    assert spec.actor.use_dynamic_bsz is dynamic
-    assert spec.grpo.kl_loss_type == "low_var_kl"
 
 
 def test_a_key_that_is_given_beats_its_recipe(minimal):
     tree = {**minimal("grpo"), "recipe": "grpo-native", "grpo": {"kl_loss_coef": 0.02}}
     assert parse_tree(tree).spec.grpo.kl_loss_coef == 0.02
-
-
-@pytest.mark.parametrize(
-    ("kind", "extra", "names"),
-    [
-        ("grpo", {}, ["val_dapo", "val_math500", "val_aime24", "val_aime25"]),
-        ("grpo", {"recipe": "grpo-native"}, ["val_dapo", "val_math500", "val_aime24", "val_aime25"]),
-        ("grpo", {"recipe": "grpo-native-no-kl"}, ["val_math500", "val_aime24", "val_aime25"]),
-        ("opd", {}, ["val_math500", "val_aime24", "val_aime25"]),
-    ],
-)
-def test_validation_sets_of_training_kinds(kind, extra, names, minimal):
-    spec = parse_tree({**minimal(kind), **extra, "data": {"dir": "s3://bucket/d/"}}).spec
-    assert list(spec.data.val) == [f"s3://bucket/d/grpo_processed/{name}.parquet" for name in names]
-    assert list(spec.data.train) == ["s3://bucket/d/grpo_processed/train.parquet"]
 
 
 def test_eval_reads_the_variants_files(minimal):
@@ -177,7 +30,7 @@ def test_pass_rates_are_those_of_the_training_prompts_sampled_as_in_training(min
     named = parse_tree({**minimal("passrate"), "data": {"train": ["a.parquet"]}}).spec
     assert named.data.val == named.data.train == ("a.parquet",)
     tools = parse_tree({**minimal("passrate"), "agent": {"database_dir": "d"}}).spec
-    assert (tools.data.val, tools.reward.function) == (("data/agent_processed/train.parquet",), "agent_plan")
+    assert (tools.data.val, tools.reward.function) == (("data/agent_processed/train.parquet",), "environment")
 
 
 def test_the_agent_validates_on_both_languages(minimal):
@@ -288,3 +141,59 @@ def test_the_token_budget_of_a_forward_holds_a_teachers_own_longer_rows(minimal)
     assert parse_tree(tree).spec.actor.log_prob_max_token_len_per_gpu == 3 * 10240
     tree["teacher"]["max_prompt_length"] = 30000
     assert parse_tree(tree).spec.actor.log_prob_max_token_len_per_gpu == 30000 + 8192
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "mini"),
+    [
+        ("opd", {}, 64),
+        ("opd", {"data.train_batch_size": 64}, 16),
+        ("opd", {"data.train_batch_size": 16}, 8),  # 4 rows would not divide over 8 ranks
+        ("opd", {"data.train_batch_size": 16, "rollout.num_samples": 2}, 4),
+        ("opd", {"data.train_batch_size": 8}, 8),
+        ("sft", {"data.train_batch_size": 6, "trainer.gpus_per_node": 1}, 3),
+        ("opd", {"actor.ppo_mini_batch_size": 32}, 32),
+    ],
+)
+def test_the_mini_batch_is_a_quarter_of_the_batch_that_the_ranks_share(kind, changes, mini, minimal):
+    assert parse_tree(tree_of(minimal, kind, **changes)).spec.actor.ppo_mini_batch_size == mini
+
+
+def test_adapters_learn_ten_times_as_fast(minimal):
+    rates = [
+        parse_tree(tree_of(minimal, "opd", model__lora=lora)).spec.actor.learning_rate for lora in (None, {"rank": 4})
+    ]
+    assert rates == [1e-6, 1e-5]
+
+
+@pytest.mark.parametrize(("context", "length"), [(4096, 2048), (40960, 8192), (1024, 8192), (None, 8192)])
+def test_responses_are_no_longer_than_a_local_models_context(context, length, minimal, tmp_path):
+    config = {} if context is None else {"max_position_embeddings": context}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert parse_tree(tree_of(minimal, "opd", model__path=str(tmp_path))).spec.data.max_response_length == length
+
+
+def test_a_model_may_be_given_by_its_path_alone(minimal):
+    spec = parse_tree({"kind": "opd", "model": "hub/a", "teacher": "hub/b"}).spec
+    assert (spec.model.path, spec.teacher.path) == ("hub/a", "hub/b")
+    several = {"kind": "opd", "model": "hub/a", "teachers": {"x": "hub/b"}, "route": {"all": "x"}}
+    assert parse_tree(several).spec.teachers["x"].path == "hub/b"
+    assert load_text("kind: opd\nteacher: t\n", sets=["model=hub/c"]).spec.model.path == "hub/c"
+
+
+@pytest.mark.parametrize("kind", ["opd", "grpo", "sft"])
+@pytest.mark.parametrize(
+    ("actor", "by_tokens", "updates", "reads"),
+    [
+        ({}, None, "plan", "plan"),
+        ({"use_dynamic_bsz": True}, True, "plan", "plan"),
+        ({"use_dynamic_bsz": False}, False, "given", "given"),
+        ({"ppo_micro_batch_size_per_gpu": 2}, None, "given", "plan"),
+        ({"ppo_max_token_len_per_gpu": 20480}, True, "given", "plan"),
+        ({"log_prob_max_token_len_per_gpu": 30720}, True, "plan", "given"),
+    ],
+)
+def test_sizes_of_micro_batches_that_are_given_outrank_the_plan(kind, actor, by_tokens, updates, reads, minimal):
+    found = parse_tree({**minimal(kind), "actor": actor}).spec.actor
+    assert (found.cut_updates, found.cut_reads) == (updates, reads)
+    assert by_tokens in (None, found.use_dynamic_bsz)

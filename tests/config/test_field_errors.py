@@ -56,11 +56,6 @@ def test_a_value_of_the_spec_is_answered_by_what_to_write_instead(line, path, fi
     assert (problem.path, problem.fix) == (path, fix)
 
 
-def test_a_text_in_the_place_of_a_section_is_put_under_the_key_that_it_needs():
-    problem = of_file("kind: opd\nmodel: Qwen/Qwen3-1.7B\nteacher: {path: t}\n")
-    assert problem.fix == "write `model: {path: Qwen/Qwen3-1.7B}`"
-
-
 @pytest.mark.parametrize(
     ("tree", "path", "fix"),
     [

@@ -54,18 +54,21 @@ def test_a_loss_without_cuda_kernels_is_told_and_on_a_cpu_it_is_not(minimal, opd
     ids=["plain", "truncated sampling", "several updates"],
 )
 def test_a_sampled_divergence_that_does_not_estimate_the_reverse_kl_is_noted(minimal, changes, is_told):
-    batch = {"data.train_batch_size": 64, "opd.loss_type": "sampled_reverse_kl"}
+    batch = {"data.train_batch_size": 64, "actor.ppo_mini_batch_size": 64, "opd.loss_type": "sampled_reverse_kl"}
     loaded = parse_tree(tree_of(minimal, "opd", **batch, **changes))
     assert any("sampled_reverse_kl: its mean" in note for note in loaded.notes) is is_told
 
 
-def test_sizes_of_a_micro_batch_that_a_distillation_on_a_gpu_does_not_read_are_named_and_never_refused(minimal):
-    sizes = {"actor.ppo_micro_batch_size_per_gpu": 7, "actor.ppo_max_token_len_per_gpu": 4096}
-    unread = parse_tree(tree_of(minimal, "opd", **sizes)).notes
-    assert [note.partition(":")[0] for note in unread] == list(sizes)
-    assert all("opd.train_tokens" in note for note in unread)
-    assert not parse_tree(tree_of(minimal, "opd")).notes
-    padded = {"actor.ppo_micro_batch_size_per_gpu": 2, "actor.use_remove_padding": False}
-    assert not parse_tree(tree_of(minimal, "opd", **padded)).notes
-    (note,) = parse_tree(tree_of(minimal, "opd", **padded, **{"opd.train_tokens": 4096})).notes
-    assert note.startswith("actor.ppo_micro_batch_size_per_gpu:")
+@pytest.mark.parametrize(
+    ("changes", "noted"),
+    [
+        ({}, ""),
+        ({"actor.ppo_micro_batch_size_per_gpu": 2}, ""),
+        ({"actor.ppo_micro_batch_size_per_gpu": 2, "actor.use_dynamic_bsz": True}, "cut by tokens"),
+        ({"actor.ppo_micro_batch_size_per_gpu": 2, "opd.train_tokens": 4096}, "opd.train_tokens"),
+        ({"actor.ppo_max_token_len_per_gpu": 30000, "actor.use_dynamic_bsz": False}, "cut by rows"),
+    ],
+)
+def test_a_size_of_a_micro_batch_that_is_not_read_is_noted(minimal, changes, noted):
+    found = parse_tree(tree_of(minimal, "opd", **changes)).notes
+    assert [noted in note for note in found] == ([True] if noted else [])

@@ -6,7 +6,8 @@ The expected values of Helm's reader were taken from sigs.k8s.io/yaml 1.6.0 (YAM
 import pytest
 
 from opd.config import SpecError
-from opd.config.reader import MAX_INTEGER, read_text
+from opd.config.base import MAX_INTEGER
+from opd.config.reader import read_text
 
 
 def read(text, **kwargs):

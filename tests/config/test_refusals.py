@@ -172,3 +172,21 @@ def test_overrides_that_are_no_list_are_refused_also_beside_the_command_lines(mi
     with pytest.raises(SpecError) as caught:
         load_text("kind: opd\nmodel: {path: m}\nteacher: {path: t}\noverrides: a.b=1\n", overrides=["c.d=2"])
     assert [problem.path for problem in caught.value.problems] == ["overrides"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "override", "words"),
+    [
+        ("opd", "actor_rollout_ref.actor.entropy_coeff=0.01", "it has no grpo.entropy_coeff"),
+        ("opd", "actor_rollout_ref.actor.use_kl_loss=True", "policy loss of verl"),
+        ("eval", "trainer.total_epochs=3", "it has no trainer.total_epochs"),
+        ("sft", "actor_rollout_ref.rollout.n=4", "it has no rollout.num_samples"),
+        ("grpo", "critic.optim.lr=1e-5", "no critic"),
+    ],
+)
+def test_a_key_of_verl_that_the_kind_does_not_read_is_refused(kind, override, words, minimal):
+    (problem,) = error_of({**minimal(kind), "overrides": [override]}).problems
+    assert words in problem.rule
+    key = override.partition("=")[0]
+    if kind != "grpo":
+        parse_tree({**minimal(kind), "overrides": [f"{key}=0"]})

@@ -21,12 +21,9 @@ def test_several_problems_are_reported_together(minimal):
     assert {p.path for p in problems_of(tree_of(minimal, "opd", **bad))} == set(bad)
 
 
-@pytest.mark.parametrize(
-    "own", [{"actor.log_prob_max_token_len_per_gpu": 64}, {"actor.log_prob_micro_batch_size_per_gpu": 5}]
-)
-def test_a_distillation_whose_forwards_the_plan_cuts_is_not_asked_for_sizes_that_it_does_not_read(own, minimal):
+def test_a_distillation_whose_forwards_the_plan_cuts_needs_no_sizes_of_verl(minimal):
     prompt = {"teacher.prompt": "{prompt}", "teacher.max_prompt_length": 30000, "actor.use_dynamic_bsz": True}
-    parse_tree(tree_of(minimal, "opd", **own, **(prompt if "actor.log_prob_max_token_len_per_gpu" in own else {})))
+    parse_tree(tree_of(minimal, "opd", **prompt, **{"opd.read_tokens": 64, "actor.log_prob_max_token_len_per_gpu": 64}))
 
 
 def test_teachers_wait_in_one_place(minimal):

@@ -10,7 +10,7 @@ from tests.config.field_docs import field_docs
 from opd.config import SPEC_CLASSES, SpecError, dump_spec, json_schema, load_spec, load_text, parse_tree
 from opd.config import static_defaults as defaults_of
 from opd.config.cluster import parse_cluster
-from opd.config.reader import _WORDS_11, read_text
+from opd.config.reader import WORDS_11, read_text
 from opd.config.tree import get_path, set_path
 
 EXAMPLES = sorted((Path(__file__).parent / "examples").glob("*.yaml"))
@@ -128,7 +128,7 @@ def test_the_static_defaults_are_the_defaults_of_the_json_schema(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_key_is_a_word_that_yaml_1_1_reads_as_a_truth_value(kind):
     for doc in field_docs(kind):
-        assert not set(doc.path.split(".")) & _WORDS_11, doc.path
+        assert not set(doc.path.split(".")) & WORDS_11, doc.path
 
 
 @pytest.mark.parametrize("kind", KINDS)

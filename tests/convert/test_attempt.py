@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-from tests.convert.checkpoints import STEP, Case
+from tests.convert.checkpoints import Case
 
 from opd import convert
 from opd.config.load import load_text
-from opd.convert import pipeline, run
+from opd.convert import run
 from opd.pods import stop
 from opd.runs.claim import open_run
 
@@ -40,16 +39,6 @@ def _spec(tmp_path: Path, checkpoint: Path, **convert: str):
     return load_text(text, is_json=True).spec
 
 
-def test_the_result_is_in_the_store_and_the_model_where_it_says(sealed, tmp_path, said):
-    step_dir = sealed(CASE)
-    assert run(_spec(tmp_path, step_dir)) == 0
-    result = json.loads((tmp_path / "store" / "to-hf" / "result.json").read_text())
-    assert result["target"] == f"{step_dir}-huggingface"
-    assert result["conversion"]["step"] == STEP
-    assert (Path(result["target"]) / "model.safetensors").exists()
-    assert said == []
-
-
 def test_a_second_start_finds_the_work_done_unless_it_is_gone_or_wanted_elsewhere(sealed, tmp_path, said):
     step_dir = sealed(CASE)
     spec = _spec(tmp_path, step_dir)
@@ -72,35 +61,6 @@ def test_an_incomplete_checkpoint_ends_the_attempt_but_not_the_run(sealed, tmp_p
     (step_dir / "COMPLETE").write_bytes(complete)
     assert run(spec) == 0
     assert sorted(path.name for path in (tmp_path / "store" / "to-hf" / "attempts").iterdir()) == ["0001", "0002"]
-
-
-@pytest.mark.parametrize(
-    ("error", "in_log", "told"),
-    [
-        (ZeroDivisionError("by nothing"), 1, "the attempt has ended by the error above"),
-        (PermissionError("read-only"), 0, "PermissionError: read-only"),
-    ],
-    ids=["unforeseen", "of the disk"],
-)
-def test_the_traceback_of_an_unforeseen_error_is_in_the_stored_log(
-    tmp_path, monkeypatch, capfd, said, error: Exception, in_log: int, told: str
-):
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(pipeline, "convert_checkpoint", fail)
-    with open(2, "w", buffering=1, closefd=False) as stderr:  # pytest's own would pass the log by
-        monkeypatch.setattr(sys, "stderr", stderr)
-        assert run(_spec(tmp_path, tmp_path / "checkpoint")) == 1
-    attempt = tmp_path / "store/to-hf/attempts/0001"
-    log = attempt / "driver.log"
-    assert (
-        (log.read_text().count("Traceback") if log.exists() else 0)
-        == capfd.readouterr().err.count("Traceback")
-        == in_log
-    )
-    assert said == [told]
-    assert json.loads((attempt / "ended.json").read_text())["detail"] == f"{type(error).__name__}: {error}"
 
 
 def test_pods_that_have_to_go_are_answered_while_it_converts_in_the_folder_of_the_pipeline_that_it_is_a_stage_of(

@@ -29,7 +29,6 @@ from opd.convert.source import shard_name
 
 pytestmark = pytest.mark.slow  # the first test waits for the saving processes
 TWO_RANKS = Case(tied=False, dtype="float32", world_size=2)
-TIED = Case(tied=True, dtype="float32", world_size=2)
 IDS = torch.tensor([[5, 60, VOCAB_ROWS - 1, 2, 0, 33, 17]])
 
 
@@ -84,28 +83,6 @@ def test_a_lora_student_becomes_the_plain_model_that_peft_merges_it_to(saved, se
         assert model.eval()(input_ids=IDS).logits.isfinite().all()
 
 
-def test_a_tied_head_is_written_once_and_tied_again(sealed, tmp_path):
-    done = convert_checkpoint(Convert(checkpoint=str(sealed(TIED)), target=str(tmp_path / "out")))
-    with safe_open(tmp_path / "out" / "model.safetensors", framework="pt") as file:
-        assert "lm_head.weight" not in file.keys()  # noqa: SIM118 - not a dict
-        num_written = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
-    assert done.record["num_parameters"] == num_written
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    assert model.lm_head.weight is model.model.embed_tokens.weight
-
-
-def test_large_models_are_written_in_several_files_with_an_index(saved, sealed, tmp_path):
-    options = Convert(checkpoint=str(sealed(TWO_RANKS)), target=str(tmp_path / "out"), dtype="checkpoint")
-    convert_checkpoint(options, max_shard_size=100_000)
-    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
-    files = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
-    assert len(files) > 1
-    assert sorted(set(index["weight_map"].values())) == files
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    for name, value in full_weights(saved, TWO_RANKS).items():
-        assert torch.equal(model.state_dict()[name], value), name
-
-
 def test_tokenizer_and_generation_config_are_the_checkpoints_and_the_kernel_of_the_trainer_is_not_kept(
     sealed, tmp_path
 ):
@@ -142,25 +119,6 @@ def test_the_model_card_and_the_record_say_where_the_weights_come_from(saved, se
         assert shown in card
 
 
-@pytest.mark.parametrize("suffix", ["", "/", "/actor", "/actor/"])
-def test_by_default_the_folder_lies_beside_the_checkpoint_given_with_or_without_actor(sealed, suffix):
-    step_dir = sealed(TWO_RANKS)
-    done = convert_checkpoint(Convert(checkpoint=f"{step_dir}{suffix}", verify=False))
-    assert done.target == f"{step_dir}-huggingface"
-    assert (step_dir.parent / f"global_step_{STEP}-huggingface" / "config.json").exists()
-    assert done.record["verification"] is None
-
-
-def test_a_checkpoint_of_plain_verl_is_accepted_with_a_warning_if_every_shard_is_there(saved, tmp_path):
-    done = convert_checkpoint(
-        Convert(checkpoint=str(saved / TWO_RANKS.name), target=str(tmp_path / "out"), dtype="checkpoint")
-    )
-    assert ["manifest.json" in warning for warning in done.record["warnings"]] == [True]
-    assert done.record["run_id"] is None
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    assert torch.equal(model.lm_head.weight, full_weights(saved, TWO_RANKS)["lm_head.weight"])
-
-
 @pytest.mark.parametrize("suffix", ["", "/actor"])
 def test_a_checkpoint_of_plain_verl_is_converted_by_its_path_alone(saved, tmp_path, monkeypatch, capfd, suffix):
     # As verl's default_local_dir lays it out, with what verl leaves beside the steps.
@@ -176,15 +134,6 @@ def test_a_checkpoint_of_plain_verl_is_converted_by_its_path_alone(saved, tmp_pa
     record = json.loads((written / "conversion.json").read_text())
     assert (record["step"], record["dtype_mode"]) == (20, "bf16")
     assert any("base model is not known" in warning for warning in record["warnings"])
-
-
-def test_files_that_the_manifest_does_not_list_are_neither_read_nor_copied(sealed, tmp_path):
-    step_dir = sealed(TWO_RANKS)
-    (step_dir / "actor" / "huggingface" / "added_tokens.json").write_text('{"evil": 3}')
-    done = convert_checkpoint(Convert(checkpoint=str(step_dir), target=str(tmp_path / "out")))
-    assert ["huggingface/added_tokens.json" in warning for warning in done.record["warnings"]] == [True]
-    assert not (tmp_path / "out" / "added_tokens.json").exists()
-    assert (step_dir / "actor" / "huggingface" / "added_tokens.json").exists(), "a conversion only reads"
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
@@ -245,19 +194,3 @@ def test_experts_that_transformers_keeps_fused_are_written_under_the_hubs_names(
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     with torch.no_grad():
         assert torch.allclose(model(input_ids=IDS).logits, trained(input_ids=IDS).logits, atol=1e-5)
-
-
-def test_a_base_model_that_is_named_wins_over_the_runs_own(sealed, tmp_path):
-    # toy://student is fp32 where the run's own base is bf16; its tensors of the same names are followed one by one.
-    step_dir = sealed(TWO_RANKS)
-    convert_checkpoint(Convert(checkpoint=str(step_dir), target=str(tmp_path / "out"), base_model="toy://student"))
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.float32
-
-
-def test_an_earlier_conversion_is_replaced_as_a_whole(sealed, tmp_path):
-    step_dir = sealed(TWO_RANKS)
-    out = tmp_path / "out"
-    convert_checkpoint(Convert(checkpoint=str(step_dir), target=str(out), verify=False), max_shard_size=100_000)
-    convert_checkpoint(Convert(checkpoint=str(step_dir), target=str(out), verify=False))
-    assert [path.name for path in out.glob("*.safetensors*")] == ["model.safetensors"]
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from opd.convert.dtypes import BaseDtypes, main_dtype, plan_dtypes, read_base
+from opd.convert.dtypes import BaseDtypes, plan_dtypes, read_base
 from opd.convert.errors import ConvertError
 
 STORED = {"weight": torch.float32, "gate.bias": torch.float32, "steps": torch.int64}
@@ -23,26 +23,11 @@ def _model(folder: Path, tensors: dict[str, torch.Tensor], **config: object) -> 
     return folder
 
 
-def test_checkpoint_keeps_what_the_trainer_kept():
-    assert plan_dtypes("checkpoint", STORED) == STORED
-
-
-def test_bf16_casts_floating_tensors_only():
-    assert plan_dtypes("bf16", STORED) == STORED | {"weight": torch.bfloat16, "gate.bias": torch.bfloat16}
-
-
 def test_base_follows_single_tensors_and_else_the_config(tmp_path):
     # As DeepSeek-V3 has it: a gate's bias in fp32 within a model in bf16.
     folder = _model(tmp_path / "base", {"gate.bias": torch.zeros(2)}, dtype="bfloat16")
     plan = plan_dtypes("base", STORED, read_base(str(folder)))
     assert plan == STORED | {"weight": torch.bfloat16, "gate.bias": torch.float32}
-
-
-@pytest.mark.parametrize(
-    "config", [{"dtype": "float16"}, {"torch_dtype": "float16"}, {"text_config": {"torch_dtype": "float16"}}]
-)
-def test_the_configs_dtype_is_read_under_each_of_its_names(tmp_path, config):
-    assert read_base(str(_model(tmp_path / "base", {}, **config))).default == torch.float16
 
 
 def test_a_quantised_base_is_followed_by_its_config(tmp_path):
@@ -69,14 +54,3 @@ def test_a_model_in_the_hub_cache_is_read_without_a_network(tmp_path, monkeypatc
     assert (base.default, base.by_tensor) == (torch.bfloat16, {"weight": torch.float16})
     with pytest.raises(ConvertError, match=r"base model some/other cannot be read"):
         read_base("some/other")
-
-
-def test_a_folder_behind_a_file_url_is_read_like_a_path(tmp_path):
-    folder = _model(tmp_path / "base", {"weight": torch.zeros(2, dtype=torch.float16)}, dtype="bfloat16")
-    base = read_base(f"file://{folder}")
-    assert (base.default, base.by_tensor) == (torch.bfloat16, {"weight": torch.float16})
-
-
-def test_the_config_names_the_dtype_of_most_elements():
-    plan = {"weight": torch.bfloat16, "a": torch.float32, "b": torch.float32}
-    assert main_dtype(plan, {"weight": 1000, "a": 3, "b": 3}) == torch.bfloat16

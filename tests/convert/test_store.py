@@ -32,13 +32,6 @@ def stored(sealed, s3_url) -> str:  # noqa: F811
     return f"{s3_url}/my-run/checkpoints/global_step_{STEP}"
 
 
-def _fetch(url: str, folder: Path) -> Path:
-    store = open_store(url)
-    for info in store.list(""):
-        store.get_file(info.key, folder / info.key)
-    return folder
-
-
 def test_a_checkpoint_in_the_store_is_verified_on_the_way_and_converted_here(saved, stored, tmp_path):
     done = convert_checkpoint(Convert(checkpoint=f"{stored}/actor/", target=str(tmp_path / "out"), dtype="checkpoint"))
     assert (done.record["run_id"], done.record["step"], done.record["checkpoint"]) == ("my-run", STEP, stored)
@@ -46,21 +39,6 @@ def test_a_checkpoint_in_the_store_is_verified_on_the_way_and_converted_here(sav
     assert torch.equal(model.lm_head.weight, full_weights(saved, CASE)["lm_head.weight"])
     assert [path.name for path in tmp_path.glob(".*")] == [], "the download is gone"
     assert [path.name for path in (tmp_path / "out").glob(".*")] == []
-
-
-def test_by_default_the_model_lies_in_the_store_too_and_may_be_written_again(saved, stored, tmp_path, proxy):  # noqa: F811
-    for number in range(2):
-        done = convert_checkpoint(Convert(checkpoint=stored, dtype="checkpoint", verify=False))
-        assert done.target == f"{stored}-huggingface"
-        puts = [path.rpartition("/")[2] for command, path in proxy.requests if command == "PUT" and "hugging" in path]
-        assert puts[-1] == "config.json", "what makes the folder a model is written last"
-        model = AutoModelForCausalLM.from_pretrained(_fetch(done.target, tmp_path / str(number)))
-        assert torch.equal(model.lm_head.weight, full_weights(saved, CASE)["lm_head.weight"])
-
-
-def test_only_what_the_conversion_reads_is_downloaded(stored, tmp_path, proxy):  # noqa: F811
-    convert_checkpoint(Convert(checkpoint=stored, target=str(tmp_path / "out"), dtype="checkpoint", verify=False))
-    assert not [path for command, path in proxy.requests if command == "GET" and "optim" in path]
 
 
 def test_an_object_that_is_not_as_the_manifest_says_is_refused(stored, tmp_path):
@@ -72,12 +50,6 @@ def test_an_object_that_is_not_as_the_manifest_says_is_refused(stored, tmp_path)
     with pytest.raises(IncompleteCheckpoint, match=f"{name} does not have the manifest's sha256"):
         convert_checkpoint(Convert(checkpoint=stored, target=str(tmp_path / "out"), dtype="checkpoint"))
     assert list(tmp_path.glob("out*")) == []
-
-
-def test_an_object_that_is_missing_is_named(stored, tmp_path):
-    open_store(stored).delete("actor/model_world_size_2_rank_0.pt")
-    with pytest.raises(IncompleteCheckpoint, match=r"actor/model_world_size_2_rank_0.pt is missing"):
-        convert_checkpoint(Convert(checkpoint=stored, target=str(tmp_path / "out"), dtype="checkpoint"))
 
 
 def test_a_prefix_with_something_else_in_it_is_left_alone(stored, s3_url):  # noqa: F811

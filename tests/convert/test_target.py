@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -27,27 +26,6 @@ def test_a_failure_leaves_an_earlier_model_as_it_was_and_nothing_beside_it(tmp_p
         raise RuntimeError
     assert (tmp_path / "model" / "config.json").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_nothing_shows_before_the_block_ends(tmp_path):
-    target = choose_target(str(tmp_path / "model"), "elsewhere")
-    with target.staging() as folder:
-        _write(folder, "text")
-        assert not (tmp_path / "model").exists()
-        assert folder.stat().st_dev == tmp_path.stat().st_dev
-    assert (tmp_path / "model" / "config.json").exists()
-
-
-def test_others_may_read_what_the_umask_lets_them(tmp_path):
-    before = os.umask(0o027)
-    try:
-        with choose_target(str(tmp_path / "model"), "elsewhere").staging() as folder:
-            _write(folder, "text")
-            (folder / "config.json").chmod(0o600)
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "model").stat().st_mode) == 0o750
-    assert stat.S_IMODE((tmp_path / "model" / "config.json").stat().st_mode) == 0o640
 
 
 def test_what_a_killed_conversion_left_is_removed_but_not_what_a_living_one_writes(tmp_path):

@@ -68,7 +68,7 @@ def test_a_trained_student_is_converted_by_the_launcher_and_by_the_command(tmp_p
         "output": {"root": "converted"},
     }
     (tmp_path / "convert.json").write_text(json.dumps(spec))
-    _start(tmp_path, "opd.launch", "convert.json", "--no-env")
+    _start(tmp_path, "opd.launch", "convert.json")
     model_dir = step_dir.with_name("global_step_1-huggingface")
     _check(model_dir, shards)
     record = json.loads((model_dir / "conversion.json").read_text())

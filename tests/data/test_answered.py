@@ -80,16 +80,6 @@ def test_a_finished_turn_that_does_not_begin_with_its_header_is_refused():
         answered_rows(with_template(DEEPSEEK_R1), [USER, said("42")])
 
 
-def test_a_template_without_the_tokenizers_end_trains_whole_turns():
-    template = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}{% if add_generation_prompt %}assistant {% endif %}"
-    [row] = answered_rows(with_template(template), [USER, said("42")])
-    assert parts(row, 1) == ["42 "]
-
-
-def test_a_conversation_without_a_turn_of_the_model_has_no_row():
-    assert answered_rows(TOKENIZER, [USER]) == []
-
-
 def test_a_row_is_cut_at_its_end_and_says_so():
     row = answer_row(TOKENIZER, [USER], [5, 6, 7])
     assert row.prompt == TOKENIZER(render(TOKENIZER, [USER]), add_special_tokens=False)["input_ids"]

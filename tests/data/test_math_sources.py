@@ -7,7 +7,6 @@ import pytest
 from tests.data.raw_layouts import (
     AIME24_PROBLEMS,
     AIME25_PROBLEMS,
-    MATH500_PROBLEMS,
     aime24_capitalised_rows,
     aime24_lower_case_rows,
     aime24_solution_only_rows,
@@ -18,7 +17,7 @@ from tests.data.raw_layouts import (
 )
 
 from opd.data import process_eval_data
-from opd.data.math_sources import read_aime24, read_aime25, read_dapo, read_math500
+from opd.data.math_sources import read_aime24, read_aime25, read_dapo
 from opd.data.raw_files import RawFileError
 from opd.data.rows import write_files
 
@@ -34,49 +33,12 @@ def test_aime24_ground_truths_are_right_in_every_published_layout(tmp_path, layo
     assert notes == []
 
 
-def test_the_first_box_is_not_the_answer_in_five_rows_of_the_fixture():
-    first_boxes = [solution.split("\\boxed{", 1)[1].split("}", 1)[0] for _, _, solution, _ in AIME24_PROBLEMS]
-    right = [box == truth for box, truth in zip(first_boxes, AIME24_TRUTHS, strict=True)]
-    assert right == [False] * 5 + [True] * 2
-
-
-def test_the_two_layouts_keep_their_own_problem_ids(tmp_path):
-    lower = read_aime24(write_parquet(tmp_path / "lower.parquet", aime24_lower_case_rows())).problems
-    capitalised = read_aime24(write_parquet(tmp_path / "capitalised.parquet", aime24_capitalised_rows())).problems
-    assert lower[0].problem_id == "60"
-    assert capitalised[0].problem_id == "2024-I-60"
-
-
 def test_the_answer_column_wins_over_the_solution_and_the_contradiction_is_noted(tmp_path):
     rows = aime24_lower_case_rows()
     rows[0]["answer"] = "205"
     problems, notes = read_aime24(write_parquet(tmp_path / "aime.parquet", rows))
     assert problems[0].answer == "205"
     assert notes == ["1 solutions box something else than the answer column, which was taken"]
-
-
-def test_aime25_keeps_its_answers_as_text_but_for_leading_zeros(tmp_path):
-    problems, _ = read_aime25(write_json_lines(tmp_path / "train.jsonl", AIME25_PROBLEMS))
-    assert [problem.answer for problem in problems] == ["70", "336^\\circ", "16"]
-
-
-def test_math500_keeps_its_answers_as_text(tmp_path):
-    problems, _ = read_math500(write_json_lines(tmp_path / "test.jsonl", MATH500_PROBLEMS))
-    assert [problem.answer for problem in problems] == [row["answer"] for row in MATH500_PROBLEMS]
-    assert problems[0].problem_id == "test/precalculus/807.json"
-
-
-@pytest.mark.parametrize(("answer", "truth"), [(70, "70"), (70.0, "70"), (" 70 ", "70")])
-def test_an_answer_may_be_a_number(tmp_path, answer, truth):
-    problems, _ = read_aime25(write_json_lines(tmp_path / "a.jsonl", [{"problem": "p", "answer": answer}]))
-    assert problems[0].answer == truth
-
-
-def test_dapo_prompts_may_be_plain_texts(tmp_path):
-    rows = [{"prompt": "bare", "reward_model": {"ground_truth": 3, "style": "rule"}}]
-    problems, notes = read_dapo(write_parquet(tmp_path / "dapo.parquet", rows))
-    assert (problems[0].question, problems[0].answer) == ("bare", "3")
-    assert notes == ["1 prompts carry no DAPO instruction and were taken as they are"]
 
 
 def faulty(rows: list[dict], row: int, **changes) -> list[dict]:
@@ -146,16 +108,6 @@ def test_a_malformed_dapo_row_is_named(tmp_path, changes, says):
     assert says in str(error.value)
 
 
-def test_a_parquet_file_in_no_published_layout_is_refused_with_the_layouts(tmp_path):
-    path = write_parquet(tmp_path / "aime.parquet", [{"question": "q", "answer": "1"}])
-    with pytest.raises(RawFileError) as error:
-        read_aime24(path)
-    assert "column 'problem' is missing; the published layout has (problem, solution) or (answer, problem) or" in str(
-        error.value
-    )
-    assert "this row has (answer, question)" in str(error.value)
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -175,13 +127,6 @@ def test_a_broken_json_lines_file_is_named(tmp_path, content, says):
     assert says in str(error.value)
 
 
-def test_a_broken_parquet_file_is_named(tmp_path):
-    path = tmp_path / "aime.parquet"
-    path.write_bytes(b"PAR1 and then nothing of use")
-    with pytest.raises(RawFileError, match="not a readable Parquet file"):
-        read_aime24(path)
-
-
 def test_a_missing_file_ends_the_command_with_where_to_get_it(tmp_path, capsys):
     write_raw(tmp_path)
     (tmp_path / "MATH-500/test.jsonl").unlink()
@@ -192,24 +137,6 @@ def test_a_missing_file_ends_the_command_with_where_to_get_it(tmp_path, capsys):
     assert f"error: {tmp_path}/MATH-500/test.jsonl: no such file. Get it from Hugging Face data set" in message
     assert "--sets" in message
     assert not (tmp_path / "eval_processed").exists()
-
-
-def test_the_other_sets_can_be_prepared_without_it(tmp_path):
-    write_raw(tmp_path)
-    (tmp_path / "MATH-500/test.jsonl").unlink()
-    process_eval_data.main(["--data-dir", str(tmp_path), "--sets", "aime24", "aime25", "--variants", "boxed"])
-    made = sorted(str(path.relative_to(tmp_path / "eval_processed")) for path in tmp_path.rglob("val_*.parquet"))
-    assert made == ["boxed/val_aime24.parquet", "boxed/val_aime25.parquet"]
-
-
-@pytest.mark.parametrize("module", ["prepare_grpo_data", "process_eval_data"])
-def test_help_shows_an_example(module, capsys):
-    command = __import__(f"opd.data.{module}", fromlist=["main"])
-    with pytest.raises(SystemExit) as exit_info:
-        command.main(["--help"])
-    assert exit_info.value.code == 0
-    printed = capsys.readouterr().out
-    assert f"example:\n  python -m opd.data.{module} --data-dir data" in printed
 
 
 def test_an_output_that_cannot_be_completed_leaves_the_old_files_alone(tmp_path):

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.data.raw_layouts import DAPO_PROBLEMS, DAPO_SCHEMA, dapo_rows, write_parquet, write_raw
+from tests.data.raw_layouts import DAPO_SCHEMA, dapo_rows, write_parquet, write_raw
 
 from opd.data import prepare_grpo_data
-from opd.data.math_sources import BOXED_SENTENCE, DAPO_PREFIX, DAPO_SUFFIX, Problem, strip_dapo_instruction
+from opd.data.math_sources import DAPO_PREFIX, DAPO_SUFFIX, Problem, strip_dapo_instruction
 from opd.data.prepare_grpo_data import filter_problems, split_training
 
 DAPO_PATH = "DAPO-Math-17k-dedup/distinct-prompts-with-rewards.parquet"
@@ -46,42 +46,6 @@ def test_the_command_writes_the_five_files_with_verls_columns(tmp_path):
     }
 
 
-# Defect 6 of the original: the prompt must ask for what the reward looks for.
-@pytest.mark.parametrize(
-    ("variant", "start", "end"), [("boxed", "", BOXED_SENTENCE), ("dapo", DAPO_PREFIX, DAPO_SUFFIX), ("none", "", "")]
-)
-def test_every_prompt_carries_the_one_instruction_of_the_variant(tmp_path, variant, start, end):
-    prepare(write_raw(tmp_path), "--variant", variant)
-    for name in ("train", "val_dapo", "val_aime24", "val_math500"):
-        for row in rows(tmp_path, f"{name}.parquet"):
-            text = row["prompt"][0]["content"]
-            assert text.startswith(start)
-            assert text.endswith(end)
-            assert (BOXED_SENTENCE in text) == (variant == "boxed")
-            assert ("Answer:" in text) == (variant == "dapo")
-
-
-def test_the_split_is_eighty_to_twenty_and_loses_nothing(tmp_path):
-    prepare(write_raw(tmp_path))
-    train, validation = rows(tmp_path, "train.parquet"), rows(tmp_path, "val_dapo.parquet")
-    assert (len(train), len(validation)) == (8, 2)
-    indices = [row["extra_info"]["index"] for row in train + validation]
-    assert sorted(indices) == list(range(len(DAPO_PROBLEMS)))
-    assert {row["extra_info"]["split"] for row in train} == {"train"}
-    assert {row["extra_info"]["split"] for row in validation} == {"val"}
-    for row in train + validation:
-        assert row["reward_model"]["ground_truth"] == DAPO_PROBLEMS[row["extra_info"]["index"]][1]
-
-
-def test_the_seed_decides_the_order_and_42_is_the_default(tmp_path):
-    prepare(write_raw(tmp_path))
-    by_default = rows(tmp_path, "train.parquet")
-    prepare(tmp_path, "--seed", "42")
-    assert rows(tmp_path, "train.parquet") == by_default
-    prepare(tmp_path, "--seed", "43")
-    assert rows(tmp_path, "train.parquet") != by_default
-
-
 @pytest.mark.slow
 def test_the_shuffle_is_the_one_of_hugging_face_datasets():
     datasets = pytest.importorskip("datasets")
@@ -90,32 +54,6 @@ def test_the_shuffle_is_the_one_of_hugging_face_datasets():
     theirs = datasets.Dataset.from_dict({"row": list(range(103))}).shuffle(seed=42)["row"]
     assert [row["extra_info"]["index"] for row in split.train + split.validation] == list(theirs)
     assert len(split.train) == int(103 * 0.8)
-
-
-@pytest.mark.slow
-def test_verl_can_concatenate_the_prepared_files(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    prepare(write_raw(tmp_path))
-    files = sorted(str(path) for path in (tmp_path / "grpo_processed").glob("*.parquet"))
-    parts = [datasets.load_dataset("parquet", data_files=file, cache_dir=str(tmp_path))["train"] for file in files]
-    assert len(datasets.concatenate_datasets(parts)) == sum(len(part) for part in parts) == 22
-
-
-def test_a_dropped_row_moves_no_other_row_to_the_other_side():
-    problems = [Problem(row, str(row), f"problem {row}", "1") for row in range(50)]
-    full = split_training(problems, num_raw=50, train_ratio=0.8, seed=42, variant="none")
-    fewer = split_training(problems[7:], num_raw=50, train_ratio=0.8, seed=42, variant="none")
-    for side, side_after in zip(full, fewer, strict=True):
-        assert side_after == [row for row in side if row["extra_info"]["index"] >= 7]
-
-
-@given(num_raw=st.integers(2, 60), ratio=st.floats(0.1, 0.9), seed=st.integers(0, 2**32 - 1))
-def test_the_two_sides_are_disjoint_and_complete(num_raw, ratio, seed):
-    problems = [Problem(row, str(row), f"problem {row}", "1") for row in range(num_raw)]
-    split = split_training(problems, num_raw=num_raw, train_ratio=ratio, seed=seed, variant="none")
-    indices = [row["extra_info"]["index"] for row in split.train + split.validation]
-    assert sorted(indices) == list(range(num_raw))
-    assert len(split.train) == int(num_raw * ratio)
 
 
 def test_every_filter_drops_its_rows_and_counts_them_once():
@@ -168,41 +106,6 @@ def test_the_table_and_the_summary_count_rows_in_and_out(tmp_path, capsys):
         assert text in printed
 
 
-def test_training_prompts_that_are_benchmark_problems_are_dropped(tmp_path):
-    write_raw(tmp_path)
-    leaked = {
-        "prompt": [{"role": "user", "content": f"{DAPO_PREFIX}A  plain problem.{DAPO_SUFFIX}"}],
-        "reward_model": {"ground_truth": "110", "style": "rule"},
-    }
-    write_parquet(tmp_path / DAPO_PATH, [*dapo_rows(), leaked], DAPO_SCHEMA)
-    prepare(tmp_path)
-    summary = json.loads((tmp_path / "grpo_processed" / "summary.json").read_text())
-    assert summary["sets"]["dapo"]["num_dropped"] == {"benchmark_problem": 1}
-
-
-def test_the_split_ratio_comes_from_the_environment_too(tmp_path, monkeypatch):
-    monkeypatch.setenv("DAPO_TRAIN_RATIO", "0.5")
-    monkeypatch.setenv("DATA_DIR", str(write_raw(tmp_path)))
-    prepare_grpo_data.main(["--sets", "dapo"])
-    assert len(rows(tmp_path, "train.parquet")) == 5
-
-
-@pytest.mark.parametrize("ratio", ["0", "1", "1.5", "-1", "nan"])
-def test_a_ratio_outside_the_open_unit_interval_is_refused(tmp_path, capsys, ratio):
-    with pytest.raises(SystemExit) as exit_info:
-        prepare(write_raw(tmp_path), "--train-ratio", ratio)
-    assert exit_info.value.code == 2
-    assert "must lie between 0 and 1" in capsys.readouterr().err
-
-
-def test_an_empty_side_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit_info:
-        prepare(write_raw(tmp_path), "--train-ratio", "0.05")
-    assert exit_info.value.code == 2
-    assert "no row is left for train.parquet" in capsys.readouterr().err
-    assert not (tmp_path / "grpo_processed").exists()
-
-
 def test_prompts_beyond_the_length_limit_are_dropped_by_the_tokenizers_own_count(tmp_path):
     write_raw(tmp_path)
     model = word_tokenizer(tmp_path / "model")
@@ -232,12 +135,6 @@ def word_tokenizer(path):
     fast.chat_template = "{% for message in messages %}<user> {{ message['content'] }} <end>{% endfor %}"
     fast.save_pretrained(path)
     return path
-
-
-def test_stripping_removes_exactly_the_instruction():
-    assert strip_dapo_instruction(f"{DAPO_PREFIX}A?{DAPO_SUFFIX}") == ("A?", True)
-    assert strip_dapo_instruction("A?  ") == ("A?", False)
-    assert strip_dapo_instruction(f"{DAPO_PREFIX}A?") == ("A?", False)
 
 
 @given(st.text(max_size=40))

@@ -30,13 +30,6 @@ def test_another_lock_is_another_folder_of_the_cache(tmp_path, monkeypatch):
     assert program.key() != before
 
 
-def test_the_longest_module_path_holds_the_package(tmp_path, monkeypatch):
-    (tmp_path / "go.mod").write_text("module m\n\nrequire (\n\ta.io/x v1.0.0\n\ta.io/x/y v2.0.0\n)\n")
-    monkeypatch.setattr(gotools, "ROOT", tmp_path)
-    assert gotools.Program(package="a.io/x/y/cmd/z", lock=".").locked() == ("a.io/x/y", "v2.0.0")
-    assert gotools.Program(package="a.io/x/yy", lock=".").locked() == ("a.io/x", "v1.0.0")
-
-
 @pytest.mark.cluster
 def test_sources_that_a_build_has_left_are_found_without_a_network(monkeypatch):
     found = gotools.module("ray-operator")
@@ -63,32 +56,6 @@ def test_a_build_that_fails_names_the_program_and_leaves_nothing_behind(tmp_path
         gotools.install("kwok")
     assert not gotools.installed("kwok").exists()
     assert [path for path in Path(tmp_path / "cache").iterdir() if path.is_dir()] == []
-
-
-def test_a_server_of_another_version_on_path_is_not_taken(tmp_path, monkeypatch):
-    for name in ("etcd", "helm"):
-        (tmp_path / name).write_text("#!/bin/sh\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv(gotools.CACHE_VARIABLE, str(tmp_path / "cache"))
-    assert gotools.find("helm") == tmp_path / "helm"
-    with pytest.raises(gotools.ToolError, match="install fast-tier"):
-        gotools.find("etcd")
-
-
-@pytest.mark.parametrize(
-    ("words", "wanted"),
-    [
-        ([], list(gotools.GROUPS["charts"])),
-        (["fast-tier", "helm"], list(gotools.GROUPS["fast-tier"])),
-        (["kwok"], ["kwok"]),
-    ],
-)
-def test_the_command_installs_the_charts_tools_or_what_is_named_once_each(words, wanted, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["gotools.py", "install", *words])
-    monkeypatch.setattr(gotools, "install_all", lambda names: dict.fromkeys(names, Path("/x")))
-    assert gotools.main() == 0
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == wanted
 
 
 def test_a_name_that_is_no_program_is_refused_with_those_there_are(monkeypatch, capsys):

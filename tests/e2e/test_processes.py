@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.cluster.processes import PartError, Processes, minimal_environment
-from tests.e2e.cluster.progress import Progress, lines
 from tests.ports import free_ports
 from tests.processes import is_running
 
@@ -27,32 +26,6 @@ def test_a_part_that_ends_while_it_is_waited_for_is_named_with_the_end_of_its_lo
     processes.start("broken", ["sh", "-c", "echo cannot bind; exit 3"])
     with pytest.raises(PartError, match=r"broken ended with 3; its log ends:\ncannot bind"):
         processes.wait_for("broken", lambda: False)
-
-
-def test_a_part_that_never_answers_is_named_when_its_time_is_over(processes):
-    processes.start("mute", ["sleep", "60"])
-    with pytest.raises(PartError, match="mute is not ready after 0 s"):
-        processes.wait_for("mute", lambda: False, timeout_s=0.2)
-
-
-def test_parts_see_nothing_of_the_caller_s_environment(processes, monkeypatch):
-    monkeypatch.setenv("SECRET_OF_THE_CALLER", "1")
-    processes.start("env", ["env"], EXTRA="2")
-    with pytest.raises(PartError) as caught:
-        processes.wait_for("env", lambda: False)
-    assert "EXTRA=2" in str(caught.value)
-    assert "SECRET_OF_THE_CALLER" not in str(caught.value)
-
-
-def test_parts_stop_in_the_opposite_order(processes, tmp_path):
-    order = tmp_path / "order"
-    for name in ("first", "second"):
-        started = tmp_path / name
-        script = f"trap 'echo {name} >> {order}; exit' TERM; touch {started}; while :; do sleep 0.05; done"
-        processes.start(name, ["sh", "-c", script])
-        processes.wait_for(name, started.is_file)
-    processes.stop_all()
-    assert order.read_text().split() == ["second", "first"]
 
 
 def test_a_part_dies_with_a_starter_that_is_killed(tmp_path):
@@ -80,14 +53,3 @@ def test_free_ports_are_distinct_and_below_those_of_clients():
     assert len(set(ports)) == 20
     lowest_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert max(ports) < lowest_of_clients
-
-
-def test_progress_is_read_in_whole_lines(tmp_path):
-    path = tmp_path / "progress"
-    progress = Progress(path)
-    with progress.part("etcd"):
-        pass
-    with open(path, "a") as file:
-        file.write('{"part": "half')
-    assert [line["part"] for line in lines(path)] == ["etcd"]
-    assert lines(path, start=1) == []

@@ -1,12 +1,10 @@
-"""Judging a scenario from its evidence: what keeps a promise, what breaks it, and that a tampered copy is found."""
+"""Tests of the judges: evidence that keeps each promise, and evidence that breaks it."""
 
 import json
 
 import pytest
 import yaml
-from tests.e2e.__main__ import verify
 from tests.e2e.promises.common import judge, training_rows
-from tests.e2e.scenarios.evidence import hashes
 from tests.e2e.scenarios.registry import PROMISES
 
 BAR = "████░░░░"
@@ -55,7 +53,7 @@ def write(folder, files):
 
 @pytest.fixture
 def build(tmp_path):
-    """Evidence of a first scenario that kept every promise, and its summary."""
+    """Return evidence of a first scenario that kept every promise."""
     model = ["config.json", "conversion.json", "model.safetensors", "tokenizer.json"]
     done = {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}}
     events = [
@@ -72,8 +70,6 @@ def build(tmp_path):
             "opd-run.store/attempts/0001/owner.json": {"started_at_s": MIDNIGHT + 40},
             "opd-run.store/attempts/0001/metrics.jsonl": metrics(*range(1, 7)),
             "played.txt": "100",
-            "clock.json": {"install": MIDNIGHT, "first_line": MIDNIGHT + 62},
-            "floor.json": {"kuberay_s": 25.0, "trainer_s": 30.0},
             "after-ttl.json": {
                 **{key: [] for key in ("rayjobs", "rayclusters", "pods")},
                 "configmaps": [{}],
@@ -88,8 +84,6 @@ def build(tmp_path):
             "collect.txt": "┃ run ┃ kind ┃ state ┃\n│ opd-run │ opd │ succeeded │ 1 │ 6/6 │\n",
         },
     )
-    rows = [promise.row("quickstart", 1.0) for promise in judge(PROMISES["quickstart"], folder)]
-    write(tmp_path, {"summary.json": rows, "hashes.json": {"quickstart": hashes(folder)}})
     return tmp_path
 
 
@@ -104,10 +98,8 @@ def edit(build, name, old, new):
     path.write_text(text.replace(old, new, 1))
 
 
-def test_a_whole_run_keeps_every_promise_and_verifies(build, capsys):
+def test_a_whole_run_keeps_every_promise(build):
     assert broken(build) == []
-    assert verify(build) == 0
-    assert f"10 promises of 1 of {len(PROMISES)} scenarios: kept" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -121,7 +113,7 @@ def test_a_whole_run_keeps_every_promise_and_verifies(build, capsys):
         ("after-ttl.json", '"pods": []', '"pods": [{}]', "after the TTL RayJob"),
         ("after-uninstall.json", "Bound", "Lost", "helm uninstall keeps the checkpoint claim and the store"),
         ("s3-model.txt", "model.safetensors", "model.partial", "the kind convert leaves the trained model in S3"),
-        ("floor.json", "25.0", "20.0", "the first step comes within 10 s"),
+        ("s3-after.txt", STORE[0], "", "helm uninstall keeps the checkpoint claim and the store"),
     ],
 )
 def test_each_promise_can_be_broken(build, name, old, new, promise):
@@ -129,28 +121,10 @@ def test_each_promise_can_be_broken(build, name, old, new, promise):
     assert broken(build)[0].startswith(promise)
 
 
-def test_a_store_that_lost_an_object_breaks_the_promise_to_keep_it(build):
-    edit(build, "s3-after.txt", STORE[0], "")
-    assert broken(build) == ["helm uninstall keeps the checkpoint claim and the store"]
-
-
 def test_missing_evidence_breaks_its_promise_and_says_what_is_missing(build):
     (build / "quickstart" / "opd-run.rayjob.yaml").unlink()
     [promise] = [one for one in judge(PROMISES["quickstart"], build / "quickstart") if not one.ok]
     assert "opd-run.rayjob.yaml" in promise.observed
-
-
-def test_a_change_that_breaks_no_promise_is_found_too(build, capsys):
-    edit(build, "kubectl-logs.txt", "loss 2.5237", "loss 0.0001")
-    assert verify(build) == 1
-    assert capsys.readouterr().out == "quickstart: the evidence is not what was judged\n"
-
-
-def test_a_summary_that_claims_more_than_the_evidence_is_found(build, capsys):
-    edit(build, "opd-run.rayjob.yaml", "SUCCEEDED", "FAILED")
-    write(build, {"hashes.json": {"quickstart": hashes(build / "quickstart")}})
-    assert verify(build) == 1
-    assert "the RayJob SUCCEEDED" in capsys.readouterr().out
 
 
 def test_metrics_that_an_outage_has_cut_into_parts_are_read_whole(tmp_path):
@@ -216,8 +190,20 @@ def test_a_step_lost_doubled_or_trained_too_often_breaks_the_promise(tmp_path, f
             "asked to save by worker: saved at step 4\n",
             "worker lost: without",
         ),
-        ("killed.jsonl", '{"pod": "worker-lost-a-worker", "num_processes": 20}\n', "the kubelet is killed while"),
+        (
+            "killed.jsonl",
+            f'{{"pod": "worker-lost-a-worker", "num_processes": 20, "time": {MIDNIGHT}}}\n',
+            "the kubelet is killed while",
+        ),
         ("traceback.txt", "TimeoutError: late\n", "played to its end"),
+        (
+            "worker-lost.store/attempts/0002/metrics.jsonl",
+            "".join(
+                json.dumps({"step": step, "time": MIDNIGHT + 200, "training/global_step": step}) + "\n"
+                for step in range(3, 7)
+            ),
+            "worker lost: the next step",
+        ),
         ("worker-lost.follow.txt", "opdctl logs -f did not end with the run\n", "kubelet killed: opdctl logs -f"),
     ],
 )
@@ -233,75 +219,7 @@ def test_a_log_with_a_gap_or_a_repeat_breaks_the_promise(tmp_path, shown):
     assert promise.startswith("kubelet killed: opdctl logs -f")
 
 
-def beheaded_pipeline(tmp_path, **changed):
-    """Two pipelines, of which one has lost its head behind its first stage and inside the last; `changed` by file."""
-    done = {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}}
-    heads = [pod("head", number, name=f"h{number}", run="pipeline-killed") for number in range(3)]
-    job = {"status": {"rayClusterName": "pipeline-killed-a"}}
-    files = {
-        "played.txt": "100",
-        "status.txt": "attempts 1 distil (3 of 3): rollout\n at step 3, 2 s ago\n",
-        "models.json": {run: {"/step-huggingface": "5f"} for run in ("pipeline-whole", "pipeline-killed")},
-        "killed.jsonl": "".join(
-            json.dumps({"pod": f"pipeline-killed-h{number}", "num_processes": 9, "time": MIDNIGHT + second}) + "\n"
-            for number, second in enumerate((31, 61))
-        ),
-        "pipeline-killed.pods.watch": "".join(json.dumps({"object": pod}) for pod in heads),
-        "pipeline-killed.rayjobs.watch": json.dumps({"object": job}),
-    }
-    started = {"warmup": (20,), "warmup-model": (40,), "distil": (50, 70)}
-    for run in ("pipeline-whole", "pipeline-killed"):
-        files[f"{run}.rayjob.yaml"] = yaml.safe_dump(done)
-        files[f"{run}.store/result.json"] = {"steps": 3, "stages": dict.fromkeys(started, run)}
-        for stage, seconds in started.items():
-            folder = f"{run}.store/stages/{run}-{stage}"
-            files[f"{folder}/result.json"] = {"finished_at_s": MIDNIGHT + seconds[-1] + 10}
-            for number, second in enumerate(seconds if run == "pipeline-killed" else seconds[:1], start=1):
-                owner = {"attempt": number, "started_at_s": MIDNIGHT + second}
-                files[f"{folder}/attempts/{number:04}/owner.json"] = owner
-        for stage in ("warmup", "distil"):
-            files[f"{run}.store/stages/{run}-{stage}/attempts/0001/metrics.jsonl"] = metrics(1, 2)
-        files[f"{run}.store/stages/{run}-distil/attempts/0002/metrics.jsonl"] = metrics(3)
-    write(tmp_path / "pipeline", files | changed)
-    return broken(tmp_path, "pipeline")
-
-
-def test_a_pipeline_that_ends_as_the_one_left_alone_keeps_its_promises(tmp_path):
-    assert beheaded_pipeline(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "promise"),
-    [
-        ("pipeline-killed.store/stages/pipeline-killed-warmup-model/attempts/0001/owner.json", {"started_at_s": MIDNIGHT + 30}, "the head is lost between"),
-        ("pipeline-killed.store/stages/pipeline-killed-distil/attempts/0001/owner.json", {"started_at_s": MIDNIGHT + 62}, "the head is lost inside"),
-        ("pipeline-killed.store/stages/pipeline-killed-warmup/attempts/0002/owner.json", {"started_at_s": MIDNIGHT}, "no finished stage"),
-        ("pipeline-killed.store/stages/pipeline-killed-distil/attempts/0001/metrics.jsonl", metrics(1), "both pipelines: every step"),
-        ("pipeline-killed.store/result.json", {"steps": 2, "stages": {}}, "both pipelines: all stages"),
-        ("models.json", {"pipeline-whole": {"/m": "5f"}, "pipeline-killed": {"/m": "60"}}, "both pipelines: the model"),
-        ("pipeline-killed.rayjobs.watch", "".join(json.dumps({"object": {"status": {"rayClusterName": f"pipeline-killed-{name}"}}}) for name in "ab"), "three heads"),
-        ("status.txt", "rollout at step 3", "opdctl status names"),
-    ],
-)  # fmt: skip
-def test_evidence_of_another_pipeline_breaks_its_promise(tmp_path, file, content, promise):
-    [found] = beheaded_pipeline(tmp_path, **{file: content})
-    assert found.startswith(promise)
-
-
 def test_every_scenario_promises_something_that_missing_evidence_breaks(tmp_path):
     for name, promises in PROMISES.items():
         assert promises
         assert not any(one.ok for one in judge(promises, tmp_path / name)), name
-
-
-def test_what_a_run_leaves_on_the_machine_is_named(tmp_path):
-    before = {"mounts": ["/"], "settings": ["vm/overcommit_memory = 0"]}
-    after = {"mounts": ["/", "/var/lib/kubelet"], "settings": ["vm/overcommit_memory = 1"]}
-    write(tmp_path, {"before.json": before, "after.json": after, "restarts.json": []})
-    _, promise = judge(PROMISES["machine"], tmp_path)
-    assert not promise.ok
-    assert "mounts: new: /var/lib/kubelet; settings: gone: vm/overcommit_memory = 0" in promise.observed
-    write(tmp_path, {"after.json": before})
-    assert all(one.ok for one in judge(PROMISES["machine"], tmp_path))
-    write(tmp_path, {"restarts.json": [{"part": "etcd"}]})
-    assert not judge(PROMISES["machine"], tmp_path)[0].ok

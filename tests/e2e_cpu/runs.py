@@ -86,7 +86,7 @@ def kill_all(pid: int) -> None:
 
 
 def command(spec: str, sets: list[str]) -> list[str]:
-    words = [sys.executable, "-m", "opd.launch", str(SPECS / f"{spec}.yaml"), "--no-env"]
+    words = [sys.executable, "-m", "opd.launch", str(SPECS / f"{spec}.yaml")]
     for item in sets:
         words += ["--set", item]
     return words

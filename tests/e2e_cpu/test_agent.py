@@ -15,14 +15,14 @@ from tests.e2e_cpu.runs import ROOT, TIMEOUT_S, Outcome, command, finish
 from tests.e2e_cpu.test_tokens import _records, read_by_the_student, said_by_the_rollout
 from transformers import AutoTokenizer
 
-from opd.agent.toolset import tool_schemas
+from opd.agent.environments import tool_schemas
 from opd.agent.trajectories import from_lines
 from opd.config.verl import hydra_value
 from opd.data.rows import write_files
-from opd.envs.travel.data.rows import AGENT_SCHEMA
-from opd.envs.travel.toy import STUDENT, model_folder
-from opd.envs.travel.toy.task import make_world, open_world, rows
 from opd.runs.tokens import file_key, from_bytes
+from opd_envs.rows import AGENT_SCHEMA
+from opd_envs.travel.toy import STUDENT, model_folder
+from opd_envs.travel.toy.task import make_world, open_world, rows
 
 TOOLSET = str(ROOT / "tests" / "agent" / "faulty_tools.py")
 SCRIPT = "++actor_rollout_ref.rollout.engine_kwargs.cpu.script"

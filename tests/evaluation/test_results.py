@@ -4,17 +4,15 @@ import dataclasses
 import io
 import math
 import random
-import subprocess
-import sys
 
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from opd.evaluation.estimators import clustered
-from opd.evaluation.report import result_table, shown_ks
+from opd.evaluation.report import result_table
 from opd.evaluation.results import as_metrics, evaluate
-from opd.evaluation.samples import Sample, further_numbers, read_generations, write_generations
+from opd.evaluation.samples import Sample, read_generations, write_generations
 
 
 def sample(problem: int, number: int, *, pred: str = "7", right: bool = True, source: str = "aime24", **changes):
@@ -62,6 +60,7 @@ def test_two_problems_by_hand():
     assert (result.data_source, result.num_problems, result.num_samples) == ("aime24", 2, 3)
     assert result.mean == pytest.approx((1 / 2, 1 / 6))  # means 1/3 and 2/3: sd sqrt(1/18), error sqrt(1/36)
     assert values(result.pass_at) == pytest.approx([1 / 2, 5 / 6, 1.0])
+    assert result.accuracy.std == pytest.approx((math.sqrt(2) / 3, 0.0))  # two of one and one of the other: sqrt(2/9)
     assert values(result.majority_at) == pytest.approx([1 / 2, 2 / 3, 1 / 2])
     assert result.pass_at[1].standard_error == pytest.approx(1 / 6)  # 2/3 and 1
     assert result.pass_at[2].standard_error == 0.0
@@ -70,27 +69,15 @@ def test_two_problems_by_hand():
     assert result.accuracy_by_problem == pytest.approx({0: 1 / 3, 1: 2 / 3})
 
 
-# By hand. std: both problems hold two of one and one of the other: sqrt(2/9). worst@2: problem 0 is right in no pair,
-# problem 1 in one of three.
-def test_spread_and_extremes_of_two_problems_by_hand():
-    (result,) = evaluate(two_problems(), num_samples=3)
-    assert result.accuracy.std == pytest.approx((math.sqrt(2) / 3, 0.0))
-    assert values(result.accuracy.best_at) == pytest.approx(values(result.pass_at))
-    assert values(result.accuracy.worst_at) == pytest.approx([1 / 2, 1 / 6, 0.0])
-    assert result.accuracy.worst_at[1].standard_error == pytest.approx(1 / 6)  # 0 and 1/3
-
-
 def plus_or_minus(samples: list[Sample]) -> list[Sample]:
     """The same answers scored as math_dapo does."""
     return [dataclasses.replace(item, score=2 * item.acc - 1) for item in samples]
 
 
-def test_rewards_have_a_spread_and_extremes_and_a_vote_of_their_own():
+def test_rewards_have_a_spread_and_a_vote_of_their_own():
     (result,) = evaluate(plus_or_minus(two_problems()), num_samples=3, worst_reward=-1.0)
     assert result.reward.mean.value == pytest.approx(0.0)
     assert result.reward.std.value == pytest.approx(2 * math.sqrt(2) / 3)
-    assert values(result.reward.best_at) == pytest.approx([0.0, 2 / 3, 1.0])
-    assert values(result.reward.worst_at) == pytest.approx([0.0, -2 / 3, -1.0])
     # Problem 0: 8 wins against 7 but where it ties; problem 1: only the silent answer alone loses.
     assert values(result.reward.majority_at) == pytest.approx([(-1 / 3 + 1 / 3) / 2, (-1 / 3 + 1) / 2, (-1 + 1) / 2])
 
@@ -99,7 +86,6 @@ def test_an_answer_that_never_came_has_the_worst_reward():
     came = plus_or_minus([sample(0, 0), sample(0, 1)])
     (result,) = evaluate(came, num_samples=4, worst_reward=-1.0)
     assert result.reward.mean.value == pytest.approx(0.0)
-    assert result.reward.worst_at[-1].value == -1.0
     assert result.mean.value == 0.5
 
 
@@ -142,28 +128,9 @@ def test_a_data_set_none_of_whose_answers_came_still_has_a_line():
     assert "aime25" in rendered(results)
 
 
-def test_a_data_set_of_which_nothing_was_asked_gives_no_result():
-    results = evaluate([sample(0, 0)], num_samples=1, problems={"aime24": [0], "math": []})
-    assert [result.data_source for result in results] == ["aime24"]
-
-
-def test_partial_accuracy_is_in_the_mean_but_passes_nothing():
-    (result,) = evaluate([sample(0, 0, acc=0.5), sample(1, 0, acc=1.0)], num_samples=1)
-    assert result.mean.value == 0.75
-    assert result.pass_at[0].value == 0.5
-
-
 def test_failed_scorers_are_counted():
     (result,) = evaluate([sample(0, 0, pred="", right=False, failed=True)], num_samples=1)
     assert (result.num_failed, result.num_unanswered) == (1, 1)
-
-
-def test_minervas_invalid_is_no_answer():
-    (result,) = evaluate(
-        [sample(0, i, pred="[INVALID]", right=False) for i in range(2)] + [sample(0, 2)], num_samples=3
-    )
-    assert result.num_unanswered == 2
-    assert values(result.majority_at)[2] == pytest.approx(1.0)
 
 
 def test_data_sets_are_evaluated_apart():
@@ -198,7 +165,7 @@ def test_metric_names_are_verls_and_hold_every_k():
     assert metrics["val-aux/aime24/reward/mean@3"] == pytest.approx(0.5)
     assert metrics["val-aux/aime24/num_truncated"] == 1.0
     for quantity in ("acc", "reward"):
-        for name in ("std@3", *(f"{kind}@{k}" for kind in ("best", "worst", "maj") for k in (1, 2, 3))):
+        for name in ("std@3", *(f"maj@{k}" for k in (1, 2, 3))):
             assert {f"val-aux/aime24/{quantity}/{name}", f"val-aux/aime24/{quantity}/{name}/stderr"} <= metrics.keys()
 
 
@@ -223,20 +190,6 @@ def test_further_numbers_have_means_over_the_answers_that_have_them_and_the_coun
     assert result.numbers["hard_x"].mean.value == 0.75
     assert [number.num_answers for number in result.numbers.values()] == [2, 6]
     assert evaluate(two_problems(), num_samples=3)[0].numbers == {}
-
-
-def test_an_answer_that_never_came_has_no_further_numbers():
-    (result,) = evaluate(with_numbers()[:-1], num_samples=3)
-    assert (result.num_missing, result.numbers["plan"].num_answers) == (1, 5)
-    assert result.numbers["plan"].mean.value == pytest.approx(2 / 3)
-
-
-def test_the_order_of_the_samples_does_not_matter_to_further_numbers():
-    samples = [
-        sample(0, i, numbers={"x": x}) for i, x in enumerate((0.1, 0.2, 0.3))
-    ]  # rounded, they add up to 0.6 or more
-    means = [evaluate(order, num_samples=3)[0].numbers["x"].mean.value for order in (samples, samples[::-1])]
-    assert means[0] == means[1], "to the last bit"
 
 
 def test_further_numbers_are_metrics_as_in_a_training_and_replace_none_of_the_evaluations_own():
@@ -276,7 +229,6 @@ def test_the_table_shows_values_with_errors_in_percent():
     assert "2 × 3" in lines["problems × answers"]
     assert lines["cut at the limit"].split("│")[2].strip() == "1"
     assert "47.1 ± 0.0" in lines["std@n"]
-    assert "16.7 ± 16.7" in lines["worst@2"]
     assert not [name for name in lines if "too long" in name or "reward" in name]
 
 
@@ -288,48 +240,12 @@ def test_the_table_counts_what_was_not_asked_and_shows_the_score_with_and_withou
     assert lines["mean@n, those as wrong"] == "25.0 ± 16.0"
 
 
-def test_the_table_shows_rewards_that_are_not_the_accuracies():
-    text = rendered(evaluate(plus_or_minus(two_problems()), num_samples=3))
-    lines = {line.split("│")[1].strip(): line.split("│")[2].strip() for line in text.splitlines() if "│" in line}
-    assert lines["reward mean@n"] == "0.000 ± 0.333"
-    assert (lines["reward best@n"], lines["reward worst@n"]) == ("1.000 ± 0.000", "-1.000 ± 0.000")
-
-
-def test_data_sets_with_different_numbers_of_answers_share_a_table():
-    one = evaluate([sample(0, 0, source="math")], num_samples=1)
-    assert "–" in rendered([*evaluate(two_problems(), num_samples=3), *one])
-
-
-def test_the_ks_shown_are_powers_of_two_and_n():
-    assert [shown_ks(n) for n in (1, 2, 3, 8, 12)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8], [1, 2, 4, 8, 12]]
-
-
 def test_generations_survive_the_file(tmp_path):
     path = tmp_path / "eval" / "generations.parquet"
     samples = [*two_problems(), sample(0, 0, source="math", response="\x00 ünïcode \u2028", score=-1.0, failed=True)]
     write_generations(path, reversed(samples))
     assert read_generations(path) == samples  # sorted again: data source, problem, sample
     assert [item.name for item in path.parent.iterdir()] == ["generations.parquet"]
-
-
-def test_further_numbers_survive_the_file(tmp_path):
-    path = tmp_path / "generations.parquet"
-    samples = [*with_numbers(), sample(0, 0, source="math")]  # the last has none
-    write_generations(path, samples)
-    assert read_generations(path) == samples
-    assert pq.read_table(path)["numbers"].to_pylist()[0] == [("plan", 1.0), ("hard_x", 0.5)]
-
-
-def test_the_files_columns_are_the_samples_fields(tmp_path):
-    path = tmp_path / "generations.parquet"
-    write_generations(path, with_numbers())
-    assert pq.read_schema(path).names == [field.name for field in dataclasses.fields(Sample)]
-
-
-def test_further_numbers_are_what_is_finite_beside_the_columns():
-    row = {"score": 0.5, "acc": 1.0, "pred": "7", "failed": 0, "rate": 0.25, "count": 3, "held": True, "why": "none", "list": [1],
-           "nan": math.nan, "far": math.inf, "none": None, "a\ud800": 1}  # fmt: skip
-    assert further_numbers(row) == {"rate": 0.25, "count": 3.0, "held": 1.0, "a\ufffd": 1.0}
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
@@ -339,17 +255,3 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     pq.write_table(table, path)
     with pytest.raises(ValueError, match="must be"):
         read_generations(path)
-
-
-@pytest.mark.slow
-def test_evaluation_and_rewards_and_data_import_neither_torch_nor_verl_nor_ray():
-    program = (
-        "import sys, opd.evaluation, opd.evaluation.report, opd.rewards.entry\n"
-        "import opd.data.prepare_grpo_data, opd.data.process_eval_data\n"
-        "print([name for name in ('torch', 'verl', 'ray', 'transformers', 'matplotlib') if name in sys.modules])"
-    )
-    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
-    run = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=True
-    )
-    assert run.stdout.strip() == "[]"

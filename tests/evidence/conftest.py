@@ -1,29 +1,12 @@
-"""Models for all tests of the studies."""
+"""Fixture: untaught models of the study."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import save_file
 from tests.evidence import models
-from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
-
-from opd.data.toy import STUDENT_DIR
-from opd.data.toy.tokenizer import build_tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    """The toy's additions'."""
-    return build_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def student() -> Qwen3ForCausalLM:
-    """The committed student of the toy's additions."""
-    return Qwen3ForCausalLM.from_pretrained(STUDENT_DIR, dtype=torch.float32).eval()
 
 
 @pytest.fixture(scope="session")

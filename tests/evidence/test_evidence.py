@@ -65,15 +65,6 @@ def test_primary_comparisons_are_of_cells() -> None:
     assert {name for one in primary() for name in (one.cell, one.control)} <= CELLS.keys()
 
 
-def test_the_study_has_the_cells_that_were_asked_for() -> None:
-    scores = ("soft_or", "entropy", "divergence", "random", "position", "bottom")
-    chosen = {f"{score}_{percent}" for score in scores for percent in (50, 20, 10)}
-    orders = {"forward_reverse", "forward_forward", "reverse_forward"}
-    ends = {"first_30", "first_10", "last_30", "last_10", "random_30"}
-    weighed = {"hard_filter", "competence", "random_problems"}
-    assert CELLS.keys() == {ALL, "no_teacher"} | chosen | orders | ends | weighed
-
-
 def test_an_answer_depends_on_its_own_seed_alone(folder: Path) -> None:
     model = models.load(folder, "start-1", torch.device("cpu"))
     prompts = models.prompts(chains.draw(5, heldout=False, seed=1))

@@ -9,7 +9,6 @@ from tests.fast_tier.tier import ROOT
 NAMESPACE = "opdctl"
 # The tier has volumes for three claims of a namespace's runs: all runs but one share a claim.
 SHARED = {"cluster": {"checkpoints": {"claim": "models"}}}
-SUSPENDABLE = {"cluster": {**SHARED["cluster"], "lifecycle": "suspendable"}}
 
 
 @pytest.fixture(scope="module")
@@ -86,21 +85,6 @@ def test_a_failed_run_is_resumed_and_a_succeeded_one_refused_or_given_a_new_name
     for name in (run, f"{run}-2"):
         good(tool("cancel", name))
         good(tool("delete", name))
-
-
-def test_a_suspended_run_is_refused_with_the_patch_that_resumes_it(tier, tool):
-    run = "pause"
-    good(tool.submit("quickstart", layer=SUSPENDABLE, name=run))
-    before = reached(tier, NAMESPACE, run, "Running")
-    patch = ("patch", "rayjob", run, "-n", NAMESPACE, "--type=merge", "-p")
-    tier.user(NAMESPACE).run(*patch, '{"spec": {"suspend": true}}')
-    reached(tier, NAMESPACE, run, "Suspended")
-    tier.admin.until("its pods are gone", lambda: not pods(tier, NAMESPACE, run))
-    assert "`kubectl patch rayjob pause" in refused(tool.submit("quickstart", layer=SUSPENDABLE, name=run))
-    tier.user(NAMESPACE).run(*patch, '{"spec": {"suspend": false}}')
-    assert reached(tier, NAMESPACE, run, "Running")["rayClusterName"] != before["rayClusterName"]
-    good(tool("cancel", run))
-    good(tool("delete", run))
 
 
 def test_the_api_server_s_own_refusal_stops_a_submit_before_anything_is_installed(tier, tool):

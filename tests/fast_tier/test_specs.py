@@ -29,7 +29,6 @@ PLACES = {
     "opd-qwen3-8b-to-1.7b": {"head": (1, POOL), "worker": (1, H200), "submitter": (1, UNTAINTED)},
     "grpo-qwen3-8b": {"head": (1, POOL), "worker": (2, H200), "submitter": (1, UNTAINTED)},
     "opd-agent-travel": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
-    "opd-agent-deepplanning": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
     "opd-agent-quickstart": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
     "eval-math": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED)},
     "passrate": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},

@@ -1,5 +1,4 @@
-"""A newcomer's way from an empty namespace to a run of 2 x 8 GPUs that Kueue admits, by the commands of README.md alone, and the
-wrong turns of it.
+"""A newcomer's way from an empty namespace to a run of 2 x 8 GPUs that Kueue admits, by the commands of README.md alone.
 
 Here the operators run already and nothing can be fetched or built, so the commands of `ELSEWHERE` are left out. The site file is
 k3s' with what its remarks offer: pull secret, the hub's cache, Kueue's queue of manifests/cluster.
@@ -159,38 +158,6 @@ def uncomment(path, *words):
     path.write_text(
         "\n".join(line.replace("# ", "", 1) if any(word in line for word in words) else line for line in lines)
     )
-
-
-# What stands wrong in the site file or the experiment -> words of the one line that says so.
-MISTAKES = {
-    "forgotten image": ("site", {"cluster": {"image": {"ref": None}}}, ["image", "cluster.image.ref"]),
-    "secret without its key": ("site", {"cluster": {"secrets": {"huggingFace": {"secret": "hugging-face", "key": "HF_TOKEN"}}}}, ["hugging-face", "HF_TOKEN", "token"]),
-    "claim's name": ("site", {"cluster": {"cache": {"claim": "hub-cash"}}}, ["hub-cash", "cluster.cache.claim"]),
-    "storage class": ("site", {"cluster": {"checkpoints": {"storageClass": "longhron"}}}, ["longhron", "longhorn", "cluster.checkpoints.storageClass"]),
-    "queue's name": ("site", {"cluster": {"queue": {"name": "trainig"}}}, ["LocalQueue trainig", "there is training", "cluster.queue.name"]),
-    "no queue beside Kueue": ("site", {"cluster": {"queue": None, "lifecycle": None}}, ["RayJob", "jobStatus", "cluster.lifecycle: suspendable"]),
-    "CPU request": ("site", {"cluster": {"worker": {"requests": {"cpu": 16}}}}, ["cluster.worker.requests.cpu", "27"]),
-    "bucket": ("exp", {"store": {"url": "experiments/opd"}}, ["store.url"]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_silent_mistake_is_one_clear_line_before_anything_is_scheduled(tier, walker, readme, mistake):
-    where, layer, words = MISTAKES[mistake]
-    before = {name: (walker.folder / name).read_text() for name in ("site.yaml", "exp.yaml")}
-    try:
-        walker.edit(f"{where}.yaml", layer)
-        done = walker.do(only(readme, "opdctl doctor"))
-    finally:
-        for name, text in before.items():
-            (walker.folder / name).write_text(text)
-    findings = re.sub(r"\n {2,}", " ", done.stdout).splitlines()
-    told = [
-        line for line in findings if line.startswith(("MISSING", "warning")) and all(word in line for word in words)
-    ]
-    assert told, done.stdout + done.stderr
-    assert "fix: " in told[0]
-    assert not tier.admin.items("rayjobs", namespace=NAMESPACE)
 
 
 def test_the_commands_of_the_readme_end_in_an_admitted_run_of_two_times_eight_gpus(tier, walker, readme, rack):

@@ -8,13 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow.parquet as pq
-
 from opd.agent.trajectories import FOLDER as TRAJECTORIES
 from opd.agent.trajectories import Trajectory, from_lines
-from opd.envs.deepplanning.scoring.judge import DIMENSIONS
-from opd.envs.travel.entries import LANGUAGES
-from opd.evaluation.pass_rates import WEIGHT, WEIGHTS_FOLDER, weights_key
 from opd.evaluation.samples import Sample, read_generations
 from opd.runs.headline import VALIDATION_LOSS
 from opd.runs.start_times import PREFIX
@@ -23,29 +18,17 @@ Row = dict[str, Any]
 PEARSON = "training/rollout_actor_probs_pearson_corr"
 MIN_PEARSON = {
     "opd": 0.999,
-    "soft-or": 0.999,
-    "entropy": 0.999,
     "teachers": 0.999,
-    "lost-rank": 0.999,
     "toy": 0.98,
     # Training adds the adapters beside bf16 weights, vLLM has their sum rounded to bf16: 0.9754 was measured.
     "lora": 0.97,
     "grpo": 0.98,
     "agent": 0.98,
-    "deepplanning": 0.98,
-    "weighted": 0.98,
     "pipeline": 0.98,
 }
 """By run. The toy nets are 64 wide with logits of 10 to 20, which bf16 rounds by up to 1/16: there the two forwards,
 vLLM's and the trainer's, differ by that much."""
-BENCHMARK_SCORES = ("commonsense_score", "personalized_score", "composite_score", "delivery_rate")
 MAX_DIVERGENCE_RATIO = 0.9
-MAX_ROUNDED_OFF = 0.01
-"""Of the share of chosen tokens: each answer's is rounded down, by less than one of some hundred tokens."""
-MAX_LOW_IN_BOTH = 0.1
-"""Of the share that tokens with entropy and divergence below their medians have of all tokens."""
-MIN_SPREAD = 0.1
-"""Standard deviation of the measured weights: those of eight answers to a prompt that are right by the same chance spread by 0.2."""
 TOY_STUDENT_ACCURACY = (0.15, 0.7)
 """Of sampled answers (0.455 seen): greedy it is right in 0.31 by its provenance.json, a model whose weights did not arrive never."""
 NUM_ENDS = 3
@@ -88,16 +71,10 @@ def promises(name: str, kind: str, rows: list[Row], *, num_steps: int) -> Iterat
         return
     skipped = sum(row["opd/skipped_step"] + row["opd/nonfinite_tokens"] for row in steps)
     yield Promise("no step skipped, no token non-finite", f"{skipped:.0f}", skipped == 0)
-    for stage in sorted({row.get("opd/stage", 0.0) for row in steps}):
-        # Each on its own: the divergence of another stage may be another function.
-        curve = [row["opd/divergence"] for row in steps if row.get("opd/stage", 0.0) == stage]
-        first, last = (statistics.mean(part) for part in (curve[:NUM_ENDS], curve[-NUM_ENDS:]))
-        where = f" in stage {stage:.0f}" if stage else ""
-        yield Promise(
-            f"divergence falls below {MAX_DIVERGENCE_RATIO} of its start{where}",
-            f"{first:.4f} -> {last:.4f}",
-            last < MAX_DIVERGENCE_RATIO * first,
-        )
+    curve = [row["opd/divergence"] for row in steps]
+    first, last = (statistics.mean(part) for part in (curve[:NUM_ENDS], curve[-NUM_ENDS:]))
+    promise = f"divergence falls below {MAX_DIVERGENCE_RATIO} of its start"
+    yield Promise(promise, f"{first:.4f} -> {last:.4f}", last < MAX_DIVERGENCE_RATIO * first)
     yield from accuracy_promises(rows)
 
 
@@ -108,58 +85,6 @@ def sft_promises(rows: list[Row], *, num_steps: int) -> Iterator[Promise]:
     loss = [row[VALIDATION_LOSS] for row in rows if VALIDATION_LOSS in row]
     observed = " -> ".join(f"{one:.4f}" for one in (loss[:1] + loss[-1:]))
     yield Promise("the validation loss falls", observed, len(loss) > 1 and loss[-1] < loss[0])
-
-
-def choice_promises(rows: list[Row], ratio: float) -> Iterator[Promise]:
-    """Of a run that trains on chosen tokens: their share, and where both scores of all tokens are known, that one of them is high.
-
-    Not that they hold more than their share of the divergence: soft-OR keeps a token for its entropy alone, and of two random
-    models those with the most entropy diverge least.
-    """
-    steps = training_rows(rows)
-    shares = [row["opd/importance/selected"] for row in steps]
-    right = ratio - MAX_ROUNDED_OFF <= min(shares) and max(shares) <= ratio
-    yield Promise(f"{ratio} of the tokens chosen", f"{min(shares):.4f} to {max(shares):.4f}", right)
-    low = "opd/importance/q4"
-    worst = [row[f"{low}_selected"] / row[low] for row in steps if row.get(low)]
-    if worst:
-        observed = f"at most {max(worst):.4f} of their share of all"
-        yield Promise("tokens low in both scores are left out", observed, max(worst) <= MAX_LOW_IN_BOTH)
-
-
-def weight_promises(rows: list[Row], run_dir: Path) -> Iterator[Promise]:
-    """Of a run of two stages with competence weights of file, and of what the student solves before the second stage."""
-    steps = training_rows(rows)
-    switch = min((row["training/global_step"] for row in steps if row["opd/stage"] == 2), default=math.nan)
-    measured = [row for row in steps if "opd/pass_rate_mean" in row]
-    at = [row["training/global_step"] for row in measured]
-    yield Promise(
-        "pass rates measured at the stage switch, and nowhere else", f"at {at}, switch {switch}", at == [switch]
-    )
-    unused = [row for row in measured if not row["opd/pass_rates_used"] or row["opd/pass_rate_failed_share"]]
-    yield Promise("every answer to them came, and they count", f"{len(unused)} that do not", not unused)
-    files = sorted((run_dir / WEIGHTS_FOLDER).glob("*.parquet"))
-    names = [path.name for path in files]
-    expected = [Path(weights_key(int(step))).name for step in (1, *at)]
-    yield Promise("the weights of each stage are kept", ", ".join(names) or "none", names == expected)
-    tables = [pq.read_table(path).to_pydict() for path in files]
-    for table, name in zip(tables, names, strict=True):
-        weights, raw = table[WEIGHT], [rate * (1 - rate) for rate in table["pass_rate"]]
-        mean = statistics.mean(weights)
-        furthest = max(abs(one * statistics.mean(raw) - other) for one, other in zip(weights, raw, strict=True))
-        kept = math.isclose(mean, 1.0, abs_tol=1e-9) and furthest < 1e-9
-        yield Promise(f"{name}: weights p (1 - p) with a mean of 1", f"mean {mean:.9f}, up to {max(weights):.3f}", kept)
-    if len(tables) > 1:
-        spread = statistics.pstdev(tables[-1][WEIGHT])
-        yield Promise(
-            "the measured weights differ from prompt to prompt", f"deviation {spread:.3f}", spread > MIN_SPREAD
-        )
-        models = sorted(set(tables[-1]["checkpoint"]))
-        right = [f"{run_dir.name}/global_step_{switch - 1:.0f}"]
-        yield Promise("they are of the student at the end of stage 1", ", ".join(models), models == right)
-    heaviest = max(row["opd/problem_weight_max"] for row in steps if row["opd/stage"] == 1)
-    later = max((row["opd/problem_weight_max"] for row in steps if row["opd/stage"] == 2), default=0.0)
-    yield Promise("and train the steps of stage 2", f"largest {heaviest:.3f}, then {later:.3f}", later > heaviest)
 
 
 def accuracy_promises(rows: list[Row]) -> Iterator[Promise]:
@@ -211,29 +136,6 @@ def agent_promises(rows: list[Row], run_dir: Path) -> Iterator[Promise]:
     yield Promise(
         "every reply is read and never trained", f"{right} of {len(kept)} kept conversations", 0 < right == len(kept)
     )
-
-
-def planner_promises(rows: list[Row]) -> Iterator[Promise]:
-    """Of a run with DeepPlanning's tools and scores: its tools served, and the last validation has each of its numbers."""
-    tool = "agent/tool/query_hotel_info"
-    served = [row.get(f"{tool}/calls", 0.0) - row.get(f"{tool}/errors", 0.0) for row in training_rows(rows)]
-    yield Promise(
-        "the benchmark's tool served in every step", f"{min(served):.0f} to {max(served):.0f}", min(served) > 0
-    )
-    for language in LANGUAGES:
-        means = f"val-aux/deepplanning_travel_{language}/{{}}/mean@1"
-        last: Row = next((row for row in reversed(rows) if means.format("composite_score") in row), {})
-        names = [*BENCHMARK_SCORES, *(f"dimension_{name}" for name in DIMENSIONS)]
-        names += [f"commonsense_{rule.__name__}" for rules in DIMENSIONS.values() for rule in rules]
-        missing = [name for name in names if means.format(name) not in last]
-        yield Promise(f"every number of the benchmark, {language}", f"{len(missing)} missing", not missing)
-        if missing:
-            continue
-        commonsense, personalized, composite, delivered = (last[means.format(name)] for name in BENCHMARK_SCORES)
-        halves = (commonsense + personalized) / 2
-        observed = f"{composite:.4f}, {halves:.4f}"
-        yield Promise(f"its composite score is the mean of two, {language}", observed, math.isclose(composite, halves))
-        yield Promise(f"plans can be read, {language}", f"{delivered:.2f} of them", delivered > 0)
 
 
 def replies_are_not_trained(item: Trajectory) -> bool:

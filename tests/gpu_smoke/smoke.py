@@ -1,6 +1,7 @@
-"""`make gpu-smoke`: the whole trainer on one GPU with vLLM, and its promises: distillation of two sizes, on all tokens and on
-chosen ones, from several teachers, after the loss of a rank's process, the toy task, all weights and adapters alone, GRPO, conversations
-with tools over our own world and DeepPlanning's layout, an evaluation, two stages with weighted prompts, a pipeline of a warm-up and a distillation.
+"""Program of `make gpu-smoke`: the whole trainer with vLLM on a GPU, and its promises.
+
+Its runs: distillation of two sizes, from two teachers, the toy task by all weights and by adapters, GRPO, conversations with
+tools, an evaluation, and a pipeline of a warm-up and a distillation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
 files it left. Prints a table, writes `results.json` beside the runs, exits 1 if a promise is broken.
@@ -21,35 +22,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-import pyarrow.parquet as pq
 from tests.gpu.facts import machine, write_record
 from tests.gpu.processes import end
-from tests.gpu_smoke import planner
 from tests.gpu_smoke.promises import (
     PEARSON,
     Promise,
     agent_promises,
-    choice_promises,
     eval_promises,
-    planner_promises,
     promises,
     sft_promises,
     start_parts,
     step_parts,
     teacher_promises,
     training_rows,
-    weight_promises,
 )
 from tests.remainders import write_remainders
 
 from opd.config import load_spec
 from opd.config.pipeline import FOLDER as STAGES
 from opd.config.pipeline import stages_of
-from opd.data.prepare_agent_data import TRAIN_FILE
-from opd.data.toy.task import write_parquet
-from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
-from opd.runs.manifest import COMPLETE_FILE, step_folder
 from opd.runs.metrics import read_metrics
 from opd.runs.result import RESULT_FILE
 from opd.store.local import LocalStore
@@ -63,21 +54,9 @@ SPECS = {
     "lora": ROOT / "manifests/experiments/quickstart.yaml",
     "grpo": HERE / "specs/grpo.yaml",
     "agent": ROOT / "manifests/experiments/opd-agent-quickstart.yaml",
-    "deepplanning": HERE / "specs/deepplanning.yaml",
     "eval": HERE / "specs/eval.yaml",
-    "weighted": HERE / "specs/weighted.yaml",
     "pipeline": HERE / "specs/pipeline.yaml",
 }
-# Tokens chosen among all of a step, by both models and by the student alone.
-CHOICES = {
-    "soft-or": ("score=soft_or", "ratio=0.2"),
-    "entropy": ("score=entropy", "ratio=0.5"),
-}
-PASS_RATES = "assets/pass_rates.parquet"
-# Killed with SIGKILL in a step after its first save, one rank's process alone, and started again.
-LOST_RANK = "lost-rank"
-SAVE_EVERY = 4
-SPECS |= dict.fromkeys((*CHOICES, LOST_RANK), SPECS["opd"])
 # The toy task by adapters alone, which vLLM gets merged into the weights at every step.
 LORA = ("model.lora.rank=8", "model.lora.alpha=16", "actor.learning_rate=3e-3")
 # The quickstarts as they run on a laptop, but on a GPU with vLLM.
@@ -92,16 +71,6 @@ PACKAGES = ("torch", "triton", "transformers", "verl", "vllm", "ray", "tensordic
 
 ALLOCATED = "perf/max_memory_allocated_gb"
 BROKEN = "BROKEN"
-PLANNER, PLANNER_ASSETS = "deepplanning", "planner_assets"
-
-
-def planner_sets(assets: Path) -> list[str]:
-    """Where the run on DeepPlanning's layout finds its models, its database and its rows."""
-    rows = assets / planner.ROWS / TRAIN_FILE
-    return [
-        f"model.path={assets / 'student'}", f"teacher.path={assets / 'teacher'}",
-        f"agent.database_dir={assets / planner.DATABASE}", f"data.train=[{rows}]", f"data.val=[{rows}]",
-    ]  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -138,14 +107,6 @@ class Outcome:
         }
 
 
-def write_equal_rates(path: Path) -> None:
-    """A pass rate of 1/2 for every training prompt of the toy task."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    train, _ = write_parquet(path.parent / "toy", seed=1)
-    prompts = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in pq.read_table(train).to_pylist()]
-    write_pass_rates(path, [PassRate(prompt_id(*prompt), 0.5, 8, "nobody") for prompt in prompts])
-
-
 def environment() -> dict[str, str]:
     """The caller's environment; vLLM's default sampler is flashinfer's, which not every installation has."""
     out = dict(os.environ)
@@ -164,92 +125,36 @@ def wait(process: subprocess.Popen[bytes], timeout_s: float) -> int:
         end(process)
 
 
-def _title(process: psutil.Process) -> str:
-    try:
-        return "".join(process.cmdline()[:1])
-    except psutil.NoSuchProcess:
-        return ""
-
-
-def lose_a_rank(process: subprocess.Popen[bytes], run_dir: Path, timeout_s: float) -> Promise:
-    """SIGKILL to one process of the trainer's ranks, in a step after the first save is sealed, and what came of it."""
-    try:
-        return _lose_a_rank(process, run_dir, timeout_s)
-    finally:
-        end(process)
-
-
-def _lose_a_rank(process: subprocess.Popen[bytes], run_dir: Path, timeout_s: float) -> Promise:
-    deadline = time.monotonic() + timeout_s
-    name = f"a rank killed after step {SAVE_EVERY} is sealed ends the start"
-    while not (run_dir / step_folder(SAVE_EVERY) / COMPLETE_FILE).exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            return Promise(name, "it ended or hung before", False)
-        time.sleep(0.1)
-    time.sleep(1.0)  # into the step
-    ranks = [
-        one for one in psutil.Process(process.pid).children(recursive=True) if _title(one).startswith("ray::WorkerDict")
-    ]
-    if not ranks:
-        return Promise(name, "no process of a rank was found", False)
-    killed = time.monotonic()
-    ranks[-1].kill()
-    code = wait(process, min(120.0, timeout_s))
-    return Promise(
-        name, f"one of {len(ranks)}; exit {code} after {time.monotonic() - killed:.0f} s", code not in (0, 124)
-    )
-
-
 def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     """Start one run in `folder`, wait for it, judge it."""
     sets = [*(ON_A_GPU if name in QUICKSTARTS else ()), f"name={name}", *extra]
-    sets += [f"opd.importance.tokens.{item}" for item in CHOICES.get(name, ())]
     sets += LORA if name == "lora" else ()
-    sets += [f"trainer.save_freq={SAVE_EVERY}"] if name == LOST_RANK else []
-    if name == "weighted":
-        write_equal_rates(folder / PASS_RATES)
     if name == "teachers":
         write_remainders(folder / "assets/remainders", seed=1)
     if SPECS[name] == SPECS["opd"]:
         sets += [f"model.path={folder / 'assets/student'}", f"teacher.path={folder / 'assets/teacher'}"]
-    if name == PLANNER:
-        sets += planner_sets(folder / PLANNER_ASSETS)
-    words = [sys.executable, "-m", "opd.launch", str(SPECS[name]), "--no-env"]
+    words = [sys.executable, "-m", "opd.launch", str(SPECS[name])]
     for item in sets:
         words += ["--set", item]
     spec = load_spec(str(SPECS[name]), env={}, sets=sets, overrides=[]).spec
     log, run_dir = folder / f"{name}.log", folder / "out" / name
     started, wall = time.monotonic(), time.time()
-    lost: list[Promise] = []
     with log.open("w") as out:
-
-        def start() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                words, cwd=folder, stdout=out, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
-            )
-
-        if name == LOST_RANK:
-            lost.append(lose_a_rank(start(), run_dir, timeout_s))
-        returncode = wait(start(), timeout_s)
-    seconds = time.monotonic() - started
-    if lost:
-        goes_on = f"resuming from step {SAVE_EVERY} " in log.read_text(errors="replace")
-        lost.append(
-            Promise(
-                f"the next start goes on after step {SAVE_EVERY}", "so it did" if goes_on else "it did not", goes_on
-            )
+        process = subprocess.Popen(
+            words, cwd=folder, stdout=out, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
         )
+        returncode = wait(process, timeout_s)
+    seconds = time.monotonic() - started
     rows = metrics_of(run_dir)
     if spec.kind == "pipeline":  # its own rows are its stages' ends
         rows = [row for stage in stages_of(spec) for row in metrics_of(run_dir / STAGES / stage.spec.name)]
     steps = training_rows(rows)
-    kept = [*lost, *_kept(name, spec, rows, run_dir, log)]
     return Outcome(
         name=name,
         returncode=returncode,
         seconds=seconds,
         first_step_s=steps[0]["time"] - wall if steps else None,
-        promises=kept,
+        promises=list(_kept(name, spec, rows, run_dir, log)),
         parts=step_parts(rows) if len(steps) > 2 and spec.kind != "pipeline" else {},
         rows=rows,
     )
@@ -284,16 +189,10 @@ def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: 
         yield from sft_promises(rows, num_steps=spec.trainer.total_steps)
         return
     yield from promises(name, spec.kind, rows, num_steps=spec.trainer.total_steps)
-    if name == "weighted":
-        yield from weight_promises(rows, run_dir)
-    if name in (*CHOICES, "weighted"):
-        yield from choice_promises(rows, spec.opd.importance.tokens.ratio)
     if name == "teachers":
         yield from teacher_promises(rows, [reader.name for reader in spec.routed])
     if spec.kind == "opd-agent":
         yield from agent_promises(rows, run_dir)
-    if name == PLANNER:
-        yield from planner_promises(rows)
 
 
 def show(outcome: Outcome, log: Path) -> None:
@@ -325,11 +224,6 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/gpu-smoke"))
     parser.add_argument("--timeout-s", type=float, default=900.0, help="of each run")
     parser.add_argument("--set", action="append", default=[], help="set a key of every run's spec")
-    parser.add_argument(
-        "--models",
-        type=Path,
-        help="a folder with `student` and `teacher` for the runs of two random models, in place of made ones",
-    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the run that it has started ends with it
     missing = [name for name in ("torch", "vllm") if importlib.util.find_spec(name) is None]
@@ -344,21 +238,9 @@ def main() -> int:
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     names = arguments.only.split(",")
-    if arguments.models:
-        for role in ("student", "teacher"):
-            link = folder / "assets" / role
-            link.parent.mkdir(exist_ok=True)
-            if link.is_symlink() or not link.exists():
-                link.unlink(missing_ok=True)
-                link.symlink_to(arguments.models.absolute() / role)
-            else:
-                parser.error(f"--models: {link} is a model that was made here; name another --folder")
-    elif any(SPECS[name] in (SPECS["opd"], SPECS["teachers"]) for name in names):
+    if any(SPECS[name] in (SPECS["opd"], SPECS["teachers"]) for name in names):
         words = [sys.executable, "-m", "tests.gpu_smoke.assets", str(folder / "assets")]
         subprocess.run(words, cwd=ROOT, check=True)  # its GPU memory ends with it
-    if PLANNER in names:
-        words = [sys.executable, "-m", "tests.gpu_smoke.planner", str(folder / PLANNER_ASSETS)]
-        subprocess.run(words, cwd=ROOT, check=True)
     facts = machine(*PACKAGES)
     outcomes = []
     for name in names:

@@ -16,10 +16,10 @@ from opd.config import load_spec, parse_tree
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.data.chat_template import UnfitTemplate
 from opd.data.toy import STUDENT_DIR
-from opd.envs.travel.toy import STUDENT, model_folder
 from opd.inputs.tokenizers import check_chat_template
 from opd.launch import facts
 from opd.trainer.entry import run
+from opd_envs.travel.toy import STUDENT, model_folder
 
 FAILS = "{{ messages[0]['content'] + messages }}"
 ONE_CALL = (

@@ -9,7 +9,7 @@ import pytest
 from tests.inputs.files import write_model
 
 from opd.config import SpecError, parse_tree
-from opd.config.context import context_of, context_problems, teacher_notes
+from opd.config.context import context_of, context_problems
 from opd.config.run_config import RunFacts
 from opd.data.toy.tokenizer import MODEL_MAX_LENGTH
 from opd.inputs import Inputs, check_inputs
@@ -61,26 +61,6 @@ def test_a_row_one_token_too_long_is_refused_with_the_longest_response(kind):
     assert problem.fix.startswith("at most 924,")
 
 
-def test_a_prompt_that_fills_the_context_alone_is_the_one_to_shorten():
-    [problem] = context_problems(spec(8), PROMPT)
-    assert problem.fix.startswith("a data.max_prompt_length below 100,")
-
-
-def test_given_answers_meet_no_server():
-    assert list(context_problems(spec(8, kind="sft"), 16)) == []
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "actor_rollout_ref.rollout.max_model_len=64",
-        "++actor_rollout_ref.model.override_config.max_position_embeddings=512",
-    ],
-)
-def test_who_sets_verls_own_length_is_left_to_its_server(override):
-    assert list(context_problems(spec(8, overrides=[override]), 64)) == []
-
-
 @pytest.mark.parametrize("kind", ["opd", "opd-agent"])
 def test_a_folder_and_a_bundled_model_are_refused_before_anything_starts(tmp_path, kind):
     folder = Path(write_model(tmp_path / "m"))
@@ -100,16 +80,3 @@ def test_a_model_that_had_to_be_fetched_is_refused_before_ray_is_started(tmp_pat
     prepared(MODEL_MAX_LENGTH - PROMPT)
     with pytest.raises(SpecError, match=r"data\.max_response_length\n"):
         prepared(MODEL_MAX_LENGTH - PROMPT + 1)
-
-
-def test_a_teacher_whose_rows_may_be_too_long_for_it_is_told_and_not_refused():
-    """No server refuses them, runs that train so resume, and the longest row that may be is seldom there."""
-    own = {"path": "t", "prompt": "{prompt} {ability}", "max_prompt_length": 300}
-    distils = spec(100, teacher=own)
-    assert list(teacher_notes(distils, {"teacher": 400})) == list(teacher_notes(distils, {"teacher": None})) == []
-    [note] = teacher_notes(distils, {"teacher": 399})
-    assert note.startswith("teacher.path: rows may have 400 tokens as it reads them (teacher.max_prompt_length + ")
-    assert "max_position_embeddings is 399" in note
-    assert list(teacher_notes(spec(100), {"teacher": 200})) == []
-    [note] = teacher_notes(spec(100), {"teacher": 199})
-    assert "(data.max_prompt_length + " in note

@@ -11,7 +11,6 @@ from tests.inputs.files import prompt_rows, write_rows
 
 from opd.config.parse import parse_tree
 from opd.config.sections import Split
-from opd.data.rows import SCHEMA
 from opd.data.split import part_of
 from opd.inputs import Inputs
 from opd.inputs.data import DataSet, data_problems
@@ -36,23 +35,11 @@ def with_prompt(prompt, num=3, schema_type=None):
     return rows, pa.schema([*fields, ("prompt", schema_type)]) if schema_type else None
 
 
-def test_prepared_files_have_no_fault(tmp_path):
-    files = [write_rows(tmp_path / f"{i}.parquet", prompt_rows(8)) for i in range(2)]
-    assert faults(files, batch_size=16) == []
-
-
 def test_fewer_prompts_than_a_batch_are_refused_with_both_numbers(tmp_path):
     problem = only([write_rows(tmp_path / "a.parquet", prompt_rows(3))], batch_size=16)
     assert (problem.path, problem.value) == ("data.train_batch_size", 16)
     assert "data.train has 3" in problem.rule
     assert problem.fix.startswith("at most 3")
-
-
-def test_the_samples_that_are_used_count_and_not_those_that_are_there(tmp_path):
-    path = write_rows(tmp_path / "a.parquet", prompt_rows(32))
-    assert faults([path], batch_size=16, max_samples=16) == []
-    assert faults([path], batch_size=16, max_samples=-1) == []
-    assert "has 8 (of 32, by data.max_train_samples)" in only([path], batch_size=16, max_samples=8).rule
 
 
 def test_only_the_rows_of_the_part_that_is_used_count(tmp_path):
@@ -66,52 +53,11 @@ def test_only_the_rows_of_the_part_that_is_used_count(tmp_path):
     assert "has 2 (of 32, by data.split and data.max_train_samples)" in both
 
 
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("hint", "there is no column 'hint' in"),
-        ("reward_model.hint", "there is no column 'reward_model.hint' in"),
-        ("data_source.x", "there is no column 'data_source.x' in"),
-        ("reward_model", "the column 'reward_model' is struct<"),
-    ],
-)
-def test_a_column_that_a_template_reads_must_be_there_and_be_no_group(tmp_path, name, rule):
-    path = write_rows(tmp_path / "a.parquet", prompt_rows(3))
-    [problem] = faults([path], columns=(("teacher.prompt", name),))
-    assert (problem.path, problem.value) == ("teacher.prompt", name)
-    assert problem.rule.startswith(rule)
-    assert "it has data_source, prompt" in problem.rule
-    assert "COLUMN.FIELD" in problem.fix
-
-
-def test_columns_and_fields_that_are_there_are_no_fault(tmp_path):
-    path = write_rows(tmp_path / "a.parquet", prompt_rows(3))
-    columns = tuple(
-        ("teacher.prompt", name) for name in ("data_source", "reward_model.ground_truth", "extra_info.index")
-    )
-    assert faults([path, "toy://train"], columns=columns) == []
-
-
-def test_a_file_named_twice_counts_twice(tmp_path):
-    path = write_rows(tmp_path / "a.parquet", prompt_rows(8))
-    assert faults([path, path], batch_size=16) == []
-
-
-def test_bundled_and_remote_data_is_left_to_those_who_fetch_it():
-    assert faults(["toy://train", "s3://bucket/train.parquet"], batch_size=16) == []
-
-
 def test_a_missing_file_is_named_with_what_lies_beside_it(tmp_path):
     write_rows(tmp_path / "train.parquet", prompt_rows(1))
     problem = only([str(tmp_path / "trian.parquet")])
     assert "no such file" in problem.rule
     assert "has train.parquet" in problem.rule
-
-
-def test_a_folder_is_answered_with_its_files(tmp_path):
-    path = write_rows(tmp_path / "train.parquet", prompt_rows(1))
-    (tmp_path / ".opd-fetched.json").write_text("{}")
-    assert only([str(tmp_path)]).fix == f"[{path}]"
 
 
 @pytest.mark.parametrize("cut", ["all", "footer", "page"])
@@ -123,15 +69,6 @@ def test_a_damaged_file_is_found_wherever_it_is_damaged(tmp_path, cut):
         {"all": b"<html>404</html>", "footer": whole[:-100], "page": whole[:4] + b"\xff" * 32 + whole[36:]}[cut]
     )
     assert "cannot be read as Parquet" in only([str(path)]).rule
-
-
-def test_a_file_without_rows_is_refused(tmp_path):
-    assert "no rows" in only([write_rows(tmp_path / "a.parquet", [])]).rule
-
-
-def test_a_file_of_another_format_is_refused_by_its_name(tmp_path):
-    (tmp_path / "a.csv").write_text("prompt\nhi\n")
-    assert ".parquet, .json, .jsonl" in only([str(tmp_path / "a.csv")]).rule
 
 
 MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
@@ -151,25 +88,6 @@ def test_empty_prompts_are_named_by_their_rows(tmp_path, prompt):
     assert "2 of 9 prompts are empty (rows 2, 7, counted from 0)" in problem.rule
 
 
-def test_rows_are_counted_over_the_whole_file(tmp_path):
-    rows, schema = with_prompt([{"role": "user", "content": "hi"}], 40_000, MESSAGES)
-    rows[39_999]["prompt"] = []
-    assert "(rows 39999, " in only([write_rows(tmp_path / "a.parquet", rows, schema)]).rule
-
-
-def test_an_assistant_turn_of_tool_calls_and_a_silent_tool_are_no_empty_prompts(tmp_path):
-    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None}, {"role": "tool", "content": ""}]
-    rows, schema = with_prompt(said, 3, MESSAGES)
-    assert faults([write_rows(tmp_path / "a.parquet", rows, schema)]) == []
-
-
-def test_messages_in_parts_are_taken_as_they_are(tmp_path):
-    parts = pa.list_(pa.struct([("type", pa.string()), ("text", pa.string())]))
-    messages = pa.list_(pa.struct([("role", pa.string()), ("content", parts)]))
-    rows, schema = with_prompt([{"role": "user", "content": [{"type": "text", "text": "hi"}]}], 3, messages)
-    assert faults([write_rows(tmp_path / "a.parquet", rows, schema)]) == []
-
-
 @pytest.mark.parametrize(
     ("prompt", "type_", "said"),
     [("What is 1 + 1?", pa.string(), "is string"), ([1, 2], pa.list_(pa.int64()), "is list<element: int64>"),
@@ -181,11 +99,6 @@ def test_a_prompt_column_of_another_type_is_refused_with_its_type(tmp_path, prom
     problem = only([write_rows(tmp_path / "a.parquet", rows, schema)])
     assert said in problem.rule.replace("item:", "element:")
     assert "role and content" in problem.rule
-
-
-def test_missing_columns_are_named_with_those_that_are_there(tmp_path):
-    path = write_rows(tmp_path / "a.parquet", [{"question": "1 + 1?", "answer": "2"}], None)
-    assert "lacks the columns prompt, data_source, reward_model (it has question, answer)" in only([path]).rule
 
 
 def test_a_reward_without_ground_truth_is_refused(tmp_path):
@@ -219,25 +132,6 @@ def test_a_ground_truth_that_is_no_text_is_refused_where_texts_are_compared(tmp_
     assert faults([path]) == [], "a function of one's own may read anything"
 
 
-def test_the_first_row_without_a_ground_truth_is_named(tmp_path):
-    path = with_truths(tmp_path / "a.parquet", "1", "2", None, None)
-    assert "has None in row 2 (counted from 0)" in only([path], scorer="math_verify").rule
-
-
-@pytest.mark.parametrize(
-    ("scorer", "truths"), [("math_reward", ("5", "")), ("math_dapo", (5, 6)), ("math_verify", (5.0, 0.5))]
-)
-def test_texts_whole_numbers_and_what_is_compared_as_a_number_are_ground_truths(tmp_path, scorer, truths):
-    assert faults([with_truths(tmp_path / "a.parquet", *truths)], scorer=scorer) == []
-
-
-def test_the_scorer_is_that_of_the_run():
-    tree = {"kind": "grpo", "model": {"path": "m"}}
-    for function, scorer in (("math_dapo", "math_dapo"), ("custom", "")):
-        spec = parse_tree({**tree, "reward": {"function": function, **({} if scorer else {"path": "r.py"})}}).spec
-        assert {one.scorer for one in Inputs.of(spec).data} == {scorer}
-
-
 @pytest.mark.parametrize(
     ("opd", "learns"),
     [
@@ -268,16 +162,6 @@ def test_prompts_of_a_distillation_need_answers_only_where_it_learns_from_their_
     assert scorers == {"data.val": "math_dapo", "data.train": "math_dapo" if learns else ""}
 
 
-@pytest.mark.parametrize("role_type", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
-def test_a_role_that_chat_templates_do_not_know_is_named_with_its_row(tmp_path, role_type):
-    rows, schema = with_prompt(
-        [{"role": "user", "content": "hi"}], 3, pa.list_(pa.struct([("role", role_type), ("content", pa.string())]))
-    )
-    rows[1]["prompt"] = [{"role": "human", "content": "hi"}]
-    problem = only([write_rows(tmp_path / "a.parquet", rows, schema)])
-    assert "role 'human' in row 1 (counted from 0): roles are system, developer, user, assistant, tool" in problem.rule
-
-
 def test_files_whose_columns_no_type_holds_are_refused_before_they_are_joined(tmp_path):
     first = write_rows(tmp_path / "a.parquet", prompt_rows(2))
     rows = [{**row, "extra_info": "0"} for row in prompt_rows(2)]
@@ -285,48 +169,6 @@ def test_files_whose_columns_no_type_holds_are_refused_before_they_are_joined(tm
     problem = only([first, second])
     assert problem.value == second
     assert "column 'extra_info'" in problem.rule
-
-
-def test_files_whose_values_or_fields_differ_are_joined(tmp_path):
-    """DAPO's published rows have a UUID as index, GSM8K's as verl prepares them other fields, some a number as truth."""
-    first = write_rows(tmp_path / "a.parquet", prompt_rows(2))
-    others = [{"extra_info": {"index": "9a9b6eb4", "answer": "#### 2"}}, {"reward_model": {"ground_truth": 2}}]
-    for number, other in enumerate(others):
-        second = write_rows(tmp_path / f"{number}.parquet", [{**row, **other} for row in prompt_rows(2)], None)
-        assert faults([first, second]) == faults([second, first]) == []
-
-
-def conversations(path, num=3, **columns) -> str:
-    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
-    pq.write_table(pa.table({"messages": [said] * num, **columns}), path)
-    return str(path)
-
-
-def test_conversations_are_not_counted_as_the_rows_of_a_batch(tmp_path):
-    """Each of their turns may become a row; the trainer compares the rows."""
-    path = conversations(tmp_path / "a.parquet", 3)
-    assert faults([path], batch_size=4, max_samples=2, prompt_key="messages") == []
-
-
-def test_tools_of_conversations_are_text(tmp_path):
-    texts = pa.array(["[]", None, "[]"])
-    for number, tools in enumerate(
-        [texts, texts.dictionary_encode(), pa.nulls(3), pa.array(["[]"] * 3, pa.large_string())]
-    ):
-        assert faults([conversations(tmp_path / f"{number}.parquet", tools=tools)], prompt_key="messages") == []
-    problem = only([conversations(tmp_path / "b.parquet", tools=[[{"type": "function"}]] * 3)], prompt_key="messages")
-    assert "column 'tools' is list" in problem.rule
-    assert "JSON text" in problem.rule
-
-
-def test_json_lines_are_looked_at_by_their_first_row(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"problem": "1+1?", "answer": "2"}) + "\n")
-    assert "lacks the columns prompt, data_source, reward_model (it has problem, answer)" in only([str(path)]).rule
-    path.write_text("[1, 2]\n")
-    assert "first line is no object in JSON" in only([str(path)]).rule
-    path.write_text(json.dumps(prompt_rows(1)[0]) + "\n")
-    assert faults([str(path)]) == []
 
 
 @pytest.mark.parametrize(
@@ -345,22 +187,6 @@ def test_a_json_file_is_looked_at_however_its_reader_takes_it(tmp_path, text):
     assert "lacks the columns prompt, data_source, reward_model (it has problem, answer)" in only([str(path)]).rule
     path.write_text(text(prompt_rows(2)))
     assert faults([str(path)]) == []
-
-
-@pytest.mark.parametrize("text", ["[]", "[1, 2]", '[{"prompt": ', "what\n"])
-def test_a_json_file_without_objects_is_refused(tmp_path, text):
-    (tmp_path / "a.json").write_text(text)
-    assert "first row is no object in JSON" in only([str(tmp_path / "a.json")]).rule
-
-
-def test_files_that_differ_in_how_a_type_is_written_are_joined(tmp_path):
-    columns = {"data_source": pa.array(["d", "d"]).dictionary_encode(), "ability": pa.nulls(2)}
-    other = pa.Table.from_pylist(prompt_rows(2), schema=SCHEMA)
-    for name, column in columns.items():
-        other = other.set_column(other.schema.get_field_index(name), name, column)
-    pq.write_table(other, tmp_path / "b.parquet")
-    assert faults([write_rows(tmp_path / "a.parquet", prompt_rows(2)), str(tmp_path / "b.parquet")]) == []
-    assert faults([str(tmp_path / "b.parquet"), str(tmp_path / "a.parquet")]) == []
 
 
 def test_every_fault_is_reported_at_once(tmp_path):

@@ -47,19 +47,6 @@ def test_store_urls_give_way_to_local_paths_and_the_models_are_told_to_other_nod
     assert (list(it.data.train_files), list(it.data.val_files)) == (["/cache/x.parquet"], ["/cache/y.parquet"])
 
 
-def test_folders_hugging_face_ids_and_bundled_names_stay_as_they_are(fetched):
-    it = config(
-        model="Qwen/Qwen3-8B",
-        teacher="/claim/teacher",
-        train=["toy://train", "/claim/a.parquet"],
-        val=["data/b.parquet"],
-    )
-    assert locations.resolve_store_urls(it) == {}
-    assert fetched == []
-    assert it.actor_rollout_ref.model.path == "Qwen/Qwen3-8B"
-    assert list(it.data.train_files) == ["toy://train", "/claim/a.parquet"]
-
-
 @pytest.mark.parametrize(
     ("given", "key"),
     [("train", "data.train"), ("val", "data.val"), ("model", "model.path"), ("teacher", "teacher.path")],

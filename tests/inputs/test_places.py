@@ -29,9 +29,3 @@ def test_a_spec_names_its_scorer_and_what_its_tools_read():
     assert Inputs.of(parse_tree(without).spec).places == []
     scored = {"kind": "grpo", "model": {"path": "m"}, "reward": {"function": "custom", "path": "score.py"}}
     assert Inputs.of(parse_tree(scored).spec).places == [("reward.path", "score.py")]
-
-
-def test_an_evaluated_checkpoint_stands_for_the_model():
-    spec = parse_tree({"kind": "eval", "model": {"path": "/none"}, "eval": {"checkpoint": "/ckpt/global_step_3"}}).spec
-    assert Inputs.of(spec).models == []
-    assert [data.key for data in Inputs.of(spec).data] == ["data.val"]

@@ -99,13 +99,6 @@ def test_the_front_door_refuses_a_teacher_that_needs_its_own_code_and_runs_none_
     assert not marker.exists()
 
 
-@pytest.mark.slow
-def test_the_front_door_refuses_a_student_that_needs_its_own_code(student, teacher, marker, tmp_path):
-    with pytest.raises(SpecError, match=r"model\.trust_remote_code\n    value: false"):
-        prepare(_config(teacher, student, tmp_path, "opd.teacher.trust_remote_code=true"))
-    assert not marker.exists()
-
-
 @pytest.mark.parametrize("trusted", [False, True])
 def test_the_reward_worker_trusts_the_models_folder_as_the_model_does(student, monkeypatch, trusted):
     seen = []

@@ -54,7 +54,7 @@ ROW = prompt_rows(1)[0]
         ({"data__train": "[text.parquet]"}, "data.train", "its column 'prompt' is string"),
         ({"teacher__path": "/models/none"}, "teacher.path", "there is no such folder"),
         ({"model__path": "half"}, "model.path", "2 of the 2 weight files"),
-        ({"model__path": "short"}, "data.max_response_length", "at most 2048,"),
+        ({"model__path": "short", "data__max_response_length": 8192}, "data.max_response_length", "at most 2048,"),
         (
             {"model__path": "https://huggingface.co/Qwen/Qwen3-1.7B"},
             "model.path",

@@ -108,17 +108,29 @@ def test_help_shows_an_example_and_the_exit_codes():
     assert "exit codes" in done.stdout
 
 
-def test_the_environment_is_applied_and_reported():
-    done = launch(OPD, "--dry-run", env={"LEARNING_RATE": "3e-6", "KL_LOSS_COEF": "1"})
+def test_the_environment_is_applied_on_request_and_reported():
+    variables = {"LEARNING_RATE": "3e-6", "KL_LOSS_COEF": "1"}
+    done = launch(OPD, "--dry-run", "--env", env=variables)
     assert "actor_rollout_ref.actor.optim.lr=3e-06" in done.stdout.splitlines()
     assert "environment LEARNING_RATE: actor.learning_rate = 3e-06" in done.stderr
     assert "KL_LOSS_COEF is set but kind opd does not read it" in done.stderr
+    unasked = launch(OPD, "--dry-run", env=variables)
+    assert (unasked.stdout, unasked.stderr) == (launch(OPD, "--dry-run").stdout, "")
 
 
-def test_in_a_pod_the_file_is_final():
-    done = launch(OPD, "--dry-run", "--no-env", env={"LEARNING_RATE": "3e-6"})
-    assert done.stdout == launch(OPD, "--dry-run").stdout
-    assert done.stderr == ""
+@pytest.mark.parametrize(
+    ("sets", "variables", "ranks"),
+    [
+        ((), {"CUDA_VISIBLE_DEVICES": "0,3"}, 2),
+        (("--set", "trainer.gpus_per_node=4"), {"CUDA_VISIBLE_DEVICES": "0,3"}, 4),
+        ((), {"CUDA_VISIBLE_DEVICES": ""}, 8),
+        ((), {"CUDA_VISIBLE_DEVICES": "0", "RAY_ADDRESS": "auto"}, 8),
+    ],
+)
+def test_a_run_on_this_machine_has_a_rank_for_each_gpu(tmp_path, sets, variables, ranks):
+    (tmp_path / "exp.yaml").write_text("kind: opd\nmodel: m\nteacher: t\n")
+    done = launch(tmp_path / "exp.yaml", "--dry-run", *sets, env=variables)
+    assert f"trainer.n_gpus_per_node={ranks}" in done.stdout.splitlines()
 
 
 def test_name_seed_set_and_hydra_overrides_reach_the_run():
@@ -206,28 +218,6 @@ def test_a_plan_of_rows_beyond_the_students_context_is_refused(plan, tmp_path):
     assert "fix:   at most 4000," in refused.stderr
 
 
-# The layers of Qwen3-4B and Qwen3-32B.
-PLANNERS = {"model": (36, 2560, 9728, 32, True), "teacher": (64, 5120, 25600, 64, False)}
-
-
-@pytest.mark.parametrize(("gib", "fits"), [("139.8", True), ("15.5", False)], ids=["8 H200s", "8 GPUs of 16 GB"])
-def test_the_shipped_run_on_deepplanning_has_a_plan_on_one_node(tmp_path, gib, fits):
-    sets = [f"opd.gpu_memory_gib={gib}"]
-    for role, (num_layers, hidden, intermediate, num_heads, is_tied) in PLANNERS.items():
-        folder = tmp_path / role
-        folder.mkdir()
-        config = SHAPE | {
-            "num_hidden_layers": num_layers, "hidden_size": hidden, "intermediate_size": intermediate,
-            "num_attention_heads": num_heads, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": is_tied,
-        }  # fmt: skip
-        (folder / "config.json").write_text(json.dumps(config))
-        sets.append(f"{role}.path={folder}")
-    file = "manifests/experiments/opd-agent-deepplanning.yaml"
-    found = launch(file, "--plan", "--no-env", *(part for text in sets for part in ("--set", text)))
-    assert (found.returncode == 0) is fits, found.stdout + found.stderr
-    assert ("does not fit" in found.stdout) is not fits
-
-
 def test_supervised_fine_tuning_has_a_plan_of_its_two_phases(tmp_path):
     config = SHAPE | {"hidden_size": 1536, "intermediate_size": 6144}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -275,7 +265,7 @@ def test_a_plan_needs_no_more_than_the_tool_s_own_packages(tmp_path: Path) -> No
             f"kind: opd\nmodel: {{path: {student}}}\nteacher: {{path: {tmp_path}}}\n"
             "trainer: {gpus_per_node: 8}\ncluster: {gpu: {type: NVIDIA-H200}}\n"
         )
-        return launch(tmp_path / "exp.yaml", "--plan", "--no-env", code=light)
+        return launch(tmp_path / "exp.yaml", "--plan", code=light)
 
     assert "fits: " in plan(tmp_path).stdout
     of_the_hub = plan("Qwen/Qwen3-1.7B")

@@ -339,7 +339,7 @@ def test_a_dry_run_and_a_plan_show_every_stage_and_start_nothing(tmp_path):
     shipped = Path(__file__).parents[2] / "manifests" / "pipelines" / "warmup-distil-toy.yaml"
     headers = [f"# stage {name}" for name in ("warmup: sft", "warmup-model: convert", "distil: opd")]
     for flag, words in (("--dry-run", "model.path='stages://warmup-model/model'"), ("--plan", "teacher weights")):
-        command = [sys.executable, "-m", "opd.launch", str(shipped), "--no-env", flag]
+        command = [sys.executable, "-m", "opd.launch", str(shipped), flag]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
         assert [line.split(",")[0] for line in done.stdout.splitlines() if line.startswith("#")] == headers
         assert words in done.stdout.partition(headers[-1])[2]

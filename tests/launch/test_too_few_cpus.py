@@ -15,7 +15,7 @@ SPEC = Path(__file__).parents[1] / "e2e_cpu/specs/opd.yaml"
 def test_one_cpu_less_than_ranks_and_queue_take_ends_the_run_before_anything_is_placed(tmp_path):
     env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     env["OPD_TEST_MARK"] = mark = f"{os.getpid()}-too-few-cpus"
-    command = [sys.executable, "-m", "opd.launch", str(SPEC), "--no-env", "--", "ray_kwargs.ray_init.num_cpus=4"]
+    command = [sys.executable, "-m", "opd.launch", str(SPEC), "--", "ray_kwargs.ray_init.num_cpus=4"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 1, done.stderr[-3000:]
     needed = "5 CPUs (ranks 3, storage units and controller of the queue 2)"

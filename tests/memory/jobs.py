@@ -27,5 +27,6 @@ def job(**changes) -> Job:
         "score_tokens": 80,
         "checkpointing": True,
         "workspace_bytes": 5000,
+        "memory_key": "opd.gpu_memory_gib",
     }
     return Job(**(facts | changes))

@@ -165,15 +165,21 @@ def test_a_lora_student_has_gradients_and_moments_of_its_adapters_only():
     assert found["gathered weights"] == 2 * (2120 + 100)
 
 
-def test_without_a_teacher_a_step_is_two_phases_and_logits_are_whole():
-    student, optimizer = phases_of(job(teacher=None, fused=False), replace(RESIDENT, cache_bytes=0))
+def test_without_a_teacher_and_a_server_a_step_is_two_phases():
+    student, optimizer = phases_of(job(teacher=None, samples=False), replace(RESIDENT, cache_bytes=0))
     assert (student.name, optimizer.name) == ("student", "optimizer step")
-    assert student.either["logits"] == 3 * 2 * 40 * 100  # logits, log-softmax and gradient in bf16 of 40 tokens
-    assert (
-        not {"teacher head", "teacher weights", "head gradient", "hidden states", "rollout server"}
-        & student.parts.keys()
-    )
+    assert student.either["logits"] == 5000 + 20 * 2 * 2 * 8  # hidden states of 20 trained tokens and their gradient
+    assert student.parts["head gradient"] == 4 * 800
+    assert not {"teacher head", "teacher weights", "hidden states", "rollout server"} & student.parts.keys()
     assert optimizer.parts["gradients"] == 4 * 2120
+
+
+def test_a_reference_that_leaves_log_probabilities_is_read_and_keeps_nothing_for_the_student():
+    reading = job(teacher=STUDENT, keeps_hidden=False)
+    found = parts(reading, replace(RESIDENT, cache_bytes=0))
+    assert reading.hidden_bytes == 0
+    assert found["teacher"]["teacher weights"] == 2 * 2120
+    assert not {"teacher head", "hidden states"} & found["student"].keys()
 
 
 def test_of_several_teachers_all_rest_one_reads_and_every_head_stays():

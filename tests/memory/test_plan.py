@@ -163,15 +163,6 @@ def test_one_micro_batch_an_update_has_nothing_to_defer():
     assert not choice.keep_gathered
 
 
-def test_without_a_teacher_nothing_is_deferred_and_offloading_is_a_yes_or_no():
-    tight = job(teacher=None, fused=False, offload_params=False, offload_optimizer=False)
-    found = make_plan(replace(tight, device_bytes=make_plan(tight).peak.total - 1))
-    assert not found.choice.defer_sync
-    assert not found.choice.keep_gathered
-    assert not any("auto" in knob for knob in found.knobs)
-    assert any(knob.startswith("actor.ppo_micro_batch_size_per_gpu") for knob in found.knobs)
-
-
 def test_an_unknown_device_gives_nothing_up_and_says_what_is_needed():
     plan = make_plan(job())
     assert plan.fits

@@ -1,89 +1,139 @@
-"""`make mutants`: breaks the code on purpose, one place at a time, and shows which breaks no test notices.
+"""Command of `make mutants`: changes the code in places that a seed draws, and lists the changes that no test notices.
 
-The named mutants (`named.py`) are faults that once lived; `--drawn N --seed S` draws more from the syntax of the files that keep
-a run's data. Each runs in a copy of `src/` with the tests that cover its file. A mutant that every test survives is printed and
-makes the exit code 1, unless `equivalent.py` says why nobody could notice it; tests that fail on the code as it is make it 2.
+Each mutant is a copy of `src/` with one change. The tests of its room run in a process forked from one with the libraries loaded.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import compileall
+import contextlib
+import importlib
+import os
+import shutil
+import signal
 import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from tests.mutants.drawn import FILES, draw
+import pytest
+from tests.mutants.drawn import ROOT, covering, draw
 from tests.mutants.mutant import Mutant
-from tests.mutants.named import NAMED
-from tests.mutants.results import judge, table
-from tests.mutants.trial import ROOT, SURVIVED, key_of, prepare, run_trials
+
+TIMEOUT_S = 900.0
+# Every mutant would load them again, which takes longer than most of its tests.
+LIBRARIES = ("hypothesis", "numpy", "omegaconf", "pyarrow.parquet", "pydantic", "ray", "rich", "s3fs", "tenacity", "tensordict",
+             "torch", "transformers", "verl.workers.engine_workers")  # fmt: skip
 
 
-class Verdicts:
-    """Those of earlier calls, in a file of JSON lines; they hold while the mutated file and the files of its tests stay."""
+def failure_of(mutant: Mutant | None, tests: Sequence[str]) -> str | None:
+    """Return the first test that fails with the mutant in the code; None if all pass.
 
-    def __init__(self, path: Path | None):
+    Raises:
+        RuntimeError: pytest itself failed, which says nothing about the mutant.
+    """
+    with tempfile.TemporaryDirectory(prefix="opd-mutant-") as name:
+        folder = Path(name)
+        source = folder / "src"
+        shutil.copytree(ROOT / "src", source)  # with bytecode: only the mutated file is newer
+        if mutant is not None:
+            mutant.apply(source)
+        pid = os.fork()
+        if not pid:
+            _run_tests(folder, source, tests)
+        status = _status_of(pid)
+        if status is None:
+            return f"no end after {TIMEOUT_S:.0f} s"
+        failed = folder / "failed"
+        if failed.exists():
+            return failed.read_text()
+        if status:
+            output = (folder / "output").read_text()[-2000:]
+            raise RuntimeError(f"pytest ended with {os.waitstatus_to_exitcode(status)}: {output}")
+        return None
+
+
+def _status_of(pid: int) -> int | None:
+    """Wait for a child that leads a process group, then kill the rest of the group; None after TIMEOUT_S."""
+    last, ended, status = time.monotonic() + TIMEOUT_S, 0, 0
+    while not ended and time.monotonic() < last:
+        time.sleep(0.1)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    if not ended:
+        os.waitpid(pid, 0)
+    return status if ended else None
+
+
+def _run_tests(folder: Path, source: Path, tests: Sequence[str]) -> NoReturn:
+    code = 70
+    try:
+        os.setsid()
+        os.chdir(ROOT)
+        output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        # The copy precedes pyproject.toml's `pythonpath`, for the tests and for the processes that they start.
+        os.environ["PYTHONPATH"] = str(source)
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={source} {ROOT / 'tools'} {ROOT}"]
+        options += ["-m", "not e2e and not cluster and not vllm and not gpu", f"--basetemp={folder / 'tmp'}"]
+        # pytest warns about plugins whose modules the parent has loaded.
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        code = int(pytest.main([*options, *tests], plugins=[_FirstFailure(folder / "failed")]))
+    except BaseException:  # noqa: BLE001 - the parent reads the output
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+class _FirstFailure:
+    """A plugin that records the first test that failed, or the file of tests that Python could not import."""
+
+    def __init__(self, path: Path):
         self._path = path
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        self._known = dict(json.loads(line) for line in lines)
 
-    def get(self, key: str) -> str | None:
-        return self._known.get(key)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
 
-    def add(self, key: str, verdict: str) -> None:
-        if self._path is not None and key not in self._known:
-            with self._path.open("a") as file:
-                file.write(json.dumps([key, verdict]) + "\n")
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
 
-
-def in_order(mutants: Sequence[Mutant]) -> list[tuple[Mutant | None, tuple[str, ...]]]:
-    """Grouped by their tests, which run without a mutant first; the slow tests last."""
-    order = list(FILES.values())
-    groups: dict[tuple[str, ...], list[Mutant]] = {}
-    for mutant in mutants:
-        groups.setdefault(mutant.tests, []).append(mutant)
-    return [
-        (mutant, tests)
-        for tests in sorted(groups, key=lambda tests: order.index(tests) if tests in order else -1)
-        for mutant in (None, *groups[tests])
-    ]
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed and not self._path.exists():
+            self._path.write_text(report.nodeid)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 1 if a mutant survived."""
+    """Run the command line; return 1 if a mutant survived, 2 if tests fail without one."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
-    parser.add_argument("--drawn", type=int, default=0, metavar="N", help="how many to draw beside the named ones")
+    parser.add_argument("--num", type=int, default=150, help="number of mutants (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", metavar="WORDS", help="only the mutants whose line holds these")
-    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="how many to run beside each other")
-    parser.add_argument(
-        "--verdicts", type=Path, metavar="FILE", help="keeps verdicts; later calls run what has changed"
-    )
-    parser.add_argument("--results", type=Path, metavar="FILE", help="writes the table of results, in Markdown")
     args = parser.parse_args(argv)
-    mutants = [m for m in [*NAMED, *draw(ROOT / "src", args.drawn, seed=args.seed)] if args.only in m.describe()]
-    verdicts = Verdicts(args.verdicts)
-    prepare()
-    judged: dict[Mutant, str] = {}
-    try:
-        for mutant, tests, verdict in run_trials(in_order(mutants), args.at_once, verdicts.get):
-            verdicts.add(key_of(mutant, tests), verdict)
-            if mutant is not None:
-                judged[mutant] = judge(mutant, verdict)
-                print(f"{len(judged)}/{len(mutants)} {mutant.describe()}: {judged[mutant]}", flush=True)
-            elif verdict != SURVIVED:
-                print(
-                    f"without a mutant {' '.join(tests)} fails and would seem to kill all: {verdict}", file=sys.stderr
-                )
-                return 2
-    finally:
-        if args.results:
-            call = f"make mutants ARGS='--drawn {args.drawn} --seed {args.seed}'"
-            args.results.write_text(table(mutants, judged, call))
-    num_survivors = list(judged.values()).count(SURVIVED)
-    print(f"{len(mutants) - num_survivors} of {len(mutants)} killed or equivalent")
-    return 1 if num_survivors else 0
+    mutants = draw(ROOT / "src", args.num, seed=args.seed)
+    compileall.compile_dir(ROOT / "src", quiet=1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    for tests in sorted({tuple(sorted(covering(mutant))) for mutant in mutants}):
+        if failed := failure_of(None, tests):
+            print(f"without a mutant {failed} fails, so every mutant would seem killed", file=sys.stderr)
+            return 2
+    killed, drawn = Counter[str](), Counter[str]()
+    for number, mutant in enumerate(mutants, start=1):
+        room, failed = mutant.file.partition("/")[0], failure_of(mutant, covering(mutant))
+        drawn[room] += 1
+        killed[room] += failed is not None
+        print(f"{number}/{len(mutants)} {mutant.describe()}: {failed or 'SURVIVED'}", flush=True)
+    for room, num in sorted(drawn.items()):
+        print(f"{room}: {killed[room]} of {num} killed")
+    print(f"all: {killed.total()} of {len(mutants)} killed")
+    return int(killed.total() < len(mutants))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Mutants drawn by seed from the syntax of the files that keep a run's data: turned conditions, numbers, lost statements."""
+"""Mutants that a seed draws from the syntax of the rooms that keep a run's data and its update."""
 
 from __future__ import annotations
 
@@ -10,76 +10,39 @@ from pathlib import Path
 
 from tests.mutants.mutant import Mutant
 
-# File below src/opd: the tests that cover it, the fast ones first; the files with slow ones last.
-FILES: dict[str, tuple[str, ...]] = {
-    "runs/attempts.py": ("tests/runs/test_attempts.py", "tests/runs/test_run.py"),
-    "runs/checkpoints.py": (
-        "tests/runs/test_checkpoint_saving.py",
-        "tests/runs/test_checkpoint_choice.py",
-        "tests/runs/test_retention.py",
-        "tests/runs/test_durability.py",
-    ),
-    "store/durable.py": ("tests/runs/test_durability.py",),
-    "runs/identity.py": ("tests/runs/test_identity.py",),
-    "runs/lease.py": ("tests/runs/test_lease.py", "tests/runs/test_run.py"),
-    "runs/manifest.py": (
-        "tests/runs/test_checkpoint_choice.py",
-        "tests/runs/test_checkpoint_saving.py",
-        "tests/runs/test_durability.py",
-    ),
-    "runs/metrics.py": ("tests/runs/test_metrics.py", "tests/runs/test_durability.py"),
-    "runs/resume.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_retention.py"),
-    "runs/retention.py": ("tests/runs/test_retention.py",),
-    "runs/shards.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_checkpoint_saving.py"),
-    "store/base.py": ("tests/runs/test_store.py", "tests/runs/test_durability.py"),
-    "store/local.py": (
-        "tests/runs/test_store.py",
-        "tests/runs/test_durability.py",
-        "tests/runs/test_retention.py",
-    ),
-    "store/transfer.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_checkpoint_saving.py"),
-    "runs/stream.py": ("tests/runs/test_stream.py",),
-    "inputs/fetch.py": ("tests/runs/test_fetched.py", "tests/runs/s3/test_fetch.py"),
-    "worker/background.py": ("tests/worker/test_background.py", "tests/worker/test_checkpointing.py"),
-    "worker/checkpointing.py": ("tests/worker/test_checkpointing.py",),
-    "compat/host_copies.py": ("tests/compat/test_host_copies.py",),
-    "compat/plain_loads.py": ("tests/compat/test_plain_loads.py", "tests/worker/test_checkpointing.py"),
-    "worker/step_metrics.py": (
-        "tests/worker/test_step_metrics.py",
-        "tests/worker/test_teacher_cache.py",
-        "tests/worker/test_worker_invariance.py",
-    ),
-    "worker/teacher_cache.py": ("tests/worker/test_teacher_cache.py",),
-    "store/remote.py": (
-        "tests/runs/test_store.py",
-        "tests/runs/s3/test_fetch.py",
-        "tests/runs/s3/test_s3_store.py",
-        "tests/runs/s3/test_faults.py",
-        "tests/runs/s3/test_spec_endpoint.py",
-    ),
-    **dict.fromkeys(
-        (
-            "worker/opd_worker.py",
-            "worker/reading.py",
-            "worker/token_choice.py",
-            "worker/student_task.py",
-            "worker/teacher_phase.py",
-        ),
-        ("tests/worker/test_token_choice.py", "tests/worker/test_worker_invariance.py"),
-    ),
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = {
+    "batch": "tests/batch",
+    "importance": "tests/importance",
+    "losses": "tests/losses",
+    "rollout": "tests/rollout",
+    "runs": "tests/runs",
+    "store": "tests/runs",
+    "worker": "tests/worker",
 }
+"""Folder below src/opd -> folder of its tests."""
+_NO_CPU = ("losses/cuda/", "losses/hopper/")
 _TURNED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
            ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is"}  # fmt: skip
 
 
 def draw(source: Path, num: int, *, seed: int) -> list[Mutant]:
-    """`num` different mutants; a change of the sources changes only those of the changed places."""
-    found = [mutant for file in FILES for mutant in _all(source, file)] if num else []
+    """Return `num` different mutants; a change of a file changes only this file's share of them."""
+    files = [str(path.relative_to(source / "opd")) for room in ROOMS for path in (source / "opd" / room).rglob("*.py")]
+    found = [mutant for file in files if not file.startswith(_NO_CPU) for mutant in _all(source, file)]
     return sorted(found, key=lambda mutant: hashlib.sha256(f"{seed} {mutant.describe()}".encode()).digest())[:num]
 
 
+def covering(mutant: Mutant) -> list[str]:
+    """Return the room's files of tests, those that name the mutated module first."""
+    folder = ROOT / ROOMS[mutant.file.partition("/")[0]]
+    module = "opd." + mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    files = sorted(folder.rglob("test_*.py"), key=lambda path: (module not in path.read_text(), path))
+    return [str(path.relative_to(ROOT)) for path in files]
+
+
 def _all(source: Path, file: str) -> Iterator[Mutant]:
-    text = (source / "opd" / file).read_bytes()  # as ast counts
+    text = (source / "opd" / file).read_bytes()  # ast counts bytes
     lines = [0]
     for line in text.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
@@ -93,13 +56,11 @@ def _all(source: Path, file: str) -> Iterator[Mutant]:
             what = f"{place or 'module'}: {_short(old)} -> {_short(new)}"
             seen[what] += 1
             numbered = f"{what} ({seen[what]})" if seen[what] > 1 else what
-            yield Mutant(
-                what=numbered, file=file, old=old, new=new, tests=FILES[file], offset=len(text[:start].decode())
-            )
+            yield Mutant(what=numbered, file=file, old=old, new=new, offset=len(text[:start].decode()))
 
 
 def _places(node: ast.AST, place: str) -> Iterator[tuple[str, ast.AST]]:
-    """Every node with the function or class around it; without what is only logged or printed."""
+    """Yield every node with its function or class, except the arguments of logs and prints."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Call) and ast.unparse(child.func).startswith(("logger.", "print")):
             continue
@@ -128,8 +89,8 @@ def _changes(node: ast.AST, old: str) -> list[str]:
     if isinstance(node, ast.Return) and node.value is not None and old != "return None":
         flag = node.value.value if isinstance(node.value, ast.Constant) else None
         return [f"return {not flag}" if isinstance(flag, bool) else "return None"]
-    if isinstance(node, ast.If):
-        return [old.replace(f"if {ast.unparse(node.test)}", "if True", 1)] if ast.unparse(node.test) in old else []
+    if isinstance(node, ast.If) and (test := ast.unparse(node.test)) in old:
+        return [old.replace(f"if {test}", "if True", 1)]
     return []
 
 

@@ -1,4 +1,4 @@
-"""One deliberate fault: a piece of a file that is replaced, and the tests that should notice."""
+"""One deliberate fault: a piece of a file that another replaces."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """`old` stands exactly once in `file` (below src/opd), or begins at the character `offset` of it."""
+    """A replacement of `old`, which occurs once in `file` (below src/opd) or starts at its character `offset`."""
 
     what: str
     file: str
     old: str
     new: str
-    tests: tuple[str, ...]
     offset: int | None = None
 
     def describe(self) -> str:
@@ -24,14 +23,14 @@ class Mutant:
         """Change the file below `source`.
 
         Raises:
-            LookupError: the piece is not there, or more than once: the code has changed, and the mutant must follow.
+            LookupError: `old` is missing or not unique: the code has changed, and the mutant must follow.
         """
         path = source / "opd" / self.file
         text = path.read_text()
         start = self.offset
         if start is None:
             if text.count(self.old) != 1:
-                raise LookupError(f"{self.describe()}: {self.old!r} stands {text.count(self.old)} times in {path}")
+                raise LookupError(f"{self.describe()}: {path} holds {self.old!r} {text.count(self.old)} times")
             start = text.index(self.old)
         assert text[start:].startswith(self.old)
         path.write_text(text[:start] + self.new + text[start + len(self.old) :])

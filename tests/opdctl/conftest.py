@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,35 +65,6 @@ def inside(
             code = invoke(*arguments)
         seen = capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, seen.out, seen.err)
-
-    return run
-
-
-def hear_ctrl_c() -> None:
-    """In a child before its program starts: Ctrl-C ends it, also where a shell started these tests in the background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-@pytest.fixture
-def call_until(tmp_path: Path) -> Callable[..., int]:
-    """Runs `opdctl ARGUMENTS` and presses Ctrl-C once `is_time()`; returns the exit code."""
-
-    def run(is_time: Callable[[], bool], *arguments: object, **environment: str) -> int:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "opdctl.cli", *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": PYTHON_PATH, **environment},
-            cwd=tmp_path,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=hear_ctrl_c,
-        )
-        try:
-            while process.poll() is None and not is_time():
-                time.sleep(0.01)
-            process.send_signal(signal.SIGINT)
-            return process.wait(120)
-        finally:
-            process.kill()
 
     return run
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opd.evaluation.estimators import chance_beyond
 from opdctl.runs.compare import Group, compare_metric
 from opdctl.runs.compare_view import difference_text
 from opdctl.runs.record import RunRecord
@@ -20,15 +19,6 @@ def group(values: list[float], *, first_seed: int = 0) -> Group:
         for seed, value in enumerate(values, start=first_seed)
     )  # fmt: skip
     return Group(name="g", records=records)
-
-
-@pytest.mark.parametrize(
-    ("freedom", "critical"),
-    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (5, 2.5706), (10, 2.2281), (29, 2.0452), (120, 1.9799)],
-)
-def test_the_chance_is_that_of_the_printed_tables(freedom: int, critical: float) -> None:
-    assert chance_beyond(critical, freedom) == pytest.approx(0.05, abs=1e-4)
-    assert chance_beyond(0.0, freedom) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("first_seed", [0, 100], ids=["paired", "unpaired"])

@@ -13,7 +13,7 @@ from opd.store.base import ObjectInfo
 from opd.store.local import LocalStore
 from opdctl.errors import ToolError
 from opdctl.runs.download import pull_checkpoint, pull_folder
-from opdctl.runs.targets import RunPlace
+from opdctl.runs.places import RunPlace
 
 from .test_store_commands import seal_checkpoint
 
@@ -49,7 +49,7 @@ def test_pull_writes_nothing_where_an_object_leads_out_of_the_folder(tmp_path: P
 def test_pull_does_not_leave_the_run(tmp_path: Path, folder: str) -> None:
     LocalStore(tmp_path / "store").put("other/eval/secret", b"another run's")
     place = RunPlace(run_id="r", store=LocalStore(tmp_path / "store" / "r"))
-    with pytest.raises(ToolError, match="must lie inside the run r"):
+    with pytest.raises(ToolError, match="not inside the run r"):
         pull_folder(place, folder, tmp_path / "into", show=silent)
     assert not (tmp_path / "into").exists()
 
@@ -61,5 +61,5 @@ def test_a_checkpoint_that_retention_takes_meanwhile_is_not_called_damaged(tmp_p
             super()._get_file(key, path)
 
     seal_checkpoint(tmp_path / "store", 10, {"a": b"1", "b": b"2"})
-    with pytest.raises(ToolError, match="global_step_10 of r was pruned while it was looked at"):
+    with pytest.raises(ToolError, match="global_step_10 of r was pruned meanwhile"):
         pull_checkpoint(RunPlace(run_id="r", store=Pruned(tmp_path / "store")), 10, tmp_path / "into", show=silent)

@@ -17,11 +17,11 @@ def test_what_the_monitor_named_stands_in_status_report_and_collect(
     inside: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:
     make_run("r", attempts=HISTORY)
-    inside("report", "r", "--store", store, "-o", tmp_path / "page.html")
+    inside("report", "r", "--store", store, "-f", tmp_path / "page.html")
     for text in [inside("status", "r", "--store", store).stdout, (tmp_path / "page.html").read_text()]:
         assert "fault since step 2: the learning rate is 0 (lr-zero); look at" in text
         assert "(answers-cut)" not in text, "gone since"
-    [run] = json.loads(inside("collect", "r", "--store", store, "--format", "json").stdout)["runs"]
+    [run] = json.loads(inside("collect", "r", "--store", store, "-o", "json").stdout)["runs"]
     assert [(fault["name"], fault["since"]) for fault in run["faults"]] == [("lr-zero", 2)]
 
 
@@ -31,8 +31,8 @@ def test_what_the_first_step_showed_of_the_teacher_is_reported(
     make_run("r", attempts=[{1: {"opd/loss": 2.0}}, {2: {"opd/loss": 1.0}}])
     lines = [{"name": "entropy", "verdict": "warning", "says": "the teacher has <b>4.7</b>\x1b[31m nats"}]
     origin.add_preflight(LocalStore(store / "r"), 1, [*lines, {"name": "of another version"}])
-    inside("report", "r", "--store", store, "-o", tmp_path / "page.html")
+    inside("report", "r", "--store", store, "-f", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "<td>entropy</td>" in page
+    assert ">entropy</td>" in page
     assert "the teacher has &lt;b&gt;4.7&lt;/b&gt;" in page
     assert "\x1b[31m" not in page

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from opdctl.runs.history import read_history, series
+from opdctl.runs.metrics import read_metrics, series
 
 
 def as_rows(table) -> list[dict]:
@@ -14,7 +12,7 @@ def as_rows(table) -> list[dict]:
 def test_a_resumed_attempt_that_only_validates_keeps_the_training_row() -> None:
     first = b'{"step": 2, "opd/loss": 0.5}\n{"step": 1, "opd/loss": 1.0}\n'
     second = b'{"step": 2, "val-core/x/acc/mean@1": 0.75}\n'
-    assert as_rows(read_history({2: second, 1: first})[0]) == [
+    assert as_rows(read_metrics({2: second, 1: first})[0]) == [
         {"step": 1, "opd/loss": 1.0},
         {"step": 2, "opd/loss": 0.5, "val-core/x/acc/mean@1": 0.75},
     ]
@@ -24,32 +22,15 @@ def test_what_is_no_number_has_no_place_in_a_column_and_an_endless_one_is_infini
     data = b'{"step": 1, "a": true, "b": 1}\n{"step": 2, "a": 2, "b": 1%s}\n{"step": 3, "a": "x", "b": "NaN"}\n' % (
         b"0" * 400
     )
-    table, [report] = read_history({1: data})
+    table, [report] = read_metrics({1: data})
     assert table["a"].to_pylist() == [None, 2.0, None]
     assert table["b"].to_pylist()[:2] == [1.0, float("inf")]
     assert str(table["b"].to_pylist()[2]) == "nan"
     assert report.num_rows == 3
 
 
-def test_no_file_is_an_empty_table() -> None:
-    table, reports = read_history({})
-    assert (table.column_names, table.num_rows, reports) == (["step"], 0, [])
-
-
 def test_a_series_holds_only_the_steps_that_logged_it() -> None:
-    table, _ = read_history({1: b'{"step": 0, "a": 1}\n{"step": 1, "b": 2}\n{"step": 2, "a": 3}\n'})
+    table, _ = read_metrics({1: b'{"step": 0, "a": 1}\n{"step": 1, "b": 2}\n{"step": 2, "a": 3}\n'})
     steps, values = series(table, "a")
     assert (steps.tolist(), values.tolist()) == ([0, 2], [1.0, 3.0])
     assert series(table, "absent")[0].size == 0
-
-
-@pytest.mark.parametrize("value", ["1e-6", "1.0", "1e16", "0.1", "-0.0", "123456789012345678"])
-def test_numbers_keep_every_digit_that_a_float_has(value: str) -> None:
-    table, _ = read_history({1: f'{{"step": 1, "a": {value}}}\n'.encode()})
-    assert table["a"].to_pylist() == [float(value)]
-
-
-def test_a_step_that_no_column_can_hold_is_skipped_and_counted() -> None:
-    table, [report] = read_history({1: b'{"step": 99999999999999999999, "a": 1}\n{"step": 1, "a": 2}\n'})
-    assert as_rows(table) == [{"step": 1, "a": 2.0}]
-    assert (report.num_rows, report.num_corrupt_lines) == (1, 1)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.charts.helm import EXPERIMENTS as BY_NAME
-from tests.charts.helm import SITES, SWEEPS
+from tests.charts.helm import SWEEPS
 
 import gotools
 from opdctl.chart.values import load_experiments
@@ -42,33 +40,13 @@ def test_render_gives_byte_for_byte_what_helm_gives(file: Path, helm: str, call:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["--site", "variable", "make"])
-def test_a_site_file_goes_under_the_experiment_as_with_helm(way: str, helm: str, call: Callable) -> None:
-    file, site = BY_NAME["opd-qwen3-8b-to-1.7b"], SITES["k3s"]
-    if way == "make":  # hands SITE to every command of the tool by the variable
-        shown = subprocess.run(["make", "-s", f"SITE={site}", "--eval", "show: ; @echo $$OPDCTL_SITE", "show"],
-                               capture_output=True, text=True, cwd=ROOT, check=True)  # fmt: skip
-        assert shown.stdout.strip() == str(site)
-        return
-    words, variables = (("--site", site), {}) if way == "--site" else ((), {"OPDCTL_SITE": str(site)})
-    rendered = call(
-        "render", file, *words, "--image", IMAGE, "--charts", ROOT / "charts", OPDCTL_HELM=helm, **variables
-    )
-    assert rendered.returncode == 0, rendered.stderr
-    command = [helm, "template", "opd-qwen3-8b-to-1b7", str(ROOT / "charts" / "opd"), "-f", str(site), "-f", str(file)]
-    direct = subprocess.run(
-        [*command, "--set", f"cluster.image.ref={IMAGE}"], capture_output=True, text=True, check=True
-    )
-    assert rendered.stdout == direct.stdout
-    assert "http://minio.minio.svc:9000" in direct.stdout
-
-
-@pytest.mark.slow
 def test_a_sweep_renders_one_file_a_cell(helm: str, call: Callable, tmp_path: Path) -> None:
     text = (ROOT / "manifests" / "experiments" / "quickstart.yaml").read_text()
     text = text.replace("seed: 1\n", "matrix: {seed: [3, 4]}\n")
     (tmp_path / "sweep.yaml").write_text(text)
-    done = call("render", "sweep.yaml", "--image", IMAGE, "--charts", ROOT / "charts", "-o", "out", OPDCTL_HELM=helm)
+    done = call(
+        "render", "sweep.yaml", "--image", IMAGE, "--charts", ROOT / "charts", "--into", "out", OPDCTL_HELM=helm
+    )
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["quickstart-seed-3.yaml", "quickstart-seed-4.yaml"]  # fmt: skip
     documents = list(yaml.safe_load_all((tmp_path / "out" / "quickstart-seed-4.yaml").read_text()))
@@ -77,28 +55,9 @@ def test_a_sweep_renders_one_file_a_cell(helm: str, call: Callable, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", SWEEPS.values(), ids=SWEEPS)
-def test_a_shipped_sweep_renders_runs_that_differ_in_what_it_sweeps(
-    file: Path, helm: str, call: Callable, tmp_path: Path
-) -> None:
-    done = call("render", file, "--image", IMAGE, "--charts", ROOT / "charts", "-o", "out", OPDCTL_HELM=helm)
-    assert done.returncode == 0, done.stderr
-    found = {}
-    for path in (tmp_path / "out").iterdir():
-        [config] = [item for item in yaml.safe_load_all(path.read_text()) if item["kind"] == "ConfigMap"]
-        experiment = json.loads(config["data"]["exp.json"])
-        assert experiment["name"] == path.stem
-        last = (experiment["opd"].get("stages") or [experiment["opd"]])[-1]
-        found[path.stem] = (last["loss_type"], experiment["seed"])
-    losses, seeds = (sorted(set(values)) for values in zip(*found.values(), strict=True))
-    assert len(losses) == 2
-    assert sorted(found.values()) == [(loss, seed) for loss in losses for seed in seeds]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "variables"),
-    [(["--set", "seed=5"], {}), (["--set", "model.path=a"], {}), ([], {"MODEL_PATH": "a"})],
+    [(["--set", "seed=5"], {}), (["--set", "model.path=a"], {}), (["--env"], {"MODEL_PATH": "a"})],
 )
 def test_a_sweep_whose_key_is_overridden_is_refused_instead_of_run_several_times(
     words: list[str], variables: dict[str, str], call: Callable, tmp_path: Path
@@ -125,40 +84,3 @@ def test_what_the_chart_refuses_is_exit_2_with_its_own_words(helm: str, call: Ca
     assert done.returncode == 2
     assert "the image is required and has no default" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_a_missing_helm_says_how_to_get_one(call: Callable) -> None:
-    python_only = str(Path(sys.executable).parent)
-    done = call(
-        "render", EXPERIMENTS[0], "--image", IMAGE, "--charts", ROOT / "charts", PATH=python_only, OPDCTL_HELM=""
-    )
-    assert done.returncode == 1
-    assert "helm is not on PATH" in done.stderr
-    assert "make helm" in done.stderr
-
-
-@pytest.mark.slow
-def test_run_gives_what_the_launcher_gives_with_the_same_site(call: Callable, tmp_path: Path) -> None:
-    file, site = ROOT / "manifests" / "experiments" / "opd-qwen3-8b-to-1.7b.yaml", tmp_path / "site.yaml"
-
-    def both() -> list[subprocess.CompletedProcess[str]]:
-        words = [sys.executable, "-m", "opd.launch", str(file), "--set", "seed=7", "--dry-run"]
-        env = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin", "OPDCTL_SITE": str(site)}
-        direct = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120, env=env)
-        return [call("run", file, "--site", site, "--set", "seed=7", "--dry-run"), direct]
-
-    site.write_text("store: {url: s3://team/runs, endpoint: https://minio.example:9000}\ncluster: {gpu: {type: A}}\n")
-    tool, direct = both()
-    assert (tool.returncode, direct.returncode) == (0, 0), tool.stderr + direct.stderr
-    assert tool.stdout == direct.stdout
-    site.write_text("store: {url: s3://team/runs, endpoint: minio.example}\n")
-    for done in both():
-        assert done.returncode == 2
-        assert f"store.endpoint ({site}, line 1)" in done.stderr
-
-
-def test_a_bad_spec_starts_nothing_and_is_exit_2(call: Callable) -> None:
-    done = call("run", ROOT / "manifests" / "experiments" / "quickstart.yaml", "--set", "trainer.total_step=3")
-    assert done.returncode == 2
-    assert "trainer.total_steps" in done.stderr

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import shutil
-import subprocess
 from base64 import b64encode
 from collections.abc import Callable
 from hashlib import sha256
@@ -17,14 +14,11 @@ import pytest
 
 from opd.evaluation.results import evaluate
 from opd.evaluation.samples import write_generations
-from opd.store.opening import open_store
 from opdctl.report import assets
 from opdctl.report.page import MAX_SEPARATE_RUNS
-from opdctl.runs.compare import Group, compare_evaluations, compare_metric, evaluations_of, group_runs
+from opdctl.runs.compare import Group, compare_evaluations, compare_metric, group_runs
 from opdctl.runs.compare_view import MAX_SEPARATE
-from opdctl.runs.gather import gather
 from opdctl.runs.record import RunRecord
-from opdctl.runs.targets import RunPlace
 
 SPEC = {"kind": "opd", "seed": 1, "trainer": {"total_steps": 1}, "store": {"url": "x"}}
 HOSTILE = '</pre><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'
@@ -39,10 +33,6 @@ def record(name: str, *, seed: int = 1, lr: float = 1e-6, **latest: float) -> Ru
 def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
     groups = group_runs([record("a", seed=1), record("b", seed=1, lr=2e-6), record("c", seed=2)])
     assert [[run.run_id for run in group.records] for group in groups] == [["a", "c"], ["b"]]
-
-
-def test_two_runs_of_one_seed_are_no_pair() -> None:
-    assert [group.name for group in group_runs([record("a", seed=1), record("b", seed=1)])] == ["a", "b"]
 
 
 def test_a_metric_is_paired_by_seed() -> None:
@@ -94,17 +84,8 @@ def evaluated(make_run: Callable, answers: Callable, store: Path) -> tuple[str, 
     return names
 
 
-@pytest.mark.slow
-def test_compare_prints_the_paired_difference(call: Callable, evaluated: tuple[str, str], store: Path) -> None:
-    done = call("compare", *evaluated, "--store", store)
-    assert done.returncode == 0, done.stderr
-    # Per-problem differences 0.5, 0.5, 0: mean 1/3, error sd/sqrt(3) = 0.2887/1.732 = 1/6.
-    assert "+0.3333 ± 0.17" in done.stdout
-    assert "3 by problem" in done.stdout
-
-
 def test_the_report_is_one_file_with_everything_inside_and_escapes_what_models_write(call: Callable, evaluated: tuple[str, str], store: Path, tmp_path: Path) -> None:  # fmt: skip
-    done = call("report", *evaluated, "--store", store, "-o", "report.html")
+    done = call("report", *evaluated, "--store", store, "-f", "report.html")
     assert done.returncode == 0, done.stderr
     html = (tmp_path / "report.html").read_text()
     own = [assets.read(name) for name in assets.SCRIPTS]
@@ -119,59 +100,15 @@ def test_the_report_is_one_file_with_everything_inside_and_escapes_what_models_w
     ]
     assert not re.search(r"""(?:src|href)=["'](?!#|data:)""", html), "nothing is loaded from anywhere"
     assert "The MIT License (MIT)" in html
-    assert "<td>Toy-Model</td>" in html, "a run's MODEL_NAME labels its row"
-    assert "3 × 2 (4 too long to ask)" in html
-    row = '<tr><td>other</td><td>math</td><td>plan_read</td><td class="n">0.625 ± 0.125</td><td class="n">5</td></tr>'
-    assert html.count("<td>plan_read</td>") == html.count(row) == 1
-
-
-@pytest.mark.slow
-def test_collect_prints_the_further_numbers_of_an_evaluation(call: Callable, evaluated: tuple[str, str], store: Path) -> None:  # fmt: skip
-    done = call("collect", "--store", store)
-    assert done.returncode == 0, done.stderr
-    [line] = [line for line in done.stdout.splitlines() if "plan_read" in line]
-    assert [cell.strip() for cell in line.split("│")[1:-1]] == ["math", "plan_read", "0.625 ± 0.125", "5"]
-    assert "base: further numbers" not in done.stdout
-
-
-@pytest.mark.slow
-def test_a_script_in_a_generation_does_not_run_in_a_browser(call: Callable, evaluated: tuple[str, str], store: Path, tmp_path: Path) -> None:  # fmt: skip
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("REPORT IN A BROWSER UNTESTED: no chromium on PATH")
-    assert call("report", *evaluated, "--store", store, "-o", "report.html").returncode == 0
-    (tmp_path / "control.html").write_text(f"<!doctype html><title>calm</title><pre>{HOSTILE}</pre>")
-
-    def title(page: str) -> str:
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-        dumped = subprocess.run([*command, "--dump-dom", (tmp_path / page).as_uri()], capture_output=True, text=True, timeout=120)  # fmt: skip
-        return dumped.stdout.partition("<title>")[2].partition("</title>")[0]
-
-    assert title("control.html") == "PWNED"  # the same text unescaped does run: the test can fail
-    assert title("report.html") == "base, other"
+    assert "3 × 2 (4 too long)" in html
+    cells = [f'<td class="{cell}">{cell}</td>' for cell in ("math", "plan_read", "0.625 ± 0.125", "5")]
+    assert html.count(f"<tr>{''.join(cells)}</tr>") == 1
 
 
 def test_the_chart_library_is_the_one_that_was_downloaded_and_its_notice_is_beside_it() -> None:
     for name, expected in assets.SHA256.items():
         assert sha256(assets.read(name).encode()).hexdigest() == expected, name
     assert "Permission is hereby granted" in assets.read(assets.NOTICE)
-
-
-@pytest.mark.slow
-def test_the_cache_of_results_holds_plain_json(call: Callable, evaluated: tuple[str, str], store: Path, own_cache: Path) -> None:  # fmt: skip
-    call("collect", "--store", store)
-    records = [json.loads(path.read_text()) for path in own_cache.rglob("record.json")]
-    assert {item["record"]["run_id"] for item in records} == set(evaluated)
-
-
-@pytest.mark.slow
-def test_runs_of_one_name_from_two_stores_are_told_apart(call: Callable, make_run: Callable, tmp_path: Path) -> None:
-    make_run("same", attempts=[{1: {"opd/loss": 1.0}}], url=str(tmp_path / "one"))
-    make_run("same-2", attempts=[{1: {"opd/loss": 4.0}}], url=str(tmp_path / "two"))
-    (tmp_path / "two" / "same-2").rename(tmp_path / "two" / "same")
-    done = call("compare", tmp_path / "one" / "same", tmp_path / "two" / "same")
-    assert done.returncode == 0, done.stderr
-    assert "+3 ±" in done.stdout
 
 
 @pytest.mark.slow
@@ -196,16 +133,5 @@ def test_a_report_over_a_store_names_few_of_many_runs_and_tells_every_setting_th
     assert done.returncode == 0, done.stderr
     html = (tmp_path / "report.html").read_text()
     assert f"<h1>{num_runs} runs: lr00 … lr12</h1>" in html
-    assert html.count("every setting</summary>") == 1
     assert all(f"actor.learning_rate: 1.0 -&gt; {1.0 + number}" in html for number in range(1, num_runs))
     assert "+12 ± –" in html
-
-
-def test_generations_are_read_once_however_many_runs_are_compared(evaluated: tuple[str, str], store: Path) -> None:
-    root = open_store(store)
-    found = gather([RunPlace(run_id=name, store=root.child(name)) for name in evaluated], folder=store / "cache")
-    evaluations = evaluations_of({run.record.url: root.child(run.record.run_id) for run in found})
-    first = evaluations(found[0].record)
-    assert first["math"].accuracy_by_problem == {0: 0.0, 1: 0.5, 2: 1.0}
-    (store / evaluated[0] / "eval" / "generations.parquet").unlink()
-    assert evaluations(found[0].record) is first

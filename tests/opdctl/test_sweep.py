@@ -12,10 +12,6 @@ def expand(tree: dict, *, origin: str) -> list[dict]:
     return sweep.expand(tree, origin=origin, name_of=lambda cell: "unnamed")
 
 
-def test_a_spec_without_a_matrix_stays_as_it_is() -> None:
-    assert expand({"name": "a", "seed": 1}, origin="x") == [{"name": "a", "seed": 1}]
-
-
 def test_a_plain_name_gets_the_cell_behind_it_and_a_long_one_a_hash_that_does_not_change() -> None:
     assert [cell["name"] for cell in expand({"kind": "opd", "name": "run", "matrix": {"seed": [1, 2]}}, origin="x")] == ["run-seed-1", "run-seed-2"]  # fmt: skip
     tree = {
@@ -58,14 +54,6 @@ def test_a_key_of_the_spec_is_set_by_its_dotted_path_in_every_cell() -> None:
     assert [cell["name"] for cell in cells][::3] == ["a-loss-type-reverse-kl-seed-1", "a-loss-type-jsd-seed-2"]
     assert all(cell["opd"]["chunk_size"] == 64 for cell in cells)
     assert tree["opd"] == {"chunk_size": 64}, "the file's own tree stays as it was"
-
-
-def test_a_section_or_a_list_goes_by_its_number_in_the_name() -> None:
-    stages = [[{"loss_type": "jsd"}], [{"loss_type": "reverse_kl"}]]
-    cells = expand({"kind": "opd", "name": "a", "matrix": {"opd.stages": stages}}, origin="x")
-    assert [(cell["name"], cell["opd"]["stages"]) for cell in cells] == [
-        ("a-stages-1", stages[0]), ("a-stages-2", stages[1])
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("key", "fix"), [("lr", ""), ("loss_type", "opd.loss_type"), ("recipe", "")])

@@ -66,14 +66,3 @@ def test_colour_is_written_to_a_terminal_and_never_where_it_is_not_wanted(
     assert "┃" in coloured
     assert "\x1b[3" not in on_a_terminal(*words, **PLAIN, NO_COLOR="1")
     assert "\x1b" not in on_a_terminal(*words, **{**PLAIN, "TERM": "dumb"})
-
-
-@pytest.mark.slow
-def test_a_terminal_of_the_c_locale_gets_tables_of_ascii(
-    on_a_terminal: Callable, make_run: Callable, store: Path
-) -> None:
-    make_run("r", result={"steps": 1})
-    table = on_a_terminal("list", "--store", store, LC_ALL="C", TERM="dumb")
-    assert table.isascii()
-    assert "| succeeded |" in table
-    assert on_a_terminal("status", "--help", LANG="POSIX", TERM="dumb").isascii()

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
-from opd.runs.tokens import NUM_BINS, StepTokens, TokenRow, file_key, to_bytes
+from opd.runs.tokens import StepTokens, TokenRow, file_key, to_bytes
 from opd.store.opening import open_store
-from opdctl.report.beside import Kept, write_pages
-from opdctl.report.density import draw, quadrants
-from opdctl.report.token_page import largest, render, shown_tokens
+from opdctl.report.page import write_report
+from opdctl.report.token_page import render, shown_tokens
 from opdctl.runs.gather import gather
-from opdctl.runs.targets import RunPlace
+from opdctl.runs.places import RunPlace
 
 HOSTILE = '</pre></i><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'
 
@@ -37,38 +34,6 @@ def step(number: int = 1, **changes: object) -> StepTokens:
     return StepTokens(**fields | changes)
 
 
-def test_quadrants_are_split_at_the_medians_of_both_values():
-    density = np.zeros((NUM_BINS, NUM_BINS, 2))
-    density[5, 8] = 3, 0  # neither
-    density[9, 2] = 1, 1  # entropy only
-    density[6, 30] = 1, 0  # divergence only
-    density[9, 31] = 3, 2  # both
-    found = quadrants(density)
-    # Entropies: 4 of 8 tokens lie in the bins up to 6, so the median is where bin 9 begins.
-    # Divergences: 4 lie in the bins up to 8, so it is where bin 30 begins.
-    assert (found.entropy, found.divergence) == (9.0, 30.0)
-    assert found.of_all == {"Q1": 3 / 8, "Q2": 1 / 8, "Q3": 1 / 8, "Q4": 3 / 8}
-    assert found.of_kept == {"Q1": 2 / 3, "Q2": 1 / 3, "Q3": 0.0, "Q4": 0.0}
-
-
-def test_a_bin_with_the_median_counts_in_parts():
-    density = np.zeros((NUM_BINS, NUM_BINS, 2))
-    density[4, 4, 0] = 10
-    found = quadrants(density)
-    assert (found.entropy, found.divergence) == (4.5, 4.5)
-    assert found.of_all == {"Q1": 0.25, "Q2": 0.25, "Q3": 0.25, "Q4": 0.25}
-    assert found.of_kept["Q1"] == 0
-
-
-def test_every_picture_names_its_axes_and_what_its_colours_count(monkeypatch: pytest.MonkeyPatch):
-    figures: list[Figure] = []
-    monkeypatch.setattr("opdctl.report.density.as_curve", lambda title, figure, caption: figures.append(figure))
-    draw(step())
-    axes = ("entropy of the student, nats", "divergence, nats")
-    found = [[(part.get_xlabel(), part.get_ylabel()) for part in figure.axes] for figure in figures]
-    assert found == [[axes, ("", "tokens")], [axes, ("", "share")]]
-
-
 def test_a_token_shows_its_levels_its_values_and_that_it_is_in_the_loss():
     first, second, tools, part = shown_tokens(row())
     assert first == {
@@ -80,12 +45,6 @@ def test_a_token_shows_its_levels_its_values_and_that_it_is_in_the_loss():
     assert (tools["classes"], tools["text"]) == ("x", "↵\n")
     assert (part["classes"], part["text"]) == ("h- d0", "▫")
     assert part["values"] == "entropy not computed · divergence 0.001 nats · not in the loss"
-
-
-def test_the_largest_divergences_come_first_with_what_stands_before_them():
-    found = largest(row())
-    assert [(item["place"], item["divergence"], item["kept"]) for item in found] == [(2, 2.0, False), (1, 0.5, True), (4, 0.001, False)]  # fmt: skip
-    assert found[0]["before"] == "a"
 
 
 def test_the_page_escapes_what_a_model_wrote():
@@ -110,13 +69,10 @@ def kept(make_run: Callable, store: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_report_shows_the_density_of_first_and_last_step_and_links_to_the_tokens(call: Callable, kept: Path, store: Path, tmp_path: Path) -> None:  # fmt: skip
+def test_a_report_links_to_the_tokens_of_a_run(call: Callable, kept: Path, store: Path, tmp_path: Path) -> None:  # fmt: skip
     done = call("report", "chosen", "other", "--store", store)
     assert done.returncode == 0, done.stderr
     html = (tmp_path / "report.html").read_text()
-    for number in (1, 20):
-        for title in ("trained tokens", "share in the loss"):
-            assert f"<figcaption>Step {number}: {title}</figcaption>" in html
     assert '<a href="report-tokens-1.html">chosen: ' in html
     assert "report-tokens-2" not in html
     page = (tmp_path / "report-tokens-1.html").read_text()
@@ -130,6 +86,6 @@ def test_a_damaged_file_costs_the_page_and_not_the_report(kept: Path, store: Pat
     found = gather([RunPlace(run_id="chosen", store=root.child("chosen"))], folder=tmp_path / "cache")
     stores = {run.record.url: root.child("chosen") for run in found}
     written: dict[str, str] = {}
-    assert write_pages(found, stores, written.__setitem__, stem="report", max_with_tokens=12) == Kept()
-    assert written == {}
+    write_report(found, stores, written.__setitem__, stem="report", num_samples=3)
+    assert list(written) == ["report.html"]
     assert "chosen: its tokens are left out: tokens/step-000020.json: step: " in capsys.readouterr().err

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests import entry_points
 from tests.forks import DRY_RUN, run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 # The options by which a start reads the variables of the shell.
-READS_VARIABLES: tuple[str, ...] = ()
+READS_VARIABLES: tuple[str, ...] = ("--env",)
 _KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "OMP_NUM_THREADS", "XDG_CACHE_HOME", "OPD_TOOLS_DIR")
 _SET_BY_VARIABLE = re.compile(r"^opd\.launch: environment (\w+): (\S+) = (.*)$", re.MULTILINE)
 _STAGE = re.compile(r"^# stage (\w+): ([\w-]+)", re.MULTILINE)
@@ -32,7 +33,7 @@ _OVERRIDE = re.compile(r"^[+]*([\w.]+)=(.*)$", re.MULTILINE)
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return a child's environment: these variables, and none of this process's own that the project reads."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools")])
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools"), str(entry_points.FOLDER)])
     return {**kept, "PYTHONPATH": path, "COLUMNS": "240", **(variables or {})}
 
 

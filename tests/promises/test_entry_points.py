@@ -181,7 +181,7 @@ def test_the_tool_ends_with_1_where_a_run_is_missing_and_with_2_where_the_usage_
     missing = run(opdctl("collect", "nope", "--store", "store"), cwd=tmp_path)
     assert (missing.returncode, missing.stdout) == (1, "")
     assert missing.stderr.startswith("error: no run 'nope'")
-    wrong = run(opdctl("collect", "nope", "--store", "store", "-o", "x.xlsx"), cwd=tmp_path)
+    wrong = run(opdctl("collect", "nope", "--store", "store", "-f", "x.xlsx"), cwd=tmp_path)
     assert wrong.returncode == 2
     assert "x.xlsx" in wrong.stderr
 

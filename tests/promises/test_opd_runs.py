@@ -122,7 +122,7 @@ def test_distillation_of_single_answers_counts_no_padding_as_a_tools(opd):
 
 
 def test_collect_returns_every_metric_of_a_run_from_its_store(opd, tmp_path):
-    done = run(opdctl("collect", "opd", "--store", opd.store.parent, "--format", "csv"), cwd=tmp_path)
+    done = run(opdctl("collect", "opd", "--store", opd.store.parent, "-o", "csv"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = {int(row["step"]): row for row in csv.DictReader(io.StringIO(done.stdout))}
     assert sorted(rows) == list(range(OPD_STEPS + 1)), "the validation before training and each step"
@@ -131,7 +131,7 @@ def test_collect_returns_every_metric_of_a_run_from_its_store(opd, tmp_path):
 
 
 def test_collect_merges_the_attempts_of_a_resumed_run(resumed, tmp_path):
-    done = run(opdctl("collect", "opd", "--store", resumed.store.parent, "--format", "json"), cwd=tmp_path)
+    done = run(opdctl("collect", "opd", "--store", resumed.store.parent, "-o", "json"), cwd=tmp_path)
     [found] = json.loads(done.stdout)["runs"]
     assert (found["state"], found["num_attempts"], found["last_step"]) == ("succeeded", 2, OPD_STEPS)
 

@@ -2,21 +2,19 @@
 
 import asyncio
 import os
-import queue
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.processes import is_running
 
-from opd.rewards import BUILTIN_FUNCTIONS, Score, compute_score, compute_score_async
-from opd.rewards.pool import ScorerPool, payload
+from opd.rewards import Score, compute_score, compute_score_async
+from opd.rewards.pool import ScorerPool
 from opd.rewards.protocol import Failure, ScoreTask
 
 PATIENCE_S = 60.0
@@ -67,29 +65,9 @@ def test_data_source_and_extra_info_and_options_reach_the_function():
     assert row == {"score": 1.25, "acc": 1.0, "pred": "aime24|3|2", "length": 1.0, "failed": 0}
 
 
-def test_a_function_may_live_in_a_file_of_its_own(tmp_path):
-    file = tmp_path / "my reward.py"
-    file.write_text("def half(data_source, solution_str, ground_truth, extra_info):\n    return 0.5\n")
-    row = compute_score("toy", "7", "7", function=f"{file}:half", timeout_s=PATIENCE_S)
-    assert row == {"score": 0.5, "acc": 1.0, "pred": "", "failed": 0}
-
-
 @pytest.mark.parametrize("name", ["raises", "exits", "eats_memory", "not_a_number"])
 def test_a_scorer_that_fails_scores_zero_and_keeps_its_row(name):
     assert score(name) == FAILED_ROW
-
-
-@pytest.mark.parametrize(("function", "worst"), [("math_dapo", -1.0), ("math_reward", 0.0)])
-def test_a_failed_built_in_scorer_scores_what_a_wrong_answer_does(function, worst, monkeypatch):
-    wrong = compute_score("toy", "Answer: 8 \\boxed{8}", "7", function=function, timeout_s=PATIENCE_S)
-
-    def fails(solution, ground_truth):
-        raise RecursionError("of this one answer")
-
-    monkeypatch.setitem(BUILTIN_FUNCTIONS, function, BUILTIN_FUNCTIONS[function]._replace(scorer=fails))
-    failed = compute_score("toy", "Answer: 7", "7", function=function, timeout_s=PATIENCE_S)
-    assert failed == {"score": worst, "acc": 0.0, "pred": "", "failed": 1}
-    assert wrong["score"] == worst
 
 
 @pytest.mark.parametrize("answer", ["hang", "exit", "raise"])
@@ -102,18 +80,6 @@ def test_a_function_that_declares_nothing_fails_at_the_lowest_score_it_has_given
     assert score("plus_or_minus", solution="x") == FAILED_ROW
     assert [score("plus_or_minus", solution=answer)["score"] for answer in ("8", "7")] == [-1.0, 1.0]
     assert score("plus_or_minus", solution="x") == {**FAILED_ROW, "score": -1.0}
-
-
-def test_a_worst_score_that_is_no_number_is_a_fault_of_the_configuration():
-    with pytest.raises(TypeError, match="worst_score is 'low': must be a finite number"):
-        score("declares_nonsense")
-
-
-def test_a_failure_is_logged_with_what_reproduces_it(caplog):
-    score("raises")
-    (message,) = [record.getMessage() for record in caplog.records]
-    assert "data_source=toy index=3" in message
-    assert "raised ZeroDivisionError: of all things" in message
 
 
 def test_a_hanging_scorer_ends_at_its_deadline_and_its_process_is_reaped(pool, tmp_path):
@@ -129,44 +95,12 @@ def test_a_scorer_that_hangs_inside_c_code_is_killed_too(pool):
     assert score_in(pool, task("regex_hang"), timeout_s=0.5) == Failure("had not scored after 0.5 s and was killed")
 
 
-def test_the_next_answer_after_a_failure_is_scored(pool):
-    assert isinstance(score_in(pool, task("exits"), timeout_s=PATIENCE_S), Failure)
-    assert isinstance(score_in(pool, task("regex_hang"), timeout_s=0.2), Failure)
-    assert score_in(pool, task("process_id"), timeout_s=PATIENCE_S).score == 1.0
-
-
 def test_a_process_that_died_while_idle_costs_no_answer(pool):
     first = int(score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred)
     os.kill(first, signal.SIGKILL)
     assert wait_until(lambda: not is_running(first))
     second = int(score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred)
     assert second != first
-
-
-def test_answers_one_after_another_share_one_process(pool):
-    assert len({score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred for _ in range(5)}) == 1
-
-
-def test_who_hears_an_answer_finds_its_process_free(pool):
-    heard: queue.SimpleQueue[int] = queue.SimpleQueue()
-    answer = pool._submit((payload(task("slow_process_id"), PATIENCE_S), PATIENCE_S))
-    answer.add_done_callback(lambda _: heard.put(pool._num_busy))  # by the thread that answers
-    assert heard.get(timeout=PATIENCE_S) == 0
-
-
-def test_many_threads_never_use_more_processes_than_the_pool_has(pool):
-    with ThreadPoolExecutor(max_workers=8) as threads:
-        results = list(threads.map(lambda _: score_in(pool, task("slow_process_id"), timeout_s=PATIENCE_S), range(40)))
-    assert {result.score for result in results} == {1.0}
-    assert len({result.pred for result in results}) <= 2
-
-
-def test_close_ends_every_process_and_refuses_further_work(pool):
-    pid = int(score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred)
-    pool.close()
-    assert not is_running(pid)
-    with pytest.raises(RuntimeError, match="closed"):
-        score_in(pool, task("process_id"), timeout_s=PATIENCE_S)
 
 
 def test_close_ends_a_call_under_way(pool, tmp_path):
@@ -227,12 +161,6 @@ def test_an_extra_info_that_cannot_travel_is_raised_not_scored():
         compute_score(
             "toy", "7", "7", {"lock": threading.Lock()}, function="scorers_under_test:process_id", timeout_s=PATIENCE_S
         )
-
-
-def test_what_scorers_print_stays_off_standard_output(capfd):
-    assert score("prints", num_workers=1)["score"] == 1.0
-    captured = capfd.readouterr()
-    assert captured.out == ""
 
 
 RUN_AND_DIE = """

@@ -45,34 +45,9 @@ def test_an_answer_without_an_answer_is_recognisable(function):
     assert score(function, "")["pred"] in NO_ANSWER_PREDICTIONS
 
 
-def test_an_integer_too_long_to_print_still_has_a_pred():
-    row = score("math_verify", r"\boxed{" + "9" * 5000 + "}")
-    assert (row["score"], row["failed"]) == (0.0, 0)
-    assert row["pred"].startswith("999")
-
-
-def test_a_ground_truth_that_math_verify_cannot_read_is_a_counted_failure():
-    assert score("math_verify", r"\boxed{42}", truth="")["failed"] == 1
-
-
 # Defect 6 of the original: prompts asked for a box while the reward looked for `Answer:`; the two must not be mixed up.
 def test_math_dapo_finds_no_answer_in_a_box_alone():
     assert score("math_dapo", r"\boxed{42}") == {"score": -1.0, "acc": 0.0, "pred": "[INVALID]", "failed": 0}
-
-
-def test_math_dapo_takes_the_box_where_the_fallback_is_asked_for():
-    assert score("math_dapo", r"\boxed{42}", box_fallback=True)["score"] == 1.0
-    assert score("math_dapo", "Answer: 1\n\\boxed{42}", box_fallback=True)["score"] == -1.0
-
-
-def test_strict_math_dapo_reads_only_the_last_box_of_the_last_hundred_characters():
-    assert score("math_dapo", r"\boxed{42}", strict_box=True)["score"] == 1.0
-    assert score("math_dapo", "Answer: 42", strict_box=True)["pred"] == "[INVALID]"
-    assert score("math_dapo", r"\boxed{42}" + "x" * 100, strict_box=True)["score"] == -1.0
-
-
-def test_a_number_as_ground_truth_is_read_as_its_text():
-    assert compute_score("toy", "42", 42, function="exact_match", timeout_s=1.0)["score"] == 1.0
 
 
 @pytest.mark.parametrize(

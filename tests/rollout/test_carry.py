@@ -6,7 +6,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
-from statistics import mean
 
 import pytest
 
@@ -66,14 +65,6 @@ def _log_normal(number: int) -> int:
     return min(512, max(1, round(random.Random(number).lognormvariate(4.0, 0.9))))
 
 
-def test_an_update_counts_what_the_server_read_for_it():
-    made = Made(lambda number: 6)
-    [update] = _updates(_warm(), made, range(1))
-    # Four prompts; then each of the four rows with its 4 tokens, and, for what is left of the round, a follower's prompt.
-    assert made.rounds == [[[0, 4], [1, 5], [2, 6], [3, 7]]] * 2
-    assert update.metrics(0)["rollout/tokens_read"] == 4 * 1 + 4 * (1 + 4) + 4 * 1
-
-
 def test_rows_end_by_their_lengths_and_the_others_keep_their_tokens_under_new_weights():
     made = Made(
         lambda number: {0: 9, 1: 3, 2: 6, 3: 4}.get(number, 40)
@@ -87,13 +78,6 @@ def test_rows_end_by_their_lengths_and_the_others_keep_their_tokens_under_new_we
     assert second.rows[1].tokens == list(range(9))
     row_5 = next(row for row in carry.running if row.number == 5)
     assert row_5.pieces[0] == (0, 1), "it got the token of the round that row 1 left over"
-
-
-def test_a_row_that_ends_at_the_same_time_comes_later_if_it_was_begun_later():
-    made = Made(lambda number: 4)
-    first, second = _updates(_warm(), made, range(2))
-    assert [row.number for row in first.rows + second.rows] == [0, 1, 2, 3]
-    assert len(made.rounds) == 1, "the second update was complete by then"
 
 
 def test_no_row_is_lost_trained_on_twice_or_made_by_other_weights_than_it_says():
@@ -123,16 +107,6 @@ def test_no_token_is_older_than_the_bound(in_flight, max_age):
     )
 
 
-def test_others_hold_while_an_update_waits_for_a_row_that_may_get_no_older():
-    made = Made(lambda number: 50 if number == 0 else 4)
-    updates = _updates(_warm(max_age=3), made, range(4))
-    assert 0 in [row.number for row in updates[3].rows]
-    assert updates[3].metrics(3)["rollout/age_max"] == 3
-    alone = [slots for slots in made.rounds if slots == [[0]]]
-    assert len(alone) >= 8, "a round of it alone for each 4 of its tokens"
-    assert sum(update.metrics(0)["rollout/rounds_waited"] for update in updates) == len(alone)
-
-
 @pytest.mark.parametrize("times", [2, 3, 4])
 def test_the_default_bound_of_the_age_keeps_nobody_waiting_where_the_longest_is_six_times_the_mean(times):
     rollout = {"schedule": "carry", "in_flight": times * 32, "num_samples": 4}
@@ -145,33 +119,6 @@ def test_the_default_bound_of_the_age_keeps_nobody_waiting_where_the_longest_is_
     assert {update.metrics(0)["rollout/rounds_waited"] for update in updates} == {0.0}
     tokens, rounds = sum(len(row.tokens) for u in updates[1:] for row in u.rows), sum(u.num_rounds for u in updates[1:])
     assert tokens > 0.93 * rounds * in_flight * carry.round_tokens, "nearly every slot decodes all of every round"
-
-
-@pytest.mark.parametrize(("in_flight", "bound"), [(None, 16), (128, 8), (192, 16), (640, 40)])
-def test_the_default_bound_of_the_age_follows_what_is_in_flight(in_flight, bound):
-    tree = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}, "data": {"train_batch_size": 128}}
-    own = {} if in_flight is None else {"in_flight": in_flight}
-    spec = parse_tree(tree | {"rollout": {"schedule": "carry"} | own}).spec
-    assert spec.carried == (in_flight or 256, bound)
-
-
-@pytest.mark.slow
-def test_the_first_updates_are_no_shorter_than_the_others():
-    def lengths(*, is_cold: bool) -> list[float]:
-        """Mean lengths of 20 updates over 8 runs."""
-        runs = []
-        for seed in range(8):
-            made = Made(lambda number, seed=seed: _log_normal(100_000 * seed + number), num_drawn=32)
-            carry = Carry(rows=32, in_flight=64, max_age=100, longest=512)
-            carry.restore(carry.state() | {"is_cold": is_cold})
-            runs.append([mean(len(row.tokens) for row in update.rows) for update in _updates(carry, made, range(20))])
-        return [mean(of_update) for of_update in zip(*runs, strict=True)]
-
-    everywhere = mean(map(_log_normal, range(20_000)))
-    cold, warm = lengths(is_cold=False), lengths(is_cold=True)
-    assert cold[0] < 0.5 * everywhere, "the shorter half of those that began together"
-    assert warm[0] > 0.85 * everywhere
-    assert mean(warm[:5]) == pytest.approx(everywhere, rel=0.1)
 
 
 def test_what_the_warm_fill_throws_away_is_counted_and_asked_again():
@@ -236,10 +183,3 @@ def test_a_failure_of_the_one_row_that_an_update_waits_for_does_not_end_the_run(
     assert [update.num_failed for update in updates] == [0, 0, 0, 1, 0, 0]
     assert 0 not in [row.number for update in updates for row in update.rows]
     assert [[0]] in made.rounds, "it was asked for alone"
-
-
-def test_a_round_in_which_all_rows_fail_ends_the_run():
-    made = Made(lambda number: 6)
-    made._grown = lambda slot, num: [Growth(tokens=[], version=-1, is_complete=False, error="the server went away")]
-    with pytest.raises(RuntimeError, match="all rows of a round failed; the first: the server went away"):
-        _updates(_warm(), made, range(1))

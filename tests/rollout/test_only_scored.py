@@ -152,12 +152,6 @@ def test_a_cut_batch_reports_the_answers_that_came_and_neither_waits_for_the_oth
     assert (report.num_trajectories, report.num_failed, report.num_cut) == (4, 1, 2)
 
 
-def test_a_training_batch_is_not_cut(worker):
-    report = _cut_once_row_6_is_asked(worker, _batch(global_steps=7))
-    assert worker.stored == [TRAIN]
-    assert (report.num_trajectories, report.num_failed, report.num_cut) == (6, 1, 0)
-
-
 def test_a_training_batch_is_stored_and_its_answers_have_other_seeds(worker):
     report = asyncio.run(worker.generate(_batch(global_steps=7)))
     assert worker.stored == [TRAIN]

@@ -71,28 +71,6 @@ def test_pieces_under_one_set_of_weights_make_the_uninterrupted_answer():
     _with_server(scenario)
 
 
-def test_a_server_without_a_prefix_cache_reads_prompt_and_tokens_for_each_piece():
-    async def scenario(_: RolloutServer, client: _Client) -> None:
-        row = CarriedRow(number=7, index=1, sample=0, limit=20)
-        read = [(await _piece(client, row, 4, ignore_eos=True)).num_read for _ in range(3)]
-        assert read == [len(PROMPT) + num for num in (0, 4, 8)]
-
-    _with_server(scenario)
-
-
-def test_every_token_has_the_version_of_the_weights_that_made_it():
-    async def scenario(server: RolloutServer, client: _Client) -> None:
-        row = CarriedRow(number=7, index=1, sample=0, limit=50)
-        await _piece(client, row, 4, ignore_eos=True)
-        await server.load_weights(tiny_model(seed=1).state_dict(), last=True, global_steps=1)
-        before = list(row.tokens)
-        await _piece(client, row, 5, temperature=0.0, ignore_eos=True)
-        assert row.tokens == before + _greedy(PROMPT + before, 5, seed=1)
-        assert row.pieces == [(0, 4), (1, 5)]
-
-    _with_server(scenario)
-
-
 def test_a_piece_has_a_seed_of_its_own_that_no_other_row_has():
     async def scenario(_: RolloutServer, client: _Client) -> None:
         for number in (7, 8):

@@ -21,12 +21,6 @@ def scorer(folder, source: str) -> str:
     return f"{folder / 'scorer.py'}:score"
 
 
-def test_a_reward_function_that_can_score_passes_and_is_not_called(tmp_path):
-    reward(function="math_dapo", strict_box=True)
-    reward(function="math_verify")
-    reward(function=scorer(tmp_path, f"def score({VERL_SIGNATURE}):\n    raise SystemExit('called')\n"))
-
-
 @pytest.mark.parametrize(
     ("source", "says"),
     [
@@ -52,8 +46,3 @@ def test_a_reward_function_that_could_score_nothing_is_found_before_there_is_an_
 def test_a_reward_function_that_does_not_exist_is_named(kwargs, says):
     with pytest.raises(UnusableInput, match=says):
         reward(**kwargs)
-
-
-def test_a_function_that_verl_loads_by_itself_is_left_to_it():
-    function = {"path": "/nowhere/mine.py", "name": "score", "reward_kwargs": {}}
-    check_reward(OmegaConf.create({"reward": {"custom_reward_function": function}}))

@@ -83,21 +83,6 @@ def test_a_later_piece_follows_the_tokens_of_prompt_and_row_without_the_data(wor
     assert (row.tokens, row.is_complete) == ([102] * 9, True)
 
 
-def test_a_row_never_gets_more_than_it_may_have(worker):
-    row = CarriedRow(number=0, index=0, sample=0, limit=7)
-    ((growth,),) = asyncio.run(worker.advance([[({"raw_prompt": [100, 90]}, row)]], 30))
-    assert (len(growth.tokens), growth.is_complete) == (7, True)
-
-
-def test_a_server_that_is_gone_ends_the_round_instead_of_each_of_its_rows(worker):
-    async def generate(*_: Any, **__: Any) -> TokenOutput:
-        raise ray.exceptions.ActorDiedError
-
-    worker.llm_client.generate = generate
-    with pytest.raises(ray.exceptions.ActorDiedError):
-        asyncio.run(worker.advance([[_begun(0, 3)], [_begun(2, 9)]], 5))
-
-
 class EngineDeadError(Exception):
     """As vLLM's, by name."""
 

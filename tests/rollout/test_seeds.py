@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from itertools import product
 
 import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from opd.rollout.seeds import TRAIN, VALIDATION, SeededClient, SeededRank, request_seed
-
-
-def test_every_part_of_the_question_changes_the_seed():
-    keys = list(product((1, 2), (TRAIN, VALIDATION), (0, 1), (0, 1), (0, 1), (0, 1)))
-    seeds = {request_seed(*key) for key in keys}
-    assert len(seeds) == len(keys)
-    assert all(0 <= seed < 2**63 for seed in seeds)
+from opd.rollout.seeds import TRAIN, SeededClient, SeededRank
 
 
 def test_the_samples_of_a_prompt_do_not_coincide_and_a_turn_gets_its_own_seed():

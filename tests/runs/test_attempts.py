@@ -6,7 +6,6 @@ import dataclasses
 import errno
 import fcntl
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -161,15 +160,6 @@ def killed_in_another_pod(store: LocalStore, start_child: Callable) -> None:
     owner.wait()
 
 
-def test_a_copy_of_a_run_says_nothing_about_its_owner(
-    local_store: LocalStore, tmp_path: Path, start_child: Callable
-) -> None:
-    killed_in_another_pod(local_store, start_child)
-    copy = LocalStore(shutil.copytree(local_store.root, tmp_path / "copy"))
-    with pytest.raises(RunIsLive):
-        claim_it(copy)
-
-
 def test_a_lock_of_another_boot_or_claim_says_nothing(local_store: LocalStore, start_child: Callable) -> None:
     killed_in_another_pod(local_store, start_child)
     record = local_store.get_json("attempts/0001/owner.json")
@@ -178,22 +168,6 @@ def test_a_lock_of_another_boot_or_claim_says_nothing(local_store: LocalStore, s
         local_store.put_json("attempts/0001/owner.json", {**record, **change})
         with pytest.raises(RunIsLive):
             claim_it(local_store)
-
-
-def test_nobody_finds_the_lock_of_a_living_owner_free_before_it_is_held(
-    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rename, held = os.rename, []
-
-    def renamed(source: Path, target: Path) -> None:
-        with open(source) as file, pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        held.append(target.name)
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", renamed)
-    claim_it(local_store)
-    assert held == [".alive"]
 
 
 def test_a_disk_that_cannot_lock_leaves_the_lease(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,39 +202,6 @@ def test_an_owner_on_another_host_keeps_the_run_until_its_lease_is_over(local_st
         claim_it(local_store)
     plant_owner(local_store, 2, age_s=70.0, host="elsewhere")
     assert claim_it(local_store).attempt == 3
-
-
-def test_a_heartbeat_renews_the_lease(local_store: LocalStore) -> None:
-    plant_owner(local_store, 1, age_s=70.0, host="elsewhere")
-    local_store.put_json("attempts/0001/heartbeat.json", {})
-    with pytest.raises(RunIsLive):
-        claim_it(local_store)
-
-
-def test_a_store_clock_that_is_set_back_takes_no_run_from_a_living_owner(
-    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant_owner(local_store, 1, host="elsewhere", lease_ttl_s=60.0)
-    beats: list[float] = []
-
-    def beat() -> None:
-        # Between two looks the owner beats, by a clock that is an hour behind the one that the claim began with.
-        local_store.put_json("attempts/0001/heartbeat.json", {"number": len(beats)})
-        then = time.time() - 3600 + len(beats)
-        os.utime(local_store.local_path("attempts/0001/heartbeat.json"), (then, then))
-        beats.append(then)
-
-    monkeypatch.setattr(attempts, "time", Clock(beat))
-    with pytest.raises(RunIsLive):
-        claim_it(local_store, max_wait_s=2.5)
-    assert len(beats) == 3
-
-
-def test_a_dead_owner_of_before_the_store_clock_was_set_back_keeps_the_run_for_one_lease_only(
-    local_store: LocalStore,
-) -> None:
-    plant_owner(local_store, 1, age_s=-3600.0, host="elsewhere", lease_ttl_s=0.3)
-    assert claim_it(local_store, max_wait_s=60.0, lease_ttl_s=0.3).attempt == 2
 
 
 class Ahead(LocalStore):
@@ -305,13 +246,6 @@ def test_the_owners_own_promise_counts_not_the_newcomers(local_store: LocalStore
         claim_it(local_store, lease_ttl_s=10.0)
 
 
-def test_another_pid_namespace_of_the_same_host_is_judged_by_its_lease(local_store: LocalStore) -> None:
-    # A pod's pid 7 says nothing about the pid 7 of its successor with the same host name.
-    plant_owner(local_store, 1, pid=2**22 + 1, pid_namespace="pid:[1]")
-    with pytest.raises(RunIsLive):
-        claim_it(local_store)
-
-
 def test_an_attempt_that_has_ended_is_followed_at_once(local_store: LocalStore) -> None:
     claim_it(local_store).end("failed", "out of memory")
     assert claim_it(local_store).attempt == 2
@@ -348,11 +282,6 @@ def test_a_folder_without_an_owner_record_is_a_free_number(local_store: LocalSto
     local_store.local_path("attempts/0001").mkdir(parents=True)
     assert highest_attempt(local_store) == 0
     assert claim_it(local_store).attempt == 1
-
-
-def test_the_number_follows_the_highest_and_fills_no_hole(local_store: LocalStore) -> None:
-    plant_owner(local_store, 3, age_s=1e6, host="elsewhere")
-    assert claim_it(local_store).attempt == 4
 
 
 def test_the_overtaken_owner_stops_at_its_next_beat(local_store: LocalStore) -> None:

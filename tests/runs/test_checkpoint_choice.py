@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,13 +13,9 @@ from tests.runs.conftest import write_step
 from tests.runs.files import MODEL, flip_a_bit, seal_without, store_folder
 
 from opd.errors import CorruptRecord, StoreRefused, UnsafePath
-from opd.runs import shards
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK, FileEntry, Manifest
-from opd.runs.shards import fetch_shards, upload_shards
-from opd.store import transfer
-from opd.store.opening import open_store
-from opd.store.transfer import ListedFile, bring
+from opd.runs.shards import upload_shards
 
 
 def test_without_a_checkpoint_the_run_starts_from_the_beginning(make_checkpoints: Callable) -> None:
@@ -82,16 +75,6 @@ def test_a_damaged_local_file_is_fetched_again_from_the_store(
     assert reason.startswith(f"global_step_5 (local): {name} ")
 
 
-def test_only_the_damaged_file_is_downloaded(make_checkpoints: Callable, save_step: Callable) -> None:
-    checkpoints = make_checkpoints()
-    save_step(checkpoints, 5)
-    untouched = checkpoints.folder(5) / "data.pt"
-    before = untouched.stat().st_ino
-    flip_a_bit(checkpoints.folder(5) / MODEL)
-    make_checkpoints(attempt=2).choose()
-    assert untouched.stat().st_ino == before
-
-
 def test_a_step_damaged_everywhere_falls_back_to_the_one_before_and_says_so(
     make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable, loaded_content: Callable
 ) -> None:
@@ -107,16 +90,6 @@ def test_a_step_damaged_everywhere_falls_back_to_the_one_before_and_says_so(
     assert "resuming from step 5 (local)" in text
     assert f"global_step_10 (local): {MODEL} does not have the manifest's sha256" in text
     assert f"global_step_10 (store): {MODEL} does not have the manifest's sha256" in text
-
-
-def test_if_every_step_is_damaged_the_decision_lists_them_all(make_checkpoints: Callable, save_step: Callable) -> None:
-    checkpoints = make_checkpoints(remote=None)
-    for step in (5, 10):
-        save_step(checkpoints, step)
-        flip_a_bit(checkpoints.folder(step) / MODEL)
-    decision = make_checkpoints(attempt=2, remote=None).choose()
-    assert decision.step is None
-    assert [reason.split()[0] for reason in decision.rejected] == ["global_step_10", "global_step_5"]
 
 
 @pytest.mark.parametrize("missing", ["COMPLETE", "manifest.json"])
@@ -314,124 +287,6 @@ def test_a_download_cut_short_goes_on_with_the_files_that_are_missing(
     assert list((decision.path / ".incoming").iterdir()) == []
 
 
-def test_ranks_that_share_a_disk_fetch_at_the_same_time(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable, loaded_content: Callable
-) -> None:
-    save_step(make_checkpoints(), 5, num_ranks=8)
-    manifest = Manifest.from_bytes((store_folder(tmp_path, 5) / "manifest.json").read_bytes())
-    target, url = tmp_path / "other-machine/checkpoints/global_step_5", str(tmp_path / "store")
-    with ThreadPoolExecutor(9) as pool:
-        answers = pool.map(
-            lambda rank: fetch_shards(step_dir=target, manifest=manifest, store_url=url, ranks=[rank]),
-            range(DRIVER_RANK, 8),
-        )
-        assert list(answers) == [[]] * 9
-    assert loaded_content(target) == saved_content(5, num_ranks=8)
-
-
-@pytest.mark.parametrize("arrived", [True, False], ids=["moved away", "swept away"])
-def test_an_attempt_that_was_overtaken_and_its_successor_bring_the_same_files(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable, loaded_content: Callable,
-    monkeypatch: pytest.MonkeyPatch, arrived: bool,
-) -> None:  # fmt: skip
-    save_step(make_checkpoints(), 5)
-    manifest = Manifest.from_bytes((store_folder(tmp_path, 5) / "manifest.json").read_bytes())
-    target, url = tmp_path / "other-machine/checkpoints/global_step_5", str(tmp_path / "store")
-    whole, answers = shards.bring, []
-
-    def bring(store, files, folder):
-        problems = whole(store, files, folder)
-        if answers:
-            return problems
-        answers.append([])  # the other one comes in between
-        answers.append(fetch_shards(step_dir=target, manifest=manifest, store_url=url))
-        return problems if arrived else dict.fromkeys(files, "is missing")
-
-    monkeypatch.setattr(shards, "bring", bring)
-    answers.append(fetch_shards(step_dir=target, manifest=manifest, store_url=url))
-    assert answers == [[], [], []]
-    assert loaded_content(target) == saved_content(5)
-
-
-def test_a_file_that_the_other_attempt_has_moved_in_is_none_to_miss_while_the_rest_still_waits(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable, loaded_content: Callable,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    save_step(make_checkpoints(), 5)
-    manifest = Manifest.from_bytes((store_folder(tmp_path, 5) / "manifest.json").read_bytes())
-    target = tmp_path / "other-machine/checkpoints/global_step_5"
-    whole = shards.bring
-
-    def bring(store, files, folder):
-        assert not whole(store, files, folder)
-        (target / MODEL).parent.mkdir(parents=True)
-        (folder / MODEL).rename(target / MODEL)  # as far as the other one has come
-        return whole(store, [], folder) | {file: "is missing" for file in files if file.path == MODEL}
-
-    monkeypatch.setattr(shards, "bring", bring)
-    assert fetch_shards(step_dir=target, manifest=manifest, store_url=str(tmp_path / "store")) == []
-    assert loaded_content(target) == saved_content(5)
-
-
-def test_a_file_that_is_moved_away_while_it_is_hashed_is_missing_and_says_nothing_of_the_store(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_step(make_checkpoints(), 5)
-    store = open_store(tmp_path / "store").child("checkpoints/global_step_5")
-    file = ListedFile(path="data.pt", size=store.info("data.pt").size, sha256="0")
-
-    def hash_file(path: Path) -> tuple[int, str]:
-        path.unlink()
-        return whole(path)
-
-    whole = transfer.hash_file
-    monkeypatch.setattr(transfer, "hash_file", hash_file)
-    assert bring(store, [file], tmp_path / "incoming") == {file: "data.pt is missing"}
-
-
-def test_a_folder_of_downloads_that_is_swept_away_while_it_is_made_ends_nobody(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_step(make_checkpoints(), 5)
-    incoming, whole = tmp_path / "incoming", os.mkdir
-
-    def mkdir(path: Path, *arguments: int) -> None:
-        try:
-            whole(path, *arguments)
-        except FileExistsError:
-            os.rmdir(path)
-            raise
-
-    incoming.mkdir()
-    monkeypatch.setattr(os, "mkdir", mkdir)
-    file = ListedFile(path="data.pt", size=1, sha256=None)
-    problems = bring(open_store(tmp_path / "store").child("checkpoints/global_step_5"), [file], incoming)
-    assert problems == {file: f"{incoming} was swept away"}
-
-
-def test_a_file_in_the_place_of_a_folder_of_downloads_is_not_called_swept_away(tmp_path: Path) -> None:
-    incoming = tmp_path / "incoming"
-    incoming.touch()
-    file = ListedFile(path="data.pt", size=1, sha256=None)
-    assert bring(open_store(tmp_path / "store"), [file], incoming) == {file: f"{incoming} is no folder"}
-
-
-def test_a_step_that_the_successor_deletes_while_it_is_moved_in_is_missing(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_step(make_checkpoints(), 5)
-    manifest = Manifest.from_bytes((store_folder(tmp_path, 5) / "manifest.json").read_bytes())
-    target, whole = tmp_path / "other-machine/checkpoints/global_step_5", shards.fsync_names
-
-    def fsync_names(folder: Path, names: list[str]) -> None:
-        shutil.rmtree(folder)
-        whole(folder, names)
-
-    monkeypatch.setattr(shards, "fsync_names", fsync_names)
-    problems = fetch_shards(step_dir=target, manifest=manifest, store_url=str(tmp_path / "store"))
-    assert problems == [f"{entry.path} is missing" for entry in manifest.files]
-
-
 def test_a_newer_save_on_the_disk_replaces_an_earlier_attempts_copy_in_the_store(
     make_checkpoints: Callable, save_step: Callable, tmp_path: Path
 ) -> None:
@@ -455,43 +310,3 @@ def test_a_store_that_is_away_stops_the_choice_instead_of_losing_steps(
     (tmp_path / "store").write_text("no folder")
     with pytest.raises(StoreRefused):
         make_checkpoints(attempt=2).choose()
-
-
-def test_two_ranks_with_disks_of_their_own_save_and_resume(
-    make_checkpoints: Callable, tmp_path: Path, saved_content: Callable
-) -> None:
-    driver: Checkpoints = make_checkpoints(local="machine-0")
-    assert driver.begin(5)
-    reports = []
-    for rank in range(2):
-        folder = tmp_path / f"machine-{rank}/checkpoints/global_step_5"
-        for name, data in saved_content(5, num_ranks=2).items():
-            is_own = f"rank_{rank}." in name or (rank == 0 and "rank_" not in name)
-            if is_own:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(data)
-        for owner in (DRIVER_RANK, 0) if rank == 0 else (1,):
-            reports.append(upload_shards(rank=owner, step=5, step_dir=folder, store_url=driver.remote.url))
-    driver.finalise(5, reports)
-
-    flip_a_bit(tmp_path / "machine-1/checkpoints/global_step_5/actor/model_world_size_2_rank_1.pt")
-    asked: list[tuple[int, str | None]] = []
-
-    def fetch(manifest: Manifest, store_url: str | None) -> list[str]:
-        problems = []
-        for rank in range(2):
-            asked.append((rank, store_url))
-            problems += fetch_shards(
-                step_dir=tmp_path / f"machine-{rank}/checkpoints/global_step_5",
-                manifest=manifest,
-                store_url=store_url,
-                ranks=[rank] if rank else [DRIVER_RANK, 0],
-            )
-        return problems
-
-    decision = make_checkpoints(attempt=2, local="machine-0").choose(fetch=fetch)
-    assert (decision.step, decision.source) == (5, "store")
-    assert [url is None for _, url in asked] == [True, True, False, False]
-    mended = tmp_path / "machine-1/checkpoints/global_step_5/actor/model_world_size_2_rank_1.pt"
-    assert mended.read_bytes() == saved_content(5, num_ranks=2)["actor/model_world_size_2_rank_1.pt"]
-    assert not (tmp_path / "machine-0/checkpoints/global_step_5/actor/model_world_size_2_rank_1.pt").exists()

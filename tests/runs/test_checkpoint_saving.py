@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from tests.runs.conftest import write_step
 from tests.runs.files import MODEL, flip_a_bit, store_folder
 
 from opd.errors import CheckpointError, Overtaken, StoreRefused
-from opd.runs import shards
 from opd.runs.checkpoints import Checkpoints
-from opd.runs.manifest import DRIVER_RANK, FileEntry, files_of_rank
+from opd.runs.manifest import DRIVER_RANK, FileEntry
 from opd.runs.shards import ShardReport, upload_shards
-from opd.store import transfer
-from opd.store.base import NO_RETRY
 from opd.store.local import LocalStore
 
 
@@ -49,20 +42,6 @@ def test_the_manifest_lists_every_file_with_its_size_hash_and_rank(
     assert ranks["data.pt"] == DRIVER_RANK
     assert ranks["actor/huggingface/config.json"] == ranks["actor/model_world_size_2_rank_0.pt"] == 0
     assert ranks["actor/optim_world_size_2_rank_1.pt"] == 1
-
-
-def test_ranks_answer_for_disjoint_files_and_together_for_all(
-    tmp_path: Path, make_checkpoints: Callable, save_step: Callable
-) -> None:
-    checkpoints = make_checkpoints(remote=None)
-    save_step(checkpoints, 1, num_ranks=12)
-    folder = checkpoints.folder(1)
-    (folder / "actor/.hidden").write_text("")
-    owned = [path for rank in range(DRIVER_RANK, 12) for path in files_of_rank(folder, rank)]
-    assert len(owned) == len(set(owned)) == 2 + 3 * 12
-    assert files_of_rank(folder, 1) == [
-        f"actor/{part}_world_size_12_rank_1.pt" for part in ("extra_state", "model", "optim")
-    ]
 
 
 @pytest.mark.parametrize("place", ["local", "remote"])
@@ -126,18 +105,6 @@ def test_the_old_copy_of_a_step_being_replaced_is_never_taken_half(
     assert f"global_step_10 (store): {MODEL} has 35 bytes" in decision.rejected[0]
 
 
-def test_saving_a_step_again_takes_the_seal_and_the_old_files_off_first(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path
-) -> None:
-    checkpoints = make_checkpoints()
-    save_step(checkpoints, 5, num_ranks=4)
-    assert checkpoints.begin(5)
-    assert checkpoints.complete_steps() == []
-    assert not checkpoints.folder(5).exists()
-    save_step(checkpoints, 5, num_ranks=2)
-    assert not list(store_folder(tmp_path, 5).rglob("*world_size_4*"))
-
-
 def test_the_step_resumed_from_is_not_saved_again(make_checkpoints: Callable, save_step: Callable) -> None:
     save_step(make_checkpoints(), 5)
     resumed = make_checkpoints(attempt=2)
@@ -180,96 +147,6 @@ def test_a_step_saved_without_its_optimizer_is_not_sealed(make_checkpoints: Call
     ]
     with pytest.raises(CheckpointError, match=r"lists no actor/optim_world_size_1_rank_0\.pt.*save_contents"):
         checkpoints.finalise(1, reports)
-
-
-class Failing(LocalStore):
-    """A store that is away: the driver's file is refused at once, the others when the pool is told to stop."""
-
-    tried: ClassVar[list[str]] = []
-    stopped = threading.Event()
-
-    def _put_file(self, key: str, path: Path) -> None:
-        self.tried.append(key)
-        assert key == "data.pt" or self.stopped.wait(150)
-        raise OSError("away")
-
-
-class Pool(ThreadPoolExecutor):
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        super().shutdown(wait=False, cancel_futures=cancel_futures)
-        if Failing.tried:  # not the hashing before
-            Failing.stopped.set()
-        super().shutdown(wait=wait)
-
-
-def test_after_a_failed_upload_the_files_still_waiting_are_not_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_step(tmp_path / "step", 1, num_ranks=10)
-    monkeypatch.setattr(shards, "open_store", lambda url, policy: Failing(Path(url), policy=NO_RETRY))
-    monkeypatch.setattr(transfer, "ThreadPoolExecutor", Pool)
-    files = [path for rank in range(DRIVER_RANK, 10) for path in files_of_rank(tmp_path / "step", rank)]
-    report = upload_shards(rank=0, step=1, step_dir=tmp_path / "step", store_url=str(tmp_path / "store"), files=files)
-    assert "away" in report.upload_error
-    assert len(Failing.tried) <= 1 + transfer.NUM_THREADS < len(files)
-
-
-SAVER = """
-import sys
-from pathlib import Path
-from conftest import write_step
-from opd.runs.checkpoints import Checkpoints
-from opd.runs.manifest import DRIVER_RANK
-from opd.runs.shards import upload_shards
-from opd.store.local import LocalStore
-local, remote, attempt = sys.argv[1:]
-checkpoints = Checkpoints(
-    local=LocalStore(Path(local)), remote=LocalStore(Path(remote)), attempt=int(attempt), token=f"planted-{attempt}",
-    spec_hash="hash-1",
-)
-step = checkpoints.choose().step or 0
-print("chosen", step, flush=True)
-while True:
-    step += 1
-    assert checkpoints.begin(step)
-    write_step(checkpoints.folder(step), step)
-    reports = [
-        upload_shards(rank=rank, step=step, step_dir=checkpoints.folder(step), store_url=remote)
-        for rank in (DRIVER_RANK, 0)
-    ]
-    checkpoints.finalise(step, reports)
-    print("complete", step, flush=True)
-    checkpoints.prune(keep_last=2)
-"""
-
-
-@pytest.mark.slow
-def test_kills_at_any_moment_of_saving_and_pruning_lose_no_complete_step(
-    start_child: Callable,
-    tmp_path: Path,
-    until: Callable,
-    make_checkpoints: Callable,
-    saved_content: Callable,
-    loaded_content: Callable,
-) -> None:
-    reached = 0
-    for attempt, delay_ms in enumerate((0, 3, 7, 11, 17, 23), start=1):
-        child = start_child(SAVER, tmp_path / "local", tmp_path / "store", attempt)
-        until(lambda child=child: child.text.count("complete") >= 2)
-        time.sleep(delay_ms / 1000)
-        child.process.kill()
-        child.wait()
-        lines = child.text.splitlines()
-        assert lines[0] == f"chosen {reached}"
-        # The kill may hit between the seal and the line that tells of it.
-        last_told = (
-            int(lines[-1].split()[1]) if lines[-1].startswith("complete") and child.text.endswith("\n") else None
-        )
-        decision = make_checkpoints(attempt=attempt + 1).choose()
-        assert last_told is None or decision.step in (last_told, last_told + 1)
-        assert decision.rejected == ()
-        assert loaded_content(decision.path) == saved_content(decision.step)
-        reached = decision.step
 
 
 class Overtakes(LocalStore):

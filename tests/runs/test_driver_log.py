@@ -142,12 +142,6 @@ def test_a_child_that_outlives_the_driver_does_not_hold_it_up(start_child: Calla
     assert "stopped after True" in child.text
 
 
-def test_a_later_attempts_log_of_the_same_file_is_appended(start_child: Callable, tmp_path: Path) -> None:
-    for _ in range(2):
-        assert start_child(PRINT_EVERYWHERE, tmp_path / "log").wait() == 0
-    assert (tmp_path / "log").read_text().count("from python") == 2
-
-
 PRINT_ON_BOTH = """
 import sys, threading
 from pathlib import Path

@@ -12,19 +12,16 @@ from tests.runs.conftest import write_step
 from tests.runs.files import MODEL
 from tests.runs.power import at_each_seal, watched_disk
 
-from opd.errors import RunFatal, RunFinished, StoreRefused, StoreUnavailable
-from opd.runs import alive
+from opd.errors import StoreRefused, StoreUnavailable
 from opd.runs.manifest import DRIVER_RANK
 from opd.runs.metrics import MetricsWriter
-from opd.runs.result import refuse_if_over
+from opd.runs.process import ALIVE_FILE
 from opd.runs.run import Run
 from opd.runs.shards import upload_shards
-from opd.runs.stream import FileMirror
-from opd.store import local
 from opd.store.base import NO_RETRY
 from opd.store.local import TEMPORARY_PREFIX, LocalStore
 
-NOT_PROMISED = ("heartbeat", TEMPORARY_PREFIX, alive.FILE)
+NOT_PROMISED = ("heartbeat", TEMPORARY_PREFIX, ALIVE_FILE)
 
 
 @pytest.mark.parametrize("how", ["put", "create", "put_file"])
@@ -34,31 +31,6 @@ def test_an_object_is_on_the_disk_with_its_name_and_new_folders_when_a_write_ret
         store = LocalStore(tmp_path / "a/b/store")
         getattr(store, how)("c/d/object", tmp_path / "source" if how == "put_file" else b"bytes")
     assert [line for line in disk.lost(tmp_path) if "source" not in line] == []
-
-
-def test_a_claim_that_a_disk_error_cut_short_is_on_the_disk_when_the_second_try_finds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = LocalStore(tmp_path)
-    real = local.fsync_folder
-
-    def fails_once(folder: Path) -> None:
-        monkeypatch.setattr(local, "fsync_folder", real)
-        raise OSError(errno.EIO, "Input/output error", str(folder))
-
-    with watched_disk() as disk:
-        monkeypatch.setattr(local, "fsync_folder", fails_once)
-        store.create("owner.json", b"bytes")
-    assert disk.lost(tmp_path) == []
-
-
-def test_the_names_of_folders_are_on_the_disk_although_their_maker_was_killed_before_it_synced_them(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "a/b/store/c").mkdir(parents=True)
-    with watched_disk() as disk:
-        LocalStore(tmp_path / "a/b/store").put("c/object", b"bytes")
-    assert disk.lost(tmp_path) == []
 
 
 def test_a_folder_above_that_cannot_be_opened_is_no_reason_to_refuse_a_write(
@@ -90,16 +62,6 @@ def test_a_download_is_on_the_disk_when_it_is_there(tmp_path: Path) -> None:
     with watched_disk() as disk:
         LocalStore(tmp_path / "store").get_file("a/model", tmp_path / "local/x/y/model")
     assert disk.lost(tmp_path / "local") == []
-
-
-@pytest.mark.parametrize(("name", "error"), [("result.json", RunFinished), ("fatal.json", RunFatal)])
-def test_an_end_that_a_start_relies_on_is_on_the_disk_although_its_writer_was_killed_before_it_synced_the_name(
-    tmp_path: Path, name: str, error: type[Exception]
-) -> None:
-    (tmp_path / name).write_text('{"attempt": 1, "reason": "none"}')
-    with watched_disk() as disk, pytest.raises(error):
-        refuse_if_over(LocalStore(tmp_path))
-    assert disk.lost(tmp_path) == []
 
 
 def test_a_name_that_was_taken_away_stays_away(tmp_path: Path) -> None:
@@ -160,25 +122,6 @@ def test_a_step_that_was_fetched_is_on_the_disk_before_it_is_marked_complete(
     assert disk.lost(tmp_path / "other-machine") == []
 
 
-def test_a_stored_part_that_is_not_uploaded_again_is_kept_although_its_uploader_was_killed(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("{}\n")
-    (tmp_path / "store").mkdir()
-    (tmp_path / "store/metrics.jsonl").write_text("{}\n")
-    with watched_disk() as disk:
-        FileMirror.resume(
-            path=tmp_path / "metrics.jsonl", store=LocalStore(tmp_path / "store"), key="metrics.jsonl"
-        ).sync()
-    assert disk.lost(tmp_path / "store") == []
-
-
-def test_a_rank_that_makes_the_folders_above_a_step_syncs_their_names_too(tmp_path: Path) -> None:
-    step_dir = tmp_path / "new/runs/r/checkpoints/global_step_5"
-    write_step(step_dir, 5)
-    with watched_disk() as disk:
-        upload_shards(rank=0, step=5, step_dir=step_dir, store_url=None)
-    assert [line for line in disk.lost(tmp_path) if "data.pt" not in line] == []
-
-
 def unreadable(monkeypatch: pytest.MonkeyPatch, bad: Path, code: int = errno.EIO) -> None:
     """A bad sector under one file: it can be listed, renamed and removed, and not be read."""
     import builtins
@@ -225,28 +168,3 @@ def test_a_file_that_cannot_be_read_is_passed_over_for_the_stores_good_copy(
     assert (decision.step, decision.source) == (10, "store")
     assert "Input/output error" in decision.rejected[0]
     assert make_checkpoints(attempt=3).choose().source == "local", "mended on the way"
-
-
-@pytest.mark.parametrize("name", [MODEL, "manifest.json", "COMPLETE"])
-def test_without_a_store_an_unreadable_step_is_passed_over_for_the_one_before(
-    make_checkpoints: Callable, save_step: Callable, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    checkpoints = make_checkpoints(remote=None)
-    save_step(checkpoints, 5)
-    save_step(checkpoints, 10)
-    unreadable(monkeypatch, checkpoints.folder(10) / name)
-    decision = make_checkpoints(attempt=2, remote=None).choose()
-    assert decision.step == 5
-    assert "Input/output error" in decision.rejected[0]
-
-
-@pytest.mark.parametrize("how", ["put", "put_file"])
-def test_a_reader_of_an_object_that_is_replaced_reads_the_old_bytes_to_their_end(tmp_path: Path, how: str) -> None:
-    store = LocalStore(tmp_path / "store")
-    store.put("key", b"old" * 1000)
-    (tmp_path / "new").write_bytes(b"new" * 10)
-    with open(store.local_path("key"), "rb") as reader:
-        assert reader.read(3) == b"old"
-        getattr(store, how)("key", tmp_path / "new" if how == "put_file" else b"new" * 10)
-        assert reader.read() == b"old" * 999
-    assert store.get("key") == b"new" * 10

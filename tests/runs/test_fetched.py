@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
-import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 from tests.runs.files import flip_a_bit
 
-from opd.inputs import fetch
 from opd.inputs.fetch import RECORD_FILE, FetchError, local_copy, mirror
 from opd.store.base import ObjectInfo
 from opd.store.local import LocalStore
@@ -67,29 +62,6 @@ def test_what_an_earlier_version_has_fetched_is_found_again(url: str, tmp_path: 
     local_copy(url, cache=tmp_path / "cache", say=lambda line: None)
     digest = hashlib.sha256(url.encode()).hexdigest()
     assert [folder.name for folder in (tmp_path / "cache").iterdir()] == [f"bucket-{digest[:12]}"]
-
-
-class Slow(LocalStore):
-    """A service whose every object has come, and does not end before its arrival was told twice."""
-
-    said: ClassVar[list[str]] = []
-
-    def _get_file(self, key: str, path: Path) -> None:
-        path.write_bytes(bytes(64))
-        num_lines = len(self.said)
-        while len(self.said) < num_lines + 2:
-            time.sleep(0.01)
-
-
-def test_a_long_download_tells_its_rate(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    LocalStore(tmp_path / "one").put("model.safetensors", bytes(64))
-    clock = itertools.chain([0.0], itertools.repeat(2.0**-20))  # 64 bytes in a 2^20th of a second
-    monkeypatch.setattr(fetch, "time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
-    monkeypatch.setattr(fetch, "PROGRESS_INTERVAL_S", 0.01)
-    monkeypatch.setattr(fetch, "open_store", lambda url: Slow(Path(url)))
-    monkeypatch.setattr(Slow, "said", [])
-    mirror(str(tmp_path / "one"), tmp_path / "model", say=Slow.said.append)
-    assert any(line.endswith(": 0.00 of 0.00 GiB, 64 MiB/s") for line in Slow.said)
 
 
 class Hostile(LocalStore):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from opd.errors import LeaseLost, Overtaken, StoreRefused, StoreUnavailable
-from opd.runs.lease import Watch
+from opd.runs.attempts import Watch
 
 
 class Beats:

@@ -6,9 +6,7 @@ import json
 import math
 import resource
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -145,34 +143,6 @@ def test_a_kill_at_any_byte_loses_at_most_the_line_being_written(steps: list[int
     assert (report.num_corrupt_lines, report.num_half_lines) == (0, int(tail_is_torn))
 
 
-def test_a_writer_killed_at_any_moment_leaves_a_gapless_history(
-    start_child: Callable, tmp_path: Path, until: Callable
-) -> None:
-    script = """
-    import sys, pathlib
-    from opd.runs.metrics import MetricsWriter
-    writer = MetricsWriter(path=pathlib.Path(sys.argv[1]))
-    step = int(sys.argv[2])
-    while True:
-        writer.log(step, {f"metric/{number}": step * 1.5 for number in range(200)})
-        step += 1
-    """
-    store = LocalStore(tmp_path / "run")
-    start = 0
-    for attempt in (1, 2, 3):
-        path = tmp_path / f"run/attempts/{attempt:04d}/metrics.jsonl"
-        child = start_child(script, path, start)
-        until(lambda path=path: path.exists() and path.stat().st_size > 50_000)
-        child.process.kill()
-        child.wait()
-        merged = read_metrics(store)
-        steps = [row["step"] for row in merged.rows]
-        assert steps == list(range(len(steps)))
-        assert merged.num_skipped_lines <= attempt
-        assert all(row["metric/199"] == row["step"] * 1.5 for row in merged.rows)
-        start = len(steps) - 5  # a resume goes back to a checkpoint
-
-
 # ---- the merge ----------------------------------------------------------------------------------------------------
 
 
@@ -184,16 +154,6 @@ def test_the_latest_attempt_wins_each_key_and_other_keys_stay() -> None:
         {"step": 11, "opd/loss": 2.0},
         {"step": 12, "opd/loss": 3.0},
     ]
-
-
-def test_of_two_lines_of_one_step_the_later_one_wins_each_key() -> None:
-    assert merge_attempts({1: [{"step": 1, "a": 1, "b": 1}, {"step": 1, "b": 2}]}) == [{"step": 1, "a": 1, "b": 2}]
-
-
-def test_the_merge_does_not_change_its_input() -> None:
-    first, second = [{"step": 1, "a": 1}], [{"step": 1, "a": 2}]
-    merge_attempts({1: first, 2: second})
-    assert (first, second) == ([{"step": 1, "a": 1}], [{"step": 1, "a": 2}])
 
 
 @st.composite
@@ -231,46 +191,6 @@ def test_no_step_is_lost_or_doubled_and_every_value_is_its_latest_attempts(attem
     assert [row["step"] for row in merged] == sorted({step for step, _ in logged})
     found = {(row["step"], key): value for row in merged for key, value in row.items() if key != "step"}
     assert found == {(step, key): (max(writers), step) for (step, key), writers in logged.items()}
-
-
-@st.composite
-def lost_machines(draw: st.DrawFn) -> tuple[int, dict[int, list[dict]]]:
-    """What the store holds of a run whose machines are lost one after another, and the run's last step.
-
-    Of each attempt the rows up to its last sealed step are there for certain, those behind it as far as they were
-    streamed; the next one resumes from any sealed step (fall-backs included), logs a validation there, and goes on.
-    """
-    num_steps = draw(st.integers(1, 20))
-    sealed, stored = [0], {}
-    for attempt in range(1, draw(st.integers(1, 6)) + 1):
-        start = draw(st.sampled_from(sealed))
-        end = draw(st.integers(start, num_steps))
-        saved = [step for step in range(start + 1, end + 1) if step % 3 == 0]
-        streamed = draw(st.integers(max(saved, default=start), end))
-        rows = [{"step": start, KEYS[2]: attempt}] if draw(st.booleans()) else []
-        stored[attempt] = rows + [{"step": step, KEYS[0]: attempt} for step in range(start + 1, streamed + 1)]
-        sealed += saved
-    start = draw(st.sampled_from(sealed))
-    stored[len(stored) + 1] = [{"step": step, KEYS[0]: len(stored) + 1} for step in range(start + 1, num_steps + 1)]
-    return num_steps, stored
-
-
-@pytest.mark.slow
-@settings(SETTINGS, max_examples=300)
-@given(lost_machines())
-def test_a_run_whose_machines_are_lost_has_every_training_step_once(case: tuple[int, dict[int, list[dict]]]) -> None:
-    num_steps, stored = case
-    merged = merge_attempts(stored)
-    assert [row["step"] for row in merged if KEYS[0] in row] == list(range(1, num_steps + 1))
-    assert len({row["step"] for row in merged}) == len(merged)
-
-
-@SETTINGS
-@given(histories(), st.randoms(use_true_random=False))
-def test_the_order_in_which_attempts_are_read_does_not_matter(attempts: dict[int, list[dict]], random: Random) -> None:
-    numbers = list(attempts)
-    random.shuffle(numbers)
-    assert merge_attempts({number: attempts[number] for number in numbers}) == merge_attempts(attempts)
 
 
 def test_of_two_copies_of_an_attempt_the_longer_one_is_read(tmp_path: Path, local_store: LocalStore) -> None:

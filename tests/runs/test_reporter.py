@@ -15,8 +15,7 @@ import pytest
 
 from opd.errors import StoreUnavailable
 from opd.runs.attempts import Claim
-from opd.runs.config_map import ProgressConfigMap, fields
-from opd.runs.reporter import Reporter, Snapshot
+from opd.runs.reporter import ProgressConfigMap, Reporter, Snapshot, fields
 from opd.runs.run import Run
 
 
@@ -83,7 +82,7 @@ def test_an_api_server_that_never_answers_ends_no_run(
 ) -> None:
     shutil.copy(certifi.where(), tmp_path / "ca.crt")
     (tmp_path / "token").write_text("t")
-    monkeypatch.setattr("opd.runs.config_map.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("opd.runs.reporter.TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         values = {
             "OPD_PROGRESS_OBJECT": "/api/v1/namespaces/opd/configmaps/r-progress",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.runs.conftest import write_step
@@ -73,17 +70,6 @@ def test_a_step_being_saved_stays_and_does_not_count_as_kept(make_checkpoints: C
     assert (checkpoints.folder(30) / "data.pt").exists()
 
 
-def test_an_unfinished_step_of_a_killed_attempt_stays_unfinished_and_uncounted(
-    make_checkpoints: Callable, save_step: Callable
-) -> None:
-    checkpoints = make_checkpoints()
-    for step in (10, 20, 30):
-        save_step(checkpoints, step)
-    for store in (checkpoints.local, checkpoints.remote):
-        store.delete("checkpoints/global_step_30/COMPLETE")
-    assert make_checkpoints(attempt=2).prune(keep_last=2) == []
-
-
 def test_complete_goes_first_and_the_manifest_last(
     make_checkpoints: Callable, save_step: Callable, tmp_path: Path
 ) -> None:
@@ -122,28 +108,6 @@ def test_a_deletion_cut_short_is_finished_by_the_next_one(
     (tmp_path / "local/checkpoints/.opd-tmp-left").mkdir()
     assert make_checkpoints(attempt=2).prune(keep_last=5) == [10]
     assert folders(tmp_path, "local") == folders(tmp_path, "store") == [20]
-
-
-def test_a_step_that_somebody_reads_over_nfs_stays_until_a_later_call(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoints = make_checkpoints()
-    for step in (10, 20):
-        save_step(checkpoints, step)
-    rmdir = os.rmdir
-
-    def not_empty(path: Path | str, **options: Any) -> None:
-        if Path(path).name.startswith(".opd-tmp-"):
-            raise OSError(errno.ENOTEMPTY, "Directory not empty")  # a file in it is open, and has another name now
-        rmdir(path, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rmdir", not_empty)
-        assert checkpoints.prune(keep_last=1) == [10]
-        checkpoints.prune(keep_last=1)
-    [left] = (tmp_path / "local/checkpoints").glob(".opd-tmp-*")
-    checkpoints.prune(keep_last=1)
-    assert not left.exists()
 
 
 def test_a_damaged_step_that_was_passed_over_does_not_cost_the_steps_saved_after_it(
@@ -225,31 +189,7 @@ def test_a_store_that_kept_half_a_shard_is_not_sealed_and_its_last_good_step_sta
     assert (lied_to.complete_steps(lied_to.local), lied_to.complete_steps(lied_to.remote)) == ([20], [10, 20])
 
 
-def test_a_step_that_went_in_the_store_only_stays_on_the_disks(make_checkpoints: Callable, save_step: Callable) -> None:
-    checkpoints = make_checkpoints()
-    for step in (10, 20):
-        save_step(checkpoints, step)
-    (checkpoints.folder(20) / MODEL).write_bytes(b"half")
-    assert checkpoints.prune(keep_last=1) == [], "ranks with disks of their own would delete their part of it"
-    assert (checkpoints.complete_steps(checkpoints.local), checkpoints.complete_steps(checkpoints.remote)) == (
-        [10, 20],
-        [20],
-    )
-
-
 @pytest.mark.parametrize("limits", [{"keep_last": 0}, {"keep_last": 1, "keep_every": 0}])
 def test_keeping_none_is_refused(make_checkpoints: Callable, limits: dict[str, int]) -> None:
     with pytest.raises(CheckpointError, match="at least 1"):
         make_checkpoints().prune(**limits)
-
-
-def test_a_file_that_the_store_lacks_counts_and_one_that_lies_on_another_disk_does_not(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path
-) -> None:
-    checkpoints = make_checkpoints()
-    for step in (10, 20):
-        save_step(checkpoints, step, num_ranks=2)
-    for place in ("local", "store"):  # rank 1 has saved to a disk of its own; the store has lost its part
-        (tmp_path / place / "checkpoints/global_step_20/actor/model_world_size_2_rank_1.pt").unlink()
-    assert checkpoints.prune(keep_last=1) == [10]
-    assert (folders(tmp_path, "local"), folders(tmp_path, "store")) == ([20], [10, 20])

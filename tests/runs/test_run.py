@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -13,11 +12,10 @@ import pytest
 from tests.runs.files import logged_steps
 
 from opd.cluster.shutdown import GracefulStop
-from opd.errors import LeaseLost, Overtaken, RunFatal, RunFinished, RunIsLive, SpecChanged, StoreUnavailable
+from opd.errors import LeaseLost, Overtaken, RunFatal, RunFinished, SpecChanged, StoreUnavailable
 from opd.runs import clear_fatal
 from opd.runs import run as run_module
 from opd.runs.attempts import Claim
-from opd.runs.metrics import read_metrics
 from opd.runs.run import Run
 from opd.runs.stream import read_streamed
 from opd.runs.writer import RunWriter
@@ -158,18 +156,6 @@ def test_an_orderly_end_names_the_error_behind_it(open_run: Callable) -> None:
     assert (ended["outcome"], ended["detail"]) == ("stopped", "ZeroDivisionError: a node is gone")
 
 
-def test_the_stacks_of_an_attempt_that_was_ended_reach_the_store_with_the_next(
-    open_run: Callable, tmp_path: Path
-) -> None:
-    store = str(tmp_path / "elsewhere")
-    with open_run(store_url=store) as run:
-        folder = run.handle.attempt_dir
-    (folder / "stacks.txt").write_text("no progress")  # by the supervisor, when the driver no longer answers
-    with open_run(store_url=store) as run:
-        assert run.handle.attempt == 2
-    assert read_streamed(LocalStore(tmp_path / "elsewhere/r"), "attempts/0001/stacks.txt") == b"no progress"
-
-
 def test_another_spec_under_the_name_is_refused_before_an_attempt_is_claimed(open_run: Callable) -> None:
     open_run().claim.end("stopped")
     with pytest.raises(SpecChanged, match="seed: 1 -> 2"):
@@ -198,40 +184,6 @@ def test_another_process_writes_through_the_handle(open_run: Callable, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_from_its_checkpoint_and_no_step_is_lost(
-    train: Callable, run_store: LocalStore, until: Callable
-) -> None:
-    for step in (7, 13):
-        child = train(num_steps=16, STOP_AT=str(step))
-        child.wait_for(f"step {step}\n")
-        child.process.kill()
-        child.wait()
-    last = train(num_steps=16)
-    assert last.wait() == 0, last.text
-    assert "attempt 3 resuming from step 10 (local)" in last.text
-    merged = read_metrics(run_store)
-    assert [row["step"] for row in merged.rows] == list(range(1, 17))
-    attempts = {row["step"]: row["attempt"] for row in merged.rows}
-    assert (attempts[5], attempts[6], attempts[10], attempts[11], attempts[16]) == (1, 2, 2, 3, 3)
-    # The killed attempts' last lines reach the store too: the next start uploads them.
-    assert "step 13" in read_streamed(run_store, "attempts/0002/driver.log").decode()
-
-
-@pytest.mark.slow
-def test_a_kill_after_the_last_checkpoint_only_leaves_the_result_to_write(
-    train: Callable, run_store: LocalStore
-) -> None:
-    child = train(num_steps=10, step_s=0.02)
-    child.wait_for("step 10")
-    child.process.kill()
-    child.wait()
-    if not run_store.exists("result.json"):
-        assert train(num_steps=10).wait() == 0
-    assert run_store.exists("result.json")
-    assert logged_steps(run_store) == list(range(1, 11))
-
-
-@pytest.mark.slow
 def test_sigterm_flushes_everything_and_hands_the_run_over_at_once(train: Callable, run_store: LocalStore) -> None:
     child = train(num_steps=1000, step_s=0.02)
     child.wait_for("step 3\n")
@@ -249,40 +201,6 @@ def test_sigterm_flushes_everything_and_hands_the_run_over_at_once(train: Callab
     following = train(num_steps=1)
     assert following.wait() == 0
     assert "attempt 2" in following.text
-
-
-@pytest.mark.slow
-def test_a_stopped_owner_that_wakes_up_after_a_take_over_writes_no_seal_and_ends(
-    train: Callable, run_store: LocalStore
-) -> None:
-    old = train(num_steps=1000, step_s=0.05, STOP_AT="6")
-    old.wait_for("step 6\n")
-    os.waitid(os.P_PID, old.process.pid, os.WSTOPPED)
-    new = train(num_steps=12, step_s=0.05)
-    assert new.wait() == 0, new.text
-    assert "attempt 2 resuming from step 5" in new.text
-    before = {info.key: run_store.get(info.key) for info in run_store.list("checkpoints")}
-    old.process.send_signal(signal.SIGCONT)
-    assert old.wait() == 1
-    assert "Overtaken" in old.text
-    assert {info.key: run_store.get(info.key) for info in run_store.list("checkpoints")} == before
-    result = run_store.get_json("result.json")
-    assert result is not None
-    assert result["attempt"] == 2
-    ended = run_store.get_json("attempts/0001/ended.json")
-    assert ended is not None
-    assert ended["outcome"] == "overtaken"
-
-
-@pytest.mark.slow
-def test_a_second_start_beside_a_living_run_is_refused_and_names_it(train: Callable) -> None:
-    first = train(num_steps=1000, step_s=0.05, lease_ttl_s=20)  # it may get no CPU for some seconds
-    first.wait_for("step 1\n")
-    second = train(num_steps=1000, lease_ttl_s=20)
-    assert second.wait() == 1
-    assert f"held by attempt 1 (pid {first.process.pid} on " in second.text
-    assert RunIsLive.__name__ in second.text
-    assert first.process.poll() is None
 
 
 def test_an_overtaken_run_cannot_log_or_finish(open_run: Callable) -> None:

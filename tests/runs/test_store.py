@@ -6,7 +6,6 @@ import asyncio
 import errno
 import random
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -19,23 +18,6 @@ from opd.store.base import RetryPolicy, Store
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
 from opd.store.remote import CALL_DEADLINE_S, FsspecStore
-
-RACER = """
-import sys, pathlib, time
-from opd.errors import AlreadyExists
-from opd.store.opening import open_store
-root, name = sys.argv[1:]
-store = open_store(root)
-(pathlib.Path(root) / f"ready-{name}").touch()
-while not (pathlib.Path(root) / "go").exists():
-    time.sleep(0.001)
-for number in range(50):
-    try:
-        store.create(f"contest/{number}", name.encode() * 1000)
-        print("won", number, flush=True)
-    except AlreadyExists:
-        pass
-"""
 
 
 class FlakyStore(LocalStore):
@@ -92,22 +74,6 @@ def test_a_create_that_finds_its_own_bytes_has_won(local_store: LocalStore) -> N
     # What happens after an answer was lost on the way: the retry finds the object that the first try wrote.
     local_store.create("claim", b"token-1")
     local_store.create("claim", b"token-1")
-
-
-@pytest.mark.slow
-def test_of_racing_processes_exactly_one_creates_each_key(
-    tmp_path: Path, start_child: Callable, until: Callable
-) -> None:
-    root = tmp_path / "store"
-    root.mkdir()
-    racers = [start_child(RACER, root, f"racer-{number}") for number in range(6)]
-    until(lambda: len(list(root.glob("ready-*"))) == len(racers))
-    (root / "go").touch()
-    assert [racer.wait() for racer in racers] == [0] * len(racers)
-    wins = [line.split()[1] for racer in racers for line in racer.text.splitlines()]
-    assert sorted(wins, key=int) == [str(number) for number in range(50)]
-    contents = {open_store(root).get(f"contest/{number}") for number in range(50)}
-    assert all(content == content[:7] * 1000 for content in contents)  # whole, never a mixture
 
 
 def test_a_missing_object_is_none_to_info_and_an_error_to_get(local_store: LocalStore) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 from tests.runs.files import logged_steps
 
 from opd.errors import StoreError
-from opd.runs.stream import read_streamed
 from opd.store.local import LocalStore
 
 
@@ -36,43 +33,6 @@ class Away:
 
     def returns(self) -> None:
         point(self.link, self.real)
-
-
-@pytest.mark.slow
-def test_while_the_store_is_away_training_goes_on_and_everything_arrives_when_it_is_back(
-    start_trainer: Callable, tmp_path: Path
-) -> None:
-    away = Away(tmp_path)
-    child = start_trainer(tmp_path / "local", away.link, 60, 0.05, 60, STOP_AT="6,40")
-    child.wait_for("step 6\n")
-    os.waitid(os.P_PID, child.process.pid, os.WSTOPPED)  # it stops itself behind its line
-    away.goes()
-    child.process.send_signal(signal.SIGCONT)
-    child.wait_for("object store away, spooling on disk")
-    child.wait_for("is complete on the local disk only")
-    child.wait_for("step 40\n")
-    os.waitid(os.P_PID, child.process.pid, os.WSTOPPED)  # it stops itself behind its line
-    away.returns()
-    child.process.send_signal(signal.SIGCONT)
-    assert child.wait() == 0, child.text
-    left = LocalStore(away.link / "r")
-    assert logged_steps(left) == list(range(1, 61))
-    log = read_streamed(left, "attempts/0001/driver.log").decode()
-    assert [line for line in log.splitlines() if line.startswith("step")] == [f"step {n}" for n in range(1, 61)]
-    assert left.exists("checkpoints/global_step_60/COMPLETE")
-    assert left.exists("result.json")
-
-
-def test_a_checkpoint_saved_while_the_store_was_away_is_there_at_the_end(
-    open_run: Callable, save_step: Callable, tmp_path: Path
-) -> None:
-    away = Away(tmp_path)
-    with open_run(store_url=str(away.link)) as run:
-        away.goes()
-        save_step(run.checkpoints, 5)
-        away.returns()
-        run.finish({})
-    assert (tmp_path / "store/r/checkpoints/global_step_5/COMPLETE").exists()
 
 
 def test_a_checkpoint_is_sealed_in_the_store_only_behind_the_metrics_that_lead_to_it(
@@ -118,40 +78,3 @@ def test_a_store_away_for_good_ends_with_the_work_on_disk_and_says_so(open_run: 
     with open_run(store_url=str(away.link)) as run:
         run.finish({"accuracy": 1.0})
     assert logged_steps(LocalStore(tmp_path / "store/r")) == [1]
-
-
-def test_a_store_that_is_gone_when_the_result_is_made_up_is_told_the_same_way(
-    open_run: Callable, tmp_path: Path
-) -> None:
-    away = Away(tmp_path)
-    with open_run(store_url=str(away.link)) as run:
-        run.log(1, {"loss": 1.0})
-        assert [row["loss"] for row in run.history()] == [1.0]
-        away.goes()
-        with pytest.raises(StoreError, match=rf"the run is done but its result .* complete in {tmp_path}/local/r"):
-            run.history()
-        away.returns()
-
-
-def test_uploads_that_take_effect_after_the_end_take_no_metrics_from_a_finished_run(
-    open_run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put, late = LocalStore._put, []
-
-    def put_late(store: LocalStore, key: str, data: bytes) -> None:
-        """The first two uploads of metrics get no answer."""
-        if "/store/" in str(store.root) and "metrics" in key and len(late) < 2:
-            late.append((store, key, data))
-            raise TimeoutError(110, "no answer")
-        put(store, key, data)
-
-    monkeypatch.setattr(LocalStore, "_put", put_late)
-    with open_run(store_url=str(tmp_path / "store"), flush_interval_s=1e6) as run:
-        run.log(1, {"loss": 1.0})
-        assert not run._streamer.tick()
-        run.log(2, {"loss": 1.0})
-        run.finish({})
-        assert len(late) == 2
-        for store, key, data in late:
-            put(store, key, data)
-        assert logged_steps(LocalStore(tmp_path / "store/r")) == [1, 2]

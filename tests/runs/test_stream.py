@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from opd.errors import StoreUnavailable
 from opd.runs.stream import FileMirror, Streamer, part_keys, read_streamed, upload_leftovers
@@ -79,33 +77,6 @@ def test_an_upload_that_takes_effect_after_its_client_gave_up_takes_nothing_away
     assert read_streamed(store, "log") == b"one\ntwo\nthree\n"
 
 
-def test_a_late_upload_takes_nothing_away_from_what_a_patient_flush_and_the_next_tick_stored(tmp_path: Path) -> None:
-    sent: list[tuple[str, bytes]] = []
-
-    class Late(LocalStore):
-        """Gives no answer to some uploads: to a tick, and to a first try of either part of the flush behind it."""
-
-        def _put(self, key: str, data: bytes) -> None:
-            sent.append((key, data))
-            if len(sent) in (1, 2, 4):
-                raise TimeoutError(110, "no answer")
-            super()._put(key, data)
-
-    store = Late(tmp_path / "store", policy=POLICY)
-    mirror = FileMirror(path=tmp_path / "log", store=store, key="log")
-    streamer = Streamer()
-    streamer.add(mirror)
-    append(mirror.path, b"1\n")
-    assert not streamer.tick()
-    append(mirror.path, b"2\n")
-    streamer.flush(RetryPolicy(first_wait_s=0.001))
-    append(mirror.path, b"3\n")
-    assert streamer.tick()
-    for number in (0, 1, 3):
-        store.put(*sent[number])
-    assert read_streamed(store, "log") == b"1\n2\n3\n"
-
-
 def test_a_large_file_is_cut_at_line_ends_and_old_parts_are_never_written_again(tmp_path: Path) -> None:
     store = CountingStore(tmp_path / "store")
     mirror = FileMirror(path=tmp_path / "log", store=store, key="log", part_bytes=100)
@@ -132,67 +103,6 @@ def test_other_names_are_not_taken_for_parts(tmp_path: Path) -> None:
     for name in ("log", "log.000001", "log.txt", "log.1", "other.000001"):
         store.put(f"a/{name}", name.encode())
     assert part_keys(store, "a/log") == ["a/log", "a/log.000001"]
-
-
-@pytest.mark.slow
-@settings(derandomize=True, deadline=None, max_examples=40)
-@given(
-    chunks=st.lists(st.binary(max_size=40).map(lambda data: data.replace(b"\x01", b"\n")), max_size=12),
-    part_bytes=st.integers(1, 60),
-    failing_calls=st.sets(st.integers(1, 30)),
-    restarts=st.sets(st.integers(0, 11)),
-)
-def test_the_store_holds_a_prefix_at_any_time_and_all_of_it_at_the_end(
-    tmp_path_factory: pytest.TempPathFactory,
-    chunks: list[bytes],
-    part_bytes: int,
-    failing_calls: set[int],
-    restarts: set[int],
-) -> None:
-    folder = tmp_path_factory.mktemp("stream")
-    store = CountingStore(folder / "store")
-    store.failing_calls = failing_calls
-    path = folder / "log"
-    mirror = FileMirror(path=path, store=store, key="log", part_bytes=part_bytes)
-    written = b""
-    for number, chunk in enumerate(chunks):
-        append(path, chunk)
-        written += chunk
-        if number in restarts:  # the process was killed, another one goes on
-            mirror = FileMirror.resume(path=path, store=store, key="log", part_bytes=part_bytes)
-        try:
-            mirror.sync()
-        except StoreUnavailable:
-            assert written.startswith(read_streamed(store, "log"))
-            continue
-        assert read_streamed(store, "log") == written
-    store.failing_calls = set()
-    mirror.sync()
-    assert read_streamed(store, "log") == written
-    assert all(size <= part_bytes for _, size in store.puts)
-
-
-def test_the_streamer_delivers_within_its_interval_while_the_file_grows(tmp_path: Path, until: Callable) -> None:
-    store = CountingStore(tmp_path / "store")
-    streamer = Streamer(interval_s=0.02)
-    streamer.add(FileMirror(path=tmp_path / "log", store=store, key="log"))
-    streamer.start()
-    try:
-        for number in range(3):
-            append(tmp_path / "log", f"{number}\n".encode())
-            until(lambda number=number: read_streamed(store, "log").endswith(f"{number}\n".encode()), 20)
-    finally:
-        assert streamer.close()
-
-
-def test_closing_delivers_what_no_tick_has_seen(tmp_path: Path) -> None:
-    store = CountingStore(tmp_path / "store")
-    streamer = Streamer(interval_s=3600)
-    streamer.add(FileMirror(path=tmp_path / "log", store=store, key="log"))
-    streamer.start()
-    append(tmp_path / "log", b"last words\n")
-    assert streamer.close()
-    assert read_streamed(store, "log") == b"last words\n"
 
 
 def test_a_store_that_is_away_is_said_once_and_again_when_it_is_back(

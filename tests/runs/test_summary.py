@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from opd.errors import CorruptRecord, Overtaken, StoreUnavailable
+from opd.errors import CorruptRecord, StoreUnavailable
 from opd.runs.attempts import DEFAULT_LEASE_TTL_S
 from opd.runs.progress import Standing
 from opd.runs.run import Run
@@ -104,30 +103,6 @@ def test_an_attempt_whose_run_is_another_s_by_now_leaves_the_summary_alone(open_
         run.local.put_json("attempts/0002/owner.json", {})
         run.local.put_json(SUMMARY_FILE, of(attempt=2))
     assert stored(run).attempt == 2
-
-
-def test_an_attempt_that_wakes_when_its_run_is_another_s_leaves_the_summary_alone(open_run: Callable) -> None:
-    run = open_run()
-    run.local.put_json("attempts/0002/owner.json", {})
-    run.local.put_json(SUMMARY_FILE, of(attempt=2, outcome="finished"))
-    with pytest.raises(Overtaken):
-        run.summary(run.reporter.snapshot())
-    assert stored(run).attempt == 2
-
-
-def test_others_hear_of_the_end_while_a_summary_hangs(open_run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    put, is_told, waited = LocalStore._put, threading.Event(), []
-
-    def hang(store: LocalStore, key: str, data: bytes) -> None:
-        if key == SUMMARY_FILE:
-            waited.append(is_told.wait(10))
-        put(store, key, data)
-
-    monkeypatch.setattr(LocalStore, "_put", hang)
-    with open_run() as run:
-        run.reporter.add(lambda snapshot: is_told.set() if snapshot.is_over else None)
-    assert waited
-    assert all(waited)
 
 
 def test_a_store_that_refuses_the_summary_ends_no_run(open_run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

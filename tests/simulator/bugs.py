@@ -14,41 +14,35 @@ from typing import Any
 
 from tests.commit import ROOT
 from tests.mutants.mutant import Mutant
-from tests.mutants.named import NAMED
 from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, commit
 
 MOST_SCHEDULES = 50_000
 # Most bugs are found within as many.
 SOON = 500
-# Of the mutants that tests know, those that break a promise which the simulator holds.
-_KNOWN = (
-    "bytes of a put are not synced",
-    "the name of a created object is not synced",
-    "names of saved files are not synced",
-    "bytes of saved files are not synced",
-    "metrics are not synced",
-    "a seal does not wait for the metrics",
-    "put in place instead of by rename",
-    "new folders are not synced",
-)
 
 
 def _bug(file: str, what: str, old: str, new: str) -> Mutant:
-    return Mutant(file=file, what=what, old=old, new=new, tests=())
+    return Mutant(file=file, what=what, old=old, new=new)
 
 
 BUGS = [
-    *(mutant for mutant in NAMED if mutant.what in _KNOWN),
+    _bug("store/durable.py", "new folders are not synced", "    for path in reversed(above):", "    for path in ():"),
+    _bug("store/durable.py", "names of saved files are not synced", "    for folder in deepest_first:", "    for folder in ():"),
+    _bug("store/durable.py", "bytes of saved files are not synced", "        if sync:\n", "        if False:\n"),
+    _bug("store/local.py", "bytes of a put are not synced", "        os.fsync(file.fileno())", "        pass"),
+    _bug("store/local.py", "the name of a created object is not synced", "        fsync_folder(target.parent)\n", ""),
+    _bug("store/local.py", "put in place instead of by rename",
+         "            _write_synced(temporary, data)\n            os.replace(temporary, self.local_path(key))",
+         "            self.local_path(key).write_bytes(data)"),
+    _bug("runs/metrics.py", "metrics are not synced", "                os.fsync(self._descriptor)\n", ""),
+    _bug("runs/checkpoints.py", "a seal does not wait for the metrics", "        self.before_local_seal()\n", ""),
     _bug("store/local.py", "the name of a put is not synced",
          "        fsync_folder(temporary.parent)\n\n    def _put_file", "\n    def _put_file"),
     _bug("store/local.py", "a claim on a folder replaces another's", "            os.link(temporary, target)",
          "            os.replace(temporary, target)"),
     _bug("store/remote.py", "a claim in a bucket replaces another's", 'data, mode="create")', "data)"),
     _bug("runs/checkpoints.py", "a seal in the store does not wait for the stream", "        self.before_store_seal()\n", ""),
-    _bug("runs/lease.py", "an attempt that the store refuses trains on", "            self._end()\n", "            pass\n"),
-    _bug("runs/checkpoints.py", "an older attempt's copy stays in the store", "if stored is None or stored.attempt < mine.attempt:",
-         "if stored is None:"),
-    _bug("runs/resume.py", "an older attempt's copy is taken", "    copies.sort(key=lambda copy: copy[0].attempt, reverse=True)\n", ""),
+    _bug("runs/attempts.py", "an attempt that the store refuses trains on", "if trouble is not None and self.lost is None:", "if False:"),
     _bug("runs/stream.py", "an upload without an answer is forgotten",
          "            self._unsure_bytes = len(data)\n", ""),
     _bug("runs/stream.py", "the stream ends with the first error", "                except Exception as error:  # noqa: BLE001 - this thread carries",
@@ -66,7 +60,7 @@ BUGS = [
     _bug("runs/process.py", "a process of another machine counts as gone",
          "        if (self.host, self.boot_id, self.pid_namespace) != (here.host, here.boot_id, here.pid_namespace):",
          "        if False:"),
-    _bug("runs/alive.py", "a lock that is held counts as free",
+    _bug("runs/process.py", "a lock that is held counts as free",
          "            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)\n", ""),
     _bug("runs/attempts.py", "a lock of another machine counts",
          "    return owner.process.is_of_this_kernel() and any(", "    return any("),

@@ -17,7 +17,7 @@ from statistics import mean
 from typing import Any
 
 from tests.commit import UNKNOWN
-from tests.simulator import bugs, calls, seams
+from tests.simulator import bugs, seams
 from tests.simulator.plan import Site, Sites, num_saves
 from tests.simulator.scheduler import Failure
 from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, Tally, commit, describe_failure
@@ -129,11 +129,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--bugs", action="store_true", help="look for each planted bug instead, in --count schedules at most"
     )
-    parser.add_argument(
-        "--calls",
-        action="store_true",
-        help="print the changes of the simulated disk that calls.txt holds of a real one",
-    )
     options = parser.parse_args(argv)
     if options.bugs:
         return bugs.hunt_all(options.count or bugs.MOST_SCHEDULES, options.processes, sys.stdout, options.record)
@@ -141,9 +136,6 @@ def main(argv: list[str] | None = None) -> int:
     seams.install()
     out, sys.stdout = sys.stdout, seams.silence()
     logging.disable(logging.CRITICAL)
-    if options.calls:
-        print(*calls.of_simulation(), sep="\n", file=out)
-        return 0
     sites, failures = find_sites(options.steps)
     for seed, what in failures:
         print(describe_failure(seed, options.steps if seed >= FIRST_SHOWN + NUM_SHOWN else 0, what), file=out)

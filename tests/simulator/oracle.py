@@ -224,7 +224,7 @@ class Oracle:
     def logged(self, attempt: int, step: int, *, was_fenced: bool, storeless_s: float) -> None:
         """Judge a row: an attempt that has had no store for its lease finishes its step, is asked to end, and ends."""
         self.fenced[attempt, step] = was_fenced
-        if storeless_s > 2 * LEASE_S:
+        if storeless_s > 2 * LEASE_S:  # a beat, the lease, and a step that was begun within it
             self.num_late_rows[attempt] = self.num_late_rows.get(attempt, 0) + 1
             if self.num_late_rows[attempt] > 1:
                 self.fail(f"attempt {attempt} has had no store for {storeless_s:.0f} s, and trains on")

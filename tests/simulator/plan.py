@@ -131,6 +131,9 @@ def draw_plan(draw: Any, sites: Sites, limit: int) -> Plan:
     else:
         aim = _draw_aim(draw, first, is_late=is_late)
         then = (draw.choice(ENDS), draw.choice(ENDS_AFTER_S)) if is_late and draw.random() < 0.6 else None
+    paces = draw.choice((SLOW, SLOW, MIXED) if is_late else PACES)
+    if aim is not None and aim[1] == bucket.REVOKED:  # whether it ends shows where it has leases' time left to train
+        num_steps, paces = 8, (40.0,)
     share = draw.choice((0.1, 0.4, 0.4, 0.8))
     return Plan(
         store_url=store_url,
@@ -149,7 +152,7 @@ def draw_plan(draw: Any, sites: Sites, limit: int) -> Plan:
         fall=fall,
         aim=aim,
         then=then,
-        paces=draw.choice((SLOW, SLOW, MIXED) if is_late else PACES),
+        paces=paces,
         overlap=draw.random() < 0.75,
         in_pods=draw.random() < 0.5,
         carries=draw.random() < 0.5,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import errno
 import fcntl
+import functools
 import glob
 import importlib
 import io
@@ -23,7 +24,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulator import memory
 from tests.simulator.disk import Disk, Node, Status, failed
 from tests.simulator.scheduler import EPOCH_S, Killed, Pool, Process, Scheduler, Threads
 
@@ -67,11 +67,11 @@ def _parse(text: str) -> tuple[str, tuple[str, ...]]:
     return mount, tuple(filter(None, names))
 
 
-_parsed = memory.remembering(_parse)
+_parsed = functools.lru_cache(50_000)(_parse)
 
 
 def _place(path: Any) -> tuple[Disk, tuple[str, ...], str]:
-    text = path if type(path) is str else memory.text_of(path)
+    text = path if type(path) is str else os.fspath(path)
     mount, names = _parsed(text)
     disk = _world.current.process.machine.mounts.get(mount)
     if disk is None or text[:1] != "/":
@@ -99,7 +99,7 @@ def _proc_file(text: str) -> str:
 def _stat(path: Any, **options: Any) -> Any:
     if type(path) is int:
         return _fstat(path)
-    text = path if type(path) is str else memory.text_of(path)
+    text = path if type(path) is str else os.fspath(path)
     if text[:6] == "/proc/":
         _proc_file(text)
         return Status(0, Node(False, 0.0))
@@ -288,7 +288,7 @@ class File:
 
     def __init__(self, path: Any, mode: str):
         flags = _FLAGS[mode[0]]
-        text = path if type(path) is str else memory.text_of(path)
+        text = path if type(path) is str else os.fspath(path)
         self._text = "b" not in mode
         self._buffer = b""
         self._descriptor: int | None = None
@@ -422,8 +422,8 @@ _TIME = {
 }
 # Of these the modules under test take names, so each is given the simulated ones.
 MODULES = (
-    "opd.runs.alive", "opd.runs.attempts", "opd.runs.checkpoints", "opd.runs.claim", "opd.runs.lease", "opd.runs.metrics", "opd.runs.reporter", "opd.runs.run", "opd.runs.summary",
-    "opd.runs.stream", "opd.runs.writer", "opd.runs.shards", "opd.runs.staging", "opd.runs.resume", "opd.runs.retention",
+    "opd.runs.process", "opd.runs.attempts", "opd.runs.checkpoints", "opd.runs.claim", "opd.runs.metrics", "opd.runs.reporter", "opd.runs.run", "opd.runs.summary",
+    "opd.runs.stream", "opd.runs.writer", "opd.runs.shards", "opd.runs.resume",
     "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.worker.background", "opd.worker.checkpointing", "opd.cluster.shutdown",
 )  # fmt: skip
 
@@ -510,7 +510,6 @@ def install() -> None:
     FirstTry.real, base.Retrying = base.Retrying, FirstTry  # type: ignore[misc]
     remote.asyncio = bucket.Asyncio  # type: ignore[attr-defined]
     remote._filesystem = lambda *arguments: _world.client  # type: ignore[assignment]
-    memory.install()
     checkpointing.open_dict = lambda config: __import__("contextlib").nullcontext()  # type: ignore[assignment]
 
 

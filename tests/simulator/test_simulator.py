@@ -16,7 +16,6 @@ from tests import commit as commits
 from tests.commit import ROOT
 from tests.simulator import tally
 from tests.simulator.bugs import BUGS, hunt
-from tests.simulator.calls import RECORD, of_strace
 from tests.simulator.disk import Disk
 from tests.simulator.scheduler import Failure
 from tests.simulator.world import World
@@ -63,7 +62,7 @@ def test_a_seal_that_is_taken_before_its_report_is_lost_unless_the_store_took_it
         oracle.changed(complete, 0, stray)
     oracle.sealed(2, 0, [], is_in_store=True)
     with contextlib.nullcontext() if stray else pytest.raises(Failure, match="step 2 was reported safe"):
-        oracle.chosen(0, [], met_read_faults=False, rejected=())
+        oracle.chosen(0, 0, [], met_read_faults=False, rejected=())
 
 
 def test_a_tag_does_not_hide_the_commit_whose_seeds_are_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,11 +72,6 @@ def test_a_tag_does_not_hide_the_commit_whose_seeds_are_played(tmp_path: Path, m
     monkeypatch.setattr(commits, "ROOT", tmp_path)
     monkeypatch.delenv("COMMIT", raising=False)
     int(tally.commit.__wrapped__()[:7], 16)
-
-
-@pytest.mark.slow
-def test_the_disk_is_changed_by_the_calls_that_strace_saw() -> None:
-    assert simulate("--calls").stdout == RECORD.read_text()
 
 
 @pytest.mark.slow
@@ -95,11 +89,6 @@ def test_a_planted_bug_fits_the_code(bug, tmp_path: Path) -> None:
     path.write_text((ROOT / "src/opd" / bug.file).read_text())
     bug.apply(tmp_path)
     compile(path.read_text(), str(path), "exec")
-
-
-def test_a_call_that_another_thread_interrupts_is_read_as_one() -> None:
-    printed = '7 fsync(3</r/a> <unfinished ...>\n8 unlink("/r/b") = 0\n7 <... fsync resumed>) = 0\n8 rmdir("/r/c") = -1 ENOENT'
-    assert of_strace(printed, "/r") == ["unlink b", "sync a"]
 
 
 # ---- the disk --------------------------------------------------------------------------------------------------------

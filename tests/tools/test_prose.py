@@ -133,7 +133,7 @@ def test_a_finding_names_the_line_of_its_sentence():
         ("CHANGELOG.md", LONG),
         ("tests/e2e/RESULTS.md", LONG),
         ("charts/opd/values.yaml", f"# Generated from opd.config by `make schema`: do not edit.\n\n# {LONG}"),
-        ("tests/evidence/LORA.md", f"# LoRA\n\nWritten by `python -m tests.evidence.lora`.\n\n{LONG}"),
+        ("tests/evidence/IMPORTANCE.md", f"# Rules\n\nWritten by `python -m tests.evidence.importance`.\n\n{LONG}"),
     ],
 )
 def test_files_that_programs_write_are_left_out(path, text):

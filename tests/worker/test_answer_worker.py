@@ -7,11 +7,8 @@ import torch
 from tests.worker.batches import uneven_rows
 from tests.worker.models import save_model
 from tests.worker.test_worker_invariance import DYNAMIC, ULYSSES
-from tests.worker.workers import Case, nested, run_cases, tensordict
+from tests.worker.workers import Case, run_cases
 from transformers import AutoModelForCausalLM
-from verl.utils import tensordict_utils as tu
-
-from opd.worker.answer_worker import answer_loss, sums
 
 ROWS = uneven_rows()
 
@@ -72,31 +69,3 @@ def test_two_ranks_and_ranks_that_share_sequences_give_the_same(model, reference
     shared = {"student": model, "teacher": model, "rows": ROWS, "method": "answers"}
     for found in run_cases([Case(**shared, micro_batch=2), Case(**shared, micro_batch=4, overrides=ULYSSES)], world=2):
         _check(found, reference)
-
-
-def test_the_loss_of_a_cut_batch_is_exactly_the_whole_ones_in_float64():
-    rows = uneven_rows(6, seed=4)
-    generator = torch.Generator().manual_seed(2)
-    lengths = [len(row["prompt"]) + len(row["response"]) for row in rows]
-    log_probs = [-torch.rand(length, generator=generator, dtype=torch.float64) * 5 for length in lengths]
-    expected, num_tokens = 0.0, 0
-    for row, values in zip(rows, log_probs, strict=True):
-        for place, flag in enumerate(row["mask"], start=len(row["prompt"])):
-            expected -= values[place - 1].item() * flag  # the token at a place is predicted one place before
-            num_tokens += flag
-
-    def loss_of(some: slice) -> tuple[float, tuple[float, float]]:
-        data = tensordict(rows[some])
-        tu.assign_non_tensor(data, dp_size=1, batch_num_tokens=num_tokens)
-        loss, counts = answer_loss({"log_probs": nested(log_probs[some])}, data)
-        return loss.item(), sums(counts)
-
-    whole, counts = loss_of(slice(None))
-    assert whole == pytest.approx(expected / num_tokens, rel=1e-14)
-    assert counts == (pytest.approx(expected, rel=1e-14), num_tokens)
-    assert sum(loss_of(slice(i, i + 1))[0] for i in range(6)) == pytest.approx(whole, rel=1e-14)
-    with_infinite_tool = [values.clone() for values in log_probs]
-    masked = next(i for i, flag in enumerate(rows[2]["mask"]) if not flag)
-    with_infinite_tool[2][len(rows[2]["prompt"]) + masked - 1] = -torch.inf
-    log_probs = with_infinite_tool
-    assert loss_of(slice(None))[0] == whole, "what is not trained does not count, whatever the model thinks of it"

@@ -21,8 +21,7 @@ from opd.errors import CheckpointError, Overtaken, RunIsLive
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK, RANK_PARTS, Manifest, step_folder
 from opd.runs.run import Run
-from opd.runs.shards import upload_shards
-from opd.runs.staging import move_in, sweep_older
+from opd.runs.shards import move_in, sweep_older, upload_shards
 from opd.store.base import NO_RETRY
 from opd.store.durable import hash_file
 from opd.store.local import LocalStore

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from opd.losses import Output
-from opd.worker.step_metrics import micro_batch_counts, reduce, skipped_last
+from opd.worker.counts import skipped_last
+from opd.worker.step_metrics import micro_batch_counts, reduce
 
 
 def _raw(**extra):

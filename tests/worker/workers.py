@@ -124,7 +124,7 @@ def tensordict(rows: list[dict[str, Any]], first: int = 0) -> TensorDict:
     )
 
 
-def config(case: Case):
+def config(case: Case, kind: str = "opd"):
     """What verl gives the worker of a run; a spec's rules do not count, so that what they keep from it is tried too."""
     from omegaconf import OmegaConf
 
@@ -136,7 +136,8 @@ def config(case: Case):
         f"device={case.device}",
         f"model.path={case.student}",
         "model.attn_implementation=sdpa",
-        *_teachers(case),
+        *(_teachers(case) if kind == "opd" else ()),
+        *(("data.train=[train.parquet]", "data.val=[val.parquet]") if kind == "sft" else ()),
         "data.train_batch_size=8",
         "data.max_prompt_length=16",
         "data.max_response_length=16",
@@ -156,7 +157,7 @@ def config(case: Case):
     role = "actor_rollout_ref"
     overrides = [f"{role}.actor.optim.total_training_steps=10", *case.overrides]
     with patch("opd.config.parse.check", return_value=[]):
-        spec = load_text("kind: opd", sets=sets, overrides=overrides).spec
+        spec = load_text(f"kind: {kind}", sets=sets, overrides=overrides).spec
     composed = compose(spec, RunFacts(run_id="r", run_dir=None, **case.facts))
     if case.device != "cpu":
         composed.actor_rollout_ref.rollout.name = "none"
@@ -331,43 +332,58 @@ def _nan_from_teacher(case: Case) -> Iterator[None]:
         HiddenCache.put = put
 
 
+def told_log_probs(response: torch.Tensor, whose: str) -> torch.Tensor:
+    """Log-probabilities of a response's tokens that a test gives in the place of what a model reads."""
+    return {"old": -2.0 - response / 50, "reference": -2.5 + response / 50}[whose]
+
+
 def run_policy_case(case: Case) -> dict[str, Any]:
-    """One fresh worker of GRPO: log-probabilities of actor and reference policy, then one update with their KL."""
+    """One fresh worker of GRPO: what actor and reference read, then one update with old and reference log-probabilities of the test."""
     from verl.utils import tensordict_utils as tu
 
-    from opd.worker.policy_worker import PPOWorker
+    from opd.batch import rows_from_batch
+    from opd.worker import policy_worker
+    from opd.worker.policy_worker import PolicyWorker, reduce
+    from opd.worker.update import numbered
 
     torch.manual_seed(0)
-    worker = PPOWorker(config=config(case), role="actor_rollout_ref")
+    worker = PolicyWorker(config=config(case, "grpo"), role="actor_rollout_ref")
     worker.init_model()
-    engine = worker.actor.engine
+    engine = worker.student_engine
     per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
-    data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank])
-    asked = {"calculate_entropy": True, "compute_loss": False, "temperature": 1.0}
-    tu.assign_non_tensor(data, **asked)
-    outputs = {"actor": worker.compute_log_prob(data.clone()), "ref": worker.compute_ref_log_prob(data.clone())}
-    batch = data.exclude(*asked)
-    responses = batch["responses"].unbind()
-    batch["old_log_probs"] = nested([-2.0 - r / 50 for r in responses])
-    batch["ref_log_prob"] = nested([-2.5 + r / 50 for r in responses])
-    batch["advantages"] = nested([torch.sin(r.float()) for r in responses])
-    cut_into_mini_batches(batch, len(case.rows))
-    tu.assign_non_tensor(batch, calculate_entropy=False, distillation_use_topk=False, distillation_only=False)
+    data = numbered(tensordict(case.rows[index * per_rank : (index + 1) * per_rank]))
+    data["advantages"] = nested([torch.sin(r.float()) for r in data["responses"].unbind()])
+    rows = rows_from_batch(data)
+    read = {
+        "actor": torch.cat(worker._read(data, rows, worker.actor)),
+        "ref": torch.cat(worker._read_reference(data, rows)),
+    }
+    pairs = list(zip(data["responses"].unbind(), data["response_mask"].unbind(), strict=True))
+
+    def told(whose: str) -> list[torch.Tensor]:
+        return [told_log_probs(response, whose)[mask.bool()].float() for response, mask in pairs]
+
+    cut_into_mini_batches(data, case.mini_batch or len(case.rows))
     gradients = _keep_gradients(engine)
-    worker.update_actor(batch)
+    with (
+        patch.object(worker, "_read", lambda *_: told("old")),
+        patch.object(worker, "_read_reference", lambda *_: told("reference")),
+        patch.object(policy_worker, "num_updates", lambda *_: 2),
+    ):
+        output = worker.update_policy(data)
     # Of the ranks that share a sequence one speaks for all.
-    found = {name: out["log_probs"].values() for name, out in outputs.items() if out is not None}
-    return {"log_probs": found, "gradients": gradients}
+    metrics = {} if output is None else reduce(tu.get(output, "metrics"))
+    return {"log_probs": read, "gradients": gradients, "update": metrics}
 
 
 def run_answer_case(case: Case) -> dict[str, Any]:
     """One fresh worker of supervised fine-tuning: the loss measured without a gradient, then one update."""
     from verl.utils import tensordict_utils as tu
 
-    from opd.worker.answer_worker import AnswerWorker, sums
+    from opd.worker.answer_worker import AnswerWorker, reduce, sums
 
     torch.manual_seed(0)
-    worker = AnswerWorker(config=config(case), role="actor")
+    worker = AnswerWorker(config=config(case, "sft"), role="actor")
     worker.init_model()
     engine = worker.actor.engine
     per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
@@ -385,8 +401,11 @@ def run_answer_case(case: Case) -> dict[str, Any]:
     }
     if output is not None:  # of the ranks that share a sequence one speaks for all
         loss, num_tokens = sums(tu.get(measured, "metrics"))
-        metrics = {name: tu.get(output, "metrics")[name] for name in ("loss", "num_tokens", "num_updates", "skipped")}
-        found |= {"measured": loss / num_tokens, "update": {name: value[0] for name, value in metrics.items()}}
+        metrics = reduce(tu.get(output, "metrics"))
+        found |= {
+            "measured": loss / num_tokens,
+            "update": {name.removeprefix("actor/"): value for name, value in metrics.items()},
+        }
     return found
 
 
@@ -412,7 +431,7 @@ def _keep_gradients(engine) -> dict[str, torch.Tensor]:
 _IMPORTED = [
     "verl",
     "opd.trainer.entry",
-    *(f"opd.worker.{name}" for name in ("opd_worker", "policy_worker", "answer_worker")),
+    *(f"opd.worker.{name}" for name in ("opd_worker", "policy_worker", "answer_worker", "served_worker")),
 ]
 
 

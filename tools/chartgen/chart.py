@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from opd.config import FILE_KINDS, KINDS, Kind, json_schema, static_defaults
+from opd.config.base import MAX_INTEGER
 from opd.config.cluster import cluster_defaults, cluster_schema
 from opd.config.pipeline import PIPELINES_OWN, SKIP
-from opd.config.reader import MAX_INTEGER
 
 LIBRARY = "opd-lib"
 

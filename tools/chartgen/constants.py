@@ -10,9 +10,7 @@ from typing import Any
 from chartgen.chart import stage_defaults
 from chartgen.values import layout
 from opd.config.base import MAX_NAME_CHARS, NAME_PATTERN
-from opd.config.cluster import rules
-from opd.config.cluster.lifecycle import ALL_ADDRESSES, OWN_LINKS
-from opd.config.cluster.pods import IDENTITIES
+from opd.config.cluster import ALL_ADDRESSES, IDENTITIES, OWN_LINKS, rules
 from opd.config.needs import (
     CONVERT_PARTS,
     CPU_STORAGE_UNITS,

@@ -1,41 +1,29 @@
-"""Puts the commands together, and turns the end of any of them into an exit code."""
+"""The list of commands; the end of each becomes an exit code."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from opdctl.commands import (
-    cancel,
-    collect,
-    compare,
-    delete,
-    doctor,
-    explain,
-    init,
-    list_runs,
-    logs,
-    pull,
-    render,
-    report,
-    run,
-    status,
-    submit,
-    wait,
-)
 from opdctl.console import run_guarded, speak_plainly
 from opdctl.errors import EXIT_OK, EXIT_USAGE, ToolError, usage_error
 
 EPILOG = (
-    "A RUN is its name (in a cluster's namespace, or below --store, $OPDCTL_STORE), the path or URL of its directory, or its "
-    "experiment file. "
+    "A RUN is its name (in a namespace or below --store), the path or URL of its directory, or its experiment file. "
     "Exit codes: 0 done, 1 failure, 2 bad spec or usage, 130 interrupted."
 )
-
-# Of click in older versions of typer, of typer itself in newer ones; only its kinds have public names.
+# Commands by panel of `opdctl --help`; each is a function of its own name in a module of its own name.
+PANELS = {
+    "Start": ("init", "explain", "render", "doctor", "submit"),
+    "Watch": ("list", "status", "logs", "wait"),
+    "End": ("cancel", "delete"),
+    "Results": ("collect", "compare", "report", "pull"),
+}
+# A class of click in older versions of typer and of typer in newer versions; only its subclasses have public names.
 _UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
@@ -61,38 +49,26 @@ def common(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """From an experiment file to a run, and back to its results."""
+    """Run experiments on a cluster and read their results."""
 
 
-app.command("init")(init.init)
-app.command("explain")(explain.explain)
-app.command("render")(render.render)
-app.command("submit")(submit.submit)
-app.command("run")(run.run)
-app.command("doctor")(doctor.doctor)
-app.command("status")(status.status)
-app.command("logs")(logs.logs)
-app.command("wait")(wait.wait)
-app.command("cancel")(cancel.cancel)
-app.command("delete")(delete.delete)
-app.command("list")(list_runs.list_runs)
-app.command("collect")(collect.collect)
-app.command("pull")(pull.pull)
-app.command("compare")(compare.compare)
-app.command("report")(report.report)
+for panel, names in PANELS.items():
+    for name in names:
+        own = {"list": "list_runs"}.get(name, name)
+        app.command(name, rich_help_panel=panel)(getattr(import_module(f"opdctl.commands.{own}"), own))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point: runs one command and exits with its code."""
+    """Run one command and exit with its code."""
     speak_plainly()
     sys.exit(run_guarded(lambda: _invoke(list(sys.argv[1:] if arguments is None else arguments))))
 
 
 def _invoke(arguments: list[str]) -> int:
-    """The exit code of one command; without any words the help, and 2.
+    """Run one command and return its exit code; without words print the help and return 2.
 
     Raises:
-        ToolError: bad usage, or a question that was not answered with yes.
+        ToolError: bad usage, or a question that the user did not answer with yes.
     """
     try:
         code = app(args=arguments or ["--help"], prog_name="opdctl", standalone_mode=False)
@@ -100,9 +76,8 @@ def _invoke(arguments: list[str]) -> int:
         raise ToolError("not confirmed: nothing was done") from error
     except _UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "opdctl"
-        raise usage_error(
-            " ".join(error.format_message().split()), fix=f"`{path} --help` says what it takes"
-        ) from error
+        message = " ".join(error.format_message().split())
+        raise usage_error(message, fix=f"`{path} --help` shows the options") from error
     if not arguments:
         return EXIT_USAGE
     return code if isinstance(code, int) else EXIT_OK

@@ -1,4 +1,4 @@
-"""Prints for the whole tool: tables on stdout, progress and errors on stderr; defines the exit codes."""
+"""Output of the whole tool: tables on stdout, progress and errors on stderr, options that commands share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,7 +28,9 @@ Timeout = Annotated[
 ]
 StoreUrl = Annotated[
     str | None,
-    typer.Option("--store", envvar="OPDCTL_STORE", metavar="URL", help="Folder or fsspec URL that holds the runs."),
+    typer.Option(
+        "--store", envvar="OPDCTL_STORE", metavar="URL", help="Folder or fsspec URL of the runs; else ./outputs/store."
+    ),
 ]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Read everything again and keep nothing.")]
@@ -35,38 +38,34 @@ Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace of the run; the kubeconfig context's by default.")
 ]
 Context = Annotated[str | None, typer.Option("--context", help="Kubeconfig context; the current one by default.")]
-NoCluster = Annotated[bool, typer.Option("--no-cluster", help="Ask no cluster, only the store.")]
+NoCluster = Annotated[bool, typer.Option("--no-cluster", help="Read the store only.")]
 DEFAULT_TIMEOUT_S = 300.0
 _ASCII = {"–": "-", "—": "-", "…": "...", "·": "*", "×": "x", "→": "->", "±": "+-", "“": '"', "”": '"', "’": "'"}
-# What Python itself makes of LC_CTYPE in the C locale: nobody has said it.
-_COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
-PLAIN: dict[str, Any] = {"markup": False, "emoji": False}
-"""For every console: what a run is called, or says of itself, is text and never Rich's markup."""
+_AGAIN_S = 5.0
 
 
 def stdout() -> Console:
-    """For results. A pipe gets wide, uncut lines."""
+    """Return the console for results; names of runs are text, never markup."""
     from rich.console import Console
 
-    is_pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=200 if is_pipe else None, highlight=False, soft_wrap=False, **PLAIN)
+    return Console(highlight=False, soft_wrap=False, markup=False, emoji=False)
 
 
 def stderr() -> Console:
-    """For progress, notes and errors, so that stdout stays what was asked for."""
+    """Return the console for progress, notes and errors."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, **PLAIN)
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def note(message: str) -> None:
-    """One remark for the person in front of the screen."""
+    """Print one remark for the user."""
     print(redact(message), file=sys.stderr)
 
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal's stderr; call what is yielded once a finished item."""
+    """Show a bar on a terminal's stderr; yield the function to call after each item."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -78,7 +77,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def working(title: str) -> Iterator[None]:
-    """A spinner on a terminal's stderr while something takes its time; notes go above it."""
+    """Show a spinner on a terminal's stderr; notes appear above it."""
     console = stderr()
     if not console.is_terminal:
         yield
@@ -89,16 +88,51 @@ def working(title: str) -> Iterator[None]:
         yield
 
 
+def print_json(tree: Any, *, file: IO[str] | None = None) -> None:
+    """Print plain values for programs: without secrets, NaN and infinities as texts."""
+    import json
+
+    from opdctl.redact import redact_tree
+
+    print(json.dumps(finite(redact_tree(tree)), indent=1, ensure_ascii=False, allow_nan=False), file=file, flush=True)
+
+
+def finite(value: Any) -> Any:
+    """Return the value with NaN and infinities as the strings of the trainer's metrics."""
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+@contextmanager
+def binary_file(path: Path | None) -> Iterator[IO[bytes]]:
+    """Open stdout (None and `-`), or a file that appears when it is complete."""
+    if path is None or str(path) == "-":
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(partial, "wb") as file:
+            yield file
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 class CommandTimeout(BaseException):
-    """The command's own --timeout ran out. No `Exception`, as Ctrl-C is none: what a library passes over must not take it."""
-
-
-_AGAIN_S = 5.0
+    """The end of the command's own --timeout; like Ctrl-C it is no `Exception` that a library may swallow."""
 
 
 @contextmanager
 def deadline(timeout_s: float) -> Iterator[None]:
-    """Raises CommandTimeout in the main thread after `timeout_s`; a limit of the caller's own waits for the end of the block."""
+    """Raise CommandTimeout in the main thread after `timeout_s`; a limit of the caller waits for the end of the block."""
 
     def expire(signum: int, frame: FrameType | None) -> None:
         raise CommandTimeout(f"not done after {timeout_s:g} s")
@@ -107,19 +141,19 @@ def deadline(timeout_s: float) -> Iterator[None]:
         raise usage_error(f"--timeout {timeout_s:g}: it takes a number of seconds", fix="give one, such as 300")
     previous = signal.signal(signal.SIGALRM, expire)
     begun_s = time.monotonic()
-    # Again and again: what is raised within a finaliser is printed and goes no further.
+    # The timer repeats: an exception that is raised within a finaliser is printed and lost.
     others_s, _ = signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-        if others_s:  # whoever calls this as a function may have a limit of its own
+        if others_s:
             signal.setitimer(signal.ITIMER_REAL, max(others_s - (time.monotonic() - begun_s), 1e-3))
 
 
 def run_guarded(call: Callable[[], int]) -> int:
-    """Runs a command line; every error that is somebody's to mend becomes one block on stderr and an exit code."""
+    """Run a command line; print an error that the user can mend as one block and return its exit code."""
     try:
         code = call()
         if code == EXIT_INTERRUPTED:
@@ -132,9 +166,8 @@ def run_guarded(call: Callable[[], int]) -> int:
         fail("interrupted")
         leave_at_once(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # `opdctl logs | head`: the reader has seen enough; a flush at exit must not complain again.
+        # `opdctl logs | head`: the reader has ended; the flush at exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILURE
     except ToolError as error:
         fail(str(error), fix=error.fix)
         return error.exit_code
@@ -142,25 +175,16 @@ def run_guarded(call: Callable[[], int]) -> int:
         fail(str(error), fix=_fix_of(error))
         return getattr(error, "exit_code", EXIT_USAGE) or EXIT_FAILURE
     except OSError as error:
-        # A file or folder of the person's own; whatever else talks to something has its own error.
         fail(f"{error.filename}: {error.strerror}" if error.filename is not None and error.strerror else str(error))
-        return EXIT_FAILURE
     return EXIT_FAILURE
 
 
 def speak_plainly() -> None:
-    """Lets stdout and stderr take any text: what their encoding lacks is spelled in ASCII instead of ending the command.
-
-    Python writes UTF-8 in the C locale too; to a terminal of which somebody has said so, it is ASCII (and tables by it).
-    """
+    """Let stdout and stderr take any text: characters that their encoding lacks are spelled in ASCII."""
     codecs.register_error("opdctl.ascii", _in_ascii)
-    names = ("PYTHONIOENCODING", "PYTHONUTF8", "LC_ALL", "LC_CTYPE", "LANG")
-    values = [os.environ.get(name, "") for name in names if name != "LC_CTYPE" or os.environ.get(name) not in _COERCED]
-    said = next(filter(None, values), "")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            encoding = "ascii" if said in ("C", "POSIX") and stream.isatty() else None
-            stream.reconfigure(encoding=encoding, errors="opdctl.ascii")
+            stream.reconfigure(errors="opdctl.ascii")
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
@@ -170,33 +194,30 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 def _house_errors() -> tuple[type[Exception], ...]:
-    """The errors of spec (exit 2) and run directory (their own code), imported once there is an error to be told."""
-    from opd.config.errors import SpecError
+    """Return the errors of spec (exit 2) and run directory; they are imported after an error only."""
+    from opd.config import SpecError
     from opd.errors import RunError
 
     return RunError, SpecError
 
 
 def _fix_of(error: Exception) -> str:
-    """What helps with a store that does not answer; the others say it themselves."""
     from opd.errors import StoreUnavailable
 
     if not isinstance(error, StoreUnavailable):
         return ""
-    return (
-        "check its address (AWS_ENDPOINT_URL_S3, store.endpoint) and the network, or wait longer with --timeout SECONDS"
-    )
+    return "check its address (AWS_ENDPOINT_URL_S3, store.endpoint) and the network, or wait longer with --timeout"
 
 
 def fail(message: str, *, fix: str = "") -> None:
-    """One block: what is wrong and how to mend it."""
+    """Print an error and its fix."""
     print(redact(f"error: {message}"), file=sys.stderr)
     if fix:
         print(redact(f"  fix: {fix}"), file=sys.stderr)
 
 
 def leave_at_once(code: int) -> None:
-    """Ends without joining threads that still wait for a store."""
+    """End without joining threads that still wait for a store."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

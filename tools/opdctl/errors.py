@@ -1,4 +1,4 @@
-"""Defines the tool's own error: one block of text, and the exit code that the tool ends with."""
+"""The tool's own error: one block of text, and the exit code that the tool ends with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EXIT_INTERRUPTED = 130
 
 
 class ToolError(Exception):
-    """What went wrong, said so that it can be mended; `exit_code` is 1, or 2 for a bad argument."""
+    """A failure with the text that helps to mend it; `exit_code` is 1, or 2 for a bad argument."""
 
     def __init__(self, message: str, *, fix: str = "", exit_code: int = EXIT_FAILURE) -> None:
         super().__init__(message)
@@ -18,5 +18,5 @@ class ToolError(Exception):
 
 
 def usage_error(message: str, *, fix: str = "") -> ToolError:
-    """A bad argument: nothing was started."""
+    """Return the error of a bad argument, before anything was started."""
     return ToolError(message, fix=fix, exit_code=EXIT_USAGE)

@@ -122,7 +122,7 @@ containers:
   - name: submitter
     {{- include "opd.container" . | nindent 4 }}
     {{- include "opd.sideContainerSecurity" . | nindent 4 }}
-    command: [python, -m, opd.launch, /etc/opd/exp.json, --no-env, --dry-run]
+    command: [python, -m, opd.launch, /etc/opd/exp.json, --dry-run]
     env:
       {{- include "opd.sideEnv" (list . "/tmp") | nindent 6 }}
     resources:

@@ -1,4 +1,9 @@
-"""Conversations with tools: the loop between model and tools, their limits, parsing, and the pool that runs tools.
+"""Conversations with tools: the loop between model and tools, its limits, and the pool that runs the tools.
 
-Nothing here knows a task; worlds, tools and rewards are in `opd.envs`.
+Worlds are packages of their own (`opd_envs`): each registers an `Environment`.
 """
+
+from opd.agent.environments import Environment, load_environment
+from opd.agent.tools import Arguments, BadArguments, Changed, Tool
+
+__all__ = ["Arguments", "BadArguments", "Changed", "Environment", "Tool", "load_environment"]

@@ -16,16 +16,16 @@ from verl.experimental.agent_loop.agent_loop import (
 )
 
 from opd.agent.dialogue import Dialogue, Sampled
-from opd.agent.environment import Environment
 from opd.agent.metrics import num_turns
 from opd.agent.settings import AGENT_LOOP, ENDING, FINAL_TEXT, TOOL_STATE, AgentSettings
+from opd.agent.shared import Shared
 from opd.agent.verl_tools import VerlTools, call_parser
 
-_ENVIRONMENTS: dict[AgentSettings, Environment] = {}
+_SHARED: dict[AgentSettings, Shared] = {}
 
 
-def environment(config: Any, tokenizer: Any, own_tools: Sequence[Any] = ()) -> Environment:
-    """The environment of this process for a config; made, and its chat template checked, at the first call.
+def shared(config: Any, tokenizer: Any, own_tools: Sequence[Any] = ()) -> Shared:
+    """Return what the conversations of this process share; the first call makes it and checks the chat template.
 
     Args:
         own_tools: verl's tool objects of `agent.tool_config_path`.
@@ -35,15 +35,15 @@ def environment(config: Any, tokenizer: Any, own_tools: Sequence[Any] = ()) -> E
         ValueError: an unknown tool format, or no usable database.
     """
     settings = AgentSettings.of(config)
-    if settings not in _ENVIRONMENTS:
+    if settings not in _SHARED:
         schemas = [tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True) for tool in own_tools]
-        _ENVIRONMENTS[settings] = Environment(
+        _SHARED[settings] = Shared(
             settings,
             tokenizer,
             schemas=schemas if settings.uses_own_tools else None,
             make_parser=lambda found: call_parser(settings.tool_format, tokenizer, found),
         )
-    return _ENVIRONMENTS[settings]
+    return _SHARED[settings]
 
 
 @register(AGENT_LOOP)
@@ -53,14 +53,14 @@ class ToolDialogueLoop(AgentLoopBase):
     def __init__(self, *args: Any, tools: ToolListWrap | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._own_tools = {tool.name: tool for tool in (tools.tools if tools else [])}
-        self._environment = environment(self.config, self.tokenizer, list(self._own_tools.values()))
+        self._shared = shared(self.config, self.tokenizer, list(self._own_tools.values()))
         self.dialogue: Dialogue | None = None
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Answer one row of the data set: `raw_prompt`, and `extra_info` for the episode and its tools."""
         clock = _Clock()
         extra: Mapping[str, Any] = row.get("extra_info") or {}
-        runner = self._environment.runner(extra)
+        runner = self._shared.runner(extra)
         stops = [*(sampling_params.get("stop_token_ids") or []), *runner.parser.stop_token_ids]
         params = sampling_params | ({"stop_token_ids": stops} if stops else {})
         request_id, steps = uuid4().hex, _Steps()
@@ -76,16 +76,16 @@ class ToolDialogueLoop(AgentLoopBase):
         state: dict[str, str | None] = {}
         if self._own_tools:
             own = VerlTools(
-                {name: self._own_tools[name] for name in self._environment.tool_names(extra)},
+                {name: self._own_tools[name] for name in self._shared.tool_names(extra)},
                 row.get("tools_kwargs") or {},
-                self._environment.settings.call_timeout_s,
+                self._shared.settings.call_timeout_s,
             )
             try:
                 self.dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=own)
             finally:
                 await own.release()
         else:
-            tools = self._environment.tools(extra)
+            tools = self._shared.tools(extra)
             self.dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=tools)
             state = {TOOL_STATE: tools.state} if tools.keeps_state else {}
         return self._output(self.dialogue, clock, steps, state)
@@ -105,7 +105,7 @@ class ToolDialogueLoop(AgentLoopBase):
             ),
             # verl hands these to the reward function inside `extra_info`.
             extra_fields={
-                FINAL_TEXT: self._environment.final_text(dialogue),
+                FINAL_TEXT: self._shared.final_text(dialogue),
                 ENDING: dialogue.ending,
                 "min_global_steps": steps.first,
                 "max_global_steps": steps.last,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opd.agent.dialogue import Limits
-from opd.agent.toolset import DEFAULT_TOOLSET
+from opd.agent.environments import DEFAULT_TOOLSET
 from opd.config.run_config import RunConfig
 
 AGENT_LOOP = "opd_tools"
@@ -17,6 +17,10 @@ LOOP_COLUMN = "agent_name"
 """verl's column of the data that names a row's agent loop."""
 TOOL_SELECTION = "tool_selection"
 """verl's key in a row's `extra_info`: the tools that this row is offered; all where it is absent."""
+EPISODE_SEED = "episode_seed"
+"""Key of `extra_info` for the row's view of the database (`in_episode`); None: as stored."""
+CASE_ID = "case_id"
+"""Key of `extra_info` for the row's part of a database that has one for each task."""
 FINAL_TEXT = "final_text"
 """Key of `extra_info` under which an agent loop may hand over the text of the model's last turn alone."""
 TOOL_STATE = "tool_state"
@@ -36,7 +40,7 @@ class AgentSettings:
     call_timeout_s: float
     num_tool_processes: int
     toolset: str
-    """Module or file that defines our tools; see `opd.agent.toolset.load_toolset`."""
+    """Environment; see `opd.agent.environments.load_environment`."""
     uses_own_tools: bool
     """`agent.tool_config_path` names tools of the user's own, in verl's format."""
     chat_template_kwargs: tuple[tuple[str, Any], ...] = ()

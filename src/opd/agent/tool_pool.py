@@ -9,7 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opd.agent.toolset import DEFAULT_TOOLSET, Ready, ToolCall, ToolReply, WorkerReply, error_text, load_toolset
+from opd.agent.environments import DEFAULT_TOOLSET, load_environment
+from opd.agent.tools import Ready, ToolCall, ToolReply, WorkerReply, error_text
 from opd.isolation.pool import ChildProcess, ProcessPool
 
 logger = logging.getLogger(__name__)
@@ -39,11 +40,11 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
         database_dir: the database folder; the hashes of ours are verified here, once.
         num_processes: tool processes, about 40 MB each, started when first needed.
         timeout_s: deadline of one call, from when a process takes it up.
-        toolset: module or Python file that defines `TOOLS` (`opd.agent.toolset.load_toolset`).
+        toolset: name of the environment (`opd.agent.environments.load_environment`).
 
     Raises:
         ManifestError: the folder is no intact database.
-        ImportError: no such toolset.
+        NoEnvironment: no such environment.
         ValueError: a number that must be positive and is not.
     """
 
@@ -59,7 +60,7 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
             raise ValueError(f"num_processes = {num_processes}: must be at least 1")
         if not timeout_s > 0:
             raise ValueError(f"timeout_s = {timeout_s}: must be a positive number of seconds")
-        verify_database = load_toolset(toolset).verify_database
+        verify_database = load_environment(toolset).verify_database
         if verify_database is not None:
             verify_database(Path(database_dir))
         self._arguments = (str(Path(database_dir).resolve()), toolset)
@@ -81,8 +82,8 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
             name: as the model wrote it; an unknown one is an answer with error `unknown_tool`.
             arguments: JSON text as the model wrote it, or parsed.
             episode_seed: the row's `extra_info["episode_seed"]`: whose prices the tools tell.
-            case_id: the row's `extra_info["case_id"]`: whose entries they see (`Toolset.needs_case`).
-            state: the conversation's, from the last reply that had one (`Toolset.keeps_state`).
+            case_id: the row's `extra_info["case_id"]`: whose entries they see (`Environment.needs_case`).
+            state: the conversation's, from the last reply that had one (`Environment.keeps_state`).
 
         Raises:
             ToolPoolError: the pool is closed, or its processes cannot be started.

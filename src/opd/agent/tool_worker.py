@@ -7,17 +7,16 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from opd.agent.toolset import (
+from opd.agent.environments import Environment, load_environment
+from opd.agent.tools import (
     MAX_STATE_CHARS,
     BadArguments,
     BadJson,
     Changed,
     Ready,
     ToolCall,
-    Toolset,
     WorkerReply,
     error_text,
-    load_toolset,
     parse_arguments,
     render,
     shown,
@@ -33,7 +32,7 @@ MAX_FAULT_CHARS = 500
 
 def main(connection_fd: int, database_dir: str, toolset: str) -> None:
     """Serves the connection until it closes."""
-    found = load_toolset(toolset)
+    found = load_environment(toolset)
     database = found.open_database(database_dir)
     _confine()
     with Connection(connection_fd) as connection:
@@ -60,16 +59,16 @@ def _confine() -> None:
         limit(kind, value)
 
 
-def _answer(toolset: Toolset, database: Any, call: ToolCall) -> WorkerReply:
-    tool = toolset.tools.get(call.name)
+def _answer(environment: Environment, database: Any, call: ToolCall) -> WorkerReply:
+    tool = environment.tools.get(call.name)
     if tool is None:
-        message = f"there is no tool {shown(call.name)}; the tools are {', '.join(toolset.tools)}"
+        message = f"there is no tool {shown(call.name)}; the tools are {', '.join(environment.tools)}"
         return WorkerReply(error_text("unknown_tool", message), "unknown_tool")
     state = None
     try:
         arguments = parse_arguments(tool, call.arguments)
         view = _view(database, call)
-        reply = tool.run(view.with_state(call.state) if toolset.keeps_state else view, arguments)
+        reply = tool.run(view.with_state(call.state) if environment.keeps_state else view, arguments)
         if isinstance(reply, Changed):
             reply, state = reply
             if len(state) > MAX_STATE_CHARS:

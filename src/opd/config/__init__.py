@@ -24,6 +24,7 @@ from opd.config.kinds import (
     PipelineSpec,
     RunSpec,
     SftSpec,
+    TrainSpec,
 )
 from opd.config.load import Loaded, load_spec, load_text
 from opd.config.parse import parse_tree
@@ -52,6 +53,7 @@ __all__ = [
     "RunSpec",
     "SftSpec",
     "SpecError",
+    "TrainSpec",
     "canonical_json",
     "dump_spec",
     "identity",

@@ -1,4 +1,4 @@
-"""The strict base class of all sections, reusable value types, and names of runs."""
+"""The strict base class of all sections, value types, and names of runs."""
 
 from __future__ import annotations
 
@@ -8,51 +8,29 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticUndefined
 
 from opd.config.errors import Problem
 
-NUM_HASH_CHARS = 6
-
-
-def slug(text: str) -> str:
-    """Lower-case letters, digits and single dashes: `3e-06` and `1.5` become `3e-06` and `1-5`."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
-def joined(parts: Sequence[str], *, distinct: str = "") -> str:
-    """One name of several texts: the same for the same texts, another one for others.
-
-    A name that would be too long, or that loses letters other than English ones, ends in a hash.
-
-    Args:
-        distinct: what the hash is made of; the texts by default.
-    """
-    name = "-".join(filter(None, map(slug, parts)))
-    if len(name) <= MAX_NAME_CHARS and all(part.isascii() for part in parts):
-        return name
-    digest = hashlib.sha256((distinct or "\0".join(parts)).encode()).hexdigest()[:NUM_HASH_CHARS]
-    return f"{name[: MAX_NAME_CHARS - NUM_HASH_CHARS - 1].rstrip('-')}-{digest}"
-
+Kind = Literal["grpo", "opd", "opd-agent", "sft", "eval", "passrate", "convert", "pipeline"]
+KINDS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "sft", "eval", "passrate", "convert")
+"""The kinds that are one run."""
+FILE_KINDS: tuple[Kind, ...] = (*KINDS, "pipeline")
+"""Every kind that a file may be of, each with a chart; `pipeline` is made of runs."""
+SAMPLES: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "eval", "passrate")
+RUNS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "sft", "eval", "passrate")
+TRAINS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "sft")
+DISTILS: tuple[Kind, ...] = ("opd", "opd-agent")
+ASKS: tuple[Kind, ...] = ("eval", "passrate")
 
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # DNS-1035: KubeRay refuses what Helm would still accept
 MAX_NAME_CHARS = 47  # KubeRay's limit for a RayJob name: it appends suffixes to build its children's
 KEY_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]*$"  # a key that Hydra's dotted override grammar can carry
 ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
-
-# What a pattern asks for, in words.
-PATTERN_WORDS: dict[str, str] = {
-    KEY_PATTERN: "a name of letters, digits, `_` and `-`, a letter or `_` first",
-    ENV_PATTERN: "a variable's name: letters, digits and `_`, no digit first",
-}
-
-Kind = Literal["grpo", "opd", "opd-agent", "sft", "eval", "passrate", "convert", "pipeline"]
-Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
-Dtype = Literal["bf16", "fp16", "fp32"]
-Offload = bool | Literal["auto"]
-KINDS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "sft", "eval", "passrate", "convert")
-"""The kinds that are one run."""
-FILE_KINDS: tuple[Kind, ...] = (*KINDS, "pipeline")
-"""Every kind that a file may be of, each with a chart; `pipeline` is made of runs."""
+MAX_INTEGER = 2**53  # beyond it a float64, and so Helm and JSON, cannot hold every integer
+_HASH_CHARS = 6
+_HEADS = ("lm_head", "embed_tokens")
+_HEAD_RULE = "takes no adapter: the divergence is made from the head's own weight, and a tied one is the embedding"
 
 
 class Section(BaseModel):
@@ -65,7 +43,40 @@ class Section(BaseModel):
         return iter(())
 
 
-def _as_tuple(value: Any) -> Any:
+def key(about: str, default: Any = PydanticUndefined, **limits: Any) -> Any:
+    """Return a field with its description.
+
+    Args:
+        default: a value, or a section whose own defaults count; a key without a default is required or computed.
+        limits: bounds and examples, as pydantic's `Field` has them.
+    """
+    if isinstance(default, type) or callable(default):
+        return Field(default_factory=default, description=about, **limits)
+    return Field(default, description=about, **limits)
+
+
+def slug(text: str) -> str:
+    """Return lower-case letters, digits and single dashes: `3e-06` and `1.5` become `3e-06` and `1-5`."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def joined(parts: Sequence[str], *, distinct: str = "") -> str:
+    """Return one name of several texts: the same for the same texts, another one for others.
+
+    A name that would be too long, or that loses letters other than English ones, ends in a hash.
+
+    Args:
+        distinct: what the hash is made of; the texts by default.
+    """
+    name = "-".join(filter(None, map(slug, parts)))
+    if len(name) <= MAX_NAME_CHARS and all(part.isascii() for part in parts):
+        return name
+    digest = hashlib.sha256((distinct or "\0".join(parts)).encode()).hexdigest()[:_HASH_CHARS]
+    return f"{name[: MAX_NAME_CHARS - _HASH_CHARS - 1].rstrip('-')}-{digest}"
+
+
+def as_tuple(value: Any) -> Any:
+    """Return a list, or one text, as a tuple."""
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
@@ -77,57 +88,52 @@ def _not_zero(value: int) -> int:
     return value
 
 
-def _check_modules(value: tuple[str, ...]) -> tuple[str, ...]:
-    if wrong := {name for name in value if name.rpartition(".")[2] in _HEADS}:
-        raise ValueError(
-            f"{sorted(wrong)[0]} takes no adapter: the divergence is made from the head's own weight, and a tied one is the embedding"
-        )
+def _modules(value: tuple[str, ...]) -> tuple[str, ...]:
+    if wrong := [name for name in sorted(value) if name.rpartition(".")[2] in _HEADS]:
+        raise ValueError(f"{wrong[0]} {_HEAD_RULE}")
     if "all-linear" in value and len(value) > 1:
         raise ValueError("all-linear names every layer: give it alone, or name layers")
     return value
 
 
-def _check_extras(value: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Free-form arguments may hold what one Hydra override a leaf can carry."""
-    for key, item in value.items():
-        where = f"{path}{key}"
-        if not re.fullmatch(KEY_PATTERN, key):
+def _extras(value: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Return arguments that one Hydra override a leaf can carry."""
+    for name, item in value.items():
+        where = f"{path}{name}"
+        if not re.fullmatch(KEY_PATTERN, name):
             raise ValueError(f"the key `{where}` must match {KEY_PATTERN}: it becomes part of a Hydra override")
         if isinstance(item, dict):
-            _check_extras(item, f"{where}.")
+            _extras(item, f"{where}.")
         elif isinstance(item, list) and any(isinstance(part, dict | list) for part in item):
             raise ValueError(f"`{where}` must be a list of plain values: Hydra overrides carry no nested lists or maps")
     return value
 
 
-_HEADS = ("lm_head", "embed_tokens")
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
-Probability = Annotated[float, Field(gt=0, le=1)]
+Weight = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Probability = Annotated[float, Field(gt=0, le=1)]
 TopK = Annotated[int, Field(ge=-1, json_schema_extra={"not": {"const": 0}}), AfterValidator(_not_zero)]
+Dtype = Literal["bf16", "fp16", "fp32"]
+Offload = bool | Literal["auto"]
+Extras = Annotated[dict[str, Any], AfterValidator(_extras)]
+"""Free-form keyword arguments for another library: plain values, lists of them and nested maps, no null."""
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 Paths = Annotated[
     tuple[Text, ...],
-    BeforeValidator(_as_tuple),
+    BeforeValidator(as_tuple),
     Field(min_length=1),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "minLength": 1},
-                {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}),
 ]
-# Layers of a backbone by the last part of their names, or `all-linear`.
-_MODULE: dict[str, Any] = {"type": "string", "minLength": 1, "not": {"pattern": rf"(^|\.)({'|'.join(_HEADS)})$"}}
+_MODULE = {**_TEXT, "not": {"pattern": rf"(^|\.)({'|'.join(_HEADS)})$"}}
 Modules = Annotated[
     tuple[Text, ...],
-    BeforeValidator(_as_tuple),
+    BeforeValidator(as_tuple),
     Field(min_length=1),
-    AfterValidator(_check_modules),
+    AfterValidator(_modules),
     WithJsonSchema({"anyOf": [_MODULE, {"type": "array", "items": _MODULE, "minItems": 1}]}),
 ]
-# Free-form keyword arguments for another library: plain values, lists of them and nested maps, no null.
-Extras = Annotated[dict[str, Any], AfterValidator(_check_extras)]
+"""Layers of a backbone by the last part of their names, or `all-linear`."""

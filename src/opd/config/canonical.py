@@ -10,66 +10,31 @@ from opd.config.kinds import BaseSpec
 from opd.config.pipeline import FOLDER
 from opd.config.tree import drop_path
 
-# What may change between two attempts of the same run: labels, places, length, rhythm, logging, and memory knobs that a
-# person turns after an out-of-memory error. nnodes and gpus_per_node stay in: a checkpoint's shards belong to a world size.
-NOT_IDENTITY: tuple[str, ...] = (
-    "name",
-    "env",
-    "store",
-    "output",
-    "checkpoint",
-    "stages",  # a pipeline's: each stage is a run with an identity of its own
-    "model.name",
-    "data.num_workers",
-    "data.train_ratio",
-    "rollout.gpu_memory_utilization",
-    "rollout.free_cache_engine",
-    "rollout.enforce_eager",
-    "rollout.max_num_seqs",
-    "rollout.max_num_batched_tokens",
-    "rollout.logprobs_every",
-    "rollout.num_agent_workers",
-    "actor.gradient_checkpointing",
-    "actor.param_offload",
-    "actor.optimizer_offload",
-    "actor.torch_compile",
-    "actor.ppo_micro_batch_size_per_gpu",
-    "actor.log_prob_micro_batch_size_per_gpu",
-    "actor.ppo_max_token_len_per_gpu",
-    "actor.log_prob_max_token_len_per_gpu",
-    "teacher.offload",
-    "opd.chunk_size",
-    "opd.cache_gib",
-    "opd.workspace_gib",
-    "opd.activation_budget",
-    "opd.read_tokens",
-    "opd.train_tokens",
-    "opd.gpu_memory_gib",
-    "opd.max_unshared_mass",
-    "opd.num_kept_rollouts",
-    "reward.num_workers",
-    "eval.save_generations",
-    "convert.target",
-    "convert.trust_remote_code",
-    "convert.verify",
-    "trainer.loggers",
-    "trainer.project",
-    "trainer.master_port",
-    "trainer.total_epochs",
-    "trainer.total_steps",
-    "trainer.save_freq",
-    "trainer.test_freq",
-    "trainer.val_before_train",
-    "trainer.max_skipped_updates",
-    "trainer.stall_floor_s",
-    "trainer.stall_factor",
-    "trainer.monitor",
-    "trainer.resume",
-)
+# Keys that may change between two attempts of a run: labels, places, length, rhythm and logging. Memory settings too:
+# a person changes them after an out-of-memory error. nnodes and gpus_per_node stay in: a checkpoint's shards belong to a world size.
+_NOT_IDENTITY = {
+    "": ("name", "env", "store", "output", "checkpoint", "stages"),
+    "model": ("name",),
+    "data": ("num_workers", "train_ratio"),
+    "rollout": ("gpu_memory_utilization", "free_cache_engine", "enforce_eager", "max_num_seqs", "max_num_batched_tokens",
+                "logprobs_every", "num_agent_workers"),
+    "actor": ("gradient_checkpointing", "param_offload", "optimizer_offload", "torch_compile",
+              "ppo_micro_batch_size_per_gpu", "log_prob_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu",
+              "log_prob_max_token_len_per_gpu", "cut_updates", "cut_reads"),
+    "teacher": ("offload",),
+    "opd": ("chunk_size", "cache_gib", "workspace_gib", "activation_budget", "read_tokens", "train_tokens",
+            "gpu_memory_gib", "max_unshared_mass", "num_kept_rollouts"),
+    "reward": ("num_workers",),
+    "eval": ("save_generations",),
+    "convert": ("target", "trust_remote_code", "verify"),
+    "trainer": ("loggers", "project", "master_port", "total_epochs", "total_steps", "save_freq", "test_freq",
+                "val_before_train", "max_skipped_updates", "stall_floor_s", "stall_factor", "monitor", "resume"),
+}  # fmt: skip
+NOT_IDENTITY = tuple(f"{section}.{key}".lstrip(".") for section, keys in _NOT_IDENTITY.items() for key in keys)
 
 
 def dump_spec(spec: BaseSpec) -> dict[str, Any]:
-    """The spec as plain JSON values, every default written out, unset optional keys left out.
+    """Return the spec as plain JSON values, every default written out, unset optional keys left out.
 
     `parse_tree(dump_spec(spec)).spec == spec`.
     """
@@ -77,14 +42,14 @@ def dump_spec(spec: BaseSpec) -> dict[str, Any]:
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no blanks: equal values give equal text."""
+    """Return JSON with sorted keys and no blanks: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def identity(spec: BaseSpec) -> dict[str, Any]:
-    """The part of the spec that makes two runs the same experiment, for hashing and for a readable diff.
+    """Return the part of the spec that makes two runs the same experiment, for hashing and for a readable diff.
 
-    What a stage of a pipeline reads of earlier ones is named by its place in the pipeline's store, which may move.
+    A stage of a pipeline names what it reads of earlier stages by the place in the pipeline's store, which may move.
     """
     tree = dump_spec(spec)
     if (store := f"{spec.store.url.rstrip('/')}/").endswith(f"/{FOLDER}/"):
@@ -97,7 +62,7 @@ def identity(spec: BaseSpec) -> dict[str, Any]:
 
 
 def _named_within(store: str, value: Any) -> Any:
-    """A copy of a tree with what lies in the store named by its place there."""
+    """Return a copy of a tree in which paths within the store begin there."""
     if isinstance(value, dict):
         return {key: _named_within(store, item) for key, item in value.items()}
     if isinstance(value, list):
@@ -106,5 +71,5 @@ def _named_within(store: str, value: Any) -> Any:
 
 
 def spec_hash(spec: BaseSpec) -> str:
-    """SHA-256 (hex) of the canonical JSON of `identity(spec)`."""
+    """Return the SHA-256 (hex) of the canonical JSON of `identity(spec)`."""
     return hashlib.sha256(canonical_json(identity(spec)).encode()).hexdigest()

@@ -1,8 +1,10 @@
-"""Whether the longest row fits the model's context: what a rollout server asserts as it starts, told before anything does."""
+"""The model's context against the longest row, which a rollout server would check only as it starts."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from opd.config.errors import Problem
@@ -18,15 +20,24 @@ _OWN_LENGTH = {
 
 
 def context_of(config: Mapping[str, Any]) -> int | None:
-    """Tokens of the longest row that a Hugging Face config allows; None where it does not say."""
+    """Return the tokens of the longest row that a Hugging Face config allows; None where it does not say."""
     for part in (config, config.get("text_config")):
         if isinstance(part, Mapping) and isinstance(length := part.get(_LENGTH), int):
             return length
     return None
 
 
+def local_context(path: str) -> int | None:
+    """Return the context of a model in a local folder; None where there is none, or it does not say."""
+    try:
+        config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return context_of(config) if isinstance(config, dict) else None
+
+
 def context_problems(spec: AnyRunSpec, context: int | None) -> Iterator[Problem]:
-    """A row that is longer than the context of the model that answers.
+    """Yield a problem for a row that is longer than the context of the model that answers.
 
     Args:
         context: see `context_of`.
@@ -48,7 +59,7 @@ def context_problems(spec: AnyRunSpec, context: int | None) -> Iterator[Problem]
 
 
 def teacher_notes(spec: OpdSpec | OpdAgentSpec, contexts: Mapping[str, int | None]) -> Iterator[str]:
-    """Of teachers whose rows may be longer than their contexts: no server refuses these, and a row may well be shorter.
+    """Yield a note for each teacher whose rows may be longer than its context; no server checks these.
 
     Args:
         contexts: see `context_of`; by the teachers' keys.

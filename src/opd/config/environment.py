@@ -6,15 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opd.config.base import FILE_KINDS, Kind, Section
-from opd.config.defaults import ASKS, DISTILS, RUNS, SAMPLES, TRAINS
+from opd.config.base import ASKS, DISTILS, FILE_KINDS, RUNS, SAMPLES, TRAINS, Kind, Section
 from opd.config.errors import Problem
 from opd.config.raw import parse_value
 from opd.config.tree import field_at, set_path
-
-_GRPO: tuple[Kind, ...] = ("grpo",)
-_AGENT: tuple[Kind, ...] = ("opd-agent",)
-_CONVERT: tuple[Kind, ...] = ("convert",)
 
 
 @dataclass(frozen=True)
@@ -35,62 +30,35 @@ class Applied:
     value: Any
 
 
-VARIABLES: tuple[Variable, ...] = (
-    Variable("MODEL_PATH", "model.path", RUNS),
-    Variable("MODEL_NAME", "model.name", RUNS),
-    Variable("DATA_DIR", "data.dir", RUNS),
-    Variable("TRAIN_BATCH_SIZE", "data.train_batch_size", RUNS),
-    Variable("MAX_PROMPT_LENGTH", "data.max_prompt_length", RUNS),
-    Variable("MAX_RESPONSE_LENGTH", "data.max_response_length", RUNS),
-    Variable("LEARNING_RATE", "actor.learning_rate", TRAINS),
-    Variable("PPO_MINI_BATCH_SIZE", "actor.ppo_mini_batch_size", RUNS),
-    Variable("PPO_MICRO_BATCH_SIZE_PER_GPU", "actor.ppo_micro_batch_size_per_gpu", RUNS),
-    Variable("LOG_PROB_MICRO_BATCH_SIZE_PER_GPU", "actor.log_prob_micro_batch_size_per_gpu", RUNS),
-    Variable("TOTAL_EPOCHS", "trainer.total_epochs", TRAINS),
-    Variable("SAVE_FREQ", "trainer.save_freq", TRAINS),
-    Variable("TEST_FREQ", "trainer.test_freq", TRAINS),
-    Variable("VAL_BEFORE_TRAIN", "trainer.val_before_train", TRAINS),
-    Variable("TP_SIZE", "rollout.tensor_parallel_size", SAMPLES),
-    Variable("ROLLOUT_NTP_SIZE", "rollout.tensor_parallel_size", SAMPLES),
-    Variable("GPU_MEMORY_UTIL", "rollout.gpu_memory_utilization", SAMPLES),
-    Variable("ROLLOUT_N", "rollout.num_samples", SAMPLES),
-    Variable("TEMPERATURE", "rollout.temperature", SAMPLES),
-    Variable("TOP_P", "rollout.top_p", SAMPLES),
-    Variable("TOP_K", "rollout.top_k", SAMPLES),
-    Variable("VAL_N", "rollout.val.num_samples", SAMPLES),
-    Variable("VAL_TEMPERATURE", "rollout.val.temperature", SAMPLES),
-    Variable("VAL_TOP_P", "rollout.val.top_p", SAMPLES),
-    Variable("VAL_TOP_K", "rollout.val.top_k", SAMPLES),
-    Variable("RUN_ID", "name", FILE_KINDS),
-    Variable("OUTPUT_ROOT", "output.root", FILE_KINDS),
-    Variable("MASTER_PORT", "trainer.master_port", RUNS),
-    Variable("KL_LOSS_COEF", "grpo.kl_loss_coef", _GRPO),
-    Variable("KL_LOSS_TYPE", "grpo.kl_loss_type", _GRPO),
-    Variable("CLIP_RATIO_LOW", "grpo.clip_ratio_low", _GRPO),
-    Variable("CLIP_RATIO_HIGH", "grpo.clip_ratio_high", _GRPO),
-    Variable("CLIP_RATIO_C", "grpo.clip_ratio_c", _GRPO),
-    Variable("USE_DYNAMIC_BSZ", "actor.use_dynamic_bsz", RUNS),
-    Variable("LOSS_AGG_MODE", "grpo.loss_agg_mode", _GRPO),
-    Variable("ENTROPY_COEFF", "grpo.entropy_coeff", _GRPO),
-    Variable("DAPO_TRAIN_RATIO", "data.train_ratio", _GRPO),
-    Variable("TEACHER_MODEL_PATH", "teacher.path", DISTILS),
-    Variable("OPD_LOSS_TYPE", "opd.loss_type", DISTILS),
-    Variable("OPD_CHUNK_SIZE", "opd.chunk_size", DISTILS),
-    Variable("OPD_MAX_LENGTH", "opd.max_length", DISTILS),
-    Variable("OPD_REWARD_BETA", "opd.reward_beta", DISTILS),
-    Variable("ENABLE_THINKING", "data.enable_thinking", RUNS),
-    Variable("DATABASE_DIR", "agent.database_dir", _AGENT),
-    Variable("ENABLE_TOOLS", "agent.enable_tools", _AGENT),
-    Variable("MAX_ASSISTANT_TURNS", "agent.max_assistant_turns", _AGENT),
-    Variable("MAX_TOOL_RESPONSE_LENGTH", "agent.max_tool_response_length", _AGENT),
-    Variable("TOOL_FORMAT", "agent.tool_format", _AGENT),
-    Variable("TOOL_CONFIG_PATH", "agent.tool_config_path", _AGENT),
-    Variable("AGENT_NUM_WORKERS", "rollout.num_agent_workers", _AGENT),
-    Variable("TRAIN_RATIO", "data.train_ratio", _AGENT),
-    Variable("REWARD_FN_PATH", "reward.path", _AGENT),
-    Variable("INSTRUCTION_VARIANT", "eval.instruction_variant", ASKS),
-    Variable("REWARD_FUNCTION", "reward.function", ASKS),
-    Variable("CHECKPOINT_PATH", "convert.checkpoint", _CONVERT),
+_TABLE: tuple[tuple[tuple[Kind, ...], str], ...] = (
+    (FILE_KINDS, "RUN_ID name, OUTPUT_ROOT output.root"),
+    (RUNS, "MODEL_PATH model.path, MODEL_NAME model.name, MASTER_PORT trainer.master_port"),
+    (RUNS, "DATA_DIR data.dir, TRAIN_BATCH_SIZE data.train_batch_size, ENABLE_THINKING data.enable_thinking"),
+    (RUNS, "MAX_PROMPT_LENGTH data.max_prompt_length, MAX_RESPONSE_LENGTH data.max_response_length"),
+    (RUNS, "PPO_MINI_BATCH_SIZE actor.ppo_mini_batch_size, USE_DYNAMIC_BSZ actor.use_dynamic_bsz"),
+    (RUNS, "PPO_MICRO_BATCH_SIZE_PER_GPU actor.ppo_micro_batch_size_per_gpu"),
+    (RUNS, "LOG_PROB_MICRO_BATCH_SIZE_PER_GPU actor.log_prob_micro_batch_size_per_gpu"),
+    (TRAINS, "LEARNING_RATE actor.learning_rate, TOTAL_EPOCHS trainer.total_epochs, SAVE_FREQ trainer.save_freq"),
+    (TRAINS, "TEST_FREQ trainer.test_freq, VAL_BEFORE_TRAIN trainer.val_before_train"),
+    (SAMPLES, "TP_SIZE rollout.tensor_parallel_size, ROLLOUT_NTP_SIZE rollout.tensor_parallel_size"),
+    (SAMPLES, "GPU_MEMORY_UTIL rollout.gpu_memory_utilization, ROLLOUT_N rollout.num_samples"),
+    (SAMPLES, "TEMPERATURE rollout.temperature, TOP_P rollout.top_p, TOP_K rollout.top_k"),
+    (SAMPLES, "VAL_N rollout.val.num_samples, VAL_TEMPERATURE rollout.val.temperature"),
+    (SAMPLES, "VAL_TOP_P rollout.val.top_p, VAL_TOP_K rollout.val.top_k"),
+    (("grpo",), "KL_LOSS_COEF grpo.kl_loss_coef, KL_LOSS_TYPE grpo.kl_loss_type, ENTROPY_COEFF grpo.entropy_coeff"),
+    (("grpo",), "CLIP_RATIO_LOW grpo.clip_ratio_low, CLIP_RATIO_HIGH grpo.clip_ratio_high"),
+    (("grpo",), "CLIP_RATIO_C grpo.clip_ratio_c, LOSS_AGG_MODE grpo.loss_agg_mode, DAPO_TRAIN_RATIO data.train_ratio"),
+    (DISTILS, "TEACHER_MODEL_PATH teacher.path, OPD_LOSS_TYPE opd.loss_type, OPD_CHUNK_SIZE opd.chunk_size"),
+    (DISTILS, "OPD_MAX_LENGTH opd.max_length, OPD_REWARD_BETA opd.reward_beta"),
+    (("opd-agent",), "DATABASE_DIR agent.database_dir, ENABLE_TOOLS agent.enable_tools, TOOL_FORMAT agent.tool_format"),
+    (("opd-agent",), "MAX_ASSISTANT_TURNS agent.max_assistant_turns, TOOL_CONFIG_PATH agent.tool_config_path"),
+    (("opd-agent",), "MAX_TOOL_RESPONSE_LENGTH agent.max_tool_response_length, TRAIN_RATIO data.train_ratio"),
+    (("opd-agent",), "AGENT_NUM_WORKERS rollout.num_agent_workers, REWARD_FN_PATH reward.path"),
+    (ASKS, "INSTRUCTION_VARIANT eval.instruction_variant, REWARD_FUNCTION reward.function"),
+    (("convert",), "CHECKPOINT_PATH convert.checkpoint"),
+)
+VARIABLES = tuple(
+    Variable(name, path, kinds) for kinds, pairs in _TABLE for name, path in map(str.split, pairs.split(", "))
 )
 
 
@@ -101,31 +69,26 @@ def apply_environment(
 
     Returns what was applied, in the table's order, and a note for each variable that this kind does not read.
     """
-    applied: list[Applied] = []
+    applied: dict[str, Applied] = {}
     unread: list[str] = []
-    by_path: dict[str, Applied] = {}
     for variable in VARIABLES:
-        text = env.get(variable.name, "")
+        text, path = env.get(variable.name, ""), variable.path
         if not text:
             continue
         if kind not in variable.kinds:
             unread.append(f"{variable.name} is set but kind {kind} does not read it: ignored")
             continue
-        field = field_at(cls, variable.path)
-        assert field is not None, f"{variable.name} names {variable.path}, which kind {kind} lacks"
-        source = f"environment variable {variable.name}"
-        value = parse_value(text, field, variable.path, source, problems)
+        field, source = field_at(cls, path), f"environment variable {variable.name}"
+        assert field is not None, f"{variable.name} names {path}, which kind {kind} lacks"
+        value = parse_value(text, field, path, source, problems)
         if value is None:
             continue
-        other = by_path.get(variable.path)
+        other = next((item for item in applied.values() if item.path == path), None)
         if other is not None and other.value != value:
             rule = f"{other.name}={other.value} and {variable.name}={value} name the same setting and differ"
-            problems.append(
-                Problem(path=variable.path, value=text, rule=rule, fix=f"unset {other.name}", source=source)
-            )
-        item = by_path[variable.path] = Applied(variable.name, variable.path, value)
-        applied.append(item)
-        if not set_path(tree, variable.path, value):
-            rule = f"{variable.path} cannot be set: a key above it holds a value"
-            problems.append(Problem(path=variable.path, value=text, rule=rule, source=source))
-    return applied, unread
+            problems.append(Problem(path=path, value=text, rule=rule, fix=f"unset {other.name}", source=source))
+        applied[variable.name] = Applied(variable.name, path, value)
+        if not set_path(tree, path, value):
+            rule = f"{path} cannot be set: a key above it holds a value"
+            problems.append(Problem(path=path, value=text, rule=rule, source=source))
+    return list(applied.values()), unread

@@ -40,7 +40,7 @@ class Problem:
         return replace(self, value=value)
 
     def lines(self) -> list[str]:
-        """The problem as indented text lines: path and source, then value, rule, fix and what the key is."""
+        """Return the problem as indented text lines: path and source, then value, rule, fix and what the key is."""
         where = f" ({self.source})" if self.source else ""
         out = [f"{self.path or '(document)'}{where}"]
         if self.value is not None:
@@ -71,7 +71,7 @@ class SpecError(ValueError):
 
 
 def show(value: object) -> str:
-    """A value as JSON, shortened to `MAX_VALUE_CHARS`; falls back to repr for what JSON cannot hold."""
+    """Return a value as JSON, shortened to `MAX_VALUE_CHARS`; falls back to repr for what JSON cannot hold."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
@@ -80,13 +80,13 @@ def show(value: object) -> str:
 
 
 def nearest(word: str, candidates: Sequence[str]) -> str:
-    """The candidate closest to `word` (difflib ratio >= 0.6), or an empty string."""
+    """Return the candidate closest to `word` (difflib ratio >= 0.6), or an empty string."""
     found = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
     return found[0] if found else ""
 
 
 def located(problems: Iterable[Problem], sources: dict[str, str]) -> list[Problem]:
-    """Problems with the source of their path filled in, looking at the path itself, then at its parents."""
+    """Return problems with the source of their path filled in, looking at the path itself, then at its parents."""
     out = []
     for problem in problems:
         path, source = problem.path, problem.source

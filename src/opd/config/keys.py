@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from opd.config.base import Kind
+from opd.config.base import MAX_INTEGER, Kind
 from opd.config.cluster import cluster_defaults, cluster_schema
-from opd.config.reader import MAX_INTEGER
 from opd.config.schema import json_schema, static_defaults
 
 
@@ -89,6 +88,8 @@ def shape(node: dict[str, Any]) -> str:
         return " | ".join(json.dumps(value) for value in node["enum"])
     if "anyOf" in node:
         return " | ".join(dict.fromkeys(shape(choice) for choice in node["anyOf"]))
+    if isinstance(node.get("type"), list):
+        return "map | string"
     if node.get("type") == "array":
         return f"list of {shape(node['items'])}" if "items" in node else "list"
     bounds = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}

@@ -1,4 +1,4 @@
-"""Defines the kinds of experiment and the sections that each one has."""
+"""The kinds of experiment and the sections that each one has."""
 
 from __future__ import annotations
 
@@ -7,45 +7,42 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from opd.config.algorithm import Actor, Convert, Eval, Grpo, Opd, Sft
-from opd.config.base import ENV_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Recipe, Section, Text
+from opd.config.base import ENV_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Section, Text, key
 from opd.config.prompt_template import column_names
 from opd.config.running import Checkpoint, Output, RunTrainer, Store, Trainer
 from opd.config.sections import Agent, Data, Model, Reward, Rollout, Route, Teacher, TeacherName
 
-EnvName = Annotated[str, Field(pattern=ENV_PATTERN)]
-Update = Annotated[Actor, Field(description="Optimizer, batch split, memory.")]
-RawOverrides = Annotated[
-    tuple[Text, ...], Field(description="Raw Hydra overrides for verl keys that the spec does not name.")
-]
 MAX_SEED = 2**31 - 1
+EnvName = Annotated[str, Field(pattern=ENV_PATTERN)]
+RunName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MAX_NAME_CHARS)]
 StageName = Annotated[str, Field(pattern=r"^[a-z]([_a-z0-9]*[a-z0-9])?$")]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
+_KIND = "Kind of experiment."
+_AGENT = "Multi-turn rollouts with tools; unset: single answers."
+_TRAINER, _KEPT = "Length and rhythm, resources, logging.", "Which checkpoints stay."
 
 
 class BaseSpec(Section):
-    """What every kind has."""
+    """The keys of every kind."""
 
-    kind: Kind = Field(description="Kind of experiment.")
-    name: str = Field(
-        pattern=NAME_PATTERN,
-        max_length=MAX_NAME_CHARS,
-        description="Name of the run where it is not installed by Helm (there the release name counts); its id in the store.",
-    )
-    seed: int = Field(default=42, ge=0, le=MAX_SEED, description="Seed of data order, sampling and initialisation.")
-    store: Store = Field(description="The object store.")
-    output: Output = Field(default_factory=Output, description="Local files.")
-    env: dict[EnvName, str] = Field(
-        default_factory=dict, description="Environment variables of every process of the run; never secrets."
-    )
+    kind: Kind = key(_KIND)
+    name: RunName = key("Name of the run, and its id in the store; the release's name where Helm installs it.")
+    seed: Seed = key("Seed of data order, sampling and initialisation.", 42)
+    store: Store = key("The object store.")
+    output: Output = key("Local files.", Output)
+    env: dict[EnvName, str] = key("Environment variables of every process of the run; never secrets.", dict)
 
 
 class RunSpec(BaseSpec):
-    """What every kind that starts verl has."""
+    """The keys of every kind that starts verl."""
 
-    device: Literal["cuda", "cpu"] = Field(default="cuda", description="Device of trainer and rollout.")
-    model: Model = Field(description="The student, or the model that is trained or evaluated.")
-    data: Data = Field(description="Prompts, lengths, batch size.")
-    actor: Update
-    trainer: RunTrainer = Field(description="Resources and logging.")
+    device: Literal["cuda", "cpu"] = key("Device of trainer and rollout.", "cuda")
+    model: Model = key("The student, or the model that is trained or evaluated.")
+    data: Data = key("Prompts, lengths, batch size.")
+    actor: Actor = key("Optimizer, batch split, memory.")
+    trainer: RunTrainer = key("Resources and logging.")
+    overrides: tuple[Text, ...] = key("Raw Hydra overrides for verl keys that the spec does not name.", ())
 
     @property
     def trains(self) -> bool:
@@ -90,21 +87,20 @@ class RunSpec(BaseSpec):
 
     @property
     def reads_by_actor(self) -> bool:
-        """True where actor.log_prob_* cut a forward without a gradient."""
-        return True
+        """True where actor.log_prob_* cut a forward without a gradient; else the memory plan does."""
+        return self.actor.cut_reads == "given" or not self.is_packed
 
     @property
     def update_by_actor(self) -> bool:
-        """True where actor.ppo_* cut an update."""
-        return True
+        """True where actor.ppo_* cut an update; else the memory plan does."""
+        return self.actor.cut_updates == "given" or not self.is_packed
 
 
 class SamplingSpec(RunSpec):
-    """What every kind has whose model answers prompts."""
+    """The keys of every kind whose model answers prompts."""
 
-    rollout: Rollout = Field(description="How responses are sampled.")
-    reward: Reward = Field(description="The function that scores a response.")
-    overrides: RawOverrides = ()
+    rollout: Rollout = key("How responses are sampled.")
+    reward: Reward = key("The function that scores a response.")
 
     @property
     def num_samples(self) -> int:
@@ -122,39 +118,36 @@ class SamplingSpec(RunSpec):
 class SftSpec(RunSpec):
     """Supervised fine-tuning: cross-entropy on given answers. Nothing is sampled or scored."""
 
-    trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
-    overrides: RawOverrides = ()
-    kind: Literal["sft"] = Field(description="Kind of experiment.")
-    sft: Sft = Field(default_factory=Sft, description="Where the answers come from.")
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
+    kind: Literal["sft"] = key(_KIND)
+    sft: Sft = key("Where the answers come from.", Sft)
+    trainer: Trainer = key(_TRAINER)
+    checkpoint: Checkpoint = key(_KEPT, Checkpoint)
 
 
 class GrpoSpec(SamplingSpec):
     """GRPO in three recipes, through verl's own trainer."""
 
-    kind: Literal["grpo"] = Field(description="Kind of experiment.")
-    recipe: Recipe = Field(
-        default="grpo",
-        description="`grpo`: DAPO style; `grpo-native`: verl's own clip with a KL loss; `grpo-native-no-kl`: without.",
+    kind: Literal["grpo"] = key(_KIND)
+    recipe: Recipe = key(
+        "`grpo`: DAPO style; `grpo-native`: verl's clip and a KL loss; `grpo-native-no-kl`: no KL.", "grpo"
     )
-    grpo: Grpo = Field(description="The policy-gradient loss.")
-    trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
-    agent: Agent | None = Field(default=None, description="Multi-turn rollouts with tools; unset: single answers.")
+    grpo: Grpo = key("The policy-gradient loss.")
+    trainer: Trainer = key(_TRAINER)
+    checkpoint: Checkpoint = key(_KEPT, Checkpoint)
+    agent: Agent | None = key(_AGENT, None)
 
 
 class DistillationSpec(SamplingSpec):
-    """What every kind has that distils."""
+    """The keys of every kind that distils."""
 
-    teacher: Teacher | None = Field(default=None, description="The teacher of all rows.")
-    teachers: dict[TeacherName, Teacher] = Field(
-        default_factory=dict,
-        description="Several teachers in its place: a name for each, with the keys of `teacher`.",
+    teacher: Teacher | None = key("The teacher of all rows.", None)
+    teachers: dict[TeacherName, Teacher] = key(
+        "Several teachers in its place: a name for each, with the keys of `teacher`.", dict
     )
-    route: Route = Field(default_factory=Route, description="Which of several teachers reads a row.")
-    opd: Opd = Field(description="The divergence.")
-    trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
+    route: Route = key("Which of several teachers reads a row.", Route)
+    opd: Opd = key("The divergence.")
+    trainer: Trainer = key(_TRAINER)
+    checkpoint: Checkpoint = key(_KEPT, Checkpoint)
 
     @property
     def named_teachers(self) -> dict[str, Teacher]:
@@ -166,12 +159,12 @@ class DistillationSpec(SamplingSpec):
     @property
     def reads_by_actor(self) -> bool:
         """True where actor.log_prob_* cut a forward without a gradient; else opd.read_tokens or the memory plan does."""
-        return self.opd.read_tokens is None and not self.is_packed
+        return self.opd.read_tokens is None and super().reads_by_actor
 
     @property
     def update_by_actor(self) -> bool:
         """True where actor.ppo_* cut an update; else opd.train_tokens or the memory plan does."""
-        return self.opd.train_tokens is None and not self.is_packed
+        return self.opd.train_tokens is None and super().update_by_actor
 
     @property
     def routed(self) -> tuple[str, ...]:
@@ -180,75 +173,77 @@ class DistillationSpec(SamplingSpec):
 
     @property
     def learns_from_rewards(self) -> bool:
-        """Whether the rewards of its training answers change what is learnt; else they are metrics."""
-        weights = (self.opd.policy.weight, *(stage.policy_weight for stage in self.opd.stages))
-        return any(weights) or self.opd.reward_beta is not None or self.opd.importance.problems.recompute.is_asked_for
+        """True where the rewards of its training answers change what is learnt; else they are metrics."""
+        recomputes = self.opd.importance.problems.recompute.is_asked_for
+        return self.opd.has_policy or self.opd.reward_beta is not None or recomputes
 
     @property
     def prompt_columns(self) -> tuple[tuple[str, str], ...]:
-        """(key of the template, column) of what the teachers' own prompts read of the training data."""
-        templates = {f"{key}.prompt": teacher.prompt for key, teacher in self.named_teachers.items()}
-        return tuple((key, name) for key, text in templates.items() if text is not None for name in column_names(text))
+        """(key of the template, column) of the training data that the teachers' own prompts read."""
+        templates = {f"{path}.prompt": teacher.prompt for path, teacher in self.named_teachers.items()}
+        return tuple(
+            (path, name) for path, text in templates.items() if text is not None for name in column_names(text)
+        )
 
 
 class OpdSpec(DistillationSpec):
     """On-policy distillation, single turn."""
 
-    kind: Literal["opd"] = Field(description="Kind of experiment.")
+    kind: Literal["opd"] = key(_KIND)
 
 
 class OpdAgentSpec(DistillationSpec):
     """On-policy distillation over multi-turn rollouts with tools."""
 
-    kind: Literal["opd-agent"] = Field(description="Kind of experiment.")
-    agent: Agent = Field(description="Multi-turn rollouts with tools.")
+    kind: Literal["opd-agent"] = key(_KIND)
+    agent: Agent = key("Multi-turn rollouts with tools.")
 
 
 class EvalSpec(SamplingSpec):
     """Validation only: every data set, several answers a problem."""
 
-    kind: Literal["eval"] = Field(description="Kind of experiment.")
-    eval: Eval = Field(description="What the evaluation asks.")
+    kind: Literal["eval"] = key(_KIND)
+    eval: Eval = key("What the evaluation asks.")
+    agent: Agent | None = key(_AGENT, None)
 
     @property
     def trains(self) -> bool:
         """True for a kind that trains."""
         return False
 
-    agent: Agent | None = Field(default=None, description="Multi-turn rollouts with tools; unset: single answers.")
-
 
 class PassRateSpec(EvalSpec):
     """An evaluation of the training prompts, as the student samples them in training."""
 
-    kind: Literal["passrate"] = Field(description="Kind of experiment.")  # type: ignore[assignment]  # an evaluation else
+    kind: Literal["passrate"] = key(_KIND)  # type: ignore[assignment]  # an evaluation else
 
 
 class ConvertSpec(BaseSpec):
     """FSDP shards of a checkpoint to a Hugging Face folder."""
 
-    kind: Literal["convert"] = Field(description="Kind of experiment.")
-    convert: Convert = Field(description="Which checkpoint, to where.")
+    kind: Literal["convert"] = key(_KIND)
+    convert: Convert = key("Which checkpoint, to where.")
 
 
 class PipelineSpec(BaseSpec):
     """Stages that run one after another, each a run of its own; `opd.config.pipeline` makes their specs."""
 
-    kind: Literal["pipeline"] = Field(description="Kind of experiment.")
-    stages: dict[StageName, dict[str, Any]] = Field(
+    kind: Literal["pipeline"] = key(_KIND)
+    stages: dict[StageName, dict[str, Any]] = key(
+        "Experiments by name, of any other kind; ${stages.NAME.RESULT} is what an earlier stage left; `skip: true` skips.",
         min_length=1,
         examples=[{"ask": {"kind": "eval", "model": {"path": "Qwen/Qwen3-1.7B"}}}],
-        description="Experiments by name, of any other kind, without name, store, output and env, which are the pipeline's; "
-        "${stages.NAME.RESULT} stands for what an earlier stage left; with `skip: true` a stage does not run.",
     )
 
 
 AnySamplingSpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec
 AnyRunSpec = AnySamplingSpec | SftSpec
+TrainSpec = OpdSpec | OpdAgentSpec | GrpoSpec | SftSpec
+"""A run that trains."""
 AnySpec = AnyRunSpec | ConvertSpec
 """One run."""
 FileSpec = AnySpec | PipelineSpec
-"""What an experiment file may hold."""
+"""The content of an experiment file."""
 
 SPEC_CLASSES: dict[Kind, type[BaseSpec]] = {
     "grpo": GrpoSpec,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,11 +10,10 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
 from opd.config.algorithm import Eval
-from opd.config.base import Kind, joined
-from opd.config.defaults import ASKS, TRAINS
+from opd.config.base import ASKS, TRAINS, Kind, joined
 from opd.config.errors import Problem, SpecError, nearest
 from opd.config.kinds import AnySpec, ConvertSpec, FileSpec, PipelineSpec
-from opd.config.parse import CHART_KEYS, parse_tree
+from opd.config.parse import CHART_KEYS, expand_models, parse_tree
 from opd.config.running import Trainer
 
 RESULTS: dict[str, tuple[Kind, ...]] = {
@@ -83,7 +83,10 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
     """
     problems: list[Problem] = []
     trees: dict[str, dict[str, Any]] = {}
-    for name, given in _that_run(spec.stages, problems).items():
+    stages = copy.deepcopy(spec.stages)
+    for stage in stages.values():
+        expand_models(stage)
+    for name, given in _that_run(stages, problems).items():
         problems += [
             Problem(path=f"stages.{name}.{key}", rule=f"`{key}` is the whole pipeline's", fix=f"set {key} at the top")
             for key in PIPELINES_OWN

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from string import Formatter
 
 PROMPT = "prompt"
-"""The name that stands for the row's last user message; every other one is a column, or `COLUMN.FIELD`."""
+"""The name of the row's last user message; every other one is a column, or `COLUMN.FIELD`."""
 
 
 def _parts(template: str) -> list[tuple[str, str | None]]:

@@ -20,6 +20,21 @@ _MEGATRON = (
 _NATIVE = "verl's own distillation uses top-k or sampled tokens only; kind opd distils the full distributions"
 _HYBRID = "trainer and rollout share their devices here: a separate rollout pool needs verl's async trainer"
 
+_MICRO_BATCH = (
+    "the loss needs statistics of a micro-batch, which depend on how rows are cut; the update has vanilla, gpg, cispo, dro, "
+    "dppo_tv, dppo_kl, gspo and sapo"
+)
+_CRITIC = "the update has no critic and no greedy baseline; estimators of groups are there: grpo, rloo, opo, reinforce_plus_plus and others"
+_CORRECTION = "the update reads no rollout log-probabilities in its loss, so it corrects by none"
+_REFERENCE = "grpo.kl_loss_coef says whether there is a reference"
+_UNREAD = "the update does not read this key"
+_LOSSES = frozenset({"vanilla", "gpg", "cispo", "dro", "dppo_tv", "dppo_kl", "gspo", "sapo"})
+_ESTIMATORS = frozenset(
+    {"grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo", "gpg", "reinforce_plus_plus",
+     "reinforce_plus_plus_baseline"}
+)  # fmt: skip
+_OFF = frozenset({"null", "none", "false"})
+
 _CONTENTS = re.compile(r"(^|\.)actor\.checkpoint\.(save|load)_contents$")
 _NEEDED_CONTENTS = {"model", "optimizer", "extra"}
 _UNRESUMABLE = "no run could resume from a checkpoint with less than model, optimizer and extra, and none is sealed"
@@ -35,6 +50,18 @@ _REFUSED: tuple[tuple[str, frozenset[str], str], ...] = (
     (r"(^|\.)(strategy|model_engine)$|^engine$", frozenset({"fsdp2", "dp"}), _MEGATRON),
     (r"(^|\.)megatron(\.|$)", frozenset(), _MEGATRON),
     (r"^distillation\.enabled$", frozenset({"false"}), _NATIVE),
+    (r"(^|\.)policy_loss\.loss_mode$", _LOSSES, _MICRO_BATCH),
+    (r"(^|\.)adv_estimator$", _ESTIMATORS, _CRITIC),
+    (r"(^|\.)rollout_correction\.(rollout_is|rollout_rs|bypass_mode)$", _OFF, _CORRECTION),
+    (r"(^|\.)use_kl_in_reward$", _OFF, "the reward is the scorer's alone; grpo.kl_loss_coef puts a KL into the loss"),
+    (r"(^|\.)actor\.use_kl_loss$", frozenset(), _REFERENCE),
+    (
+        r"(^|\.)actor\.(use_prefix_grouper|calculate_sum_pi_squared|freeze_vision_tower|use_fused_kernels)$",
+        _OFF,
+        _UNREAD,
+    ),
+    (r"(^|\.)actor\.(qat|router_replay)\.", frozenset(), _UNREAD),
+    (r"^critic\.", frozenset(), "there is no critic here: advantages compare a prompt's answers"),
 )
 
 # verl's keys of these features: a raw override may not set a map above them, where the patterns would not see them.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from opd.config.algorithm import Stage
 from opd.config.base import Section
 from opd.config.errors import Problem
-from opd.config.kinds import BaseSpec, DistillationSpec, OpdAgentSpec, OpdSpec, RunSpec, SamplingSpec
+from opd.config.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, OpdSpec, RunSpec, SamplingSpec
 from opd.config.refusals import redact
 from opd.config.tree import sections, value_at
 from opd.store.access import MEANT_AS_URL_PATTERN, URL_FIX, URL_PATTERN, URL_RULE
@@ -48,6 +48,18 @@ def at(spec: Section, path: str, rule: str, fix: str) -> Problem:
     return Problem(path=path, value=value_at(spec, path), rule=rule, fix=fix)
 
 
+def _policy_loss(spec: GrpoSpec) -> Problems:
+    """verl would divide by the width of a micro-batch's padding."""
+    has_factor = any("loss_scale_factor" in text for text in spec.overrides)
+    if spec.grpo.loss_agg_mode == "seq-mean-token-sum-norm" and not has_factor:
+        rule = "the mode divides by a number of tokens that stays the same, and none is given"
+        fix = "add the override actor_rollout_ref.actor.loss_scale_factor=N, or use seq-mean-token-sum"
+        yield at(spec, "grpo.loss_agg_mode", rule, fix)
+    if spec.grpo.kl_loss_type == "full" and spec.grpo.kl_loss_coef > 0 and spec.model.lora is not None:
+        rule = "with model.lora the KL to the start model is an estimate from the sampled tokens"
+        yield at(spec, "grpo.kl_loss_type", rule, "use low_var_kl, or remove model.lora")
+
+
 def _store(spec: BaseSpec) -> Problems:
     if re.search(MEANT_AS_URL_PATTERN, spec.store.url) and not re.search(URL_PATTERN, spec.store.url):
         yield at(spec, "store.url", URL_RULE, URL_FIX)
@@ -74,7 +86,7 @@ def _device(spec: RunSpec) -> Problems:
 
 
 def _batches(spec: RunSpec) -> Problems:
-    """The mini-batch divides the batch, and every rank gets as many rows."""
+    """Check that the mini-batch divides the batch and that every rank gets as many rows."""
     batch, mini = spec.data.train_batch_size, spec.actor.ppo_mini_batch_size
     ranks, groups, samples = spec.num_ranks, spec.num_groups, spec.num_samples
     if batch % mini:
@@ -125,14 +137,14 @@ def _token_budgets(spec: RunSpec) -> Problems:
 
 
 def _without_plan(spec: RunSpec) -> Problems:
-    """Only a distillation has a memory plan; only a kind that trains has adapters."""
-    if isinstance(spec, DistillationSpec):
+    """Reject a memory plan and adapters where nothing is trained."""
+    if spec.trains:
         return
     for key in ("actor.gradient_checkpointing", "actor.param_offload", "actor.optimizer_offload"):
         if value_at(spec, key) == "auto":
-            rule = "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
+            rule = "only a kind that trains makes the memory plan that `auto` asks"
             yield at(spec, key, rule, "use true or false")
-    if not spec.trains and spec.model.lora is not None:
+    if spec.model.lora is not None:
         rule = "this kind trains nothing: adapters are for kinds that do"
         fix = "remove the key; to ask a trained LoRA student, convert its checkpoint and give that folder as model.path"
         yield at(spec, "model.lora", rule, fix)
@@ -158,7 +170,7 @@ def _rollout(spec: SamplingSpec) -> Problems:
 
 
 def _teachers(spec: DistillationSpec) -> Problems:
-    """One teacher or several, and the teacher of each row."""
+    """Check that each row has one teacher."""
     teachers, route = spec.teachers, spec.route
     if spec.teacher is not None and teachers:
         fix = (
@@ -317,7 +329,7 @@ _NO_CARRY = {
 
 
 def _schedule(spec: SamplingSpec) -> Problems:
-    """Keys of the schedule carry, and kinds that have none."""
+    """Check the keys of the schedule carry, and its kind."""
     rollout = spec.rollout
     if rollout.schedule == "carry":
         if spec.kind in _NO_CARRY:
@@ -335,7 +347,7 @@ def _schedule(spec: SamplingSpec) -> Problems:
 
 
 def _carry(spec: OpdSpec) -> Problems:
-    """Losses, rewards and horizons that the schedule carry is not for."""
+    """Reject losses, rewards and horizons under the schedule carry."""
     if spec.rollout.schedule != "carry":
         return
     opd = spec.opd
@@ -366,7 +378,7 @@ def _carried_sizes(spec: OpdSpec) -> Problems:
         rule = f"fewer answers at once than an update trains on ({rows}) would leave nothing to carry"
         yield at(spec, "rollout.in_flight", rule, f"use at least {rows}; twice as many is the default")
         return
-    to_train = in_flight + max(in_flight - rows, rows)  # rows in hand, less those of the next update
+    to_train = in_flight + max(in_flight - rows, rows)  # rows in hand, less the rows of the next update
     if to_train > max_age * rows:
         rule = f"with {in_flight} answers at once (rollout.in_flight) and {rows} an update, some would wait longer for theirs"
         fix = f"use at least {-(-to_train // rows)}, or a smaller rollout.in_flight"
@@ -394,6 +406,7 @@ _RULES: tuple[tuple[Callable[..., Problems], type[BaseSpec]], ...] = (
     (_batches, RunSpec),
     (_token_budgets, RunSpec),
     (_without_plan, RunSpec),
+    (_policy_loss, GrpoSpec),
     (_rollout, SamplingSpec),
     (_teachers, DistillationSpec),
     (_each_teacher, DistillationSpec),

@@ -9,7 +9,16 @@ from functools import lru_cache
 from typing import Any, cast
 
 from opd.config.canonical import canonical_json, dump_spec
-from opd.config.kinds import SPEC_CLASSES, AnyRunSpec, AnySamplingSpec, EvalSpec, OpdAgentSpec, OpdSpec, SftSpec
+from opd.config.kinds import (
+    SPEC_CLASSES,
+    AnyRunSpec,
+    AnySamplingSpec,
+    EvalSpec,
+    OpdAgentSpec,
+    OpdSpec,
+    SftSpec,
+    TrainSpec,
+)
 from opd.config.running import Checkpoint, Trainer
 from opd.config.sections import Agent
 
@@ -72,6 +81,12 @@ class RunConfig:
     def distillation(self) -> OpdSpec | OpdAgentSpec | None:
         """The spec where the run distils a teacher."""
         return self.spec if isinstance(self.spec, OpdSpec | OpdAgentSpec) else None
+
+    @property
+    def trained(self) -> TrainSpec:
+        """Return the spec of a run that trains."""
+        assert not isinstance(self.spec, EvalSpec)  # an evaluation starts no update
+        return self.spec
 
     @property
     def sampling(self) -> AnySamplingSpec:

@@ -1,4 +1,4 @@
-"""Defines the sections of the run itself: trainer, checkpoints, store, output."""
+"""The sections of the run itself: trainer, checkpoints, store, output."""
 
 from __future__ import annotations
 
@@ -6,91 +6,64 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from opd.config.base import Count, Natural, Paths, Section, Text
+from opd.config.base import Count, Natural, Section, Text, Weight, key
 
 Logger = Literal["console", "file", "wandb", "mlflow", "tensorboard"]
+Port = Annotated[int, Field(ge=1024, le=65535)]
+Every = Annotated[int, Field(ge=-1)]
+ServerUrl = Annotated[str, Field(pattern=r"^https?://[^/@\s]+$")]
 
 
 class RunTrainer(Section):
     """Resources and logging, for every kind that starts verl."""
 
-    nnodes: Count = Field(default=1, description="Nodes.")
-    gpus_per_node: Count = Field(description="Ranks on a node.")
-    loggers: tuple[Logger, ...] = Field(
-        default=("console",), min_length=1, description="Where metrics go, beside the run's own."
-    )
-    project: Text = Field(default="opd", description="Project name in wandb, mlflow and tensorboard.")
-    master_port: int | None = Field(
-        default=None, ge=1024, le=65535, description="Port of torch's rendezvous; unset: a free one."
-    )
-    stall_floor_s: float = Field(
-        default=900.0,
-        ge=0,
-        description="Seconds without progress that are never a stall (four times as many in a phase's first pass); 0: nothing is.",
-    )
-    stall_factor: float = Field(
-        default=10.0,
-        ge=1,
-        description="Medians of a phase's own silences after which it counts as stalled and is ended.",
-    )
+    nnodes: Count = key("Nodes.", 1)
+    gpus_per_node: Count = key("Ranks on a node.")
+    loggers: tuple[Logger, ...] = key("Where metrics go, beside the run's own.", ("console",), min_length=1)
+    project: Text = key("Project name in wandb, mlflow and tensorboard.", "opd")
+    master_port: Port | None = key("Port of torch's rendezvous; unset: a free one.", None)
+    stall_floor_s: Weight = key("Seconds without progress that are never a stall; 0: nothing is.", 900.0)
+    stall_factor: float = key("Medians of a phase's own silences after which it is stalled and ended.", 10.0, ge=1)
 
 
 class Trainer(RunTrainer):
     """Length and rhythm of a training run, in steps unless said otherwise."""
 
-    total_epochs: Count = Field(default=15, description="Passes over the training prompts.")
-    total_steps: Count | None = Field(default=None, description="Stop after this many steps; unset: by epochs.")
-    save_freq: int = Field(default=20, ge=-1, description="Steps between checkpoints; -1 or 0: none.")
-    test_freq: int = Field(default=5, ge=-1, description="Steps between validations; -1 or 0: none.")
-    val_before_train: bool = Field(description="Validate before the first step.")
-    max_skipped_updates: Natural = Field(
-        default=20,
-        description="End the run after this many updates in a row without finite loss and gradient; 0: never.",
-    )
-    monitor: bool = Field(default=True, description="Name faults that a run survives without an error.")
-    resume: Literal["auto", "never"] = Field(
-        default="auto", description="Continue from the newest complete checkpoint."
-    )
+    total_epochs: Count = key("Passes over the training prompts.", 15)
+    total_steps: Count | None = key("Stop after this many steps; unset: by epochs.", None)
+    save_freq: Every = key("Steps between checkpoints; -1 or 0: none.", 20)
+    test_freq: Every = key("Steps between validations; -1 or 0: none.", 5)
+    val_before_train: bool = key("Validate before the first step.")
+    max_skipped_updates: Natural = key("End the run after so many updates in a row that are not finite; 0: never.", 20)
+    monitor: bool = key("Detect silent training faults (frozen weights, wrong template, ...) and log them.", True)
+    resume: Literal["auto", "never"] = key("Continue from the newest complete checkpoint.", "auto")
 
 
 class Checkpoint(Section):
-    """Which checkpoints stay."""
+    """The checkpoints that stay."""
 
-    keep_last: Count | None = Field(default=None, description="Keep this many newest checkpoints; unset: all.")
-    keep_every: Count | None = Field(
-        default=None, description="Keep every checkpoint whose step is a multiple, for good."
-    )
-    overlap: bool = Field(
-        default=True,
-        description="Write, hash and upload a checkpoint while the next steps train, from a copy in host memory; where there is no room for it, within the step.",
-    )
+    keep_last: Count | None = key("Keep this many newest checkpoints; unset: all.", None)
+    keep_every: Count | None = key("Keep every checkpoint whose step is a multiple, for good.", None)
+    overlap: bool = key("Write and upload a checkpoint while the next steps train, where host memory has room.", True)
 
 
 class Store(Section):
     """The object store of results, metrics and checkpoints."""
 
-    url: Text = Field(
-        description="fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]; the images have both) or local folder; never with credentials.",
+    url: Text = key(
+        "fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]) or local folder; never with credentials.",
         examples=["s3://experiments/opd"],
     )
-    endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+$")] | None = Field(
-        default=None,
-        description="S3 server other than AWS's; egress to it is opened.",
-        examples=["https://minio.example:9000"],
+    endpoint: ServerUrl | None = key(
+        "S3 server other than AWS's; egress to it is opened.", None, examples=["https://minio.example:9000"]
     )
-    region: Text | None = Field(
-        default=None, description="S3 region; unset: the environment's.", examples=["us-east-1"]
-    )
-    addressing: Literal["path", "virtual", "auto"] | None = Field(
-        default=None,
-        description="Where S3's bucket stands, in the path or in the host name; unset: in the path with an endpoint.",
+    region: Text | None = key("S3 region; unset: the environment's.", None, examples=["us-east-1"])
+    addressing: Literal["path", "virtual", "auto"] | None = key(
+        "Place of S3's bucket, in the path or in the host name; unset: in the path with an endpoint.", None
     )
 
 
 class Output(Section):
     """Local files."""
 
-    root: Text = Field(default="outputs", description="Folder under which a run makes its own.")
-
-
-__all__ = ["Checkpoint", "Output", "Paths", "RunTrainer", "Store", "Trainer"]
+    root: Text = key("Folder under which a run makes its own.", "outputs")

@@ -17,9 +17,9 @@ from opd.config.tree import in_optional_section, leaf_paths, set_path
 
 
 def json_schema(kind: Kind, *, only: str | None = None) -> dict[str, Any]:
-    """JSON Schema (2020-12) of a kind's experiment file, without `$ref`, with the charts' keys left open.
+    """Return the JSON Schema (2020-12) of a kind's experiment file, without `$ref`, with the charts' keys left open.
 
-    Unknown keys are refused at every level; a key with a default, computed or not, is not required; null is no value.
+    The schema rejects unknown keys at every level; a key with a default, computed or not, is not required; null is no value.
 
     Args:
         only: one key or section at the top, in a fraction of the time that the whole takes.
@@ -40,13 +40,16 @@ def json_schema(kind: Kind, *, only: str | None = None) -> dict[str, Any]:
     if several and only is None:
         flat |= {"if": {"properties": {"teachers": {"maxProperties": 0}}}, "then": {"required": ["teacher"]}}
     _relax_sections(flat)
+    for node in (flat["properties"].get("model"), flat["properties"].get("teacher"), *several.values()):
+        if node is not None:
+            node["type"] = ["object", "string"]  # `model: PATH` is `model: {path: PATH}`
     for key in CHART_KEYS if only is None else ():
         flat["properties"][key] = {"type": "object", "description": "The charts' part; the trainer does not read it."}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **flat}
 
 
 def inlined_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """JSON Schema of a model, without `$ref`, titles and null."""
+    """Return the JSON Schema of a model, without `$ref`, titles and null."""
     schema = model.model_json_schema()
     flat: dict[str, Any] = _inline(schema, schema.pop("$defs", {}))
     _tighten(flat)
@@ -54,10 +57,9 @@ def inlined_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def static_defaults(kind: Kind) -> dict[str, Any]:
-    """Every default that depends on the kind alone, as a tree; defaults that follow from other keys are left out.
+    """Return every default that depends on the kind alone, as a tree; defaults that follow from other keys are left out.
 
-    A chart's values.yaml may hold these and no more: Helm lays a user's values over them, so a computed default written
-    there (`opd.max_length`) would count as set by the user.
+    A chart's values.yaml may hold these and no more. Helm lays a user's values over them: a computed default there (`opd.max_length`) would count as set by the user.
     """
     computed = {default.path: default for default in DEFAULTS if kind in default.kinds}
     cls = SPEC_CLASSES[kind]
@@ -74,7 +76,7 @@ def static_defaults(kind: Kind) -> dict[str, Any]:
 
 
 def _inline(node: Any, definitions: dict[str, Any]) -> Any:
-    """The schema with every reference replaced by a copy of its definition, and pydantic's titles removed."""
+    """Return the schema with every reference replaced by a copy of its definition, and pydantic's titles removed."""
     if isinstance(node, list):
         return [_inline(item, definitions) for item in node]
     if not isinstance(node, dict):
@@ -89,7 +91,7 @@ def _inline(node: Any, definitions: dict[str, Any]) -> Any:
 
 
 def _tighten(node: Any) -> None:
-    """`anyOf: [X, null]` becomes X, since an optional key is left out, never null; maps refuse keys off their pattern."""
+    """Make X of `anyOf: [X, null]`, since an optional key is left out, never null; maps refuse keys off their pattern."""
     if isinstance(node, list):
         for item in node:
             _tighten(item)
@@ -132,7 +134,7 @@ def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _relax_sections(schema: dict[str, Any]) -> None:
-    """A section is required only if something inside it is."""
+    """Make a section required only if something inside it is."""
     for name, node in _sections(schema):
         _relax_sections(node)
         if not node.get("required"):

@@ -15,7 +15,7 @@ MISSING = object()
 
 
 def get_path(tree: Any, path: str) -> Any:
-    """The value at a dotted path, or `MISSING`."""
+    """Return the value at a dotted path, or `MISSING`."""
     for key in path.split("."):
         if not isinstance(tree, dict) or key not in tree:
             return MISSING
@@ -69,7 +69,7 @@ def drop_path(tree: dict[str, Any], path: str) -> None:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Maps merged key by key, everything else replaced."""
+    """Merge maps key by key, and replace everything else."""
     out = dict(below)
     for key, value in above.items():
         old = out.get(key)
@@ -78,7 +78,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def strip_optional(annotation: Any) -> Any:
-    """The type behind Annotated and `| None`."""
+    """Return the type within Annotated and `| None`."""
     while True:
         origin = get_origin(annotation)
         if origin is Annotated:
@@ -93,13 +93,13 @@ def strip_optional(annotation: Any) -> Any:
 
 
 def section_of(field: FieldInfo) -> type[Section] | None:
-    """The section class a field holds, or None for a plain value."""
+    """Return the section class that a field holds, or None for a plain value."""
     annotation = strip_optional(field.annotation)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
 def item_section(field: FieldInfo, key: str) -> type[Section] | None:
-    """The section class of a list's item or of what a map has by a key, or None for anything else."""
+    """Return the section class of a list's item or of what a map has by a key, or None for anything else."""
     annotation = strip_optional(field.annotation)
     origin, item = get_origin(annotation), None
     if origin is dict or (origin is tuple and key.isdigit()):
@@ -108,7 +108,7 @@ def item_section(field: FieldInfo, key: str) -> type[Section] | None:
 
 
 def field_at(cls: type[Section], path: str) -> FieldInfo | None:
-    """The field a dotted path names (`opd.stages.0.until` in a list, `teachers.NAME.path` in a map); below a free-form map, the map's own field, or None."""
+    """Return the field that a dotted path names (`opd.stages.0.until`, `teachers.NAME.path`), or None. Below a free-form map it is the map's."""
     field: FieldInfo | None = None
     section: type[Section] | None = cls
     for key in path.split("."):
@@ -118,20 +118,20 @@ def field_at(cls: type[Section], path: str) -> FieldInfo | None:
         if section is None:
             is_map = field is not None and get_origin(strip_optional(field.annotation)) is dict
             return field if is_map else None
-        field = section.model_fields.get(key) or _by_alias(section, key)
+        field = section.model_fields.get(key) or names_of(section).get(key)
         if field is None:
             return None
         section = section_of(field)
     return field
 
 
-def _by_alias(section: type[Section], key: str) -> FieldInfo | None:
-    """The field that a file spells so, as `cluster`'s do."""
-    return next((field for field in section.model_fields.values() if field.alias == key), None)
+def names_of(section: type[Section]) -> dict[str, FieldInfo]:
+    """Return the section's fields, as a file spells them."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 def leaf_paths(cls: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every (dotted path, field) of a kind that holds a value rather than a section."""
+    """Yield every (dotted path, field) of a kind that holds a value rather than a section."""
     for name, field in cls.model_fields.items():
         path = f"{prefix}{name}"
         section = section_of(field)
@@ -142,7 +142,7 @@ def leaf_paths(cls: type[Section], prefix: str = "") -> Iterator[tuple[str, Fiel
 
 
 def in_optional_section(cls: type[Section], path: str) -> bool:
-    """Whether a section on the way to the path may be left out altogether."""
+    """Return True where a section on the way to the path may be left out altogether."""
     parts = path.split(".")
     fields = [field_at(cls, ".".join(parts[:depth])) for depth in range(1, len(parts))]
     return any(field is not None and field.default is None for field in fields)

@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from opd.agent.environments import DEFAULT_TOOLSET
 from opd.agent.settings import AGENT_LOOP, SINGLE_TURN
-from opd.agent.toolset import DEFAULT_TOOLSET
 from opd.config import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, OpdSpec, PassRateSpec, SftSpec
 from opd.config.algorithm import MESSAGES
-from opd.config.raw import parse_raw
+from opd.config.raw import VERL_KEYS, parse_raw
 from opd.config.run_config import RunFacts
-from opd.config.verl_keys import VERL_KEYS
 
 # A word that needs no quotes: it cannot start a number, hold Hydra's punctuation or open an interpolation.
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
@@ -200,14 +199,15 @@ def _kind(spec: AnyRunSpec) -> Pairs:
 
 def _reward(spec: AnySamplingSpec) -> Pairs:
     reward = spec.reward
-    functions = {"custom": f"{reward.path}:{reward.entry}", "agent_plan": AGENT_REWARD}
+    functions = {"custom": f"{reward.path}:{reward.entry}", "environment": AGENT_REWARD}
     yield "reward.custom_reward_function.path", "pkg://opd.rewards.entry"
     yield "reward.custom_reward_function.name", "compute_score_async"
     options = "++reward.custom_reward_function.reward_kwargs"
     yield f"{options}.function", functions.get(reward.function, reward.function)
     yield f"{options}.timeout_s", reward.timeout_s
     agent = None if isinstance(spec, OpdSpec) else spec.agent
-    if agent is not None and reward.function == "agent_plan":
+    if agent is not None and reward.function == "environment":
+        yield f"{options}.toolset", agent.toolset or DEFAULT_TOOLSET
         yield f"{options}.database_dir", agent.database_dir
 
 

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, Literal
 
 import torch
 
+from opd.agent.environments import toy_models
 from opd.convert.errors import BadRequest, ConvertError
 from opd.data.toy import model_folder
-from opd.envs.travel.toy import MODELS
 from opd.store.access import open_url
 from opd.store.opening import open_store
 
@@ -84,7 +84,7 @@ def read_base(reference: str, revision: str | None = None) -> BaseDtypes:
         ConvertError: it is none of these, or cannot be read.
     """
     try:
-        path = str(MODELS.get(reference) or model_folder(reference))
+        path = str(toy_models().get(reference) or model_folder(reference))
         if "://" in path:
             return _read_url(reference, path)
         folder = Path(path) if Path(path).is_dir() else _hub_folder(path, revision)

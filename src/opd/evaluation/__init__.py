@@ -1,1 +1,1 @@
-"""Evaluation: from sampled answers to mean@n, std@n, pass, best, worst and maj@k with errors, a table, a file."""
+"""Evaluation: from sampled answers to mean@n, std@n, pass@k and maj@k with errors, a table, a file."""

@@ -1,4 +1,4 @@
-"""The estimators: unbiased pass@k, exact best@k, worst@k and maj@k, and standard errors clustered by problem."""
+"""Estimators: unbiased pass@k, exact maj@k, and standard errors clustered by problem."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,28 +40,6 @@ def pass_at_every_k(num_correct: int, num_samples: int) -> Floats:
     still_wrong = np.clip((num_samples - num_correct - draws) / (num_samples - draws), 0.0, None)
     rates: Floats = np.subtract(1.0, np.cumprod(still_wrong), dtype=np.float64)
     return rates
-
-
-def best_at_every_k(values: Sequence[float] | Floats) -> Floats:
-    """Exact best@k of one problem for k = 1 ... n: the expected largest of k of its n values, drawn without replacement.
-
-    sum_i v_(i) C(i-1, k-1) / C(n, k) over the values in ascending order: the i-th is the largest of a subset that takes
-    the other k-1 from the i-1 below it. Of accuracies 0 and 1 it is pass@k. verl estimates the same by a bootstrap with
-    replacement. worst@k is -best@k of the negated values.
-
-    Returns:
-        float64 `[n]`, entry k-1 for k.
-    """
-    ascending = np.sort(np.asarray(values, dtype=np.float64))
-    _check_counts(0, len(ascending))
-    return np.asarray(_shares_of_largest(len(ascending)) @ ascending, dtype=np.float64)
-
-
-@lru_cache(maxsize=4)
-def _shares_of_largest(num_samples: int) -> Floats:
-    """`[k-1, i-1]`: the share of the subsets of size k whose largest is the i-th smallest; integers divided once."""
-    numbers = range(1, num_samples + 1)
-    return np.array([[comb(i - 1, k - 1) / comb(num_samples, k) for i in numbers] for k in numbers])
 
 
 def majority_at_every_k(

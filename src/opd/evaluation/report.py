@@ -26,15 +26,12 @@ def result_table(results: Sequence[SetResult]) -> Table:
     at_k: dict[str, list[tuple[Estimate, ...]]] = {
         "pass": [result.pass_at for result in results],
         "maj": [result.majority_at for result in results],
-        "worst": [result.accuracy.worst_at for result in results],
     }
     for name, columns in at_k.items():
         for k in ks:
             table.add_row(f"{name}@{k}", *(percent(values[k - 1]) if k <= len(values) else "–" for values in columns))
     if any(result.reward.mean != result.accuracy.mean for result in results):
         table.add_row("reward mean@n", *(plain(result.reward.mean) for result in results))
-        table.add_row("reward best@n", *(plain(result.reward.best_at[-1]) for result in results))
-        table.add_row("reward worst@n", *(plain(result.reward.worst_at[-1]) for result in results))
     for name in sorted({name for result in results for name in result.numbers}):
         table.add_row(escape(f"{name} mean@n"), *(_number(result, name) for result in results))
     lengths = (result.mean_num_tokens for result in results)

@@ -9,7 +9,6 @@ import numpy as np
 from opd.evaluation.estimators import (
     Estimate,
     Floats,
-    best_at_every_k,
     clustered,
     majority_at_every_k,
     pass_at_every_k,
@@ -31,10 +30,6 @@ class Summary(NamedTuple):
     """mean@n."""
     std: Estimate
     """std@n: the standard deviation (over n, as verl's) of a problem's n values, as a mean over problems."""
-    best_at: tuple[Estimate, ...]
-    """Entry k-1: best@k, the expected largest of k answers."""
-    worst_at: tuple[Estimate, ...]
-    """Entry k-1: worst@k, the expected smallest."""
     majority_at: tuple[Estimate, ...]
     """Entry k-1: maj@k, that of the answer that most of k give."""
 
@@ -138,7 +133,7 @@ def evaluate(
 def as_metrics(results: Sequence[SetResult]) -> dict[str, float]:
     """The results under metric names in verl's manner; an undefined standard error is left out.
 
-    Of the accuracy pass@k and maj@k for every k up to n; best@k, worst@k and the reward's maj@k for the k that verl has;
+    Of the accuracy pass@k and maj@k for every k up to n; the reward's maj@k for the k that verl has;
     of further numbers the mean, unless one has the name of a metric above.
     """
     metrics: dict[str, float] = {}
@@ -154,8 +149,6 @@ def as_metrics(results: Sequence[SetResult]) -> dict[str, float]:
         for quantity, summary in (("acc", result.accuracy), ("reward", result.reward)):
             named[f"val-aux/{source}/{quantity}/std@{n}"] = summary.std
             for k in shown_ks(n):
-                named[f"val-aux/{source}/{quantity}/best@{k}"] = summary.best_at[k - 1]
-                named[f"val-aux/{source}/{quantity}/worst@{k}"] = summary.worst_at[k - 1]
                 named[f"val-aux/{source}/{quantity}/maj@{k}"] = summary.majority_at[k - 1]
         for name, estimate in named.items():
             metrics[name] = estimate.value
@@ -224,8 +217,6 @@ def _summary(
     return Summary(
         mean=clustered([values.mean() for values in full]),
         std=clustered([values.std() for values in full]),
-        best_at=_at_every_k([best_at_every_k(values) for values in full]),
-        worst_at=_at_every_k([-best_at_every_k(-values) for values in full]),
         majority_at=_at_every_k([_majority(group, value, num_samples, worst) for group in answers]),
     )
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opd.agent.environments import DEFAULT_TOOLSET, NoEnvironment, load_environment, source_of
+from opd.agent.reward import no_reward
 from opd.config.algorithm import MESSAGES
 from opd.config.context import context_problems
 from opd.config.errors import Problem, SpecError
@@ -83,7 +85,11 @@ class Inputs:
             data.insert(0, train)
         agent = None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
         if agent is not None and agent.enable_tools:
-            named |= {f"agent.{name}": getattr(agent, name) for name in ("database_dir", "toolset", "tool_config_path")}
+            named |= {
+                "agent.database_dir": agent.database_dir,
+                "agent.toolset": agent.toolset and source_of(agent.toolset),
+                "agent.tool_config_path": agent.tool_config_path,
+            }
         places = [(key, path) for key, path in named.items() if path is not None]
         if isinstance(spec, OpdSpec | OpdAgentSpec):
             places += [("opd.teacher_answers", path) for path in spec.opd.teacher_answers or ()]
@@ -102,7 +108,7 @@ def scorer_of_texts(spec: AnyRunSpec, *, of_training: bool = False) -> str:
         of_training and isinstance(spec, OpdSpec | OpdAgentSpec) and not spec.learns_from_rewards
     ):
         return ""
-    return "" if spec.reward.function in ("agent_plan", "custom") else spec.reward.function
+    return "" if spec.reward.function in ("environment", "custom") else spec.reward.function
 
 
 def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
@@ -121,9 +127,32 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
         *_context_problems(inputs),
         *data_problems(inputs.data),
         *place_problems(inputs.places),
+        *environment_problems(inputs.spec),
     ]
     if problems:
         raise SpecError(problems, origin=origin)
+
+
+def environment_problems(spec: AnyRunSpec | None) -> Iterator[Problem]:
+    """Yield what is wrong with the environment of a run with tools: not found, or without the reward that scores it."""
+    agent = None if spec is None or isinstance(spec, OpdSpec | SftSpec) else spec.agent
+    if spec is None or isinstance(spec, SftSpec) or agent is None or not agent.enable_tools:
+        return
+    is_scored = spec.reward.function == "environment"
+    name = agent.toolset or DEFAULT_TOOLSET
+    rule = ""
+    if agent.tool_config_path is None:
+        try:
+            rule = "" if load_environment(name).reward or not is_scored else no_reward(name)
+        except NoEnvironment as error:
+            yield Problem(path="agent.toolset", value=name, rule=str(error), fix="the name of an environment")
+    elif is_scored:
+        rule = "tools of agent.tool_config_path have no reward"
+    if rule:
+        yield Problem(
+            path="reward.function", value="environment", rule=rule,
+            fix="{function: custom, path: my_reward.py}, or a scorer by name",
+        )  # fmt: skip
 
 
 def _context_problems(inputs: Inputs) -> Iterator[Problem]:

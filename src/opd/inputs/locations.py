@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
+from opd.agent.environments import toy_place
 from opd.config.algorithm import MESSAGES
 from opd.config.run_config import KEY, RunConfig
 from opd.data.toy import model_folder
 from opd.data.toy.task import write_conversations, write_parquet
-from opd.envs.travel import toy
 from opd.inputs.fetch import local_copy, naming
 from opd.store.access import is_store_url
 
@@ -28,6 +27,7 @@ def resolve_agent(config: DictConfig, folder: Path) -> None:
 
     Raises:
         ValueError: an unknown name behind `agent://`.
+        NoEnvironment: the default environment is not installed.
     """
     ours = RunConfig.of(config)
     seed = ours.spec.seed
@@ -35,33 +35,14 @@ def resolve_agent(config: DictConfig, folder: Path) -> None:
         for key in _LISTS:
             value = OmegaConf.select(config, key)
             paths = list(value) if isinstance(value, ListConfig) else [value]
-            OmegaConf.update(config, key, [_resolved(str(path), seed, folder) for path in paths])
+            OmegaConf.update(config, key, [toy_place(str(path), folder, seed=seed) for path in paths])
         for key in _PATHS:
             value = OmegaConf.select(config, key)
             if value is not None:
-                OmegaConf.update(config, key, _resolved(str(value), seed, folder))
-    teachers = {key: _resolved(path, seed, folder) for key, path in ours.teacher_paths.items()}
-    database = ours.database_dir and _resolved(ours.database_dir, seed, folder)
+                OmegaConf.update(config, key, toy_place(str(value), folder, seed=seed))
+    teachers = {key: toy_place(path, folder, seed=seed) for key, path in ours.teacher_paths.items()}
+    database = ours.database_dir and toy_place(ours.database_dir, folder, seed=seed)
     config[KEY] = ours.with_facts(teacher_paths=teachers, database_dir=database).text()
-
-
-def _resolved(path: str, seed: int, folder: Path) -> str:
-    if not path.startswith(toy.PREFIX):
-        return path
-    from opd.envs.travel.toy.task import make_world, write_tasks
-
-    database = folder / "database"
-    places: dict[str, Callable[[], Path]] = {
-        "student": lambda: toy.model_folder(toy.STUDENT),
-        "teacher": lambda: toy.model_folder(toy.TEACHER),
-        "database": lambda: make_world(database),
-        "train": lambda: write_tasks(folder, make_world(database), seed=seed)[0],
-        "heldout": lambda: write_tasks(folder, make_world(database), seed=seed)[1],
-    }
-    name = path.removeprefix(toy.PREFIX)
-    if name not in places:
-        raise ValueError(f"{path}: unknown; known names are {', '.join(toy.PREFIX + name for name in places)}")
-    return str(places[name]())
 
 
 _DATA = {"toy://train": 0, "toy://heldout": 1}  # which of the files that `write_parquet` returns

@@ -7,16 +7,15 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from opd.agent.environments import toy_models
 from opd.config.context import context_of
 from opd.config.errors import Problem
 from opd.config.pipeline import OF_A_STAGE
 from opd.data import toy
-from opd.envs.travel.toy import MODELS as AGENT_MODELS
 from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
 
 # What the hub takes for the name of a repository; anything else can only be a folder.
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_BUNDLED = {**toy.MODELS, **AGENT_MODELS}
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -28,6 +27,10 @@ _NUM_SHOWN = 3
 _MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 
 
+def _bundled() -> dict[str, Path]:
+    return {**toy.MODELS, **toy_models()}
+
+
 def is_hub_id(path: str) -> bool:
     """Whether a model of this name may be one of the hub."""
     return bool(_HUB_ID.fullmatch(path))
@@ -37,7 +40,7 @@ def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
     """What is wrong with (key, path) of models on this machine; hub ids and store URLs are left to their loaders."""
     for key, path in models:
         if "://" in path:
-            if not (path in _BUNDLED or is_store_url(path) or path.startswith(_LATER)):
+            if not (path in _bundled() or is_store_url(path) or path.startswith(_LATER)):
                 rule, fix = _address_fault(path)
                 yield Problem(path=key, value=path, rule=rule, fix=fix)
             continue
@@ -65,7 +68,7 @@ def _address_fault(path: str) -> tuple[str, str]:
     protocol, _, rest = path.partition("://")
     if protocol == "file":
         return f"no model is read from file://; {may_be}", f"write the folder: {rest}"
-    known = [name for name in _BUNDLED if name.startswith(f"{protocol}://")]
+    known = [name for name in _bundled() if name.startswith(f"{protocol}://")]
     if known:
         return "this is no bundled model", " or ".join(known)
     stores = ", ".join(f"{name}://" for name in CREATE_ONLY_PROTOCOLS)
@@ -75,7 +78,7 @@ def _address_fault(path: str) -> tuple[str, str]:
 def context_of_folder(path: str) -> int | None:
     """`opd.config.context.context_of` a bundled model or a folder on this machine; None for any other, or an unreadable one."""
     try:
-        config = json.loads((Path(_BUNDLED.get(path, path)) / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((Path(_bundled().get(path, path)) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return context_of(config) if isinstance(config, dict) else None

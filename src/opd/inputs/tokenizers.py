@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from opd.agent.environment import Runners
+from opd.agent.environments import tool_schemas
 from opd.agent.settings import AGENT_LOOP, AgentSettings
-from opd.agent.toolset import tool_schemas
+from opd.agent.shared import Runners
 from opd.agent.verl_tools import call_parser
 from opd.data.chat_template import render
 from opd.errors import Unfit

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from opd.config import Loaded, SftSpec, SpecError
+from opd.config import Loaded, OpdAgentSpec, OpdSpec, SpecError, TrainSpec
 from opd.config.context import context_problems
 from opd.config.sections import Model, Teacher
 from opd.errors import StoreUnavailable
 from opd.memory.device import declared_bytes, declared_name, local_bytes
 from opd.memory.plan import make_plan
 from opd.memory.shapes import ModelShape, Unplannable, read_shape
-from opd.memory.sources import PlannedSpec, job_from_spec
+from opd.memory.sources import has_reference, job_from_spec, update_settings
 from opd.memory.table import render
 
 EXIT_REFUSED = 2
@@ -20,16 +20,16 @@ EXIT_REFUSED = 2
 def run(loaded: Loaded) -> int:
     """Print the plan; 0 if it fits (or the device is not known), 2 if it does not or cannot be made, 1 if a store is away."""
     spec = loaded.spec
-    if not isinstance(spec, PlannedSpec):
+    if not isinstance(spec, TrainSpec):
         print(
-            f"opd.launch: --plan sizes distillation and supervised fine-tuning (kind opd, opd-agent, sft); kind {spec.kind} has no plan",
+            f"opd.launch: --plan sizes training (kind opd, opd-agent, grpo, sft); kind {spec.kind} has no plan",
             file=sys.stderr,
         )
         return EXIT_REFUSED
     try:
         student = _shape("model.path", spec.model)
-        named = {} if isinstance(spec, SftSpec) else spec.named_teachers
-        teachers = [_shape(f"{key}.path", teacher) for key, teacher in named.items()]
+        named = spec.named_teachers if isinstance(spec, OpdSpec | OpdAgentSpec) else {}
+        teachers = [_shape(f"{key}.path", teacher) for key, teacher in named.items()] or [student] * has_reference(spec)
     except Unplannable as error:
         print(f"opd.launch: --plan: {error}", file=sys.stderr)
         return EXIT_REFUSED
@@ -41,8 +41,7 @@ def run(loaded: Loaded) -> int:
         return EXIT_REFUSED
     device_bytes = None
     if spec.device == "cuda":
-        asked = None if isinstance(spec, SftSpec) else spec.opd.gpu_memory_gib
-        device_bytes = declared_bytes(asked, loaded.chart) or local_bytes()
+        device_bytes = declared_bytes(update_settings(spec).gpu_memory_gib, loaded.chart) or local_bytes()
     plan = make_plan(job_from_spec(spec, student, *teachers, device_bytes=device_bytes))
     print(render(plan, gpu_name=declared_name(loaded.chart) if spec.device == "cuda" else None))
     return 0 if plan.fits else EXIT_REFUSED

@@ -8,18 +8,18 @@ from collections.abc import Iterable
 import torch
 from torch import distributed
 
-from opd.config import OpdAgentSpec, OpdSpec
+from opd.config import TrainSpec
 from opd.memory.job import GIB
 from opd.memory.plan import Plan, make_plan
 from opd.memory.shapes import Unplannable, read_shape
-from opd.memory.sources import job_from_spec, most_read_tokens, most_train_tokens
+from opd.memory.sources import job_from_spec, most_read_tokens, most_train_tokens, update_settings
 from opd.memory.table import render
 
 logger = logging.getLogger(__name__)
 
 
 def worker_plan(
-    spec: OpdSpec | OpdAgentSpec, *, student: str, teachers: Iterable[str], num_sharing: int, device: torch.device
+    spec: TrainSpec, *, student: str, teachers: Iterable[str], num_sharing: int, device: torch.device
 ) -> Plan | None:
     """The plan of this worker (a collective call); None, with a warning, for a model whose config names no sizes.
 
@@ -38,7 +38,7 @@ def worker_plan(
         if first:
             logger.warning("no memory plan, offload stays as configured: %s", error)
         return None
-    device_bytes = _device_bytes(spec.opd.gpu_memory_gib, device)
+    device_bytes = _device_bytes(update_settings(spec).gpu_memory_gib, device)
     job = job_from_spec(spec, *shapes, device_bytes=device_bytes, num_sharing=num_sharing)
     plan = make_plan(job)
     if first and job.device_bytes is not None:
@@ -46,14 +46,14 @@ def worker_plan(
     return plan
 
 
-def read_tokens(spec: OpdSpec | OpdAgentSpec, plan: Plan | None) -> int | None:
+def read_tokens(spec: TrainSpec, plan: Plan | None) -> int | None:
     """Tokens of a forward without a gradient on one rank; None: it is cut as verl's keys say."""
-    if plan is None or not plan.job.score_is_planned:
+    if plan is None or not plan.job.score_is_planned or plan.job.teacher is None:
         return most_read_tokens(spec)
     return -(-plan.choice.score_tokens // plan.job.sequence_ranks)
 
 
-def train_tokens(spec: OpdSpec | OpdAgentSpec, plan: Plan | None) -> int | None:
+def train_tokens(spec: TrainSpec, plan: Plan | None) -> int | None:
     """Tokens of a micro-batch of the student on one rank; None: it is cut as verl's keys say."""
     most = most_train_tokens(spec)
     if plan is None or most is None:

@@ -12,7 +12,7 @@ Wish = bool | None  # asked for, asked against, or (None) left to the plan
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One rank's part of a training step, in tokens and bytes: of a distillation, or without a teacher of supervised fine-tuning.
+    """One rank's part of a training step, in tokens and bytes. Models that only read are teachers, GRPO's reference too.
 
     Attributes:
         num_ranks: ranks that share the weights' shards (FSDP2).
@@ -23,6 +23,7 @@ class Job:
         teacher_bytes: bytes an entry of the teacher's weights and hidden states.
         more_teachers: the others where there are several: (model, bytes an entry) of each. They read one after another.
         row_tokens, response_tokens: longest row, and its longest response.
+        keeps_hidden: the teachers' hidden states wait for the student's head, which reads their heads; else they leave log-probabilities.
         teacher_row_tokens: longest row as a teacher reads it, with a prompt of its own; None: as the student does.
         rows_per_step: rows of a step on one data-parallel rank.
         train_tokens: tokens of one micro-batch of the student, at most; with `least_train_tokens` the plan may lower it, down to that
@@ -36,6 +37,8 @@ class Job:
         compiled: the student's layers are compiled, so that a share of their activations can be kept.
         fused: the head runs as the fused CUDA form; else in chunks of `chunk_rows` tokens in fp32.
         workspace_bytes: what the fused form may take for logits.
+        memory_key: key of the spec that names the device's memory, where the kind has one.
+        samples: a rollout server answers prompts; supervised fine-tuning has none.
         rollout_share: share of the device that the rollout server takes while it samples; 0 without one on the device.
         rollout_cache_bytes: what its cache takes, where that is given; else the share is whole.
         rollout_sleeps: it gives that memory back while training.
@@ -54,6 +57,7 @@ class Job:
     compute_bytes: int = 2
     teacher_bytes: int = 2
     more_teachers: tuple[tuple[ModelShape, int], ...] = ()
+    keeps_hidden: bool = True
     row_tokens: int
     response_tokens: int
     teacher_row_tokens: int | None = None
@@ -69,6 +73,8 @@ class Job:
     fused: bool = True
     workspace_bytes: int
     chunk_rows: int = 256
+    memory_key: str = ""
+    samples: bool = True
     rollout_share: float = 0.0
     rollout_cache_bytes: int | None = None
     rollout_sleeps: bool = True
@@ -88,9 +94,14 @@ class Job:
         return ((self.teacher, self.teacher_bytes), *self.more_teachers)
 
     @property
+    def compared(self) -> tuple[tuple[ModelShape, int], ...]:
+        """Return (model, bytes an entry) of every teacher whose head the student's reads."""
+        return self.teachers if self.keeps_hidden else ()
+
+    @property
     def widest_bytes(self) -> int:
         """Return the bytes of one token's hidden states, of the widest teacher."""
-        return max((shape.hidden * size for shape, size in self.teachers), default=0)
+        return max((shape.hidden * size for shape, size in self.compared), default=0)
 
     @property
     def trained_params(self) -> int:

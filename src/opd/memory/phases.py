@@ -15,8 +15,6 @@ RESERVE_BYTES = int(1.5 * GIB)
 ASLEEP_BYTES = int(1.5 * GIB)
 # verl hands weights to the rollout server through two buckets of this size.
 SYNC_BYTES = 2 * 2 * GIB
-# verl 0.9.1's engine makes a micro-batch's logits whole: they, their log-softmax (`logprobs_from_logits_v2`) and its gradient.
-WHOLE_LOGITS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +61,12 @@ class Phase:
 
 
 def phases_of(job: Job, choice: Choice) -> tuple[Phase, ...]:
-    """The phases of a step, in order: five, of which supervised fine-tuning has two."""
-    if job.teacher is None:
-        return (_student(job, choice), _optimizer(job, choice))
-    return (
-        _rollout(job, choice),
-        _teacher(job, choice),
-        _student(job, choice),
-        _optimizer(job, choice),
-        _sync(job, choice),
-    )
+    """Return the phases of a step, in order. Supervised fine-tuning samples nothing, and not every kind has a teacher."""
+    training = (_student(job, choice), _optimizer(job, choice))
+    reading = () if job.teacher is None else (_teacher(job, choice),)
+    if not job.samples:
+        return (*reading, *training)
+    return (_rollout(job, choice), *reading, *training, _sync(job, choice))
 
 
 def _phase(name: str, parts: Mapping[str, int], either: Mapping[str, int] | None = None) -> Phase:
@@ -188,7 +182,7 @@ def _student(job: Job, choice: Choice) -> Phase:
             # A LoRA student's head is frozen.
             "head gradient": 0
             if frozen
-            else (len(job.teachers) + (len(job.teachers) > 1)) * MASTER_BYTES * shape.head_params,
+            else (max(len(job.compared), 1) + (len(job.compared) > 1)) * MASTER_BYTES * shape.head_params,
             "rollout server": _server_asleep(job),
         },
         {
@@ -208,7 +202,7 @@ def _teacher_head(job: Job, choice: Choice) -> int:
 
 def _head_sizes(job: Job) -> list[int]:
     """Return the bytes of each teacher's head, which every rank has whole in the student's phase."""
-    return [size * shape.head_params for shape, size in job.teachers]
+    return [size * shape.head_params if job.keeps_hidden else 0 for shape, size in job.teachers]
 
 
 def _gradients(job: Job, choice: Choice) -> int:
@@ -231,22 +225,19 @@ def _gathered(job: Job, choice: Choice) -> int:
 
 def _logits(job: Job, choice: Choice) -> int:
     """The head's chunks, the hidden states of both sides that it reads, and the gradient it returns."""
-    student = job.student
-    if job.teacher is None:
-        return WHOLE_LOGITS * job.compute_bytes * _share(choice.train_tokens, job.sequence_ranks) * student.vocab_rows
     tokens = job.loss_tokens(choice.train_tokens)
-    inputs = tokens * (2 * job.compute_bytes * student.hidden + job.widest_bytes)
-    return inputs + max(_head_work(job, teacher) for teacher in job.teachers)
+    inputs = tokens * (2 * job.compute_bytes * job.student.hidden + job.widest_bytes)
+    return inputs + max((_head_work(job, teacher) for teacher in job.compared), default=_head_work(job))
 
 
-def _head_work(job: Job, teacher: tuple[ModelShape, int]) -> int:
-    """Return the bytes that the head needs for the rows of one teacher, without its inputs."""
+def _head_work(job: Job, *teacher: tuple[ModelShape, int]) -> int:
+    """Return the bytes that the head needs for the rows of one teacher, or without one, without its inputs."""
     if job.fused:
         return job.workspace_bytes
     # The plain form: both heads in fp32 where they are not already, and about a dozen tensors of a chunk's size.
     casts = sum(
         MASTER_BYTES * shape.head_params if width != MASTER_BYTES else 0
-        for shape, width in ((job.student, job.compute_bytes), teacher)
+        for shape, width in ((job.student, job.compute_bytes), *teacher)
     )
     return casts + 12 * MASTER_BYTES * job.chunk_rows * job.student.vocab_rows
 

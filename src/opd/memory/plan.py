@@ -93,8 +93,8 @@ def _everything(job: Job) -> Choice:
 
 
 def _sums_updates(job: Job, train_tokens: int) -> bool:
-    """Whether gradients can be summed, and weights stay gathered, over micro-batches: our engine does so, verl's does not."""
-    return job.teacher is not None and job.num_micro_batches(train_tokens) > 1
+    """Return True if an update has several micro-batches, over which gradients are summed and weights stay gathered."""
+    return job.num_micro_batches(train_tokens) > 1
 
 
 def _wanted_cache(job: Job) -> int:
@@ -219,11 +219,10 @@ def _changes(job: Job, plan: Plan) -> Iterator[tuple[str, Job]]:
     """Keys of a spec that change what is on the device, by how little they cost."""
     if job.offload_teacher is False:
         yield f"{'teachers.NAME' if job.more_teachers else 'teacher'}.offload: auto", replace(job, offload_teacher=None)
-    left, wish = ("true", True) if job.teacher is None else ("auto", None)
     if job.offload_optimizer is False:
-        yield f"actor.optimizer_offload: {left}", replace(job, offload_optimizer=wish)
+        yield "actor.optimizer_offload: auto", replace(job, offload_optimizer=None)
     if job.offload_params is False:
-        yield f"actor.param_offload: {left}", replace(job, offload_params=wish)
+        yield "actor.param_offload: auto", replace(job, offload_params=None)
     if job.cache_bytes is not None:
         yield "opd.cache_gib: remove it", replace(job, cache_bytes=None)
     if job.checkpointing is False:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from opd.config import OpdAgentSpec, OpdSpec, SftSpec
+from opd.config import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec, TrainSpec
+from opd.config.algorithm import Opd
 from opd.memory.job import GIB, Job, Wish
 from opd.memory.shapes import ModelShape
 
@@ -19,78 +20,96 @@ TRAINED_OPERATIONS = 0.62 * 666e12
 """Operations a second of a student's forward and backward on an H200."""
 HOST_SHARE = 2
 """How many times as long as the host a GPU computes on a micro-batch that a plan wishes for; it goes down to once."""
-PlannedSpec = OpdSpec | OpdAgentSpec | SftSpec
-"""What a plan is made of."""
 ENTRY_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
+_SETTINGS = Opd.model_construct(workspace_gib=2.6)
+
+
+def update_settings(spec: TrainSpec) -> Opd:
+    """Return the sizes of an update; a kind without a teacher has no keys for them and takes the defaults."""
+    return spec.opd if isinstance(spec, OpdSpec | OpdAgentSpec) else _SETTINGS
+
+
+def has_reference(spec: TrainSpec) -> bool:
+    """Return True if a GRPO run loads the model that it began with a second time, for its KL; adapters can be left out instead."""
+    return isinstance(spec, GrpoSpec) and spec.grpo.kl_loss_coef > 0 and spec.model.lora is None
+
+
 def job_from_spec(
-    spec: PlannedSpec,
+    spec: TrainSpec,
     student: ModelShape,
     *teacher_shapes: ModelShape,
     device_bytes: int | None,
     num_sharing: int | None = None,
 ) -> Job:
-    """The job of one rank, with every row and response as long as the spec allows.
+    """Return the job of one rank, with every row and response as long as the spec allows.
 
     Args:
-        teacher_shapes: in the order of `named_teachers`.
-        num_sharing: ranks that share the weights; None: all.
+        teacher_shapes: of the models that only read: teachers in the order of `named_teachers`, or the reference of GRPO.
+        num_sharing: ranks that share the weights. None means all.
     """
-    if isinstance(spec, SftSpec):
-        return _without_teacher(spec, student, num_samples=1, device_bytes=device_bytes)
-    teachers = list(spec.named_teachers.values())
-    widths = [ENTRY_BYTES[teacher.dtype] for teacher in teachers]
-    actor, on_gpu, is_packed = spec.actor, spec.device == "cuda", spec.is_packed
-    prompts = [teacher.max_prompt_length or spec.data.max_prompt_length for teacher in teachers]
-    teacher_row_tokens = max(prompts) + spec.data.max_response_length
+    opd, actor, on_gpu, is_packed = update_settings(spec), spec.actor, spec.device == "cuda", spec.is_packed
+    teachers = list(spec.named_teachers.values()) if isinstance(spec, OpdSpec | OpdAgentSpec) else []
+    dtypes = [teacher.dtype for teacher in teachers] or [actor.dtype] * len(teacher_shapes)
     checkpointing = _wish(actor.gradient_checkpointing)
-    job = _without_teacher(spec, student, num_samples=spec.rollout.num_samples, device_bytes=device_bytes)
-    job = _with_micro_batches(job, spec)
+    job = _with_micro_batches(_alone(spec, student, device_bytes=device_bytes), spec)
+    job = replace(
+        job,
+        num_ranks=num_sharing or job.num_ranks,
+        checkpointing=True if checkpointing is None and on_gpu and not is_packed else checkpointing,
+        activation_share=opd.activation_budget if actor.torch_compile and on_gpu else 1.0,
+        compiled=actor.torch_compile and on_gpu,
+        fused=on_gpu and not opd.without_kernels and "fp32" not in (actor.dtype, *dtypes),
+        workspace_bytes=int(opd.workspace_gib * GIB),
+        chunk_rows=opd.chunk_size,
+        memory_key="opd.gpu_memory_gib" if teachers else "",
+    )
+    if not isinstance(spec, SftSpec):
+        job = replace(
+            job,
+            rollout_share=_server_share(spec) if on_gpu else 0.0,
+            rollout_cache_bytes=_server_cache_bytes(spec),
+            rollout_sleeps=spec.rollout.free_cache_engine,
+            rollout_ranks=spec.rollout.tensor_parallel_size,
+        )
+    if not teacher_shapes:
+        return job
+    widths = [ENTRY_BYTES[dtype] for dtype in dtypes]
+    prompts = [teacher.max_prompt_length or spec.data.max_prompt_length for teacher in teachers]
+    row_tokens = max(prompts, default=spec.data.max_prompt_length) + spec.data.max_response_length
     return replace(
         job,
         teacher=teacher_shapes[0],
-        num_ranks=num_sharing or job.num_ranks,
         teacher_bytes=widths[0],
         more_teachers=tuple(zip(teacher_shapes[1:], widths[1:], strict=True)),
-        teacher_row_tokens=teacher_row_tokens,
-        score_tokens=_score_tokens(spec, job.rows_per_step, teacher_row_tokens),
-        score_is_planned=is_packed and spec.opd.read_tokens is None,
-        checkpointing=True if checkpointing is None and on_gpu and not is_packed else checkpointing,
-        activation_share=spec.opd.activation_budget if actor.torch_compile and on_gpu else 1.0,
-        compiled=actor.torch_compile and on_gpu,
-        fused=on_gpu
-        and not spec.opd.without_kernels
-        and "fp32" not in (actor.dtype, *(teacher.dtype for teacher in teachers)),
-        workspace_bytes=int(spec.opd.workspace_gib * GIB),
-        chunk_rows=spec.opd.chunk_size,
-        rollout_share=_server_share(spec) if on_gpu else 0.0,
-        rollout_cache_bytes=_server_cache_bytes(spec),
-        rollout_sleeps=spec.rollout.free_cache_engine,
-        rollout_ranks=spec.rollout.tensor_parallel_size,
-        cache_bytes=_bytes(spec.opd.cache_gib),
-        offload_teacher=_wish(teachers[0].offload),
+        teacher_row_tokens=row_tokens,
+        keeps_hidden=not isinstance(spec, GrpoSpec) or spec.grpo.kl_loss_type == "full",
+        score_tokens=_score_tokens(spec, job.rows_per_step, row_tokens),
+        score_is_planned=not spec.reads_by_actor and opd.read_tokens is None,
+        cache_bytes=_bytes(opd.cache_gib),
+        offload_teacher=_wish(teachers[0].offload) if teachers else None,
     )
 
 
-def _server_share(spec: OpdSpec | OpdAgentSpec) -> float:
+def _server_share(spec: OpdSpec | OpdAgentSpec | GrpoSpec) -> float:
     """What vLLM is given: an extra argument of its engine wins over the key of the same name."""
     return float(spec.rollout.engine_kwargs.get("gpu_memory_utilization", spec.rollout.gpu_memory_utilization))
 
 
-def _server_cache_bytes(spec: OpdSpec | OpdAgentSpec) -> int | None:
+def _server_cache_bytes(spec: OpdSpec | OpdAgentSpec | GrpoSpec) -> int | None:
     """vLLM's `kv_cache_memory_bytes`, which takes the place of its share."""
     given = spec.rollout.engine_kwargs.get("kv_cache_memory_bytes")
     return None if given is None else int(given)
 
 
-def _with_micro_batches(job: Job, spec: OpdSpec | OpdAgentSpec) -> Job:
+def _with_micro_batches(job: Job, spec: TrainSpec) -> Job:
     """By the spec's tokens, or as many as keep the device busy where work goes with the tokens; else by verl's keys."""
     most = most_train_tokens(spec)
     if most is None:
         return job
     most *= job.sequence_ranks
-    if spec.opd.train_tokens is not None:
+    if update_settings(spec).train_tokens is not None:
         return replace(job, train_tokens=_cut(job, most))
     least = min(most, host_bound_tokens(job, compiled=spec.actor.torch_compile) * job.sequence_ranks)
     return replace(job, train_tokens=_cut(job, min(most, HOST_SHARE * least)), least_train_tokens=_cut(job, least))
@@ -107,9 +126,10 @@ def _cut(job: Job, num_tokens: int) -> int:
     return min(job.mini_rows * job.row_tokens, max(job.row_tokens, num_tokens))
 
 
-def _without_teacher(spec: PlannedSpec, model: ModelShape, *, num_samples: int, device_bytes: int | None) -> Job:
-    """The job of one rank that learns given answers, `num_samples` of each prompt."""
+def _alone(spec: TrainSpec, model: ModelShape, *, device_bytes: int | None) -> Job:
+    """Return the job of one rank that trains the model, without a teacher and a rollout server."""
     actor, sequence_ranks = spec.actor, spec.actor.ulysses_sequence_parallel_size
+    num_samples = 1 if isinstance(spec, SftSpec) else spec.rollout.num_samples
     num_ranks = spec.trainer.nnodes * spec.trainer.gpus_per_node
     num_groups = max(1, num_ranks // sequence_ranks)
     row_tokens = spec.data.max_prompt_length + spec.data.max_response_length
@@ -137,28 +157,29 @@ def _without_teacher(spec: PlannedSpec, model: ModelShape, *, num_samples: int, 
         fused=False,
         workspace_bytes=0,
         device_bytes=device_bytes,
+        samples=not isinstance(spec, SftSpec),
         copies_checkpoints=spec.checkpoint.overlap,
         offload_params=_wish(actor.param_offload),
         offload_optimizer=_wish(actor.optimizer_offload),
     )
 
 
-def _adapter_params(spec: PlannedSpec, student: ModelShape) -> int | None:
+def _adapter_params(spec: TrainSpec, student: ModelShape) -> int | None:
     lora = spec.model.lora
     return None if lora is None else student.adapter_params(lora.rank, lora.target_modules)
 
 
-def most_read_tokens(spec: OpdSpec | OpdAgentSpec) -> int | None:
+def most_read_tokens(spec: TrainSpec) -> int | None:
     """Tokens of one forward without a gradient on one rank, at most; None: it is cut as verl's keys say."""
-    return spec.opd.read_tokens or (MOST_READ_TOKENS if spec.is_packed else None)
+    return None if spec.reads_by_actor else update_settings(spec).read_tokens or MOST_READ_TOKENS
 
 
-def most_train_tokens(spec: OpdSpec | OpdAgentSpec) -> int | None:
+def most_train_tokens(spec: TrainSpec) -> int | None:
     """Tokens of one micro-batch of the student on one rank, at most; None: it is cut as verl's keys say."""
-    return spec.opd.train_tokens or (MOST_TRAIN_TOKENS if spec.is_packed else None)
+    return None if spec.update_by_actor else update_settings(spec).train_tokens or MOST_TRAIN_TOKENS
 
 
-def _score_tokens(spec: OpdSpec | OpdAgentSpec, rows: int, row_tokens: int) -> int:
+def _score_tokens(spec: TrainSpec, rows: int, row_tokens: int) -> int:
     """Tokens of the largest forward without a gradient, over the ranks that share a sequence."""
     actor = spec.actor
     sequence_ranks = actor.ulysses_sequence_parallel_size

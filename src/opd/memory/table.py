@@ -56,23 +56,20 @@ def _decisions(plan: Plan) -> list[str]:
         copy = [f"a checkpoint's copy in host memory (checkpoint.overlap): {size} GiB of each rank"]
     if job.adapter_params is not None:
         where += f"; of the student {job.adapter_params:,} entries of adapters are trained"
-    if job.teacher is None:
-        return [
-            f"weights: {where}",
-            "logits of a micro-batch are made whole: an estimate, not measured on a GPU",
-            *copy,
-        ]
     cached = min(choice.cache_bytes, job.hidden_bytes)
+    pinned = ", the rest in pinned host memory" if plan.host_bytes else ""
+    hidden = [f"hidden states: {_gib(cached)} of {_gib(job.hidden_bytes)} GiB on the device{pinned}"] * bool(
+        job.compared
+    )
     per_update = "once an update" if choice.keep_gathered else "every micro-batch"
     reduced = "once an update" if choice.defer_sync else "every micro-batch"
     return [
         f"weights: {where}{'; the next teacher comes while one reads' if choice.load_ahead else ''}",
-        f"hidden states: {_gib(cached)} of {_gib(job.hidden_bytes)} GiB on the device"
-        f"{', the rest in pinned host memory' if plan.host_bytes else ''}",
+        *hidden,
         f"student's weights are gathered {per_update}, its gradients reduced {reduced}",
         f"student's micro-batches: {choice.train_tokens:,} tokens at most",
         f"student's activations: {_activations(plan)}",
-        f"forwards without a gradient of {choice.score_tokens:,} tokens at most",
+        *([f"forwards without a gradient of {choice.score_tokens:,} tokens at most"] * bool(job.teacher)),
         *copy,
     ]
 
@@ -86,7 +83,7 @@ def _activations(plan: Plan) -> str:
 def _verdict(plan: Plan, gpu_name: str | None) -> list[str]:
     size = plan.job.device_bytes
     if size is None:
-        by_key = "" if plan.job.teacher is None else "opd.gpu_memory_gib"
+        by_key = plan.job.memory_key
         if gpu_name is None:
             how = f"name it by {by_key and f'{by_key}, or by '}cluster.gpu.type"
         else:

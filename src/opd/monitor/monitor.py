@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from opd.monitor.faults import BY_NAME, FAULTS, Fault
-from opd.monitor.past import Past
+from opd.monitor.past import Past, views
 
 PREFIX = "fault/"
 """`fault/NAME` in a row: the step since which the run has the fault, 0 in the row with which it has no longer."""
@@ -54,7 +54,7 @@ class Monitor:
 
     def __init__(self, faults: Iterable[Fault] = FAULTS) -> None:
         self._faults = tuple(faults)
-        self._past = Past()
+        self._pasts = [Past(), Past(), Past()]  # of the whole row, and of its extremes over ranks
         self._standing = {fault.name: _Standing() for fault in self._faults}
 
     def see(self, step: int, row: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
@@ -66,11 +66,13 @@ class Monitor:
         numbers = {name: float(value) for name, value in row.items() if isinstance(value, int | float)}
         if TRAINING not in numbers:
             return {}, []
-        self._past.add(numbers)
         metrics: dict[str, float] = {}
         lines: list[str] = []
+        seen = list(zip(views(numbers), self._pasts, strict=False))
+        for view, past in seen:
+            past.add(view)
         for fault in self._faults:
-            verdict = fault.judge(numbers, self._past)
+            verdict = _worst([fault.judge(view, past) for view, past in seen])
             self._note(fault, self._standing[fault.name], step, verdict, metrics, lines)
         return metrics, lines
 
@@ -96,6 +98,13 @@ class Monitor:
             return
         if own.is_named:
             metrics[f"{PREFIX}{fault.name}"] = float(own.shown_since)
+
+
+def _worst(verdicts: list[str | None]) -> str | None:
+    """Return the verdict on the whole row, or else that on a rank that shows the fault."""
+    whole, *of_ranks = verdicts
+    on_a_rank = next((f"on a rank: {verdict}" for verdict in of_ranks if verdict), None)
+    return whole or on_a_rank or whole
 
 
 def standing(latest: Mapping[str, float]) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""What the faults' rules know of earlier rows: first values, of the run and of its part, the least and the last few."""
+"""The earlier rows as detectors see them: first values of the run and of its part, the least value, and the last few rows."""
 
 from __future__ import annotations
 
@@ -8,14 +8,28 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 NUM_START = 3
-"""Rows that stand for a run's start: of them the median counts."""
+"""Rows whose median stands for a run's start."""
 NUM_WINDOW = 8
-"""Rows over which what is measured in each is pooled."""
+"""Rows over which detectors pool what each row measures, and among which a part's start is looked for."""
 PARTS = ("opd/stage", "opd/horizon")
-"""Where one of these changes, a part of the run begins that has answers of its own kind."""
+"""Metrics whose change begins a part of the run with answers of its own kind."""
 TURNS = "num_turns/mean"
 SAME_TURNS = 1.25
-"""Conversations whose mean numbers of messages are apart by more than about this factor do not say what the others' length is."""
+"""Conversations are compared where their mean numbers of messages differ by less than about this factor."""
+LEAST, MOST = "/rank_min", "/rank_max"
+"""Suffixes of a metric's extremes over ranks."""
+
+Row = Mapping[str, float]
+Measure = Callable[[Row], float | None]
+
+
+def views(row: Row) -> list[Row]:
+    """Return the row, then the row as its extreme ranks see it where it has extremes: sums over ranks hide one rank."""
+    extremes = [
+        {name.removesuffix(suffix): value for name, value in row.items() if name.endswith(suffix)}
+        for suffix in (LEAST, MOST)
+    ]
+    return [row, *({**row, **extreme} for extreme in extremes)] if any(extremes) else [row]
 
 
 class Past:
@@ -24,13 +38,13 @@ class Past:
     def __init__(self) -> None:
         self._start: dict[str, list[float]] = {}
         self._least: dict[str, float] = {}
-        self._window: deque[Mapping[str, float]] = deque(maxlen=NUM_WINDOW)
+        self._window: deque[Row] = deque(maxlen=NUM_WINDOW)
         self._part: tuple[float | None, ...] = ()
-        self._first_of_part: list[Mapping[str, float]] = []
-        self._first_by_turns: dict[int, list[Mapping[str, float]]] = {}
+        self._first_of_part: list[Row] = []
+        self._first_by_turns: dict[int, list[Row]] = {}
         self._turns = 0
 
-    def add(self, row: Mapping[str, float]) -> None:
+    def add(self, row: Row) -> None:
         """Take note of a training step's row."""
         for name, value in row.items():
             if math.isfinite(value):
@@ -49,28 +63,28 @@ class Past:
                 first.append(row)
 
     def start(self, *names: str) -> float | None:
-        """The median of the first values of the first of the metrics that there is; None before there are enough."""
+        """Return the median of the first values of the first metric that there is; None before there are enough."""
         values = next((self._start[name] for name in names if name in self._start), [])
         return statistics.median(values) if len(values) == NUM_START else None
 
-    def start_of_part(self, measure: Callable[[Mapping[str, float]], float | None]) -> float | None:
-        """The median of what is measured in the first rows of the run's present part; None before there are enough."""
+    def start_of_part(self, measure: Measure) -> float | None:
+        """Return the median of a measure over the first rows of the run's present part; None before there are enough."""
         return _start(self._first_of_part, measure)
 
-    def start_at_turns(self, measure: Callable[[Mapping[str, float]], float | None]) -> float | None:
-        """The same of the part's first rows whose conversations had about as many turns as those of the present row."""
+    def start_at_turns(self, measure: Measure) -> float | None:
+        """Return `start_of_part` over rows whose conversations had about as many turns as those of the present row."""
         return _start(self._first_by_turns.get(self._turns, []), measure)
 
     def least(self, name: str) -> float | None:
-        """The smallest value so far."""
+        """Return the smallest value so far."""
         return self._least.get(name)
 
     def window(self, *names: str) -> list[tuple[float, ...]]:
-        """Values of the metrics in those of the last rows that have all of them, the oldest first."""
+        """Return values of the metrics in those of the last rows that have all of them, the oldest first."""
         rows = (tuple(row.get(name, math.nan) for name in names) for row in self._window)
         return [values for values in rows if all(map(math.isfinite, values))]
 
 
-def _start(rows: list[Mapping[str, float]], measure: Callable[[Mapping[str, float]], float | None]) -> float | None:
+def _start(rows: list[Row], measure: Measure) -> float | None:
     values = [value for row in rows if (value := measure(row)) is not None][:NUM_START]
     return statistics.median(values) if len(values) == NUM_START else None

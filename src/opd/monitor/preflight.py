@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from opd.monitor.faults import BY_NAME, limit, value_of
+from opd.monitor.faults import BY_NAME, IMPOSSIBLE, PREFERRED, PREFERRED_Z, SAME_MODEL, UNIFORM, value_of
 from opd.monitor.past import Past
 from opd.runs.headline import ENTROPY_KEYS
 
@@ -129,7 +129,7 @@ def _entropy(row: Mapping[str, float], past: Past, models: Models) -> Line:
     if mean is None or spread is None:
         return _line("entropy", "was not measured", [], is_known=False)
     warnings, is_known = _told("teacher-flat", row, past)
-    if not warnings and mean > limit("uniform") * models.guess:
+    if not warnings and mean > UNIFORM * models.guess:
         warnings.append("the teacher knows next to nothing of the answers")
     own = value_of(row, *ENTROPY_KEYS)
     says = f"the teacher has {mean:.3g} nats a token, within {spread:.2g}; {models.guess:.3g} would be a guess"
@@ -137,8 +137,7 @@ def _entropy(row: Mapping[str, float], past: Past, models: Models) -> Line:
 
 
 def _position(row: Mapping[str, float], past: Past) -> Line:
-    # Rows of older versions do not say how many pairs there were.
-    share, pairs = value_of(row, "opd/teacher_prefers_neighbour"), value_of(row, "opd/teacher_pairs", "opd/num_tokens")
+    share, pairs = value_of(row, "opd/teacher_prefers_neighbour"), value_of(row, "opd/teacher_pairs")
     if share is None or pairs is None:
         return _line("position", "was not measured", [], is_known=False)
     warnings, is_known = _told("teacher-shifted", row, past)
@@ -151,7 +150,7 @@ def _perplexity(row: Mapping[str, float], past: Past, models: Models) -> Line:
     if surprise is None:
         return _line("perplexity", "was not measured", [], is_known=False)
     warnings, _ = _told("divergence-floored", row, past)
-    if surprise > max(models.guess, limit("impossible")):
+    if surprise > max(models.guess, IMPOSSIBLE):
         warnings.append("the answers are less likely to the teacher than to a guess")
     says = f"of the answers to the teacher {_exp(surprise)}; {models.shared} would be a guess"
     return _line("perplexity", says + ("" if own is None else f", to the student {_exp(own)}"), warnings, is_known=True)
@@ -161,14 +160,14 @@ def _right_answers(row: Mapping[str, float], past: Past) -> Line:
     """Whether it has something to teach, as far as the student's own answers tell; its own are not asked for."""
     warnings, _ = _told("teacher-no-better", row, past)
     divergence = value_of(row, "opd/divergence")
-    if divergence is not None and divergence < limit("same_model"):
+    if divergence is not None and divergence < SAME_MODEL:
         warnings.append(f"the teacher is the student: {divergence:.1g} nats a token lie between them")
     preference, rows = value_of(row, "opd/teacher_preference"), value_of(row, "opd/valid_rows")
     if preference is None or not rows:
         says = "it takes scores that differ, and ranks that do not share sequences, to tell which answers the teacher prefers"
         return _line("right answers", says, warnings, is_known=False)
-    error = limit("preferred_z") / math.sqrt(rows)
-    if preference + error < limit("preferred"):
+    error = PREFERRED_Z / math.sqrt(rows)
+    if preference + error < PREFERRED:
         warnings.append("the teacher does not prefer the answers that score more")
     says = f"score and the teacher's preference correlate by {preference:+.2f} ± {error:.2f} over {rows:.0f}"
     is_known = preference > error

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from opd.envs.database_folder import MANIFEST_FILE, FolderManifest, ManifestError, verify_folder
 from opd.store.access import open_url
 from opd.store.base import leads_out
 
@@ -76,9 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         names = fetch(args.url, args.sha256, args.to)
-        if MANIFEST_FILE in names:  # a database of our own making says itself what belongs to it
-            verify_folder(args.to, FolderManifest)
-    except (FetchError, ManifestError, OSError) as error:
+    except (FetchError, OSError) as error:
         print(f"opd.pods.fetch: {error}", file=sys.stderr)
         return 1
     print(f"opd.pods.fetch: {', '.join(names)} from {args.url}, verified")

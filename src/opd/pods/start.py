@@ -65,10 +65,7 @@ def claim_start(store: Store, cluster: str, *, head_started_at_s: float) -> Star
 
 
 def misfit(chart: str, image: str) -> str:
-    """Why a chart of one version cannot start an image of another; empty where major and minor are the same.
-
-    Charts that say no version are older than this rule.
-    """
+    """Return why a chart of one version cannot start an image of another; empty where major and minor are the same."""
     if not chart or chart.split(".")[:2] == image.split(".")[:2]:
         return ""
     return (
@@ -189,7 +186,7 @@ def _start(path: str, experiment: Experiment, told: Sequence[int]) -> int:
     if told:
         return 128 + told[0]
     child = subprocess.Popen(
-        [sys.executable, "-m", "opd.launch", path, "--no-env", "--grace-s", f"{save_s:g}"], preexec_fn=_default_signals
+        [sys.executable, "-m", "opd.launch", path, "--grace-s", f"{save_s:g}"], preexec_fn=_default_signals
     )
     try:
         code = watch(child, experiment, ask_at_s, save_s, end_at_s)

@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     out.mkdir(parents=True)
     log = out / LOG_FILE
     print(f"distilling on-policy: {args.spec}, seed {args.seed}; everything else is in {log}\n", flush=True)
-    command = [sys.executable, "-m", "opd.launch", args.spec, "--no-env", "--seed", str(args.seed), "--name", RUN_NAME]
+    command = [sys.executable, "-m", "opd.launch", args.spec, "--seed", str(args.seed), "--name", RUN_NAME]
     command += ["--set", f"output.root={out}", "--set", f"store.url={out / 'store'}"]
     for setting in args.set:
         command += ["--set", setting]

@@ -71,16 +71,18 @@ def _prepared_call(task: ScoreTask) -> tuple[Callable[[], Score], float | None]:
         **task.kwargs,
     }
     inspect.signature(function).bind(**arguments)
-    return lambda: _as_score(function(**arguments)), _declared_worst(function)
+    return lambda: _as_score(function(**arguments)), _declared_worst(function, task.kwargs)
 
 
-def _declared_worst(function: Callable[..., Any]) -> float | None:
-    """The function's attribute `worst_score`, if it has one.
+def _declared_worst(function: Callable[..., Any], options: dict[str, Any]) -> float | None:
+    """Return the function's attribute `worst_score`, if it has one; a callable one takes the options.
 
     Raises:
         TypeError: it is not a finite number.
     """
     declared = getattr(function, "worst_score", None)
+    if callable(declared):
+        declared = declared(**options)
     if declared is not None and not (isinstance(declared, int | float) and math.isfinite(declared)):
         raise TypeError(f"its worst_score is {declared!r}: must be a finite number")
     return declared

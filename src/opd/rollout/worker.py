@@ -29,7 +29,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from opd.agent.loop import ToolDialogueLoop, environment
+from opd.agent.loop import ToolDialogueLoop, shared
 from opd.agent.metrics import AgentCounts
 from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN
 from opd.agent.trajectories import Trajectory
@@ -157,7 +157,7 @@ class RolloutWorker(_VerlWorker):
         self._can_be_cut: list[asyncio.Task[list[Row]]] = []
         self._is_cut = False
         if config.actor_rollout_ref.rollout.agent.default_agent_loop == AGENT_LOOP:
-            environment(config, self.tokenizer, self.tools)  # a bad database or template ends the run here
+            shared(config, self.tokenizer, self.tools)  # a bad database or template ends the run here
 
     async def generate(self, batch: TensorDict) -> RolloutReport:
         """Answer every prompt of `batch` `n` times; rows and statuses are stored when this returns."""

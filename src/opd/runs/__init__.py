@@ -3,14 +3,14 @@
     <root>/<run id>/
       run.json, spec.json                        which experiment the run id stands for          identity.py
       attempts/NNNN/owner.json                   who owns the attempt (create-only)              attempts.py
-      attempts/NNNN/{heartbeat,ended}.json       its lease, and its end                          attempts.py, lease.py
-      attempts/NNNN/.alive                       locked while its process lives, on the disk     alive.py
+      attempts/NNNN/{heartbeat,ended}.json       its lease, and its end                          attempts.py
+      attempts/NNNN/.alive                       locked while its process lives, on the disk     process.py
       attempts/NNNN/origin.json                  version, commit and image that the attempt ran  origin.py
       attempts/NNNN/metrics.jsonl[.000001 ...]   one row a step, streamed in parts               metrics.py, stream.py
       attempts/NNNN/driver.log[.000001 ...]      everything the driver printed, streamed         driver_log.py, stream.py
       checkpoints/global_step_N/{actor/..., data.pt, manifest.json, COMPLETE}                    checkpoints.py
       checkpoints/global_step_N/carried.json     responses on their way, under rollout.schedule carry, sealed with the others
-      checkpoints/.saving-NNNN/global_step_N     what an attempt saves, until it is sealed       staging.py
+      checkpoints/.saving-NNNN/global_step_N     what an attempt saves, until it is sealed       shards.py
       tokens/step-N.json                         rollouts of a step token by token               tokens.py, kept_files.py
       result.json | fatal.json                   how the run ended                               result.py
       summary.json                               what a list shows of it                         summary.py

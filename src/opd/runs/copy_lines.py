@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable
 
 BLOCK_BYTES = 65536
 REDACTION = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "redaction.py")
@@ -39,14 +40,20 @@ def copy(log: str, streams: dict[int, int]) -> None:
                 unfinished[source] += block
 
 
-def _redaction():  # type: ignore[no-untyped-def]
+def _redaction() -> Callable[[bytes], bytes]:
     """Return the rule of `opd.redaction` over bytes; the package itself would bring its imports along."""
     spec = importlib.util.spec_from_file_location("redaction", REDACTION)
+    assert spec is not None
+    assert spec.loader is not None
     rule = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(rule)
     secrets = rule.secret_values(os.environ)
-    code = "utf-8", "surrogateescape"
-    return lambda data: rule.without(data.decode(*code), secrets).encode(*code)
+
+    def redacted(data: bytes) -> bytes:
+        text: str = rule.without(data.decode("utf-8", "surrogateescape"), secrets)
+        return text.encode("utf-8", "surrogateescape")
+
+    return redacted
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -1,13 +1,22 @@
-"""Which process owns something, told apart from a later process with the same pid, container restarts and reboots."""
+"""The identity of a process, told apart from a later one with its pid, and the lock file that ends with it."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
+import logging
 import os
 import socket
 import subprocess
 import sys
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
+
+from opd.store.local import TEMPORARY_PREFIX
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,3 +83,53 @@ def _has_no_process(pid: int) -> bool:
 
 def _read_if_there(path: Path) -> str:
     return path.read_text().strip() if path.exists() else ""
+
+
+ALIVE_FILE = ".alive"
+"""Below an attempt's folder: a JSON record of the claim's token and of the inode that is locked, so that a copy tells nothing.
+
+Hidden, as it is no part of what a run leaves.
+"""
+
+HELD: list[int] = []
+"""Descriptors of the locks that this process has taken; none is closed, which would be the end of the lock."""
+
+
+def lock_alive(folder: Path, token: str) -> None:
+    """Lock the attempt's file until this process ends, and whatever it forks; on a disk that cannot do that, there is the lease.
+
+    The file gets its name when it is locked: nobody finds it free before.
+    """
+    temporary, descriptor = folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}", None
+    try:
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(descriptor, json.dumps(_record(token, descriptor)).encode())
+        os.rename(temporary, folder / ALIVE_FILE)
+        HELD.append(descriptor)
+    except OSError as error:
+        logger.info("no lock in %s (%s): the next attempt will wait for the lease", folder, error)
+        with contextlib.suppress(OSError):
+            if descriptor is not None:
+                os.close(descriptor)
+            temporary.unlink(missing_ok=True)
+
+
+def is_lock_free(folder: Path, token: str) -> bool:
+    """Whether the claim of this token held a lock here and holds it no more; False where that cannot be told.
+
+    The caller knows that the claim was made under this kernel: a lock of another one is not seen.
+    """
+    try:
+        with open(folder / ALIVE_FILE, "rb") as file:
+            if json.loads(file.read()) != _record(token, file.fileno()):
+                return False
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def _record(token: str, descriptor: int) -> dict[str, str | int]:
+    status = os.fstat(descriptor)
+    return {"token": token, "device": status.st_dev, "inode": status.st_ino}

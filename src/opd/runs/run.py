@@ -22,13 +22,12 @@ from opd.runs.attempts import (
     attempt_prefix,
     claim_attempt,
 )
-from opd.runs.config_map import ProgressConfigMap
 from opd.runs.disk import as_disk_full
 from opd.runs.driver_log import LOG_FILE, LogTee
 from opd.runs.identity import settle_identity
 from opd.runs.metrics import METRICS_FILE, read_metrics
 from opd.runs.progress import PROGRESS
-from opd.runs.reporter import Reporter
+from opd.runs.reporter import ProgressConfigMap, Reporter
 from opd.runs.result import refuse_if_over, write_fatal, write_result
 from opd.runs.resume import newest_complete_step
 from opd.runs.stacks import FILE as STACKS_FILE

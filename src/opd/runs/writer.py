@@ -11,9 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from opd.errors import StoreError
-from opd.runs.attempts import BEATS_PER_LEASE, attempt_prefix, check_owner
+from opd.runs.attempts import BEATS_PER_LEASE, Watch, attempt_prefix, check_owner
 from opd.runs.checkpoints import Checkpoints
-from opd.runs.lease import Watch
 from opd.runs.metrics import METRICS_FILE, MetricsWriter, Row, read_metrics
 from opd.runs.stream import FileMirror, Streamer
 from opd.store.base import NO_RETRY, RetryPolicy, Store

@@ -13,8 +13,8 @@ import numpy as np
 from datasets import Dataset, Features, List, Value
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
+from opd.agent.environments import tool_schemas
 from opd.agent.settings import TOOL_SELECTION
-from opd.agent.toolset import tool_schemas
 from opd.config.errors import Problem as Fault
 from opd.config.errors import SpecError, show
 from opd.config.sections import Split

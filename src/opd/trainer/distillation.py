@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import transfer_queue as tq
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.utils import Role
@@ -18,7 +18,6 @@ from verl.utils.debug import marked_timer
 from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.compat import verl_trainer
 from opd.config import OpdAgentSpec, OpdSpec
-from opd.config.run_config import KEY
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.trainer import preflight
@@ -32,7 +31,7 @@ from opd.trainer.stages import Stages
 from opd.trainer.teacher_prompts import TeacherPrompts
 from opd.trainer.token_log import TokenLog
 from opd.trainer.trainer import OrderedTrainer
-from opd.worker import step_metrics
+from opd.worker import counts, step_metrics
 from opd.worker.opd_worker import OPDWorker
 from opd.worker.self_teachers import refresh_metrics
 from opd.worker.unshared_tokens import check_unshared
@@ -176,7 +175,6 @@ class OPDTrainer(OrderedTrainer):
         # One worker object holds student and teacher, whatever the KL settings say.
         self._set_worker(Role.ActorRolloutRef, OPDWorker)
         self.use_reference_policy = False  # no stock ref pass; the worker uses its ref as the teacher
-        OmegaConf.update(self.config, f"actor_rollout_ref.{KEY}", self.config[KEY], force_add=True)
 
     def _init_dataloader(self) -> None:
         with verl_trainer.training_data(self._see):
@@ -226,16 +224,9 @@ class OPDTrainer(OrderedTrainer):
         )
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        config = self.config.actor_rollout_ref
-        mini_batch = config.actor.ppo_mini_batch_size * config.rollout.n
         orders = [tag["order"] for tag in batch.tags if not tag.get("is_padding", False)]
         batch.extra_info.update(
-            global_batch_size=mini_batch,
-            mini_batch_size=mini_batch,
-            epochs=config.actor.ppo_epochs,
-            seed=config.actor.data_loader_seed,
-            dataloader_kwargs={"shuffle": config.actor.shuffle},
-            temperature=config.rollout.temperature,
+            self.update_settings,
             training_step=self.global_steps,
             shown_rows=self._tokens.choose(self.global_steps, self.total_training_steps, orders),
         )
@@ -247,7 +238,7 @@ class OPDTrainer(OrderedTrainer):
         rows = self.actor_rollout_wg.read_nonfinite_rows() if metrics["opd/skipped"] else []
         self._skipped.see(
             made=round(metrics["opd/num_updates"]),
-            skipped_last=step_metrics.skipped_last(output["metrics"]),
+            skipped_last=counts.skipped_last(output["metrics"]),
             rows=sorted({row for of_rank in rows for row in of_rank}),
         )
         return batch

@@ -170,9 +170,8 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
     # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
     from opd.cluster import lost
-    from opd.cluster.engines import look_for_dead_engines
+    from opd.cluster.lost import look_for_dead_engines, look_for_unplaced_parts
     from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
-    from opd.cluster.unplaced import look_for_unplaced_parts
     from opd.cluster.watch import Watch
     from opd.trainer.gauges import RunGauges
     from opd.trainer.task_runner import TaskRunner

@@ -215,14 +215,10 @@ def _record(result: SetResult) -> dict[str, Any]:
         "std": accuracy.std.value,
         "pass_at": [e.value for e in result.pass_at],
         "maj_at": [e.value for e in accuracy.majority_at],
-        "best_at": [e.value for e in accuracy.best_at],
-        "worst_at": [e.value for e in accuracy.worst_at],
         "reward": {
             "mean": reward.mean.value,
             "standard_error": error(reward.mean),
             "std": reward.std.value,
-            "best_at": [e.value for e in reward.best_at],
-            "worst_at": [e.value for e in reward.worst_at],
         },
         "numbers": {
             name: {"mean": mean.value, "standard_error": error(mean), "num_answers": num_answers}

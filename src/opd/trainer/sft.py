@@ -22,7 +22,8 @@ from opd.trainer.conversations import ConversationDataset
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.teacher_answers import TeacherAnswers
 from opd.trainer.trainer import OrderedTrainer
-from opd.worker.answer_worker import AnswerWorker, sums
+from opd.worker import counts
+from opd.worker.answer_worker import AnswerWorker, reduce, sums
 
 VALIDATION_STEP = 0
 """The step whose draw of a teacher's answers every validation is measured on: its losses are of the same tokens."""
@@ -81,6 +82,13 @@ class SftTrainer(OrderedTrainer):
         batch = self._balance_batch(batch, metrics)
         with marked_timer("update_actor", timing_raw):
             return self._update_actor(batch, metrics)
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        batch.extra_info.update(self.update_settings)
+        raw = self.actor_rollout_wg.update_actor(batch)["metrics"]
+        metrics.update(reduce(raw))
+        self._skipped.see(made=round(metrics["actor/num_updates"]), skipped_last=counts.skipped_last(raw))
+        return batch
 
     def _put(self, partition: str, indices: Sequence[int], *, step: int) -> tuple[KVBatchMeta, int]:
         """Store rows of a data set for the workers; how many of them were cut."""

@@ -17,6 +17,7 @@ from opd.rollout.manager import RolloutManager
 from opd.runs.run import Run
 from opd.trainer.distillation import OPDTrainer
 from opd.trainer.evaluation import EvalTrainer
+from opd.trainer.grpo import GrpoTrainer
 from opd.trainer.sft import SftTrainer
 from opd.trainer.trainer import OrderedTrainer
 from opd.worker.background import Job
@@ -74,7 +75,7 @@ class RunQueue:
 
 CPU_ROLLOUT = "cpu"
 _TRAINERS: dict[str, type[OrderedTrainer]] = {
-    "grpo": OrderedTrainer,
+    "grpo": GrpoTrainer,
     "opd": OPDTrainer,
     "opd-agent": OPDTrainer,
     "sft": SftTrainer,

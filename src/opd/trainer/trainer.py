@@ -25,7 +25,6 @@ from opd.errors import NodeLost
 from opd.monitor import monitor
 from opd.pods import stop
 from opd.rollout.dialogues import DialogueLog, num_kept
-from opd.rollout.log_probs import asks_log_probs
 from opd.rollout.manager import RolloutManager
 from opd.rollout.worker import RolloutReport
 from opd.runs import origin
@@ -36,14 +35,14 @@ from opd.trainer.run_log import FaultWatch, StepLogger, validation_scores
 from opd.trainer.tracking import MlflowRun, links
 from opd.worker import checkpointing, nonfinite
 from opd.worker.nonfinite import SkippedUpdates
-from opd.worker.policy_worker import PPOWorker
+from opd.worker.served_worker import ServedWorker
 
 # How often a wait for a save looks for signs of life.
 SEAL_POLL_S = 5.0
 
 
 class OrderedTrainer(PPOTrainerSync):
-    """verl's synchronous trainer made reproducible and countable; trains with verl's own losses (GRPO)."""
+    """verl's synchronous trainer made reproducible and countable; each kind that trains adds its update."""
 
     _are_asleep = False  # the rollout servers, since a save between two steps
 
@@ -159,7 +158,22 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
-        self._set_worker(next(iter(self.role_worker_mapping)), PPOWorker)
+        self._set_worker(next(iter(self.role_worker_mapping)), ServedWorker)
+        OmegaConf.update(self.config, f"actor_rollout_ref.{KEY}", self.config[KEY], force_add=True)
+
+    @property
+    def update_settings(self) -> dict[str, Any]:
+        """Return how the workers cut a step's rows into updates, in verl's words."""
+        config = self.config.actor_rollout_ref
+        mini_batch = config.actor.ppo_mini_batch_size * config.rollout.n
+        return {
+            "global_batch_size": mini_batch,
+            "mini_batch_size": mini_batch,
+            "epochs": config.actor.ppo_epochs,
+            "seed": config.actor.data_loader_seed,
+            "dataloader_kwargs": {"shuffle": config.actor.shuffle},
+            "temperature": config.rollout.temperature,
+        }
 
     def _set_worker(self, role: Role, worker_class: type) -> None:
         """Make `worker_class` the one worker of the job, under `role`."""
@@ -266,22 +280,6 @@ class OrderedTrainer(PPOTrainerSync):
         if stop.serve(run.asked_in, save, is_over=is_over):
             run.take_back()
         PROGRESS.enter("next step", self.global_steps)
-
-    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        # Where they are configured, verl reads the rollout's log-probabilities in every step.
-        rollout, every = self.config.actor_rollout_ref.rollout, self.ours.sampling.rollout.logprobs_every
-        configured = rollout.calculate_log_probs
-        rollout.calculate_log_probs = asks_log_probs(self.config, every=every, step=self.global_steps)
-        try:
-            return super()._compute_old_log_prob(batch, metrics)
-        finally:
-            rollout.calculate_log_probs = configured
-
-    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        batch = super()._update_actor(batch, metrics)
-        made, skipped = (round(metrics.get(f"actor/{name}", 0)) for name in ("num_updates", "skipped"))
-        self._skipped.see(made, skipped if skipped == made else 0)  # their order is not known here
-        return batch
 
     def _seal_saved(self) -> None:
         """Have what the step saved sealed, beside the next steps if it may be; raises why an earlier save could not be."""

@@ -1,4 +1,4 @@
-"""The worker of supervised fine-tuning: GRPO's without rollout and reference, with cross-entropy as its loss."""
+"""The worker of supervised fine-tuning: the update of all kinds with the tokens' negative log-likelihood as its one term."""
 
 from __future__ import annotations
 
@@ -7,88 +7,104 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
-from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
-from verl.utils import tensordict_utils as tu
-from verl.workers.utils.padding import response_from_nested
+from verl.single_controller.base.decorator import make_nd_compute_dataproto_dispatch_fn, register
+from verl.utils.torch_functional import allgather_dict_into_dict
 
-from opd.worker.nonfinite import count_norms
-from opd.worker.policy_worker import PPOWorker
-from opd.worker.step_metrics import exact_sum, flatten
+from opd.batch import RolloutRows, rows_from_batch
+from opd.losses import Loss, Output, Weights
+from opd.memory.sources import update_settings
+from opd.worker.counts import exact_sum, flatten, shared_metrics, totals
+from opd.worker.engines import HeadLoss
+from opd.worker.loss_task import LossTask
+from opd.worker.reading import trained_positions
+from opd.worker.step_metrics import over_sequence
+from opd.worker.ulysses import Slice
+from opd.worker.update import StudentWorker, as_output, numbered
 
 LOSS_SUM, NUM_TOKENS = "sum/loss", "sum/tokens"
 
 
-def answer_loss(
-    model_output: Mapping[str, torch.Tensor], data: TensorDict, dp_group: Any = None
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """verl's hook for the loss of a micro-batch.
-
-    The loss is the sum of -log p over the micro-batch's trained tokens, divided by the number of trained tokens of the
-    mini-batch over all ranks. It is multiplied by the number of ranks with different rows, over which FSDP takes the mean of
-    gradients: how a mini-batch is cut, and where its rows are, does not count.
+class AnswerLoss(HeadLoss):
+    """The mean of -log p over all trained tokens of an update, verl's loss of supervised fine-tuning.
 
     Args:
-        model_output: nested `log_probs` [B, prompt + response], of the next token at each place.
-        data: `response_mask` nested [B, response], 1 for a trained token; by verl's engine `batch_num_tokens`, `dp_size`.
-
-    Returns:
-        The loss, a scalar with a graph, and the micro-batch's sums.
+        rows: this rank's, with the masks of what is trained on.
+        workspace_gib: as of `opd.losses.head_loss`.
     """
-    mask = data["response_mask"]
-    of_responses = response_from_nested(model_output["log_probs"], mask).values()
-    loss_sum = -of_responses[mask.values().bool()].sum()
-    loss = loss_sum * data["dp_size"] / max(data["batch_num_tokens"], 1)
-    return loss, {LOSS_SUM: loss_sum.detach().item(), NUM_TOKENS: float(mask.values().sum())}
+
+    def __init__(self, rows: RolloutRows, *, workspace_gib: float) -> None:
+        self._rows, self._workspace_gib = rows, workspace_gib
+
+    def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
+        _, found = trained_positions(self._rows, micro_batch, starts)
+        if own is not None:
+            found, _ = own.select(found)
+        return LossTask(
+            positions=found.flat_index,
+            token_ids=found.token_ids,
+            token_rows=found.row,
+            weights=Weights(nll=torch.ones_like(found.flat_index, dtype=torch.float32)),
+            loss=Loss(),
+            workspace_gib=self._workspace_gib,
+        )
+
+    def divisor(self, micro_batch: TensorDict) -> float:
+        return float(micro_batch["batch_num_tokens"])
+
+    def metrics(
+        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool = True
+    ) -> dict[str, float]:
+        return {LOSS_SUM: output.loss.detach().item(), NUM_TOKENS: float(len(task.token_ids))}
 
 
 def sums(raw: Mapping[str, Any]) -> tuple[float, float]:
-    """(loss, number of trained tokens), each summed over the lists that micro-batches, ranks and mini-batches made."""
+    """Return (loss, number of trained tokens), each summed over the lists that micro-batches, ranks and updates made."""
     return exact_sum(flatten(raw[LOSS_SUM])), exact_sum(flatten(raw[NUM_TOKENS]))
 
 
-class AnswerWorker(PPOWorker):
+def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return the step's metrics from the lists that the workers returned."""
+    total = totals(raw)
+    mean = total[LOSS_SUM] / max(total[NUM_TOKENS], 1.0)
+    return {"actor/loss": mean, "actor/num_tokens": total[NUM_TOKENS]} | shared_metrics(raw)
+
+
+class AnswerWorker(StudentWorker):
     """Trains on rows of given answers, and measures the loss on others; in role `actor` it builds no rollout."""
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def init_model(self) -> None:
-        super().init_model()
-        self.set_loss_fn(answer_loss)
+    def _loss(self, data: TensorDict) -> AnswerLoss:
+        return AnswerLoss(rows_from_batch(data), workspace_gib=update_settings(self.ours.trained).workspace_gib)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
-    def update_actor(self, data: TensorDict) -> TensorDict:
-        """Every optimizer update of one step over this rank's rows.
+    def update_actor(self, data: TensorDict) -> TensorDict | None:
+        """Make every optimizer update of one step over this rank's rows.
 
         Args:
             data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask` (both [B, response]);
                 the batch settings of verl's `train_mini_batch`.
 
         Returns:
-            No rows; `metrics`: verl's, with `loss`, the mean over all trained tokens of the step, and `num_tokens`.
+            No rows; `metrics`: lists of counts for `reduce`.
         """
-        output = self.actor.train_mini_batch(data=data)
-        if output is None:
-            return None
-        metrics: dict[str, Any] = tu.get(output, "metrics")
-        loss, num_tokens = sums(metrics)
-        for name in (LOSS_SUM, NUM_TOKENS):
-            del metrics[name]
-        metrics |= {"loss": [loss / max(num_tokens, 1.0)], "num_tokens": [num_tokens]}
-        count_norms(metrics)
-        return output.cpu()
+        data = numbered(data)
+        return as_output(self.train(data, self._loss(data)))
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
-    def measure_loss(self, data: TensorDict) -> TensorDict:
-        """The loss on rows as of `update_actor`, without a gradient; no rows, and `metrics` for `answer_loss.sums`."""
-        engine = self.actor.engine_config
-        if not engine.use_dynamic_bsz:
-            # verl cuts a rank's rows into equal parts; a last batch, filled up to whole mini-batches, may be too short for ours.
-            limit = min(engine.infer_micro_batch_size_per_gpu, len(data))
-            size = next(size for size in range(limit, 0, -1) if len(data) % size == 0)
-            tu.assign_non_tensor(data, micro_batch_size_per_gpu=size)
-        output = self.actor.infer_batch(data=data)
-        if output is None:
-            return None
-        metrics = tu.get(output, "metrics")
-        return tu.get_tensordict(
-            tensor_dict={}, non_tensor_dict={"metrics": {name: metrics[name] for name in (LOSS_SUM, NUM_TOKENS)}}
-        )
+    def measure_loss(self, data: TensorDict) -> TensorDict | None:
+        """Measure the loss on rows as of `update_actor`, without a gradient; no rows, and `metrics` for `sums`."""
+        data, engine = numbered(data), self.student_engine
+        loss, counts, tasks = self._loss(data), {LOSS_SUM: 0.0, NUM_TOKENS: 0.0}, list[LossTask]()
+
+        def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
+            tasks[:] = [loss.task(micro_batch, starts, own)]
+            return tasks[0]
+
+        def take(micro_batch: TensorDict, output: Output) -> None:
+            for name, value in loss.metrics(micro_batch, tasks[0], output).items():
+                counts[name] += value
+
+        engine.read(self.reading.inputs(data, self.actor), task_of, take)
+        if engine.use_ulysses_sp:
+            counts = over_sequence(counts, engine.ulysses_parallel_group, engine.device)
+        of_ranks = allgather_dict_into_dict(counts, engine.get_data_parallel_group())
+        return as_output(of_ranks) if engine.is_mp_src_rank_with_outputs() else None

@@ -26,8 +26,7 @@ from opd.errors import CheckpointError, StoreError
 from opd.runs.manifest import DRIVER_RANK, Manifest, step_folder
 from opd.runs.resume import Fetch
 from opd.runs.run import Run
-from opd.runs.shards import ShardReport, fetch_shards, upload_shards
-from opd.runs.staging import move_in, sweep_older
+from opd.runs.shards import ShardReport, fetch_shards, move_in, sweep_older, upload_shards
 from opd.store.base import DEFAULT_POLICY, NO_RETRY
 from opd.store.local import TRANSIENT_ERRNOS
 from opd.store.transfer import find_problems

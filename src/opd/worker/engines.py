@@ -6,6 +6,7 @@ gradient accumulation, clipping, the skip of a non-finite step, checkpoints, wei
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ from opd.worker.ulysses import SHARED, Slice, check_shareable, shared_arguments
 
 TEACHER = "opd_teacher"
 STUDENT = "opd_student"
-POLICY = "opd_policy"
+SERVED = "opd_served"
 
 # (task for the head, metrics of a micro-batch from the head's output) built by the worker for each micro-batch.
 TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], LossTask]
@@ -159,9 +160,9 @@ class _PackedEngine(FSDPEngineWithLMHead):
         return shared_arguments(name, bounds, num_own_tokens * self.ulysses_sequence_parallel_size)
 
 
-@EngineRegistry.register(model_type=POLICY, backend=["fsdp2"], device=["cuda", "npu"])
-class PolicyEngine(_PackedEngine):
-    """Actor and reference policy of GRPO: verl's losses over our attention."""
+@EngineRegistry.register(model_type=SERVED, backend=["fsdp2"], device=["cuda", "npu"])
+class ServedEngine(_PackedEngine):
+    """A model that an evaluation serves."""
 
 
 class _HeadEngine(_PackedEngine):
@@ -411,7 +412,7 @@ class StudentEngine(_HeadEngine):
     def forward_backward_batch(
         self, data: TensorDict, loss_function: LossFunction, forward_only: bool = False
     ) -> dict[str, Any]:
-        if isinstance(loss_function, DivergenceLoss) and loss_function.over_rows:
+        if isinstance(loss_function, HeadLoss) and loss_function.over_rows:
             num_rows = torch.tensor(sum(bool(mask.any()) for mask in data["loss_mask"].unbind()), device=self.device)
             distributed.all_reduce(num_rows, group=self.get_data_parallel_group())
             tu.assign_non_tensor(data, batch_num_rows=num_rows.item())
@@ -446,7 +447,7 @@ class StudentEngine(_HeadEngine):
     def forward_step(
         self, micro_batch: TensorDict, loss_function: LossFunction, forward_only: bool
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        if not isinstance(loss_function, DivergenceLoss):
+        if not isinstance(loss_function, HeadLoss):
             other: tuple[torch.Tensor, dict[str, Any]]
             other = super().forward_step(micro_batch, loss_function, forward_only)
             return other
@@ -458,9 +459,8 @@ class StudentEngine(_HeadEngine):
         # FSDP averages gradients over all ranks, and tokens (by verl) or rows are counted over those with different rows: one
         # division, here. Each of the ranks that share a sequence has the loss of its own tokens only.
         num_ranks = micro_batch["dp_size"] * self.ulysses_sequence_parallel_size
-        divisor = micro_batch["batch_num_rows" if loss_function.over_rows else "batch_num_tokens"]
-        loss = output.loss * (num_ranks / max(divisor, 1))
-        loss = finite_or_nan(loss, output.statistics["nonfinite"])
+        divisor = loss_function.divisor(micro_batch)
+        loss = finite_or_nan(output.loss * (num_ranks / max(divisor, 1)), output.statistics["nonfinite"])
         metrics = loss_function.metrics(micro_batch, task, output, first_update=self.num_updates == 0)
         if self.use_ulysses_sp:
             metrics = over_sequence(metrics, self.ulysses_parallel_group, self.device)
@@ -472,7 +472,26 @@ class StudentEngine(_HeadEngine):
         return grad_norm
 
 
-class DivergenceLoss:
+class HeadLoss(abc.ABC):
+    """A loss that the student's head computes: its task for a micro-batch, and the counts of the result."""
+
+    over_rows: bool = False
+    """`batch_num_rows`, the rows with trained tokens, is noted on every micro-batch."""
+
+    @abc.abstractmethod
+    def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> Any:
+        """Return the head's task; arguments as of `_HeadEngine.read`."""
+
+    @abc.abstractmethod
+    def divisor(self, micro_batch: TensorDict) -> float:
+        """Return the number, over all ranks, by which the update's sum is divided."""
+
+    @abc.abstractmethod
+    def metrics(self, micro_batch: TensorDict, task: Any, output: Any, *, first_update: bool) -> dict[str, float]:
+        """Return the counts of a micro-batch."""
+
+
+class DivergenceLoss(HeadLoss):
     """The student's loss: what its head must compute for a micro-batch, and what is counted from the result.
 
     The heads' sums are divided by the trained tokens of the update or, `over_rows`, by its rows that have any.
@@ -484,11 +503,14 @@ class DivergenceLoss:
     def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
         return self._build(micro_batch, starts, own)
 
+    def divisor(self, micro_batch: TensorDict) -> float:
+        return float(micro_batch["batch_num_rows" if self.over_rows else "batch_num_tokens"])
+
     def metrics(
         self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
     ) -> dict[str, float]:
         return self._count(micro_batch, task, output, first_update=first_update)
 
 
-LossFunction = DivergenceLoss | Callable[..., Any] | None
+LossFunction = HeadLoss | Callable[..., Any] | None
 """Ours, one of verl's own, or none for a forward alone."""

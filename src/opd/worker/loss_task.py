@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
+from opd.batch import LossPositions
 from opd.losses import HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
 from opd.worker.teacher_cache import Fetch
 
-Slopes = Callable[[Tensor], Tensor]
-"""Log-probabilities [T] of a micro-batch's tokens -> the derivatives [T] of its loss by them."""
+Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Log-probabilities [T] of a micro-batch's tokens -> its loss, and the derivatives [T] of it by them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,18 @@ class LossTask:
     student_vocab: int = 0
     teacher_vocab: int = 0
 
+    @classmethod
+    def reading(cls, found: LossPositions, *, temperature: float, **options: Any) -> LossTask:
+        """Return the task that trains nothing and reads statistics of tokens; options are further fields."""
+        return cls(
+            positions=found.flat_index,
+            token_ids=found.token_ids,
+            token_rows=found.row,
+            weights=Weights(),
+            loss=Loss(temperature=temperature),
+            **options,
+        )
+
     def output(self, hidden: Tensor, weight: Tensor) -> Output:
         """Return the loss and statistics of the student's `hidden` [T, d] through its whole head `weight` [V, d]."""
         if self.parts:
@@ -90,7 +104,7 @@ class LossTask:
             current = token_log_probs(
                 hidden.detach(), weight, self.token_ids, temperature=self.loss.temperature, **sizes
             )
-            slopes = self.slopes(current)
+            _, slopes = self.slopes(current)
         targets = None if self.reference is None else self.reference.targets(weight)
         output = head_loss(
             hidden,

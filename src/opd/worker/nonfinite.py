@@ -87,12 +87,3 @@ def summary(history: Iterable[Mapping[str, Any]]) -> dict[str, int]:
             "lower actor.learning_rate, or see what is odd about model, teacher or data"
         )
     return {"updates": int(made), "updates_skipped": int(skipped)}
-
-
-def count_norms(metrics: dict[str, Any]) -> None:
-    """Give a worker's metrics of an update by verl's own losses `num_updates` and `skipped`, and keep nan out of the norm."""
-    norms = [float(norm) for norm in metrics.get("grad_norm", [])]
-    if not norms:
-        return
-    finite = [norm for norm in norms if math.isfinite(norm)]
-    metrics |= {"num_updates": [len(norms)], "skipped": [len(norms) - len(finite)], "grad_norm": finite or [math.nan]}

@@ -7,31 +7,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 from tensordict import TensorDict
 from torch import distributed
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.utils import tensordict_utils as tu
-from verl.utils.memory_utils import aggressive_empty_cache
 from verl.utils.profiler import DistProfiler
 from verl.workers.config import DistillationConfig, TrainingWorkerConfig
-from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.engine_workers import TrainingWorker
 
 from opd.batch import TEACHER_PROMPTS, RolloutRows, build_opd_batch
-from opd.compat import vllm_ranks
-from opd.config.run_config import RunConfig
 from opd.importance import Schedule
 from opd.importance.counter import step_seed
-from opd.memory import Plan
-from opd.memory.follow import read_tokens, train_tokens, worker_plan
 from opd.memory.job import GIB
-from opd.rollout.seeds import SeededRank
-from opd.worker.backbone import keep_activations
-from opd.worker.checkpointing import ShardUploads
-from opd.worker.engines import DivergenceLoss, StudentEngine, TeacherEngine
-from opd.worker.reading import Reading, as_teacher_reads, read_by_teacher
+from opd.worker.engines import DivergenceLoss, TeacherEngine
+from opd.worker.reading import as_teacher_reads, read_by_teacher
 from opd.worker.self_teachers import SelfTeachers
 from opd.worker.signs import WatchedWeights
 from opd.worker.step_metrics import CHOICE, StudentCounts, cache_counts, over_sequence, row_names
@@ -40,24 +31,12 @@ from opd.worker.teacher_cache import HiddenCache
 from opd.worker.teacher_phase import TeacherPhase, TeacherStates
 from opd.worker.token_choice import choose, leave_out_beyond, read_log_probs
 from opd.worker.token_view import Seen, TokenView
-from opd.worker.training_workers import NamedDevice, student_worker, teacher_worker
+from opd.worker.training_workers import teacher_worker
 from opd.worker.unshared_tokens import leave_out_unshared
-
-vllm_ranks.register()
-
-
-def num_updates(data: TensorDict, num_groups: int) -> int:
-    """Optimizer updates of a step.
-
-    Args:
-        data: this rank's rows with the batch settings of verl's `train_mini_batch`.
-        num_groups: ranks with different rows.
-    """
-    mini_batch, epochs = (tu.get_non_tensor_data(data, name, 1) for name in ("mini_batch_size", "epochs"))
-    return len(data) * num_groups // int(mini_batch) * int(epochs)
+from opd.worker.update import StudentWorker, as_output, num_updates, numbered
 
 
-class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
+class OPDWorker(StudentWorker):
     """Actor (student), ref (teacher) and rollout in one worker; spec and facts of the run come with the config.
 
     One `update_opd` runs every optimizer update of a step. Phase 1 caches the teacher's final hidden states at the loss
@@ -74,14 +53,10 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
     ):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
-        ours = RunConfig.of(config)
-        assert ours.distillation is not None  # `OPDTrainer` makes this worker for no other kind
-        self.spec, self.facts = ours.distillation, ours.run
-        self.opd, self._teacher_paths = self.spec.opd, ours.teacher_paths
+        assert self.ours.distillation is not None  # `OPDTrainer` makes this worker for no other kind
+        self.spec, self.facts = self.ours.distillation, self.ours.run
+        self.opd, self._teacher_paths = self.spec.opd, self.ours.teacher_paths
         self.teachers: list[TrainingWorker] = []
-        # Read now: verl takes keys out of its config on the way.
-        self._student_path, self._fsdp_size = config.model.path, config.actor.fsdp_config.fsdp_size
-        self.plan: Plan | None = None
         self._cache: HiddenCache | None = None
         self._schedule = Schedule.of(
             self.opd,
@@ -104,9 +79,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         self.teachers = [first, *others]
         return first
 
-    def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
-        return student_worker(config)
-
     @property
     def teacher_engine(self) -> TeacherEngine:
         engine: TeacherEngine = self.ref.engine
@@ -118,25 +90,28 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         return [teacher.engine for teacher in self.teachers]
 
     @property
-    def student_engine(self) -> StudentEngine:
-        engine: StudentEngine = self.actor.engine
-        return engine
+    def reader_paths(self) -> list[str]:
+        return list(self._teacher_paths.values())
+
+    @property
+    def readers(self) -> list[TeacherEngine]:
+        return self.teacher_engines
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         super().init_model()
-        self._check_sharing()
-        for engine, path in zip(self.teacher_engines, self._teacher_paths.values(), strict=True):
-            engine.check_head(f"teacher {path}")
-        self.student_engine.check_head(f"student {self.config.model.path}")
         if ends := self._schedule.restarts():
             self.student_engine.restart_lr_schedule(ends, total_steps=self._schedule.total_steps)
         self._self_teachers = SelfTeachers(
             engines=dict(zip(self.spec.named_teachers, self.teacher_engines, strict=True)),
             every={key: teacher.refresh_every for key, teacher in self.spec.named_teachers.items()},
         )
-        self._follow_plan()
-        aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
+
+    def check_models(self) -> None:
+        self._check_sharing()
+        for engine, path in zip(self.teacher_engines, self._teacher_paths.values(), strict=True):
+            engine.check_head(f"teacher {path}")
+        super().check_models()
 
     def write_checkpoint(
         self, local_path: str, hdfs_path: str | None, global_step: int, max_ckpt_to_keep: int | None
@@ -161,34 +136,9 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
                 f"alike, the actor's is {student}; remove the override"
             )
 
-    def _follow_plan(self) -> None:
-        """Make the memory plan and put student and teacher where it wants them.
-
-        Both were built with what may be offloaded on the host, so nothing has to fit before the plan is made.
-        """
-        world, group = distributed.get_world_size(), self._fsdp_size
-        self.plan = worker_plan(
-            self.spec,
-            student=self._student_path,
-            teachers=self._teacher_paths.values(),
-            num_sharing=group if 0 < group < world else world,
-            device=self.teacher_engine.device,
-        )
-        planned = 1.0 if self.plan is None else self.plan.choice.activation_share
-        keep_activations(self.opd.activation_budget or planned)
-        if self.plan is None:
-            return
-        choice, student = self.plan.choice, self.student_engine
-        if self.spec.actor.gradient_checkpointing == "auto" and not choice.checkpointing:
-            student.module.gradient_checkpointing_disable()
-        for engine in self.teacher_engines:
-            engine.set_offload(offload_params=choice.offload_teacher)
-        student.set_offload(offload_params=choice.offload_params, offload_optimizer=choice.offload_optimizer)
-        student.defer_sync, student.keep_gathered = choice.defer_sync, choice.keep_gathered
-
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
-    def update_opd(self, data: TensorDict) -> TensorDict:
+    def update_opd(self, data: TensorDict) -> TensorDict | None:
         """Every optimizer update of one step over this rank's rows.
 
         Args:
@@ -203,7 +153,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         Returns:
             No rows; `metrics`: lists of counts to be summed by `opd.worker.step_metrics.reduce`.
         """
-        data["opd_row"] = torch.arange(len(data))
+        data = numbered(data)
         step = tu.get_non_tensor_data(data, "training_step", 0)
         stage, horizon = self._schedule.stage(step), self._schedule.num_tokens(step)
         loss_weights = self._schedule.weights_at(step)
@@ -251,31 +201,23 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             if selection.needs_teacher:
                 tasks, chosen = self._choose(data, tasks)
             if loss_weights.policy and num_updates(data, self.student_engine.get_data_parallel_size()) > 1:
-                old = read_log_probs(data, tasks, student=self.actor, reading=self._reading)
+                old = read_log_probs(data, tasks.rows, tasks.log_probs, worker=self.actor, reading=self.reading)
                 tasks = dataclasses.replace(tasks, old_log_probs=old)
             score_s = time.perf_counter() - started - teacher_s
             if self._schedule.resets_optimizer(step):
                 self.student_engine.reset_optimizer()
-            self.student_engine.num_updates = 0
             over_rows = self.opd.loss_agg_mode != "token-mean"
-            self.actor.set_loss_fn(DivergenceLoss(tasks.divergence, self._counts.count, over_rows=over_rows))
+            loss = DivergenceLoss(tasks.divergence, self._counts.count, over_rows=over_rows)
             weights = WatchedWeights(self.student_engine.module) if self.spec.trainer.monitor else None
-            rate = float(self.student_engine.optimizer.param_groups[0]["lr"])
-            if (num_tokens := train_tokens(self.spec, self.plan)) is not None:
-                num_tokens = self._reading.at_least_a_row(num_tokens, data)
-                tu.assign_non_tensor(data, use_dynamic_bsz=True, max_token_len_per_gpu=num_tokens)
-            output = self.actor.train_mini_batch(data=data)
+            metrics = self.train(data, loss)
             moved = cache_counts(cache)
         finally:
-            self.actor.set_loss_fn(self.loss_fn)
             cache.clear()
         if self.student_engine.use_ulysses_sp:
             moved = over_sequence(moved, self.student_engine.ulysses_parallel_group, self.student_engine.device)
-        if output is None:
+        if metrics is None:
             return None
-        metrics = tu.get(output, "metrics")
         metrics["sum/unshared_tokens"] = [float(num_left_out)]
-        metrics["lr_used"] = [rate]
         if weights is not None:
             metrics.update(weights.moved())
         metrics["timing/teacher_s"] = [teacher_s]
@@ -285,7 +227,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         if selection.score != "none":
             metrics.update({f"{CHOICE}{name}": [value] for name, value in chosen.items()})
         metrics.update({name: [megabytes] for name, megabytes in moved.items()})
-        return output.cpu()
+        return as_output(metrics)
 
     def _hidden_cache(self) -> HiddenCache:
         """The one cache of this worker; its pinned memory is kept from step to step."""
@@ -295,15 +237,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
                 gib = self.plan.choice.cache_bytes / GIB
             self._cache = HiddenCache(device_gib=gib, device=self.teacher_engine.device)
         return self._cache
-
-    @property
-    def _reading(self) -> Reading:
-        """Forwards without a gradient."""
-        return Reading(
-            num_tokens=read_tokens(self.spec, self.plan),
-            num_sharing=self.spec.actor.ulysses_sequence_parallel_size,
-            device=self.student_engine.device,
-        )
 
     def _teacher_phase(
         self, data: TensorDict, rows: RolloutRows, own_rows: RolloutRows | None, states: TeacherStates
@@ -318,7 +251,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             data = as_teacher_reads(data, rows)
         phase = TeacherPhase(
             teachers=self.teachers,
-            reading=self._reading,
+            reading=self.reading,
             states=states,
             valid_vocab=self.facts.valid_vocab,
             load_ahead=self.plan is not None and self.plan.choice.load_ahead,
@@ -327,13 +260,8 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
 
     def _choose(self, data: TensorDict, tasks: StudentTasks) -> tuple[StudentTasks, dict[str, float]]:
         """Leave only some of the step's tokens in the loss: `opd.worker.token_choice.choose`."""
-        rows, metrics = choose(data, tasks, student=self.actor, reading=self._reading, view=self._view)
+        rows, metrics = choose(data, tasks, student=self.actor, reading=self.reading, view=self._view)
         return dataclasses.replace(tasks, rows=rows), metrics
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def tell_plan(self) -> Plan | None:
-        """The memory plan that this rank follows; None: there is none."""
-        return self.plan
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_nonfinite_rows(self) -> list[str]:

@@ -50,12 +50,15 @@ class Reading:
             num_tokens = config.infer_max_token_len_per_gpu
         if num_tokens is not None:
             num_tokens = self.at_least_a_row(num_tokens, inputs)
+        # verl cuts a rank's rows into equal parts, which a last batch may be too short for.
+        most_rows = min(config.infer_micro_batch_size_per_gpu or 1, len(data))
+        num_rows = next((size for size in range(most_rows, 0, -1) if len(data) % size == 0), 1)
         tu.assign_non_tensor(
             inputs,
             use_remove_padding=worker.model_config.use_remove_padding,
             use_dynamic_bsz=num_tokens is not None,
             max_token_len_per_gpu=num_tokens or config.infer_max_token_len_per_gpu,
-            micro_batch_size_per_gpu=config.infer_micro_batch_size_per_gpu,
+            micro_batch_size_per_gpu=num_rows,
             temperature=1.0,
         )
         return inputs

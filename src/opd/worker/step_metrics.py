@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch.distributed import ProcessGroup
 from opd.config import OpdAgentSpec, OpdSpec
 from opd.config.algorithm import Reduction, Stage
 from opd.losses import Output
+from opd.worker.counts import flatten, largest, totals, update_metrics
 from opd.worker.loss_task import LossTask
 from opd.worker.signs import neighbour_signs, preference_signs, sign_metrics, token_signs
 from opd.worker.teacher_cache import HiddenCache
@@ -77,7 +77,7 @@ def micro_batch_counts(
             f"sum/{TEACHER}{part.name}/rows": float(sum(trained[row] for row in part.rows)),
         }
     if first_update and "rollout_log_probs" in micro_batch:
-        sums.update(_agreement(micro_batch, output.statistics["log_prob"], task.own))
+        sums.update(agreement(micro_batch, output.statistics["log_prob"], task.own))
     return sums
 
 
@@ -141,7 +141,7 @@ def cache_counts(cache: HiddenCache) -> dict[str, float]:
     }
 
 
-def _agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.Tensor | None) -> dict[str, float]:
+def agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.Tensor | None) -> dict[str, float]:
     """Moments of p(token) under rollout and actor, before the first update of a step (they should be the same model)."""
     masks = micro_batch["response_mask"].unbind()
     rollout = torch.cat([lp[m.bool()] for lp, m in zip(micro_batch["rollout_log_probs"].unbind(), masks, strict=True)])
@@ -161,40 +161,6 @@ def _agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.T
     }
 
 
-def flatten(value: Any) -> Iterable[float]:
-    """The numbers of nested lists, in their order."""
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from flatten(item)
-    else:
-        yield float(value)
-
-
-def exact_sum(values: Iterable[float]) -> float:
-    """Their exact sum; nan where they hold nan or both infinities, infinite beyond a float's range."""
-    values = list(values)
-    try:
-        return math.fsum(values)
-    except (OverflowError, ValueError):  # fsum raises for 1e308 + 1e308 and for inf - inf
-        return sum(values)
-
-
-def _max(values: Iterable[float]) -> float:
-    """The largest, nan where any is: Python's `max` keeps or loses a nan by where it stands."""
-    values = list(values)
-    return math.nan if any(map(math.isnan, values)) else max(values)
-
-
-def skipped_last(raw: Mapping[str, Any]) -> int:
-    """How many updates were skipped after the last one of the step that was made."""
-    return sum(1 for _ in takewhile(lambda norm: not math.isfinite(norm), reversed(_grad_norms(raw))))
-
-
-def _grad_norms(raw: Mapping[str, Any]) -> list[float]:
-    """One gradient norm an update, in their order; not finite where the update was skipped."""
-    return list(flatten(raw["grad_norm"]))
-
-
 def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -> dict[str, float]:
     """The step's metrics from the lists the workers returned (named `opd/*`).
 
@@ -204,9 +170,7 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
     Raises:
         ValueError: no update was made at all (no mini-batch returned counts).
     """
-    total = {key: exact_sum(flatten(value)) for key, value in raw.items() if key.startswith("sum/")}
-    if "sum/tokens" not in total:
-        raise ValueError("the student phase returned no counts: no mini-batch ran")
+    total = totals(raw)
     tokens = total["sum/tokens"]
     metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items() if key in total}
     divisor = max(tokens if loss_agg_mode == "token-mean" else total["sum/rows"], 1.0)
@@ -215,32 +179,26 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
         metrics["opd/policy_loss"] = total["sum/policy_loss"] / divisor
         metrics["opd/policy_clipped"] = total["sum/policy_clipped"] / max(tokens, 1.0)
         metrics["opd/policy_drift"] = total.get("sum/policy_drift", 0.0) / max(tokens, 1.0)
-    norms = _grad_norms(raw)
-    finite = [norm for norm in norms if math.isfinite(norm)]
+    metrics |= {f"opd/{name}": value for name, value in update_metrics(raw).items()}
     metrics |= {
         "opd/num_tokens": tokens,
         "opd/batch_size": total["sum/rows"],
-        "opd/num_updates": float(len(norms)),
         "opd/nonfinite_tokens": total["sum/nonfinite"],
         "opd/unshared_tokens": total.get("sum/unshared_tokens", 0.0),
-        "opd/skipped": float(len(norms) - len(finite)),
-        "opd/skipped_step": float(len(norms) - len(finite)),
-        "opd/grad_norm": sum(finite) / len(finite) if finite else math.nan,
-        "opd/divergence_max": _max(flatten(raw["max/divergence"])),
+        "opd/skipped_step": metrics["opd/skipped"],
+        "opd/divergence_max": largest(flatten(raw["max/divergence"])),
     }
-    # verl's is what the schedule has set for the next step.
-    metrics |= {f"opd/{name}": list(flatten(raw[name]))[-1] for name in ("lr", "lr_used") if name in raw}
     for key in raw:
         if key in _LARGEST_OF_RANKS or key.startswith(CHOICE):
-            metrics[key] = _max(flatten(raw[key]))
+            metrics[key] = largest(flatten(raw[key]))
     for name in sorted({key.split("/")[2] for key in total if key.startswith(f"sum/{TEACHER}")}):
         count = {of: total[f"sum/{TEACHER}{name}/{of}"] for of in _OF_TEACHER}
         metrics |= {f"opd/{TEACHER}{name}/{of}": value for of, value in count.items()}
         metrics[f"opd/{TEACHER}{name}/divergence"] /= max(count["tokens"], 1.0)
-    return metrics | sign_metrics(total) | _agreement_metrics(total, raw)
+    return metrics | sign_metrics(total) | agreement_metrics(total, raw)
 
 
-def _agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> dict[str, float]:
+def agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> dict[str, float]:
     """verl's names for the rollout-vs-actor check, from global moments."""
     n = total.get("sum/p_tokens", 0.0)
     if n == 0:
@@ -251,7 +209,7 @@ def _agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> di
     pearson = cov / math.sqrt(var_x * var_y) if var_x > 0 and var_y > 0 else math.nan
     return {
         "training/rollout_probs_diff_mean": total["sum/p_diff"] / n,
-        "training/rollout_probs_diff_max": _max(flatten(raw["max/p_diff"])),
+        "training/rollout_probs_diff_max": largest(flatten(raw["max/p_diff"])),
         "training/rollout_actor_probs_pearson_corr": pearson,
     }
 

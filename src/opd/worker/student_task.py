@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor
 
 from opd.batch import LossPositions, RolloutRows
 from opd.config import OpdAgentSpec, OpdSpec
@@ -18,21 +18,15 @@ from opd.importance.stages import Weights as StageWeights
 from opd.losses import Loss, Weights, token_weights
 from opd.losses.terms import PolicyLoss
 from opd.worker.loss_task import LossTask
+from opd.worker.policy_loss import Clips, vanilla
 from opd.worker.reading import trained_positions
 from opd.worker.teacher_phase import TeacherStates
 from opd.worker.ulysses import Slice
 
 
 def policy_loss(policy: Policy) -> PolicyLoss:
-    """Return PPO's clipped loss with the dual clip, verl's `vanilla`, token by token: verl's own function returns sums only."""
-
-    def of_tokens(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
-        ratio = (log_probs - old_log_probs).clamp(-20.0, 20.0).exp()
-        bounded = ratio.clamp(1.0 - policy.clip_ratio_low, 1.0 + policy.clip_ratio_high)
-        losses = torch.maximum(-advantages * ratio, -advantages * bounded)
-        return torch.where(advantages < 0, torch.minimum(losses, -advantages * policy.clip_ratio_c), losses)
-
-    return of_tokens
+    """Return PPO's clipped loss with the dual clip, token by token."""
+    return partial(vanilla, clips=Clips(policy.clip_ratio_low, policy.clip_ratio_high, policy.clip_ratio_c))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +83,9 @@ class StudentTasks:
         return self._reading(found, watch=())
 
     def _reading(self, found: LossPositions, *, watch: tuple[str, ...]) -> LossTask:
-        return LossTask(
-            positions=found.flat_index,
-            token_ids=found.token_ids,
-            token_rows=found.row,
-            weights=Weights(),
-            loss=Loss(temperature=self.spec.rollout.temperature),
+        return LossTask.reading(
+            found,
+            temperature=self.spec.rollout.temperature,
             watch=watch,
             chunk=self.spec.opd.chunk_size,
             valid_vocab=self.facts.valid_vocab,

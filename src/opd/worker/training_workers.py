@@ -23,25 +23,36 @@ class NamedDevice:
 
 
 def teacher_worker(config: TrainingWorkerConfig, teacher: Teacher, path: str) -> TrainingWorker:
-    """verl's `ref_worker_cls` hook: the ref config of the actor, with the teacher's own model, dtype and offload."""
+    """Return a teacher by verl's `ref_worker_cls` hook; while there is no plan, it waits on the host where it may."""
+    return reading_worker(
+        config,
+        path=path,
+        trust_remote_code=teacher.trust_remote_code,
+        dtype=teacher.dtype,
+        is_offloaded=teacher.offload is not False,
+    )
+
+
+def reading_worker(
+    config: TrainingWorkerConfig, *, path: str, trust_remote_code: bool, dtype: str, is_offloaded: bool
+) -> TrainingWorker:
+    """Return a worker whose model only reads: verl's config of the reference with a model, dtype and offload of its own."""
     actor_model = config.model_config
     model = HFModelConfig(
         path=path,
         load_tokenizer=False,  # the vocabularies were compared at the front door
-        trust_remote_code=teacher.trust_remote_code,
+        trust_remote_code=trust_remote_code,
         use_remove_padding=actor_model.use_remove_padding,
         override_config=dict(actor_model.override_config),
         enable_gradient_checkpointing=False,
     )
-    mixed = dict(config.engine_config.mixed_precision or {})
-    mixed["param_dtype"] = teacher.dtype
     engine = dataclasses.replace(
         config.engine_config,
         forward_only=False,  # true would force CPUOffloadPolicy: weights streamed over PCIe in every micro-batch
-        param_offload=teacher.offload is not False,  # `auto`: on the host until the plan is made
+        param_offload=is_offloaded,
         optimizer_offload=False,
-        model_dtype=teacher.dtype,
-        mixed_precision=mixed,
+        model_dtype=dtype,
+        mixed_precision=dict(config.engine_config.mixed_precision or {}) | {"param_dtype": dtype},
         strategy="fsdp2",
     )
     return TrainingWorker(
@@ -49,9 +60,9 @@ def teacher_worker(config: TrainingWorkerConfig, teacher: Teacher, path: str) ->
     )
 
 
-def policy_worker(config: TrainingWorkerConfig) -> TrainingWorker:
-    """Return verl's worker with the engine that knows our attention, for the actor and the reference of GRPO."""
-    return TrainingWorker(dataclasses.replace(config, model_type=engines.POLICY))
+def served_worker(config: TrainingWorkerConfig) -> TrainingWorker:
+    """Return verl's worker of a model that is only served, with the engine that knows our attention."""
+    return TrainingWorker(dataclasses.replace(config, model_type=engines.SERVED))
 
 
 def student_worker(config: TrainingWorkerConfig) -> TrainingWorker:

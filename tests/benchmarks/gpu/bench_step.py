@@ -136,7 +136,7 @@ def run(
     """
     name = spec["name"]
     (folder / f"{name}.yaml").write_text(json.dumps(spec))  # JSON is YAML
-    words = [sys.executable, "-m", "opd.launch", f"{name}.yaml", "--no-env"]
+    words = [sys.executable, "-m", "opd.launch", f"{name}.yaml"]
     for item in sets:
         words += ["--set", item]
     words += ["--", IGNORE_EOS]

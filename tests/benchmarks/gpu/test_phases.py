@@ -10,11 +10,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from tensordict import NonTensorData, TensorDict
-from tests.benchmarks.gpu.bench_step import ALL_PHASES, NUM_PROMPTS, SPEC, found
+from tests.benchmarks.gpu.bench_step import ALL_PHASES, NUM_PROMPTS, SPEC
 from tests.benchmarks.gpu.phases import PHASES as VARIABLE
 from tests.benchmarks.gpu.phases import Phase, _bound, as_text, phase_of
 from tests.gpu.facts import write_record
-from tests.gpu_smoke.promises import PEARSON
 
 from opd.config.load import parse_tree
 
@@ -90,46 +89,6 @@ def test_a_rollout_worker_in_a_process_of_its_own_has_the_phases_rows_and_length
         ).stdout
 
     assert run(RECEIVED, run(SENT, b"")).split()[-2:] == [b"_bound.<locals>.trajectory", b"_bound.<locals>.sized"]
-
-
-def _row(step: int, seconds: float, **more: float) -> dict[str, float]:
-    parts = {
-        "timing_s/gen": seconds / 2,
-        "timing/teacher_s": 1.0,
-        "timing/student_s": 1.0,
-        "timing_s/update_weights": 0.0,
-    }
-    counts = {"opd/num_tokens": 100.0, "perf/max_memory_allocated_gb": 5.0, "gpu_busy": 0.5}
-    return {
-        "step": step,
-        "training/global_step": step,
-        "time": 100.0 + step,
-        "timing/step_s": seconds,
-        **parts,
-        **counts,
-        **more,
-    }
-
-
-def test_steps_are_counted_by_phase_and_by_what_was_asked_for_without_the_first():
-    rows = [
-        _row(1, 50.0, **{PEARSON: 1.0, "timing_start/all_s": 9.0}),
-        _row(2, 4.0),
-        _row(3, 8.0, **{PEARSON: 1.0}),
-        _row(4, 6.0),
-    ]
-    engine = "init engine (profile, create kv cache, warmup model) took 40.25 s (compilation: 31.20 s)"
-    log = f"Model loading took 3.4 GiB and 2.500000 seconds\n{engine}\n"
-    result = found(rows, PHASES, 30.0, log)
-    assert result["phases"]["a"]["without"]["step"] == 4.0
-    assert result["phases"]["b"]["with log-probabilities"]["rest"] == 8.0 - 4.0 - 2.0
-    assert result["phases"]["b"]["without"]["trained_tokens_per_s"] == pytest.approx(100 / 6)
-    assert (result["steps"], result["step_s"]) == (4, 6.0)
-    assert result["trained_tokens_per_s"] == pytest.approx(300 / 18)
-    start = result["start_s"]
-    assert (start["first_step_starts_after"], start["first_step"]) == (101.0 - 50.0 - 30.0, 50.0)
-    assert start["parts"] == {"all": 9.0}
-    assert start["vllm"] == {"model loading": [2.5], "graph capture": [], "compilation": [31.2], "engine": [40.25]}
 
 
 def test_a_record_has_six_digits_and_a_line_for_each_entry(tmp_path):

@@ -28,8 +28,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.experimental.reward_loop import reward_loop
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 
+from opd.cluster.lost import look_for_unplaced_parts, unplaced_parts
 from opd.cluster.nodes import wait_for_nodes, working_nodes
-from opd.cluster.unplaced import look_for_unplaced_parts, unplaced_parts
 from opd.cluster.watch import Watch
 from opd.compat.ray_start import patient_start
 from opd.config import ConvertSpec, parse_tree

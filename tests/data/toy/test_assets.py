@@ -7,13 +7,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from opd.data.toy import ASSETS_DIR, STUDENT_DIR, TEACHER_DIR
-from opd.data.toy.evaluate import greedy_accuracy, greedy_responses
-from opd.data.toy.make_models import SHAPES, problems_sha256, sft_configs
+from opd.data.toy.evaluate import greedy_accuracy
+from opd.data.toy.make_models import SHAPES, problems_sha256
 from opd.data.toy.task import SPLIT_SALT, split_problems
-from opd.data.toy.tokenizer import build_tokenizer
 
 FOLDERS = {"teacher": TEACHER_DIR, "student": STUDENT_DIR}
-MAX_ASSET_BYTES = 5 * 1024**2
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +46,6 @@ def test_the_claimed_accuracy_is_the_measured_one(name, provenance):
     assert measured == pytest.approx(provenance[name]["heldout_accuracy_greedy"], abs=2.5 / len(heldout))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FOLDERS)
-def test_both_generation_prompts_are_answered_alike(name):
-    heldout = split_problems().heldout
-    model, tokenizer = load(name)
-    plain = greedy_accuracy(model, tokenizer, heldout)
-    assert greedy_accuracy(model, tokenizer, heldout, enable_thinking=False) == pytest.approx(plain, abs=0.03)
-
-
-def test_responses_end_by_themselves():
-    responses = greedy_responses(*load("student"), split_problems().heldout)
-    assert {len(response) for response in responses} == {3}
-
-
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_provenance_names_these_weights_and_this_split(name, provenance):
     splits = split_problems()
@@ -76,34 +60,9 @@ def test_the_provenance_names_these_weights_and_this_split(name, provenance):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_the_provenance_names_the_settings_that_the_script_has_now(name, provenance):
-    recorded = provenance[name]["sft"]
-    current = json.loads(json.dumps(sft_configs(recorded["seed"])[name].__dict__))
-    assert recorded == current
-
-
-@pytest.mark.parametrize("name", FOLDERS)
 def test_the_folder_holds_the_shape_and_dtype_that_the_code_says(name):
     weights = load_file(FOLDERS[name] / "model.safetensors")
     shape = SHAPES[name]
     assert {tensor.dtype for tensor in weights.values()} == {shape.dtype}
     assert weights["lm_head.weight"].shape == (shape.num_vocab_rows, shape.hidden_size)
     assert not torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
-
-
-def test_teacher_and_student_share_the_tokenizer_but_not_the_padded_vocabulary():
-    (teacher, teacher_tokenizer), (student, student_tokenizer) = load("teacher"), load("student")
-    assert teacher_tokenizer.get_vocab() == student_tokenizer.get_vocab() == build_tokenizer().get_vocab()
-    assert teacher_tokenizer.chat_template == student_tokenizer.chat_template == build_tokenizer().chat_template
-    assert teacher.config.vocab_size > student.config.vocab_size == len(student_tokenizer)
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_generation_stops_at_the_tokenizers_eos(name):
-    model, tokenizer = load(name)
-    for config in (model.config, model.generation_config):
-        assert (config.eos_token_id, config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
-
-
-def test_the_committed_folders_stay_below_five_megabytes():
-    assert sum(file.stat().st_size for file in ASSETS_DIR.rglob("*") if file.is_file()) < MAX_ASSET_BYTES

@@ -6,7 +6,6 @@ mounts and the network. It begins only on the word of its starter, who has writt
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -31,7 +30,7 @@ PROGRESS, USER_KUBECONFIG, ADMIN_KUBECONFIG, DEBIAN = (
     "admin.kubeconfig",
     "debian",
 )
-PIDS, RESTARTS = "pids.json", "restarts.jsonl"
+PIDS = "pids.json"
 _RESTART_S = 2.0  # what systemd's RestartSec is for kubelet, or a Deployment takes for a killed operator, roughly
 _PORTS = Ports(etcd=2379, etcd_peer=2380, api=6443)  # the network namespace is ours alone
 
@@ -89,10 +88,8 @@ def _run(folder: Path) -> int:
 def _keep_up(processes: Processes, pids: Path) -> NoReturn:
     while True:
         time.sleep(_RESTART_S)
-        for name in processes.start_again():
+        if processes.start_again():
             processes.write_pids(pids)
-            with open(pids.with_name(RESTARTS), "a") as file:
-                file.write(json.dumps({"part": name, "time": time.time()}) + "\n")
 
 
 def bring_up(folder: Path, processes: Processes, progress: Progress) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.cluster import host, images, packages, progress
-from tests.e2e.cluster.inside import DEBIAN, GO, PROGRESS, RESTARTS, USER_KUBECONFIG
+from tests.e2e.cluster.inside import DEBIAN, GO, PROGRESS, USER_KUBECONFIG
 
 import gotools
 import kubeschemas
@@ -108,12 +108,6 @@ def down(say: Say) -> bool:
             say(f"put back: {change}")
     shutil.rmtree(place)
     return True
-
-
-def restarts() -> list[dict[str, Any]]:
-    """Parts of the running cluster that have ended and were started again, in order."""
-    path = folder() / RESTARTS
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 def shell(command: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -43,6 +42,7 @@ def override(name: str, section: str, key: str) -> Any:
     return yaml.safe_load((OVERRIDES / name).read_text())[section][key]
 
 
+MOST_SECONDS_LOST = 90.0
 NUM_STEPS = override("six-steps.yaml", "trainer", "total_steps")
 NUM_FAULT_STEPS = override("faults.yaml", "trainer", "total_steps")
 
@@ -86,28 +86,9 @@ def changes(folder: Path, run: str, what: str) -> Iterator[dict[str, Any]]:
         rest = rest[end:].lstrip()
 
 
-def unix(text: str) -> float:
-    """Unix seconds of an API object's time, which is in whole seconds."""
-    return datetime.datetime.fromisoformat(text).timestamp()
-
-
 def role_of(pod: dict[str, Any]) -> str:
     """What a run's pod is: head, worker or submitter."""
     return str(pod["metadata"]["labels"]["app.kubernetes.io/component"])
-
-
-def started(state: dict[str, Any]) -> str | None:
-    """When a container in this state was started; None for one that was not."""
-    return next((one["startedAt"] for one in state.values() if "startedAt" in one), None)
-
-
-def one_after_the_other(marks: dict[str, float], since_s: float) -> dict[str, float]:
-    """Seconds of each part, from the times at which parts end; one that ended before the part before it took none."""
-    parts = {}
-    for name, at_s in marks.items():
-        parts[name] = max(at_s - since_s, 0.0)
-        since_s = max(at_s, since_s)
-    return parts
 
 
 def clusters(folder: Path, run: str) -> list[str]:
@@ -215,5 +196,18 @@ def unannounced(run: str) -> Look:
         log = text(folder, f"{run}.store/attempts/0001/driver.log")
         is_silent = "asked to save" not in log and kill["num_processes"] > 0
         return is_silent, f"{kill['num_processes']} processes of {kill['pod']} killed, asked to save: {not is_silent}"
+
+    return look
+
+
+def soon_after(run: str) -> Look:
+    """Judge the time from a pod's loss to the end of the next attempt's first step: Ray's own start takes a third of it."""
+
+    def look(folder: Path) -> tuple[bool, str]:
+        kills = [json.loads(line) for line in text(folder, KILLED).splitlines()]
+        [kill] = [one for one in kills if one.get("pod", "").startswith(f"{run}-")]
+        rows = metrics_rows(folder, f"{run}.store/attempts/0002")
+        seconds = next(row for row in rows if "training/global_step" in row)["time"] - kill["time"]
+        return seconds <= MOST_SECONDS_LOST, f"{seconds:.0f} s"
 
     return look

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.promises.common import MODEL_FILES, Look, attempts, ended, rayjob, text, training_rows, tree
+from tests.e2e.promises.common import (
+    MODEL_FILES,
+    Look,
+    attempts,
+    changes,
+    ended,
+    rayjob,
+    role_of,
+    text,
+    training_rows,
+    tree,
+)
 
 MODES = {"grpo": "HTTPMode", "opd-agent": "K8sJobMode", "eval": "HTTPMode", "convert": "K8sJobMode"}
 
@@ -34,6 +45,18 @@ def _inputs_fetched(folder: Path) -> tuple[bool, str]:
     return all(any(name in line for line in lines) for name in wanted), " | ".join(lines)[:300]
 
 
+def _database_fetched(folder: Path) -> tuple[bool, str]:
+    newest = {pod["metadata"]["name"]: pod for pod in changes(folder, "opd-agent", "pods")}
+    codes = [
+        status.get("state", {}).get("terminated", {}).get("exitCode")
+        for pod in newest.values()
+        if role_of(pod) in ("head", "worker")
+        for status in pod["status"].get("initContainerStatuses", [])
+        if status["name"] == "fetch-tool-database"
+    ]
+    return codes == [0, 0], f"exit codes {codes}"
+
+
 def _evaluated(folder: Path) -> tuple[bool, str]:
     result = tree(folder, "eval.store/result.json")
     names = [name for name in text(folder, "eval.s3.txt").split() if name.endswith(".parquet")]
@@ -51,6 +74,7 @@ PROMISES: dict[str, Look] = {
     "grpo: model and data come from s3://": _inputs_fetched,
     "grpo: every step is trained, the last one saved": _trained("grpo", 3),
     "opd-agent: every step is trained, the last one saved": _trained("opd-agent", 2),
+    "opd-agent: head and worker fetch and verify the tool database": _database_fetched,
     "eval: generations are in the store": _evaluated,
     "convert: GRPO's model is in the store": _converted,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.e2e.promises.common import MODEL_FILES, NUM_STEPS, STEP, Look, ended, rayjob, text, tree
-from tests.e2e.promises.startup import within_allowance
 
 RUN = "opd-run"
 
@@ -76,5 +75,4 @@ PROMISES: dict[str, Look] = {
     "after the TTL RayJob, RayCluster and pods are gone; release, ConfigMap and claim remain": _gone_after_ttl,
     "helm uninstall keeps the checkpoint claim and the store": _kept_after_uninstall,
     "the kind convert leaves the trained model in S3": _model_in_store,
-    "the first step comes within 10 s beyond KubeRay's and the trainer's own start-up": within_allowance,
 }

@@ -6,21 +6,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from tests.charts.policies import ADDRESSES, TABLE, Pod, Traffic
-from tests.e2e.cluster.isolation import NODE_IP
-from tests.e2e.cluster.services import S3_PORT
 from tests.e2e.promises.common import Look, ended, text, tree, whole
 
 RUN = "two-workers"
-# Beside the table of the charts: this cluster's way out is its store alone.
-_HERE = [
-    ("head", "store", S3_PORT, True),
-    ("worker", "store", S3_PORT, True),
-    ("submitter", "store", S3_PORT, False),
-    ("worker", "store", 22, False),
-    ("head", "internet", 443, False),
-    ("worker", "internet", 443, False),
-]
 
 
 def _two_pods_one_rank_each(folder: Path) -> tuple[bool, str]:
@@ -61,20 +49,6 @@ def _dashboard_asks_for_the_token(folder: Path) -> tuple[bool, str]:
     return seen["without"] in (401, 403) and seen["with"] == 200, f"without {seen['without']}, with {seen['with']}"
 
 
-def _policies_hold(folder: Path) -> tuple[bool, str]:
-    """The charts' table, on the labels of the pods that ran and the policies that the API server had."""
-    policies = tree(folder, "policies.json")
-    pods: dict[str, Pod] = {}
-    for pod in tree(folder, "pods-running.json"):
-        role = _role(pod)
-        name = f"{role}-2" if role in pods else role
-        pods[name] = (pod["metadata"]["namespace"], pod["metadata"]["labels"])
-    traffic = Traffic(policies, pods, {**ADDRESSES, "store": NODE_IP})
-    rows = [row for row in TABLE if row[:2] not in {one[:2] for one in _HERE}] + _HERE
-    wrong = [row for row in rows if traffic.allows(*row[:3]) is not row[3]]
-    return not wrong, f"{len(rows)} rows, {len(policies)} policies" + (f", wrong: {wrong}" if wrong else "")
-
-
 def _no_secret_is_said(folder: Path) -> tuple[bool, str]:
     secrets, said = tree(folder, "secrets.json"), sorted((folder / "said").iterdir())
     said += sorted((folder / f"{RUN}.store").rglob("*.*"))
@@ -111,6 +85,5 @@ PROMISES: dict[str, Look] = {
     "no process runs as root": _nobody_is_root,
     "no pod has a token of the API server": _no_api_token,
     "Ray's dashboard refuses a call without the token": _dashboard_asks_for_the_token,
-    "the NetworkPolicies' table holds on the running pods' labels": _policies_hold,
     "no log, event, ConfigMap or value has a secret": _no_secret_is_said,
 }

@@ -1,8 +1,7 @@
-"""The raw evidence of a scenario: files below build/e2e/SCENARIO, written once, with their hashes in the summary."""
+"""The raw evidence of a scenario: files below build/e2e/SCENARIO."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import time
@@ -42,9 +41,3 @@ class Evidence:
     def seconds(self) -> float:
         """Seconds since the scenario began."""
         return round(time.monotonic() - self._begin, 1)
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    """File name -> SHA-256, of everything in an evidence folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

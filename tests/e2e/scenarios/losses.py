@@ -1,10 +1,10 @@
-"""Pods that go without notice: a worker and a head lost in mid-step, submitters lost, a worker out of memory."""
+"""Scenarios that lose pods: worker and head in mid-step, submitters, and workers by eviction and preemption."""
 
 from __future__ import annotations
 
+import json
 import time
 
-from tests.e2e.cluster.kube import KubeError, KubeTimeout
 from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.promises.faults import NUM_MANY_STEPS, NUM_SUBMITTERS_LOST, STORE_AWAY_S
 from tests.e2e.scenarios.proxied import PROXIED_SECRET, proxied_store
@@ -13,18 +13,8 @@ from tests.e2e.scenarios.scene import Scene
 
 _FAULTS = (OVERRIDES / "worker.yaml", OVERRIDES / "faults.yaml")
 _HTTP = ("cluster.submissionMode=HTTPMode",)
+_URGENT, _URGENT_CPU_M = "urgent", 1000
 _MID_STEP_S = 1.0  # a step takes some seconds
-# More than the pod's limit in many small processes: the kernel takes the largest first, which are the trainer's.
-_FILL = """
-import os, time
-for _ in range(120):
-    if os.fork() == 0:
-        page = bytearray(b"x") * (96 << 20)
-        time.sleep(60)
-        os._exit(0)
-    time.sleep(0.02)
-time.sleep(60)
-"""
 # The Job waits 10, 20, 40 and 80 s before it makes another submitter: the run must outlast them.
 _MANY_STEPS = (f"trainer.total_steps={NUM_MANY_STEPS}", "trainer.save_freq=20")
 
@@ -89,26 +79,65 @@ def submitter_lost(scene: Scene) -> None:
     run.uninstall()
 
 
-def out_of_memory(scene: Scene) -> None:
-    """Something in the worker's container takes more than its limit."""
-    run = Run(scene, "opd", "out-of-memory")
+def _running(run: Run, role: str) -> list[dict]:
+    return [pod for pod in run.pods(role) if pod["status"]["phase"] == "Running"]
+
+
+def evicted_preempted(scene: Scene) -> None:
+    """The worker is evicted; in the second attempt a pod of a higher PriorityClass takes its place for a while."""
+    run = Run(scene, "opd", "evicted-preempted")
     with run.recorded():
-        install(run)
+        # The chart's budget would refuse the eviction.
+        sets = (f"cluster.worker.requests.cpu={_big_worker_m(scene)}m", "cluster.disruption.budget=false")
+        install(run, sets=sets)
         with run.followed():
-            run.until_step(3)
-            worker = run.pods("worker")[0]["metadata"]["name"]
-            scene.say(f"fill the memory of {worker}")
-            words = ["exec", worker, "-n", NAMESPACE, "-c", "ray-worker", "--", "python", "-c", _FILL]
-            try:
-                scene.admin.run(*words, timeout_s=180)
-            except KubeTimeout:
-                raise
-            except KubeError as error:  # killed, as it is meant to be
-                scene.evidence.text("fill.txt", str(error))
+            run.until_step(2)
+            _evict(scene, run.pods("worker")[0]["metadata"]["name"])
+            run.until_step(4, after=run.until_attempt(2))
+            _preempt(scene, run)
             run.until_ended()
-        scene.evidence.text("status.txt", run.opdctl("status", run.name, "-n", NAMESPACE))
     run.uninstall()
 
 
-def _running(run: Run, role: str) -> list[dict]:
-    return [pod for pod in run.pods(role) if pod["status"]["phase"] == "Running"]
+def _big_worker_m(scene: Scene) -> int:
+    """Millicores with which the urgent pod has room beside everything but the worker."""
+    [node] = scene.admin.items("nodes")
+    return int(node["status"]["allocatable"]["cpu"]) * 1000 - _URGENT_CPU_M + 100
+
+
+def _evict(scene: Scene, name: str) -> None:
+    """By the eviction API, as a drained node does."""
+    scene.say(f"evict {name}")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": NAMESPACE}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
+    scene.admin.run("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+
+
+def _preempt(scene: Scene, run: Run) -> None:
+    """A pod that needs the worker's share and outranks it, until it has run for a moment."""
+    worker = run.pods("worker")[0]["metadata"]["name"]
+    scene.say(f"a more urgent pod comes: {worker} has to make room")
+    image = run.pods("head")[0]["spec"]["containers"][0]["image"]
+    priority = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": _URGENT},
+        "value": 1000,
+    }
+    scene.admin.create([priority])
+    container = {
+        "name": "urgent",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": ["sleep", "3600"],
+        "resources": {"requests": {"cpu": f"{_URGENT_CPU_M}m"}},
+    }
+    spec = {"priorityClassName": _URGENT, "terminationGracePeriodSeconds": 0, "containers": [container]}
+    try:
+        scene.admin.create([{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": _URGENT}, "spec": spec}])
+        look = lambda: scene.admin.get("pod", _URGENT)["status"]["phase"] == "Running"  # noqa: E731
+        scene.admin.until("the urgent pod runs", look, timeout_s=200)
+        time.sleep(2)
+    finally:
+        scene.admin.run("delete", "pod", _URGENT, "--wait=true", "--ignore-not-found")
+        scene.admin.run("delete", "priorityclass", _URGENT)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import time
 
 from tests.e2e.cluster.kube import KubeError, KubeTimeout, Tree
 from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.promises.common import STEP
-from tests.e2e.scenarios import floor
 from tests.e2e.scenarios.run import EXPERIMENTS, OVERRIDES, RUN_TIMEOUT_S, Run
 from tests.e2e.scenarios.scene import PREFIX, Scene
 
@@ -20,14 +18,12 @@ _STARTED = ("Running", "Succeeded", "Failed")
 
 def play(scene: Scene) -> None:
     """Gather the evidence; judges nothing: what does not come to its end leaves evidence that breaks its promise."""
-    floor.measure(scene)
     run = Run(scene, "opd", NAME)
-    begin = time.time()
     with run.recorded():
         run.install(EXPERIMENTS / "quickstart.yaml", OVERRIDES / "worker.yaml", OVERRIDES / "six-steps.yaml")
         follower = _follow(run)
         try:
-            _watch(run, begin)
+            _watch(run)
             follower.wait(60)
         finally:
             follower.kill()
@@ -64,15 +60,14 @@ def _is_submitter_there(run: Run) -> bool:
     return any(pod["status"]["phase"] in _STARTED for pod in run.pods("submitter"))
 
 
-def _watch(run: Run, begin: float) -> None:
-    """Until the RayJob ended; keeps the pods as they are at the first step, and when its line came."""
+def _watch(run: Run) -> None:
+    """Until the RayJob ended; keeps the pods as they are at the first step."""
     evidence, log = run.scene.evidence, run.scene.evidence.folder / "kubectl-logs.txt"
 
     def is_at_first_step() -> bool:
         return bool(STEP.search(log.read_text(errors="replace")))
 
     run.scene.user.until("the first step's line", is_at_first_step, timeout_s=RUN_TIMEOUT_S)
-    evidence.tree("clock.json", {"install": begin, "first_line": time.time()})
     evidence.tree("pods-running.json", run.pods())
     run.until_ended()
 

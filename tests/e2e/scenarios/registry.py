@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.e2e.promises import agent_database, faults, kinds, machine, pipeline, quickstart, recovery, two_workers
+from tests.e2e.promises import faults, kinds, quickstart, two_workers
 from tests.e2e.promises.common import Look, played
-from tests.e2e.scenarios import agent_database as play_agent_database
-from tests.e2e.scenarios import ends, farewells, losses
 from tests.e2e.scenarios import kinds as play_kinds
-from tests.e2e.scenarios import pipeline as play_pipeline
+from tests.e2e.scenarios import losses
 from tests.e2e.scenarios import quickstart as play_quickstart
 from tests.e2e.scenarios import two_workers as play_two_workers
 from tests.e2e.scenarios.scene import Scene
@@ -27,26 +25,13 @@ class Scenario:
 SCENARIOS: dict[str, Scenario] = {
     "quickstart": Scenario(play=play_quickstart.play, promises=quickstart.PROMISES),
     "kinds": Scenario(play=play_kinds.play, promises=kinds.PROMISES),
-    "agent-database": Scenario(play=play_agent_database.play, promises=agent_database.PROMISES),
-    "pipeline": Scenario(play=play_pipeline.play, promises=pipeline.PROMISES),
     "two-workers": Scenario(play=play_two_workers.play, promises=two_workers.PROMISES),
     "worker-lost": Scenario(play=losses.worker_lost, promises=faults.WORKER_LOST),
     "head-lost": Scenario(play=losses.head_lost, promises=faults.HEAD_LOST),
     "submitter-lost": Scenario(play=losses.submitter_lost, promises=faults.SUBMITTER_LOST),
-    "out-of-memory": Scenario(play=losses.out_of_memory, promises=faults.OUT_OF_MEMORY),
-    "evicted-preempted": Scenario(play=farewells.evicted_preempted, promises=faults.EVICTED_PREEMPTED),
-    "suspended": Scenario(play=farewells.suspended_resumed, promises=faults.SUSPENDED),
-    "uninstalled": Scenario(play=farewells.uninstalled, promises=faults.UNINSTALLED),
-    "waiting": Scenario(play=ends.waiting, promises=faults.WAITING),
-    "deadline": Scenario(play=ends.deadline, promises=faults.DEADLINE),
-    "store-gone": Scenario(play=ends.store_gone, promises=faults.STORE_GONE),
+    "evicted-preempted": Scenario(play=losses.evicted_preempted, promises=faults.EVICTED_PREEMPTED),
 }
 
-MACHINE = "machine"  # looked at before the first scenario and after the last
 PROMISES: dict[str, dict[str, Look]] = {
-    **{
-        name: {"played to its end": played, **scenario.promises, **recovery.promises(name)}
-        for name, scenario in SCENARIOS.items()
-    },
-    MACHINE: machine.PROMISES,
+    name: {"played to its end": played, **scenario.promises} for name, scenario in SCENARIOS.items()
 }

@@ -138,11 +138,6 @@ class Run:
         gone = lambda: not self.all_pods()  # noqa: E731
         self.scene.user.until(f"{self.name} has no pods", gone, timeout_s=timeout_s)
 
-    def until_no_pods_of(self, *roles: str, timeout_s: float = 200) -> None:
-        """Wait until no pod of these roles is left, on its way out or not."""
-        gone = lambda: not any(self.all_pods(role) for role in roles)  # noqa: E731
-        self.scene.user.until(f"{self.name} has no {' or '.join(roles)}", gone, timeout_s=timeout_s)
-
     def until_attempt(self, number: int, *, timeout_s: float = 400) -> int:
         """Wait until an attempt has claimed the run; returns how many step lines were shown by then."""
         name = f"{BUCKET}/{PREFIX}/{self.name}/attempts/{number:04d}/owner.json"

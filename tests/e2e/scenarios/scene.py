@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import s3fs
 from tests.e2e.cluster.kube import Kube, Tree
 from tests.e2e.cluster.services import BUCKET, S3_SECRET
@@ -95,15 +94,6 @@ class Scene:
                     os.kill(pid, number)
         record = {"pod": pod["metadata"]["name"], "num_processes": len(pids), "time": time.time()}
         self.evidence.append(KILLED, json.dumps(record) + "\n")
-
-    def stop_launcher(self, pod: Tree) -> None:
-        """SIGSTOP to the launcher of a pod's run: the stage of a pipeline that it has begun goes on, and no other begins."""
-        pids = _processes(pod)
-        running = [process for process in psutil.process_iter(["cmdline"]) if process.pid in pids]
-        launchers = [process for process in running if "opd.launch" in (process.info["cmdline"] or ())]
-        [first] = [one for one in launchers if one.parent() not in launchers]  # beside what it has forked
-        self.say(f"stop the launcher of {pod['metadata']['name']}, process {first.pid}")
-        first.send_signal(signal.SIGSTOP)
 
     def _pids(self) -> dict[str, Any]:
         return json.loads(self.pids.read_text())

@@ -59,7 +59,6 @@ def _look(run: Run) -> None:
     pods = run.pods()
     evidence.tree("pods-running.json", pods)
     evidence.tree("namespace.json", scene.admin.get("namespace", NAMESPACE))
-    evidence.tree("policies.json", scene.user.items("networkpolicies", namespace=NAMESPACE))
     evidence.tree("processes.json", {pod["metadata"]["name"]: _inside(scene, pod, _PROCESSES) for pod in pods})
     [head] = run.pods("head")
     evidence.tree("dashboard.json", _inside(scene, head, _DASHBOARD))

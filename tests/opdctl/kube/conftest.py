@@ -113,5 +113,5 @@ def submitter(pod: Callable) -> Callable[..., dict[str, Any]]:
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What following notes on stderr. `capsys` may not be read meanwhile: it loses what another thread prints at that moment."""
     notes: list[str] = []
-    monkeypatch.setattr("opdctl.logs.from_pods.note", notes.append)
+    monkeypatch.setattr("opdctl.logs.pods.note", notes.append)
     return notes

@@ -14,8 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
-from opdctl.kube.podlogs import find_log_pods
-from opdctl.logs.from_pods import PodFollower
+from opdctl.logs.pods import PodFollower, find_log_pods
 
 
 class Cluster:

@@ -13,13 +13,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from kubernetes import client
-from tests.fast_tier.nodes import NODES
 
 from opd.store.local import LocalStore
-from opdctl.chart.starting import look_at_offers
 from opdctl.kube.client import KubeApi
-from opdctl.kube.errors import refusal
-from opdctl.runs.overview import live_runs, rows
+from opdctl.runs.control import unused_claims
+from opdctl.runs.rows import live_runs, rows
 
 Tree = dict[str, Any]
 
@@ -84,16 +82,6 @@ def test_live_runs_come_with_the_gpus_that_their_pods_hold(serve: Callable, rayj
     assert {selector for _, selector in asked} == {"opd/run-id,team=a"}
 
 
-def test_all_namespaces_are_asked_at_once_and_told_apart(serve: Callable, rayjob: Callable) -> None:
-    jobs = []
-    for namespace in ("a", "b"):
-        job = rayjob()
-        job["metadata"] |= {"namespace": namespace}
-        jobs.append(job)
-    api, _ = serve({"/apis/ray.io/v1/rayjobs": jobs, "/api/v1/pods": []})
-    assert [namespace for namespace, _, _ in live_runs(api, everywhere=True, selector="")] == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("words", "store"),
     [(("list", "-n", "opd"), None),
@@ -141,18 +129,24 @@ def test_live_runs_whose_store_refuses_or_is_away_leave_the_others_their_rows(
     assert inside("list", "--store", store).returncode == 1
 
 
-def test_offers_are_read_from_nodes_and_classes_and_the_default_class_is_first(serve: Callable) -> None:
-    default = {"storageclass.kubernetes.io/is-default-class": "true"}
-    classes = [{"metadata": {"name": "slow"}}, {"metadata": {"name": "shared", "annotations": default}}]
-    api, _ = serve({"/api/v1/nodes": NODES, "/apis/storage.k8s.io/v1/storageclasses": classes})
-    found = look_at_offers(api)
-    assert found.storage_classes == ["shared", "slow"]
-    assert len(found.gpus) == 3
-    assert found.queues == []
-    assert found.remarks == []
+def test_a_claim_is_unused_without_a_release_a_rayjob_and_a_pod(
+    serve: Callable, inside: Callable, rayjob: Callable, pod: Callable, tmp_path: Path
+) -> None:
+    def claim(run_id: str) -> Tree:
+        metadata = {"name": f"{run_id}-checkpoints", "labels": {"opd/run-id": run_id}}
+        return {"metadata": metadata, "spec": {"resources": {"requests": {"storage": "500Gi"}}}}
 
-
-def test_a_refusal_for_the_whole_cluster_is_not_mended_by_a_role_of_one_namespace() -> None:
-    message = 'User "me" cannot list resource "pods" in API group "" at the cluster scope'
-    error = refusal("read /api/v1/pods", 403, json.dumps({"message": f"pods is forbidden: {message}"}).encode())
-    assert "name it with -n" in error.fix
+    installed = {"metadata": {"name": "b", "labels": {"opd/run-id": "b"}}, "data": {"exp.json": "{}"}}
+    mounting = pod("head", name="p")
+    mounting["spec"]["volumes"] = [{"persistentVolumeClaim": {"claimName": "c-checkpoints"}}]
+    core = "/api/v1/namespaces/opd"
+    api, _ = serve({
+        f"{core}/persistentvolumeclaims": [claim("gone"), claim("r"), claim("b"), claim("c")],
+        f"{core}/configmaps": [installed], f"{core}/pods": [mounting],
+        "/apis/ray.io/v1/namespaces/opd/rayjobs": [rayjob()],
+    })  # fmt: skip
+    assert [found.name for found in unused_claims(api)] == ["gone-checkpoints"]
+    done = inside("delete", "--unused-claims", KUBECONFIG=kubeconfig(api, tmp_path))
+    assert done.returncode == 2
+    assert "gone-checkpoints  500Gi" in done.stdout
+    assert "say --yes" in done.stderr

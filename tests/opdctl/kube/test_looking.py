@@ -106,7 +106,7 @@ def test_what_groups_and_volumes_share_is_read_once(
 
 
 @pytest.mark.parametrize("may_read", [True, False])
-def test_submit_warns_of_missing_secrets_and_files_before_the_first_object_is_tried(
+def test_submit_warns_of_missing_secrets_before_the_first_object_is_tried(
     reads: tuple[Counter[str], KubeApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str], may_read: bool
 ) -> None:  # fmt: skip
@@ -126,25 +126,6 @@ def test_submit_warns_of_missing_secrets_and_files_before_the_first_object_is_tr
     )
     assert sum(line.startswith(text) for line in said) == (1 if may_read else 0)
     assert may_read or not any("secret" in line for line in said)
-    assert (
-        sum(line.startswith("warning: data.train data/grpo_processed/train.parquet: no volume") for line in said) == 1
-    )
-
-
-def test_a_trackers_secret_is_looked_for_and_its_making_told(
-    reads: tuple[Counter[str], KubeApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, api = reads
-    monkeypatch.setenv(helm.HELM_VARIABLE, str(find("helm")))
-    (tmp_path / "exp.yaml").write_text(
-        "{kind: eval, model: {path: m}, agent: {database_dir: /db},"
-        " cluster: {toolDatabase: {claim: db}, secrets: {wandb: {secret: planner-key, key: api-key}}}}"
-    )
-    [item] = load_experiments(tmp_path / "exp.yaml", site=SITES["k3s"], env={}, image=DIGEST)
-    text = helm.template(item, chart=helm.find_chart("eval", ROOT / "charts"), namespace="opd", timeout_s=60)
-    (check,) = (check for check in check_cluster(api, item, text) if "planner-key" in check.message)
-    assert check.message.startswith("secret planner-key (cluster.secrets.wandb.secret) is not in namespace opd")
-    assert check.fix.startswith("kubectl create secret generic planner-key -n opd --from-file=api-key=")
 
 
 QUEUE = "{lifecycle: suspendable, queue: {manager: kueue, name: trainig}}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdctl.kube.podlogs import OVERLAP_S, StampedLines, log_pods
+from opdctl.logs.pods import StampedLines, log_pods
 
 
 def stamp(second: int, nanos: int = 0) -> str:
@@ -37,13 +37,6 @@ def test_each_line_comes_once_over_any_reconnects(gaps: list[int], words: st.Dat
     assert given_out == [line.partition(" ")[2] for _, line in log]
 
 
-def test_a_log_is_read_again_from_whole_seconds_before_its_newest_line() -> None:
-    lines = StampedLines()
-    assert lines.reconnect() == ""
-    lines.take(f"{stamp(30, 999_999_999)} x")
-    assert lines.reconnect() == f"2026-11-21T10:00:{30 - OVERLAP_S:02d}Z"
-
-
 def test_the_log_lies_in_the_submitter_or_in_the_heads_log_container(pod: Callable) -> None:
     running = {"containerStatuses": [{"name": "submitter", "state": {"running": {}}}]}
     later = pod("submitter", name="s1")
@@ -53,15 +46,3 @@ def test_the_log_lies_in_the_submitter_or_in_the_heads_log_container(pod: Callab
     assert [(item.name, item.has_started, item.is_over) for item in found] == [("s0", True, True), ("s1", False, False)]
     [head] = log_pods(pods, "HTTPMode")
     assert (head.name, head.container) == ("h", "log")
-
-
-def test_a_container_that_waits_for_its_next_start_has_the_log_of_its_last(pod: Callable) -> None:
-    ended = {"terminated": {"exitCode": 1}}
-    waiting = {"name": "submitter", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}
-    new = {"name": "submitter", "state": {"waiting": {"reason": "ContainerCreating"}}, "lastState": {}}
-    pods = [
-        pod("submitter", name=name, containerStatuses=[status]) for name, status in (("again", waiting), ("new", new))
-    ]
-    assert [(item.name, item.has_started, item.is_over) for item in log_pods(pods, "K8sJobMode")] == [
-        ("again", True, False), ("new", False, False),
-    ]  # fmt: skip

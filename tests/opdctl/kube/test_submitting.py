@@ -45,14 +45,6 @@ def test_a_live_run_is_refused(deployment: str, rayjob: Callable) -> None:
     assert wanted in caught.value.fix
 
 
-def test_a_run_that_kueue_holds_back_is_not_said_to_be_resumed_by_hand(rayjob: Callable) -> None:
-    job = read_job(rayjob(suspendable=True, suspend=True, queue="team", jobDeploymentStatus="Suspended"))
-    with pytest.raises(ToolError) as caught:
-        decide(name(cluster=ClusterRun(job=job), release="deployed"), SPEC)
-    assert "opdctl status r" in caught.value.fix
-    assert "resume" not in caught.value.fix
-
-
 @pytest.mark.parametrize(
     ("deployment", "job"), [("Failed", "FAILED"), ("Complete", "STOPPED"), ("ValidationFailed", "")]
 )
@@ -61,11 +53,6 @@ def test_a_run_that_did_not_succeed_is_resumed_and_the_reason_told(deployment: s
     decision = decide(name(cluster=ClusterRun(job=state), stored=STARTED, release="deployed"), SPEC)
     assert decision.action == "resume"
     assert "because" in decision.why
-
-
-def test_a_run_whose_job_was_deleted_is_resumed() -> None:
-    assert decide(name(stored=STARTED, release="deployed"), SPEC).action == "resume"
-    assert decide(name(stored=STARTED), SPEC).action == "resume"
 
 
 def test_a_run_that_succeeded_is_refused_with_its_result(rayjob: Callable) -> None:
@@ -105,13 +92,17 @@ def test_another_spec_under_the_name_is_refused_with_what_differs(where: str) ->
     assert caught.value.exit_code == 2
 
 
-def test_a_longer_run_under_the_name_is_the_same_experiment() -> None:
-    sent = ClusterRun(job=None, experiment={**EXPERIMENT, "trainer": {"total_steps": 5}})
-    assert decide(name(cluster=sent, release="deployed"), SPEC).action == "resume"
-
-
 def test_the_next_free_name_is_counted_up_and_never_too_long() -> None:
     taken = {"run", "run-2", "x" * 47}
     assert next_free("other", lambda candidate: candidate not in taken) == "other"
     assert next_free("run", lambda candidate: candidate not in taken) == "run-3"
     assert next_free("x" * 47, lambda candidate: candidate not in taken) == "x" * 45 + "-2"
+
+
+def test_a_run_that_ended_for_good_is_resumed_by_a_retry() -> None:
+    ended = name(stored=dataclasses.replace(STARTED, fatal={"reason": "no such file"}))
+    decision = decide(ended, SPEC, is_retry=True)
+    assert (decision.action, decision.why) == ("resume", "it had ended for good: no such file")
+    with pytest.raises(ToolError, match="no such file") as caught:
+        decide(ended, SPEC)
+    assert "--retry" in caught.value.fix

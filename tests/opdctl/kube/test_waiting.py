@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from opdctl.commands.status import View
 from opdctl.kube.client import KubeApi
 from opdctl.kube.rayjob import read_job
 from opdctl.kube.run import ClusterRun, in_the_way
 from opdctl.kube.waiting import pod_lines, read_events, why
-from opdctl.runs.targets import Found
-from opdctl.runs.view import RunView
+from opdctl.runs.places import Found
 
 QUOTA = (
     'Failed to create worker Pod for the cluster opd/r-abc, pods "r-abc-worker" is forbidden: exceeded quota: opd, '
@@ -33,11 +33,6 @@ def terminated(code: int, reason: str) -> dict:
     return {"name": "ray", "state": {"terminated": {"exitCode": code, "reason": reason}}}
 
 
-def test_a_running_pod_and_a_finished_one_wait_for_nothing(pod: Callable) -> None:
-    assert why(pod(), []) == ""
-    assert why(pod(phase="Succeeded", containerStatuses=[terminated(0, "Completed")]), []) == ""
-
-
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"])
 def test_an_image_that_cannot_be_pulled_is_named(reason: str, pod: Callable) -> None:
     text = why(pod(**waiting(reason, "not found")), [])
@@ -54,25 +49,10 @@ def test_an_unschedulable_pod_gives_the_schedulers_words(pod: Callable) -> None:
     assert why(pod(node="", phase="Pending", conditions=[condition]), []) == "unschedulable: 0/6 nodes are available"
 
 
-def test_a_gated_pod_waits_in_its_queue(pod: Callable) -> None:
-    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
-    assert "queue" in why(pod(node="", phase="Pending", conditions=[condition]), [])
-
-
-def test_a_missing_secret_is_told(pod: Callable) -> None:
-    assert 'secret "store" not found' in why(
-        pod(**waiting("CreateContainerConfigError", 'secret "store" not found')), []
-    )
-
-
 def test_a_container_that_crashes_tells_how_it_ended_last(pod: Callable) -> None:
     text = why(pod(**waiting("CrashLoopBackOff", lastState=terminated(137, "OOMKilled")["state"])), [])
     assert "OOMKilled" in text
     assert "memory limit" in text
-
-
-def test_a_container_that_ended_in_a_running_pod_is_told(pod: Callable) -> None:
-    assert "exit code 3 (Error)" in why(pod(containerStatuses=[terminated(3, "Error")]), [])
 
 
 def test_a_volume_that_cannot_be_mounted_is_told_by_its_event(pod: Callable, event: Callable) -> None:
@@ -80,25 +60,11 @@ def test_a_volume_that_cannot_be_mounted_is_told_by_its_event(pod: Callable, eve
     assert why(pod(**waiting("ContainerCreating")), events) == "FailedMount: claim models is not bound"
 
 
-def test_a_worker_waits_for_the_head_in_its_init_container(pod: Callable) -> None:
-    status = {
-        "initContainerStatuses": [{"name": "wait-gcs-ready", "state": {"running": {}}}],
-        **waiting("PodInitializing"),
-    }
-    assert "waits for the head" in why(pod(**status), [])
-
-
-def test_an_evicted_pod_gives_the_kubelets_reason(pod: Callable) -> None:
-    assert why(pod(phase="Failed", reason="Evicted", message="low on memory"), []) == "evicted: low on memory"
-
-
 def test_a_pod_that_goes_waits_for_the_save(pod: Callable) -> None:
-    assert "save" in why(pod(deleting=True), [])
-
-
-def test_pods_are_listed_head_first_with_their_gpus(pod: Callable) -> None:
-    lines = pod_lines([pod("submitter"), pod("worker", gpus=8), pod("head")], [])
-    assert [(line.role, line.num_gpus) for line in lines] == [("head", 0), ("worker", 8), ("submitter", 0)]
+    tree = pod(deleting=True)
+    assert why(tree, []) == "terminating"
+    tree["metadata"]["deletionGracePeriodSeconds"] = 360
+    assert why(tree, []) == "terminating: it has up to 360 s, in which the trainer saves"
 
 
 def test_a_used_up_quota_is_told_while_workers_are_missing(rayjob: Callable, pod: Callable, event: Callable) -> None:
@@ -117,31 +83,11 @@ def test_the_newest_word_about_a_failure_counts(rayjob: Callable, event: Callabl
     assert in_the_way(job, [], read_events([later, first])) == ["second"]
 
 
-def test_events_of_an_earlier_run_of_the_name_do_not_count(rayjob: Callable, event: Callable) -> None:
-    job = read_job(rayjob(jobDeploymentStatus="Initializing"))
-    old = event("RayJob", "r", "FailedToCreateRayCluster", "old", at="2026-11-21T09:00:00Z")
-    old["metadata"]["creationTimestamp"] = "2026-11-21T09:00:00Z"
-    assert in_the_way(job, [], read_events([old])) == []
-
-
 def test_pod_security_is_named_where_it_refuses(rayjob: Callable, event: Callable) -> None:
     job = read_job(rayjob(jobDeploymentStatus="Initializing", rayClusterName="r-abc"))
     message = 'pods "r" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true'
     [reason] = in_the_way(job, [], read_events([event("RayCluster", "r-abc", "FailedToCreateHeadPod", message)]))
-    assert reason == "Pod Security restricted:latest of this namespace refuses the pod: runAsNonRoot != true"
-
-
-def test_a_run_that_ended_has_nothing_in_its_way(rayjob: Callable, event: Callable) -> None:
-    job = read_job(rayjob(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED", rayClusterName="r-abc"))
-    assert in_the_way(job, [], read_events([event("RayCluster", "r-abc", "FailedToCreateWorkerPod", QUOTA)])) == []
-
-
-def test_an_invalid_job_says_what_the_operator_found(rayjob: Callable, event: Callable) -> None:
-    job = read_job(rayjob(jobDeploymentStatus="ValidationFailed"))
-    found = read_events(
-        [event("RayJob", "r", "InvalidRayJobSpec", "opd/r: suspend is not compatible with deletion rules")]
-    )
-    assert in_the_way(job, [], found) == ["opd/r: suspend is not compatible with deletion rules"]
+    assert reason == "Pod Security restricted:latest of this namespace rejects the pod: runAsNonRoot != true"
 
 
 def test_a_run_in_kueues_queue_says_what_it_waits_for_and_who_took_its_place(rayjob: Callable) -> None:
@@ -175,7 +121,7 @@ def test_status_tells_programs_what_the_cluster_holds(rayjob: Callable, pod: Cal
     found = Found(
         run_id="r", api=KubeApi(None, namespace="opd", context=None), in_cluster=seen, place=None, notes=["n"]
     )
-    view = RunView(found=found, record=None, attempts=[], places={}, last_line="")
+    view = View(found=found, attempts=[], places={})
     told = json.loads(json.dumps(view.to_json()))
     assert told["store"] is None
     assert (told["cluster"]["namespace"], told["cluster"]["job"]["phase"]) == ("opd", "running")

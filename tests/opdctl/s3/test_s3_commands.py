@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,33 +21,10 @@ def test_collect_and_logs_read_a_run_from_s3(
     first = {step: {"opd/loss": float(step)} for step in (1, 2)}
     make_run("r", attempts=[first, {2: {"opd/loss": 20.0}}], url=s3_url, log="one line\n")
     open_store(s3_url).put("r/attempts/0001/driver.log", b"first attempt\n")
-    done = call("collect", "r", "--store", s3_url, "--format", "csv", **s3_environment)
+    done = call("collect", "r", "--store", s3_url, "-o", "csv", **s3_environment)
     assert done.returncode == 0, done.stderr
     assert [row["opd/loss"] for row in csv.DictReader(io.StringIO(done.stdout))] == ["1", "20"]
     assert "first attempt" in call("logs", "r", "--store", s3_url, **s3_environment).stdout
-
-
-def test_an_interrupted_collect_goes_on_with_the_runs_that_it_lacked(
-    s3_url: str, s3_environment: dict, call: Callable, call_until: Callable, make_run: Callable, proxy, tmp_path: Path
-) -> None:
-    names = [f"run-{number:02}" for number in range(24)]
-    for name in names:
-        make_run(name, url=s3_url)
-    proxy.requests.clear()
-    words = ("collect", "--store", s3_url, "--format", "csv")
-    whole = call(*words, **s3_environment, OPDCTL_CACHE_DIR=str(tmp_path / "other"))
-    num_requests = len(proxy.requests)
-    proxy.requests.clear()
-    proxy.away_after = num_requests * 7 // 10
-    assert call_until(lambda: proxy.is_away, *words, **s3_environment) != 0
-    proxy.is_away, proxy.away_after = False, None
-    entries = [json.loads(path.read_text()) for path in (tmp_path / "cache").rglob("record.json")]
-    kept = {entry["record"]["run_id"] for entry in entries}
-    assert 0 < len(kept) < len(names)
-    proxy.requests.clear()
-    assert call(*words, **s3_environment).stdout == whole.stdout
-    read = {path.partition("?")[0] for method, path in proxy.requests if method == "GET" and "metrics.jsonl" in path}
-    assert {name for name in names if any(f"/{name}/" in path for path in read)} == set(names) - kept
 
 
 def test_a_wrong_secret_is_one_clear_line_without_the_secret(s3_url: str, s3_environment: dict, call: Callable) -> None:
@@ -58,23 +34,6 @@ def test_a_wrong_secret_is_one_clear_line_without_the_secret(s3_url: str, s3_env
     assert len(done.stderr.strip().splitlines()) == 1
     assert "check the credentials" in done.stderr
     assert "not-the-secret" not in done.stderr
-
-
-@pytest.mark.parametrize("words", [("list",), ("collect", "r"), ("status", "r")], ids=lambda words: words[0])
-def test_a_bucket_that_is_not_there_is_told_so_and_not_that_it_has_no_runs(
-    words: tuple[str, ...], s3_environment: dict, call: Callable
-) -> None:
-    done = call(*words, "--store", "s3://buckt/runs", **s3_environment)
-    assert done.returncode == 1, done.stdout
-    assert "bucket 'buckt' does not exist" in done.stderr
-
-
-def test_collect_waits_out_a_few_refusals(s3_url: str, s3_environment: dict, call: Callable, make_run: Callable, proxy) -> None:  # fmt: skip
-    make_run("r", url=s3_url)
-    proxy.num_refusals = 3
-    done = call("collect", "r", "--store", s3_url, "--format", "csv", **s3_environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 2
 
 
 def test_pull_from_s3_verifies_and_resumes(s3_url: str, s3_environment: dict, call: Callable, make_run: Callable, proxy, tmp_path: Path) -> None:  # fmt: skip

@@ -80,32 +80,6 @@ def test_samples_of_one_prompt_follow_the_models_distribution():
     assert chi_square < 73.4  # 99.9 % quantile at 40 degrees of freedom; the seeds are fixed
 
 
-def test_an_end_token_ends_the_answer_and_is_part_of_it():
-    engine = make_engine(tiny_model())
-    free = answer_one(engine, [5, 6], max_tokens=40, seed=1)
-    assert len(free.token_ids) == 40
-    stop = free.token_ids[10]
-    stopped = answer_one(engine, [5, 6], max_tokens=40, seed=1, stop_token_ids=[stop])
-    assert stopped.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
-    assert stopped.logprobs == free.logprobs[: len(stopped.token_ids)]
-    assert stopped.stop_reason == "completed"
-
-
-def test_the_models_end_tokens_count_unless_ignored():
-    engine = make_engine(tiny_model(), eos_token_ids=tuple(range(VOCAB)))
-    assert len(answer_one(engine, [5], max_tokens=9).token_ids) == 1
-    assert len(answer_one(engine, [5], max_tokens=9, ignore_eos=True).token_ids) == 9
-
-
-@pytest.mark.slow
-def test_a_longer_limit_continues_the_same_answer():
-    engine = make_engine(tiny_model())
-    long = answer_one(engine, [5, 6, 7], max_tokens=200, seed=3)
-    short = answer_one(engine, [5, 6, 7], max_tokens=50, seed=3)
-    assert short.token_ids == long.token_ids[:50]
-    assert short.logprobs == long.logprobs[:50]
-
-
 def test_padded_embedding_rows_are_never_sampled_and_carry_no_probability():
     model = tiny_model()
     model.lm_head.weight.data[VOCAB:] = 10.0 * model.lm_head.weight.data[:1]
@@ -139,24 +113,6 @@ def test_an_aborted_request_keeps_what_it_has_and_frees_its_row():
     assert engine.num_unfinished == 0
 
 
-def test_requests_beyond_max_num_seqs_wait_and_are_answered():
-    engine = make_engine(tiny_model(), max_num_seqs=3)
-    for i in range(10):
-        engine.submit([i + 3], {"max_tokens": 4, "seed": i}, str(i))
-    engine.step()
-    assert engine.num_running == 3
-    assert len(answer_all(engine)) == 10
-
-
-def test_idle_memory_is_released_and_comes_back():
-    engine = make_engine(tiny_model())
-    first = answer_one(engine, [5, 6], max_tokens=100, seed=1)
-    assert any(engine._batches.values())
-    engine.release_memory()
-    assert not any(engine._batches.values())
-    assert answer_one(engine, [5, 6], max_tokens=100, seed=1) == first
-
-
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
@@ -171,11 +127,6 @@ def test_a_prompt_that_cannot_be_answered_is_refused(prompt, message):
     with pytest.raises(ValueError, match=message):
         engine.submit(prompt, {}, "r")
     assert engine.num_unfinished == 0
-
-
-def test_a_prompt_one_token_short_of_the_context_gets_one_token():
-    engine = make_engine(tiny_model())
-    assert len(answer_one(engine, [3] * 4095, max_tokens=9).token_ids) == 1
 
 
 def test_weights_that_are_not_finite_stop_the_engine():

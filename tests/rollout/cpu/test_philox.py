@@ -26,18 +26,3 @@ def test_a_draw_depends_on_its_own_seed_and_position_only():
     together = uniforms(seeds, positions)
     alone = [uniforms(seeds[i : i + 1], positions[i : i + 1])[0] for i in range(50)]
     assert together.tolist() == alone
-
-
-def test_draws_lie_in_the_half_open_unit_interval_and_are_spread_evenly():
-    draws = uniforms(np.full(100_000, 7, np.uint64), np.arange(100_000, dtype=np.uint64))
-    assert draws.min() >= 0.0
-    assert draws.max() < 1.0
-    counts = np.histogram(draws, bins=100, range=(0, 1))[0]
-    chi_square = ((counts - 1000) ** 2 / 1000).sum()
-    assert chi_square < 148.2  # 99.9 % quantile at 99 degrees of freedom; the seed is fixed
-
-
-def test_high_bits_of_seed_and_position_count():
-    low = uniforms(np.array([1], np.uint64), np.array([1], np.uint64))[0]
-    assert uniforms(np.array([1 + 2**32], np.uint64), np.array([1], np.uint64))[0] != low
-    assert uniforms(np.array([1], np.uint64), np.array([1 + 2**32], np.uint64))[0] != low

@@ -1,7 +1,6 @@
 """verl's configs translated to ours, and the server as a real Ray actor."""
 
 import asyncio
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +9,12 @@ from typing import Any
 import pytest
 import ray
 import torch
-from tests.rollout.cpu.tiny import answer_one, make_engine, tiny_config, tiny_model
+from tests.rollout.cpu.tiny import answer_one, make_engine, tiny_model
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
 from opd.compat.ray_start import patient_start
-from opd.rollout.cpu.replica import CPURolloutReplica, CPUServerAdapter, server_config, server_name
-from opd.rollout.cpu.server import ScriptConfig
+from opd.rollout.cpu.replica import CPURolloutReplica, CPUServerAdapter, server_config
 
 NUM_TOKENS = 11
 """Length of the toy tokenizer."""
@@ -78,19 +76,6 @@ def test_verls_configs_become_ours(model_folder):
     assert (engine.max_num_seqs, engine.ignore_eos, engine.num_slots) == (77, True, 128)
     assert config.load_weights is False  # load_format=dummy, verl's default: the trainer sends them
     assert config.script is None
-
-
-def test_the_context_defaults_to_the_models(model_folder):
-    config = server_config(rollout_config(load_format="auto"), HFModelConfig(path=model_folder))
-    assert config.engine.max_model_len == tiny_config().max_position_embeddings
-    assert config.load_weights is True
-
-
-@pytest.mark.parametrize("script", [["a", "b"], {"": ["a", "b"]}])
-def test_a_script_is_a_list_or_a_mapping(model_folder, script):
-    kwargs = {"cpu": {"script": script, "script_end": "<end>"}}
-    config = server_config(rollout_config(engine_kwargs=kwargs), HFModelConfig(path=model_folder))
-    assert config.script == ScriptConfig(replies={"": ["a", "b"]}, tokenizer_path=model_folder, end="<end>")
 
 
 @pytest.mark.parametrize(
@@ -194,24 +179,3 @@ def test_a_broken_sync_raises_at_the_sender_after_all_ranks_drew_everything(loca
     asyncio.run(asyncio.wait_for(scenario(), timeout=120))
     assert replica.server_address == "cpu_server_1_0"
     assert drawn == 2 * list(tiny_model().state_dict())
-
-
-@pytest.mark.slow
-def test_a_started_server_is_found_again_by_name(local_ray, model_folder):
-    first, second = launch(model_folder, 2), launch(model_folder, 2)
-    pids = ray.get([replica.server_handle.ping.remote() for replica in (first, second)])
-    assert pids[0] == pids[1] != os.getpid()
-    assert ray.get_actor(server_name(2)) == first.server_handle
-
-
-@pytest.mark.slow
-def test_a_sync_without_a_server_names_it_after_drawing_everything(local_ray, model_folder, monkeypatch):
-    weights = iter(tiny_model().state_dict().items())
-    with pytest.raises(ValueError, match="cpu_server_9_0"):
-        asyncio.run(adapter(model_folder, monkeypatch, rank=9).update_weights(weights))
-    assert next(weights, None) is None
-
-
-def test_adapters_refuse_what_is_not_a_full_set_of_tensors(model_folder, monkeypatch):
-    with pytest.raises(NotImplementedError, match="delta_flush"):
-        asyncio.run(adapter(model_folder, monkeypatch, 0).update_weights(iter(()), "delta_flush"))

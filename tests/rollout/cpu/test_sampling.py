@@ -50,11 +50,6 @@ def test_top_k_and_top_p_keep_what_the_definition_keeps(top_k, top_p):
         assert logprobs.double().exp().sum().item() == pytest.approx(1.0, abs=1e-6)
 
 
-def test_tokens_that_tie_with_the_kth_are_kept():
-    _, logprobs = choose(torch.tensor([[1.0, 3.0, 1.0, 1.0, 0.0]]).expand(5, -1), top_k=2, forced=torch.arange(5))
-    assert torch.isfinite(logprobs).tolist() == [True, True, True, True, False]
-
-
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.5, 0, 1.0), (1.7, 6, 1.0), (1.0, 0, 0.7)]
 )
@@ -87,21 +82,6 @@ def test_a_row_is_the_same_beside_rows_that_are_filtered_or_greedy():
     assert mixed[1][[0, 2]].tolist() == alone[1][[0, 2]].tolist()
 
 
-def test_greedy_takes_the_maximum_and_reports_it_at_temperature_one():
-    logits = torch.randn(8, 41, generator=torch.Generator().manual_seed(4))
-    tokens, logprobs = choose(logits, temperature=0.0)
-    assert tokens.tolist() == logits.argmax(-1).tolist()
-    assert logprobs.tolist() == torch.log_softmax(logits, -1).max(-1).values.tolist()
-
-
-@pytest.mark.parametrize("uniform", [0.0, 1.0 - 2.0**-53])
-def test_the_ends_of_the_unit_interval_choose_a_token_with_mass(uniform):
-    logits = torch.tensor([[-torch.inf, 0.1, 0.2, 0.3, -torch.inf, -torch.inf]])
-    tokens, logprobs = choose(logits, uniform=uniform)
-    assert tokens.item() == (1 if uniform == 0.0 else 3)
-    assert logprobs.isfinite().all()
-
-
 @pytest.mark.parametrize(
     ("params", "prompt", "expected"),
     [
@@ -116,19 +96,6 @@ def test_the_ends_of_the_unit_interval_choose_a_token_with_mass(uniform):
 )
 def test_max_tokens_follows_the_rules_of_verls_vllm_server(params, prompt, expected):
     assert parse_sampling_params(params, prompt, CONFIG).max_tokens == expected
-
-
-def test_what_verls_agent_loops_send_is_understood():
-    params = parse_sampling_params(
-        {"temperature": 0.6, "top_p": 0.9, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}, 10, CONFIG
-    )
-    assert (params.temperature, params.top_p, params.top_k, params.logprobs) == (0.6, 0.9, 0, True)
-    assert params.stop_token_ids == {2, 5}
-    assert params.seed == 0
-
-
-def test_ignore_eos_leaves_only_the_requests_own_stops():
-    assert parse_sampling_params({"ignore_eos": True, "stop_token_ids": [9]}, 1, CONFIG).stop_token_ids == {9}
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from tests.runs.conftest import wait_until
 from tests.runs.s3.server import FailingProxy
 
 from opd.errors import StoreError, StoreUnavailable
-from opd.runs.attempts import claim_attempt
-from opd.runs.lease import Watch
+from opd.runs.attempts import Watch, claim_attempt
 from opd.runs.stream import FileMirror, Streamer
 from opd.store import remote as store_fsspec
 from opd.store.base import NO_RETRY, RetryPolicy, Store

@@ -8,13 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.runs.conftest import wait_until
 
 from opd.errors import StoreUnavailable
 from opd.inputs import fetch
 from opd.inputs.fetch import CHECKSUMS_FILE, RECORD_FILE, FetchError, NothingThere, local_copy
 from opd.store import transfer
-from opd.store.access import is_store_url
 from opd.store.base import NO_RETRY
 from opd.store.opening import open_store
 
@@ -46,17 +44,6 @@ def downloads(proxy) -> list[str]:
 @pytest.fixture
 def said() -> list[str]:
     return []
-
-
-def test_only_store_urls_are_fetched():
-    urls = {
-        "s3://bucket/m": True,
-        "gs://bucket/m": True,
-        "Qwen/Qwen3-8B": False,
-        "/claim/m": False,
-        "toy://student": False,
-    }
-    assert {url: is_store_url(url) for url in urls} == urls
 
 
 def test_a_folder_is_fetched_once(s3_url: str, proxy, tmp_path: Path, said: list[str]) -> None:
@@ -163,19 +150,6 @@ def test_a_disk_that_is_too_small_is_named_before_the_download(s3_url: str, prox
     with pytest.raises(FetchError, match=r"GiB free: make room, or set OPD_CACHE_DIR"):
         local_copy(s3_url, cache=tmp_path)
     assert downloads(proxy) == []
-
-
-def test_a_long_download_says_how_far_it_is(s3_url: str, tmp_path: Path, said: list[str], monkeypatch) -> None:
-    upload(s3_url, FILES)
-    monkeypatch.setattr(fetch, "PROGRESS_INTERVAL_S", 0.01)
-    digests = fetch._digests
-
-    def is_told() -> bool:
-        return any("of 0.00 GiB" in line and "MiB/s" in line for line in said)
-
-    monkeypatch.setattr(fetch, "_digests", lambda path: wait_until(is_told) or digests(path))
-    local_copy(s3_url, cache=tmp_path, say=said.append)
-    assert is_told()
 
 
 def test_two_starts_at_once_both_get_the_whole_folder(s3_url: str, tmp_path: Path) -> None:

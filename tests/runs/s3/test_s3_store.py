@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from tests.runs.s3.server import environment
 
-from opd.errors import AlreadyExists, StoreRefused, StoreUnavailable
-from opd.runs.metrics import read_metrics
-from opd.runs.stream import read_streamed
+from opd.errors import StoreRefused, StoreUnavailable
 from opd.store.base import RetryPolicy
 from opd.store.opening import open_store
 
@@ -70,13 +68,6 @@ def test_a_bucket_that_is_not_there_is_no_empty_store(s3_environment: dict[str, 
             call()
 
 
-def test_what_is_written_is_listed_at_once(s3_url: str) -> None:
-    store = open_store(s3_url)
-    for number in range(5):
-        assert len(store.children("folder")) == number
-        store.put(f"folder/{number}", b"")
-
-
 def test_the_stores_clock_is_read_from_an_object_that_does_not_stay(s3_url: str) -> None:
     store = open_store(s3_url)
     assert abs(store.check_create_only() - time.time()) < 60
@@ -95,15 +86,6 @@ def test_of_racing_processes_exactly_one_creates_each_key(
     assert sum(len(racer.text.splitlines()) for racer in racers) == len(wins) == 60
     store = open_store(s3_url)
     assert {n: store.get(f"contest/{n}") for n in range(60)} == {n: f"racer-{w}".encode() for n, w in wins.items()}
-
-
-def test_a_create_whose_answer_was_lost_counts_as_won(s3_url: str, proxy) -> None:
-    store = open_store(s3_url, policy=QUICK)
-    proxy.num_lost_answers = 1
-    store.create("claim", b"token-1")
-    assert store.get("claim") == b"token-1"
-    with pytest.raises(AlreadyExists):
-        store.create("claim", b"token-2")
 
 
 def test_an_outage_is_waited_out(s3_url: str, proxy) -> None:
@@ -149,30 +131,10 @@ def test_a_wrong_secret_ends_at_once_in_one_clear_line(
     assert time.monotonic() - started < 30
 
 
-def test_no_credentials_at_all_are_named_too(s3_url: str, fresh_filesystem, tmp_path: Path, monkeypatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    fresh_filesystem()
-    with pytest.raises(StoreRefused, match=r"NoCredentialsError.*check the credentials in the environment"):
-        open_store(s3_url).get("key")
-
-
 def test_a_missing_bucket_is_named(s3_environment: dict[str, str]) -> None:
     with pytest.raises(StoreRefused, match=r"cannot create s3://no-such-bucket/.*bucket") as refused:
         open_store("s3://no-such-bucket/r").check_create_only()
     assert "credentials" not in str(refused.value), "they are good"
-
-
-def test_an_endpoint_that_does_not_answer_is_unavailable(
-    s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, fresh_filesystem: Callable
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    fresh_filesystem()
-    with pytest.raises(StoreUnavailable, match="Could not connect"):
-        open_store("s3://runs/r", policy=RetryPolicy(max_elapsed_s=0.1)).get("key")
 
 
 def test_a_file_larger_than_one_request_arrives_whole(s3_url: str, proxy, tmp_path: Path) -> None:
@@ -185,42 +147,3 @@ def test_a_file_larger_than_one_request_arrives_whole(s3_url: str, proxy, tmp_pa
     assert any("uploadId" in path for _, path in proxy.requests)  # it went up in several parts
     store.get_file("large", tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "large").read_bytes()
-
-
-def test_a_run_outlives_an_outage_a_kill_and_the_loss_of_its_machine(
-    s3_url: str, s3_environment: dict[str, str], proxy, start_trainer: Callable, tmp_path: Path
-) -> None:
-    first = start_trainer(tmp_path / "machine-1", s3_url, 1000, 0.1, 2, **s3_environment)
-    first.wait_for("step 6\n")
-    proxy.is_away = True
-    first.wait_for("object store away, spooling on disk")
-    first.wait_for("is complete on the local disk only")
-    proxy.is_away = False
-    first.wait_for("object store is back")
-    last_before = max(int(line.split()[1]) for line in first.text.splitlines() if line.startswith("step"))
-    first.wait_for(f"step {last_before // 5 * 5 + 11}\n")  # at least one whole save since
-    first.process.kill()
-    first.wait()
-    last = max(int(line.split()[1]) for line in first.text.splitlines() if line.startswith("step"))
-
-    second = start_trainer(tmp_path / "machine-2", s3_url, last + 10, 0.0, 2, **s3_environment)
-    assert second.wait() == 0, second.text
-    assert "attempt 2 resuming from step" in second.text
-    assert "(store)" in second.text
-    store = open_store(s3_url).child("r")
-    assert [row["step"] for row in read_metrics(store).rows] == list(range(1, last + 11))
-    result = store.get_json("result.json")
-    assert result is not None
-    assert result["attempt"] == 2
-    assert "done" in read_streamed(store, "attempts/0002/driver.log").decode()
-
-
-def test_streaming_costs_no_more_than_a_request_a_file_and_interval(
-    s3_url: str, s3_environment: dict[str, str], proxy, start_trainer: Callable, tmp_path: Path
-) -> None:
-    started = time.monotonic()
-    child = start_trainer(tmp_path / "local", s3_url, 60, 0.02, 60, **s3_environment)
-    assert child.wait() == 0, child.text
-    elapsed_s = time.monotonic() - started
-    num_puts = sum(method == "PUT" and path.endswith("metrics.jsonl") for method, path in proxy.requests)
-    assert num_puts <= elapsed_s / 0.1 + 2  # small_trainer's flush interval

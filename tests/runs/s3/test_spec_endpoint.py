@@ -11,11 +11,8 @@ from pathlib import Path
 import pytest
 from tests.runs.s3.server import ACCESS_KEY, BUCKET, SECRET_KEY
 
-from opd.store.access import StoreAddress, apply_experiment, storage_options, under
+from opd.store.access import apply_experiment, storage_options, under
 from opd.store.opening import open_store
-from opdctl.runs.targets import find_run, open_place
-
-NOWHERE = "http://127.0.0.1:9"  # no server: whoever asks it fails
 
 
 @pytest.fixture
@@ -53,31 +50,6 @@ def test_the_entrypoint_of_the_pods_finds_the_server_that_only_the_file_names(
     endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{s3_server}", "AWS_DEFAULT_REGION": "us-east-1"}
     store = open_store(tree["store"]["url"], environment=endpoint)
     assert store.exists("r/starts/c/0001.json")
-
-
-def test_the_tool_finds_the_server_that_only_the_file_names_and_a_shell_s_endpoint_wins(
-    s3_server: int, credentials: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    endpoint = f"http://127.0.0.1:{s3_server}"
-    text = f"kind: opd\nname: mine\nmodel: {{path: m}}\nteacher: {{path: t}}\nstore: {{url: 's3://{BUCKET}/tool', endpoint: '%s', region: us-east-1}}\n"
-    (tmp_path / "exp.yaml").write_text(text % endpoint)
-    open_store(f"s3://{BUCKET}/tool", environment={"AWS_ENDPOINT_URL": endpoint}).put_json("mine/run.json", {})
-    assert find_run(str(tmp_path / "exp.yaml"), store=None, timeout_s=60).run_id == "mine"
-    (tmp_path / "exp.yaml").write_text(text % NOWHERE)  # as from within the cluster; a port is forwarded to here
-    with monkeypatch.context() as site:
-        (tmp_path / "site.yaml").write_text(f"store: {{endpoint: '{endpoint}'}}\n")
-        site.setenv("OPDCTL_SITE", str(tmp_path / "site.yaml"))
-        (tmp_path / "bare.yaml").write_text(text.replace(" endpoint: '%s',", ""))
-        assert find_run(str(tmp_path / "bare.yaml"), store=None, timeout_s=60).run_id == "mine"
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    assert find_run(str(tmp_path / "exp.yaml"), store=None, timeout_s=60).run_id == "mine"
-
-
-def test_stores_behind_two_servers_are_two_clients(s3_server: int, credentials: dict[str, str]) -> None:
-    url = f"s3://{BUCKET}/two"
-    first = open_place(StoreAddress(url, {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{s3_server}"}), timeout_s=9)
-    second = open_place(StoreAddress(url, {"AWS_ENDPOINT_URL_S3": NOWHERE}), timeout_s=9)
-    assert first.filesystem is not second.filesystem
 
 
 def test_in_a_pod_the_file_is_final_and_on_a_person_s_machine_the_shell_s_endpoint_stays() -> None:

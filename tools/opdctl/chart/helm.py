@@ -1,4 +1,4 @@
-"""Calls Helm: finds it and the charts, passes the values, and turns its errors into one block of text."""
+"""Helm: the program and the charts, calls with an experiment's values, errors as one block of text."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ from opdctl.errors import EXIT_USAGE, ToolError, usage_error
 
 HELM_VARIABLE = "OPDCTL_HELM"
 CHARTS_VARIABLE = "OPDCTL_CHARTS"
-# Helm says this of the library chart's link at every call.
+# Helm's remark on the library chart's link, at every call.
 _NOISE = re.compile(r"^level=(INFO|WARN) .*symbolic link.*\n?", re.MULTILINE)
 _PREFIX = re.compile(r"^Error: (execution error at \([^)]*\):\s*)?")
 
 
 def find_helm() -> str:
-    """$OPDCTL_HELM, else `helm` on PATH.
+    """Return $OPDCTL_HELM, else `helm` on PATH.
 
     Raises:
-        ToolError: there is neither.
+        ToolError: neither exists.
     """
     found = os.environ.get(HELM_VARIABLE) or shutil.which("helm")
     if not found:
         raise ToolError(
             "helm is not on PATH",
-            fix=f"install it, or build it with `make helm` and set {HELM_VARIABLE} to what `python3 tools/gotools.py path helm` prints",
+            fix=f"install it, or build it with `make helm` and set {HELM_VARIABLE} to `python3 tools/gotools.py path helm`",
         )
     return found
 
 
 def find_chart(kind: str, charts: Path | None) -> Path:
-    """The chart of a kind: below `charts`, $OPDCTL_CHARTS, ./charts, or the checkout that this tool runs from.
+    """Return the chart of a kind: below `charts`, $OPDCTL_CHARTS, ./charts, this checkout's or this wheel's charts.
 
     Raises:
         ToolError: none of them holds it.
     """
-    chosen = charts or (Path(os.environ[CHARTS_VARIABLE]) if os.environ.get(CHARTS_VARIABLE) else None)
-    candidates = [chosen] if chosen else [Path("charts"), Path(__file__).parents[3] / "charts"]
+    variable = os.environ.get(CHARTS_VARIABLE)
+    chosen = charts or (Path(variable) if variable else None)
+    own = Path(__file__).parents[1]
+    candidates = [chosen] if chosen else [Path("charts"), own.parents[1] / "charts", own / "charts"]
     for folder in candidates:
         if (folder / kind / "Chart.yaml").is_file():
             return folder / kind
@@ -54,7 +56,7 @@ def find_chart(kind: str, charts: Path | None) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """The namespace that Helm works in, and the kubeconfig context (None: the current one)."""
+    """The namespace that Helm works in, and the kubeconfig context; None means the current context."""
 
     namespace: str
     context: str | None = None
@@ -66,20 +68,20 @@ class Where:
 
 
 def template(experiment: Experiment, *, chart: Path, namespace: str, timeout_s: float) -> str:
-    """The manifests of one experiment, as `helm template` renders them.
+    """Render the manifests of one experiment with `helm template`.
 
     Raises:
-        ToolError: the chart refuses the values (exit 2), or Helm did not answer in time.
+        ToolError: the chart rejects the values (exit 2), or Helm did not answer in time.
     """
     command = ["template", experiment.run_id, str(chart), "--namespace", namespace, "--values", "-"]
     done = _helm(command, timeout_s=timeout_s, values=experiment.values)
     if done.returncode:
-        raise ToolError(f"chart {chart.name} refuses {experiment.run_id}:\n{_message(done)}", exit_code=EXIT_USAGE)
+        raise ToolError(f"chart {chart.name} rejects {experiment.run_id}:\n{_message(done)}", exit_code=EXIT_USAGE)
     return done.stdout
 
 
 def release_status(name: str, where: Where, *, timeout_s: float) -> str | None:
-    """Helm's word for a release (`deployed`, `failed`, `pending-install`, ...), None where there is none."""
+    """Return Helm's word for a release (`deployed`, `failed`, `pending-install`, ...); None without a release."""
     done = _helm(["status", name, *where.words, "--output", "json"], timeout_s=timeout_s)
     if done.returncode == 0:
         return str(json.loads(done.stdout)["info"]["status"])
@@ -89,22 +91,22 @@ def release_status(name: str, where: Where, *, timeout_s: float) -> str | None:
 
 
 def install(experiment: Experiment, *, chart: Path, where: Where, timeout_s: float) -> None:
-    """`helm install`.
+    """Run `helm install`.
 
     Raises:
-        ToolError: what the API server refused; a half-made release is taken away again.
+        ToolError: the API server rejected an object; a half-made release is removed.
     """
     command = ["install", experiment.run_id, str(chart), *where.words, "--values", "-", *_timeout(timeout_s)]
     done = _helm(command, timeout_s=timeout_s, values=experiment.values)
     if done.returncode:
         message = _message(done)
-        if "cannot reuse a name" not in message:  # another install was first: it is not ours to take away
+        if "cannot reuse a name" not in message:  # the release is another installation's
             uninstall(experiment.run_id, where, timeout_s=timeout_s)
         raise ToolError(f"helm install {experiment.run_id} failed:\n{message}")
 
 
 def uninstall(name: str, where: Where, *, timeout_s: float) -> bool:
-    """`helm uninstall`; False if there was no such release. What carries `helm.sh/resource-policy: keep` stays."""
+    """Run `helm uninstall`; return False without such a release. Objects with `helm.sh/resource-policy: keep` stay."""
     done = _helm(["uninstall", name, *where.words, *_timeout(timeout_s)], timeout_s=timeout_s)
     if done.returncode and "not found" not in done.stderr:
         raise ToolError(f"helm uninstall {name} failed:\n{_message(done)}")
@@ -119,7 +121,7 @@ def _helm(
     arguments: list[str], *, timeout_s: float, values: Mapping[str, Any] | None = None
 ) -> subprocess.CompletedProcess[str]:
     try:
-        # As JSON, a part of every YAML, so that Helm reads the same scalars as the house's reader.
+        # JSON is a part of every YAML: Helm reads the same scalars as our reader.
         return subprocess.run(
             [find_helm(), *arguments],
             input=None if values is None else json.dumps(values),

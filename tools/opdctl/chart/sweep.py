@@ -1,4 +1,4 @@
-"""Sweeps: a spec with a `matrix` becomes one spec for each cell of the product, each with a name of its own.
+"""Sweeps: a spec with a `matrix` becomes one spec for each cell of the product, each with its own name.
 
 matrix: {opd.loss_type: [reverse_kl, jsd], seed: [1, 2, 3]}   # keys of the spec by their dotted paths
 """

@@ -1,4 +1,4 @@
-"""Makes the values that a chart gets: the experiment file with environment variables and `--set` applied."""
+"""A chart's values: the experiment file with environment variables and `--set` applied."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAME_VARIABLE = "RUN_ID"
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One plain experiment: its validated spec, and the values as they were written (defaults are the chart's)."""
+    """One plain experiment: its validated spec, and the values as the user wrote them (defaults are the chart's)."""
 
     spec: FileSpec
     values: dict[str, Any]
@@ -50,18 +50,17 @@ def load_experiments(
     sets: Iterable[str] = (),
     image: str | None = None,
 ) -> list[Experiment]:
-    """Reads an experiment file; a `matrix` gives one experiment a cell.
+    """Read an experiment file; a `matrix` gives one experiment a cell.
 
     Args:
-        site: a file with what every run on a cluster has in common; the experiment's keys win.
-        overlays: files whose keys go over the file's (maps are merged, everything else is replaced, as Helm does).
+        site: a file with the keys that every run on a cluster shares; the experiment's keys win.
+        overlays: files whose keys win over the file's; maps are merged, other values replaced, as by Helm.
         env: variables of the original to apply.
         sets: `spec.path=value`.
         image: `cluster.image.ref`.
 
     Raises:
-        SpecError: the spec cannot be used (every problem of the first bad cell), two cells are one experiment, or the site
-            file holds something of an experiment.
+        SpecError: the spec is unusable, two cells are one experiment, or the site file holds a key of an experiment.
     """
     tree = read_document(file, site=site).tree
     for overlay in overlays:
@@ -79,7 +78,7 @@ def load_experiments(
 
 
 def _with_cluster(tree: dict[str, Any], sets: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """The tree with each `--set cluster.KEY=VALUE`, whose rules are checked with the rest of `cluster`, and the other sets."""
+    """Apply each `--set cluster.KEY=VALUE` to the tree; return the tree and the other sets."""
     others = []
     for text in sets:
         path, _, value = text.partition("=")
@@ -93,18 +92,18 @@ def _with_cluster(tree: dict[str, Any], sets: Iterable[str]) -> tuple[dict[str, 
 
 
 def load_one(file: str | Path) -> FileSpec:
-    """The spec of an experiment file that names a run, with the shell's variables and its site file ($OPDCTL_SITE).
+    """Return the spec of an experiment file that names a run, over its site file ($OPDCTL_SITE).
 
     Raises:
-        SpecError: the spec cannot be used.
+        SpecError: the spec is unusable.
     """
-    return load_spec(file, site=os.environ.get(SITE_VARIABLE) or None, env=os.environ).spec
+    return load_spec(file, site=os.environ.get(SITE_VARIABLE) or None).spec
 
 
 def _name_first(
     tree: dict[str, Any], env: Mapping[str, str], sets: list[str]
 ) -> tuple[dict[str, Any], Mapping[str, str], list[str]]:
-    """A name from outside the file is the whole sweep's: it takes the place of the file's before the cells get theirs."""
+    """Apply a name from outside the file to the whole sweep, before the cells get their names."""
     given = [text.partition("=")[2] for text in sets if text.startswith("name=")] or [env.get(NAME_VARIABLE, "")]
     if given[-1]:
         tree = {**tree, "name": given[-1]}
@@ -113,13 +112,13 @@ def _name_first(
 
 
 def _refuse_twins(found: Sequence[Experiment], matrix: Any, *, origin: str) -> None:
-    """No cell may be another one under a second name: somebody would pay twice for one result."""
+    """Reject a sweep with one experiment under two names."""
     first: dict[str, str] = {}
     for item in found:
         tree = {**dump_spec(item.spec), "name": "", "cluster": item.values.get("cluster")}
         twin = first.setdefault(canonical_json(tree), item.run_id)
         if twin != item.run_id:
-            rule = f"every cell of the matrix is an experiment of its own; {twin} and {item.run_id} are the same one"
+            rule = f"each cell of the matrix must be another experiment; {twin} and {item.run_id} are the same one"
             fix = "take out the --set or environment variable that overrides a key of the matrix, or a value that is there twice"
             raise SpecError([Problem(path="matrix", value=matrix, rule=rule, fix=fix)], origin=origin)
 
@@ -133,7 +132,7 @@ def _load(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, orig
     spec = loaded.spec
     load_cluster(loaded.chart.get("cluster", {}), spec, origin=origin)
     resolved = dump_spec(spec)
-    # Only what was overridden goes into the values: the chart fills in the same defaults for `helm` and for the tool.
+    # Only overridden keys go into the values: the chart fills in the same defaults for `helm` and for the tool.
     for path in [item.path for item in loaded.env_applied] + [text.partition("=")[0] for text in sets]:
         set_path(tree, path, get_path(resolved, path))
     applied = [f"environment {item.name}: {item.path} = {item.value}" for item in loaded.env_applied]

@@ -1,1 +1,1 @@
-"""One command a file; what is heavy is imported inside the command, so that `--help` stays quick."""
+"""One command a file; heavy libraries are imported within the command, so that `--help` is quick."""

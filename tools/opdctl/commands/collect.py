@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCache, StoreUrl, Timeout, deadline, note, progress
+from opdctl.console import (
+    DEFAULT_TIMEOUT_S,
+    Context,
+    Namespace,
+    NoCache,
+    StoreUrl,
+    Timeout,
+    binary_file,
+    deadline,
+    note,
+    print_json,
+    progress,
+)
 from opdctl.errors import usage_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from opdctl.runs.gather import GatheredRun
+    from opdctl.runs.tables import Sheet
 
 
 class Format(StrEnum):
-    """How the results are written."""
+    """The forms of the results."""
 
     TABLE = "table"
     JSON = "json"
@@ -21,53 +40,123 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
+Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs; by default all of the store.")]
+Output = Annotated[
+    Format | None, typer.Option("--output", "-o", help="Form of the results; by default --file's ending, or a table.")
+]
+File = Annotated[Path | None, typer.Option("--file", "-f", help="File to write (no folder); stdout by default.")]
+
+
 def collect(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Runs; by default all of the store."),
-    ] = None,
+    runs: Runs = None,
     store: StoreUrl = None,
     namespace: Namespace = None,
     context: Context = None,
-    format: Annotated[
-        Format | None, typer.Option("--format", help="What to write; what --output ends in by default, else a table.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; stdout by default.")] = None,
+    output: Output = None,
+    file: File = None,
     no_cache: NoCache = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Collect results: metrics merged over all attempts, evaluation tables, checkpoints.
 
-    `table` and `json` say how each run stands; `csv` and `parquet` hold every metric of every step.
+    `table` and `json` hold the state of each run; `csv` and `parquet` hold every metric of every step.
 
-    Examples: `opdctl collect manifests/experiments/quickstart.yaml` ·
-    `opdctl collect --store s3://experiments/opd -o all.parquet`
+    Examples: `opdctl collect my-run -n opd` · `opdctl collect --store s3://experiments/opd -f all.parquet`
     """
-    from opdctl.runs.cache import cache_folder
-    from opdctl.runs.export import write
-    from opdctl.runs.gather import gather
-    from opdctl.runs.targets import find_runs
+    from opdctl.runs.gather import cache_folder, gather
+    from opdctl.runs.places import Finder
 
-    if format is None:
-        suffix = "" if output is None else output.suffix.removeprefix(".")
-        if suffix not in ("", "txt", *Format):
-            known = ", ".join(f".{name}" for name in (*Format, "txt") if name != Format.TABLE)
-            raise usage_error(
-                f"--output {output}: nothing is written as .{suffix}", fix=f"end it in one of {known}, or say --format"
-            )
-        format = Format(suffix) if suffix in set(Format) else Format.TABLE
-    if format is Format.PARQUET and output is None:
-        raise usage_error("--format parquet writes a file", fix="name it with --output FILE")
+    form = _form(output, file)
+    finder = Finder(store=store, namespace=namespace, context=context, timeout_s=timeout)
     with deadline(timeout), cache_folder(use_cache=not no_cache) as folder:
-        places = find_runs(runs or [], store=store, namespace=namespace, context=context, timeout_s=timeout)
+        places = finder.places(runs or [])
         with progress("collecting", len(places)) as advance:
             found = gather(places, folder=folder, on_done=advance)
         if not found:
             note("no runs in this store: a run appears with its first attempt")
             return
-        write(found, format=format.value, output=output)
-    if output is not None and str(output) != "-":
-        note(f"wrote {output}")
+        _write(found, form, file)
+    if file is not None and str(file) != "-":
+        note(f"wrote the file {file}")
     for run in found:
         for problem in run.record.problems:
             note(f"warning: {run.record.run_id}: {problem}")
+
+
+def _form(output: Format | None, file: Path | None) -> Format:
+    """Return the form that --output or the file's ending names.
+
+    Raises:
+        ToolError: an ending of no form, or Parquet without a file.
+    """
+    suffix = "" if file is None else file.suffix.removeprefix(".")
+    if file is not None and file.is_dir():
+        raise usage_error(f"--file {file} is a folder", fix=f"name a file in it, such as {file / 'runs.csv'}")
+    if output is None and suffix not in ("", "txt", *Format):
+        known = ", ".join(f".{name}" for name in (*Format, "txt") if name != Format.TABLE)
+        raise usage_error(f"--file {file}: .{suffix} is no form of results", fix=f"end it in one of {known}, or use -o")
+    form = output or (Format(suffix) if suffix in set(Format) else Format.TABLE)
+    if form is Format.PARQUET and file is None:
+        raise usage_error("Parquet is written to a file", fix="name it with --file FILE")
+    return form
+
+
+def _write(runs: Sequence[GatheredRun], form: Format, file: Path | None) -> None:
+    """Write the runs: `json` is one object, `csv` and `parquet` have one row a run and step, one column a metric."""
+    import io
+
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pq
+
+    with binary_file(file) as writer:
+        if form in (Format.TABLE, Format.JSON):
+            text = io.StringIO()
+            if form is Format.JSON:
+                print_json({"runs": [run.record.to_json() for run in runs]}, file=text)
+            elif file is None:
+                _show(runs)
+            else:
+                print(*(sheet.plain() for sheet in _sheets(runs)), sep="\n\n", file=text)
+            writer.write(text.getvalue().encode())
+            return
+        schema = _schema(runs)
+        make = pa_csv.CSVWriter if form is Format.CSV else lambda *args: pq.ParquetWriter(*args, compression="zstd")
+        with make(writer, schema) as rows:
+            for table in _tables(runs, schema):
+                rows.write_table(table)
+
+
+def _sheets(runs: Sequence[GatheredRun]) -> list[Sheet]:
+    from opdctl.runs.tables import checkpoints_table, eval_table, numbers_table, runs_table
+
+    found = [runs_table([run.record for run in runs])]
+    makers = (eval_table, numbers_table, *([checkpoints_table] if len(runs) == 1 else []))
+    return [*found, *(sheet for run in runs for make in makers if (sheet := make(run.record)) is not None)]
+
+
+def _show(runs: Sequence[GatheredRun]) -> None:
+    from opdctl.runs.tables import show
+
+    show(*_sheets(runs))
+
+
+def _schema(runs: Sequence[GatheredRun]) -> pa.Schema:
+    """Return `run_id`, `step`, then every metric of the runs, sorted."""
+    import pyarrow as pa
+
+    names = sorted({name for run in runs for name in run.metrics().column_names} - {"step"})
+    fields = [pa.field("run_id", pa.string()), pa.field("step", pa.int64())]
+    return pa.schema(fields + [pa.field(name, pa.float64()) for name in names])
+
+
+def _tables(runs: Sequence[GatheredRun], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield each run's metrics in the common schema, one run at a time."""
+    import pyarrow as pa
+
+    for run in runs:
+        metrics = run.metrics()
+        columns = [pa.array([run.record.run_id] * metrics.num_rows, type=pa.string())]
+        for field in list(schema)[1:]:
+            has_it = field.name in metrics.column_names
+            columns.append(metrics[field.name] if has_it else pa.nulls(metrics.num_rows, type=field.type))
+        yield pa.table(columns, schema=schema)

@@ -1,4 +1,4 @@
-"""`opdctl list`: the runs of a namespace and of a store, and how they stand."""
+"""`opdctl list`: the runs of a namespace and of a store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.commands.showing import Watch, look_and_show, write_tree
+from opdctl.commands.watching import Watch, look_and_show
 from opdctl.console import (
     DEFAULT_TIMEOUT_S,
     Context,
@@ -16,30 +16,31 @@ from opdctl.console import (
     StoreUrl,
     Timeout,
     note,
+    print_json,
     progress,
-    stdout,
 )
 from opdctl.errors import EXIT_USAGE, ToolError
 
 if TYPE_CHECKING:
-    from opdctl.runs.overview import Row
+    from opdctl.kube.rayjob import JobState
+    from opdctl.runs.places import Finder
+    from opdctl.runs.record import RunRecord
+    from opdctl.runs.rows import Row
 
-
-# Where the cluster has runs to show, a store only adds to their rows: it is waited for up to a third of this.
-MAX_TIMEOUT_BESIDE_JOBS_S = 15.0
+# Next to live runs a store only adds to their rows: it gets a third of this.
+MAX_TIMEOUT_WITH_JOBS_S = 15.0
 
 
 class Format(StrEnum):
-    """How the runs are written."""
+    """The forms of the list."""
 
     TABLE = "table"
     WIDE = "wide"
     JSON = "json"
-    YAML = "yaml"
     NAME = "name"
 
 
-Output = Annotated[Format, typer.Option("--output", "-o", help="What to write.")]
+Output = Annotated[Format, typer.Option("--output", "-o", help="Form of the list.")]
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Live runs of every namespace.")]
 Selector = Annotated[
     str, typer.Option("--selector", "-l", metavar="KEY=VALUE", help="Only live runs with these labels.")
@@ -57,7 +58,7 @@ def list_runs(
     no_cache: NoCache = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """List runs, those of a namespace and those of a store in one table: phase, step, time left, score, age, GPUs.
+    """List runs of a namespace and of a store: phase, step, time left, accuracies, age, GPUs.
 
     Examples: `opdctl list -n opd` · `opdctl list --store s3://experiments/opd -o wide`
     """
@@ -78,59 +79,59 @@ def _found(
     no_cache: bool,
     timeout_s: float,
 ) -> list[Row]:
-    """The cluster is asked where it is named, and where no store is; beside its runs no store has to answer."""
-    import os
-
+    """Read the cluster where the user names one, or no store; then the store."""
     from opd.errors import StoreError
-    from opdctl.kube.client import connect, is_configured
-    from opdctl.kube.errors import ClusterError
-    from opdctl.kube.notice import notices
-    from opdctl.runs.cache import cache_folder
-    from opdctl.runs.overview import live_runs, rows, standings
-    from opdctl.runs.targets import STORE_VARIABLE, find_runs
-    from opdctl.runs.threads import Away
+    from opdctl.runs.places import Finder
+    from opdctl.runs.rows import live_runs, rows
 
-    is_named = namespace is not None or context is not None or everywhere or bool(selector)
-    jobs, said = [], {}
-    if is_asked := is_named or (not (store or os.environ.get(STORE_VARIABLE)) and is_configured()):
-        api = connect(namespace=namespace, context=context)
-        jobs = live_runs(api, everywhere=everywhere, selector=selector)
+    finder = Finder(store=store, namespace=namespace, context=context, timeout_s=timeout_s)
+    jobs: list[tuple[str, JobState, int]] = []
+    is_named = finder.is_named or everywhere or bool(selector)
+    is_asked = is_named or (finder.has_cluster and not (store or finder.shell_store))
+    if is_asked:
+        jobs = live_runs(finder.connect(), everywhere=everywhere, selector=selector)
         if selector and not jobs:
             return []
-        try:
-            said = notices(api, everywhere=everywhere, selector=selector) if jobs else {}
-        except ClusterError as error:  # who may list runs everywhere may not list every ConfigMap
-            note(f"note: what the runs say of themselves was left out: {error}")
-    away = Away() if jobs else None
-    with cache_folder(use_cache=not no_cache) as folder:
-        records = []
-        try:
-            patience_s = min(timeout_s, MAX_TIMEOUT_BESIDE_JOBS_S) if jobs else timeout_s
-            places = find_runs([], store=store, namespace=namespace, context=context, timeout_s=patience_s)
-            with progress("reading runs", len(places)) as advance:
-                records = standings(places, folder=folder, on_done=advance, believes_summaries=not no_cache, away=away)
-        except ToolError as error:
-            if not is_asked or error.exit_code != EXIT_USAGE:
-                raise  # else the cluster has answered, and no live run names a store
-        except StoreError as error:
-            if not jobs:
-                raise
-            note(f"note: the store was left out: {error}")
-    for url, cause in away.causes.items() if away else ():
-        note(f"note: runs of {url} were left out: {cause}")
+    finder.timeout_s = min(timeout_s, MAX_TIMEOUT_WITH_JOBS_S) if jobs else timeout_s
+    records: list[RunRecord] = []
+    try:
+        records = _records(finder, no_cache, is_patient=not jobs)
+    except ToolError as error:
+        if not is_asked or error.exit_code != EXIT_USAGE:
+            raise  # else the cluster has answered, and no live run names a store
+    except StoreError as error:
+        if not jobs:
+            raise
+        note(f"note: the store was left out: {error}")
     names = {job.name for _, job, _ in jobs}
-    return rows(jobs, [record for record in records if not selector or record.run_id in names], said)
+    return rows(jobs, [record for record in records if not selector or record.run_id in names])
+
+
+def _records(finder: Finder, no_cache: bool, *, is_patient: bool) -> list[RunRecord]:
+    from opdctl.runs.gather import Unreachable, cache_folder
+    from opdctl.runs.rows import standings
+
+    unreachable = None if is_patient else Unreachable()
+    places = finder.places([])
+    with cache_folder(use_cache=not no_cache) as folder, progress("reading runs", len(places)) as advance:
+        records = standings(
+            places, folder=folder, on_done=advance, believes_summaries=not no_cache, unreachable=unreachable
+        )
+    for url, cause in unreachable.causes.items() if unreachable else ():
+        note(f"note: runs of {url} were left out: {cause}")
+    return records
 
 
 def _show(found: list[Row], output: Format) -> None:
-    if output in (Format.JSON, Format.YAML):
-        write_tree({"runs": [row.to_json() for row in found]}, is_yaml=output is Format.YAML)
+    if output is Format.JSON:
+        print_json({"runs": [row.to_json() for row in found]})
     elif output is Format.NAME:
         for row in found:
             print(row.run)
     elif found:
-        from opdctl.runs.overview import table
+        from opdctl.runs.rows import table
+        from opdctl.runs.tables import show
 
-        stdout().print(table(found, is_wide=output is Format.WIDE))
+        show(table(found, is_wide=output is Format.WIDE))
     else:
         note("no runs here: a run appears with its RayJob, or in a store with its first attempt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,31 +12,30 @@ from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCluster, Run
 from opdctl.errors import ToolError, usage_error
 
 if TYPE_CHECKING:
-    from opdctl.kube.rayjob import JobState
-    from opdctl.runs.targets import Found, RunPlace
+    from opdctl.logs.pods import LogPod
+    from opdctl.runs.places import Found, RunPlace
 
 
 class Source(StrEnum):
-    """Where the log is read."""
+    """The sources of a log."""
 
     AUTO = "auto"
     PODS = "pods"
     STORE = "store"
 
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows, until the run ends.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")]
 From = Annotated[
-    Source, typer.Option("--from", help="auto: -f follows the pods of a live run; else the store, where there is one.")
+    Source, typer.Option("--from", help="auto: with -f the pods of a live run; otherwise the store, if it can be read.")
 ]
 Attempt = Annotated[int | None, typer.Option("--attempt", min=1, help="This attempt only, from the store.")]
 Pod = Annotated[
-    str | None,
-    typer.Option("--pod", help="What this pod prints instead: its name, or head, worker or submitter where it is one."),
+    str | None, typer.Option("--pod", help="Another pod's output: its name, or its role (head, worker, submitter).")
 ]
 Container = Annotated[str | None, typer.Option("--container", "-c", help="Container of --pod; its first by default.")]
 Tail = Annotated[int | None, typer.Option("--tail", min=1, help="Begin with the last this many lines.")]
 LogTimeout = Annotated[
-    float | None, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Give up after this; none with --follow.")
+    float | None, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Give up after this; never with --follow.")
 ]
 
 
@@ -53,16 +53,14 @@ def logs(
     no_cluster: NoCluster = False,
     timeout: LogTimeout = None,
 ) -> None:
-    """Print a run's log over all its attempts; with -f go on until it ends, through reconnects, retries and new pods.
+    """Print a run's log over all its attempts; with -f until it ends, through reconnects, retries and new pods.
 
-    The last line, on stderr, says how the attempt or the pod ended, or that it goes on.
+    The last line, on stderr, is the state of the attempt or pod.
 
     Examples: `opdctl logs -f my-run -n opd` · `opdctl logs my-run --pod worker -c wait-gcs-ready` ·
     `opdctl logs quickstart --store build/quickstart/store --attempt 2 --tail 20`
     """
-    import contextlib
-
-    from opdctl.runs.targets import locate
+    from opdctl.runs.places import Finder
 
     if pod is not None and (attempt is not None or source is Source.STORE):
         raise usage_error("--pod is read from the cluster", fix="leave out --attempt and --from store")
@@ -70,88 +68,78 @@ def logs(
         raise usage_error("--container is one of a pod", fix="name the pod with --pod")
     limit = contextlib.nullcontext() if follow and timeout is None else deadline(timeout or DEFAULT_TIMEOUT_S)
     with limit:
-        found = locate(run, store=store, namespace=namespace, context=context,
-                       no_cluster=no_cluster or (source is Source.STORE and store is not None), timeout_s=timeout or DEFAULT_TIMEOUT_S)  # fmt: skip
+        finder = Finder(
+            store=store, namespace=namespace, context=context, timeout_s=timeout or DEFAULT_TIMEOUT_S,
+            no_cluster=no_cluster or (source is Source.STORE and store is not None),
+        )  # fmt: skip
+        found = finder.locate(run)
         job = found.in_cluster.job if found.in_cluster is not None else None
-        wants_pods = source is Source.PODS or (
-            source is Source.AUTO
-            and attempt is None
-            and (found.place is None or (follow and job is not None and job.is_live))
-        )
+        is_followed = found.place is None or (follow and job is not None and job.is_live)
+        wants_pods = source is Source.PODS or (source is Source.AUTO and attempt is None and is_followed)
         if pod is not None:
             of_pod(found, pod, container, follow=follow, tail=tail)
         elif wants_pods and job is not None:
-            _from_pods(found, job, follow=follow, tail=tail)
+            _from_pods(found, job.submission_mode, follow=follow, tail=tail)
         elif found.place is not None:
             _from_store(found.place, attempt, follow=follow, tail=tail)
         else:
-            lies = f"attempt {attempt} lies in its store" if attempt and job is not None else "it has no pods"
-            raise ToolError(
-                f"run {found.run_id}: {lies}, and no store can be read from here: {'; '.join(found.notes)}",
-                fix="name the store with --store URL" + (", or leave out --attempt" if attempt else ""),
-            )
+            notes = "; ".join(found.notes)
+            fix = "name the store with --store URL" + (", or leave out --attempt" if attempt else "")
+            raise ToolError(f"run {found.run_id}: it has no pods to read, and no store: {notes}", fix=fix)
 
 
-def _from_pods(found: Found, job: JobState, *, follow: bool, tail: int | None) -> None:
-    from opdctl.kube.podlogs import find_log_pods
+def _from_pods(found: Found, submission_mode: str, *, follow: bool, tail: int | None) -> None:
     from opdctl.kube.rayjob import read_job
-    from opdctl.logs.from_pods import PodFollower
+    from opdctl.logs.pods import PodFollower, find_log_pods
 
     assert found.api is not None
-    api, run_id, mode = found.api, found.run_id, job.submission_mode
-    pods = PodFollower(api, run_id, lambda: find_log_pods(api, run_id, mode), tail=tail)
+    api, run_id = found.api, found.run_id
+    pods = PodFollower(api, run_id, lambda: find_log_pods(api, run_id, submission_mode), tail=tail)
     if not (pods.follow() if follow else pods.print_now()):
-        note("no log yet: `opdctl status` says what the run waits for")
+        note("no log yet: `opdctl status` shows the reason")
     tree = api.find(api.path("rayjobs", run_id))
     note(f"run {run_id}: {read_job(tree).describe() if tree is not None else 'its RayJob is gone'}")
 
 
 def of_pod(found: Found, wanted: str, container: str | None, *, follow: bool, tail: int | None) -> None:
-    from opdctl.kube.podlogs import find_pod
-    from opdctl.logs.from_pods import PodFollower
+    """Print the output of one pod, by its name or role.
 
-    pods = found.in_cluster.pods if found.in_cluster is not None else []
-    if found.api is None:
-        raise ToolError(
-            f"run {found.run_id}: --pod is read from the cluster, and {'; '.join(found.notes) or 'none was asked'}",
-            fix="ask again when it answers, or leave out --pod"
-            if found.notes
-            else "name the cluster with --namespace or --context, or leave out --pod",
+    Raises:
+        ToolError: no cluster to read, or no such pod.
+    """
+    from opdctl.logs.pods import PodFollower, find_pod
+
+    api, run_id = found.api, found.run_id
+    if api is None:
+        why = "; ".join(found.notes) or "the command names none"
+        fix = "try again later" if found.notes else "name the cluster with --namespace or --context"
+        raise ToolError(f"run {run_id}: --pod is read from the cluster, and {why}", fix=f"{fix}, or leave out --pod")
+    if not (there := find_pod(api, run_id, wanted, container)):
+        names = ", ".join(f"{pod.name} ({pod.role})" for pod in (found.in_cluster.pods if found.in_cluster else []))
+        fix = (
+            "name one of them with --pod, or a role that one pod has" if names else "leave out --pod for the run's log"
         )
-    if not (there := find_pod(found.api, found.run_id, wanted, container)):
-        names = ", ".join(f"{pod.name} ({pod.role})" for pod in pods)
         raise ToolError(
-            f"run {found.run_id} has no pod {wanted!r} now, {'only ' + names if names else 'nor any other'}",
-            fix="name one of them with --pod, or its role where it is the only one; without --pod comes the run's log"
-            if names
-            else "leave out --pod for the run's log; `opdctl status` says what the run waits for",
+            f"run {run_id} has no pod {wanted!r} now, {'only ' + names if names else 'nor any other'}", fix=fix
         )
-    api, [chosen] = found.api, there
-    follower = PodFollower(
-        api,
-        found.run_id,
-        lambda: find_pod(api, found.run_id, chosen.name, chosen.container),
-        is_one_pod=True,
-        tail=tail,
-    )
+    [chosen] = there
+
+    def find() -> list[LogPod]:
+        return find_pod(api, run_id, chosen.name, chosen.container)
+
+    follower = PodFollower(api, run_id, find, is_one_pod=True, tail=tail)
     num_lines = follower.follow() if follow else follower.print_now()
-    last = next(iter(find_pod(api, found.run_id, chosen.name, chosen.container)), None)
-    end = (
-        "is gone"
-        if last is None
-        else "has ended"
-        if last.is_over
-        else "goes on"
-        if last.has_started
-        else "has not started"
-    )
-    note(f"container {chosen.container} of pod {chosen.name} {end}{'' if num_lines else '; it printed nothing'}")
+    last = next(iter(find()), None)
+    state = "is gone"
+    if last is not None:
+        state = "has ended" if last.is_over else "is running" if last.has_started else "has not started"
+    note(f"container {chosen.container} of pod {chosen.name} {state}{'' if num_lines else '; it printed nothing'}")
 
 
 def _from_store(place: RunPlace, attempt: int | None, *, follow: bool, tail: int | None) -> None:
-    from opdctl.logs.from_store import LogReader
+    from opdctl.logs.store import LogReader
+    from opdctl.runs.attempts import attempt_end
     from opdctl.runs.listing import Listing
-    from opdctl.runs.state import attempt_end
 
     if attempt is not None and attempt not in (there := Listing(place.store).folders()) and not follow:
         known = ", ".join(map(str, there)) or "none yet"

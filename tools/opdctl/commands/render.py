@@ -7,22 +7,23 @@ from typing import Annotated
 
 import typer
 
-from opdctl.console import Timeout, deadline, note
+from opdctl.console import Timeout, binary_file, deadline, note
 
 File = Annotated[Path, typer.Argument(metavar="EXP.yaml", help="Experiment file; with a `matrix` a sweep.")]
-Overlays = Annotated[list[Path] | None, typer.Option("--values", "-f", help="A file whose keys go over it.")]
+Overlays = Annotated[list[Path] | None, typer.Option("--values", "-f", help="A file whose keys win over it.")]
 Site = Annotated[
     Path | None,
-    typer.Option("--site", envvar="OPDCTL_SITE", help="What all runs on a cluster share; the experiment's keys win."),
+    typer.Option("--site", envvar="OPDCTL_SITE", help="Keys that all runs on a cluster share; the experiment's win."),
 ]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Set a key of the spec."),
 ]
 Image = Annotated[str | None, typer.Option("--image", metavar="REF", help="Image with its digest: cluster.image.ref.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for one file a run; stdout by default.")]
-Charts = Annotated[Path | None, typer.Option("--charts", help="Folder of the charts; this checkout's by default.")]
+Into = Annotated[Path | None, typer.Option("--into", help="Folder for one file a run; stdout by default.")]
+Charts = Annotated[Path | None, typer.Option("--charts", help="Folder of the charts; ./charts or the tool's own.")]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the release.")]
+Env = Annotated[bool, typer.Option("--env", help="Apply the original's environment variables, over the file.")]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the run; same as --set name=NAME.")]
 
 
@@ -31,9 +32,10 @@ def render(
     site: Site = None,
     values: Overlays = None,
     sets: Sets = None,
+    env: Env = False,
     name: Name = None,
     image: Image = None,
-    output: Output = None,
+    into: Into = None,
     charts: Charts = None,
     namespace: Namespace = "default",
     timeout: Timeout = 120.0,
@@ -46,24 +48,21 @@ def render(
 
     from opdctl.chart.helm import find_chart, template
     from opdctl.chart.values import load_experiments
-    from opdctl.doctor.rendered import check_held
-    from opdctl.runs.export import binary_file
 
     named = [f"name={name}"] if name is not None else []
     with deadline(timeout):
+        variables = os.environ if env else {}
         found = load_experiments(
-            experiment, site=site, overlays=values or [], env=os.environ, sets=[*(sets or []), *named], image=image
+            experiment, site=site, overlays=values or [], env=variables, sets=[*(sets or []), *named], image=image
         )
         for item in found:
             for remark in item.notes:
                 note(f"note: {item.run_id}: {remark}")
             chart = find_chart(item.spec.kind, charts)
             text = template(item, chart=chart, namespace=namespace, timeout_s=timeout)
-            if output is None:
+            if into is None:
                 print(text, end="" if text.endswith("\n") else "\n")
             else:
-                with binary_file(output / f"{item.run_id}.yaml") as file:
+                with binary_file(into / f"{item.run_id}.yaml") as file:
                     file.write(text.encode())
-                note(f"wrote {output / f'{item.run_id}.yaml'}")
-            for check in check_held(item.spec, text):
-                note(f"warning: {item.run_id}: {check.message}; fix: {check.fix}")
+                note(f"wrote the file {into / f'{item.run_id}.yaml'}")

@@ -14,6 +14,7 @@ from opdctl.console import (
     NoCache,
     StoreUrl,
     Timeout,
+    binary_file,
     deadline,
     note,
     progress,
@@ -22,12 +23,11 @@ from opdctl.console import (
 Runs = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[RUN]...",
-        help="Runs to show on one page, the first is the base; all of the store, the best finished is the base.",
+        metavar="[RUN]...", help="Runs, the first is the base; else all of the store, the best finished first."
     ),
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write.", show_default="report.html")]
-Samples = Annotated[int, typer.Option("--samples", min=0, help="Sample generations per run; of many runs fewer.")]
+File = Annotated[Path, typer.Option("--file", "-f", help="File to write; `-` is stdout.")]
+Samples = Annotated[int, typer.Option("--samples", min=0, help="Sample answers of evaluations.")]
 
 
 def report(
@@ -35,38 +35,32 @@ def report(
     store: StoreUrl = None,
     namespace: Namespace = None,
     context: Context = None,
-    output: Output = None,
+    file: File = Path("report.html"),
     samples: Samples = 12,
     no_cache: NoCache = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Write one self-contained HTML page: interactive curves, tables, what differs between the specs, sample texts, provenance.
+    """Write one self-contained HTML page: curves, tables, differences between the runs, sample texts, origin.
 
-    An agent run's conversations get a page of their own beside it (REPORT-conversations-N.html), linked from it; so do the
-    tokens of a distillation's sample rollouts (REPORT-tokens-N.html).
+    An agent run's conversations and a distillation's tokens get pages next to it (FILE-conversations-N.html,
+    FILE-tokens-N.html), with links to them.
 
-    Many runs share tables and pictures: what differs in each from the base, and who ends highest and lowest.
-
-    Examples: `opdctl report quickstart --store build/quickstart/store -o report.html` · `opdctl report my-run -n opd`
+    Examples: `opdctl report quickstart --store build/quickstart/store -f report.html` · `opdctl report my-run -n opd`
     """
-    from opdctl.report.beside import write_pages
-    from opdctl.report.page import MAX_SEPARATE_RUNS, render_page
-    from opdctl.runs.cache import cache_folder
+    from opdctl.report.page import write_report
     from opdctl.runs.compare import best_first, group_runs
-    from opdctl.runs.export import binary_file
-    from opdctl.runs.gather import gather
-    from opdctl.runs.targets import find_runs
-
-    target = output or Path("report.html")
+    from opdctl.runs.gather import cache_folder, gather
+    from opdctl.runs.places import Finder
 
     def put(name: str, html: str) -> None:
-        file = target.with_name(name)
-        with binary_file(file) as writer:
+        target = file if str(file) == "-" else file.with_name(name)
+        with binary_file(target) as writer:
             writer.write(html.encode())
-        note(f"wrote {file}")
+        note(f"wrote the file {target}")
 
+    finder = Finder(store=store, namespace=namespace, context=context, timeout_s=timeout)
     with cache_folder(use_cache=not no_cache) as folder, deadline(timeout):
-        places = find_runs(runs or [], store=store, namespace=namespace, context=context, timeout_s=timeout)
+        places = finder.places(runs or [])
         stores = {place.store.url: place.store for place in places}
         with progress("reading runs", len(places)) as advance:
             found = gather(places, folder=folder, on_done=advance)
@@ -76,5 +70,4 @@ def report(
         if not runs:
             base = {record.run_id for record in best_first(group_runs([run.record for run in found]), None)[0].records}
             found = sorted(found, key=lambda run: run.record.run_id not in base)
-        kept = write_pages(found, stores, put, stem=target.stem, max_with_tokens=MAX_SEPARATE_RUNS)
-        put(target.name, render_page(found, stores, num_samples=samples, kept=kept))
+        write_report(found, stores, put, stem=file.stem, num_samples=samples)

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from opdctl.commands.render import Charts, File, Image, Name, Overlays, Sets, Site
+from opdctl.commands.render import Charts, Env, File, Image, Name, Overlays, Sets, Site
 from opdctl.console import Context, Namespace, Timeout, deadline, note, working
 
 New = Annotated[bool, typer.Option("--new", help="If the name is taken, use the next free one: name-2, name-3, ...")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the API server's dry run; nothing is installed.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Resume a run that ended for good, after its cause is mended.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the API server's dry run; install nothing.")]
 
 
 def submit(
@@ -18,8 +19,10 @@ def submit(
     site: Site = None,
     values: Overlays = None,
     sets: Sets = None,
+    env: Env = False,
     name: Name = None,
     new: New = False,
+    retry: Retry = False,
     image: Image = None,
     charts: Charts = None,
     namespace: Namespace = None,
@@ -29,8 +32,8 @@ def submit(
 ) -> None:
     """Submit an experiment, or every cell of its `matrix`: validate, render, try on the API server, install by Helm.
 
-    A name whose run is live, has succeeded, or belongs to another spec is refused; a run that failed or was cancelled
-    is resumed from its newest checkpoint.
+    The name of a live run, of a run that succeeded, or of another spec is rejected. A run that failed or was cancelled
+    is resumed from its newest checkpoint; a run that ended for good (fatal.json) needs --retry.
 
     Example: `opdctl submit exp.yaml --site site.yaml -n opd --image registry.example/opd@sha256:...`
     """
@@ -43,14 +46,15 @@ def submit(
 
     named = [f"name={name}"] if name is not None else []
     with deadline(timeout):
+        variables = os.environ if env else {}
         found = load_experiments(
-            experiment, site=site, overlays=values or [], env=os.environ, sets=[*(sets or []), *named], image=image
+            experiment, site=site, overlays=values or [], env=variables, sets=[*(sets or []), *named], image=image
         )
         for item in found:
             for remark in item.notes:
                 note(f"note: {item.run_id}: {remark}")
         api = connect(namespace=namespace, context=context)
-        sender = Sender(api, charts=charts, is_new=new, timeout_s=timeout)
+        sender = Sender(api, charts=charts, is_new=new, is_retry=retry, timeout_s=timeout)
         with working("checking the names, and every object on the API server"):
             orders = sender.prepare(found)
         for order in orders:
@@ -67,7 +71,7 @@ def submit(
 
 
 def next_steps(run_ids: list[str], namespace: str, context: str | None) -> str:
-    """The commands that a person needs next, ready to be copied."""
+    """Return the commands that a user needs next, ready to be copied."""
     where = f"-n {namespace}" + (f" --context {context}" if context else "")
     run_id = run_ids[0]
     words = (("status", ""), ("logs -f", ""), ("wait", ""), ("cancel", "    (saves first)"))

@@ -1,4 +1,4 @@
-"""Doctor's preconditions in a cluster: KubeRay, the namespace, rights, and the objects that a rendered run names."""
+"""Preconditions in a cluster: KubeRay, the namespace, rights, and the objects that a rendered run names."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from opd.config import dump_spec
 from opd.config.cluster import Cluster, parse_cluster
 from opd.store.access import S3_PROTOCOLS, address_of
 from opdctl.chart.values import Experiment
+from opdctl.doctor.check import Check, bad, good, unseen, warning
 from opdctl.doctor.checks import (
     APPLY_MANIFESTS,
     OPERATOR,
-    check_admission,
     check_claim,
     check_class,
     check_kuberay,
     check_namespace,
     check_operator,
-    check_pull_secret,
     check_reference,
     check_rights,
     check_store_keys,
+    mend,
 )
 from opdctl.doctor.rendered import Reference, groups_of, wanted, where
-from opdctl.doctor.report import Check, bad, good, unseen, warning
 from opdctl.kube.client import CLASSES, KUEUE, KubeApi, Tree
 from opdctl.kube.dry_run import dry_run, is_over_quota, rendered_objects
 from opdctl.kube.errors import HTTP_FORBIDDEN, ClusterError, ClusterUnreachable
 from opdctl.kube.waiting import explain
 
 SEES = f"{APPLY_MANIFESTS}: the Role opd-user and the ClusterRole opd-user-view allow it"
-# What submit, status, logs and cancel do.
+# (verb, group, resource, subresource) of submit, status, logs and cancel.
 RIGHTS = (
     ("create", "ray.io", "rayjobs", ""),
     ("delete", "ray.io", "rayjobs", ""),
@@ -51,7 +50,7 @@ PATHS = {"Secret": "secrets", "PullSecret": "secrets", "ConfigMap": "configmaps"
 
 
 class OneLook(KubeApi):
-    """A cluster of which every address is read once: all checks judge the same objects."""
+    """A cluster of which every address is read once: all checks see the same objects."""
 
     def __init__(self, api: KubeApi) -> None:
         super().__init__(api.client, namespace=api.namespace, context=api.context)
@@ -70,14 +69,12 @@ class OneLook(KubeApi):
         return found
 
 
-def look_at(name: str, read: Callable[[], list[Check]]) -> list[Check]:
-    """Return the checks, or one line that says why nothing could be read."""
+def read(name: str, checks: Callable[[], list[Check]]) -> list[Check]:
+    """Make checks; return one line with the reason if nothing can be read."""
     try:
-        return read()
-    except ClusterUnreachable as error:
-        return [bad(name, str(error), error.fix)]
+        return checks()
     except ClusterError as error:
-        if error.status == HTTP_FORBIDDEN:
+        if error.status == HTTP_FORBIDDEN and not isinstance(error, ClusterUnreachable):
             return [unseen(name, str(error), SEES)]
         return [bad(name, str(error), error.fix)]
 
@@ -86,8 +83,8 @@ def check_cluster(api: KubeApi, item: Experiment | None, text: str) -> list[Chec
     """Make every check of a cluster.
 
     Args:
-        item: the experiment, None to check for none in particular.
-        text: what its chart renders, empty where it cannot.
+        item: the experiment; None means no experiment in particular.
+        text: its rendered chart; empty where the chart rejects it.
     """
     api = OneLook(api)
     try:
@@ -95,32 +92,24 @@ def check_cluster(api: KubeApi, item: Experiment | None, text: str) -> list[Chec
     except ClusterError as error:
         return [bad("cluster", str(error), error.fix)]
     out = [good("cluster", f"Kubernetes {version.get('gitVersion', '?')}, namespace {api.namespace}")]
-    out += look_at("kuberay", lambda: [check_kuberay(api.find(CRD_PATH))])
-    here = look_at(
-        "namespace", lambda: [check_namespace(api.find(f"/api/v1/namespaces/{api.namespace}"), api.namespace)]
-    )
-    out += here + look_at("rights", lambda: [check_rights(_missing_rights(api), api.namespace)])
+    out += read("kuberay", lambda: [check_kuberay(api.find(CRD_PATH))])
+    here = read("namespace", lambda: [check_namespace(api.find(f"/api/v1/namespaces/{api.namespace}"), api.namespace)])
+    out += here + read("rights", lambda: [check_rights(_missing_rights(api), api.namespace)])
     if item is None or not text:
         return out
     if here[0].state == "MISSING":
-        return [*out, unseen("run", "what the run needs of its namespace, which is not there", here[0].fix)]
+        return [*out, unseen("run", "the objects that the run needs: their namespace does not exist", here[0].fix)]
     return [*out, *Examination(api, item, text).checks()]
 
 
 def _missing_rights(api: KubeApi) -> list[str]:
     missing = []
     for verb, group, resource, part in RIGHTS:
-        attributes = {
-            "namespace": api.namespace,
-            "verb": verb,
-            "group": group,
-            "resource": resource,
-            "subresource": part,
-        }
+        words = {"namespace": api.namespace, "verb": verb, "group": group, "resource": resource, "subresource": part}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
+            "spec": {"resourceAttributes": words},
         }
         answer = api.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
         if not answer.get("status", {}).get("allowed"):
@@ -142,45 +131,39 @@ class Examination:
         self.groups = groups_of(self.objects)
 
     def checks(self) -> list[Check]:
-        """Make all checks, each on its own: one that may not read does not keep the others."""
+        """Make all checks; a check that may not read does not stop the others."""
+        parts = (("operator", self._operator), ("admission", self._admission))
+        return [*(check for name, look in parts for check in read(name, look)), *self.named()]
+
+    def named(self) -> list[Check]:
+        """Check the objects that the rendered run names: queue, storage class, Secrets, claims, accounts."""
         parts: Sequence[tuple[str, Callable[[], list[Check]]]] = (
-            ("operator", self._operator),
-            ("admission", self._admission),
             ("queue", self._queue),
             ("storage", self._storage),
             *((item.kind.removeprefix("Pull").lower(), partial(self._reference, item))
               for item in wanted(self.groups, self.objects).values()),
         )  # fmt: skip
-        return [check for name, look in parts for check in look_at(name, look)]
-
-    def secrets(self) -> list[Check]:
-        """Check that the Secrets which the pods name exist, with the keys that the pods read."""
-        items = [item for item in wanted(self.groups, self.objects).values() if PATHS[item.kind] == "secrets"]
-        return [check for item in items for check in look_at("secret", partial(self._reference, item))]
+        return [check for name, look in parts for check in read(name, look)]
 
     def _operator(self) -> list[Check]:
         found = self.api.list(DEPLOYMENTS, fieldSelector=f"metadata.name={OPERATOR}")
         expected_in = self.cluster.network_policy.operator_namespace
-        return check_operator(found, namespace=self.api.namespace, expected_in=expected_in)
+        return [check_operator(found, namespace=self.api.namespace, expected_in=expected_in)]
 
     def _admission(self) -> list[Check]:
         tries = [(group.role, dict(group.pod)) for group in self.groups]
         tries += [(f"{tree['kind']} {tree['metadata']['name']}", tree) for tree in self.objects]
         found = [(who, error) for who, tree in tries for error in dry_run(self.api, [tree])]
-        out = [
-            warning("quota", f"{who}: {explain(str(error))}", "the run waits: for other runs to end, or a larger quota")
-            for who, error in found
-            if is_over_quota(error)
-        ]
-        refused = [(who, str(error), error.fix) for who, error in found if not is_over_quota(error)]
-        if not refused:
+        waiting = [(who, error) for who, error in found if is_over_quota(error)]
+        fix = "the run waits: for other runs to end, or a larger quota"
+        out = [warning("quota", f"{who}: {explain(str(error))}", fix) for who, error in waiting]
+        rejected = [item for item in found if item not in waiting]
+        if not rejected:
             taken = len(tries) - len(out)
             return [*out, good("admission", f"the API server takes {taken} of {len(tries)} objects and pods")]
-        try:
-            ranges = [tree["metadata"]["name"] for tree in self.api.list(self.api.path("limitranges"))]
-        except ClusterError:
-            ranges = []
-        return [*out, *check_admission(refused, limit_ranges=ranges)]
+        return out + [
+            bad("admission", f"{who}: {error}", mend(who, str(error)) or error.fix) for who, error in rejected
+        ]
 
     def _queue(self) -> list[Check]:
         """Check that the Kueue queue which labels the RayJob exists; Volcano's queues are not read."""
@@ -216,16 +199,13 @@ class Examination:
         kind, path = PATHS[item.kind], self._where(item.name)
         tree = self.api.find(self.api.path(kind, item.name))
         if tree is None:
-            others = (
-                [one["metadata"]["name"] for one in self.api.list(self.api.path(kind))] if item.kind == "Claim" else []
-            )
-            return check_reference(item, None, namespace=self.api.namespace, path=path, others=others)
+            is_claim = item.kind == "Claim"
+            others = [one["metadata"]["name"] for one in self.api.list(self.api.path(kind))] if is_claim else []
+            return [check_reference(item, None, namespace=self.api.namespace, path=path, others=others)]
         if item.kind == "Claim":
             num_pods = sum(group.count for group in self.groups if ("Claim", item.name) in wanted([group], []))
             return [check_claim(item, tree, path=path, num_pods=num_pods)]
-        out = check_reference(item, tree, namespace=self.api.namespace, path=path)
+        out = [check_reference(item, tree, namespace=self.api.namespace, path=path)]
         if item.name == self.cluster.secrets.store and self.is_on_s3:
             out += check_store_keys(item.name, tree, path=path)
-        if item.kind == "PullSecret" and all(check.state == "ok" for check in out):
-            out += check_pull_secret(item.name, tree, image=self.cluster.image.ref or "")
         return out

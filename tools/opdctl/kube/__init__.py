@@ -1,4 +1,1 @@
-"""What the tool reads of a cluster: the API client, run objects, pods and why they wait, events, logs, the dashboard.
-
-What speaks to the API server or explains its answers belongs here.
-"""
+"""The cluster as the tool reads it: API client, RayJobs, pods and why they wait, events, dry run."""

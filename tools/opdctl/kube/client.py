@@ -1,4 +1,4 @@
-"""The API server: found, asked in plain JSON, with one error for whatever it refuses; objects stay plain trees."""
+"""The API server as plain JSON: objects are plain trees, and each rejection is one error."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable,
 
 
 def unix_s(stamp: str | None) -> float:
-    """Unix seconds of an RFC 3339 stamp (`2026-11-21T10:00:00Z`, with up to nine decimals); 0 where there is none."""
+    """Return the Unix seconds of an RFC 3339 stamp (`2026-11-21T10:00:00Z`, up to nine decimals); 0 for None."""
     return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
 NO_KUBECONFIG = "no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)"
-# Groups of what the tool touches; anything else is found by discovery (see `resource_of`).
+# Groups of the kinds that the tool reads; other kinds are found by discovery (see `resource_of`).
 GROUPS = {
     "rayjobs": "/apis/ray.io/v1",
     "rayclusters": "/apis/ray.io/v1",
@@ -51,7 +51,7 @@ class KubeApi:
         self.context = context
 
     def path(self, kind: str, name: str | None = None, part: str | None = None) -> str:
-        """The address of a kind's objects in the namespace, of one of them, or of its subresource."""
+        """Return the path of a kind's objects in the namespace, of one object, or of its subresource."""
         words = [GROUPS.get(kind, CORE), "namespaces", self.namespace, kind, name, part]
         return "/".join(word for word in words if word)
 
@@ -59,7 +59,7 @@ class KubeApi:
         return self._json("GET", path, query)
 
     def find(self, path: str, **query: str | int) -> Tree | None:
-        """The object, None where there is none (or none of its kind)."""
+        """Return the object; None where the object or its kind does not exist."""
         try:
             return self.get(path, **query)
         except ClusterError as error:
@@ -68,7 +68,7 @@ class KubeApi:
             raise
 
     def list(self, path: str, *, selector: str = "", **query: str | int) -> list[Tree]:
-        """Every object at a path; `kind` and `apiVersion`, which lists leave out, are not filled in."""
+        """Return every object at a path; lists leave out `kind` and `apiVersion`."""
         items: list[Tree] = []
         token = ""
         while True:
@@ -82,12 +82,8 @@ class KubeApi:
     def create(self, path: str, body: Tree, **query: str | int) -> Tree:
         return self._json("POST", path, query, body)
 
-    def merge(self, path: str, patch: Tree) -> Tree:
-        """A JSON merge patch."""
-        return self._json("PATCH", path, {}, patch, content_type="application/merge-patch+json")
-
     def delete(self, path: str) -> bool:
-        """Deletes an object, its dependents in the background; False if there was none."""
+        """Delete an object, its dependents in the background; return False if there was none."""
         try:
             self._json("DELETE", path, {"propagationPolicy": "Background"})
         except ClusterError as error:
@@ -96,15 +92,11 @@ class KubeApi:
             raise
         return True
 
-    def text(self, path: str, **query: str | int) -> str:
-        """An answer that is no JSON, such as a pod's log."""
-        return self._answer("GET", path, query, None).decode(errors="replace")
-
     def stream(self, path: str, *, read_timeout_s: float, **query: str | int) -> Iterator[bytes]:
-        """Chunks of an answer that goes on; ends when the server ends it, raises when the connection breaks."""
+        """Yield the chunks of a long answer until the server ends it; raise StreamBroken when the connection breaks."""
         import urllib3
 
-        response = self._send("GET", path, query, None, "application/json", read_timeout_s)
+        response = self._send("GET", path, query, None, read_timeout_s)
         try:
             if response.status >= 300:
                 raise refusal(f"read {path}", response.status, response.read())
@@ -114,14 +106,8 @@ class KubeApi:
         finally:
             response.close()
 
-    def core(self) -> Any:
-        """The library's own CoreV1Api, for connections that are no HTTP requests."""
-        from kubernetes.client import CoreV1Api
-
-        return CoreV1Api(self.client)
-
     def resource_of(self, api_version: str, kind: str) -> tuple[str, str]:
-        """Group path and plural name of a kind, as the API server itself says.
+        """Return group path and plural name of a kind by the API server's discovery.
 
         Raises:
             ClusterError: it does not know the kind.
@@ -134,21 +120,15 @@ class KubeApi:
         raise ClusterError(
             f"this cluster does not know {kind} ({api_version})",
             status=HTTP_NOT_FOUND,
-            fix="install KubeRay 1.6 or newer: `opdctl doctor` says what is missing"
+            fix="install KubeRay 1.6 or newer: `opdctl doctor` checks it"
             if api_version.startswith("ray.io/")
-            else f"install what serves {api_version}, or switch off what asks for it",
+            else f"install the API {api_version}, or switch off the key that needs it",
         )
 
-    def _json(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None = None,
-              *, content_type: str = "application/json") -> Tree:  # fmt: skip
-        tree: Tree = json.loads(self._answer(method, path, query, body, content_type))
-        return tree
-
-    def _answer(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None,
-                content_type: str = "application/json") -> bytes:  # fmt: skip
+    def _json(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None = None) -> Tree:
         import urllib3
 
-        response = self._send(method, path, query, body, content_type, READ_TIMEOUT_S)
+        response = self._send(method, path, query, body, READ_TIMEOUT_S)
         try:
             data: bytes = response.read()
         except urllib3.exceptions.HTTPError as error:
@@ -157,13 +137,15 @@ class KubeApi:
             response.release_conn()
         if response.status >= 300:
             raise refusal(_in_words(method, path), response.status, data)
-        return data
+        tree: Tree = json.loads(data)
+        return tree
 
-    def _send(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None, content_type: str,
-              read_timeout_s: float) -> Any:  # fmt: skip
+    def _send(
+        self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None, read_timeout_s: float
+    ) -> Any:
         import urllib3
 
-        headers = {"Accept": "application/json, */*", "Content-Type": content_type}
+        headers = {"Accept": "application/json, */*", "Content-Type": "application/json"}
         request = self.client.param_serialize(
             method, path, query_params=list(query.items()), header_params=headers, body=body, auth_settings=["BearerToken"]
         )  # fmt: skip
@@ -179,7 +161,7 @@ class KubeApi:
 
 
 def connect(*, namespace: str | None, context: str | None) -> KubeApi:
-    """The cluster of a kubeconfig context, or the one that this process runs in.
+    """Return the API of a kubeconfig context's cluster, or of the cluster that this process runs in.
 
     Args:
         namespace: the context's own by default, else `default`.
@@ -196,7 +178,7 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
 
     configuration = client.Configuration()
     malformed = (config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, OSError)
-    # The library would try an unreachable server three more times: a person waits.
+    # The library would try an unreachable server three more times while a user waits.
     configuration.retries = 1
     files = os.pathsep.join(map(str, kubeconfigs()))
     try:
@@ -215,12 +197,12 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
 
 
 def is_configured() -> bool:
-    """Whether there is a kubeconfig (or a pod's own account) to try, without asking any server."""
+    """Return whether there is a kubeconfig or a pod's own account, without a request."""
     return "KUBERNETES_SERVICE_HOST" in os.environ or bool(kubeconfigs())
 
 
 def kubeconfigs() -> list[Path]:
-    """The kubeconfig files that exist: $KUBECONFIG's, else the user's."""
+    """Return the kubeconfig files that exist: $KUBECONFIG's, else the user's."""
     named = os.environ.get("KUBECONFIG", "")
     files = [Path(name) for name in named.split(os.pathsep) if name] or [Path.home() / ".kube" / "config"]
     return [file for file in files if file.is_file()]
@@ -236,8 +218,8 @@ def _own_namespace(files: str, context: str | None) -> str | None:
 
 
 def _in_words(method: str, path: str) -> str:
-    """`create pods in namespace opd`, `read rayjobs r in namespace opd`."""
-    verb = {"GET": "read", "POST": "create", "PATCH": "change", "DELETE": "delete"}[method]
+    """Return a request in words, such as `create pods in namespace opd`."""
+    verb = {"GET": "read", "POST": "create", "DELETE": "delete"}[method]
     head, _, rest = path.partition("/namespaces/")
     namespace, _, what = rest.partition("/")
     return (
@@ -248,7 +230,7 @@ def _in_words(method: str, path: str) -> str:
 
 
 def _in_one_line(error: Exception) -> str:
-    """A YAML parser's words go over lines; those of a mapping that is none say nothing of a kubeconfig."""
+    """Return a parser's message in one line; a message without a cause names the kubeconfig."""
     words = " ".join(str(error).split())
     return (
         words if isinstance(error, ValueError | OSError) or "kube" in words else f"the kubeconfig is malformed: {words}"
@@ -256,6 +238,6 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _short(error: BaseException) -> str:
-    """The innermost reason: urllib3 wraps it in its own addresses."""
+    """Return the innermost reason, which urllib3 wraps in its own addresses."""
     reason = getattr(error, "reason", None)
     return _short(reason) if isinstance(reason, BaseException) else str(error)

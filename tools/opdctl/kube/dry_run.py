@@ -1,8 +1,8 @@
-"""Sends every rendered object through the real API server as a dry run: nothing is stored.
+"""The API server's dry run of every rendered object: nothing is stored.
 
-`helm install --dry-run=server` only renders. Here validation, admission (Pod Security, policies, quota) and unknown
-fields are judged by the server that the run is for. KubeRay makes the pods later, as another user, and would only leave
-an event when one is refused: so each pod template is tried too.
+`helm install --dry-run=server` only renders. The server's dry run checks validation, admission (Pod Security, policies,
+quota) and unknown fields. KubeRay makes the pods later and leaves an event for a rejected pod: so each pod template is
+tried, too.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from opdctl.kube.client import KubeApi
 from opdctl.kube.errors import HTTP_CONFLICT, HTTP_NOT_FOUND, ClusterError
 
 HOOK_ANNOTATION = "helm.sh/hook"
-# In every namespace; a run's own is not there before it is installed.
+# Every namespace has it; a run's own account comes with the installation.
 ANY_ACCOUNT = "default"
 
 
 def rendered_objects(text: str) -> list[dict[str, Any]]:
-    """The objects that an installation makes: those of hooks (`helm test`) come later, if at all."""
+    """Return the objects that an installation makes, without hooks (`helm test`)."""
     trees = [tree for tree in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if tree]
     return [tree for tree in trees if HOOK_ANNOTATION not in (tree["metadata"].get("annotations") or {})]
 
 
 def pods_of(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A pod of each of a RayJob's templates, as KubeRay would make them but for what it adds itself."""
+    """Yield a pod of each of a RayJob's templates, without KubeRay's own additions."""
     cluster = job["spec"]["rayClusterSpec"]
     templates = {"head": cluster["headGroupSpec"]["template"]}
     templates |= {group["groupName"]: group["template"] for group in cluster.get("workerGroupSpecs", [])}
@@ -43,10 +43,9 @@ def pods_of(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def dry_run(api: KubeApi, objects: Iterable[dict[str, Any]]) -> list[ClusterError]:
-    """What the server would refuse, a line an object; empty where everything would be taken.
+    """Return the server's rejections, at most one for each object.
 
-    An object that is there already has passed validation and admission before its name is compared: resuming a run finds
-    its kept claim.
+    An object that exists already has passed validation and admission: a run that is resumed finds its kept claim.
 
     Raises:
         ClusterUnreachable: no answer.
@@ -72,7 +71,7 @@ def dry_run(api: KubeApi, objects: Iterable[dict[str, Any]]) -> list[ClusterErro
 
 
 def _awaits_its_role(error: ClusterError, tree: Mapping[str, Any], trees: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a RoleBinding was refused for its Role alone, which comes with it and was judged by the same rules."""
+    """Return whether the server rejects a RoleBinding only because its Role does not exist yet."""
     role = tree.get("roleRef")
     return (
         role is not None
@@ -86,5 +85,5 @@ def _with_an_account(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_over_quota(error: ClusterError) -> bool:
-    """Whether waiting would mend it."""
+    """Return whether the quota is used up, which other runs' ends mend."""
     return "exceeded quota" in str(error)

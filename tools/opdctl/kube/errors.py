@@ -1,4 +1,4 @@
-"""Turns the API server's refusals into the tool's own error: one block that says what mends it."""
+"""The API server's rejections as the tool's own error, with the fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HTTP_TOO_MANY, HTTP_SERVER_ERROR = 429, 500
 
 
 class ClusterError(ToolError):
-    """The API server refused a request; `status` is its HTTP status, `reason` its own word for it."""
+    """A rejection by the API server; `status` is its HTTP status, `reason` its own word for it."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", fix: str = "") -> None:
         super().__init__(message, fix=fix)
@@ -21,12 +21,12 @@ class ClusterError(ToolError):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the same request may be answered a moment later: the fault is the server's, not the request's."""
+        """True where the server may answer the same request a moment later."""
         return self.status == HTTP_TOO_MANY or self.status >= HTTP_SERVER_ERROR
 
 
 class ClusterUnreachable(ClusterError):
-    """No answer from the API server, or no way to ask it."""
+    """An API server without an answer, or no way to it."""
 
     @property
     def is_passing(self) -> bool:
@@ -34,15 +34,15 @@ class ClusterUnreachable(ClusterError):
 
 
 class StreamBroken(ClusterUnreachable):
-    """An answer that began broke off."""
+    """An answer that began and broke off."""
 
 
 def refusal(what: str, status: int, body: bytes) -> ClusterError:
-    """The error of an answer that is no success.
+    """Return the error of an answer that is no success.
 
     Args:
-        what: the request in words, `create RayJob r in namespace opd`.
-        body: the answer, a `Status` object in most cases.
+        what: the request in words, such as `create RayJob r in namespace opd`.
+        body: the answer; most often a `Status` object.
     """
     try:
         answer: dict[str, Any] = json.loads(body)
@@ -58,6 +58,8 @@ def refusal(what: str, status: int, body: bytes) -> ClusterError:
 def _fix(status: int, message: str) -> str:
     if status == HTTP_UNAUTHORIZED:
         return "the credentials of this kubeconfig context are not accepted: log in again"
+    if "exceeded quota" in message and "persistentvolumeclaims" in message:
+        return "`opdctl delete --unused-claims` removes the claims that no run needs, or have the ResourceQuota raised"
     if "exceeded quota" in message:
         return "wait for other runs to end, ask for less in `cluster`, or have the ResourceQuota raised"
     if status == HTTP_FORBIDDEN and "at the cluster scope" in message:

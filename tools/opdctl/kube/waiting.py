@@ -1,4 +1,4 @@
-"""Why objects of a run are not there and pods do not run, by events and by the pods' states."""
+"""Reasons why objects of a run are missing and pods do not run, from events and the pods' states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from opdctl.kube.client import ROLE_LABEL, unix_s
 
-# Objects that KubeRay, Kubernetes' Job controller or Kueue could not create; the message says why.
+# Failures of KubeRay, Kubernetes' Job controller or Kueue to create an object; the message has the reason.
 FAILED_CREATION = re.compile(r"^(FailedToCreate\w+|FailedCreate|InvalidRayJob\w+|InvalidRayCluster\w+)$")
 _QUOTA = re.compile(r"exceeded quota: (?P<name>\S+?), (?P<rest>requested: .*)$")
 _POD_SECURITY = re.compile(r'violates PodSecurity "(?P<level>[^"]+)": (?P<rest>.*)$')
@@ -17,7 +17,7 @@ _POD_SECURITY = re.compile(r'violates PodSecurity "(?P<level>[^"]+)": (?P<rest>.
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One event; `last_s` is when it was seen last, Unix seconds."""
+    """One event; `last_s` is the time of its last occurrence, Unix seconds."""
 
     kind: str
     name: str
@@ -28,7 +28,7 @@ class Event:
 
 
 def read_events(objects: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """Core events (v1), oldest first; ones recorded by the newer API carry their times in other fields."""
+    """Read core events (v1), oldest first; events of the newer API have their times in other fields."""
     found = [
         Event(
             kind=str(tree.get("involvedObject", {}).get("kind", "")),
@@ -48,20 +48,15 @@ def read_events(objects: Iterable[Mapping[str, Any]]) -> list[Event]:
     return sorted(found, key=lambda event: event.last_s)
 
 
-def of_object(events: Iterable[Event], kind: str, name: str) -> list[Event]:
-    """The events about one object, oldest first."""
-    return [event for event in events if event.kind == kind and event.name == name]
-
-
 def blockers(
     events: Iterable[Event], *, names: Iterable[str], since_s: float, overcome: Iterable[str] = ()
 ) -> list[str]:
-    """Why objects of a run cannot be created, one line each, the newest word of each kind of failure.
+    """Return one line for each kind of failure to create the run's objects: its newest message.
 
     Args:
         names: the run's RayJob, RayClusters and submitter Job.
-        since_s: older events speak of an earlier run of this name.
-        overcome: reasons whose objects are there by now.
+        since_s: older events belong to an earlier run of this name.
+        overcome: reasons whose objects exist by now.
     """
     wanted, past = set(names), set(overcome)
     latest: dict[tuple[str, str], str] = {}
@@ -73,26 +68,26 @@ def blockers(
 
 
 def explain(message: str) -> str:
-    """What a refused creation means, in front of the server's own words."""
+    """Return the server's message of a rejected creation with its meaning first."""
     quota = _QUOTA.search(message)
     if quota:
         return f"quota {quota['name']} is used up: {quota['rest']}"
     security = _POD_SECURITY.search(message)
     if security:
-        return f"Pod Security {security['level']} of this namespace refuses the pod: {security['rest']}"
+        return f"Pod Security {security['level']} of this namespace rejects the pod: {security['rest']}"
     return message
 
 
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
                  "RegistryUnavailable")  # fmt: skip
 CONFIG_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-# What the kubelet reports while a container is being created; the last one of them is the reason.
+# Events of the kubelet while it creates a container; the last event is the reason.
 NODE_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVolume", "Failed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodLine:
-    """One pod of a run; `why` is empty where it runs as it should."""
+    """One pod of a run; `why` is the reason why it does not run, empty where it runs."""
 
     name: str
     role: str
@@ -105,12 +100,12 @@ class PodLine:
 
     @property
     def is_there(self) -> bool:
-        """Whether it holds resources: it has neither ended nor is it still to be placed."""
+        """True until it ends."""
         return self.phase in ("Pending", "Running", "Unknown")
 
 
 def pod_lines(pods: Iterable[Mapping[str, Any]], events: Iterable[Event]) -> list[PodLine]:
-    """Every pod, head first, then workers and submitters, each by age."""
+    """Return every pod, head first, then workers and submitters, each by age."""
     known = list(events)
     order = {"head": 0, "worker": 1, "submitter": 2}
     lines = [_line(pod, known) for pod in pods]
@@ -132,10 +127,11 @@ def _line(pod: Mapping[str, Any], events: list[Event]) -> PodLine:
 
 
 def why(pod: Mapping[str, Any], events: Iterable[Event]) -> str:
-    """Why a pod does not run, empty where it does or ended well."""
+    """Return the reason why a pod does not run; empty where it runs or ended well."""
     status = pod.get("status", {})
     if pod["metadata"].get("deletionTimestamp"):
-        return "is being deleted: its preStop hook waits for the trainer to save"
+        grace_s = pod["metadata"].get("deletionGracePeriodSeconds")
+        return "terminating" + (f": it has up to {grace_s} s, in which the trainer saves" if grace_s else "")
     if status.get("reason") in ("Evicted", "Preempting", "NodeLost", "Terminated"):
         return f"{status['reason'].lower()}: {status.get('message', '')}".rstrip(": ")
     phase = status.get("phase", "Pending")
@@ -195,7 +191,8 @@ def _ended(container: str, terminated: Mapping[str, Any]) -> str:
 
 
 def _node_event(pod: Mapping[str, Any], events: list[Event]) -> str:
-    found = [event for event in of_object(events, "Pod", pod["metadata"]["name"]) if event.reason in NODE_EVENTS]
+    about = ("Pod", pod["metadata"]["name"])
+    found = [event for event in events if (event.kind, event.name) == about and event.reason in NODE_EVENTS]
     return f"{found[-1].reason}: {found[-1].message}" if found else ""
 
 

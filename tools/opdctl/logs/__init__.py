@@ -1,1 +1,1 @@
-"""A run's log: from its pods while they live, else from the store."""
+"""A run's log: from its pods while they live, and from the store over all attempts."""

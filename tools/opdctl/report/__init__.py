@@ -1,1 +1,1 @@
-"""The HTML report: its page, curves and conversations."""
+"""The HTML report: curves, tables, texts, and pages of conversations and tokens."""

@@ -1,248 +1,239 @@
-"""Writes the report page: gathers what the template shows, all of it escaped, under a policy that runs its own scripts only."""
+"""The report page: one self-contained HTML file, all text escaped, under a policy that runs its own scripts only."""
 
 from __future__ import annotations
 
+import io
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import quote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from opd.evaluation.samples import Sample
+from opd.agent import trajectories
+from opd.agent.viewer import collect
+from opd.agent.viewer.page import render as render_conversations
+from opd.evaluation.pass_rates import PASS_RATES_KEY, WEIGHT, WEIGHTS_FOLDER
+from opd.runs import tokens
 from opd.runs.identity import describe_changes
 from opd.store.base import Store
-from opd.text import policy, shortened, storable
+from opd.text import policy, storable
+from opdctl.console import note
 from opdctl.redact import redact
-from opdctl.report import side_by_side
+from opdctl.report import provenance, texts, token_page
 from opdctl.report.assets import NOTICE, SCRIPTS, STYLES, read
-from opdctl.report.beside import Kept
-from opdctl.report.chart_data import chart_data
-from opdctl.report.problems import draw_problems
-from opdctl.report.provenance import provenance
-from opdctl.report.steps import StepTime, step_time, validation_rows
+from opdctl.report.curves import pack
+from opdctl.report.steps import time_table, validation_table
 from opdctl.runs.compare import GENERATIONS_KEY, answers, group_runs
-from opdctl.runs.compare_view import (
-    ERROR_REMARK,
-    MAX_SEPARATE,
-    all_pairs,
-    compare_groups,
-    default_metrics,
-    difference_text,
-    estimate_text,
-    interval_text,
-    pairs_text,
-    quantities,
-)
+from opdctl.runs.compare_view import MAX_SEPARATE, compare_groups, default_metrics, differences_table, overview_table
 from opdctl.runs.gather import GatheredRun
 from opdctl.runs.record import RunRecord
-from opdctl.runs.tables import (
-    duration,
-    number,
-    percent,
-    plain_with_error,
-    progress_text,
-    score_text,
-    size,
-    validation_lines,
-    with_error,
-)
+from opdctl.runs.tables import Sheet, checkpoints_table, eval_table, number, numbers_table, percent, runs_table
 
-MAX_TEXT_CHARS = 4000
-# More runs than this share one table for their settings and one for their checkpoints, which scroll in a box.
+# More runs share tables; only the first has texts and tokens.
 MAX_SEPARATE_RUNS = 12
-# Of the whole page; every run keeps one.
-MAX_SAMPLES = 240
-# Columns of generations that a reader can compare.
-MAX_BESIDE = 6
-# Links at the top: id of the part, what it shows, title; the last ones every page has.
-PARTS = (
-    ("curves", "curves", "Curves"),
-    ("time", "step_times", "Step time"),
-    ("validation", "validations", "Validation"),
-    ("evaluation", "evaluations", "Evaluation"),
-    ("differences", "comparisons", "Differences"),
-    ("rollouts", "rollouts", "Rollouts"),
-    ("conversations", "conversations", "Conversations"),
-    ("tokens", "tokens", "Tokens"),
-    ("problems", "problems", "Problems"),
-    ("generations", "samples", "Generations"),
-)
-LAST_PARTS = (("provenance", "Provenance"), ("checkpoints", "Checkpoints"), ("experiment", "Experiment"))
+# More runs have no column each in a table of answers.
+MAX_COLUMNS = 6
+NUM_BARS = 10
+Found = TypeVar("Found")
+Stores = Mapping[str, Store]
 
 
-def render_page(
-    runs: Sequence[GatheredRun],
-    stores: Mapping[str, Store],
-    *,
-    num_samples: int,
-    kept: Kept | None = None,
-) -> str:
-    """The page as HTML that UTF-8 can hold, with everything inside it.
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of the page: tables, tables of texts, links (address, words), and lines of text."""
+
+    id: str
+    title: str
+    sheets: Sequence[Sheet] = ()
+    texts: Sequence[texts.TextTable] = ()
+    links: Sequence[tuple[str, str]] = ()
+    lines: Sequence[str] = ()
+
+
+def write_report(
+    runs: Sequence[GatheredRun], stores: Stores, write: Callable[[str, str], None], *, stem: str, num_samples: int
+) -> None:
+    """Write the page `STEM.html`, and a page for each run's conversations and for its tokens.
 
     Args:
-        kept: what lies beside the page, and what it shows of that.
+        write: takes a file's name and its HTML.
     """
-    records = [run.record for run in runs]
-    is_few = len(records) <= MAX_SEPARATE_RUNS
-    kept = kept or Kept()
-    groups = group_runs(records)
-    comparisons = compare_groups(groups, stores, default_metrics(records)) if len(groups) > 1 else []
-    curves = chart_data(runs, groups)
-    scripts = tuple(map(read, SCRIPTS * bool(curves.packed)))
-    evaluations = {record.run_id: sets for record in records if (sets := (record.result or {}).get("eval"))}
-    shown: dict[str, Any] = {
-        "curves": curves,
-        **_tables(runs),
-        **_texts(runs, stores, num_samples),
-        "evaluations": evaluations,
-        "comparisons": comparisons,
-        "rollouts": kept.rollouts,
-        "conversations": kept.conversations,
-        "tokens": kept.tokens,
-        "problems": draw_problems(runs if is_few else runs[:1], stores),
-    }
-    page = _environment().get_template("report.html.j2").render(
-        **shown,
+    parts = [_overview(runs), *_measured(runs, stores)]
+    parts += _texts(
+        runs[:1] if len(runs) > MAX_SEPARATE_RUNS else runs, stores, write, stem=stem, num_samples=num_samples
+    )
+    parts += [_problems(runs, stores), _origin(runs), _experiment([run.record for run in runs])]
+    write(f"{stem}.html", render([run.record for run in runs], runs, [part for part in parts if _has_content(part)]))
+
+
+def render(records: Sequence[RunRecord], runs: Sequence[GatheredRun], parts: Sequence[Part]) -> str:
+    """Return the page as HTML that UTF-8 can hold."""
+    curves = pack(runs, group_runs(records))
+    scripts = tuple(map(read, SCRIPTS)) if curves.packed else ()
+    names = [record.run_id for record in records]
+    is_few = len(names) <= MAX_SEPARATE_RUNS
+    environment = Environment(
+        loader=PackageLoader("opdctl.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    page = environment.get_template("report.html.j2").render(
         policy=policy(scripts),
         scripts=scripts,
-        styles="".join(map(read, STYLES if curves.packed else STYLES[-1:])),
+        styles="".join(map(read, STYLES)),
         notice=read(NOTICE),
-        title=_title(records),
+        title=", ".join(names) if is_few else f"{len(names)} runs: {names[0]} … {names[-1]}",
         written_at=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        sources=_sources(records),
-        parts=[("overview", "Runs"), *((name, title) for name, key, title in PARTS if shown[key] and (key != "curves" or curves.packed)), *LAST_PARTS],
-        records=records,
+        parts=parts,
+        curves=curves,
         is_large=not is_few,
-        has_bands=len(groups) < len(records),
-        progress_text=progress_text,
-        validation_lines=validation_lines,
-        with_error=with_error,
-        plain_with_error=plain_with_error,
-        has_numbers=any(found["numbers"] for sets in evaluations.values() for found in sets.values()),
-        densities=kept.densities,
-        quantities=quantities(comparisons),
-        error_remark=ERROR_REMARK,
-        shows_each_comparison=len(comparisons) <= MAX_SEPARATE,
-        provenance=provenance(runs),
-        specs={record.run_id: list(leaves(record.spec)) for record in (records if is_few else records[:1])},
-        settings=differing(records) if is_few else [],
-        changes={record.run_id: describe_changes(records[0].spec, record.spec) for record in records[1:]},
-    )  # fmt: skip
+    )
     return storable(page)
 
 
-def _tables(runs: Sequence[GatheredRun]) -> dict[str, Any]:
-    """What is read from each run's metrics: its step's parts, and its validations."""
-    times: dict[str, StepTime] = {}
-    validations = []
-    for run in runs:
-        table = run.metrics()
-        if (found := step_time(table)) is not None:
-            times[run.record.run_id] = found
-        validations += validation_rows(run.record.run_id, table)
-    names = dict.fromkeys(part.name for found in times.values() for part in found.parts if part.name != "rest")
-    return {"step_times": times, "part_names": [*names, "rest"], "validations": validations}
+def _has_content(part: Part) -> bool:
+    return bool(part.sheets or part.texts or part.links or part.lines)
 
 
-def _texts(runs: Sequence[GatheredRun], stores: Mapping[str, Store], num_samples: int) -> dict[str, Any]:
-    """Generations of evaluations: each run's own, and of a few runs the same problems side by side."""
-    each = min(num_samples, max(MAX_SAMPLES // len(runs), 1))
-    found = {run.record.run_id: answered for run in runs if (answered := _answers(run, stores, each))}
-    is_beside = 1 < len(found) <= MAX_BESIDE
-    return {
-        "samples": {run_id: [_sample(sample) for sample in pick(answered, each)] for run_id, answered in found.items()},
-        "generations": side_by_side.of_answers({name: pick(items, len(items)) for name, items in found.items()}, max_rows=each) if is_beside else None,
-        "samples_left_out": each < num_samples,
-    }  # fmt: skip
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("opdctl.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def _overview(runs: Sequence[GatheredRun]) -> Part:
+    lines = []
+    for record in (run.record for run in runs):
+        lines += [f"{record.run_id} {record.state}: {record.detail}"] if record.detail else []
+        lines += [f"{record.run_id}: fault {fault}" for fault in record.faults]
+        lines += [f"{record.run_id}: {problem}" for problem in record.problems]
+    return Part(
+        id="runs", title="Runs", sheets=[runs_table([run.record for run in runs])], lines=list(map(redact, lines))
     )
-    shown = (
-        number,
-        percent,
-        score_text,
-        size,
-        duration,
-        moment,
-        hours,
-        redact,
-        pairs_text,
-        all_pairs,
-        difference_text,
-        estimate_text,
-        interval_text,
+
+
+def _measured(runs: Sequence[GatheredRun], stores: Stores) -> list[Part]:
+    """Return the tables of times, validations, evaluations, and differences to the first group."""
+    records = [run.record for run in runs]
+    evaluations = [table for record in records for make in (eval_table, numbers_table) if (table := make(record))]
+    groups = group_runs(records)
+    found = compare_groups(groups, stores, default_metrics(records)) if len(groups) > 1 else []
+    differences: list[Sheet] = []
+    if len(found) > MAX_SEPARATE:
+        differences = [overview_table(found)]
+    for item in found if not differences else ():
+        changes = Sheet(
+            names=("changed key",),
+            lines=[(redact(line),) for line in item.changes],
+            title=f"{item.before} → {item.after}",
+        )
+        differences += [changes, differences_table(item.differences)]
+    return [
+        Part(id="time", title="Step time", sheets=_sheets(time_table(runs))),
+        Part(id="validation", title="Validation", sheets=_sheets(validation_table(runs))),
+        Part(id="evaluation", title="Evaluation", sheets=evaluations),
+        Part(id="differences", title=f"Differences to {groups[0].name}", sheets=differences),
+    ]
+
+
+def _sheets(sheet: Sheet | None) -> list[Sheet]:
+    return [sheet] if sheet is not None else []
+
+
+def _texts(
+    runs: Sequence[GatheredRun], stores: Stores, write: Callable[[str, str], None], *, stem: str, num_samples: int
+) -> list[Part]:
+    """Write the pages of conversations and tokens; return the parts with links to them, rollouts and answers."""
+    rollouts: list[texts.TextTable] = []
+    links: list[tuple[str, str]] = []
+    samples = {}
+    for place, run in enumerate(runs, start=1):
+        run_id, store = run.record.run_id, stores[run.record.url]
+        if talks := _read(run, trajectories.FOLDER, partial(collect.load, store)):
+            write(name := f"{stem}-conversations-{place}.html", render_conversations(run_id, talks))
+            links.append((quote(name), f"{run_id}: turns, calls and the author of each token"))
+            rollouts += texts.of_trajectories(talks)
+        if steps := _read(run, tokens.FOLDER, partial(token_page.load, store)):
+            write(name := f"{stem}-tokens-{place}.html", token_page.render(run_id, steps))
+            links.append((quote(name), f"{run_id}: sample rollouts, each token by entropy, divergence and choice"))
+            rollouts += [] if talks else texts.of_tokens(steps)
+        if num_samples and GENERATIONS_KEY in run.listing and (found := answers(store, run_id)):
+            samples[run_id] = texts.in_turn(found)
+    shared = [samples] if len(samples) <= MAX_COLUMNS else [{run_id: found} for run_id, found in samples.items()]
+    generations = [texts.of_answers(group, max_rows=num_samples) for group in shared if group]
+    return [
+        Part(id="rollouts", title="Rollouts over the steps", texts=rollouts, links=links),
+        Part(id="generations", title="Sample answers", texts=generations),
+    ]
+
+
+def _read(run: GatheredRun, folder: str, load: Callable[[], list[Found]]) -> list[Found]:
+    """Load the content of a run's folder; note an unreadable file and leave the folder out."""
+    try:
+        return load() if folder in run.listing.tops else []
+    except ValueError as error:
+        note(f"warning: {run.record.run_id}: its {folder} are left out: {error}")
+        return []
+
+
+def _problems(runs: Sequence[GatheredRun], stores: Stores) -> Part:
+    """Return how many prompts of each run have which pass rate, with the mean weight where a distillation weighs them."""
+    sheets = []
+    for run in runs[:MAX_SEPARATE_RUNS]:
+        weights = sorted(key for key in run.listing.objects if key.startswith(f"{WEIGHTS_FOLDER}/"))
+        keys = weights[-1:] or [key for key in [PASS_RATES_KEY] if key in run.listing]
+        for key in keys:
+            try:
+                sheets.append(_histogram(run.record.run_id, pq.read_table(io.BytesIO(stores[run.record.url].get(key)))))
+            except (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
+                note(f"warning: {run.record.run_id}: its pass rates are left out: {' '.join(str(error).split())}")
+    return Part(id="problems", title="Problems", sheets=sheets)
+
+
+def _histogram(run_id: str, table: pa.Table) -> Sheet:
+    rates = [float(rate) for rate in table["pass_rate"].to_pylist()]
+    if not rates or not all(0 <= rate <= 1 for rate in rates):
+        raise ValueError("a file without a prompt, or with a pass rate beyond 0 and 1")
+    weights = table[WEIGHT].to_pylist() if WEIGHT in table.column_names else []
+    bars: dict[int, list[int]] = {}
+    for place, rate in enumerate(rates):
+        bars.setdefault(int(rate * NUM_BARS + 0.5), []).append(place)
+    lines = [
+        (
+            percent(bar / NUM_BARS),
+            str(len(places)),
+            *([number(sum(weights[i] for i in places) / len(places))] if weights else []),
+        )
+        for bar, places in sorted(bars.items())
+    ]
+    names = ("pass rate, %, rounded", "prompts", *(["mean weight"] if weights else []))
+    caption = f"{len(rates):,} prompts, mean pass rate {percent(sum(rates) / len(rates))} %"
+    return Sheet(names=names, lines=lines, title=f"{run_id}: prompts by pass rate", caption=caption)
+
+
+def _origin(runs: Sequence[GatheredRun]) -> Part:
+    checkpoints = [table for run in runs[:MAX_SEPARATE_RUNS] if (table := checkpoints_table(run.record))]
+    return Part(id="origin", title="Origin", sheets=[*provenance.tables(provenance.origins(runs)), *checkpoints])
+
+
+def _experiment(records: Sequence[RunRecord]) -> Part:
+    """Return the first run's settings, and the settings in which other runs differ from it."""
+    first = records[0]
+    settings = [(path, redact(str(value))) for path, value in leaves(first.spec)]
+    sheets = [Sheet(names=("key", "value"), lines=settings, title=f"{first.run_id}: experiment")] if settings else []
+    changes = [
+        (record.run_id, "\n".join(map(redact, found)))
+        for record in records[1:]
+        if (found := describe_changes(first.spec, record.spec))
+    ]
+    title = f"Settings that differ from {first.run_id}"
+    return Part(
+        id="experiment",
+        title="Experiment",
+        sheets=[*([Sheet(names=("run", "changed keys"), lines=changes, title=title)] if changes else []), *sheets],
     )
-    environment.filters |= {function.__name__: function for function in shown}
-    return environment
-
-
-def _title(records: Sequence[RunRecord]) -> str:
-    """Every name of a few runs; of many their number, the first and the last."""
-    names = [record.run_id for record in records]
-    return ", ".join(names) if len(records) <= MAX_SEPARATE_RUNS else f"{len(names)} runs: {names[0]} … {names[-1]}"
-
-
-def _sources(records: Sequence[RunRecord]) -> list[str]:
-    """The runs' URLs; of many runs the stores that they lie in."""
-    urls = [record.url for record in records]
-    return urls if len(records) <= MAX_SEPARATE_RUNS else list(dict.fromkeys(url.rpartition("/")[0] for url in urls))
 
 
 def leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
-    """Every leaf of a spec with its dotted path, in the spec's order."""
+    """Return every leaf of a spec with its dotted path, in the spec's order."""
     if isinstance(tree, Mapping) and tree:
         return [leaf for key, inner in tree.items() for leaf in leaves(inner, f"{path}.{key}" if path else str(key))]
     return [(path, tree)]
-
-
-def pick(samples: Sequence[Sample], num_samples: int) -> list[Sample]:
-    """Right and wrong answers in turn, spread over the problems: the first answer of each comes first."""
-    ordered = sorted(samples, key=lambda sample: (sample.sample_index, sample.data_source, sample.problem_index))
-    right = [sample for sample in ordered if sample.acc == 1.0]
-    wrong = [sample for sample in ordered if sample.acc != 1.0]
-    picked: list[Sample] = []
-    while len(picked) < num_samples and (right or wrong):
-        for group in (right, wrong):
-            if group and len(picked) < num_samples:
-                picked.append(group.pop(0))
-    return picked
-
-
-def differing(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
-    """The settings in which runs differ, but for their names: path and each run's value."""
-    trees = [{path: str(value) for path, value in leaves(record.spec)} for record in records]
-    paths = sorted({path for tree in trees for path in tree} - {"name"})
-    rows = [(path, [tree.get(path, "–") for tree in trees]) for path in paths]
-    return [(path, values) for path, values in rows if len(set(values)) > 1]
-
-
-def _answers(run: GatheredRun, stores: Mapping[str, Store], num_samples: int) -> Sequence[Sample]:
-    if num_samples == 0 or GENERATIONS_KEY.partition("/")[0] not in run.folders:
-        return []
-    store = stores[run.record.url]
-    return answers(store, run.record.run_id) if store.exists(GENERATIONS_KEY) else []
-
-
-def _sample(sample: Sample) -> dict[str, Any]:
-    prompt, response = (shortened(text, MAX_TEXT_CHARS) for text in (sample.prompt, sample.response))
-    return {"sample": sample, "prompt": prompt, "response": response}
-
-
-def moment(time_s: float) -> str:
-    """`2026-11-22 18:03 UTC`; a dash for none, and for a number that is no time."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time_s)) if time_s else "–"
-    except (OverflowError, ValueError, OSError):
-        return "–"
-
-
-def hours(value: float) -> str:
-    """`12.5`, more digits below one."""
-    return f"{value:.3g}" if 0 < value < 1 else f"{value:.1f}" if value else "–"

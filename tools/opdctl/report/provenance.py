@@ -1,200 +1,143 @@
-"""Where a run came from: attempts, versions, images, GPU-hours, models, and the teacher's preflight."""
+"""Origin of runs: attempts, versions, images, GPU-hours, models, trackers, and the preflight's findings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 from opd.errors import CorruptRecord
 from opd.monitor.preflight import Line
 from opd.runs.origin import file_key
-from opdctl.runs.gather import NUM_THREADS, GatheredRun
-from opdctl.runs.listing import Listing
-from opdctl.runs.record import RunRecord
-from opdctl.runs.state import AttemptLine, attempt_lines
-
-
-def origins(listing: Listing) -> dict[int, Mapping[str, Any]]:
-    """Return what each attempt told, by its number.
-
-    Raises:
-        StoreError: the store is away.
-    """
-    told = {attempt: _record(listing, file_key(attempt)) for attempt in listing.attempts()}
-    return {attempt: found for attempt, found in told.items() if found}
-
-
-def preflight(told: Mapping[int, Mapping[str, Any]]) -> list[Line]:
-    """Of the newest attempt that made the first step; empty where none told it."""
-    found = (Line.read(told[attempt].get("preflight")) for attempt in sorted(told, reverse=True))
-    return next(filter(None, found), [])
-
-
-def _record(listing: Listing, key: str) -> Mapping[str, Any]:
-    """A record of a run, empty where there is none or it cannot be read."""
-    try:
-        found = listing.store.get_json(key) if key in listing else None
-    except CorruptRecord:
-        found = None
-    return found if isinstance(found, dict) else {}
-
-
-def trained_models(spec: Mapping[str, Any]) -> str:
-    """`LoRA, rank 8, alpha 16 (all-linear)` or `all weights`; empty of a kind that trains nothing."""
-    if not isinstance(spec.get("actor"), Mapping):
-        return ""
-    lora = _section(_section(spec, "model"), "lora")
-    if not lora:
-        return "all weights"
-    modules = lora.get("target_modules", "")
-    where = ", ".join(map(str, modules)) if isinstance(modules, list) else str(modules)
-    return f"LoRA, rank {lora.get('rank', '?')}, alpha {lora.get('alpha', '?')}" + (f" ({where})" if where else "")
-
-
-def teacher_models(spec: Mapping[str, Any]) -> list[str]:
-    """`NAME: path` of each of several teachers, or the path of one; behind them the blends that `route` names."""
-    several = _section(spec, "teachers")
-    found = [f"{name}: {_path(several, name)}" for name in sorted(several)]
-    if _section(spec, "teacher"):
-        found.insert(0, _path(spec, "teacher"))
-    blends = _section(_section(spec, "route"), "blends")
-    for name in sorted(blends):
-        blend = _section(blends, name)
-        parts = " + ".join(f"{weight} {of}" for of, weight in sorted(_section(blend, "weights").items()))
-        found.append(f"{name}: {blend.get('form', 'mixture')} of {parts}")
-    return found
-
-
-def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of the spec; empty where there is none, or no map: whoever writes into a store wrote it."""
-    part = tree.get(name)
-    return part if isinstance(part, Mapping) else {}
-
-
-def _path(tree: Mapping[str, Any], name: str) -> str:
-    return str(_section(tree, name).get("path", "–"))
-
+from opdctl.redact import one_line, redact
+from opdctl.runs.attempts import AttemptLine, attempt_lines
+from opdctl.runs.gather import NUM_THREADS, GatheredRun, in_threads
+from opdctl.runs.tables import NONE, Sheet, duration, moment
 
 MAX_GPUS = 10**6
-"""A spec that says more of nodes, or of GPUs in one, is no spec of a run."""
+Tree = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """One run's; what no record tells is 0 or empty."""
+class Origin:
+    """One run's attempts and the records of what each attempt ran."""
 
-    record: RunRecord
-    attempts: tuple[AttemptLine, ...]
-    origins: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """What each attempt ran, by its number, as `opd.runs.origin` told it."""
-
-    @property
-    def origin(self) -> Mapping[str, Any]:
-        """What the last attempt ran that told it; else empty."""
-        return self.origins[max(self.origins)] if self.origins else {}
+    def __init__(self, run: GatheredRun):
+        self.record = run.record
+        self.attempts: list[AttemptLine] = attempt_lines(run.listing)
+        records = {line.attempt: _record(run, file_key(line.attempt)) for line in self.attempts}
+        self.origins: dict[int, Tree] = {attempt: found for attempt, found in records.items() if found}
 
     @property
-    def commit(self) -> str:
-        """`0.1.0 (1a2b3c4d5e6f)`: the version, and the commit as far as it is known."""
-        version, commit = (str(self.origin.get(name, "")) for name in ("version", "commit"))
+    def newest(self) -> list[Tree]:
+        """The records, the newest first."""
+        return [self.origins[attempt] for attempt in sorted(self.origins, reverse=True)]
+
+    @property
+    def version(self) -> str:
+        """Version and commit, such as `0.1.0 (1a2b3c4d5e6f)`."""
+        version, commit = (str((self.newest or [{}])[0].get(name, "")) for name in ("version", "commit"))
         hash_, _, dirty = commit.partition("-")
         return " ".join(filter(None, (version, f"({hash_[:12]}{'-' * bool(dirty)}{dirty})" if commit else "")))
 
     @property
     def preflight(self) -> list[Line]:
-        """What the first step showed of the teacher; empty where there is none."""
-        return preflight(self.origins)
-
-    @property
-    def trained(self) -> str:
-        """All weights or adapters, with their settings; empty of a kind that trains nothing."""
-        return trained_models(self.record.spec)
-
-    @property
-    def teachers(self) -> list[str]:
-        """Each teacher and blend; empty of a kind without."""
-        return teacher_models(self.record.spec)
-
-    @property
-    def trackers(self) -> list[tuple[str, str]]:
-        """Where else the run logged: `wandb PROJECT/RUN`, and its address there, empty where none was told."""
-        trainer = self.record.spec.get("trainer", {})
-        loggers, project = trainer.get("loggers"), trainer.get("project", "opd")
-        known = {
-            "wandb": f"wandb {project}/{self.record.run_id}",
-            "mlflow": f"mlflow {project}",
-            "tensorboard": "tensorboard, in the run directory",
-        }
-        names = [name for name in loggers if name in known] if isinstance(loggers, list) else []
-        return [(known[name], self._address(name)) for name in names]
-
-    def _address(self, tracker: str) -> str:
-        """The newest one that a browser may follow; whoever writes into a run directory wrote it."""
-        for attempt in sorted(self.origins, reverse=True):
-            told = self.origins[attempt].get("trackers")
-            url = told.get(tracker) if isinstance(told, dict) else None
-            if isinstance(url, str) and url.startswith(("http://", "https://")):
-                return url
-        return ""
+        """Lines of the newest attempt that made the first step."""
+        return next(filter(None, (Line.read(record.get("preflight")) for record in self.newest)), [])
 
     def devices(self, attempt: int) -> str:
-        """`16 × NVIDIA H200`, `2 × CPU`; empty where the attempt did not tell it, or never came so far."""
-        told = self.origins.get(attempt, {}).get("devices")
-        return ", ".join(f"{number} × {name}" for name, number in told.items()) if isinstance(told, dict) else ""
+        """Return the devices of an attempt, such as `16 × NVIDIA H200`; empty where it recorded none."""
+        found = self.origins.get(attempt, {}).get("devices")
+        return ", ".join(f"{number} × {name}" for name, number in found.items()) if isinstance(found, dict) else ""
 
     @property
     def num_gpus(self) -> int:
-        """Of the spec; 0 on CPUs, and where the spec does not say it."""
+        """Number of GPUs by the spec; 0 on CPUs."""
         trainer = self.record.spec.get("trainer", {})
         numbers = [trainer.get(name) for name in ("nnodes", "gpus_per_node")]
         is_known = all(type(number) is int and abs(number) <= MAX_GPUS for number in numbers)
-        if self.record.spec.get("device") == "cpu" or not is_known:
-            return 0
-        return int(numbers[0] * numbers[1])
-
-    @property
-    def gpus(self) -> str:
-        """`16 × NVIDIA H200` of the newest attempt that told it, else `2 × 8` of the spec; `none` on CPUs."""
-        told = [self.devices(attempt) for attempt in sorted(self.origins, reverse=True)]
-        if self.record.spec.get("device") == "cpu":
-            return "none"
-        if any(told):
-            return next(filter(None, told))
-        trainer = self.record.spec.get("trainer", {})
-        return f"{trainer['nnodes']} × {trainer['gpus_per_node']}" if self.num_gpus else "–"
-
-    @property
-    def started_at_s(self) -> float:
-        """Unix seconds of the first attempt."""
-        return min((line.started_at_s for line in self.attempts if line.started_at_s), default=0.0)
-
-    @property
-    def seconds(self) -> float:
-        """All attempts together, without the time between them."""
-        return sum(map(self.seconds_of, self.attempts))
+        return 0 if self.record.spec.get("device") == "cpu" or not is_known else int(numbers[0] * numbers[1])
 
     @property
     def gpu_hours(self) -> float:
-        return self.num_gpus * self.seconds / 3600
+        return self.num_gpus * sum(line.seconds for line in self.attempts) / 3600
 
-    @staticmethod
-    def seconds_of(line: AttemptLine) -> float:
-        """From its claim to its last sign of life."""
-        return max(line.last_sign_s - line.started_at_s, 0.0) if line.started_at_s and line.last_sign_s else 0.0
+    @property
+    def trackers(self) -> list[str]:
+        """Addresses of the run's trackers that a browser may follow."""
+        found = (record.get("trackers") for record in self.newest)
+        urls = dict.fromkeys(url for tree in found if isinstance(tree, dict) for url in tree.values())
+        return [url for url in urls if isinstance(url, str) and url.startswith(("http://", "https://"))]
 
 
-def provenance(runs: Sequence[GatheredRun]) -> list[Provenance]:
-    """Of every run, in their order.
+def _record(run: GatheredRun, key: str) -> Tree:
+    try:
+        found = run.listing.store.get_json(key) if key in run.listing else None
+    except CorruptRecord:
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
+def origins(runs: Sequence[GatheredRun]) -> list[Origin]:
+    """Read the origin of every run.
 
     Raises:
-        StoreError: a store is away.
+        StoreError: a store is unreachable.
     """
+    return in_threads(Origin, runs, num_threads=NUM_THREADS)
 
-    def read(run: GatheredRun) -> Provenance:
-        listing = run.listing
-        return Provenance(record=run.record, attempts=tuple(attempt_lines(listing)), origins=origins(listing))
 
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        return list(pool.map(read, runs))
+def models(spec: Tree) -> str:
+    """Return the teachers of a spec, and the adapters that it trains."""
+    several = _section(spec, "teachers")
+    teachers = [f"{name}: {_path(several, name)}" for name in sorted(several)]
+    if _section(spec, "teacher"):
+        teachers.insert(0, _path(spec, "teacher"))
+    lora = _section(_section(spec, "model"), "lora")
+    parts = [f"teacher {'; '.join(teachers)}"] if teachers else []
+    parts += [f"LoRA, rank {lora.get('rank', '?')}, alpha {lora.get('alpha', '?')}"] if lora else []
+    return "; ".join(parts)
+
+
+def _section(tree: Tree, name: str) -> Tree:
+    part = tree.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _path(tree: Tree, name: str) -> str:
+    return str(_section(tree, name).get("path", NONE))
+
+
+def tables(found: Sequence[Origin]) -> list[Sheet]:
+    """Return the origin of the runs, their attempts, and the preflight's findings."""
+    lines = [
+        (
+            item.record.run_id,
+            redact(item.version) or NONE,
+            redact(str(next((record["image"] for record in item.newest if record.get("image")), NONE))),
+            redact(models(item.record.spec)) or NONE,
+            f"{item.gpu_hours:.3g}",
+            str(item.record.spec.get("seed", NONE)),
+            item.record.spec_hash[:12],
+            "\n".join([redact(item.record.url), *map(redact, item.trackers)]),
+        )
+        for item in found
+    ]
+    names = ("run", "opd (commit)", "image", "models", "GPU-hours", "seed", "spec hash", "store and trackers")
+    attempts = [
+        (
+            item.record.run_id, str(line.attempt), one_line(line.host), redact(item.devices(line.attempt)) or NONE,
+            moment(line.started_at_s), duration(line.seconds), redact(line.end or "not yet"),
+        )
+        for item in found
+        for line in item.attempts
+    ]  # fmt: skip
+    checks = [
+        (item.record.run_id, redact(line.name), line.verdict, redact(line.says))
+        for item in found
+        for line in item.preflight
+    ]
+    out = [Sheet(names=names, lines=lines)]
+    heads = ("run", "attempt", "host", "devices", "started", "ran for", "ended")
+    out += [Sheet(names=heads, lines=attempts, title="Attempts")] if attempts else []
+    return out + (
+        [Sheet(names=("run", "check", "verdict", "finding"), lines=checks, title="Preflight")] if checks else []
+    )

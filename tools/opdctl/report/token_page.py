@@ -1,4 +1,4 @@
-"""The page of a run's kept tokens: each coloured by entropy, divergence or choice, all text escaped, no script."""
+"""The page of a run's kept tokens, coloured by entropy, divergence or choice: all text escaped, no script."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTEXT_CHARS = 32
 
 
 def load(run: Store) -> list[StepTokens]:
-    """The steps that a page shows, none if the run kept none.
+    """Return the steps that a page shows; empty if the run kept none.
 
     Raises:
         StoreError: the store cannot be read. ValueError: a file is damaged; names it.
@@ -40,7 +40,7 @@ def load(run: Store) -> list[StepTokens]:
 
 
 def render(title: str, steps: Sequence[StepTokens]) -> str:
-    """The page as HTML that UTF-8 can hold."""
+    """Return the page as HTML that UTF-8 can hold."""
     environment = Environment(
         loader=PackageLoader("opdctl.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -56,7 +56,7 @@ def render(title: str, steps: Sequence[StepTokens]) -> str:
 
 
 def shown_tokens(row: TokenRow) -> list[dict[str, str]]:
-    """Of each token what the template shows: `classes` that colour it, `values` in words, `text`."""
+    """Return each token for the template: `classes` that colour it, `values` in words, `text`."""
     columns = zip(row.texts, row.trained, row.kept, row.entropy, row.divergence, strict=True)
     shown = []
     for text, trained, kept, entropy, divergence in columns:
@@ -72,7 +72,7 @@ def shown_tokens(row: TokenRow) -> list[dict[str, str]]:
 
 
 def largest(row: TokenRow) -> list[dict[str, Any]]:
-    """The tokens with the largest divergence, with what stands before them."""
+    """Return the tokens with the largest divergence, with the text before them."""
     known = [i for i, value in enumerate(row.divergence) if value is not None]
     ranked = sorted(known, key=lambda i: (-(row.divergence[i] or 0.0), i))[:NUM_LARGEST]
     return [
@@ -89,7 +89,7 @@ def largest(row: TokenRow) -> list[dict[str, Any]]:
 
 
 def nats(value: float | None) -> str:
-    """`0.32 nats`, or what stands where none was computed."""
+    """Return `0.32 nats`, or `not computed`."""
     return "not computed" if value is None else f"{value:.3g} nats"
 
 

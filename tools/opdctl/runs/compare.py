@@ -1,7 +1,7 @@
-"""Compares runs: groups over seeds, values with standard errors, and differences paired by problem or seed.
+"""Comparison of runs: groups over seeds, values with standard errors, and differences paired by problem or seed.
 
-What the numbers rest on is always said: problems (each one's value in both groups, a mean over seeds), or seeds (one value a run).
-Without either there is no standard error, and none is made up from steps, which are not independent.
+Each difference names its pairs: problems (each one's value in both groups, a mean over seeds) or seeds (one value a run).
+Without pairs there is no standard error; steps are not independent.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ GENERATIONS_KEY = "eval/generations.parquet"
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs that differ in nothing but their seed (and in what does not change a run's identity)."""
+    """Runs that differ in their seed only, and in keys that are not part of a run's identity."""
 
     name: str
     records: tuple[RunRecord, ...]
 
     def by_seed(self, metric: str) -> dict[int, float]:
-        """The metric's last value by the run's seed, for the runs that logged it."""
+        """Return the metric's last value by the run's seed, for the runs that logged it."""
         return {
             int(record.spec.get("seed", 0)): record.latest[metric] for record in self.records if metric in record.latest
         }
@@ -51,7 +51,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """`after - before` in one quantity; `num_pairs` problems or seeds carry it."""
+    """The change of one quantity, `after - before`, over `num_pairs` problems or seeds."""
 
     quantity: str
     before: Estimate
@@ -59,7 +59,7 @@ class Difference:
     difference: Estimate
     num_pairs: int
     paired_by: str
-    """`problem`, `seed`, or empty where there is one pair only."""
+    """`problem`, `seed`, or empty without pairs."""
     freedom: int
     """Degrees of freedom of the difference's standard error; 0 where there is no error."""
     remark: str = ""
@@ -71,17 +71,17 @@ class Difference:
 
     @property
     def is_notable(self) -> bool:
-        """Whether Student's t says so at the two-sided 5 % level."""
+        """True where Student's t finds it at the two-sided 5 % level; a difference of 0 is never notable."""
         error = self.difference.standard_error
-        if self.freedom < 1 or math.isnan(error):
+        if self.freedom < 1 or math.isnan(error) or self.difference.value == 0:
             return False
         return chance_beyond(abs(self.difference.value) / error if error else math.inf, self.freedom) < LEVEL
 
 
 def group_runs(records: Sequence[RunRecord]) -> list[Group]:
-    """Runs grouped over seeds, in the order of their first run.
+    """Group runs over seeds, in the order of their first run.
 
-    Two runs of one seed (a repetition) would be no pair: then every run is its own group.
+    Two runs of one seed are no pair: then every run is its own group.
     """
     groups: dict[str, list[RunRecord]] = {}
     for record in records:
@@ -98,12 +98,12 @@ def group_runs(records: Sequence[RunRecord]) -> list[Group]:
 
 
 def spec_changes(before: Group, after: Group) -> list[str]:
-    """One line a spec key that differs in more than names and places."""
+    """Return one line for each key of the specs that differs, names and places left out."""
     return describe_changes(_without_seed(before.records[0].spec), _without_seed(after.records[0].spec))
 
 
 def compare_metric(metric: str, before: Group, after: Group) -> Difference | None:
-    """The last values of a metric, paired by seed; None if one side never logged it."""
+    """Compare the last values of a metric, paired by seed; return None if one side never logged it."""
     old, new = before.by_seed(metric), after.by_seed(metric)
     if not old or not new:
         return None
@@ -130,9 +130,9 @@ def compare_metric(metric: str, before: Group, after: Group) -> Difference | Non
 
 
 def best_first(groups: Sequence[Group], base: str | None) -> list[Group]:
-    """The groups with the base of a comparison in front: the one with the run that is named, else the best finished one.
+    """Return the groups with the base first: the group of the named run, else the best finished group.
 
-    The best has the highest mean score over its finished runs; where none has finished the order stays.
+    The best has the highest mean validation accuracy over its finished runs, then the highest training score.
 
     Raises:
         ToolError: no such run.
@@ -143,25 +143,26 @@ def best_first(groups: Sequence[Group], base: str | None) -> list[Group]:
         found = [group for group in groups if any(record.run_id == base for record in group.records)]
         if not found:
             known = ", ".join(record.run_id for group in groups for record in group.records)
-            raise usage_error(f"base {base!r} is none of the runs that are compared", fix=f"name one of: {known}")
+            raise usage_error(f"base {base!r} is not among the runs", fix=f"name one of: {known}")
         chosen = found[0]
     return [chosen, *(group for group in groups if group is not chosen)]
 
 
 def _score_of_finished(group: Group) -> tuple[bool, float]:
     done = [record for record in group.records if record.state == "succeeded"]
-    scores = [record.score.value for record in done if record.score is not None]
+    training = [record.training_score.value for record in done if record.training_score is not None]
+    scores = [value for record in done if (value := record.validation_accuracy) is not None] or training
     return bool(done), sum(scores) / len(scores) if scores else -math.inf
 
 
 def compare_evaluations(before: Sequence[Evaluated], after: Sequence[Evaluated]) -> list[Difference]:
-    """mean@n and pass@k of each data set that both groups answered, paired by problem.
+    """Compare mean@n and pass@k of each data set that both groups answered, paired by problem.
 
     A problem's value is its mean over the group's runs (its seeds); k is the most answers that every run has.
 
     Args:
         before: the evaluation of each run of a group.
-        after: those of the other group.
+        after: the evaluation of each run of the other group.
     """
     out = []
     for source in sorted({name for run in before for name in run} & {name for run in after for name in run}):
@@ -189,7 +190,7 @@ def _pass_at(result: SetResult, k: int) -> dict[int, float]:
 def _paired_by_problem(
     quantity: str, old: Sequence[Mapping[int, float]], new: Sequence[Mapping[int, float]]
 ) -> Difference | None:
-    """Values by problem of each run, for two groups; None without a problem that every run answered."""
+    """Compare values by problem; return None without a problem that every run answered."""
     asked = [set(values) for values in (*old, *new)]
     shared = sorted(set.intersection(*asked))
     if not shared:
@@ -211,7 +212,7 @@ def _paired_by_problem(
 
 
 def _welch(error_a: float, num_a: int, error_b: float, num_b: int) -> int:
-    """Degrees of freedom of a difference between two means by Welch and Satterthwaite, rounded down."""
+    """Return Welch's and Satterthwaite's degrees of freedom of a difference between two means, rounded down."""
     if num_a < 2 or num_b < 2:
         return 0
     shares = error_a**4 / (num_a - 1) + error_b**4 / (num_b - 1)
@@ -219,7 +220,7 @@ def _welch(error_a: float, num_a: int, error_b: float, num_b: int) -> int:
 
 
 def evaluations_of(stores: Mapping[str, Store]) -> Callable[[RunRecord], Evaluated]:
-    """`evaluated` by record, each run's generations downloaded once however often it is asked for."""
+    """Return a function that gives a record's evaluation and downloads each run's generations once."""
     found: dict[str, Evaluated] = {}
 
     def ask(record: RunRecord) -> Evaluated:
@@ -231,7 +232,7 @@ def evaluations_of(stores: Mapping[str, Store]) -> Callable[[RunRecord], Evaluat
 
 
 def evaluated(store: Store, record: RunRecord) -> Evaluated:
-    """The results by data set, from the generations that an evaluation stored; empty without any."""
+    """Return the results by data set, from the generations that an evaluation stored; empty without any."""
     sets = (record.result or {}).get("eval")
     if not isinstance(sets, dict) or not store.exists(GENERATIONS_KEY):
         return {}
@@ -251,7 +252,7 @@ def evaluated(store: Store, record: RunRecord) -> Evaluated:
 
 
 def answers(store: Store, run_id: str) -> Sequence[Sample]:
-    """The generations that an evaluation stored; none, and a remark, where the file cannot be read."""
+    """Return the generations that an evaluation stored; an unreadable file is noted and gives none."""
     from opd.evaluation.samples import read_generations
 
     with tempfile.TemporaryDirectory(prefix="opdctl-") as folder:
@@ -265,7 +266,7 @@ def answers(store: Store, run_id: str) -> Sequence[Sample]:
 
 
 def _without_seed(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec without what NOT_IDENTITY names and without its seed."""
+    """Return the spec without its seed and the keys of NOT_IDENTITY."""
     tree: dict[str, Any] = _copy(spec)
     for path in (*NOT_IDENTITY, "seed"):
         *parents, last = path.split(".")

@@ -1,16 +1,16 @@
-"""Shows a comparison: the runs, then for each other group what differs and the paired differences."""
+"""Tables of a comparison: the runs, then for each other group the changed keys and the paired differences."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.text import Text
 
 from opd.evaluation.estimators import Estimate, clustered
-from opd.runs.headline import ACCURACY_KEYS, LOSS_KEYS, SCORE_KEYS, VALIDATION_PREFIX
+from opd.runs.headline import ACCURACY_KEYS, LOSS_KEYS, SCORE_KEYS
 from opd.store.base import Store
 from opdctl.errors import usage_error
 from opdctl.runs.compare import (
@@ -23,26 +23,37 @@ from opdctl.runs.compare import (
     group_runs,
     spec_changes,
 )
-from opdctl.runs.layout import Sheet
-from opdctl.runs.record import RunRecord
-from opdctl.runs.tables import runs_table
+from opdctl.runs.record import RunRecord, is_validation
+from opdctl.runs.tables import Sheet, runs_table, show
 
 if TYPE_CHECKING:
     from opdctl.runs.compare import Evaluated
 
-ERROR_REMARK = "value ± standard error; 95 % interval by Student's t, * where it leaves out 0; – no error can be given"
+ERROR_REMARK = "value ± standard error; 95 % interval by Student's t, * where it leaves out 0; – without an error"
 # More groups than this go into one table, a row each.
 MAX_SEPARATE = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One group of runs against the first: the spec's keys that differ, a line each, and the differences in results."""
+    """One group of runs against the first: the spec's keys that differ, one line each, and the differences in results."""
 
     before: str
     after: str
     changes: list[str]
     differences: list[Difference]
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return each difference as plain values."""
+        return [
+            {
+                "base": self.before, "group": self.after, "quantity": one.quantity, "before": one.before.value,
+                "after": one.after.value, "difference": one.difference.value, "standard_error": one.difference.standard_error,
+                "low": one.interval[0], "high": one.interval[1], "is_notable": one.is_notable, "num_pairs": one.num_pairs,
+                "paired_by": one.paired_by, "remark": one.remark,
+            }
+            for one in self.differences
+        ]  # fmt: skip
 
 
 def print_comparison(
@@ -50,33 +61,31 @@ def print_comparison(
     stores: Mapping[str, Store],
     *,
     metrics: Sequence[str],
-    console: Console,
     base: str | None = None,
 ) -> None:
-    """Prints every run, and each group of runs against the base: in a table each, many in one table.
+    """Print every run, and each group of runs against the base; many groups share one table.
 
     Args:
-        base: run id of the base; the best finished one by default.
+        base: run id of the base; the best finished run by default.
     """
-    console.print(runs_table(records))
+    show(runs_table(records))
     groups = best_first(group_runs(records), base)
+    metrics = metrics or default_metrics(records)
     if len(groups) == 1:
-        console.print(f"all runs are one experiment under {len(records)} seeds:")
-        console.print(_seeds_table(groups[0], metrics or default_metrics(records)))
+        show(Text(f"all runs are one experiment under {len(records)} seeds:"), _seeds_table(groups[0], metrics))
         return
-    found = compare_groups(groups, stores, metrics or default_metrics(records))
+    found = compare_groups(groups, stores, metrics)
     if len(found) > MAX_SEPARATE:
-        console.print(overview_table(found))
+        show(overview_table(found))
         return
     for item in found:
-        console.print(f"\n{item.before} -> {item.after}", style="bold")
-        for line in item.changes or ["(the specs say the same)"]:
-            console.print(f"  {line}", markup=False)
-        console.print(differences_table(item.differences))
+        show(Text(f"\n{item.before} -> {item.after}", style="bold"))
+        show(*(Text(f"  {line}") for line in item.changes or ["(the specs are equal)"]))
+        show(differences_table(item.differences))
 
 
 def compare_groups(groups: Sequence[Group], stores: Mapping[str, Store], metrics: Sequence[str]) -> list[Comparison]:
-    """Each group against the first.
+    """Compare each group with the first.
 
     Raises:
         ToolError: a metric that none of the runs logged.
@@ -101,7 +110,7 @@ def compare_groups(groups: Sequence[Group], stores: Mapping[str, Store], metrics
 def _differences(
     before: Group, after: Group, evaluations: Callable[[RunRecord], Evaluated], metrics: Sequence[str]
 ) -> list[Difference]:
-    """Evaluations paired by problem, then metrics, paired by seed where there are several."""
+    """Compare evaluations, paired by problem, then metrics, paired by seed where there are several."""
     found = compare_evaluations(*([evaluations(record) for record in group.records] for group in (before, after)))
     for metric in metrics:
         difference = compare_metric(metric, before, after)
@@ -111,14 +120,14 @@ def _differences(
 
 
 def default_metrics(records: Sequence[RunRecord]) -> list[str]:
-    """Loss, accuracy and score, and every validation's core metric, as far as any run logged them."""
+    """Return loss, accuracy, score and every validation's core metric, as far as any run logged them."""
     logged = {name for record in records for name in record.latest}
-    core = sorted(name for name in logged if name.startswith(VALIDATION_PREFIX) and not name.endswith("stderr"))
+    core = sorted(filter(is_validation, logged))
     return [name for name in (*LOSS_KEYS, *ACCURACY_KEYS, *SCORE_KEYS) if name in logged] + core
 
 
 def differences_table(found: Sequence[Difference]) -> Sheet:
-    """One row a quantity; a star marks a notable difference."""
+    """Return one row a quantity; a star marks a notable difference."""
     names = ("quantity", "base", "other", "difference", "95 %", "pairs", "remark")
     lines = [
         (
@@ -136,7 +145,7 @@ def differences_table(found: Sequence[Difference]) -> Sheet:
 
 
 def overview_table(found: Sequence[Comparison]) -> Sheet:
-    """One row a group, one column a quantity: its difference to the first group."""
+    """Return one row a group, one column a quantity: its difference to the first group."""
     names = quantities(found)
     lines = []
     for item in found:
@@ -148,31 +157,33 @@ def overview_table(found: Sequence[Comparison]) -> Sheet:
 
 
 def all_pairs(item: Comparison) -> list[str]:
-    """What the group's differences rest on, each once."""
+    """Return the kinds of pairs of the group's differences, each once."""
     return list(dict.fromkeys(map(pairs_text, item.differences)))
 
 
 def quantities(found: Sequence[Comparison]) -> list[str]:
-    """Every quantity that any of the comparisons has, in their order."""
+    """Return every quantity of the comparisons, in their order."""
     return list(dict.fromkeys(difference.quantity for item in found for difference in item.differences))
 
 
 def difference_text(item: Difference) -> str:
-    """`+0.12 ± 0.03 *`; the star says: notable."""
+    """Return `+0.12 ± 0.03 *`; the star means notable."""
     return f"{estimate_text(item.difference, sign='+')}{' *' if item.is_notable else ''}"
 
 
 def pairs_text(item: Difference) -> str:
+    """Return `4 by problem`."""
     return f"{item.num_pairs} by {item.paired_by}" if item.paired_by else "not paired"
 
 
 def estimate_text(estimate: Estimate, *, sign: str = "") -> str:
+    """Return `0.12 ± 0.03`, with a dash for no error."""
     error = "–" if math.isnan(estimate.standard_error) else f"{estimate.standard_error:.2g}"
     return f"{estimate.value:{sign}.4g} ± {error}"
 
 
 def interval_text(interval: tuple[float, float], *, sign: str = "") -> str:
-    """`0.1 … 0.3`, or a dash where there is none."""
+    """Return `0.1 … 0.3`; a dash for none."""
     low, high = interval
     return "–" if math.isnan(low) else f"{low:{sign}.4g} … {high:{sign}.4g}"
 

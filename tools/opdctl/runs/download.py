@@ -1,4 +1,4 @@
-"""Downloads a run's files: checkpoints are verified by their manifest and hashes, other folders by size."""
+"""Downloads of a run's files: checkpoints are verified by their manifest and hashes, other folders by size."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from opd.runs.resume import complete_steps, read_sealed
 from opd.store.base import ObjectInfo, leads_out
 from opd.store.transfer import bring, in_threads
 from opdctl.errors import ToolError
-from opdctl.runs.targets import RunPlace
+from opdctl.runs.places import RunPlace
 
-# `show(title, total)` opens a progress bar and yields what is called once a finished file.
+# `show(title, total)` opens a progress bar and yields the function to call after each file.
 Show = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 
 
 def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None, *, show: Show) -> tuple[Path, int]:
-    """Downloads one sealed checkpoint; whole files of an earlier, interrupted pull stay.
+    """Download one sealed checkpoint; whole files of an earlier, interrupted pull stay.
 
-    COMPLETE is written last, so that a folder that holds it is whole.
+    COMPLETE is written last: a folder that holds it is whole.
 
     Returns:
         The folder and the step.
 
     Raises:
-        ToolError: the run has no such checkpoint, or a file is not what the manifest says.
+        ToolError: the run has no such checkpoint, or a file differs from the manifest.
     """
     chosen = _choose(place, step)
     manifest = read_sealed(place.store, chosen)
-    pruned = ToolError(f"global_step_{chosen} of {place.run_id} was pruned while it was looked at", fix="try again")
+    pruned = ToolError(f"global_step_{chosen} of {place.run_id} was pruned meanwhile", fix="try again")
     if manifest is None:
         raise pruned
     target = into or Path(place.run_id) / f"global_step_{chosen}"
@@ -52,23 +52,21 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None, *, sho
 
 
 def pull_folder(place: RunPlace, folder: str, into: Path, *, show: Show) -> int:
-    """Downloads every object below a folder of the run; files that are there in the right size stay.
+    """Download every object below a folder of the run; files of the right size stay. Return the number of files.
 
-    Returns:
-        Number of files in the folder.
+    Raises:
+        ToolError: no such folder, or a name that would be written outside `into`.
     """
     prefix = folder.strip("/")
     if leads_out(prefix):
-        raise ToolError(f"--folder {folder}: must lie inside the run {place.run_id}", fix="name a folder of the run")
+        raise ToolError(f"--folder {folder}: not inside the run {place.run_id}", fix="name a folder of the run")
     found = place.store.list(prefix)
     if not found:
         names = ", ".join(place.store.children("")) or "nothing"
         raise ToolError(f"run {place.run_id} has no folder {folder!r}", fix=f"it has: {names}")
     if outside := [info.key for info in found if leads_out(info.key.removeprefix(f"{prefix}/"))]:
-        raise ToolError(
-            f"objects of {place.run_id} would be written outside {into}: {', '.join(map(repr, outside[:3]))}"
-        )
-
+        names = ", ".join(map(repr, outside[:3]))
+        raise ToolError(f"objects of {place.run_id} would be written outside {into}: {names}")
     into.mkdir(parents=True, exist_ok=True)
 
     def fetch(info: ObjectInfo) -> None:
@@ -85,7 +83,7 @@ def pull_folder(place: RunPlace, folder: str, into: Path, *, show: Show) -> int:
 def _choose(place: RunPlace, step: int | None) -> int:
     complete = complete_steps([place.store])
     if not complete:
-        raise ToolError(f"run {place.run_id} has no complete checkpoint", fix="trainer.save_freq says when one is made")
+        raise ToolError(f"run {place.run_id} has no complete checkpoint", fix="trainer.save_freq sets when one is made")
     if step is not None and step not in complete:
         steps = ", ".join(map(str, complete))
         raise ToolError(f"run {place.run_id} has no complete checkpoint of step {step}", fix=f"complete steps: {steps}")

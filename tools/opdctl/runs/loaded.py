@@ -1,4 +1,4 @@
-"""Runs from Python: `opdctl.load` and what it gives, as Arrow tables that are read when they are asked for."""
+"""Runs from Python: `opdctl.load`, and Arrow tables that are read at their first use."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from opd.evaluation.samples import SCHEMA as GENERATIONS_SCHEMA
 from opd.runs import tokens
 from opdctl.console import DEFAULT_TIMEOUT_S
 from opdctl.errors import usage_error
-from opdctl.runs.cache import default_folder
 from opdctl.runs.compare import GENERATIONS_KEY, Group, best_first, group_runs
 from opdctl.runs.compare_view import compare_groups, default_metrics
-from opdctl.runs.gather import GatheredRun, gather
-from opdctl.runs.history import series
+from opdctl.runs.gather import GatheredRun, cache_folder, gather
+from opdctl.runs.metrics import series
+from opdctl.runs.places import Finder, RunPlace
 from opdctl.runs.record import RunRecord
-from opdctl.runs.targets import RunPlace, find_run, find_runs
 
 ERROR_SUFFIX = "/stderr"
 
 
 class LoadedRun:
-    """One run. Nothing is read before it is asked for; what was read stays as it was: load the run again for newer results."""
+    """One run. Each part is read once, at its first use: load the run again for newer results."""
 
     def __init__(self, place: RunPlace):
         self.name = place.run_id
@@ -42,7 +41,8 @@ class LoadedRun:
 
     @cached_property
     def _gathered(self) -> GatheredRun:
-        return gather([self._place], folder=default_folder())[0]
+        with cache_folder() as folder:
+            return gather([self._place], folder=folder)[0]
 
     @property
     def record(self) -> RunRecord:
@@ -59,7 +59,7 @@ class LoadedRun:
         """One row for each validated step, data set and statistic, in the order of the steps.
 
         `step`, `data_source`, `quantity` (`acc`, `reward`), `statistic` (`mean@8`, `pass@4`, ...), `value`, and
-        `standard_error`, clustered by problem; null where the run gave none, as in validations while it trains.
+        `standard_error`, clustered by problem; null without an error, as in validations during training.
         """
         rows: list[dict[str, Any]] = []
         for name in self.metrics.column_names:
@@ -79,13 +79,13 @@ class LoadedRun:
     def generations(self) -> pa.Table:
         """Every answer of an evaluation, in the columns of `opd.evaluation.Sample`; no rows for other runs.
 
-        `numbers`, a map, is empty where the scorer gave none beside `score` and `acc`.
+        `numbers`, a map, is empty where the scorer gave none next to `score` and `acc`.
         """
         return self._parquet(GENERATIONS_KEY, GENERATIONS_SCHEMA)
 
     @cached_property
     def pass_rates(self) -> pa.Table:
-        """Each prompt's pass rate, in the columns of `opd.evaluation.pass_rates.PassRate`; no rows where none were stored."""
+        """Each prompt's pass rate, in the columns of `opd.evaluation.pass_rates.PassRate`; no rows without any."""
         return self._parquet(PASS_RATES_KEY, PASS_RATES_SCHEMA)
 
     @cached_property
@@ -97,7 +97,7 @@ class LoadedRun:
         return pa.Table.from_pylist(rows, schema=_TOKENS_SCHEMA)
 
     def _parquet(self, key: str, schema: pa.Schema) -> pa.Table:
-        """A file of the run; empty, with its columns, where there is none; a column that it lacks is null."""
+        """Read a file of the run; a missing file gives no rows, a missing column nulls."""
         if not self._place.store.exists(key):
             return schema.empty_table()
         found = pq.read_table(io.BytesIO(self._place.store.get(key)))
@@ -123,28 +123,28 @@ def load(
     context: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> LoadedRun:
-    """A run by its URL or folder, its experiment file, or its name in a store or a namespace.
+    """Load a run by its URL or folder, its experiment file, or its name in a store or a namespace.
 
     Args:
-        store: URL of the store; $OPDCTL_STORE by default, else what the run's experiment in the namespace says.
-        timeout_s: how patient a request to the store may be.
+        store: URL of the store; $OPDCTL_STORE by default, else the store of the run's experiment in the namespace.
+        timeout_s: limit of each request to the store.
 
     Raises:
-        ToolError: no such run, or nothing says which store. StoreError: the store is away or refuses.
+        ToolError: no such run, or no store is named. StoreError: the store is unreachable or rejects the request.
     """
-    return LoadedRun(find_run(run, store=store, namespace=namespace, context=context, timeout_s=timeout_s))
+    return LoadedRun(Finder(store=store, namespace=namespace, context=context, timeout_s=timeout_s).place(run))
 
 
 def load_all(store: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[LoadedRun]:
-    """Every run of a store, by name; raises as `load`."""
-    return [LoadedRun(place) for place in find_runs([], store=store, timeout_s=timeout_s)]
+    """Load every run of a store, by name; raise as `load`."""
+    return [LoadedRun(place) for place in Finder(store=store, timeout_s=timeout_s).places([])]
 
 
 def compare(runs: Sequence[LoadedRun], *, base: str | None = None, metrics: Sequence[str] = ()) -> pa.Table:
-    """Each group of runs against the base: one row a group and quantity.
+    """Compare each group of runs with the base: one row a group and quantity.
 
     Runs that differ in nothing but their seed are one group. Evaluations (mean@n, pass@k) are paired by problem, metrics
-    by seed. `low` and `high` bound the difference's 95 % interval by Student's t; null where nothing tells an error.
+    by seed. `low` and `high` bound the difference's 95 % interval by Student's t; null without an error.
 
     Args:
         base: name of a run of the base; by default the best group that has finished.
@@ -162,16 +162,7 @@ def compare(runs: Sequence[LoadedRun], *, base: str | None = None, metrics: Sequ
     if len(groups) < 2:
         raise usage_error("compare needs runs of two specs or more", fix="seeds of one spec: opdctl.band(runs, METRIC)")
     found = compare_groups(groups, {run.url: run._place.store for run in runs}, metrics or default_metrics(records))
-    rows = [
-        {
-            "base": item.before, "group": item.after, "quantity": one.quantity, "before": one.before.value,
-            "after": one.after.value, "difference": one.difference.value, "standard_error": one.difference.standard_error,
-            "low": one.interval[0], "high": one.interval[1], "is_notable": one.is_notable, "num_pairs": one.num_pairs,
-            "paired_by": one.paired_by, "remark": one.remark,
-        }
-        for item in found
-        for one in item.differences
-    ]  # fmt: skip
+    rows = [row for item in found for row in item.to_rows()]
     texts = dict.fromkeys(("base", "group", "quantity", "paired_by", "remark"), pa.string())
     types = {**texts, "is_notable": pa.bool_(), "num_pairs": pa.int64()}
     names = list(rows[0]) if rows else list(types)
@@ -180,7 +171,7 @@ def compare(runs: Sequence[LoadedRun], *, base: str | None = None, metrics: Sequ
 
 
 def band(runs: Sequence[LoadedRun], metric: str) -> pa.Table:
-    """A metric over the steps, seeds pooled: the mean of each group, and its 95 % interval by Student's t over the seeds.
+    """Return a metric over the steps: the mean of each group, and its 95 % interval by Student's t over the seeds.
 
     Returns:
         `group`, `step` int64, `mean`, `low`, `high` (null for a single run), `num_runs` that logged it at the step.

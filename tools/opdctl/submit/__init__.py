@@ -1,1 +1,1 @@
-"""Sending experiments to a cluster: what a name means (start, resume, refuse), then rendering, trying and installing."""
+"""Submission of experiments: the meaning of a name (start, resume, taken), then rendering, trying and installing."""

@@ -1,4 +1,4 @@
-"""Decides for `opdctl submit` about a name: start it, resume it, or refuse because it is taken."""
+"""The meaning of a name for `opdctl submit`: start a run, resume a run, or taken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opdctl.kube.run import ClusterRun
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """What the store knows of a run id; `live_on` is the host of an attempt whose lease holds."""
+    """The store's records of a run id; `live_on` is the host of an attempt whose lease holds."""
 
     spec_hash: str = ""
     identity: Mapping[str, Any] | None = None
@@ -29,13 +29,12 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class Name:
-    """Everything that is known of a name before it is used."""
+    """Everything that cluster and store know of a name; `release` is Helm's word for it, None without a release."""
 
     run_id: str
     cluster: ClusterRun
     stored: Stored
     release: str | None
-    """Helm's word for the release, None where there is none."""
 
     @property
     def is_free(self) -> bool:
@@ -44,23 +43,26 @@ class Name:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """`start` a new run, or `resume` one that ended early, because of `why`."""
+    """The action: `start` a new run, or `resume` a run that ended early, because of `why`."""
 
     action: Literal["start", "resume"]
     why: str = ""
 
 
-def decide(name: Name, spec: FileSpec) -> Decision:
-    """What submitting a spec under a name means.
+def decide(name: Name, spec: FileSpec, *, is_retry: bool = False) -> Decision:
+    """Decide what submitting a spec under a name means.
+
+    Args:
+        is_retry: resume a run that ended for good, too.
 
     Raises:
-        ToolError: the name belongs to another experiment (exit 2), to a live run, or to one that has ended for good.
+        ToolError: the name belongs to another experiment (exit 2), to a live run, or to a run that has ended for good.
     """
-    _refuse_another_spec(name, spec)
+    _check_spec(name, spec)
     job, stored = name.cluster.job, name.stored
     if job is not None and job.is_live:
         fix = {
-            "suspended": f"Kueue lets it go on: `opdctl status {name.run_id}` says what it waits for"
+            "suspended": f"Kueue admits it: `opdctl status {name.run_id}` shows the reason of the delay"
             if job.queue
             else f"""`kubectl patch rayjob {name.run_id} --type=merge -p '{{"spec":{{"suspend":false}}}}'` resumes it""",
             "deleting": "wait until it is gone: its pods still save",
@@ -73,28 +75,27 @@ def decide(name: Name, spec: FileSpec) -> Decision:
             f"run {name.run_id} has succeeded already{result}",
             f"`opdctl collect {name.run_id}` shows its results; --new submits another run of this spec",
         )
-    if stored.fatal is not None:
-        raise _taken(
-            f"run {name.run_id} ended for good: {stored.fatal.get('reason', 'no reason given')}",
-            f"mend the cause, then use --new, or delete {FATAL_FILE} in its store to try again",
-        )
+    reason = (stored.fatal or {}).get("reason", "no reason given")
+    if stored.fatal is not None and not is_retry:
+        fix = "mend the cause, then submit it again with --retry, or under the next free name with --new"
+        raise _taken(f"run {name.run_id} ended for good: {reason}", fix)
     if stored.live_on and job is None:
         raise _taken(
             f"run {name.run_id} is live outside this namespace, on {stored.live_on}",
-            "end it there, or use --new; a run that was killed counts as live until its lease is over (a minute)",
+            "end it there, or use --new; a killed run counts as live until its lease is over (a minute)",
         )
     if name.release is not None and name.release.startswith("pending"):
         raise _taken(
-            f"release {name.run_id} is {name.release}: another install is at work, or was killed in the middle",
+            f"release {name.run_id} is {name.release}: another install is running, or was killed",
             f"wait for it, or `helm uninstall {name.run_id}`",
         )
     if name.is_free:
         return Decision(action="start")
-    return Decision(action="resume", why=_how_it_ended(name))
+    return Decision(action="resume", why=f"it had ended for good: {reason}" if stored.fatal else _how_it_ended(name))
 
 
-def _refuse_another_spec(name: Name, spec: FileSpec) -> None:
-    """The store's word counts; before the first attempt it is the release's ConfigMap."""
+def _check_spec(name: Name, spec: FileSpec) -> None:
+    """Compare the spec with the store's, before the first attempt with the release's ConfigMap."""
     new = identity(spec)
     if name.stored.spec_hash:
         if name.stored.spec_hash == spec_hash(spec):
@@ -105,14 +106,15 @@ def _refuse_another_spec(name: Name, spec: FileSpec) -> None:
         before = identity(sent)
     else:
         return
-    # Through JSON, so that a tuple compares equal to what was stored.
+    # Through JSON, so that a tuple equals its stored list.
     changes = describe_changes(before, json.loads(json.dumps(new)))
     if not changes and not name.stored.spec_hash:
         return
     lines = "\n".join(f"  {line}" for line in changes) or "  (nothing in the identity fields: another hash version)"
     raise ToolError(
-        f"run {name.run_id} is another experiment; what differs (there -> here):\n{lines}",
-        fix="choose another name (--name), take the next free one (--new), or restore the values to resume it",
+        f"run {name.run_id} is another experiment; changed keys (there -> here):\n{lines}",
+        fix="choose another name (--name), take the next free one (--new), or restore the values to resume it; "
+        f"`opdctl delete {name.run_id} --claim --results` frees a name under which nothing was trained",
         exit_code=EXIT_USAGE,
     )
 
@@ -131,18 +133,18 @@ def _taken(message: str, fix: str) -> ToolError:
 
 
 def summary(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a result: what a person wants to see when told that there is one."""
+    """Return the numbers of a result."""
     return {key: value for key, value in result.items() if isinstance(value, int | float | str) and key != "run_id"}
 
 
 def read_stored(store: Store, *, lease_holder: Callable[[Store], str]) -> Stored:
-    """What lies in a run's directory.
+    """Read the records in a run's directory.
 
     Args:
-        lease_holder: the host of the attempt that is alive, empty where none is.
+        lease_holder: returns the host of the attempt that is alive; empty without any.
 
     Raises:
-        StoreError: the store is away or refuses.
+        StoreError: the store is unreachable or rejects the request.
     """
     run = store.get_json(RUN_FILE)
     if run is None:
@@ -157,7 +159,7 @@ def read_stored(store: Store, *, lease_holder: Callable[[Store], str]) -> Stored
 
 
 def next_free(base: str, is_free: Callable[[str], bool]) -> str:
-    """`base`, else `base-2`, `base-3`, ...: the first free one; a long base is cut to leave room.
+    """Return the first free name of `base`, `base-2`, `base-3`, ...; a long base is cut.
 
     Raises:
         ToolError: a thousand names are taken.

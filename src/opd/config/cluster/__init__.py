@@ -1,147 +1,512 @@
-"""Defines `cluster`, the part of an experiment file about Kubernetes; only charts and tool read it.
+"""`cluster`, the part of an experiment file about Kubernetes: only charts and tool read it, the trainer never does.
 
-The trainer never reads it. `opd.config.cluster.rules` has the rules between its keys.
+`opd.config.cluster.rules` has the rules between its sections.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AliasGenerator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
 from pydantic_core import to_jsonable_python
 
-from opd.config.base import Kind
-from opd.config.cluster.base import PATTERN_WORDS, ClusterSection, KubeObject, KubeObjects, LabelValue
-from opd.config.cluster.lifecycle import (
-    Auth,
-    CleanUp,
-    Deadlines,
-    NetworkPolicy,
-    PodMonitor,
-    Progress,
-    Queue,
-    Retries,
-    Stop,
-)
-from opd.config.cluster.pods import (
-    Disruption,
-    EnvVar,
-    Gpu,
-    Image,
-    PodSecurity,
-    RayPods,
-    Rdma,
-    ServiceAccount,
-    SubmitterPods,
-    ray_pods,
-    submitter_pods,
-)
-from opd.config.cluster.storage import Cache, Checkpoints, Mount, Secrets, ToolDatabase
-from opd.config.errors import Problem, SpecError, nearest
-from opd.config.field_errors import by_path, field_problem
-from opd.config.refusals import redact
+from opd.config.base import Count, Kind, Natural, Section, Text, key
+from opd.config.errors import Problem, SpecError
+from opd.config.field_errors import ABSOLUTE_PATH, ENV_NAME, LABEL_VALUE, OBJECT_NAME, QUANTITY, field_problems
 from opd.config.schema import inlined_schema
-from opd.config.tree import field_at, merge
+from opd.config.tree import merge
 
-__all__ = ["Cluster", "RunCluster", "cluster_defaults", "cluster_schema", "parse_cluster"]
+QuantityText = Annotated[str, Field(pattern=QUANTITY)]
+Quantity = Annotated[int, Field(ge=0)] | QuantityText
+Resources = dict[str, Quantity]
+ObjectName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=253)]
+LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
+AbsolutePath = Annotated[str, Field(pattern=ABSOLUTE_PATH)]
+EnvName = Annotated[str, Field(pattern=ENV_NAME)]
+Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
+PositiveSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Gib = Annotated[float, Field(gt=0, le=2**20)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+ImageRef = Annotated[Text, Field(pattern=r"^\S+$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Cidr = Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")]
+Interval = Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m|h)$")]
+KubeObject = dict[str, Any]
+"""An object of the Kubernetes API, handed on as it is; the API server validates it."""
+KubeObjects = tuple[KubeObject, ...]
+Labels = dict[str, LabelValue]
+
+
+class ClusterSection(Section):
+    """A group of keys under `cluster`, spelled in camelCase as Kubernetes does."""
+
+    model_config = ConfigDict(alias_generator=AliasGenerator(alias=to_camel))
+
+
+class Image(ClusterSection):
+    """The image of every pod of the run."""
+
+    ref: ImageRef | None = key(
+        "Image by digest (`...@sha256:...`), as `images/build.sh trainer --push REGISTRY` prints it.",
+        None,
+        examples=["registry.example.com/team/opd-trainer@sha256:" + 64 * "0"],
+    )
+    local: bool = key("Allow a tag: the image was loaded onto the nodes, not pulled.", False)
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key(
+        "When to pull; unset: IfNotPresent, with `local` Never.", None
+    )
+    pull_secrets: tuple[ObjectName, ...] = key("Existing Secrets for the registry, on every pod.", ())
+
+
+class Ttl(ClusterSection):
+    """Seconds after the end until parts of the run are deleted; they must not decrease from one to the next."""
+
+    workers_seconds: Seconds = key("Until the workers (and their GPUs) go.")
+    cluster_seconds: Seconds = key("Until the head goes, and with it the dashboard.")
+    self_seconds: Seconds = key("Until the RayJob goes, and with it the submitter's log.")
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where a later stage ends before an earlier one."""
+        if not self.workers_seconds <= self.cluster_seconds <= self.self_seconds:
+            rule = "KubeRay demands workersSeconds <= clusterSeconds <= selfSeconds"
+            fix = "let each stage last at least as long as the one before"
+            yield Problem(path="", value=self.model_dump(by_alias=True), rule=rule, fix=fix)
+
+
+def _ttl(workers: int, cluster: int, self_: int) -> Ttl:
+    return Ttl.model_validate({"workersSeconds": workers, "clusterSeconds": cluster, "selfSeconds": self_})
+
+
+class CleanUp(ClusterSection):
+    """The times of deletion."""
+
+    succeeded: Ttl = key("After success (lifecycle rules).", lambda: _ttl(0, 120, 86_400))
+    failed: Ttl = key("After a failure (lifecycle rules).", lambda: _ttl(300, 600, 604_800))
+    suspendable_seconds: Seconds = key("Until the cluster goes (lifecycle suspendable).", 300)
+
+
+class Retries(ClusterSection):
+    """The numbers of attempts."""
+
+    backoff_limit: Natural = key("New Ray clusters after a failed one.", 3)
+    submitter_backoff_limit: Natural = key("New submitter pods after a lost one.", 20)
+    starts_per_cluster: Count = key("Starts of the trainer within one Ray cluster, after a lost worker or head.", 3)
+
+
+class Deadlines(ClusterSection):
+    """Time limits of the whole run; both or none. The trainer saves before the first one expires."""
+
+    active_seconds: PositiveSeconds | None = key("KubeRay ends the run for good after it.", None)
+    pre_running_seconds: PositiveSeconds | None = key("KubeRay gives up if the job is not submitted by then.", None)
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where one deadline is missing."""
+        if (self.active_seconds is None) != (self.pre_running_seconds is None):
+            rule = "the trainer finds the time to save from both deadlines: give both or none"
+            value = self.model_dump(by_alias=True, exclude_none=True)
+            yield Problem(path="", value=value, rule=rule, fix="set activeSeconds and preRunningSeconds")
+
+
+class Stop(ClusterSection):
+    """The time to save of a pod that is taken away."""
+
+    save_seconds: PositiveSeconds = key("The longest wait for a save and its upload.", 300)
+    margin_seconds: PositiveSeconds = key("Grace beyond it, for Ray to end.", 60)
+
+
+class Queue(ClusterSection):
+    """The queue a run waits in."""
+
+    manager: Literal["kueue", "volcano"] = key("Who queues: Kueue, or KubeRay's Volcano integration.")
+    name: LabelValue = key("Name of the LocalQueue (Kueue) or queue (Volcano).")
+    priority_class: LabelValue | None = key("Its priority class; unset: none.", None)
+
+
+class Auth(ClusterSection):
+    """Access to Ray's dashboard and job server, which run any code they are given."""
+
+    token: bool = key("Demand a token; false opens the cluster to whoever reaches it.", True)
+    secret: LabelValue | None = key(
+        "Existing Secret with the key auth_token; unset: KubeRay makes one per Ray cluster.", None
+    )
+
+
+ALL_ADDRESSES = "0.0.0.0/0"
+# All addresses -> the addresses of a node's own link: clouds give out the node's credentials there, over plain http.
+OWN_LINKS = {ALL_ADDRESSES: "169.254.0.0/16", "::/0": "fd00:ec2::/32"}
+DNS_NAMESPACES = ("kube-system", "openshift-dns")
+"""Where Kubernetes' distributions and OpenShift run their DNS."""
+
+
+class Egress(ClusterSection):
+    """One allowed way out: to addresses, or to pods of the cluster."""
+
+    cidr: Cidr = key("Addresses.", ALL_ADDRESSES)
+    namespace: LabelValue | None = key("Pods of this namespace instead of addresses.", None)
+    pod_labels: Labels = key("Pods with these labels, of `namespace` or else of the run's own.", dict)
+    ports: tuple[Port, ...] = key("TCP ports.", min_length=1)
+
+
+class NetworkPolicy(ClusterSection):
+    """The allowed traffic of the run's pods; all else is denied."""
+
+    enabled: bool = key("Render the policies.", True)
+    accept_open_network: bool = key("Something else keeps other pods away, as `enabled: false` needs.", False)
+    dns_namespaces: tuple[LabelValue, ...] = key("Namespaces of the cluster's DNS.", DNS_NAMESPACES, min_length=1)
+    operator_namespace: LabelValue = key("Namespace of the KubeRay operator.", "kuberay-system")
+    metrics_namespace: LabelValue | None = key("Namespace that may scrape Ray's metrics; unset: none.", None)
+    egress: tuple[Egress, ...] = key(
+        "Store, hub and trackers; the cluster's DNS and the server of `store.endpoint` are always allowed.",
+        (Egress(ports=(443,)),),
+    )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where nothing keeps other pods away."""
+        if not self.enabled and not self.accept_open_network:
+            rule = (
+                "Ray's token does not guard the ports on which verl, TransferQueue and torch exchange pickled objects: "
+                "without a policy every pod that reaches them runs code in the run"
+            )
+            fix = "leave it true; or, where something else keeps pods away, set cluster.networkPolicy.acceptOpenNetwork: true"
+            yield Problem(path="enabled", value=False, rule=rule, fix=fix)
+
+
+class ApiServer(ClusterSection):
+    """The address of the cluster's API server, as the network sees it."""
+
+    cidr: Cidr = key("Addresses.", ALL_ADDRESSES)
+    ports: tuple[Port, ...] = key("TCP ports.", (443, 6443), min_length=1)
+
+
+class Progress(ClusterSection):
+    """Progress in the ConfigMap `RUN-progress`, opt-in, for who reaches the API server and not the store."""
+
+    enabled: bool = key("Keep phase, step, time left and score there; the head may patch this one ConfigMap.", False)
+    api_server: ApiServer = key("The way to the API server.", ApiServer)
+
+
+class PodMonitor(ClusterSection):
+    """A PodMonitor of the Prometheus operator, opt-in."""
+
+    enabled: bool = key("Render it.", False)
+    interval: Interval = key("Time between scrapes.", "30s")
+    labels: Labels = key("Labels that Prometheus selects by.", dict)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A kind of workload identity.
+
+    Attributes:
+        annotation: of a ServiceAccount, by which the kind is known.
+        pod_labels: labels without which the cloud's webhook passes a pod by.
+        egress: addresses and TCP ports that hand out credentials. A kind that asks an HTTPS endpoint has none.
+    """
+
+    annotation: str = ""
+    pod_labels: dict[str, str] = field(default_factory=dict)
+    egress: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+# EKS's roles by annotation (IRSA) need nothing: STS is HTTPS, and its webhook knows the account.
+# Dataplane V2 sees GKE's server at its well-known address, other networks see it after translation.
+IDENTITIES: dict[str, Identity] = {
+    "gke": Identity(
+        annotation="iam.gke.io/gcp-service-account",
+        egress=(("169.254.169.254/32", (80, 8080)), ("169.254.169.252/32", (987, 988))),
+    ),
+    "eks-pod-identity": Identity(egress=(("169.254.170.23/32", (80,)), ("fd00:ec2::23/128", (80,)))),
+    "azure": Identity(
+        annotation="azure.workload.identity/client-id", pod_labels={"azure.workload.identity/use": "true"}
+    ),
+}
+
+
+class ServiceAccount(ClusterSection):
+    """The ServiceAccount of the pods; its token is mounted nowhere, unless `progress` needs it in the head."""
+
+    name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
+    annotations: dict[str, str] = key("Of the run's own account: the cloud role of workload identity.", dict)
+    identity: Literal["gke", "eks-pod-identity", "azure"] | None = key(
+        "Workload identity of an account that no annotation here describes. IRSA needs none.", None
+    )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem for annotations of an account that is not the run's own."""
+        if self.name is not None and self.annotations:
+            rule = f"they are for the run's own account; {self.name} is another's"
+            fix = "annotate that account itself, or remove cluster.serviceAccount.name"
+            yield Problem(path="annotations", value=self.annotations, rule=rule, fix=fix)
+
+
+class Pods(ClusterSection):
+    """Resources and placement of a group of pods."""
+
+    requests: Resources = key("Resource requests.", dict)
+    limits: Resources = key("Resource limits.", dict)
+    node_selector: dict[str, str] = key("Node labels the pods need.", dict)
+    tolerations: KubeObjects = key(
+        "Taints the pods tolerate.", (), examples=[[{"key": "nvidia.com/gpu", "operator": "Exists"}]]
+    )
+    affinity: KubeObject = key("Affinity rules.", dict)
+    topology_spread_constraints: KubeObjects = key(
+        "How the pods spread.",
+        (),
+        examples=[
+            [{"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}]
+        ],
+    )
+    priority_class_name: ObjectName | None = key("PriorityClass; unset: the cluster's own.", None)
+    labels: Labels = key("Extra pod labels.", dict)
+    annotations: dict[str, str] = key("Extra pod annotations.", dict)
+    pod_spec: KubeObject = key(
+        "Any fields of a pod's spec, merged last over the chart's, and `unset`, a list of the chart's fields to drop.",
+        dict,
+    )
+
+
+class RayPods(Pods):
+    """Pods that run Ray; `opd.config.needs` has what they need."""
+
+    requests: Resources = key("Resource requests; cpu and memory unset: their limit, else what the run needs.", dict)
+    limits: Resources = key("Resource limits; memory unset: the request; cpu unset: none.", dict)
+    object_store_gib: Gib = key("Ray's object store, part of /dev/shm.")
+    shm_gib: Gib = key("Size of /dev/shm; what is used of it counts against the memory limit.")
+    scratch_size: Quantity = key("Size limit of /tmp: Ray's logs and spilled objects.", "50Gi")
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where Ray's object store does not fit."""
+        if self.object_store_gib > self.shm_gib:
+            rule = f"Ray's object store is in /dev/shm, which has {self.shm_gib:g} GiB"
+            fix = "raise shmGib of these pods, or lower objectStoreGib"
+            yield Problem(path="objectStoreGib", value=self.object_store_gib, rule=rule, fix=fix)
+
+
+def _ray_pods(object_store_gib: float, shm_gib: float) -> RayPods:
+    return RayPods.model_validate({"objectStoreGib": object_store_gib, "shmGib": shm_gib})
+
+
+class SubmitterPods(Pods):
+    """The submitter: it submits the job and follows its log."""
+
+    requests: Resources = key("Resource requests.", lambda: {"cpu": "100m", "memory": "512Mi"})
+    limits: Resources = key("Resource limits.", lambda: {"memory": "1Gi"})
+    image: ImageRef | None = key("Its image; unset: `image.ref`. The smaller cpu image follows a log as well.", None)
+
+
+class Gpu(ClusterSection):
+    """The GPUs of a worker pod; how many is `trainer.gpus_per_node`."""
+
+    resource: Text = key("Extended resource that a GPU is asked for by.", "nvidia.com/gpu")
+    type: Text | None = key(
+        "Value of the node label `typeLabel`; unset: any GPU.", None, examples=["NVIDIA-H100-80GB-HBM3"]
+    )
+    type_label: Text = key("Node label that names the type of GPU.", "nvidia.com/gpu.product")
+
+
+class Rdma(ClusterSection):
+    """RDMA network devices for the workers, opt-in."""
+
+    enabled: bool = key("Ask for RDMA devices, where the run has GPUs.", False)
+    resource: Text = key("Extended resource of the device plug-in.", "rdma/hca_shared_devices_a")
+    count: Count = key("Devices a worker pod gets.", 1)
+    ipc_lock: bool = key("Add the IPC_LOCK capability, which Pod Security `restricted` and `baseline` refuse.", False)
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem for the capability without the devices."""
+        if self.ipc_lock and not self.enabled:
+            fix = "set cluster.rdma.enabled: true, or remove ipcLock"
+            yield Problem(path="ipcLock", value=True, rule="the capability is for RDMA only", fix=fix)
+
+
+class PodSecurity(ClusterSection):
+    """User and groups of every pod; the rest of Pod Security `restricted` is fixed."""
+
+    run_as_user: UserId = key("User id.", 1000)
+    run_as_group: UserId = key("Group id.", 1000)
+    fs_group: UserId = key("Group that owns the volumes.", 1000)
+    read_only_root_filesystem: bool = key("Let Ray's containers write to their volumes alone.", False)
+    accept_unrestricted: bool = key("Let podSpec change what Pod Security `restricted` and identities rest on.", False)
+
+
+class Disruption(ClusterSection):
+    """Guards of a run's Ray pods against drains and autoscalers: a pod that goes ends the attempt."""
+
+    budget: bool = key("Render a PodDisruptionBudget: a drain waits for the run's end.", True)
+    autoscalers: bool = key("Annotate the pods so that Cluster Autoscaler and Karpenter leave their nodes alone.", True)
+
+
+class EnvVar(ClusterSection):
+    """An environment variable: a plain value or a reference, never a literal secret."""
+
+    name: EnvName = key("Name.")
+    value: str | None = key("Plain value.", None)
+    value_from: KubeObject | None = key("Reference, as in a Kubernetes container.", None)
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where the variable has two values, or none."""
+        if (self.value is None) == (self.value_from is None):
+            rule = "a variable has either a value or a valueFrom"
+            yield Problem(path="", value=self.name, rule=rule, fix="keep one of the two")
+
+
+class Checkpoints(ClusterSection):
+    """The run's volume: working directory of its Ray pods, so the spec's relative paths are on it."""
+
+    claim: ObjectName | None = key("Existing claim; unset: the chart makes one and keeps it.", None)
+    size: Quantity = key("Size of the claim that the chart makes.", "500Gi")
+    storage_class: ObjectName | None = key("StorageClass; unset: the cluster's default.", None, examples=["longhorn"])
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = key(
+        "Head and workers mount it: ReadWriteOnce binds them to one node.", "ReadWriteMany"
+    )
+    path: AbsolutePath = key("Where it is mounted.", "/opd")
+    ephemeral: bool = key("No claim: each pod has its own empty folder, and only the store keeps results.", False)
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem for a claim that nothing mounts."""
+        if self.ephemeral and self.claim is not None:
+            rule = "an ephemeral run has no claim"
+            yield Problem(path="claim", value=self.claim, rule=rule, fix="remove claim, or ephemeral")
+
+
+class Cache(ClusterSection):
+    """The folder that keeps models and data from a hub or a store for the next run."""
+
+    claim: ObjectName | None = key("Existing claim; unset: a folder on the run's volume.", None)
+    path: AbsolutePath = key("Where the claim is mounted.", "/cache")
+
+
+class Mount(ClusterSection):
+    """An existing claim on every Ray pod: models, data."""
+
+    claim: ObjectName = key("Name of the claim.")
+    path: AbsolutePath = key("Where it is mounted.")
+    sub_path: Text | None = key("Folder in the claim.", None)
+    read_only: bool = key("Mount it read-only.", True)
+
+
+class ToolDatabase(ClusterSection):
+    """The tool database, read-only at `agent.database_dir` on every Ray pod."""
+
+    claim: ObjectName | None = key("Existing claim that holds it.", None)
+    sub_path: Text | None = key("Folder in the claim.", None)
+    url: Text | None = key("Or: a file or tar archive, fetched once per pod and verified.", None)
+    sha256: Sha256 | None = key("SHA-256 of what `url` names.", None)
+    size: Quantity = key("Size limit of the fetched copy.", "5Gi")
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where the database has two sources, or no checksum."""
+        if self.claim is not None and self.url is not None:
+            rule = "the tool database comes from one place"
+            yield Problem(path="", value=self.url, rule=rule, fix="keep claim or url")
+        if (self.url is None) != (self.sha256 is None):
+            rule = "a fetched database is verified: url and sha256 belong together"
+            yield Problem(path="sha256", value=self.sha256, rule=rule, fix="give both")
+
+
+class SecretKey(ClusterSection):
+    """One key of an existing Secret."""
+
+    secret: ObjectName = key("Name of the Secret.")
+    key: Text = Field(description="Key in it.")
+
+
+class Secrets(ClusterSection):
+    """Credentials by reference to existing Secrets."""
+
+    hugging_face: SecretKey | None = key("Token for gated models, as HF_TOKEN.", None)
+    wandb: SecretKey | None = key("API key, as WANDB_API_KEY.", None)
+    mlflow: SecretKey | None = key("Token of the tracking server, as MLFLOW_TRACKING_TOKEN.", None)
+    store: ObjectName | None = key("Secret whose keys become variables (AWS_ACCESS_KEY_ID, ...).", None)
 
 
 class Cluster(ClusterSection):
-    """How any run meets the cluster."""
+    """The keys under `cluster` of every kind."""
 
-    image: Image = Field(default_factory=Image, description="The image of every pod.")
-    submission_mode: Literal["K8sJobMode", "HTTPMode"] = Field(
-        default="K8sJobMode",
-        description="K8sJobMode: a submitter pod, whose log outlives the Ray cluster; HTTPMode: the operator submits and "
-        "a sidecar of the head prints the log.",
+    image: Image = key("The image of every pod.", Image)
+    submission_mode: Literal["K8sJobMode", "HTTPMode"] = key(
+        "K8sJobMode: a submitter pod, whose log outlives the Ray cluster; HTTPMode: the operator submits.", "K8sJobMode"
     )
-    lifecycle: Literal["rules", "suspendable"] = Field(
-        default="rules",
-        description="rules: staged clean-up after the end; suspendable: `suspend` and Kueue work, one time limit.",
+    lifecycle: Literal["rules", "suspendable"] = key(
+        "rules: staged clean-up after the end; suspendable: `suspend` and Kueue work, one time limit.", "rules"
     )
-    clean_up: CleanUp = Field(default_factory=CleanUp, description="What is deleted when.")
-    retries: Retries = Field(default_factory=Retries, description="How often something is tried again.")
-    deadlines: Deadlines = Field(default_factory=Deadlines, description="Time limits of the whole run.")
-    stop: Stop = Field(default_factory=Stop, description="Saving before a pod goes.")
-    queue: Queue | None = Field(default=None, description="Queue the run waits in; unset: none.")
-    head: RayPods = Field(
-        default_factory=lambda: ray_pods(object_store_gib=1, shm_gib=2),
-        description="The head: the driver (a conversion runs in it) and Ray's own processes, no training. Best on CPU "
-        "nodes that are not spot.",
+    clean_up: CleanUp = key("The times of deletion.", CleanUp)
+    retries: Retries = key("The numbers of attempts.", Retries)
+    deadlines: Deadlines = key("Time limits of the whole run.", Deadlines)
+    stop: Stop = key("Saving before a pod goes.", Stop)
+    queue: Queue | None = key("Queue the run waits in; unset: none.", None)
+    head: RayPods = key(
+        "The head: the driver, a conversion, Ray's own processes; no training.", lambda: _ray_pods(1, 2)
     )
-    submitter: SubmitterPods = Field(default_factory=submitter_pods, description="The submitter of K8sJobMode.")
-    checkpoints: Checkpoints = Field(default_factory=Checkpoints, description="The run's volume.")
-    cache: Cache = Field(default_factory=Cache, description="Fetched models and data.")
-    mounts: tuple[Mount, ...] = Field(default=(), description="Existing claims on every Ray pod: models, data.")
-    secrets: Secrets = Field(default_factory=Secrets, description="Credentials, by reference.")
-    auth: Auth = Field(default_factory=Auth, description="Access to Ray.")
-    network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy, description="Allowed traffic.")
-    pod_security: PodSecurity = Field(default_factory=PodSecurity, description="User and groups.")
-    service_account: ServiceAccount = Field(default_factory=ServiceAccount, description="The pods' ServiceAccount.")
-    disruption: Disruption = Field(default_factory=Disruption, description="Drains and autoscalers.")
-    progress: Progress = Field(default_factory=Progress, description="How the run stands, in its namespace.")
-    pod_monitor: PodMonitor = Field(default_factory=PodMonitor, description="Metrics of Ray for Prometheus.")
-    extra_env: tuple[EnvVar, ...] = Field(default=(), description="More variables of every Ray pod; they win.")
-    env_from: KubeObjects = Field(
-        default=(),
-        description="`envFrom` of every Ray container: secretRef, configMapRef.",
-        examples=[[{"secretRef": {"name": "variables"}}]],
+    submitter: SubmitterPods = key("The submitter of K8sJobMode.", SubmitterPods)
+    checkpoints: Checkpoints = key("The run's volume.", Checkpoints)
+    cache: Cache = key("Fetched models and data.", Cache)
+    mounts: tuple[Mount, ...] = key("Existing claims on every Ray pod: models, data.", ())
+    secrets: Secrets = key("Credentials, by reference.", Secrets)
+    auth: Auth = key("Access to Ray.", Auth)
+    network_policy: NetworkPolicy = key("Allowed traffic.", NetworkPolicy)
+    pod_security: PodSecurity = key("User and groups.", PodSecurity)
+    service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
+    disruption: Disruption = key("Drains and autoscalers.", Disruption)
+    progress: Progress = key("The run's progress, in its namespace.", Progress)
+    pod_monitor: PodMonitor = key("Metrics of Ray for Prometheus.", PodMonitor)
+    extra_env: tuple[EnvVar, ...] = key("More variables of every Ray pod; they win.", ())
+    env_from: KubeObjects = key(
+        "`envFrom` of every Ray container.", (), examples=[[{"secretRef": {"name": "variables"}}]]
     )
-    extra_volumes: KubeObjects = Field(
-        default=(), description="More volumes of every Ray pod.", examples=[[{"name": "scratch", "emptyDir": {}}]]
+    extra_volumes: KubeObjects = key(
+        "More volumes of every Ray pod.", (), examples=[[{"name": "scratch", "emptyDir": {}}]]
     )
-    extra_volume_mounts: KubeObjects = Field(
-        default=(),
-        description="More mounts of every Ray container.",
-        examples=[[{"name": "scratch", "mountPath": "/scratch"}]],
+    extra_volume_mounts: KubeObjects = key(
+        "More mounts of every Ray container.", (), examples=[[{"name": "scratch", "mountPath": "/scratch"}]]
     )
-    labels: dict[str, LabelValue] = Field(default_factory=dict, description="Extra labels of every object.")
-    annotations: dict[str, str] = Field(default_factory=dict, description="Extra annotations of the RayJob.")
+    labels: Labels = key("Extra labels of every object.", dict)
+    annotations: dict[str, str] = key("Extra annotations of the RayJob.", dict)
 
 
 class RunCluster(Cluster):
-    """The same for a kind that trains or samples: with workers, `trainer.nnodes` of them."""
+    """The keys of a kind that trains or samples: with workers, `trainer.nnodes` of them."""
 
-    worker: RayPods = Field(
-        default_factory=lambda: ray_pods(object_store_gib=8, shm_gib=16),
-        description="The workers: training and sampling.",
-    )
-    gpu: Gpu = Field(default_factory=Gpu, description="GPUs of a worker; `trainer.gpus_per_node` of them.")
-    rdma: Rdma = Field(default_factory=Rdma, description="RDMA devices of a worker.")
-    tool_database: ToolDatabase = Field(default_factory=ToolDatabase, description="The tool database.")
+    worker: RayPods = key("The workers: training and sampling.", lambda: _ray_pods(8, 16))
+    gpu: Gpu = key("GPUs of a worker; `trainer.gpus_per_node` of them.", Gpu)
+    rdma: Rdma = key("RDMA devices of a worker.", Rdma)
+    tool_database: ToolDatabase = key("The tool database.", ToolDatabase)
 
 
 _NO_WORKERS = "Not used: a conversion has no workers. Accepted, so that one site file fits every kind."
 
 
 class ConvertCluster(Cluster):
-    """The same for a conversion, which runs in the head."""
+    """The keys of a conversion, which runs in the head."""
 
-    worker: KubeObject | None = Field(default=None, description=_NO_WORKERS)
-    gpu: KubeObject | None = Field(default=None, description=_NO_WORKERS)
-    rdma: KubeObject | None = Field(default=None, description=_NO_WORKERS)
+    worker: KubeObject | None = key(_NO_WORKERS, None)
+    gpu: KubeObject | None = key(_NO_WORKERS, None)
+    rdma: KubeObject | None = key(_NO_WORKERS, None)
 
 
 def cluster_class(kind: Kind) -> type[Cluster]:
-    """The section's class for a kind."""
+    """Return the section's class for a kind."""
     return ConvertCluster if kind == "convert" else RunCluster
 
 
 def cluster_schema(kind: Kind) -> dict[str, Any]:
-    """JSON Schema of the section, without `$ref`; unknown keys are refused, null is no value."""
+    """Return the JSON Schema of the section, without `$ref`; it rejects unknown keys and null."""
     return inlined_schema(cluster_class(kind))
 
 
 def cluster_defaults(kind: Kind) -> dict[str, Any]:
-    """Every default of the section, optional keys without one left out."""
+    """Return every default of the section, optional keys without one left out."""
     tree: dict[str, Any] = to_jsonable_python(cluster_class(kind)(), by_alias=True, exclude_none=True)
     return tree
 
 
 def parse_cluster(tree: Mapping[str, Any], kind: Kind) -> Cluster:
-    """The section of a file, laid over the defaults as Helm does it (maps merge, lists do not), validated field by field.
+    """Return the section of a file, laid over the defaults as Helm does it, validated field by field.
 
     Raises:
         SpecError: unknown keys, wrong types or values; `opd.config.cluster.rules.load_cluster` has the rules between keys.
@@ -151,22 +516,6 @@ def parse_cluster(tree: Mapping[str, Any], kind: Kind) -> Cluster:
     try:
         return cls.model_validate_json(json.dumps(whole))
     except ValidationError as error:
-        problems = [
-            _unknown(path, items[0]["input"], kind)
-            if items[0]["type"] == "extra_forbidden"
-            else field_problem(f"cluster.{path}", items, field_at(cls, path), PATTERN_WORDS)
-            for path, items in by_path(error, whole)
-        ]
-        raise SpecError(problems) from None
-
-
-def _unknown(path: str, value: object, kind: Kind) -> Problem:
-    """A problem for a key that the section does not have, with the nearest key that it has."""
-    *above, last = path.split(".")
-    schema = cluster_schema(kind)
-    for part in above:
-        schema = schema.get("items", {}) if part.isdigit() else schema.get("properties", {}).get(part, {})
-    names = list(schema.get("properties", ()))
-    near = nearest(last, names)
-    fix = f"did you mean {'.'.join(('cluster', *above, near))}?" if near else f"keys here: {', '.join(names)}"
-    return Problem(path=f"cluster.{path}", value=redact({last: value})[last], rule="there is no such key", fix=fix)
+        raise SpecError(
+            problem.below("cluster") for problem in field_problems(error, whole, cls, above="cluster")
+        ) from None

@@ -1,4 +1,4 @@
-"""Checks of `cluster` against a spec, and the requests of pods: what would wait for ever, be killed, or be refused by KubeRay."""
+"""Checks of `cluster` against a spec, and the requests of pods: what would wait for ever, be killed, or fail in KubeRay."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opd.config.cluster import Cluster, RunCluster, parse_cluster
-from opd.config.cluster.base import KubeObject, Resources
-from opd.config.cluster.pods import Pods, RayPods
+from opd.config.cluster import Cluster, KubeObject, Pods, RayPods, Resources, RunCluster, parse_cluster
 from opd.config.errors import Problem, SpecError
-from opd.config.kinds import ConvertSpec, FileSpec
+from opd.config.kinds import AnySpec, ConvertSpec, FileSpec, OpdSpec, SftSpec
 from opd.config.needs import NodeNeeds, needs
 from opd.config.pipeline import runs_of
 from opd.config.quantity import GIB, number
 from opd.config.rules import check_sections, redacted
+from opd.config.sections import Agent
 
 Problems = Iterator[Problem]
 HEAD_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")
@@ -49,7 +48,7 @@ UNSET_FIX = "write it like unset: [securityContext.runAsUser]"
 
 
 def check_pod_spec(role: str, pod_spec: KubeObject, *, accept_unrestricted: bool) -> Iterator[Problem]:
-    """Every guarded field that is set or dropped, and an `unset` that is no list of paths."""
+    """Yield every guarded field that is set or dropped, and an `unset` that is no list of paths."""
     key = f"cluster.{role}.podSpec"
     unset = pod_spec.get("unset", [])
     if not isinstance(unset, list) or not all(isinstance(path, str) for path in unset):
@@ -74,8 +73,10 @@ def _guarded(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def resources(pods: RayPods, needed: NodeNeeds) -> tuple[Resources, Resources]:
-    """Requests and limits. Of CPU and memory alike a request that is missing is the limit, then what is needed; the memory
-    limit that is missing is the request; CPUs have no limit unless one is given."""
+    """Return requests and limits.
+
+    A missing request of CPU or memory is its limit, or else the run's need. A missing memory limit is the request.
+    """
     memory = f"{math.ceil(needed.memory_gib + pods.shm_gib)}Gi"
     own = {"cpu": pods.limits.get("cpu", needed.cpus), "memory": pods.limits.get("memory", memory)}
     requests = {**own, **pods.requests}
@@ -86,7 +87,7 @@ def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -
     """Return the `cluster` section of an experiment's file, checked against the experiment.
 
     Raises:
-        SpecError: every problem of it; `image_problems` has those of an image that may still be named.
+        SpecError: every problem of it; `image_problems` checks the image, which may still be missing.
     """
     try:
         cluster = parse_cluster(tree, spec.kind)
@@ -129,9 +130,13 @@ def cluster_problems(cluster: Cluster, spec: FileSpec) -> Problems:
         yield from _workers(workers, needed.worker)
         yield from _ray_pods("worker", workers.worker, needed.worker, cluster)
         yield from _tool_database(
-            workers, sorted({run.agent.database_dir for run in runs if getattr(run, "agent", None)})
+            workers, sorted({agent.database_dir for agent in map(_agent_of, runs) if agent is not None})
         )
     yield from _pods("submitter", cluster.submitter, cluster.submitter.requests, cluster.submitter.limits, cluster)
+
+
+def _agent_of(run: AnySpec) -> Agent | None:
+    return None if isinstance(run, OpdSpec | SftSpec | ConvertSpec) else run.agent
 
 
 def _life(cluster: Cluster) -> Problems:
@@ -182,7 +187,7 @@ def _tool_database(cluster: RunCluster, folders: list[str]) -> Problems:
 
 
 def _workers(cluster: RunCluster, needed: NodeNeeds) -> Problems:
-    """GPUs are counted once, and Ray's CPUs are enough."""
+    """Check that GPUs are counted once and that Ray's CPUs are enough."""
     group, resource = cluster.worker, cluster.gpu.resource
     for field, given in (("requests", group.requests), ("limits", group.limits)):
         if resource in given:

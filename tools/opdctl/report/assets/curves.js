@@ -1,234 +1,163 @@
 "use strict";
-// The section of curves: unpacks the data, keeps what is chosen (metrics, runs, smoothing, zoom), and has the charts redrawn.
+// The curves: unpacks the data of curves.py and draws each chosen metric with uPlot, all charts with one cursor and one zoom.
 
 (async () => {
-  const MAX_COLOURED = 10; // more runs are grey, but for those that are ticked
-  const NUM_ENDS = 3;
-  const THEMES = {
-    light: { muted: "#55616d", line: "#e3e7ec", ink: "#1c2733", grey: "#a9b2bc",
-             colours: ["#1f6fc4", "#c2410c", "#15803d", "#9333ea", "#be123c", "#0e7490", "#a16207", "#4b5563", "#db2777", "#4d7c0f"] },
-    dark: { muted: "#9eabb8", line: "#2a323a", ink: "#e6eaef", grey: "#56606b",
-            colours: ["#6cb2ff", "#ff9d5c", "#5fd08d", "#c99bff", "#ff8095", "#5bd0e0", "#e5c04b", "#aab4c0", "#ff8ac4", "#a8d65c"] },
-  };
+  const COLOURS = ["#1f6fc4", "#c2410c", "#15803d", "#9333ea", "#be123c", "#0e7490", "#a16207", "#6b7280", "#db2777", "#4d7c0f"];
+  const HEIGHT = 220;
   const of = (id) => document.getElementById(id);
-  async function unpack(packed) {
-    const bytes = Uint8Array.from(atob(packed.trim()), (letter) => letter.charCodeAt(0));
-    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
-  }
+  const bytes = Uint8Array.from(atob(of("chart-data").textContent.trim()), (letter) => letter.charCodeAt(0));
+  const { runs, groups, charts } = await new Response(
+    new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 
-  const { runs, groups, charts } = await unpack(of("chart-data").textContent);
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const view = { smoothing: 0, pooled: true, theme: THEMES[dark.matches ? "dark" : "light"] };
-  let all, range; // steps: of all charts, and those that are shown
-  let ticked = new Map(); // run or group -> its colour's number
-  const figures = new Map(); // by section and title
-  const chosen = new Set(); // of their keys
-  const sections = new Map(); // name -> { box, grid, list }
+  const canPool = groups.length < runs.length;
+  let shown; // numbers of the runs or groups that are drawn
+  let range = null; // the zoomed steps of all charts
+  const figures = new Map(); // chart -> { element, plot, isLog, uplot, isNear }
+  const isPooled = () => canPool && of("pooled").checked;
+  const names = () => isPooled() ? groups : runs.map((run) => run.name);
 
-  const names = () => view.pooled ? groups : runs.map((run) => run.name);
-  const isMany = () => names().length > MAX_COLOURED;
-
-  // Of many lines the base is coloured and those that end highest and lowest in the first chart.
-  function tickSome() {
-    let chosen = names().map((_, entity) => entity);
-    if (isMany()) {
-      const ends = new Map();
-      for (const line of charts[0].lines) {
-        const last = line.m.findLast((value) => value != null);
-        if (last !== undefined) ends.set(view.pooled ? runs[line.run].group : line.run, last);
-      }
-      const ranked = [...ends].sort((a, b) => b[1] - a[1]).map(([entity]) => entity);
-      chosen = [...new Set([0, ...ranked.slice(0, NUM_ENDS), ...ranked.slice(-NUM_ENDS)])];
-    }
-    ticked = new Map(chosen.map((entity, number) => [entity, number]));
-  }
-
-  function style(entity) {
-    const number = ticked.get(entity), { colours, ink, grey } = view.theme;
-    const isBase = isMany() && entity === 0;
-    return {
-      isLit: number !== undefined,
-      isShown: number !== undefined || (isMany() && !of("only-ticked").checked),
-      color: number === undefined ? grey : isBase ? ink : colours[number % colours.length],
-    };
-  }
-
-  const page = {
-    view, style, names,
-    range: () => range,
-    zoom(wanted) {
-      range = wanted && wanted[1] - wanted[0] >= 1 ? [Math.max(wanted[0], all[0]), Math.min(wanted[1], all[1])] : wanted ? range : all;
-      of("zoom-all").disabled = range[0] === all[0] && range[1] === all[1];
-      figures.forEach((figure) => figure.setRange());
-    },
-    magnify(factor, around) {
-      const middle = around ?? (range[0] + range[1]) / 2, half = (range[1] - range[0]) * factor;
-      const share = (middle - range[0]) / (range[1] - range[0]);
-      page.zoom([middle - share * half, middle + (1 - share) * half]);
-    },
-    point(step, from) {
-      figures.forEach((figure) => figure !== from && figure.isNear && figure.follow(step));
-    },
-  };
-
-  let isWaiting = false;
-  function refresh() {
-    if (isWaiting) return;
-    isWaiting = true;
-    requestAnimationFrame(() => {
-      isWaiting = false;
-      figures.forEach((figure) => figure.refresh());
-    });
-  }
-
-  const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      const figure = [...figures.values()].find((item) => item.element === entry.target);
-      figure.isNear = entry.isIntersecting;
-      if (figure.isNear) figure.draw();
-    }
-  }, { rootMargin: "300px" });
-
-  function make(parent, tag, className, words) {
+  function make(parent, tag, words, className) {
     const element = document.createElement(tag);
-    if (className) element.className = className;
     if (words !== undefined) element.textContent = words;
+    if (className) element.className = className;
     parent.append(element);
     return element;
   }
 
+  function text(value) {
+    if (value == null) return "";
+    const size = Math.abs(value);
+    return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(5)));
+  }
+
+  // The exponential moving average, corrected for its start.
+  function smooth(values, weight) {
+    let sum = 0, norm = 0;
+    return values.map((value) => {
+      if (value == null) return null;
+      sum = weight * sum + (1 - weight) * value;
+      norm = weight * norm + (1 - weight);
+      return sum / norm;
+    });
+  }
+
+  function over(columns, combine) {
+    return columns[0].map((_, i) => {
+      const found = columns.map((column) => column[i]).filter((value) => value != null);
+      return found.length ? combine(found) : null;
+    });
+  }
+
+  // The lines of a chart: of each run or group the mean and, for several seeds or thinned steps, lowest and highest values.
+  function content(chart, view) {
+    const members = new Map();
+    for (const line of chart.lines) {
+      const entity = view.pooled ? view.runs[line.run].group : line.run;
+      members.set(entity, [...(members.get(entity) || []), line]);
+    }
+    return [...members].sort((a, b) => a[0] - b[0]).map(([entity, lines]) => {
+      const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+      const edge = (name, pick) => smooth(over(lines.map((line) => line[name] || line.y), (values) => pick(...values)), view.weight);
+      const hasBand = lines.length > 1 || Boolean(lines[0].low);
+      return { entity, y: smooth(over(lines.map((line) => line.y), mean), view.weight),
+               ...(hasBand ? { low: edge("low", Math.min), high: edge("high", Math.max) } : {}) };
+    });
+  }
+
+  function draw(chart) {
+    const figure = figures.get(chart);
+    figure.uplot?.destroy();
+    figure.uplot = null;
+    if (!figure.isNear || figure.element.hidden) return;
+    const style = getComputedStyle(document.body), ink = style.getPropertyValue("--muted"), grid = { stroke: style.getPropertyValue("--line"), width: 1 };
+    const lines = content(chart, { pooled: isPooled(), runs, weight: Number(of("smoothing").value) }).filter((line) => shown.has(line.entity));
+    const drawable = (values) => figure.isLog ? values.map((value) => value > 0 ? value : null) : values;
+    const data = [chart.steps], series = [{ label: "step" }], bands = [];
+    for (const line of lines) {
+      const colour = COLOURS[line.entity % COLOURS.length];
+      series.push({ label: names()[line.entity], stroke: colour, width: 1.5, spanGaps: true, value: (_, value) => text(value) });
+      data.push(drawable(line.y));
+      if (!line.low) continue;
+      bands.push({ series: [series.length, series.length + 1], fill: colour + "2b" });
+      for (const edge of [line.high, line.low]) {
+        series.push({ stroke: null, width: 0, points: { show: false }, spanGaps: true, class: "edge" });
+        data.push(drawable(edge));
+      }
+    }
+    const axis = { stroke: ink, grid, ticks: grid, font: "11px system-ui, sans-serif" };
+    figure.uplot = new uPlot({
+      width: figure.plot.clientWidth || 340, height: HEIGHT, series, bands,
+      scales: { x: { time: false, range: (_, low, high) => range || (high > low ? [low, high] : [low - 1, high + 1]) }, y: { distr: figure.isLog ? 3 : 1 } },
+      axes: [{ ...axis, size: 30 }, { ...axis, size: 58, values: (_, values) => values.map(text) }],
+      cursor: { sync: { key: "step", setSeries: false }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoom(null) } },
+      legend: { show: lines.length <= COLOURS.length },
+      hooks: { setSelect: [(u) => u.select.width > 4 && zoom([0, u.select.width].map((width) => u.posToVal(u.select.left + width, "x")))] },
+    }, data, figure.plot);
+  }
+
+  const redraw = () => charts.forEach(draw);
+  function zoom(wanted) {
+    range = wanted;
+    of("zoom-all").disabled = !wanted;
+    redraw();
+  }
+
   function tickBox(parent, words, isTicked, onChange) {
-    const label = make(parent, "label");
-    const box = make(label, "input");
+    const label = make(parent, "label"), box = make(label, "input");
     box.type = "checkbox";
     box.checked = isTicked;
     box.addEventListener("change", () => onChange(box.checked));
-    make(label, "i", "swatch");
-    make(label, "span", "", words);
-    return { label, box };
-  }
-
-  const keyOf = (chart) => `${chart.section}: ${chart.title}`;
-
-  // Figures of all charts by section, each next to its box in the list of metrics.
-  function place() {
-    for (const chart of charts) {
-      const key = keyOf(chart);
-      if (!sections.has(chart.section)) {
-        const box = make(of("charts"), "section");
-        make(box, "h3", "", chart.section);
-        const list = make(of("metric-list"), "fieldset");
-        make(list, "legend", "", chart.section);
-        sections.set(chart.section, { box, grid: make(box, "div", "curves"), list });
-      }
-      const { grid, list } = sections.get(chart.section);
-      const figure = new Chart.Figure(chart, page);
-      if (chart.shown) chosen.add(key);
-      figure.label = tickBox(list, chart.title, chart.shown, (isTicked) => {
-        chosen[isTicked ? "add" : "delete"](key);
-        arrange();
-      }).label;
-      figure.label.title = chart.metric;
-      figures.set(key, figure);
-      seen.observe(figure.element);
-      grid.append(figure.element);
-    }
-    arrange();
-  }
-
-  function arrange() {
-    figures.forEach((figure, key) => { figure.element.hidden = !chosen.has(key); });
-    for (const { box, grid } of sections.values()) box.hidden = ![...grid.children].some((element) => !element.hidden);
-    of("metric-count").textContent = `${chosen.size} of ${charts.length}`;
-  }
-
-  function show() {
-    all = [Math.min(...charts.map((chart) => chart.from[0])), Math.max(...charts.map((chart) => (chart.to || chart.from).at(-1)))];
-    if (all[0] === all[1]) all[1] += 1;
-    page.groups = runs.map((run) => run.group);
-    const canPool = groups.length < runs.length;
-    view.pooled = canPool && of("pooled").checked;
-    of("pooled").closest("label").hidden = !canPool;
-    tickSome();
-    listRuns();
-    place();
-    page.zoom(null);
+    make(label, "span", words);
+    return label;
   }
 
   function listRuns() {
     const list = of("run-list");
     list.replaceChildren();
-    const colour = () => boxes.forEach(({ label }, entity) => {
-      label.querySelector(".swatch").style.background = style(entity).isShown ? style(entity).color : "transparent";
-    });
-    const boxes = names().map((name, entity) => tickBox(list, name, ticked.has(entity), (isTicked) => {
-      const used = new Set(ticked.values());
-      let free = 0;
-      while (used.has(free)) free += 1;
-      if (isTicked) ticked.set(entity, isMany() ? free : entity);
-      else ticked.delete(entity);
-      colour();
-      tell();
-      refresh();
-    }));
-    listRuns.colour = colour;
-    const tell = () => { of("run-count").textContent = isMany() ? `${ticked.size} of ${names().length} coloured` : `${ticked.size} of ${names().length}`; };
-    of("only-ticked").closest("label").hidden = !isMany();
-    colour();
-    tell();
-    // Few runs are a legend in sight; many wait behind a button.
-    of("runs").open = !isMany() && names().length > 1;
-    of("runs").hidden = names().length < 2;
-    of("runs").classList.toggle("many", isMany());
-  }
-
-  function filter(search, list) {
-    search.addEventListener("input", () => {
-      const word = search.value.toLowerCase();
-      for (const label of list.querySelectorAll("label")) label.hidden = !label.textContent.toLowerCase().includes(word);
-      for (const group of list.querySelectorAll("fieldset")) group.hidden = ![...group.querySelectorAll("label")].some((label) => !label.hidden);
+    shown = new Set(names().keys());
+    names().forEach((name, entity) => {
+      const label = tickBox(list, name, true, (isTicked) => { shown[isTicked ? "add" : "delete"](entity); redraw(); });
+      label.style.borderLeft = `.8rem solid ${COLOURS[entity % COLOURS.length]}`;
     });
   }
-  filter(of("metric-search"), of("metric-list"));
-  filter(of("run-search"), of("run-list"));
 
-  of("smoothing").addEventListener("input", () => {
-    view.smoothing = Number(of("smoothing").value);
-    of("smoothing-value").textContent = view.smoothing.toFixed(2);
-    refresh();
-  });
-  of("pooled").addEventListener("change", () => {
-    view.pooled = of("pooled").checked;
-    tickSome();
-    listRuns();
-    refresh();
-  });
-  of("only-ticked").addEventListener("change", refresh);
-  of("zoom-in").addEventListener("click", () => page.magnify(0.5, null));
-  of("zoom-out").addEventListener("click", () => page.magnify(2, null));
-  of("zoom-all").addEventListener("click", () => page.zoom(null));
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
-    for (const menu of document.querySelectorAll(".toolbar details[open].menu")) {
-      const hadFocus = menu.contains(document.activeElement);
-      menu.open = false;
-      if (hadFocus) menu.querySelector("summary").focus();
+  const seen = new IntersectionObserver((entries) => entries.forEach((entry) => {
+    const [chart, figure] = [...figures].find(([, item]) => item.element === entry.target);
+    if (entry.isIntersecting && !figure.isNear) {
+      figure.isNear = true;
+      draw(chart);
     }
-  });
+  }), { rootMargin: "300px" });
 
-  function setTheme(name) {
-    view.theme = THEMES[name];
-    listRuns.colour();
-    figures.forEach((figure) => figure.refresh());
+  for (const chart of charts) {
+    const element = make(of("charts"), "figure"), head = make(element, "figcaption");
+    make(head, "span", `${chart.section === "Validation" ? "Validation: " : ""}${chart.title}`).title = chart.metric;
+    if (chart.unit) make(head, "span", chart.unit, "muted");
+    const log = make(head, "button", "log"), plot = make(element, "div", undefined, "plot");
+    const figure = { element, plot, isLog: false, isNear: false, uplot: null };
+    log.type = "button";
+    log.setAttribute("aria-pressed", "false");
+    log.addEventListener("click", () => {
+      figure.isLog = !figure.isLog;
+      log.setAttribute("aria-pressed", String(figure.isLog));
+      draw(chart);
+    });
+    element.hidden = !chart.shown;
+    figures.set(chart, figure);
+    tickBox(of("metric-list"), chart.title, chart.shown, (isTicked) => { element.hidden = !isTicked; draw(chart); }).title = chart.metric;
+    seen.observe(element);
   }
-  dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
-  addEventListener("beforeprint", () => {
-    figures.forEach((figure, key) => { figure.isNear = chosen.has(key); });
-    setTheme("light");
+  of("metric-search").addEventListener("input", () => {
+    const word = of("metric-search").value.toLowerCase();
+    for (const label of of("metric-list").children) label.hidden = !label.textContent.toLowerCase().includes(word);
   });
-  addEventListener("afterprint", () => setTheme(dark.matches ? "dark" : "light"));
-
-  show();
+  of("pooled").closest("label").hidden = !canPool;
+  of("pooled").addEventListener("change", () => { listRuns(); redraw(); });
+  of("smoothing").addEventListener("input", redraw);
+  of("zoom-all").addEventListener("click", () => zoom(null));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  addEventListener("resize", redraw);
+  listRuns();
   of("curves-wait").hidden = true;
   of("curves-body").hidden = false;
 })();

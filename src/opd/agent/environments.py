@@ -1,0 +1,118 @@
+"""Environments: the tools, reward and data of a world as one record, found by a registered name or by a user's own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from opd.agent.tools import Tool, schemas_of
+from opd.isolation.serving import load_file
+
+GROUP = "opd.environments"
+"""Group of entry points: a package registers `name = "package.module:RECORD"`."""
+DEFAULT_TOOLSET = "travel"
+"""Registered name of the environment of a run that sets no `agent.toolset`."""
+RECORD = "ENVIRONMENT"
+"""Name of the record in a module or file that `agent.toolset` names without one."""
+TOY_PREFIX = "agent://"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """A world in which a model acts: its tools, and the names of what scores and prepares its tasks."""
+
+    tools: Mapping[str, Tool]
+    """By name, in the order of the prompt."""
+    open_database: Callable[[str], Any]
+    """Takes the database folder; each tool process calls it once. A tool gets `.in_episode(extra_info.episode_seed)`
+    where the database has this method, else the database."""
+    verify_database: Callable[[Path], object] | None = None
+    """Raises ManifestError or another ValueError for a damaged folder; each pool of tool processes calls it once."""
+    needs_case: bool = False
+    """Each row names its `extra_info.case_id`, and tools get the database's `.in_case(case_id)`."""
+    keeps_state: bool = False
+    """Tools get that view's `.with_state(state)` with the state of the conversation's last `Changed`, None before it."""
+    reward: str = ""
+    """`package.module:function` or `file.py:function` with the signature of a custom reward; empty: none."""
+    prepare: str = ""
+    """Command that makes the data, for messages."""
+    toy: str = ""
+    """Module with `MODELS`, folders by name, and `place(name, folder, seed=...)`: what `agent://NAME` stands for."""
+
+
+class NoEnvironment(ImportError):
+    """An `agent.toolset` that names no environment; the text is one line."""
+
+
+@lru_cache(maxsize=8)
+def load_environment(name: str) -> Environment:
+    """Load an environment by a registered name, `package.module[:RECORD]` or `path/to/file.py[:RECORD]`.
+
+    Raises:
+        NoEnvironment: there is none of this name, or its module cannot be imported.
+    """
+    registered = {point.name: point for point in entry_points(group=GROUP)}
+    try:
+        found = registered[name].load() if name in registered else _own(name)
+    except Exception as error:  # a module may raise anything as it is imported
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise NoEnvironment(f"agent.toolset = {name}: {reason}{_known(name, registered)}") from error
+    if not isinstance(found, Environment):
+        raise NoEnvironment(f"agent.toolset = {name}: must be an opd.agent.Environment, found {type(found).__name__}")
+    wrong = [key for key, tool in found.tools.items() if not isinstance(tool, Tool) or tool.name != key]
+    if wrong:
+        raise NoEnvironment(f"agent.toolset = {name}: tools[{wrong[0]!r}] must be a Tool of this name")
+    return found
+
+
+def source_of(name: str) -> str | None:
+    """Return the Python file that an `agent.toolset` names; None where it names a module or a registered environment."""
+    source = name.partition(":")[0]
+    return source if source.endswith(".py") else None
+
+
+def _own(name: str) -> Any:
+    source, _, attribute = name.partition(":")
+    if source.endswith(".py"):
+        module = load_file(Path(source), f"_opd_environment_{Path(source).stem}")
+    else:
+        module = importlib.import_module(source)
+    return getattr(module, attribute or RECORD)
+
+
+def _known(name: str, registered: Mapping[str, object]) -> str:
+    names = ", ".join(sorted(registered)) or "none: install the package opd again"
+    near = difflib.get_close_matches(name, registered, n=1)
+    return f"; registered are {names}{f'; did you mean {near[0]}?' if near else ''}"
+
+
+def tool_schemas(toolset: str) -> list[dict[str, Any]]:
+    """Return the descriptions of an environment's tools, as a chat template takes them."""
+    return schemas_of(load_environment(toolset).tools)
+
+
+def toy_models() -> dict[str, Path]:
+    """Return the folders of the default environment's tiny models by `agent://NAME`; none where it is not installed."""
+    try:
+        module = importlib.import_module(load_environment(DEFAULT_TOOLSET).toy)
+    except ImportError:
+        return {}
+    return {TOY_PREFIX + name: folder for name, folder in module.MODELS.items()}
+
+
+def toy_place(path: str, folder: Path, *, seed: int) -> str:
+    """Return the local path of `agent://NAME`, written to `folder` first where it is no model; others as they are.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if not path.startswith(TOY_PREFIX):
+        return path
+    module = importlib.import_module(load_environment(DEFAULT_TOOLSET).toy)
+    return str(module.place(path.removeprefix(TOY_PREFIX), folder, seed=seed))

@@ -1,0 +1,185 @@
+"""verl's policy losses, by its names: token by token where a token's loss needs no other, else over a whole micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from verl.trainer.ppo.core_algos import get_policy_loss_fn, kl_penalty
+from verl.workers.config import ActorConfig
+
+from opd.errors import Unfit
+
+MOST_LOG_RATIO = 20.0
+"""verl's bound of a token's log ratio."""
+
+
+@dataclass(frozen=True)
+class Clips:
+    """Bounds of the probability ratio, as verl names them."""
+
+    low: float
+    high: float
+    dual: float
+    dro_beta: float = 0.0
+
+
+def _log_ratio(log_prob: Tensor, old: Tensor) -> Tensor:
+    return (log_prob - old).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+
+
+def vanilla(log_prob: Tensor, old: Tensor, advantages: Tensor, clips: Clips) -> Tensor:
+    """Return PPO's clipped loss with the dual clip."""
+    ratio = _log_ratio(log_prob, old).exp()
+    losses = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clips.low, 1 + clips.high))
+    return torch.where(advantages < 0, torch.minimum(losses, -advantages * clips.dual), losses)
+
+
+def gpg(log_prob: Tensor, old: Tensor, advantages: Tensor, clips: Clips) -> Tensor:
+    """Return the plain policy gradient's loss."""
+    return -log_prob * advantages
+
+
+def cispo(log_prob: Tensor, old: Tensor, advantages: Tensor, clips: Clips) -> Tensor:
+    """Return the loss whose clipped ratio is a weight without a gradient."""
+    weight = _log_ratio(log_prob, old).exp().clamp(1 - clips.low, 1 + clips.high).detach()
+    return -weight * advantages * log_prob
+
+
+def dro(log_prob: Tensor, old: Tensor, advantages: Tensor, clips: Clips) -> Tensor:
+    """Return the loss with a quadratic penalty of the log ratio."""
+    return -(log_prob * advantages - 0.5 * clips.dro_beta * (log_prob - old).square())
+
+
+LOCAL: Mapping[str, Callable[[Tensor, Tensor, Tensor, Clips], Tensor]] = {
+    "vanilla": vanilla,
+    "gpg": gpg,
+    "cispo": cispo,
+    "dro": dro,
+}
+"""Losses of one pass, by verl's names."""
+WHOLE = ("dppo_tv", "dppo_kl", "gspo", "sapo")
+"""Losses of two passes: verl's own functions over the rows of a micro-batch."""
+
+
+@dataclass(frozen=True)
+class TokenLoss:
+    """The loss of each token, called by the head inside its chunks: a policy loss and an estimate of the KL to the reference.
+
+    Equal settings are equal objects, so a compiled head recognises the loss from step to step.
+
+    Args:
+        mode: a name of `LOCAL`. None leaves the policy loss to a pass of its own.
+        kl: verl's name of the estimator. None means that there is none.
+        kl_coef: its weight.
+    """
+
+    mode: str | None
+    clips: Clips
+    kl: str | None = None
+    kl_coef: float = 0.0
+
+    def __call__(self, log_prob: Tensor, old: Tensor, inputs: Tensor) -> Tensor:
+        """Return losses [T]; `inputs` [T, 2] are the advantage and the reference's log-probability of each token."""
+        advantages, reference = inputs[:, 0], inputs[:, 1]
+        losses = self.policy(log_prob, old, advantages)
+        return losses if self.kl is None else losses + self.kl_coef * self.divergence(log_prob, reference)
+
+    def policy(self, log_prob: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
+        """Return the policy loss [T] alone."""
+        if self.mode is None:
+            return torch.zeros_like(log_prob)
+        return LOCAL[self.mode](log_prob, old, advantages, self.clips)
+
+    def divergence(self, log_prob: Tensor, reference: Tensor) -> Tensor:
+        """Return the estimate of the KL [T], without its weight."""
+        assert self.kl is not None
+        estimate: Tensor = kl_penalty(log_prob, reference, self.kl)
+        return estimate
+
+
+def clip_counts(clips: Clips, log_prob: Tensor, old: Tensor, advantages: Tensor) -> dict[str, Tensor]:
+    """Return sums over tokens of verl's clip statistics."""
+    log_ratio = _log_ratio(log_prob, old)
+    ratio = log_ratio.exp()
+    plain, clipped = -advantages * ratio, -advantages * ratio.clamp(1 - clips.low, 1 + clips.high)
+    below = (torch.maximum(plain, clipped) > -advantages * clips.dual) & (advantages < 0)
+    return {
+        "pg_clipfrac": (clipped > plain).sum(),
+        "pg_clipfrac_lower": below.sum(),
+        "ppo_kl": -log_ratio.sum(),
+    }
+
+
+def token_loss(config: ActorConfig, *, kl: str | None) -> TokenLoss:
+    """Return the part of the loss that is local to a token.
+
+    Args:
+        config: verl's settings of the actor. kl: the estimator of the KL to the reference.
+
+    Raises:
+        Unfit: the policy loss is none of ours.
+    """
+    mode = str(config.policy_loss.get("loss_mode", "vanilla"))
+    if mode not in (*LOCAL, *WHOLE):
+        raise Unfit(
+            f"actor_rollout_ref.actor.policy_loss.loss_mode={mode}: it needs statistics of a whole micro-batch that depend on how "
+            f"rows are cut; use one of {', '.join((*LOCAL, *WHOLE))}"
+        )
+    beta = config.policy_loss.get("dro_beta")
+    if mode == "dro" and not beta:
+        raise Unfit(
+            "actor_rollout_ref.actor.policy_loss.dro_beta is not set: loss_mode dro needs it; set a positive number"
+        )
+    clips = Clips(
+        low=config.clip_ratio if config.clip_ratio_low is None else config.clip_ratio_low,
+        high=config.clip_ratio if config.clip_ratio_high is None else config.clip_ratio_high,
+        dual=config.clip_ratio_c,
+        dro_beta=float(beta or 0.0),
+    )
+    return TokenLoss(mode if mode in LOCAL else None, clips, kl, config.kl_loss_coef if kl else 0.0)
+
+
+@dataclass(frozen=True)
+class WholeLoss:
+    """A policy loss over the rows of a micro-batch, by verl's own function, and its derivatives by the tokens' log-probabilities.
+
+    Args:
+        config: verl's settings of the actor.
+        mask: [B, T] bool, the trained tokens of the padded rows.
+        old: [N] old log-probabilities of the trained tokens, row after row. None means the current ones.
+        advantages: [N]
+        divisors: verl's `batch_num_tokens` and `global_batch_size`.
+        divisor: the number by which the caller divides; the derivatives are multiplied by it.
+    """
+
+    config: ActorConfig
+    mask: Tensor
+    old: Tensor | None
+    advantages: Tensor
+    divisors: Mapping[str, Any]
+    divisor: float
+
+    def __call__(self, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss and its derivatives [N] of log-probabilities [N]."""
+        with torch.enable_grad():
+            current = log_prob.detach().requires_grad_()
+            config = replace(self.config, global_batch_info=dict(self.divisors) | {"dp_size": 1})
+            total, _ = get_policy_loss_fn(config.policy_loss.get("loss_mode"))(
+                old_log_prob=self._padded(log_prob.detach() if self.old is None else self.old),
+                log_prob=self._padded(current),
+                advantages=self._padded(self.advantages),
+                response_mask=self.mask,
+                loss_agg_mode=config.loss_agg_mode,
+                config=config,
+            )
+            (slopes,) = torch.autograd.grad(total, current)
+        return total.detach() * self.divisor, slopes * self.divisor
+
+    def _padded(self, values: Tensor) -> Tensor:
+        """Return [B, T] of values [N] at the trained tokens, 0 elsewhere."""
+        blank = torch.zeros(self.mask.shape, dtype=values.dtype, device=values.device)
+        return blank.masked_scatter(self.mask, values)

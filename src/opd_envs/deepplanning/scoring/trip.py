@@ -1,0 +1,175 @@
+"""What a rule sees, and what a rule is: a plan, the facts of its query, the case's entries; violations come out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from opd_envs.deepplanning.database import Case
+from opd_envs.deepplanning.layout import (
+    ATTRACTIONS,
+    DISTANCES,
+    FLIGHTS,
+    HOTELS,
+    LOCATIONS,
+    RESTAURANTS,
+    TRAINS,
+    Table,
+)
+from opd_envs.deepplanning.scoring.plan import INTERCITY, Day, Plan, stated_minutes
+from opd_envs.deepplanning.task import BenchmarkFacts
+
+Row = dict[str, str]
+_BRACKETS = re.compile(r"[（(].*?[)）]")
+_ROUTE = re.compile(r"from\s+(\S.*?)\s+to\s+([^,]+)")
+_TWO_CHARACTERS = re.compile("[\u4e00-\u9fa5]{2}")
+_POINT = re.compile(r"\s*([-0-9.]+)\s*,\s*([-0-9.]+)\s*")
+
+
+def city(text: str) -> str:
+    """A city's name without what stands in brackets."""
+    return _BRACKETS.sub("", text).strip()
+
+
+def route_of(current_city: str) -> tuple[str, str] | None:
+    """Origin and destination of a day that changes city (`from A to B`), None for a day in one."""
+    found = _ROUTE.search(current_city)
+    if found is None or not found[2].strip():
+        return None
+    return city(found[1]), city(found[2])
+
+
+class Entries:
+    """A case as the rules see it; of entries of the same name the last one counts, as in the benchmark."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+
+    @cached_property
+    def hotels(self) -> dict[str, Row]:
+        return self._by_name(HOTELS, "name")
+
+    @cached_property
+    def attractions(self) -> dict[str, Row]:
+        return self._by_name(ATTRACTIONS, "attraction_name")
+
+    @cached_property
+    def restaurants(self) -> dict[str, Row]:
+        return self._by_name(RESTAURANTS, "restaurant_name")
+
+    @cached_property
+    def places(self) -> dict[str, Row]:
+        """Everything that has coordinates."""
+        return self._by_name(LOCATIONS, "poi_name")
+
+    @cached_property
+    def _stations(self) -> dict[str, str]:
+        """The city of a station or airport, as the timetables give it."""
+        found = {}
+        for table in (FLIGHTS, TRAINS):
+            for row in self._case.rows(table):
+                for station, of in (("dep_station_name", "origin_city"), ("arr_station_name", "destination_city")):
+                    if row[station].strip() and row[of].strip():
+                        found[row[station].strip()] = city(row[of].strip())
+        return found
+
+    @cached_property
+    def _prices(self) -> dict[str, list[str]]:
+        """What each flight, else train, of a number costs."""
+        prices: dict[str, list[str]] = {}
+        for table, number in ((TRAINS, "train_no"), (FLIGHTS, "flight_no")):
+            found: dict[str, list[str]] = {}
+            for row in self._case.rows(table):
+                if row[number].strip():
+                    found.setdefault(row[number].strip(), []).append(row["price"])
+            prices |= found
+        return prices
+
+    def prices(self, number: str) -> list[str] | None:
+        """The prices of a flight or train; None where no timetable has the number."""
+        return self._prices.get(number)
+
+    def city_of(self, station: str) -> str | None:
+        """The city of a station: by the timetables, else the two Chinese characters with which its name begins."""
+        if station in self._stations:
+            return self._stations[station]
+        found = _TWO_CHARACTERS.match(station)
+        return None if found is None else found[0]
+
+    def minutes(self, origin: str, destination: str) -> float | None:
+        """How long the way takes; None where a place has no coordinates or the matrix no such way."""
+        start, end = self._point(origin), self._point(destination)
+        if start is None or end is None:
+            return None
+        found = self._case.rows(DISTANCES, origin=start, destination=end)
+        try:
+            return float(found[0]["duration_minutes"]) if found else None
+        except ValueError:
+            return None
+
+    def _point(self, name: str) -> str | None:
+        row = self.places.get(name)
+        if row is not None:
+            return f"{row['latitude'].strip()},{row['longitude'].strip()}"
+        found = _POINT.fullmatch(name)  # coordinates in place of a name
+        try:
+            return None if found is None else f"{float(found[1])},{float(found[2])}"
+        except ValueError:
+            return None
+
+    def _by_name(self, table: Table, column: str) -> dict[str, Row]:
+        return {name: row for row in self._case.rows(table) if (name := row[column].strip())}
+
+
+class PlannedTrip(NamedTuple):
+    """One plan to judge."""
+
+    plan: Plan
+    num_days: int
+    facts: BenchmarkFacts
+    entries: Entries
+
+
+Rule = Callable[[PlannedTrip], Iterator[str]]
+"""Yields one sentence a violation; nothing: satisfied."""
+
+
+class Visited(NamedTuple):
+    """A day and how it lies in the route."""
+
+    number: int
+    day: Day
+    leaves: bool
+    """It goes on from a city of the visit, from where the plan left the travellers, not from home."""
+    arrives: bool
+    """It ends in a city of the visit."""
+    stays: bool
+    """It changes no city."""
+
+    def departure(self) -> float | None:
+        """When the first trip with a time leaves, in hours."""
+        return self._hours(0)
+
+    def arrival(self) -> float | None:
+        """When the first trip with a time arrives, in hours; the first also of several, as in the benchmark."""
+        return self._hours(1)
+
+    def _hours(self, end: int) -> float | None:
+        minutes = (stated_minutes(trip.time_slot)[end] for trip in self.day.of(INTERCITY))
+        return next((minute / 60 for minute in minutes if minute is not None), None)
+
+
+def visits(trip: PlannedTrip) -> Iterator[Visited]:
+    """The plan's days in order, numbered from 1."""
+    home = city(trip.facts.origin)
+    here = home
+    for number, day in enumerate(trip.plan.days, start=1):
+        route = route_of(day.current_city)
+        if route is None:
+            yield Visited(number, day, leaves=False, arrives=False, stays=True)
+            continue
+        origin, destination = route
+        yield Visited(number, day, leaves=origin == here != home, arrives=destination != home, stays=False)
+        here = destination

@@ -1,0 +1,294 @@
+"""The travel tools with the published names, arguments and reply keys; what a tool answers is as the benchmark's own does.
+
+Descriptions, and replies of calls that find nothing, are in our own words (`opd_envs.deepplanning.words`).
+"""
+
+import datetime
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from opd.agent.tools import Arguments, BadArguments, Reply, Tool, shown
+from opd_envs.deepplanning.database import Case
+from opd_envs.deepplanning.layout import (
+    ATTRACTIONS,
+    DISTANCES,
+    FLIGHTS,
+    HOTELS,
+    LOCATIONS,
+    RESTAURANTS,
+    TRAINS,
+    Table,
+    point,
+)
+from opd_envs.deepplanning.words import DESCRIPTIONS, LABELS, Labels, described_tool
+from opd_envs.travel.entries import Language
+
+Text = Annotated[str, Field(max_length=200)]
+Day = Annotated[datetime.date, Field(json_schema_extra={"type": "string"})]
+Row = Mapping[str, str]
+
+_SEGMENT = {
+    "arrCityName": "destination_city",
+    "arrStationCode": "arr_station_code",
+    "arrStationName": "arr_station_name",
+    "depCityName": "origin_city",
+    "depStationCode": "dep_station_code",
+    "depStationName": "dep_station_name",
+    "duration": "duration",
+    "arrDateTime": "arr_datetime",
+    "depDateTime": "dep_datetime",
+}
+_TRAIN = _SEGMENT | {"marketingTransportName": "train_type", "marketingTransportNo": "train_no"}
+_FLIGHT = _SEGMENT | {"marketingTransportName": "airline", "marketingTransportNo": "flight_no"}
+_EQUIPMENT = {"equipSize": "equip_size", "equipType": "equip_type", "manufacturer": "manufacturer"}
+_HOTEL = {
+    "name": "name",
+    "address": "address",
+    "latitude": "latitude",
+    "longitude": "longitude",
+    "decorationTime": "decoration_time",
+    "hotelStar": "hotel_star",
+    "price": "price",
+    "score": "score",
+    "brand": "brand",
+}
+_RESTAURANT = {
+    "name": "restaurant_name",
+    **{
+        name: name
+        for name in (
+            "latitude",
+            "longitude",
+            "price_per_person",
+            "cuisine",
+            "opening_time",
+            "closing_time",
+            "nearby_attraction_name",
+            "rating",
+        )
+    },
+}
+_ATTRACTION_NUMBERS = ("rating", "min_visit_hours", "max_visit_hours", "ticket_price")
+_LIST_SEPARATOR = ";"
+
+
+class RouteQuery(Arguments):
+    """Arguments of both timetables."""
+
+    origin: Text
+    destination: Text
+    depDate: Day
+    seatClassName: Text | None = None
+
+
+class HotelQuery(Arguments):
+    """Arguments of `query_hotel_info`; the case's hotels are all of its destination, so place and days filter nothing."""
+
+    destination: Text
+    checkinDate: Day
+    checkoutDate: Day
+    hotelStar: Text | None = None
+    hotelBrands: Text | None = None
+
+
+class AttractionName(Arguments):
+    """Arguments of `query_attraction_details`."""
+
+    attraction_name: Text
+
+
+class AttractionQuery(Arguments):
+    """Arguments of `recommend_attractions`; the case's attractions are all of its destination: the city filters nothing."""
+
+    city: Text
+    attraction_type: Text | None = None
+
+
+class PlaceName(Arguments):
+    """Arguments of `search_location`."""
+
+    place_name: Text
+
+
+class RoadQuery(Arguments):
+    """Arguments of `query_road_route_info`."""
+
+    origin: Text
+    destination: Text
+
+
+class NearPoint(Arguments):
+    """Arguments of `recommend_restaurants`."""
+
+    latitude: Text
+    longitude: Text
+
+
+class RestaurantName(Arguments):
+    """Arguments of `query_restaurant_details`."""
+
+    restaurant_name: Text
+
+
+def _trains(case: Case, arguments: RouteQuery) -> Reply:
+    labels = LABELS[case.language]
+    routes = _routes(case, TRAINS, arguments, _TRAIN)
+    for route in routes:
+        segments = [segment for key, segment in route.items() if key != "price"]
+        for before, segment in pairwise(segments):
+            segment["depCityName"] = before["arrStationName"].split(labels.station)[0]
+    return [[route] for route in routes] or _nothing(case)
+
+
+def _flights(case: Case, arguments: RouteQuery) -> Reply:
+    return _routes(case, FLIGHTS, arguments, _FLIGHT, _EQUIPMENT) or _nothing(case)
+
+
+def _routes(
+    case: Case,
+    table: Table,
+    arguments: RouteQuery,
+    keys: Mapping[str, str],
+    last_keys: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """Each route's segments under the reply's own keys, and its price: that of its first segment.
+
+    Routes and segments are sorted by their index as text, as the benchmark reads it: 1, 10, 2.
+    """
+    wanted = {
+        "origin_city": arguments.origin,
+        "destination_city": arguments.destination,
+        "dep_date": arguments.depDate.isoformat(),
+    }
+    if arguments.seatClassName:
+        wanted["seat_class"] = arguments.seatClassName
+    by_route: dict[str, list[dict[str, str]]] = {}
+    for row in case.rows(table, **wanted):
+        by_route.setdefault(row["route_index"], []).append(row)
+    labels = LABELS[case.language]
+    routes = []
+    for index in sorted(by_route):
+        segments = sorted(by_route[index], key=lambda row: row["segment_index"])
+        route: dict[str, Any] = {
+            labels.segment.format(number): _segment(row, labels, keys, last_keys or {})
+            for number, row in enumerate(segments, start=1)
+        }
+        routes.append(route | {"price": _number(segments[0]["price"], 0.0)})
+    return routes
+
+
+def _segment(row: Row, labels: Labels, keys: Mapping[str, str], last_keys: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        **{key: row[column] for key, column in keys.items()},
+        "duration": _whole(row["duration"]),
+        "seatClassName": row["seat_class"],
+        labels.seats: row["seat_status"].strip() or labels.enough,
+        **{key: row[column] for key, column in last_keys.items()},
+    }
+
+
+def _hotels(case: Case, arguments: HotelQuery) -> Reply:
+    wanted = {"hotel_star": arguments.hotelStar, "brand": arguments.hotelBrands}
+    found = case.rows(HOTELS, **{column: value for column, value in wanted.items() if value})
+    return [_renamed(row, _HOTEL) | _listed("services", row) for row in found] or _nothing(case)
+
+
+def _attraction(case: Case, arguments: AttractionName) -> Reply:
+    row = _one(case, ATTRACTIONS, "attraction_name", arguments.attraction_name)
+    return {**row, **{name: _number(row[name], None) for name in _ATTRACTION_NUMBERS}}
+
+
+def _attractions(case: Case, arguments: AttractionQuery) -> Reply:
+    wanted = {"attraction_type": arguments.attraction_type} if arguments.attraction_type else {}
+    told = ("attraction_name", "description", "attraction_type")
+    return [{name: row[name] for name in told} for row in case.rows(ATTRACTIONS, **wanted)] or _nothing(case)
+
+
+def _location(case: Case, arguments: PlaceName) -> Reply:
+    row = _one(case, LOCATIONS, "poi_name", arguments.place_name, argument="place_name")
+    return {"place_name": row["poi_name"], "latitude": row["latitude"], "longitude": row["longitude"]}
+
+
+def _road(case: Case, arguments: RoadQuery) -> Reply:
+    found = case.rows(DISTANCES, origin=arguments.origin, destination=arguments.destination)
+    if not found:
+        for argument, value in (("origin", arguments.origin), ("destination", arguments.destination)):
+            if not case.rows(DISTANCES, origin=value) and not case.rows(DISTANCES, destination=value):
+                raise BadArguments(LABELS[case.language].no_point.format(argument, shown(value)))
+        return _nothing(case)
+    row = found[0]
+    return {
+        "origin": row["origin"],
+        "destination": row["destination"],
+        "distance_in_meters": _whole(row["distance_meters"]),
+        "duration_in_minutes": _whole(row["duration_minutes"]),
+        "cost": _whole(row["cost"]),
+    }
+
+
+def _near(case: Case, arguments: NearPoint) -> Reply:
+    found = case.rows(RESTAURANTS, query_latitude=arguments.latitude, query_longitude=arguments.longitude)
+    if not found:
+        asked = f"{arguments.latitude},{arguments.longitude}"
+        if all(point(row) != asked for row in case.rows(LOCATIONS)):
+            raise BadArguments(LABELS[case.language].no_point.format("latitude, longitude", shown(asked)))
+    return [_renamed(row, _RESTAURANT) | _listed("tags", row) for row in found] or _nothing(case)
+
+
+def _restaurant(case: Case, arguments: RestaurantName) -> Reply:
+    row = _one(case, RESTAURANTS, "restaurant_name", arguments.restaurant_name)
+    return {"id": row["restaurant_id"]} | _renamed(row, _RESTAURANT) | _listed("tags", row)
+
+
+def _one(case: Case, table: Table, column: str, name: str, *, argument: str | None = None) -> dict[str, str]:
+    """The first row of that name."""
+    found = case.rows(table, **{column: name})
+    if not found:
+        raise BadArguments(LABELS[case.language].no_name.format(argument or column, shown(name)))
+    return found[0]
+
+
+def _nothing(case: Case) -> Reply:
+    return {"message": LABELS[case.language].nothing}
+
+
+def _renamed(row: Row, keys: Mapping[str, str]) -> dict[str, Any]:
+    return {key: row[column] for key, column in keys.items()}
+
+
+def _listed(column: str, row: Row) -> dict[str, Any]:
+    return {column: row[column].split(_LIST_SEPARATOR)} if row[column].strip() else {}
+
+
+def _number(text: str, default: float | None) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return default
+
+
+def _whole(text: str) -> int | None:
+    value = _number(text, None)
+    return None if value is None else int(value)
+
+
+_TOOLS: tuple[tuple[str, type[Arguments], Callable[[Case, Any], Reply]], ...] = (
+    ("query_train_info", RouteQuery, _trains),
+    ("query_flight_info", RouteQuery, _flights),
+    ("query_hotel_info", HotelQuery, _hotels),
+    ("query_attraction_details", AttractionName, _attraction),
+    ("recommend_attractions", AttractionQuery, _attractions),
+    ("search_location", PlaceName, _location),
+    ("query_road_route_info", RoadQuery, _road),
+    ("recommend_restaurants", NearPoint, _near),
+    ("query_restaurant_details", RestaurantName, _restaurant),
+)
+"""In the order of the published schema."""
+
+
+def tools_in(language: Language) -> dict[str, Tool]:
+    """The tools described in a language; what they answer is in that of the case."""
+    return {name: described_tool(name, DESCRIPTIONS[language][name], arguments, run) for name, arguments, run in _TOOLS}

@@ -1,0 +1,187 @@
+"""What the tools say in each language: the published keys of replies, and in our own words what a tool and its arguments are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any, NamedTuple
+
+from pydantic import create_model
+
+from opd.agent.tools import Arguments, Changed, Reply, Tool
+from opd_envs.travel.entries import Language
+
+
+class Description(NamedTuple):
+    """Of a tool and its arguments, by name."""
+
+    tool: str
+    arguments: Mapping[str, str]
+
+
+def described_tool(
+    name: str, words: Description, arguments: type[Arguments], run: Callable[[Any, Any], Reply | Changed]
+) -> Tool:
+    """The tool with a description of its own and of each argument."""
+    fields: dict[str, Any] = {}
+    for argument, field in arguments.model_fields.items():
+        field = copy(field)
+        field.description = words.arguments[argument]
+        fields[argument] = (field.annotation, field)
+    described: type[Arguments] = create_model(arguments.__name__, __base__=arguments, **fields)
+    return Tool(name, words.tool, described, run)
+
+
+class Labels(NamedTuple):
+    """Words in replies; the first four are the benchmark's."""
+
+    segment: str
+    seats: str
+    enough: str
+    """Seats left where the timetable gives no number."""
+    station: str
+    """What follows a city in a station's name."""
+    nothing: str
+    no_name: str
+    no_point: str
+
+
+LABELS: Mapping[Language, Labels] = {
+    "en": Labels(
+        segment="Segment {}",
+        seats="Remaining Seats",
+        enough="Available",
+        station=" Station",
+        nothing="nothing fits these arguments",
+        no_name="{0} = {1}: there is none of this name; use a name exactly as a tool gave it",
+        no_point="{0} = {1}: no place is there; use coordinates exactly as a tool gave them, with six decimals",
+    ),
+    "zh": Labels(
+        segment="第{}段",
+        seats="剩余票数量",
+        enough="充足",
+        station="站",
+        nothing="没有符合这些参数的结果",
+        no_name="{0} = {1}：没有这个名称；请照抄工具给出的名称",
+        no_point="{0} = {1}：此处没有地点；请照抄工具给出的坐标，保留六位小数",
+    ),
+}
+
+
+_ROUTE_EN = {
+    "origin": "City of departure.",
+    "destination": "City of arrival.",
+    "depDate": "Day of departure, YYYY-MM-DD.",
+}
+_ROUTE_ZH = {"origin": "出发城市。", "destination": "到达城市。", "depDate": "出发日期，YYYY-MM-DD。"}
+
+DESCRIPTIONS: Mapping[Language, Mapping[str, Description]] = {
+    "en": {
+        "query_train_info": Description(
+            "Trains between two cities on a day, direct or with a change: each segment's stations, times, number, class "
+            "and seats left, and the price per person of the whole route.",
+            {**_ROUTE_EN, "seatClassName": "Only this class: First Class Seat, Second Class Seat or Business Seat."},
+        ),
+        "query_flight_info": Description(
+            "Flights between two cities on a day, direct or with a change: each segment's airports, times, number, class, "
+            "seats left and aircraft, and the price per person of the whole route.",
+            {**_ROUTE_EN, "seatClassName": "Only this class: Economy Class, Business Class or First Class."},
+        ),
+        "query_hotel_info": Description(
+            "Hotels at the destination with address, coordinates, stars, score, services and price per room and night.",
+            {
+                "destination": "City or district.",
+                "checkinDate": "First night, YYYY-MM-DD.",
+                "checkoutDate": "Day of leaving, YYYY-MM-DD.",
+                "hotelStar": "Only hotels of this many stars: one of 1 to 5.",
+                "hotelBrands": "Only one brand: Ji Hotel, Atour Hotel, Marriott, Hilton, Home Inn, Jinjiang Inn, "
+                "Hanting Hotel or Orange Hotel.",
+            },
+        ),
+        "query_attraction_details": Description(
+            "One attraction: coordinates, rating, opening hours, closing days, hours a visit takes, ticket price, type.",
+            {"attraction_name": "Exact name."},
+        ),
+        "recommend_attractions": Description(
+            "Attractions of the destination with what they are; plans may name these and no others.",
+            {
+                "city": "City.",
+                "attraction_type": "Only one type: Historical and Cultural, Natural Scenery, Art Exhibition, City "
+                "Landmark, Theme Park or Leisure Experience.",
+            },
+        ),
+        "search_location": Description(
+            "Coordinates of a place that another tool named: a station, airport, hotel, restaurant or attraction.",
+            {"place_name": "Exact name."},
+        ),
+        "query_road_route_info": Description(
+            "The way between two places: metres, minutes and cost. Up to 2 km is walked and costs nothing, more is by "
+            "taxi; the cost is of one car for four.",
+            {
+                "origin": "LATITUDE,LONGITUDE with six decimals each, as a tool gave them.",
+                "destination": "LATITUDE,LONGITUDE with six decimals each, as a tool gave them.",
+            },
+        ),
+        "recommend_restaurants": Description(
+            "Restaurants near a place: coordinates, price per person, cuisine, opening hours, rating, tags.",
+            {
+                "latitude": "Of the place, with six decimals, as a tool gave it.",
+                "longitude": "Of the place, with six decimals, as a tool gave it.",
+            },
+        ),
+        "query_restaurant_details": Description(
+            "One restaurant: coordinates, price per person, cuisine, opening hours, rating, tags.",
+            {"restaurant_name": "Exact name."},
+        ),
+    },
+    "zh": {
+        "query_train_info": Description(
+            "某日两城之间的火车，直达或换乘：每段的车站、时间、车次、席别和余票，以及全程每人票价。",
+            {**_ROUTE_ZH, "seatClassName": "只要此席别：一等座、二等座或商务座。"},
+        ),
+        "query_flight_info": Description(
+            "某日两城之间的航班，直飞或中转：每段的机场、时间、航班号、舱位、余票和机型，以及全程每人票价。",
+            {**_ROUTE_ZH, "seatClassName": "只要此舱位：经济舱、超级经济舱、公务舱或头等舱。"},
+        ),
+        "query_hotel_info": Description(
+            "目的地的酒店：地址、坐标、星级、评分、服务和每间每晚价格。",
+            {
+                "destination": "城市或区县。",
+                "checkinDate": "入住日期，YYYY-MM-DD。",
+                "checkoutDate": "离店日期，YYYY-MM-DD。",
+                "hotelStar": "只要此星级：1到5之一。",
+                "hotelBrands": "只要一个品牌：全季、亚朵、万豪、希尔顿、如家、锦江之星、汉庭或桔子。",
+            },
+        ),
+        "query_attraction_details": Description(
+            "一处景点：坐标、评分、开放时间、闭馆日、游玩时长、门票价格和类型。", {"attraction_name": "完整名称。"}
+        ),
+        "recommend_attractions": Description(
+            "目的地的景点及其简介；行程中只可写这些景点。",
+            {
+                "city": "城市。",
+                "attraction_type": "只要一种类型：历史文化、自然风光、艺术展览、城市地标、主题乐园或休闲体验。",
+            },
+        ),
+        "search_location": Description(
+            "其他工具给出的地点（车站、机场、酒店、餐厅、景点）的坐标。", {"place_name": "完整名称。"}
+        ),
+        "query_road_route_info": Description(
+            "两地之间的路程：米数、分钟数和费用。2公里以内步行，不花钱；更远则乘出租车，费用为一辆车，可坐四人。",
+            {
+                "origin": "纬度,经度，各六位小数，照抄工具给出的坐标。",
+                "destination": "纬度,经度，各六位小数，照抄工具给出的坐标。",
+            },
+        ),
+        "recommend_restaurants": Description(
+            "某地附近的餐厅：坐标、人均价格、菜系、营业时间、评分和标签。",
+            {
+                "latitude": "该地纬度，六位小数，照抄工具给出的坐标。",
+                "longitude": "该地经度，六位小数，照抄工具给出的坐标。",
+            },
+        ),
+        "query_restaurant_details": Description(
+            "一家餐厅：坐标、人均价格、菜系、营业时间、评分和标签。", {"restaurant_name": "完整名称。"}
+        ),
+    },
+}

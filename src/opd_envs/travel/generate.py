@@ -1,0 +1,244 @@
+"""Generated tasks of five grades, each with the answer or the plan that solves it, drawn from a seed and a database."""
+
+import datetime
+import hashlib
+import json
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from opd_envs.travel.answers import right_answer
+from opd_envs.travel.constraints import judge
+from opd_envs.travel.database import Database
+from opd_envs.travel.entries import City, Language, Mode, clock
+from opd_envs.travel.itinerary import cost, follow
+from opd_envs.travel.plan import parse_plan
+from opd_envs.travel.schedule import DayPlan, Route, Scheduler, Unplannable, connected, day_at_home, round_trip
+from opd_envs.travel.task import HardConstraints, Question, Trip
+
+GRADES = {
+    0: "one look-up: the price of one place",
+    1: "one search and a choice: the cheapest hotel of so many stars, the first train of a day",
+    2: "a day in one city, with one demand and a budget",
+    3: "two or three days in another city, with two demands and a budget",
+    4: "four to six days in two cities, with four demands and a budget",
+}
+MAX_DRAWS = 200
+"""Draws of a task before the generator gives up; one in three is unplannable at worst."""
+FIRST_DATE = datetime.date(2026, 1, 1)
+NUM_DATES = 365
+MAX_PEOPLE = 5
+EPISODE_SEED_BITS = 31
+
+
+class GeneratedTask(NamedTuple):
+    """One task."""
+
+    task: Question | Trip
+    grade: int
+    language: Language
+    episode_seed: int | None
+    database_id: str
+    """The database in which alone the task has a solution (`Manifest.database_id`)."""
+    tools: tuple[str, ...]
+    """Those that a solution needs."""
+    solution: str
+    """An answer that scores 1."""
+    num_draws: int
+    """How often was drawn until a solution was found."""
+
+
+def generate_task(
+    database: Database,
+    *,
+    seed: int,
+    grade: int,
+    language: Language,
+    number: int,
+    episodes: bool,
+    num_cities: int | None,
+) -> GeneratedTask:
+    """The task of that number: a function of its arguments alone, whatever else is generated.
+
+    Args:
+        database: as stored; the task is drawn in its own episode.
+        episodes: whether the task gets prices of its own (`opd_envs.travel.database`).
+        num_cities: ask about the first so many cities only; None: all.
+
+    Raises:
+        RuntimeError: no draw gave a task that can be solved.
+    """
+    identity = f"{seed}:{grade}:{language}:{number}"
+    episode_seed = _episode_seed(identity) if episodes else None
+    view = database.in_episode(episode_seed)
+    rng = random.Random(f"task:{identity}")
+    cities = view.cities(language)[:num_cities]
+    for draw in range(1, MAX_DRAWS + 1):
+        try:
+            task, tools, solution = _DRAWS[grade](view, rng, cities)
+        except Unplannable:
+            continue
+        return GeneratedTask(task, grade, language, episode_seed, database.manifest.database_id, tools, solution, draw)
+    raise RuntimeError(
+        f"grade {grade}, number {number}: no solvable task in {MAX_DRAWS} draws from {len(cities)} cities"
+    )
+
+
+_Drawn = tuple[Question | Trip, tuple[str, ...], str]
+
+
+def answer_text(answer: str) -> str:
+    """An answer as the prompt asks for it."""
+    return f"<answer>{answer}</answer>"
+
+
+def plan_text(days: Sequence[DayPlan], total_cost: int) -> str:
+    """A plan as the prompt asks for it."""
+    plan = {"days": [day.entry(number) for number, day in enumerate(days, start=1)], "total_cost": total_cost}
+    return f"<plan>{json.dumps(plan, ensure_ascii=False)}</plan>"
+
+
+def _episode_seed(identity: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"episode:{identity}".encode()).digest()[:8]) >> (64 - EPISODE_SEED_BITS)
+
+
+def _date(rng: random.Random) -> datetime.date:
+    return FIRST_DATE + datetime.timedelta(days=rng.randrange(NUM_DATES))
+
+
+def _look_up(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
+    city = rng.choice(cities)
+    place = rng.choice(database.places(city, rng.choice(("hotel", "restaurant", "attraction"))))
+    question = Question(about="price", city=city.name, name=place.name)
+    return question, ("get_price",), answer_text(right_answer(question, database))
+
+
+def _choice(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
+    city = rng.choice(cities)
+    if rng.random() < 0.5:
+        stars = rng.randint(2, max(hotel.stars for hotel in database.places(city, "hotel")))
+        question = Question(about="cheapest_hotel", city=city.name, min_stars=stars)
+        return question, ("search_hotels",), answer_text(right_answer(question, database))
+    reachable = connected(database, city, "train")
+    if not reachable:
+        raise Unplannable(f"no train leaves {city.name}")
+    question = Question(about="first_train", city=city.name, destination=rng.choice(reachable).name, date=_date(rng))
+    return question, ("search_trains",), answer_text(right_answer(question, database))
+
+
+def _one_day(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
+    city = rng.choice(cities)
+    return _trip(database, rng, city, _date(rng), (), None, num_demands=1)
+
+
+def _short_trip(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
+    origin, mode = rng.choice(cities), _mode(rng)
+    stays = [(_destination(database, rng, origin, origin, mode), rng.randint(2, 3))]
+    return _trip(database, rng, origin, _date(rng), stays, mode, num_demands=2)
+
+
+def _long_trip(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
+    origin, mode = rng.choice(cities), _mode(rng)
+    first = _destination(database, rng, origin, origin, mode)
+    second = _destination(database, rng, first, origin, mode)
+    stays = [(first, rng.randint(2, 3)), (second, rng.randint(2, 3))]
+    return _trip(database, rng, origin, _date(rng), stays, mode, num_demands=4)
+
+
+_DRAWS: dict[int, Callable[[Database, random.Random, Sequence[City]], _Drawn]] = {
+    0: _look_up,
+    1: _choice,
+    2: _one_day,
+    3: _short_trip,
+    4: _long_trip,
+}
+
+
+def _mode(rng: random.Random) -> Mode | None:
+    return rng.choice(("train", "flight", None))
+
+
+def _destination(database: Database, rng: random.Random, start: City, home: City, mode: Mode | None) -> City:
+    """A city that can be reached from `start` and from which one gets home."""
+    back = {city.id for city in connected(database, home, mode)}  # trips come in both directions
+    found = [city for city in connected(database, start, mode) if city.id != home.id and city.id in back]
+    if not found:
+        raise Unplannable(f"nothing leads from {start.name} on")
+    return rng.choice(found)
+
+
+def _trip(
+    database: Database,
+    rng: random.Random,
+    origin: City,
+    start_date: datetime.date,
+    stays: Sequence[tuple[City, int]],
+    mode: Mode | None,
+    *,
+    num_demands: int,
+) -> _Drawn:
+    """A trip with its reference plan, and demands that the plan meets."""
+    route = (
+        round_trip(database, rng, origin=origin, start_date=start_date, days_in=stays, mode=mode)
+        if stays
+        else day_at_home(origin)
+    )
+    days = Scheduler(database, rng).plan(route, start_date)
+    people = rng.randint(1, MAX_PEOPLE)
+    bare = Trip(
+        origin=origin.name,
+        destinations=tuple(city.name for city, _ in stays) or (origin.name,),
+        start_date=start_date,
+        num_days=len(days),
+        num_people=people,
+    )
+    total = cost(follow(parse_plan(plan_text(days, 0)), bare, database), people)
+    task = bare.model_copy(update={"hard": _demands(rng, route, days, total, mode, num_demands)})
+    solution = plan_text(days, total)
+    judgement = judge(parse_plan(solution), task, database)
+    if not judgement.passed:
+        broken = [verdict for verdict in (*judgement.commonsense, *judgement.hard) if not verdict.satisfied]
+        raise RuntimeError(f"the reference plan violates {broken}: the scheduler and the checks disagree")
+    return task, _tools(stays, mode), solution
+
+
+def _demands(
+    rng: random.Random, route: Route, days: Sequence[DayPlan], total: int, mode: Mode | None, num: int
+) -> HardConstraints:
+    """A budget with some slack over the reference plan, and `num` more demands that it meets."""
+    visits = [visit.place for day in days for visit in day.visits]
+    hotels = [day.hotel for day in days if day.hotel is not None]
+    sights = sorted({place.name for place in visits if place.kind == "attraction"})
+    offers: dict[str, object] = {
+        "must_visit": tuple(rng.sample(sights, min(len(sights), rng.randint(1, 2)))),
+        "cuisine": rng.choice([place.category for place in visits if place.kind == "restaurant"]),
+    }
+    if hotels:
+        offers["hotel_min_stars"] = min(hotel.stars for hotel in hotels)
+        offers["hotel_max_price"] = -(-max(hotel.price for hotel in hotels) // 50) * 50
+        shared = sorted(set.intersection(*(set(hotel.features) for hotel in hotels)))
+        if shared:
+            offers["hotel_feature"] = rng.choice(shared)
+    if 0 in route.first_trips:
+        offers["arrive_by"] = clock(min(-(-route.first_trips[0].arrives // 60) * 60, 24 * 60))
+    chosen = rng.sample(sorted(offers), min(num, len(offers)))
+    demands = {name: offers[name] for name in chosen}
+    if mode is not None and route.first_trips:
+        demands["transport_mode"] = mode
+    budget = -(-int(total * rng.uniform(1.05, 1.3)) // 10) * 10
+    return HardConstraints.model_validate({**demands, "budget": budget})
+
+
+def _tools(stays: Sequence[tuple[City, int]], mode: Mode | None) -> tuple[str, ...]:
+    moving = () if not stays else tuple(f"search_{m}s" for m in ("flight", "train") if mode in (None, m))
+    hotels = ("search_hotels",) if stays else ()
+    return (
+        *moving,
+        *hotels,
+        "search_restaurants",
+        "search_attractions",
+        "get_price",
+        "get_opening_hours",
+        "place_distance",
+        "add_costs",
+    )

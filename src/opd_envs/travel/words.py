@@ -1,0 +1,156 @@
+"""Generated tasks in words, English and Chinese, and as rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from opd.data.rows import Row
+from opd_envs.rows import agent_row
+from opd_envs.travel.entries import WEEKDAYS, Language
+from opd_envs.travel.generate import GeneratedTask
+from opd_envs.travel.task import HardConstraints, Question, Trip, task_text
+
+Message = dict[str, str]
+Words = Mapping[Language, str]
+
+_MODES: Mapping[Language, Mapping[str, str]] = {
+    "en": {"train": "train", "flight": "plane"},
+    "zh": {"train": "火车", "flight": "飞机"},
+}
+_QUESTIONS: Mapping[str, Words] = {
+    "price": {"en": "How much is {name} in {city}?", "zh": "{city}的{name}多少钱？"},
+    "cheapest_hotel": {
+        "en": "Which hotel in {city} with at least {min_stars} stars is the cheapest?",
+        "zh": "{city}至少{min_stars}星的酒店中哪一家最便宜？",
+    },
+    "first_train": {
+        "en": "What is the number of the first train from {city} to {destination} on {date}?",
+        "zh": "{date}从{city}到{destination}的第一班火车是哪一趟？",
+    },
+}
+_ANSWER_FORM: Words = {
+    "en": "Use the tools. Answer as <answer>...</answer>.",
+    "zh": "请使用工具，并以<answer>...</answer>作答。",
+}
+_EXAMPLE = {
+    "days": [
+        {
+            "day": 1,
+            "activities": [
+                {"type": "train", "name": "G1", "start": "08:00", "end": "09:30"},
+                {"type": "attraction", "name": "...", "start": "10:30", "end": "12:00"},
+                {"type": "meal", "name": "...", "start": "12:30", "end": "13:30"},
+            ],
+            "hotel": "...",
+        }
+    ],
+    "total_cost": 0,
+}
+_PLAN_FORM: Words = {
+    "en": (
+        "You plan trips with the tools. When the plan is complete, answer with it as JSON in this form, times as HH:MM, "
+        "types train, flight, attraction, meal:\n<plan>{example}</plan>\n"
+        "Rules: name only what the tools give, exactly as they give it. Trips run at their own times; leave 30 minutes "
+        "before and after them. Leave the time that place_distance gives between places. Visit only what is open, a "
+        "sight for its visit_minutes at least, a meal for 30. Every day has a meal, a day without a trip two and a "
+        "sight. Nothing twice. Every night but the last day's has a hotel, where a room sleeps two; the last day's "
+        "hotel is null. total_cost is what everything costs all travellers."
+    ),
+    "zh": (
+        "你用工具规划行程。规划完成后，按以下形式用JSON给出，时间写作HH:MM，类型为train、flight、attraction、meal：\n"
+        "<plan>{example}</plan>\n"
+        "规则：只写工具给出的名称，并与其完全一致。车次和航班按其时刻运行，前后各留30分钟。地点之间留出place_distance给出的时间。"
+        "只在开放时间内游览，景点至少停留visit_minutes分钟，用餐至少30分钟。每天至少一餐；没有乘车乘机的日子两餐并游览一个景点。"
+        "任何地点不重复。除最后一天外每晚住酒店，每间房住两人；最后一天的hotel为null。total_cost为全体旅客的全部费用。"
+    ),
+}
+_TRIP: Words = {
+    "en": "Plan {num_days} days from {origin} to {destinations} and back, from {date} ({weekday}), for {num_people} traveller(s).",
+    "zh": "请规划{num_days}天的行程：从{origin}出发，前往{destinations}，然后返回，{date}（{weekday}）出发，共{num_people}人。",
+}
+_DAY: Words = {
+    "en": "Plan a day in {origin} on {date} ({weekday}) for {num_people} traveller(s).",
+    "zh": "请规划{date}（{weekday}）在{origin}的一天，共{num_people}人。",
+}
+_THEN: Words = {"en": ", then ", "zh": "，再到"}
+_AND: Words = {"en": ", ", "zh": "、"}
+
+
+def _in_words(language: Language) -> dict[str, Callable[[Any], str]]:
+    """Each hard constraint in words, by its name."""
+    if language == "zh":
+        return {
+            "budget": lambda value: f"总费用不超过{value}。",
+            "transport_mode": lambda value: f"城市之间只乘{_MODES['zh'][value]}。",
+            "hotel_min_stars": lambda value: f"酒店至少{value}星。",
+            "hotel_feature": lambda value: f"酒店须有{value}。",
+            "hotel_max_price": lambda value: f"每间房每晚不超过{value}。",
+            "must_visit": lambda value: f"必须游览{_AND['zh'].join(value)}。",
+            "cuisine": lambda value: f"至少一餐是{value}。",
+            "arrive_by": lambda value: f"第一天{value}之前到达。",
+        }
+    return {
+        "budget": lambda value: f"Everything together costs at most {value}.",
+        "transport_mode": lambda value: f"Between cities go by {_MODES['en'][value]} only.",
+        "hotel_min_stars": lambda value: f"Hotels have at least {value} stars.",
+        "hotel_feature": lambda value: f"Hotels have: {value}.",
+        "hotel_max_price": lambda value: f"No room costs more than {value} a night.",
+        "must_visit": lambda value: f"Visit {_AND['en'].join(value)}.",
+        "cuisine": lambda value: f"One meal at least is {value}.",
+        "arrive_by": lambda value: f"Arrive on the first day by {value}.",
+    }
+
+
+def question_messages(question: Question, language: Language) -> list[Message]:
+    """The conversation that asks a question."""
+    text = _QUESTIONS[question.about][language].format(**question.model_dump())
+    return [{"role": "user", "content": f"{text} {_ANSWER_FORM[language]}"}]
+
+
+def trip_messages(trip: Trip, language: Language) -> list[Message]:
+    """The conversation that asks for a plan: the rules as system message, the trip and its demands as request."""
+    at_home = trip.destinations == (trip.origin,)
+    request = (_DAY if at_home else _TRIP)[language].format(
+        num_days=trip.num_days,
+        origin=trip.origin,
+        destinations=_THEN[language].join(trip.destinations),
+        date=trip.start_date,
+        weekday=WEEKDAYS[language][trip.start_date.weekday()],
+        num_people=trip.num_people,
+    )
+    return [
+        {"role": "system", "content": plan_rules(language)},
+        {"role": "user", "content": " ".join([request, *demands(trip.hard, language)])},
+    ]
+
+
+def plan_rules(language: Language) -> str:
+    """The form and the rules of a plan."""
+    return _PLAN_FORM[language].format(example=json.dumps(_EXAMPLE))
+
+
+def demands(hard: HardConstraints, language: Language) -> list[str]:
+    """The demands in words, one sentence each."""
+    words = _in_words(language)
+    return [words[name](value) for name, value in hard.asked()]
+
+
+def generated_row(generated: GeneratedTask, *, split: str, index: int, only_needed_tools: bool) -> Row:
+    """The row of a generated task."""
+    task = generated.task
+    ask = question_messages if isinstance(task, Question) else trip_messages
+    return agent_row(
+        task_text(task),
+        ask(task, generated.language),  # type: ignore[arg-type]  # chosen by the task's own type
+        data_source=f"travel_{generated.language}",
+        split=split,
+        index=index,
+        problem_id=f"g{generated.grade}-{generated.language}-{index}",
+        language=generated.language,
+        grade=generated.grade,
+        database_id=generated.database_id,
+        episode_seed=generated.episode_seed,
+        tool_selection=generated.tools if only_needed_tools else None,
+    )

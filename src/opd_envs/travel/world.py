@@ -1,0 +1,236 @@
+"""The invented world behind the database: cities, places and timetables as a function of a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from opd_envs.travel.database import PRICE_RANGES
+from opd_envs.travel.entries import NEVER_CLOSED, City, Language, Mode, Place, Trip, city_distance_km
+
+
+class Word(NamedTuple):
+    """One word in both languages."""
+
+    en: str
+    zh: str
+
+
+def _words(text: str) -> tuple[Word, ...]:
+    pairs = (entry.partition("=") for entry in text.split(","))
+    return tuple(Word(en.strip(), zh.strip()) for en, _, zh in pairs)
+
+
+# Invented: where a name happens to be a real city's, nothing else about it is, so that no memory answers for the database.
+CITY_HEADS = _words(
+    "An=安, Bai=白, Bei=北, Chang=长, Chun=春, Da=大, Dan=丹, Dong=东, Feng=凤, Fu=福, Gao=高, Guang=广, Hai=海, He=鹤, "
+    "Hong=红, Hua=华, Jin=金, Jing=静, Lan=兰, Lin=林, Long=龙, Mei=梅, Ming=明, Nan=南, Ning=宁, Ping=平, Qing=青, "
+    "Rong=荣, Shan=善, Song=松, Tai=泰, Tian=天, Wan=万, Xi=西, Xin=新, Yan=燕, Yong=永, Yun=云, Zhen=镇, Zhong=中"
+)
+CITY_TAILS = _words(
+    "zhou=州, cheng=城, jiang=江, hu=湖, shan=山, yang=阳, quan=泉, ling=岭, he=河, kou=口, tan=滩, yuan=源, pu=浦, an=岸"
+)
+PLACE_HEADS = _words(
+    "Jade=翡翠, Lotus=莲花, Bamboo=竹林, Crane=仙鹤, Dragon=龙吟, Phoenix=凤鸣, Maple=枫叶, Pearl=明珠, River=江畔, "
+    "Cloud=云端, Moon=明月, Sunrise=晨曦, Plum=梅园, Orchid=兰亭, Willow=柳岸, Amber=琥珀, Coral=珊瑚, Silver=银杏, "
+    "Golden=金桂, Crystal=水晶, Harbor=港湾, Garden=花园, Lantern=灯笼, Peony=牡丹, Pine=青松, Spring=清泉, Swallow=飞燕, "
+    "Summit=云峰, Tea=茶香, Velvet=锦绣, West Gate=西门, East Gate=东门, Old Town=古城, Lakeside=湖滨, Star=星空, Wind=清风"
+)
+HOTEL_TAILS = _words("Hotel=酒店, Inn=客栈, Lodge=山庄, Residence=公寓, Palace=宫酒店, Hostel=青年旅舍")
+RESTAURANT_TAILS = _words("Kitchen=小厨, House=饭庄, Table=餐厅, Bistro=小馆, Tavern=酒家, Pavilion=阁")
+ATTRACTION_KINDS = _words(
+    "Temple=寺, Museum=博物馆, Park=公园, Tower=塔, Gallery=美术馆, Market=集市, Bridge=桥, Zoo=动物园, Theater=剧院, Lake=湖"
+)
+CUISINES = _words(
+    "noodles=面食, hotpot=火锅, seafood=海鲜, vegetarian=素食, barbecue=烧烤, dim sum=点心, Sichuan=川菜, Cantonese=粤菜"
+)
+HOTEL_FEATURES = _words("breakfast=早餐, parking=停车场, gym=健身房, pool=泳池, pets=可带宠物, laundry=洗衣")
+
+
+MAP_KM = 2000
+CITY_RADIUS_M = 8000
+HOTELS_PER_CITY = 12
+RESTAURANTS_PER_CITY = 16
+ATTRACTIONS_PER_CITY = 12
+NEIGHBOURS_BY_TRAIN = 8
+FLIGHTS_PER_CITY = 6
+"""Far cities that a city has flights to; the flights back come with them."""
+TRIPS_PER_PAIR = 4
+TRAIN_KM_PER_MINUTE = 4
+FLIGHT_KM_PER_MINUTE = 12
+ALL_WEEKDAYS = 0b1111111
+MAX_CITIES = len(CITY_HEADS) * len(CITY_TAILS)
+
+
+class Named(NamedTuple):
+    """An entry with its words in both languages; the record itself holds no text of either."""
+
+    record: Place
+    name: Word
+    category: Word
+    features: tuple[Word, ...]
+
+
+class World(NamedTuple):
+    """Everything that both language files hold."""
+
+    cities: list[City]
+    """Named in English."""
+    city_names: list[Word]
+    places: list[Named]
+    trips: list[Trip]
+
+    def cities_in(self, language: Language) -> Iterator[City]:
+        """The cities named in a language."""
+        for city, name in zip(self.cities, self.city_names, strict=True):
+            yield city._replace(language=language, name=getattr(name, language))
+
+    def places_in(self, language: Language) -> Iterator[Place]:
+        """The places with their texts in a language."""
+        for named in self.places:
+            yield named.record._replace(
+                name=getattr(named.name, language),
+                category=getattr(named.category, language),
+                features=tuple(getattr(feature, language) for feature in named.features),
+            )
+
+
+def make_world(*, seed: int, num_cities: int) -> World:
+    """The world of a seed; the same on every machine and Python version that this project supports.
+
+    Raises:
+        ValueError: fewer than 2 cities, or more than there are names for.
+    """
+    if not 2 <= num_cities <= MAX_CITIES:
+        raise ValueError(f"num_cities = {num_cities}: must be between 2 and {MAX_CITIES}, the names there are")
+    rng = random.Random(f"{seed}:cities")
+    names = _city_names(rng, num_cities)
+    cities = [
+        City(index, "en", name.en, rng.randrange(MAP_KM), rng.randrange(MAP_KM)) for index, name in enumerate(names)
+    ]
+    places = [named for city in cities for named in _places(random.Random(f"{seed}:places:{city.id}"), city)]
+    trips = _trips(random.Random(f"{seed}:trips"), cities)
+    return World(cities, names, places, trips)
+
+
+def _city_names(rng: random.Random, num: int) -> list[Word]:
+    every = [Word(head.en + tail.en, head.zh + tail.zh) for head in CITY_HEADS for tail in CITY_TAILS]
+    return rng.sample(every, num)
+
+
+def _price(rng: random.Random, kind: str) -> int:
+    return rng.randint(*PRICE_RANGES[kind])
+
+
+def _places(rng: random.Random, city: City) -> Iterator[Named]:
+    """A city's hotels, restaurants and attractions; no name twice in a city, whatever its kind."""
+    rows = (
+        ("hotel", HOTELS_PER_CITY, HOTEL_TAILS),
+        ("restaurant", RESTAURANTS_PER_CITY, RESTAURANT_TAILS),
+        ("attraction", ATTRACTIONS_PER_CITY, ATTRACTION_KINDS),
+    )
+    for kind, num, tails in rows:
+        every = [(head, tail) for head in PLACE_HEADS for tail in tails]
+        for offset, (head, tail) in enumerate(rng.sample(every, num)):
+            name = Word(f"{head.en} {tail.en}", head.zh + tail.zh)
+            bare = Place(
+                kind=kind,  # type: ignore[arg-type]  # a literal of the table above
+                id=city.id * num + offset,
+                city_id=city.id,
+                name="",
+                x_m=rng.randrange(2 * CITY_RADIUS_M),
+                y_m=rng.randrange(2 * CITY_RADIUS_M),
+                price=_price(rng, kind),
+                category="",
+                stars=0,
+                features=(),
+                opens=0,
+                closes=24 * 60,
+                closed_weekday=NEVER_CLOSED,
+                visit_minutes=0,
+            )
+            yield _DETAILS[kind](rng, bare, name, tail)
+
+
+def _hotel(rng: random.Random, bare: Place, name: Word, _: Word) -> Named:
+    features = rng.sample(HOTEL_FEATURES, rng.randint(1, 4))
+    ordered = tuple(feature for feature in HOTEL_FEATURES if feature in features)
+    return Named(bare._replace(stars=rng.randint(2, 5)), name, Word("", ""), ordered)
+
+
+def _restaurant(rng: random.Random, bare: Place, name: Word, _: Word) -> Named:
+    record = bare._replace(
+        opens=rng.choice((9, 10, 11)) * 60,
+        closes=rng.choice((20, 21, 22)) * 60,
+        closed_weekday=_closed_weekday(rng, share=0.2),
+    )
+    return Named(record, name, rng.choice(CUISINES), ())
+
+
+def _attraction(rng: random.Random, bare: Place, name: Word, kind: Word) -> Named:
+    record = bare._replace(
+        opens=rng.choice((8, 9, 10)) * 60,
+        closes=rng.choice((17, 18, 19, 21)) * 60,
+        closed_weekday=_closed_weekday(rng, share=0.4),
+        visit_minutes=rng.choice((45, 60, 90, 120)),
+    )
+    return Named(record, name, kind, ())
+
+
+_DETAILS = {"hotel": _hotel, "restaurant": _restaurant, "attraction": _attraction}
+
+
+def _closed_weekday(rng: random.Random, *, share: float) -> int:
+    return rng.randrange(7) if rng.random() < share else NEVER_CLOSED
+
+
+def _trips(rng: random.Random, cities: Sequence[City]) -> list[Trip]:
+    """Trains to near cities and flights to far ones, there and back, with numbers that are unique."""
+    trains, flights = set(), set()
+    for city in cities:
+        others = sorted(
+            (other for other in cities if other.id != city.id), key=lambda o: (city_distance_km(city, o), o.id)
+        )
+        near, far = others[:NEIGHBOURS_BY_TRAIN], others[NEIGHBOURS_BY_TRAIN:]
+        trains |= {(min(city.id, other.id), max(city.id, other.id)) for other in near}
+        chosen = rng.sample(far, min(FLIGHTS_PER_CITY, len(far)))
+        flights |= {(min(city.id, other.id), max(city.id, other.id)) for other in chosen}
+    return [
+        *_timetable(rng, cities, "train", "G", sorted(trains), TRAIN_KM_PER_MINUTE, overhead_minutes=10),
+        *_timetable(rng, cities, "flight", "FL", sorted(flights), FLIGHT_KM_PER_MINUTE, overhead_minutes=45),
+    ]
+
+
+def _timetable(
+    rng: random.Random,
+    cities: Sequence[City],
+    mode: Mode,
+    prefix: str,
+    pairs: Iterable[tuple[int, int]],
+    km_per_minute: int,
+    *,
+    overhead_minutes: int,
+) -> Iterator[Trip]:
+    """Per direction one trip in each part of the day; the first and the last run every day."""
+    next_id = 1000
+    for low, high in pairs:
+        minutes = overhead_minutes + city_distance_km(cities[low], cities[high]) // km_per_minute
+        for start, end in ((low, high), (high, low)):
+            for part in range(TRIPS_PER_PAIR):
+                departs = (6 + 4 * part) * 60 + 5 * rng.randrange(36)
+                departs = min(departs, 24 * 60 - 5 - minutes)  # everything arrives on the day it leaves
+                daily = part in (0, TRIPS_PER_PAIR - 1)
+                weekdays = ALL_WEEKDAYS if daily else rng.randint(1, ALL_WEEKDAYS)
+                yield Trip(
+                    mode,
+                    next_id,
+                    f"{prefix}{next_id}",
+                    start,
+                    end,
+                    departs,
+                    departs + minutes,
+                    weekdays,
+                    _price(rng, mode),
+                )
+                next_id += 1

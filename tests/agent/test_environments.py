@@ -1,0 +1,98 @@
+"""Environments by name: registered, a module's, a file's; a run whose environment is missing or unscored is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from tests.minimal import MINIMAL
+
+from opd.agent import load_environment
+from opd.agent import toy as book
+from opd.agent.environments import DEFAULT_TOOLSET, NoEnvironment, source_of
+from opd.agent.tool_pool import ToolPool
+from opd.config import parse_tree
+from opd.inputs import environment_problems
+from opd.rewards import compute_score
+
+RECORD = "from opd.agent.toy import ENVIRONMENT as BOOK, LOOK_UP\nfrom dataclasses import replace\n"
+BROKEN = {
+    "absent.py": (None, "ImportError: there is no Python file"),
+    "no.such.module": (None, "ModuleNotFoundError: No module named 'no'; registered are "),
+    "travle": (None, "did you mean travel?"),
+    "empty.py": ("", "AttributeError: module .* has no attribute 'ENVIRONMENT'"),
+    "raises.py": ("1 / 0", "ZeroDivisionError: division by zero"),
+    "other.py": ("ENVIRONMENT = {'a': 1}", "must be an opd.agent.Environment, found dict"),
+    "renamed.py": (RECORD + "ENVIRONMENT = replace(BOOK, tools={'x': LOOK_UP})", r"tools\['x'\] must be a Tool of this name"),
+}  # fmt: skip
+
+
+def test_an_environment_is_found_by_its_registered_name_its_module_and_its_file(tmp_path):
+    (tmp_path / "mine.py").write_text(RECORD + "MINE = BOOK\n")
+    for name in ("toy", "opd.agent.toy", "opd.agent.toy:ENVIRONMENT", f"{tmp_path / 'mine.py'}:MINE"):
+        assert load_environment(name).tools == book.ENVIRONMENT.tools
+    assert load_environment(DEFAULT_TOOLSET).reward == "opd_envs.travel.reward:compute_score"
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_name_of_no_environment_is_one_line_that_says_why(tmp_path, name):
+    code, message = BROKEN[name]
+    place = str(tmp_path / name) if source_of(name) else name
+    if code is not None:
+        (tmp_path / name).write_text(code)
+    with pytest.raises(NoEnvironment, match=message) as caught:
+        load_environment(place)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"agent.toolset = {place}: ")
+
+
+def refused(**sections) -> list[tuple[str, str]]:
+    spec = parse_tree({**MINIMAL["opd-agent"], **sections}).spec
+    return [(problem.path, problem.rule) for problem in environment_problems(spec)]
+
+
+def test_a_run_is_refused_whose_environment_is_missing_or_has_no_reward(tmp_path):
+    (tmp_path / "bare.py").write_text(RECORD + "ENVIRONMENT = replace(BOOK, reward='')\n")
+    bare = {"database_dir": "/d", "toolset": str(tmp_path / "bare.py")}
+    assert refused() == []
+    assert refused(agent={"database_dir": "/d", "toolset": "toy"}) == []
+    assert refused(agent=bare) == [("reward.function", f"agent.toolset = {bare['toolset']} has no reward of its own")]
+    assert refused(agent=bare, reward={"function": "exact_match"}) == []
+    ((path, rule),) = refused(agent={"database_dir": "/d", "toolset": "tyo"})
+    assert (path, "did you mean toy?" in rule) == ("agent.toolset", True)
+    own = {"database_dir": "/d", "tool_config_path": "tools.yaml"}
+    assert refused(agent=own) == [("reward.function", "tools of agent.tool_config_path have no reward")]
+
+
+def test_the_toy_world_is_written_answered_and_scored(tmp_path):
+    book.write(tmp_path)
+    row = pq.read_table(tmp_path / "val.parquet").to_pylist()[0]
+    name, number = row["extra_info"]["problem_id"], row["reward_model"]["ground_truth"]
+
+    async def ask():
+        with ToolPool(tmp_path, num_processes=1, timeout_s=60, toolset="toy") as pool:
+            return await pool.call("look_up", {"name": name}), await pool.call("look_up", {"name": "Nobody"})
+
+    found, missing = asyncio.run(ask())
+    assert number in found.text
+    assert missing.error == "bad_arguments"
+    options = {"function": "opd.agent.reward:compute_score", "timeout_s": 60, "toolset": "toy"}
+    scores = [compute_score("x", f"It is {text}.", number, **options)["score"] for text in (number, "none")]
+    assert scores == [1.0, 0.0]
+
+
+@pytest.mark.slow
+def test_a_misspelt_environment_ends_a_start_with_exit_2_and_one_line_before_an_attempt_is_claimed(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "kind: grpo\nname: typo\nmodel: {path: agent://student}\noutput: {root: ROOT}\ntrainer: {device: cpu}\n"
+        "data: {train: agent://train, val: agent://heldout}\nagent: {database_dir: agent://database, toolset: travle}\n"
+        .replace("ROOT", str(tmp_path / "runs")).replace("trainer: {device: cpu}\n", "device: cpu\n")
+    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "opd.launch", file], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("did you mean travel?")) == (2, 1), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "runs").rglob("attempt*"))

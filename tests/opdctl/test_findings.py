@@ -1,0 +1,86 @@
+"""Runs found and shown as their records say: stores, names, times and states."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opdctl.runs.compare import Group, compare_metric
+from opdctl.runs.record import RunRecord
+
+
+def test_the_default_store_is_that_of_a_local_run_and_stray_files_in_it_are_no_runs(
+    inside: Callable, make_run: Callable, tmp_path: Path
+) -> None:
+    make_run("r", url=str(tmp_path / "outputs" / "store"))
+    (tmp_path / "outputs" / "store" / "README.txt").write_text("hi")
+    assert inside("list", "-o", "name").stdout == "r\n"
+    assert inside("status", "r").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["logs", "status", "collect"])
+def test_the_nearest_name_is_proposed_for_a_wrong_one(
+    command: str, inside: Callable, make_run: Callable, store: Path
+) -> None:
+    make_run("quickstart")
+    done = inside(command, "quikstart", "--store", store)
+    assert done.returncode == 1
+    assert "did you mean quickstart?" in done.stderr
+
+
+def test_a_finished_run_reads_the_same_from_its_folder_a_copy_and_the_store(
+    inside: Callable, make_run: Callable, store: Path, tmp_path: Path
+) -> None:
+    make_run("r", result={"steps": 1})
+    shutil.copytree(store / "r", tmp_path / "copy" / "r", copy_function=shutil.copyfile)
+
+    def seen(path: Path) -> tuple[str, float, list[float]]:
+        tree = json.loads(inside("status", path, "-o", "json").stdout)
+        record = tree["store"]
+        return record["state"], record["last_sign_s"], [line["last_sign_s"] for line in tree["attempts"]]
+
+    assert seen(store / "r")[0] == "succeeded"
+    assert seen(store / "r") == seen(tmp_path / "copy" / "r")
+    (tmp_path / "copy" / "r" / "result.json").unlink()
+    assert seen(tmp_path / "copy" / "r")[0] == "succeeded", "its last attempt has finished"
+
+
+def test_training_and_validation_accuracy_are_two_numbers(inside: Callable, make_run: Callable, store: Path) -> None:
+    make_run("r", attempts=[{1: {"opd/accuracy": 0.25, "val-core/math/acc/mean@1": 0.5}}])
+    [row] = json.loads(inside("list", "--store", store, "-o", "json").stdout)["runs"]
+    [record] = json.loads(inside("collect", "r", "--store", store, "-o", "json").stdout)["runs"]
+    for found in (row, record):
+        assert (found["validation_accuracy"], found["training_accuracy"]) == (0.5, 0.25)
+
+
+def test_a_table_in_a_pipe_is_plain_columns(inside: Callable, make_run: Callable, store: Path) -> None:
+    make_run("r", result={"steps": 1})
+    head, row = inside("list", "--store", store).stdout.splitlines()
+    assert head.split()[:3] == ["run", "phase", "step"]
+    assert row.split()[:3] == ["r", "succeeded", "1/4"]
+
+
+def test_a_difference_of_zero_bears_no_star() -> None:
+    records = tuple(
+        RunRecord(
+            run_id=f"r{seed}", url="", kind="opd", spec_hash="", state="succeeded", detail="", num_attempts=1, last_step=1,
+            total_steps=1, latest={"m": 2.5}, spec={"seed": seed},
+        )
+        for seed in (1, 2, 3)
+    )  # fmt: skip
+    found = compare_metric("m", Group(name="a", records=records), Group(name="b", records=records))
+    assert found is not None
+    assert not found.is_notable
+
+
+def test_a_delete_that_deletes_nothing_is_an_error(inside: Callable, make_run: Callable, store: Path) -> None:
+    make_run("r")
+    done = inside("delete", "r", "--store", store)
+    assert done.returncode == 1
+    assert "--results deletes its directory" in done.stderr
+    assert inside("delete", "r", "--store", store, "--results", "--yes").returncode == 0
+    assert not (store / "r").exists()
