@@ -8,7 +8,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from opd.batch import RolloutRows, loss_positions, padded_row_starts, rows_from_batch
-from opd.losses import chunked_divergence
+from opd.losses import HiddenTargets, Loss, Weights, head_loss
 
 VOCAB = 40
 
@@ -83,18 +83,15 @@ def distil(student, teacher, rows: RolloutRows):
     student_hidden, starts = flat_hidden(student, rows)
     teacher_hidden, _ = flat_hidden(teacher, rows)
     found = loss_positions(rows, row_starts=starts)
-    return chunked_divergence(
+    return head_loss(
         student_hidden[found.flat_index],
         student.lm_head.weight,
-        teacher_hidden[found.flat_index],
-        teacher.lm_head.weight,
-        "reverse_kl",
-        token_weights=found.mask.float(),
-        beta=0.5,
-        temperature=1.0,
-        chunk_size=4,
+        found.token_ids,
+        Weights(divergence=found.mask.float()),
+        Loss("reverse_kl"),
+        targets=HiddenTargets(teacher_hidden[found.flat_index], teacher.lm_head.weight),
+        chunk=4,
         valid_vocab=VOCAB,
-        token_ids=found.token_ids,
     )
 
 
@@ -109,7 +106,7 @@ def with_response(make_nested, prompt, response):
 
 
 def divergence_of_middle_row(student, teacher, make_nested, prompt=PROMPT, response=RESPONSE):
-    return distil(student, teacher, with_response(make_nested, prompt, response)).divergence[1:6]
+    return distil(student, teacher, with_response(make_nested, prompt, response)).statistics["divergence"][1:6]
 
 
 @pytest.mark.parametrize("k", range(5))
@@ -139,12 +136,12 @@ def test_log_probabilities_are_those_of_the_models_own_logits_one_step_earlier(s
     with torch.no_grad():
         logits = student(torch.tensor([PROMPT + RESPONSE])).logits[0].double()
     expected = torch.log_softmax(logits, dim=-1)[range(2, 7), RESPONSE]
-    torch.testing.assert_close(output.student_log_prob[1:6].double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(output.statistics["log_prob"][1:6].double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_row_alone_and_among_padded_others_gives_the_same_divergence(student, teacher, make_nested):
     together = divergence_of_middle_row(student, teacher, make_nested)
-    alone = distil(student, teacher, with_response(make_nested, PROMPT, RESPONSE).select([1])).divergence
+    alone = distil(student, teacher, with_response(make_nested, PROMPT, RESPONSE).select([1])).statistics["divergence"]
     torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-6)
 
 

@@ -37,9 +37,10 @@ def _watch_student(module) -> None:
     original = module.run_with_task
 
     def run_with_task(model, head, task, **inputs):
-        if isinstance(task, module.DivergenceTask):
+        if isinstance(task, module.LossTask) and task.weights.divergence is not None:
             record = {name: inputs[name].tolist() for name in ("input_ids", "position_ids")}
-            record |= {name: getattr(task, name).tolist() for name in ("positions", "token_ids", "token_weights")}
+            record |= {name: getattr(task, name).tolist() for name in ("positions", "token_ids")}
+            record["token_weights"] = task.weights.divergence.tolist()
             mask = inputs.get("attention_mask")
             _write("student", record | {"attention_mask": None if mask is None else mask.tolist()})
         return original(model, head, task, **inputs)

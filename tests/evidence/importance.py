@@ -32,7 +32,7 @@ from opd.batch import LossPositions, OpdBatch, RolloutRows, loss_positions, padd
 from opd.config.algorithm import TokenImportance
 from opd.importance import choose_tokens, competence_weights, hard_filter
 from opd.importance.counter import step_seed
-from opd.losses import DivergenceKind, DivergenceOutput, chunked_divergence, token_weights
+from opd.losses import HiddenTargets, Loss, Output, Weights, head_loss, token_weights
 
 SEEDS = tuple(range(1, 11))
 FOLDER = Path("build/evidence/models")
@@ -55,7 +55,7 @@ class Cell:
     tokens: TokenImportance = TokenImportance()  # noqa: RUF009  # frozen
     problems: Literal["uniform", "hard_filter", "competence", "random"] = "uniform"
     """`random` keeps as many problems as the hard filter does: its control."""
-    stages: tuple[DivergenceKind, DivergenceKind] = ("reverse_kl", "reverse_kl")
+    stages: tuple[str, str] = ("reverse_kl", "reverse_kl")
     """Half of the updates each; forward KL is learnt on the teacher's answers, reverse KL on the student's."""
     generated_share: float = 1.0
     """Below 1 an answer ends after this share of the mean length of the start's answers: the rest is never generated."""
@@ -198,7 +198,7 @@ class Run:
         self.num_trained += num
         return loss / num if num else None
 
-    def loss(self, rows: RolloutRows, row_weights: Tensor, kind: DivergenceKind, step: int) -> tuple[Tensor, int]:
+    def loss(self, rows: RolloutRows, row_weights: Tensor, kind: str, step: int) -> tuple[Tensor, int]:
         """The loss's sum over the kept tokens, and their number."""
         ids, at = _padded(rows)
         states = _states(self.student, ids)[at.flat_index]
@@ -208,20 +208,21 @@ class Run:
         with torch.no_grad():
             read = _states(self.teacher, ids)[at.flat_index]
 
-        def divergence_of(kept: Tensor) -> DivergenceOutput:
-            return chunked_divergence(
-                states[kept], self.student.lm_head.weight, read[kept], self.teacher.lm_head.weight, kind,
-                token_weights=token_weights(at.mask[kept], row_index=at.row[kept], row_weights=row_weights),
-                beta=0.5, temperature=1.0, chunk_size=4096, valid_vocab=len(models.tokenizer()),
+        def divergence_of(kept: Tensor) -> Output:
+            weights = token_weights(at.mask[kept], row_index=at.row[kept], row_weights=row_weights)
+            return head_loss(
+                states[kept], self.student.lm_head.weight, at.token_ids[kept], Weights(divergence=weights),
+                Loss(kind, {"beta": 0.5} if kind == "jsd" else {}), chunk=4096, valid_vocab=len(models.tokenizer()),
+                targets=HiddenTargets(read[kept], self.teacher.lm_head.weight), watch=("entropy",),
             )  # fmt: skip
 
         tokens, scores = self.cell.tokens, {}
         if tokens.needs_student:
             with torch.no_grad():
                 scored = divergence_of(at.mask)
-            scores = {"entropy": scored.student_entropy, "divergence": scored.scored_divergence}
+            scores = {"entropy": scored.statistics["entropy"], "divergence": scored.scores}
         kept = choose_tokens(tokens, at.row, seed=step_seed(self.seed, step), **scores)
-        return divergence_of(kept).loss_sum, int(kept.sum())
+        return divergence_of(kept).loss, int(kept.sum())
 
 
 def _padded(rows: RolloutRows) -> tuple[Tensor, LossPositions]:

@@ -14,7 +14,7 @@ from tests.evidence.importance import ALL, CELLS, Cell, Result, Run, primary, pr
 from tests.evidence.inference import holm, paired, t_beyond
 from tests.evidence.measure import Measured
 
-from opd.losses import chunked_divergence as _real
+from opd.losses import head_loss as _real
 
 
 def test_a_chain_is_answered_step_by_step_and_wrongly_without_carries() -> None:
@@ -158,7 +158,7 @@ def test_stages_change_kind_and_who_answers_at_half(folder: Path, small: None, m
     run = make_run("forward_reverse", folder)
     seen: list[bool | str] = []
     monkeypatch.setattr(
-        importance, "chunked_divergence", lambda *args, **kwargs: seen.append(args[4]) or _real(*args, **kwargs)
+        importance, "head_loss", lambda *args, **kwargs: seen.append(args[4].kind) or _real(*args, **kwargs)
     )
     monkeypatch.setattr(
         importance, "generate",

@@ -1,72 +1,63 @@
-"""Random heads, the float64 answer to them, and one run of the fused divergence: shared by the tests of this folder."""
+"""Random heads, the float64 answer to them, and one run of `head_loss` on a CUDA device: shared by the tests of this folder."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from opd.losses import DivergenceOutput
-from opd.losses.divergence import divergence
-from opd.losses.fused import head_divergence
+from opd.losses import HiddenTargets, Loss, Output, Weights, head_loss
 
 GRADIENT_BOUND = 3e-3  # relative error of both gradients against float64
 VALUE_BOUND = 1e-3  # of per-token outputs
-KINDS = ("reverse_kl", "forward_kl", "jsd")
+PARAMS: dict[str, dict[str, Any]] = {"reverse_kl": {}, "forward_kl": {}, "jsd": {"beta": 0.3}}
 BF16, FP16 = torch.bfloat16, torch.float16
-# tokens, vocabulary, student width, teacher width: nothing a multiple of a tile, a cluster or a vector
-SHAPES = ((41, 1271, 64, 128), (1, 257, 128, 64), (300, 5003, 136, 72), (131, 33001, 256, 512))
 
 
 def make_heads(
-    shape: tuple[int, int, int, int], student: torch.dtype, teacher: torch.dtype, *, std: float = 2.0, seed: int = 0
+    shape: tuple[int, int, int, int], dtype: torch.dtype = BF16, *, std: float = 2.0, seed: int = 0
 ) -> list[Tensor]:
     """Student hidden, student head, teacher hidden, teacher head with logits of the given standard deviation."""
     tokens, vocab, student_width, teacher_width = shape
     generator = torch.Generator("cuda").manual_seed(seed)
 
-    def draw(rows: int, width: int, scale: float, dtype: torch.dtype) -> Tensor:
+    def draw(rows: int, width: int, scale: float) -> Tensor:
         return (torch.randn(rows, width, device="cuda", generator=generator) * scale).to(dtype)
 
     return [
-        draw(tokens, student_width, 1.0, student),
-        draw(vocab, student_width, std / student_width**0.5, student),
-        draw(tokens, teacher_width, 1.0, teacher),
-        draw(vocab, teacher_width, std / teacher_width**0.5, teacher),
+        draw(tokens, student_width, 1.0),
+        draw(vocab, student_width, std / student_width**0.5),
+        draw(tokens, teacher_width, 1.0),
+        draw(vocab, teacher_width, std / teacher_width**0.5),
     ]
 
 
-# Rows of the plain path, GiB of the fused one.
-SIZES = {"chunk_size": 512, "workspace_gib": 1.1}
-BETA = 0.5
+class Run(NamedTuple):
+    output: Output
+    grad_hidden: Tensor
+    grad_weight: Tensor
 
 
-def float64_reference(heads: list[Tensor], kind: str, weights: Tensor, valid: int, **options) -> dict[str, Tensor]:
-    """Loss, per-token divergence, log-probabilities and both gradients by plain autograd in float64."""
-    hidden, weight, teacher_hidden, teacher_weight = (tensor.double() for tensor in heads)
-    hidden.requires_grad_()
-    weight.requires_grad_()
-    student_logits = hidden @ weight[:valid].T
-    teacher_logits = teacher_hidden @ teacher_weight[:valid].T
-    value = divergence(student_logits, teacher_logits, kind, **{"beta": BETA, **options})
-    (value * weights.double()).sum().backward()
-    temperature = options.get("temperature", 1.0)
-    return {
-        "divergence": value.detach(),
-        "log_s": (student_logits.detach() / temperature).log_softmax(-1),
-        "log_t": (teacher_logits / temperature).log_softmax(-1),
-        "grad_hidden": hidden.grad,
-        "grad_weight": weight.grad,
-    }
-
-
-def run_fused(heads: list[Tensor], kind: str, weights: Tensor, **options) -> tuple[DivergenceOutput, Tensor, Tensor]:
-    """Output and both gradients, in fp32: what autograd would round to the inputs' dtype is not part of the bound."""
-    hidden, weight, teacher_hidden, teacher_weight = heads
-    hidden = hidden.float().requires_grad_()
-    weight = weight.clone().requires_grad_()
-    weight.grad_dtype = torch.float32
-    options = {"token_weights": weights, "backend": "fused", "beta": BETA, **SIZES, **options}
-    output = head_divergence(hidden, weight, teacher_hidden, teacher_weight, kind, **options)
-    output.loss_sum.backward()
-    return output, hidden.grad, weight.grad
+def run(
+    heads: list[Tensor], backend: str, kind: str = "reverse_kl", weights: Weights | None = None, **options: Any
+) -> Run:
+    """Run one form on fresh leaves, with the head's gradient in fp32; `backend` "exact" is the plain form in float64."""
+    if backend == "exact":
+        heads, backend = [each.double() for each in heads], "plain"
+    hidden, weight = (each.detach().clone().requires_grad_() for each in heads[:2])
+    if weight.dtype in (BF16, FP16):
+        weight.grad_dtype = torch.float32
+    tokens = len(hidden)
+    ids = torch.arange(tokens, device="cuda") * 7 % options.get("valid_vocab", len(weight))
+    options = {"targets": HiddenTargets(*heads[2:]), "watch": ("entropy", "teacher_entropy"), **options}
+    loss = options.pop("loss", None) or Loss(kind, PARAMS[kind], options.pop("temperature", 1.0))
+    weights = weights or Weights(divergence=torch.ones(tokens, device="cuda"))
+    output = head_loss(hidden, weight, ids, weights, loss, backend=backend, **options)
+    output.loss.backward()
+    assert hidden.grad is not None
+    assert weight.grad is not None
+    return Run(output, hidden.grad, weight.grad)
 
 
 def relative_error(value: Tensor, reference: Tensor) -> float:
@@ -74,11 +65,12 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
     return float((value - reference).norm() / reference.norm())
 
 
-def weights_of(name: str, tokens: int) -> Tensor:
-    generator = torch.Generator("cuda").manual_seed(5)
-    drawn = torch.rand(tokens, device="cuda", generator=generator)
-    if name == "ones":
-        return torch.ones(tokens, device="cuda")
-    if name == "mask":
-        return (drawn < 0.5).float().index_fill(0, torch.tensor([0], device="cuda"), 1.0)
-    return (drawn + 0.1) * 3e-6  # rewards times importance over a global count
+def check(found: Run, exact: Run) -> None:
+    """Compare gradients and statistics with float64."""
+    assert relative_error(found.grad_hidden, exact.grad_hidden) < GRADIENT_BOUND
+    assert relative_error(found.grad_weight, exact.grad_weight) < GRADIENT_BOUND
+    assert relative_error(found.output.loss, exact.output.loss) < VALUE_BOUND
+    for name, values in exact.output.statistics.items():
+        if values.is_floating_point():
+            assert relative_error(found.output.statistics[name], values) < VALUE_BOUND, name
+    assert not found.output.statistics["nonfinite"].any()

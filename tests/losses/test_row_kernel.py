@@ -5,7 +5,8 @@ import torch
 from tests.losses import kernels_on_cpu
 from torch import Tensor
 
-from opd.losses import DIVERGENCE_KINDS, chunked_divergence
+from opd.losses import HiddenTargets, Loss, Output, Weights, head_loss
+from opd.losses.hopper.row_kernel import KINDS
 
 pytest.importorskip("triton", reason="NOT TESTED HERE: the fused form's loop imports triton")
 
@@ -30,11 +31,17 @@ def make(dtype: torch.dtype, tokens: int) -> dict[str, Tensor]:
     }
 
 
-def reference(inputs: dict[str, Tensor], kind: str, temperature: float):
-    wide = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
-    hidden, weight = (wide.pop(name).requires_grad_() for name in ("student_hidden", "student_weight"))
-    output = chunked_divergence(hidden, weight, kind=kind, beta=BETA, temperature=temperature, chunk_size=64, **wide)
-    output.loss_sum.backward()
+def reference(inputs: dict[str, Tensor], kind: str, temperature: float) -> tuple[Output, Tensor, Tensor]:
+    wide = [value.double() if value.is_floating_point() else value for value in inputs.values()]
+    hidden, weight, teacher_hidden, teacher_weight, weights, ids = wide
+    hidden.requires_grad_()
+    weight.requires_grad_()
+    loss = Loss(kind, {"beta": BETA} if kind == "jsd" else {}, temperature)
+    output = head_loss(
+        hidden, weight, ids, Weights(divergence=weights), loss, targets=HiddenTargets(teacher_hidden, teacher_weight),
+        watch=("entropy", "teacher_entropy"),
+    )  # fmt: skip
+    output.loss.backward()
     return output, hidden.grad, weight.grad
 
 
@@ -52,16 +59,14 @@ def call(vocab: int, kind: str, temperature: float, precision: str, workspace: i
 
 
 def check(stats: Tensor, expected, own: slice) -> None:
-    for column, name in enumerate(
-        ("divergence", "student_entropy", "teacher_entropy", "student_log_prob", "teacher_log_prob")
-    ):
-        exact = getattr(expected, name)[own]
+    for column, name in enumerate(("divergence", "entropy", "teacher_entropy", "log_prob", "teacher_log_prob")):
+        exact = expected.statistics[name][own]
         counted = torch.isfinite(exact)
         torch.testing.assert_close(stats[counted, column].double(), exact[counted], rtol=2e-3, atol=2e-4, msg=name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", DIVERGENCE_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", torch.bfloat16), ("fp32", torch.float16)])
 def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatch, kind, precision, dtype):
     from opd.losses.hopper.run import Inputs, run

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from opd.losses.chunked import chunked_divergence
-from opd.losses.unshared import unshared_mass
+from opd.losses import HiddenTargets, Loss, Weights, head_loss, unshared_mass
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -32,11 +31,12 @@ def test_the_divergences_own_log_probabilities_serve_in_bf16_heads():
     student, teacher = (torch.randn(40, 32, generator=generator, dtype=torch.bfloat16) for _ in range(2))
     heads = [torch.randn(128, 32, generator=generator, dtype=torch.bfloat16) / 4 for _ in range(2)]
     ids = torch.randint(0, shared, (40,), generator=generator)
-    output = chunked_divergence(
-        student, heads[0], teacher, heads[1], "reverse_kl", token_weights=torch.ones(40), beta=0.5, temperature=1.0,
-        chunk_size=16, valid_vocab=shared, token_ids=ids,
-    )  # fmt: skip
-    sides = ((student, heads[0], output.student_log_prob), (teacher, heads[1], output.teacher_log_prob))
+    targets = HiddenTargets(teacher, heads[1])
+    output = head_loss(student, heads[0], ids, Weights(), Loss(), targets=targets, valid_vocab=shared)
+    sides = (
+        (student, heads[0], output.statistics["log_prob"]),
+        (teacher, heads[1], output.statistics["teacher_log_prob"]),
+    )
     for hidden, head, log_prob in sides:
         expected = torch.softmax(hidden.double() @ head[:entries].double().T, dim=-1)[:, shared:].sum(dim=-1)
         found = unshared_mass(

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opd.losses import chunked_divergence, reward_weights, token_weights
+from opd.losses import HiddenTargets, Loss, Weights, head_loss, reward_weights, token_weights
 
 EXACT = settings(max_examples=60, deadline=None, derandomize=True)
 ROWS = st.lists(st.tuples(st.sampled_from("abcd"), st.floats(-5, 5)), min_size=1, max_size=24)
@@ -112,18 +112,15 @@ def test_the_weighted_gradient_does_not_depend_on_the_micro_batches(micro_batche
         trained = head.clone().requires_grad_()
         for rows in groups:
             chosen = torch.isin(row, torch.tensor(rows, dtype=torch.int64))
-            output = chunked_divergence(
+            output = head_loss(
                 student[chosen],
                 trained,
-                teacher[chosen],
-                teacher_head,
-                "reverse_kl",
-                token_weights=per_token[chosen],
-                beta=0.5,
-                temperature=1.0,
-                chunk_size=4,
+                torch.zeros(int(chosen.sum()), dtype=torch.int64),
+                Weights(divergence=per_token[chosen]),
+                Loss("reverse_kl"),
+                targets=HiddenTargets(teacher[chosen], teacher_head),
             )
-            (output.loss_sum / num_tokens).backward()
+            (output.loss / num_tokens).backward()
         return trained.grad
 
     order = iter(range(4))

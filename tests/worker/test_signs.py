@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -10,8 +11,8 @@ import torch
 from torch.distributions import Categorical
 
 from opd.config.sections import Rollout
-from opd.losses import chunked_divergence
-from opd.worker.head import DivergenceTask, TeacherPart
+from opd.losses import Loss, Weights
+from opd.worker.loss_task import LossTask, Reference
 from opd.worker.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
 from opd.worker.step_metrics import is_sampled
 from opd.worker.teacher_cache import Fetch
@@ -25,17 +26,16 @@ def made(num: int, *, ids: torch.Tensor | None = None, temperature: float = 1.0,
     hidden, teacher = torch.randn(num, WIDTH), torch.randn(num, WIDTH)
     weight, teacher_weight = torch.randn(VOCAB, WIDTH) * sharpness, torch.randn(VOCAB, WIDTH)
     drawn = Categorical(logits=hidden @ weight.T / temperature).sample()
-    task = DivergenceTask(
-        positions=torch.arange(num) + 5, token_ids=drawn if ids is None else ids, token_weights=torch.ones(num),
-        teacher_hidden=Fetch(teacher, None), teacher_weight=teacher_weight, kind="reverse_kl", beta=0.0, temperature=1.0,
-        chunk_size=64, valid_vocab=VOCAB, workspace_gib=1.0,
+    task = LossTask(
+        positions=torch.arange(num) + 5, token_ids=drawn if ids is None else ids, token_rows=torch.zeros(num).long(),
+        weights=Weights(divergence=torch.ones(num)), loss=Loss("reverse_kl"), valid_vocab=VOCAB,
+        reference=Reference(hidden=Fetch(teacher, None), weight=teacher_weight), watch=("entropy", "teacher_entropy"),
     )  # fmt: skip
-    output = chunked_divergence(
-        hidden, weight, teacher, teacher_weight, "reverse_kl", token_weights=task.token_weights, chunk_size=64,
-        beta=0.0, temperature=1.0,
-        valid_vocab=VOCAB, token_ids=task.token_ids,
-    )  # fmt: skip
-    return task, output
+    return task, task.output(hidden, weight)
+
+
+def changed(output, **statistics):
+    return output._replace(statistics=output.statistics | statistics)
 
 
 @pytest.mark.parametrize(("temperature", "is_own"), [(1.0, True), (1.3, False), (0.7, False)])
@@ -43,28 +43,28 @@ def test_tokens_drawn_at_another_temperature_surprise_the_student_otherwise_than
     task, output = made(2000, temperature=temperature, sharpness=0.3)
     metrics = sign_metrics({"sum/tokens": 2000.0, **token_signs(task, output, is_sampled=True)} | _entropy(output))
     assert (abs(metrics["opd/surprise_gap_z"]) < 4) is is_own
-    assert metrics["opd/surprise"] == pytest.approx(-output.student_log_prob.mean().item(), rel=1e-5)
+    assert metrics["opd/surprise"] == pytest.approx(-output.statistics["log_prob"].mean().item(), rel=1e-5)
     assert metrics["opd/surprise_gap"] == pytest.approx(
-        (-output.student_log_prob - output.student_entropy).mean().item(), rel=1e-4, abs=1e-6
+        (-output.statistics["log_prob"] - output.statistics["entropy"]).mean().item(), rel=1e-4, abs=1e-6
     )
     assert "sum/surprise" not in token_signs(task, output, is_sampled=False)
 
 
 def _entropy(output) -> dict[str, float]:
-    return {"sum/teacher_entropy": output.teacher_entropy.double().sum().item()}
+    return {"sum/teacher_entropy": output.statistics["teacher_entropy"].double().sum().item()}
 
 
 def test_the_spread_of_the_teachers_entropy_is_that_over_tokens():
     task, output = made(50)
     metrics = sign_metrics({"sum/tokens": 50.0, **token_signs(task, output, is_sampled=False)} | _entropy(output))
-    expected = output.teacher_entropy.double().std(correction=0).item()
+    expected = output.statistics["teacher_entropy"].double().std(correction=0).item()
     assert metrics["opd/teacher_entropy_std"] == pytest.approx(expected, rel=1e-4)
     assert metrics["opd/floored_share"] == 0
-    flat = output._replace(teacher_entropy=torch.full((50,), math.log(VOCAB)), divergence=torch.full((50,), 1e20))
+    flat = changed(output, teacher_entropy=torch.full((50,), math.log(VOCAB)), divergence=torch.full((50,), 1e20))
     metrics = sign_metrics({"sum/tokens": 50.0, **token_signs(task, flat, is_sampled=False)} | _entropy(flat))
     assert metrics["opd/teacher_entropy_std"] < 1e-6
     assert metrics["opd/floored_share"] == 1
-    bounded = output._replace(teacher_log_prob=torch.full((50,), -1e30))
+    bounded = changed(output, teacher_log_prob=torch.full((50,), -1e30))
     assert token_signs(task, bounded, is_sampled=False)["sum/floored"] == 50
 
 
@@ -74,9 +74,9 @@ def test_a_teacher_that_is_read_one_position_off_prefers_the_neighbours(shift, s
     task, _ = made(20, ids=ids)
     weight = torch.eye(VOCAB, WIDTH * 2)
     right = weight[(ids + shift) % VOCAB]  # a teacher that is sure of the token at `shift` from the right one
-    sure = DivergenceTask(**{**vars(task), "teacher_hidden": Fetch(right, None), "teacher_weight": weight})
+    sure = dataclasses.replace(task, reference=Reference(hidden=Fetch(right, None), weight=weight))
     assert sign_metrics(neighbour_signs(sure)) == {"opd/teacher_prefers_neighbour": share, "opd/teacher_pairs": 19}
-    apart = DivergenceTask(**{**vars(sure), "positions": task.positions * 2})
+    apart = dataclasses.replace(sure, positions=task.positions * 2)
     assert neighbour_signs(apart)["sum/neighbours"] == 0
 
 
@@ -86,12 +86,12 @@ def test_of_several_teachers_each_is_asked_for_the_neighbours_of_its_own_rows():
     weight = torch.eye(VOCAB, WIDTH * 2)
     right, shifted = weight[ids], weight[(ids + 1) % VOCAB]
     parts = tuple(
-        TeacherPart(
+        Reference(
             name=name, rows=(0,), tokens=torch.arange(20)[place], hidden=Fetch(hidden[place], None), weight=weight
         )
         for name, hidden, place in (("a", right, slice(10)), ("b", shifted, slice(10, None)))
     )
-    found = neighbour_signs(DivergenceTask(**{**vars(task), "parts": parts}))
+    found = neighbour_signs(dataclasses.replace(task, reference=None, parts=parts))
     assert sign_metrics(found) == {"opd/teacher_prefers_neighbour": 0.5, "opd/teacher_pairs": 18}
 
 
@@ -99,7 +99,7 @@ def test_a_teacher_that_likes_the_better_answers_correlates_with_the_score():
     _, output = made(6)
     rows, scores = torch.tensor([0, 0, 1, 1, 3, 3]), torch.tensor([1.0, 0.0, 9.0, 1.0])
     difference = torch.tensor([0.4, 0.6, -1.0, -2.0, 0.1, 0.3])
-    output = output._replace(student_log_prob=torch.zeros(6), teacher_log_prob=difference)
+    output = changed(output, log_prob=torch.zeros(6), teacher_log_prob=difference)
     counts = preference_signs(rows, scores, output)
     assert counts["sum/preferred_rows"] == 3, "the third row trains nothing"
     means, kept = torch.tensor([0.5, -1.5, 0.2]), scores[[0, 1, 3]]

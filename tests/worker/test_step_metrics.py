@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from opd.losses import Output
 from opd.worker.counts import skipped_last
 from opd.worker.step_metrics import micro_batch_counts, reduce
 
@@ -73,11 +74,15 @@ def test_non_finite_tokens_are_summed_over_all_micro_batches():
     assert reduce(_raw(**{"sum/nonfinite": [[1.0, 0.0], [4.0]]}))["opd/nonfinite_tokens"] == 5.0
 
 
-OUTPUT = SimpleNamespace(
-    divergence=torch.zeros(3), loss_sum=torch.zeros(()), student_entropy=torch.zeros(3), teacher_entropy=torch.zeros(3),
-    nonfinite=torch.tensor([True, False, True]), student_log_prob=torch.tensor([0.25, 0.5, 1.0]).log(),
-)  # fmt: skip
-TASK = SimpleNamespace(positions=torch.arange(3), unshared_mass={}, own=None, parts=())
+OUTPUT = Output(
+    torch.zeros(()),
+    {
+        **dict.fromkeys(("divergence", "entropy", "teacher_entropy"), torch.zeros(3)),
+        "nonfinite": torch.tensor([True, False, True]),
+        "log_prob": torch.tensor([0.25, 0.5, 1.0]).log(),
+    },
+)
+TASK = SimpleNamespace(positions=torch.arange(3), own=None, parts=())
 
 
 def test_a_micro_batch_counts_its_non_finite_tokens():

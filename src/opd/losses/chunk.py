@@ -107,11 +107,9 @@ def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> tuple[dict[str, Tens
     if out is None or (x.divergence is None and x.entropy is None):
         total, of_tokens = objective(log_s, events_s)
     elif x.events is None:
-        total, pull, of_tokens = torch.func.vjp(lambda log_s: objective(log_s, log_s), log_s, has_aux=True)  # type: ignore[misc]
-        (g,) = pull(torch.ones_like(total))
+        total, of_tokens, (g,) = with_gradient(lambda log_s: objective(log_s, log_s), log_s)
     else:
-        total, pull, of_tokens = torch.func.vjp(objective, log_s, events_s, has_aux=True)  # type: ignore[misc]
-        g, g_events = pull(torch.ones_like(total))
+        total, of_tokens, (g, g_events) = with_gradient(objective, log_s, events_s)
     statistics |= of_tokens | {"loss": loss + total}
     if out is None:
         return statistics, None
@@ -129,6 +127,21 @@ def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> tuple[dict[str, Tens
     return statistics, at_events
 
 
+def with_gradient(
+    function: Callable[..., tuple[Tensor, dict[str, Tensor]]], *inputs: Tensor
+) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor, ...]]:
+    """Return a function's values [C], its further output, and the gradients of the values' sum by its inputs."""
+    if torch.compiler.is_compiling():  # a compiled function cannot hold autograd's own call
+        found: Any = torch.func.vjp(function, *inputs, has_aux=True)
+        values, pull, more = found
+        return values, more, pull(torch.ones_like(values))
+    with torch.enable_grad():
+        leaves = [each.detach().requires_grad_() for each in inputs]
+        values, more = function(*leaves)
+        gradients = torch.autograd.grad(values.sum(), leaves, materialize_grads=True)
+    return values.detach(), more, gradients
+
+
 def _of_token(log_p: Tensor, ids: Tensor) -> Tensor:
     """Return the log-probability [C] of each token, 0 outside the vocabulary."""
     last = log_p.shape[-1] - 1
@@ -142,12 +155,11 @@ def _token_terms(form: Form, x: Chunk, log_y: Tensor, statistics: dict[str, Tens
     if form.policy is not None and x.advantages is not None:
         policy, advantages = form.policy, x.advantages
         old = log_y if x.old_log_probs is None else x.old_log_probs
-        losses, pull = torch.func.vjp(lambda current: policy(current, old, advantages), log_y)  # type: ignore[misc]
-        (of_policy,) = pull(torch.ones_like(losses))
-        statistics["policy_loss"], statistics["policy_slope"] = losses.detach(), of_policy
+        losses, _, (of_policy,) = with_gradient(lambda current: (policy(current, old, advantages), {}), log_y)
+        statistics["policy_loss"], statistics["policy_slope"] = losses, of_policy
         if x.policy is not None:
             slopes.append(x.policy * of_policy)
-            loss = loss + x.policy * losses.detach()
+            loss = loss + x.policy * losses
     if x.nll is not None:
         slopes.append(-x.nll)
         loss = loss - x.nll * log_y

@@ -39,25 +39,25 @@ class Forward(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Sizes of a call: rows of a chunk, rows of its last chunks, and rows whose gradient is kept for one product."""
+    """Sizes of a call: rows of a chunk, rows of its last chunks, and rows whose gradient is kept for one product.
+
+    A `tail` of 0 means that the last chunk has exactly the tokens that are left.
+    """
 
     rows: int
     tail: int
     group: int
 
     @classmethod
-    def of(cls, request: Request, num_tokens: int, *, compile: bool, bytes_per_row: int, gradient_bytes: int) -> Plan:
-        """Return the sizes that fit the workspace. Chunks have whole powers of two of rows, whatever the tokens.
+    def of(cls, num_tokens: int, workspace_gib: float | None, *, bytes_per_row: int, gradient_bytes: int) -> Plan:
+        """Return the sizes that fit the workspace. Chunks have a power of two of rows, whatever the number of tokens.
 
         Args:
             bytes_per_row: of a token's logits. gradient_bytes: of its logits' gradient.
         """
-        if not compile:
-            rows = min(request.chunk or PLAIN_ROWS, max(num_tokens, 1))
-            return cls(rows, 1, rows)
-        workspace = int((request.workspace_gib or WORKSPACE_GIB) * 2**30)
+        workspace = int((workspace_gib or WORKSPACE_GIB) * 2**30)
         fits = max(workspace // 2 // bytes_per_row, SMALLEST_ROWS)
-        rows = request.chunk or min(1 << (fits.bit_length() - 1), LARGEST_ROWS)
+        rows = min(1 << (fits.bit_length() - 1), LARGEST_ROWS)
         group = max((workspace - rows * bytes_per_row) // gradient_bytes // rows, 1) * rows
         even = -(-num_tokens // -(-max(num_tokens, 1) // group))
         return cls(rows, max(rows // TAIL, 1), min(-(-even // rows) * rows, group))
@@ -65,13 +65,12 @@ class Plan(NamedTuple):
     def groups(self, num_tokens: int) -> Iterator[list[tuple[int, int, int]]]:
         """Yield (start, stop, rows of the chunk) of each group's chunks. No tokens are one empty chunk."""
         for first in range(0, max(num_tokens, 1), self.group):
-            chunks: list[tuple[int, int, int]] = []
             start, end = first, min(first + self.group, num_tokens)
+            chunks: list[tuple[int, int, int]] = []
             while start < end or not chunks:
                 left = end - start
                 rows = self.rows if left > (TAIL - 1) * self.tail else self.tail
-                if self.tail == 1:
-                    rows = min(self.rows, left)
+                rows = rows if self.tail else min(self.rows, left)
                 chunks.append((start, min(start + rows, end), rows))
                 start += rows
             yield chunks
@@ -104,13 +103,15 @@ class _Run:
         rows = max(len(weight), self.entries)
         self.grad_weight = weight.new_empty(rows, weight.shape[1], dtype=self.dtype) if need_weight else None
         num_sides = 1 if teacher is None else 2
-        self.plan = Plan.of(
-            request,
-            len(hidden),
-            compile=compile,
-            bytes_per_row=num_sides * self.dtype.itemsize * self.entries,
-            gradient_bytes=self.head.dtype.itemsize * self.entries,
-        )
+        rows = min(request.chunk or PLAIN_ROWS, max(len(hidden), 1))
+        self.plan = Plan(rows, 0, rows)
+        if compile:
+            self.plan = Plan.of(
+                len(hidden),
+                request.workspace_gib,
+                bytes_per_row=num_sides * self.dtype.itemsize * self.entries,
+                gradient_bytes=self.head.dtype.itemsize * self.entries,
+            )
         make = hidden.new_empty
         self.logits = [make(self.plan.rows, self.entries, dtype=self.dtype) for _ in range(num_sides)]
         self.gradient = make(self.plan.group, self.entries, dtype=self.head.dtype) if self.makes_gradient else None
@@ -204,5 +205,5 @@ def top_entries(logits: Tensor, k: int) -> Tensor:
         return logits.topk(k, -1).indices
     best = blocks.amax(-1).topk(k, -1).indices
     found = blocks.gather(1, best.unsqueeze(-1).expand(-1, -1, TOP_BLOCK)).flatten(1).topk(k, -1).indices
-    columns: Tensor = best.gather(1, found // TOP_BLOCK) * TOP_BLOCK + found % TOP_BLOCK
-    return columns
+    top: Tensor = best.gather(1, found // TOP_BLOCK) * TOP_BLOCK + found % TOP_BLOCK
+    return top

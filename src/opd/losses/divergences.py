@@ -116,6 +116,14 @@ def divergence_of(name: str) -> Divergence:
     return Divergence(name=name, function=function, params=None)
 
 
+def check_temperature(temperature: float) -> None:
+    """Refuse a temperature that is not positive and finite."""
+    if not 0.0 < temperature < math.inf:
+        raise ValueError(
+            f"divergence temperature={temperature!r}: must be positive and finite; 1.0 leaves logits alone"
+        )
+
+
 def compute_dtype(*tensors: Tensor) -> torch.dtype:
     """Return float64 where any input is float64, else float32."""
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
@@ -225,3 +233,35 @@ def sampled_reverse_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params
 def topk_reverse_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
     """Return the reverse KL over k + 1 events: the teacher's `top_k` most likely tokens, and all others as one."""
     return kl(log_s, log_t)
+
+
+def divergence(
+    student_logits: Tensor, teacher_logits: Tensor, kind: str, *, temperature: float = 1.0, **params: Any
+) -> Tensor:
+    """Return the divergence [T] of logits [T, V], in nats, under plain autograd. Training uses `head_loss`.
+
+    Both logits are divided by the temperature, without a factor temperature ** 2. The numbers are float32, or float64 if
+    a side is float64. The teacher receives no gradient.
+
+    Args:
+        params: of the divergence, also those that the kind lacks, so that a loop over kinds can give them all; `ids` [T]
+            int64 for a kind that reads the sampled tokens.
+
+    Raises:
+        ValueError: the shapes differ (cut padded columns first, and never fill them), or the divergence is undefined.
+    """
+    found = divergence_of(kind)
+    ids = params.pop("ids", torch.zeros(student_logits.shape[:-1], dtype=torch.int64, device=student_logits.device))
+    if student_logits.shape != teacher_logits.shape:
+        raise ValueError(
+            f"student_logits {tuple(student_logits.shape)} and teacher_logits {tuple(teacher_logits.shape)}: must have "
+            "the same shape; cut both to the tokenizer's entries first"
+        )
+    known = params if found.params is None else {name: params[name] for name in found.params if name in params}
+    checked = found.checked(known)
+    if "top_k" in checked or "top_k" in params:
+        raise ValueError(f"divergence {kind} with top_k: only `head_loss` makes events of the teacher's tokens")
+    check_temperature(temperature)
+    dtype = compute_dtype(student_logits, teacher_logits)
+    log_s = log_probs(student_logits.to(dtype), temperature)
+    return found.function(log_s, log_probs(teacher_logits.detach().to(dtype), temperature), ids, checked)

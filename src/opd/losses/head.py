@@ -84,8 +84,8 @@ def head_loss(
             gradient, and nothing to the loss.
         valid_vocab: the number of leading vocabulary entries that count, the tokenizer's. Others take part in no softmax
             and get a gradient of exactly 0. None: all entries, of which both sides must have as many.
-        chunk: tokens per chunk. None: 256 in the plain form, and what `workspace_gib` allows in the compiled one.
-        workspace_gib: memory for logits and their gradient in the other forms.
+        chunk: tokens per chunk of the plain form. None: 256.
+        workspace_gib: memory for logits and their gradient in the other forms. None: what each form runs well with.
         watch: further statistics, of `STATISTICS`.
         backend: None chooses; a name runs this form or raises.
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from opd.losses.divergences import Divergence, divergence_of
+from opd.losses.divergences import Divergence, check_temperature, divergence_of
 
 PolicyLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(log p, old log p, advantages), [T] each -> losses [T]. Differentiable, and local: a token's loss needs no other token."""
@@ -35,10 +35,7 @@ class Loss:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", self.divergence.checked(self.params))
-        if not 0.0 < self.temperature < math.inf:
-            raise ValueError(
-                f"divergence temperature={self.temperature!r}: must be positive and finite; 1.0 leaves logits alone"
-            )
+        check_temperature(self.temperature)
 
     @property
     def divergence(self) -> Divergence:
@@ -102,9 +99,8 @@ class EventTargets(NamedTuple):
 Targets = HiddenTargets | EventTargets
 
 
-@dataclass(frozen=True)
-class Output:
-    """The loss of one call.
+class Output(NamedTuple):
+    """The loss of one call. A tuple, because FSDP looks for tensors with a graph in tuples, lists and dicts only.
 
     Args:
         loss: scalar, the weighted sum, with a graph whose backward can run once.
@@ -119,7 +115,23 @@ class Output:
     loss: Tensor
     statistics: dict[str, Tensor]
     backend: str = "plain"
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def scores(self) -> Tensor:
+        """Return the divergence [T], nan where a row is not finite, so that such a token is never chosen by it."""
+        return self.statistics["divergence"].masked_fill(self.statistics["nonfinite"], torch.nan)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Output], places: Sequence[Tensor]) -> Output:
+        """Return the output of all tokens from outputs of parts that share no token.
+
+        Args:
+            places: [T_i] int64 each, the places of a part's tokens among all.
+        """
+        order = torch.cat(list(places)).argsort()
+        statistics = {name: torch.cat([part.statistics[name] for part in parts])[order] for name in parts[0].statistics}
+        return cls(torch.stack([part.loss for part in parts]).sum(), statistics, parts[0].backend, parts[0].facts)
 
 
 STATISTICS = ("entropy", "teacher_entropy")

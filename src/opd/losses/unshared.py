@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from opd.losses.divergence import compute_dtype
+from opd.losses.divergences import compute_dtype
 
 _CHUNK_ROWS = 1024  # rows whose token's entry of the head is gathered at once
 

@@ -11,11 +11,11 @@ from verl.single_controller.base.decorator import make_nd_compute_dataproto_disp
 from verl.utils.torch_functional import allgather_dict_into_dict
 
 from opd.batch import RolloutRows, rows_from_batch
-from opd.losses import Loss, Weights
+from opd.losses import Loss, Output, Weights
 from opd.memory.sources import update_settings
 from opd.worker.counts import exact_sum, flatten, shared_metrics, totals
 from opd.worker.engines import HeadLoss
-from opd.worker.loss_task import LossTask, TrainedTokens
+from opd.worker.loss_task import LossTask
 from opd.worker.reading import trained_positions
 from opd.worker.step_metrics import over_sequence
 from opd.worker.ulysses import Slice
@@ -48,14 +48,11 @@ class AnswerLoss(HeadLoss):
             workspace_gib=self._workspace_gib,
         )
 
-    def total(self, output: TrainedTokens) -> tuple[torch.Tensor, torch.Tensor]:
-        return output.loss, output.statistics["nonfinite"]
-
     def divisor(self, micro_batch: TensorDict) -> float:
         return float(micro_batch["batch_num_tokens"])
 
     def metrics(
-        self, micro_batch: TensorDict, task: LossTask, output: TrainedTokens, *, first_update: bool = True
+        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool = True
     ) -> dict[str, float]:
         return {LOSS_SUM: output.loss.detach().item(), NUM_TOKENS: float(len(task.token_ids))}
 
@@ -102,7 +99,7 @@ class AnswerWorker(StudentWorker):
             tasks[:] = [loss.task(micro_batch, starts, own)]
             return tasks[0]
 
-        def take(micro_batch: TensorDict, output: TrainedTokens) -> None:
+        def take(micro_batch: TensorDict, output: Output) -> None:
             for name, value in loss.metrics(micro_batch, tasks[0], output).items():
                 counts[name] += value
 

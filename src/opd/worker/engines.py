@@ -35,9 +35,10 @@ from verl.workers.engine.utils import prepare_micro_batches
 from opd.batch import padded_row_starts
 from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored_dtype
 from opd.lora import Adapted, merged, plain_tensors
-from opd.losses import DivergenceOutput
+from opd.losses import Output
 from opd.worker.backbone import compile_layers
-from opd.worker.head import DistillationHead, DivergenceTask, HeadTask, check_head_is_plain, run_with_task
+from opd.worker.head import DistillationHead, HeadTask, check_head_is_plain, run_with_task
+from opd.worker.loss_task import LossTask
 from opd.worker.nonfinite import finite_or_nan
 from opd.worker.parked import ParkedWeights, local_shards
 from opd.worker.step_metrics import over_sequence
@@ -48,7 +49,7 @@ STUDENT = "opd_student"
 SERVED = "opd_served"
 
 # (task for the head, metrics of a micro-batch from the head's output) built by the worker for each micro-batch.
-TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], DivergenceTask]
+TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], LossTask]
 
 
 class _PackedEngine(FSDPEngineWithLMHead):
@@ -458,8 +459,8 @@ class StudentEngine(_HeadEngine):
         # FSDP averages gradients over all ranks, and tokens (by verl) or rows are counted over those with different rows: one
         # division, here. Each of the ranks that share a sequence has the loss of its own tokens only.
         num_ranks = micro_batch["dp_size"] * self.ulysses_sequence_parallel_size
-        total, nonfinite = loss_function.total(output)
-        loss = finite_or_nan(total * (num_ranks / max(loss_function.divisor(micro_batch), 1)), nonfinite)
+        divisor = loss_function.divisor(micro_batch)
+        loss = finite_or_nan(output.loss * (num_ranks / max(divisor, 1)), output.statistics["nonfinite"])
         metrics = loss_function.metrics(micro_batch, task, output, first_update=self.num_updates == 0)
         if self.use_ulysses_sp:
             metrics = over_sequence(metrics, self.ulysses_parallel_group, self.device)
@@ -482,10 +483,6 @@ class HeadLoss(abc.ABC):
         """Return the head's task; arguments as of `_HeadEngine.read`."""
 
     @abc.abstractmethod
-    def total(self, output: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the weighted sum over the micro-batch, with a graph, and [T] bool, the tokens whose loss is not finite."""
-
-    @abc.abstractmethod
     def divisor(self, micro_batch: TensorDict) -> float:
         """Return the number, over all ranks, by which the update's sum is divided."""
 
@@ -503,17 +500,14 @@ class DivergenceLoss(HeadLoss):
     def __init__(self, build: TaskBuilder, count: Callable[..., dict[str, float]], *, over_rows: bool):
         self._build, self._count, self.over_rows = build, count, over_rows
 
-    def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
+    def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
         return self._build(micro_batch, starts, own)
-
-    def total(self, output: DivergenceOutput) -> tuple[torch.Tensor, torch.Tensor]:
-        return output.loss_sum, output.nonfinite
 
     def divisor(self, micro_batch: TensorDict) -> float:
         return float(micro_batch["batch_num_rows" if self.over_rows else "batch_num_tokens"])
 
     def metrics(
-        self, micro_batch: TensorDict, task: DivergenceTask, output: DivergenceOutput, *, first_update: bool
+        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
     ) -> dict[str, float]:
         return self._count(micro_batch, task, output, first_update=first_update)
 

@@ -201,7 +201,7 @@ class OPDWorker(StudentWorker):
             if selection.needs_teacher:
                 tasks, chosen = self._choose(data, tasks)
             if loss_weights.policy and num_updates(data, self.student_engine.get_data_parallel_size()) > 1:
-                old = read_log_probs(data, tasks, student=self.actor, reading=self.reading)
+                old = read_log_probs(data, tasks.rows, tasks.log_probs, worker=self.actor, reading=self.reading)
                 tasks = dataclasses.replace(tasks, old_log_probs=old)
             score_s = time.perf_counter() - started - teacher_s
             if self._schedule.resets_optimizer(step):

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,18 +21,18 @@ from verl.workers.engine_workers import TrainingWorker
 from opd.batch import RolloutRows, rows_from_batch
 from opd.config import GrpoSpec
 from opd.errors import Unfit
-from opd.losses import Loss, Weights
+from opd.losses import Loss, Output, Weights
 from opd.memory.job import GIB
 from opd.memory.sources import has_reference, update_settings
 from opd.worker.counts import flatten, shared_metrics, totals
 from opd.worker.engines import HeadLoss, TeacherEngine
-from opd.worker.loss_task import LossTask, Reference, TrainedTokens
+from opd.worker.loss_task import LossTask, Reference
 from opd.worker.policy_loss import TokenLoss, WholeLoss, clip_counts, token_loss
 from opd.worker.reading import trained_positions
 from opd.worker.step_metrics import agreement, agreement_metrics
 from opd.worker.teacher_cache import HiddenCache
 from opd.worker.teacher_phase import TeacherPhase, TeacherStates
-from opd.worker.token_choice import TokenScores
+from opd.worker.token_choice import read_log_probs
 from opd.worker.training_workers import reading_worker
 from opd.worker.ulysses import Slice
 from opd.worker.update import StudentWorker, as_output, num_updates, numbered
@@ -115,14 +116,11 @@ class PolicyLoss(HeadLoss):
             workspace_gib=self.workspace_gib,
         )
 
-    def total(self, output: TrainedTokens) -> tuple[Tensor, Tensor]:
-        return output.loss, output.statistics["nonfinite"]
-
     def divisor(self, micro_batch: TensorDict) -> float:
         return self._weights(micro_batch, torch.zeros(0, dtype=torch.int64))[1]
 
     def metrics(
-        self, micro_batch: TensorDict, task: LossTask, output: TrainedTokens, *, first_update: bool
+        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
     ) -> dict[str, float]:
         found, weights = output.statistics, task.weights.policy
         assert weights is not None
@@ -178,8 +176,8 @@ class PolicyLoss(HeadLoss):
 
     def _reference(self, numbers: list[int], counts: Tensor, flat_index: Tensor, own: Slice | None) -> Reference:
         assert self.states is not None
-        found = self.states.for_head(numbers, counts, flat_index, own)
-        return Reference(hidden=found["teacher_hidden"], weight=found["teacher_weight"])
+        found: Reference = self.states.for_head(numbers, counts, flat_index, own)["reference"]
+        return found
 
 
 def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
@@ -304,27 +302,7 @@ class PolicyWorker(StudentWorker):
         return states
 
     def _read(self, data: TensorDict, rows: RolloutRows, worker: TrainingWorker) -> list[Tensor]:
-        """Return a model's log-probabilities of each row's trained tokens, by one pass without a gradient."""
-        engine: Any = worker.engine
-        counts = rows.num_trained_tokens.tolist()
-        scores, own_tokens = TokenScores(counts, engine.ulysses_parallel_group), [None]
-        temperature, workspace = self.spec.rollout.temperature, update_settings(self.spec).workspace_gib
-
-        def task_of(micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> LossTask:
-            found = trained_positions(rows, micro_batch, starts)[1]
-            if own is not None:
-                found, own_tokens[0] = own.select(found)  # type: ignore[call-overload]
-            return LossTask(
-                positions=found.flat_index,
-                token_ids=found.token_ids,
-                token_rows=found.row,
-                weights=Weights(),
-                loss=Loss(temperature=temperature),
-                workspace_gib=workspace,
-            )
-
-        def take(micro_batch: TensorDict, output: TrainedTokens) -> None:
-            scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], log_prob=output.statistics["log_prob"])
-
-        engine.read(self.reading.inputs(data, worker), task_of, take)
-        return list(scores.by_name()["log_prob"].split(counts))
+        """Return a model's log-probabilities of each row's trained tokens."""
+        sizes = {"workspace_gib": update_settings(self.spec).workspace_gib}
+        read = partial(LossTask.reading, temperature=self.spec.rollout.temperature, **sizes)
+        return read_log_probs(data, rows, read, worker=worker, reading=self.reading)

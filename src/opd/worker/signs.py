@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from opd.losses import DivergenceOutput
-from opd.worker.head import DivergenceTask
+from opd.losses import Output
+from opd.worker.loss_task import LossTask
 
 # Twice the largest half-precision number: logits that a model gives differ by no more, so only a floored log-probability
-# (`opd.losses.divergence.LOG_PROB_FLOOR`) makes a token's divergence larger.
+# (`opd.losses.divergences.FLOOR`) makes a token's divergence larger.
 LARGEST_DIVERGENCE = 2 * 65504.0
 NUM_COMPARED = 1024
 """Tokens of a micro-batch whose neighbours are looked at: a bound on memory, [NUM_COMPARED, d] at a time."""
@@ -24,7 +24,7 @@ NUM_WATCHED = 8
 """Entries of each local parameter by which it is seen whether an update moved the weights."""
 
 
-def token_signs(task: DivergenceTask, output: DivergenceOutput, *, is_sampled: bool) -> dict[str, float]:
+def token_signs(task: LossTask, output: Output, *, is_sampled: bool) -> dict[str, float]:
     """Sums over a micro-batch's loss tokens; one read from the device.
 
     Args:
@@ -32,24 +32,30 @@ def token_signs(task: DivergenceTask, output: DivergenceOutput, *, is_sampled: b
             token's -log p has its distribution's entropy as its mean, given the tokens before it: their differences are
             a martingale, and their sum over the root of their squares is about standard normal.
     """
-    assert output.student_log_prob is not None  # the worker's tasks always carry the tokens
-    assert output.teacher_log_prob is not None
-    is_told = ~output.nonfinite & output.student_log_prob.isfinite() & output.teacher_log_prob.isfinite()
-    student, teacher = (
-        -p.double().masked_fill(~is_told, 0.0) for p in (output.student_log_prob, output.teacher_log_prob)
+    is_told = (
+        ~output.statistics["nonfinite"]
+        & output.statistics["log_prob"].isfinite()
+        & output.statistics["teacher_log_prob"].isfinite()
     )
-    teacher_entropy = output.teacher_entropy.double()
+    student, teacher = (
+        -p.double().masked_fill(~is_told, 0.0)
+        for p in (output.statistics["log_prob"], output.statistics["teacher_log_prob"])
+    )
+    teacher_entropy = output.statistics["teacher_entropy"].double()
     sums = {
         "sum/teacher_entropy_squared": (teacher_entropy * teacher_entropy).sum(),
         # A jsd is bounded whatever stands at the floor: the teacher's log-probability shows it too.
-        "sum/floored": ((output.divergence > LARGEST_DIVERGENCE) | (output.teacher_log_prob < -LARGEST_DIVERGENCE))
+        "sum/floored": (
+            (output.statistics["divergence"] > LARGEST_DIVERGENCE)
+            | (output.statistics["teacher_log_prob"] < -LARGEST_DIVERGENCE)
+        )
         .sum()
         .double(),
         "sum/told": is_told.sum().double(),
         "sum/teacher_surprise": teacher.sum(),
     }
     if is_sampled:
-        gap = (student - output.student_entropy.double()).masked_fill(~is_told, 0.0)
+        gap = (student - output.statistics["entropy"].double()).masked_fill(~is_told, 0.0)
         sums |= {
             "sum/sampled": is_told.sum().double(),
             "sum/surprise": student.sum(),
@@ -60,7 +66,7 @@ def token_signs(task: DivergenceTask, output: DivergenceOutput, *, is_sampled: b
 
 
 @torch.no_grad()
-def neighbour_signs(task: DivergenceTask) -> dict[str, float]:
+def neighbour_signs(task: LossTask) -> dict[str, float]:
     """How often the teacher's logit is larger for the token before or behind than for the token itself.
 
     Only tokens with such a neighbour in the same row that is another token count; the first `NUM_COMPARED` of the
@@ -72,30 +78,31 @@ def neighbour_signs(task: DivergenceTask) -> dict[str, float]:
         found_of = [neighbour_signs(one) for one in map(task.of, task.parts)]
         return {name: sum(found[name] for found in found_of) for name in found_of[0]}
     positions, ids = task.positions[: NUM_COMPARED + 1], task.token_ids[: NUM_COMPARED + 1]
-    hidden, weight = task.teacher_hidden.ready()[: len(ids)].float(), task.teacher_weight
-    is_shared = (ids >= 0) & (ids < task.valid_vocab)
-    own = (hidden * weight[ids.clamp(0, task.valid_vocab - 1)]).sum(-1)
+    assert task.reference is not None
+    weight = task.reference.weight
+    assert weight is not None
+    hidden, vocab = task.reference.hidden.ready()[: len(ids)].float(), task.valid_vocab or len(weight)
+    is_shared = (ids >= 0) & (ids < vocab)
+    own = (hidden * weight[ids.clamp(0, vocab - 1)]).sum(-1)
     # Rows have a prompt between them: tokens that stand next to each other are of one row.
     is_pair = (positions[1:] - positions[:-1] == 1) & (ids[1:] != ids[:-1]) & is_shared[1:] & is_shared[:-1]
     found = [is_pair.sum()]
     for place, other in ((slice(None, -1), slice(1, None)), (slice(1, None), slice(None, -1))):
-        logit = (hidden[place] * weight[ids[other].clamp(0, task.valid_vocab - 1)]).sum(-1)
+        logit = (hidden[place] * weight[ids[other].clamp(0, vocab - 1)]).sum(-1)
         found.append(((logit > own[place]) & is_pair).sum())
     names = ("sum/neighbours", "sum/next_preferred", "sum/previous_preferred")
     return dict(zip(names, torch.stack(found).double().tolist(), strict=True))
 
 
-def preference_signs(token_rows: torch.Tensor, scores: torch.Tensor, output: DivergenceOutput) -> dict[str, float]:
+def preference_signs(token_rows: torch.Tensor, scores: torch.Tensor, output: Output) -> dict[str, float]:
     """Moments of (score, the teacher's mean log-probability less the student's) over a micro-batch's rows.
 
     Args:
         token_rows: [T] int64, each token's row of the micro-batch.
         scores: [B] the rows' scores.
     """
-    assert output.student_log_prob is not None
-    assert output.teacher_log_prob is not None
-    difference = (output.teacher_log_prob - output.student_log_prob).double()
-    difference = difference.masked_fill(output.nonfinite | ~difference.isfinite(), 0.0)
+    difference = (output.statistics["teacher_log_prob"] - output.statistics["log_prob"]).double()
+    difference = difference.masked_fill(output.statistics["nonfinite"] | ~difference.isfinite(), 0.0)
     token_rows, scores = token_rows.to(difference.device), scores.to(difference.device).double()
     num = torch.bincount(token_rows, minlength=len(scores))
     mean = torch.zeros_like(scores).index_add_(0, token_rows, difference) / num.clamp(min=1)

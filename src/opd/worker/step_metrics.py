@@ -19,9 +19,9 @@ from torch.distributed import ProcessGroup
 
 from opd.config import OpdAgentSpec, OpdSpec
 from opd.config.algorithm import Reduction, Stage
-from opd.losses import DivergenceOutput
+from opd.losses import Output
 from opd.worker.counts import flatten, largest, totals, update_metrics
-from opd.worker.head import DivergenceTask
+from opd.worker.loss_task import LossTask
 from opd.worker.signs import neighbour_signs, preference_signs, sign_metrics, token_signs
 from opd.worker.teacher_cache import HiddenCache
 from opd.worker.token_view import TokenView
@@ -49,24 +49,27 @@ _LARGEST_OF_RANKS = (
 
 
 def micro_batch_counts(
-    micro_batch: TensorDict, task: DivergenceTask, output: Any, *, first_update: bool
+    micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
 ) -> dict[str, float]:
     """Sums over one micro-batch's loss tokens (all Python floats; empty micro-batches give zeros)."""
-    divergence, tokens = output.divergence, output.divergence.numel()
+    divergence, tokens = output.statistics["divergence"], output.statistics["divergence"].numel()
     rows = micro_batch["loss_mask"]
     trained = [int(mask.sum()) > 0 for mask in rows.unbind()]
     sums = {
-        "sum/loss": output.loss_sum.detach().item(),
+        "sum/loss": output.loss.detach().item(),
         "sum/divergence": divergence.sum().item(),
-        "sum/student_entropy": output.student_entropy.sum().item(),
-        "sum/teacher_entropy": output.teacher_entropy.sum().item(),
+        "sum/student_entropy": output.statistics["entropy"].sum().item(),
+        "sum/teacher_entropy": output.statistics["teacher_entropy"].sum().item(),
         "sum/tokens": float(tokens),
         "sum/rows": float(sum(trained)),
-        "sum/nonfinite": float(output.nonfinite.sum()),
+        "sum/nonfinite": float(output.statistics["nonfinite"].sum()),
         "max/divergence": divergence.max().item() if tokens else 0.0,
     }
-    sums |= {f"sum/unshared_{side}": mass.sum().item() for side, mass in task.unshared_mass.items()}
+    sums |= {
+        f"sum/{name}": values.sum().item() for name, values in output.statistics.items() if name.startswith("unshared_")
+    }
     for part in task.parts:
+        assert part.tokens is not None
         of_part = part.tokens
         sums |= {
             f"sum/{TEACHER}{part.name}/divergence": divergence[of_part].sum().item(),
@@ -74,7 +77,7 @@ def micro_batch_counts(
             f"sum/{TEACHER}{part.name}/rows": float(sum(trained[row] for row in part.rows)),
         }
     if first_update and "rollout_log_probs" in micro_batch:
-        sums.update(agreement(micro_batch, output.student_log_prob, task.own))
+        sums.update(agreement(micro_batch, output.statistics["log_prob"], task.own))
     return sums
 
 
@@ -83,24 +86,22 @@ def no_teacher_counts(names: Iterable[str]) -> dict[str, float]:
     return {f"sum/{TEACHER}{name}/{of}": 0.0 for name in names for of in _OF_TEACHER}
 
 
-def policy_counts(task: DivergenceTask, output: DivergenceOutput, *, weight: float) -> dict[str, float]:
+def policy_counts(task: LossTask, output: Output, *, weight: float) -> dict[str, float]:
     """Sums over a micro-batch's tokens of its policy gradient.
 
     Args:
         weight: of the policy loss in the loss, which the metric is without.
     """
-    assert task.policy is not None
-    assert output.policy_loss is not None
-    assert output.policy_slope is not None
-    term = task.policy
-    losses, slopes = output.policy_loss, output.policy_slope
+    assert task.weights.policy is not None
+    assert task.policy_inputs is not None
+    losses, slopes = output.statistics["policy_loss"], output.statistics["policy_slope"]
     sums = {
-        "sum/policy_loss": (losses * term.token_weights).sum() / weight,
+        "sum/policy_loss": (losses * task.weights.policy).sum() / weight,
         # The loss of a token is flat where it is clipped, and nowhere else unless its answer is an average one.
-        "sum/policy_clipped": ((slopes == 0) & (term.advantages != 0)).sum().to(losses),
+        "sum/policy_clipped": ((slopes == 0) & (task.policy_inputs != 0)).sum().to(losses),
     }
-    if term.old_log_probs is not None and output.student_log_prob is not None:
-        sums["sum/policy_drift"] = (term.old_log_probs - output.student_log_prob).sum()
+    if task.old_log_probs is not None:
+        sums["sum/policy_drift"] = (task.old_log_probs - output.statistics["log_prob"]).sum()
     return {name: value.item() for name, value in sums.items()}
 
 
@@ -248,25 +249,23 @@ class StudentCounts:
     view: TokenView | None
     nonfinite_rows: set[str] = field(default_factory=set)
 
-    def count(
-        self, micro_batch: TensorDict, task: DivergenceTask, output: DivergenceOutput, *, first_update: bool
-    ) -> dict[str, float]:
+    def count(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> dict[str, float]:
         """Counts of a micro-batch, to be summed by `opd.worker.step_metrics.reduce`."""
         counts = no_teacher_counts(self.spec.routed)  # every rank has the same, whatever rows it has
         counts |= micro_batch_counts(micro_batch, task, output, first_update=first_update)
         if self.spec.trainer.monitor:
             counts |= self._signs(micro_batch, task, output, first_update=first_update)
-        if task.policy is not None:
+        if task.weights.policy is not None:
             counts |= policy_counts(task, output, weight=self.policy_weight)
         if self.view is not None:
             self.view.trained(micro_batch["opd_row"].tolist(), task, output)
         if counts["sum/nonfinite"]:
-            rows = micro_batch["opd_row"].cpu()[task.token_rows.cpu()[output.nonfinite.cpu()]]
+            rows = micro_batch["opd_row"].cpu()[task.token_rows.cpu()[output.statistics["nonfinite"].cpu()]]
             self.nonfinite_rows.update(self.row_names[row] for row in rows.unique().tolist())
         return counts
 
     def _signs(
-        self, micro_batch: TensorDict, task: DivergenceTask, output: DivergenceOutput, *, first_update: bool
+        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
     ) -> dict[str, float]:
         """What the monitor of silent faults reads."""
         drawn = first_update and is_sampled(self.spec, self.stage)

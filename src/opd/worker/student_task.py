@@ -4,60 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor
-from verl.trainer.ppo.core_algos import get_policy_loss_fn
-from verl.workers.config import ActorConfig
 
-from opd.batch import RolloutRows
+from opd.batch import LossPositions, RolloutRows
 from opd.config import OpdAgentSpec, OpdSpec
 from opd.config.algorithm import LossType, Policy, Stage
 from opd.config.run_config import RunFacts
 from opd.importance import scored_divergence
-from opd.importance.stages import Weights
-from opd.losses import DivergenceKind, PolicyTerm, token_weights
-from opd.losses.policy import TokenLoss
-from opd.worker.head import DivergenceTask, EntropyTask, LogProbTask
+from opd.importance.stages import Weights as StageWeights
+from opd.losses import Loss, Weights, token_weights
+from opd.losses.terms import PolicyLoss
+from opd.worker.loss_task import LossTask
+from opd.worker.policy_loss import Clips, vanilla
 from opd.worker.reading import trained_positions
 from opd.worker.teacher_phase import TeacherStates
 from opd.worker.ulysses import Slice
 
 
-def policy_loss(policy: Policy) -> TokenLoss:
-    """PPO's clipped loss with the dual clip, verl's `vanilla`, token by token.
-
-    verl returns sums only. A sum of masked losses is linear in the mask: its derivative by the mask is each token's loss.
-    """
-    config = ActorConfig(
-        strategy="fsdp2",
-        rollout_n=1,
-        ppo_micro_batch_size_per_gpu=1,
-        clip_ratio=policy.clip_ratio_low,
-        clip_ratio_low=policy.clip_ratio_low,
-        clip_ratio_high=policy.clip_ratio_high,
-        clip_ratio_c=policy.clip_ratio_c,
-        loss_agg_mode="token-sum",
-    )
-    loss_of = get_policy_loss_fn("vanilla")
-
-    def of_tokens(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            current = log_probs.detach().requires_grad_()
-            mask = torch.ones_like(current, requires_grad=True)
-            total, _ = loss_of(
-                old_log_prob=old_log_probs.detach(),
-                log_prob=current,
-                advantages=advantages,
-                response_mask=mask,
-                loss_agg_mode=config.loss_agg_mode,
-                config=config,
-            )
-            losses, slopes = torch.autograd.grad(total, (mask, current))
-        return losses, slopes
-
-    return of_tokens
+def policy_loss(policy: Policy) -> PolicyLoss:
+    """Return PPO's clipped loss with the dual clip, token by token."""
+    return partial(vanilla, clips=Clips(policy.clip_ratio_low, policy.clip_ratio_high, policy.clip_ratio_c))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +46,8 @@ class StudentTasks:
     spec: OpdSpec | OpdAgentSpec
     facts: RunFacts
     stage: Stage
-    weights: Weights
-    policy_loss: TokenLoss | None = None
+    weights: StageWeights
+    policy_loss: PolicyLoss | None = None
     old_log_probs: Sequence[torch.Tensor] | None = None
     rows: RolloutRows
     states: TeacherStates
@@ -91,42 +60,47 @@ class StudentTasks:
         return loss_type
 
     @property
-    def scored_kind(self) -> DivergenceKind | None:
+    def scored_kind(self) -> LossType | None:
         """The divergence that tokens are chosen by; None: by none."""
         selection = self.spec.opd.importance.tokens
         return scored_divergence(selection.score, self.loss_type) if selection.needs_teacher else None
 
-    def entropy(self, positions: torch.Tensor) -> EntropyTask:
-        """The task that scores the tokens at `positions` by the student alone."""
-        return EntropyTask(
-            positions=positions,
+    def loss_of(self, kind: LossType) -> Loss:
+        """Return the loss with a divergence; the parameters are of the stage's own divergence only."""
+        params: dict[str, float] = {}
+        if kind == self.loss_type == "jsd":
+            params["beta"] = self.stage.beta or 0.0
+        if kind == self.loss_type == "topk_reverse_kl":
+            params["top_k"] = self.spec.opd.top_k or 0
+        return Loss(kind, params, self.spec.rollout.temperature, self.policy_loss)
+
+    def entropy(self, found: LossPositions) -> LossTask:
+        """Return the task that scores tokens by the student alone."""
+        return self._reading(found, watch=("entropy",))
+
+    def log_probs(self, found: LossPositions) -> LossTask:
+        """Return the task that reads the student's log-probabilities of tokens."""
+        return self._reading(found, watch=())
+
+    def _reading(self, found: LossPositions, *, watch: tuple[str, ...]) -> LossTask:
+        return LossTask.reading(
+            found,
             temperature=self.spec.rollout.temperature,
-            chunk_size=self.spec.opd.chunk_size,
+            watch=watch,
+            chunk=self.spec.opd.chunk_size,
             valid_vocab=self.facts.valid_vocab,
             workspace_gib=self.spec.opd.workspace_gib,
         )
 
-    def log_probs(self, positions: torch.Tensor, token_ids: torch.Tensor) -> LogProbTask:
-        """The task that tells the student's log-probabilities of the tokens at `positions`."""
-        return LogProbTask(
-            positions=positions,
-            token_ids=token_ids,
-            temperature=self.spec.rollout.temperature,
-            chunk_size=self.spec.opd.chunk_size,
-            valid_vocab=self.facts.valid_vocab,
-        )
-
-    def divergence(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
+    def divergence(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
         """The task whose output is trained on; arguments as of `opd.worker.engines.TaskBuilder`."""
         return self._task(micro_batch, starts, own, trains=True)
 
-    def scoring(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
+    def scoring(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
         """The task that scores tokens by the divergence; it needs no more of the rows than `opd.worker.reading.READ`."""
         return self._task(micro_batch, starts, own, trains=False)
 
-    def _task(
-        self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None, *, trains: bool
-    ) -> DivergenceTask:
+    def _task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None, *, trains: bool) -> LossTask:
         opd, facts = self.spec.opd, self.facts
         mine, found = trained_positions(self.rows, micro_batch, starts)
         # Asked for here, before the backbone's forward is queued: copies from the host run beside it.
@@ -140,20 +114,22 @@ class StudentTasks:
         if trains and opd.loss_agg_mode == "seq-mean-token-mean":
             counts = torch.stack([mask.sum() for mask in micro_batch["loss_mask"].unbind()])
             row_weights, policy_weights = (w / counts.clamp(min=1) for w in (row_weights, policy_weights))
-        return DivergenceTask(
+        divergence = token_weights(found.mask, row_index=found.row, row_weights=row_weights * self.weights.divergence)
+        has_policy = trains and self.policy_loss is not None and bool(self.weights.policy)
+        return LossTask(
             positions=found.flat_index,
             token_ids=found.token_ids,
             token_rows=found.row,
-            token_weights=token_weights(
-                found.mask, row_index=found.row, row_weights=row_weights * self.weights.divergence
+            weights=Weights(
+                divergence=divergence if trains else None,
+                policy=self.weights.policy * policy_weights[found.row] if has_policy else None,
             ),
+            loss=self.loss_of(self.loss_type),
+            policy_inputs=micro_batch["advantage"][found.row] if has_policy else None,
+            old_log_probs=self._old_log_probs(numbers, is_own) if has_policy else None,
             **teacher,
-            policy=self._policy_term(micro_batch, found.row, policy_weights, is_own) if trains else None,
-            kind=self.loss_type,
-            top_k=opd.top_k or 0,
-            beta=self.stage.beta or 0.0,  # only a jsd has one, and reads it
-            temperature=self.spec.rollout.temperature,
-            chunk_size=opd.chunk_size,
+            watch=("entropy", "teacher_entropy"),
+            chunk=opd.chunk_size,
             valid_vocab=facts.valid_vocab,
             student_vocab=facts.student_vocab,
             teacher_vocab=facts.teacher_vocab,
@@ -161,24 +137,13 @@ class StudentTasks:
             own=is_own,
         )
 
-    def _policy_term(
-        self, micro_batch: TensorDict, token_rows: torch.Tensor, row_weights: torch.Tensor, is_own: torch.Tensor | None
-    ) -> PolicyTerm | None:
-        """The policy gradient on a micro-batch's tokens; None where the step has none.
+    def _old_log_probs(self, numbers: Sequence[int], is_own: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the old log-probabilities of a micro-batch's tokens. None means the current ones.
 
         Args:
-            token_rows: [N] int64, each token's row. row_weights: [B]
-            is_own: [M] bool, which of the trained tokens the N are; None: all.
+            numbers: of the micro-batch's rows. is_own: [M] bool, which of the trained tokens this rank has; None means all.
         """
-        if self.policy_loss is None or not self.weights.policy:
+        if self.old_log_probs is None:
             return None
-        old = None
-        if self.old_log_probs is not None:
-            old = torch.cat([self.old_log_probs[row] for row in micro_batch["opd_row"].tolist()])
-            old = old if is_own is None else old[is_own]
-        return PolicyTerm(
-            token_loss=self.policy_loss,
-            advantages=micro_batch["advantage"][token_rows],
-            token_weights=self.weights.policy * row_weights[token_rows],
-            old_log_probs=old,
-        )
+        old = torch.cat([self.old_log_probs[row] for row in numbers])
+        return old if is_own is None else old[is_own]

@@ -14,7 +14,8 @@ from verl.workers.engine_workers import TrainingWorker
 
 from opd.batch import LossPositions, RolloutRows
 from opd.worker.engines import TeacherEngine
-from opd.worker.head import CollectTask, TeacherPart
+from opd.worker.head import CollectTask
+from opd.worker.loss_task import Reference
 from opd.worker.reading import READ, Reading, trained_positions
 from opd.worker.teacher_cache import Fetch, HiddenCache
 from opd.worker.ulysses import Slice
@@ -114,7 +115,7 @@ class TeacherStates:
     def for_head(
         self, numbers: list[int], counts: torch.Tensor, flat_index: torch.Tensor, own: Slice | None
     ) -> dict[str, Any]:
-        """The fields of a micro-batch's `DivergenceTask` that say what was read: of one teacher, or `parts` of several.
+        """The fields of a micro-batch's `LossTask` that say what was read: of one teacher, or `parts` of several.
 
         Args:
             numbers: [B] of the micro-batch's rows. counts: [B] their trained tokens.
@@ -127,15 +128,15 @@ class TeacherStates:
         hidden: Fetch = self.cache.fetch(numbers)
         if own is not None:
             hidden = Regrouped(hidden, self.holders.of(numbers), own.holders(flat_index).cpu(), own)
-        return {"teacher_hidden": hidden, "teacher_weight": self.heads[0]}
+        return {"reference": Reference(hidden=hidden, weight=self.heads[0])}
 
-    def _parts(self, of_rows: Sequence[int], numbers: list[int], counts: torch.Tensor) -> Iterator[TeacherPart]:
+    def _parts(self, of_rows: Sequence[int], numbers: list[int], counts: torch.Tensor) -> Iterator[Reference]:
         """Yield the part of each teacher that has a row in the micro-batch."""
         own = torch.tensor([of_rows[row] for row in numbers])
         of_token = own.repeat_interleave(counts.cpu())
         for number in own.unique().tolist():
             places = (own == number).nonzero()[:, 0].tolist()
-            yield TeacherPart(
+            yield Reference(
                 name=self.names[number],
                 rows=tuple(places),
                 tokens=(of_token == number).nonzero()[:, 0].to(counts.device),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,12 +12,14 @@ from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 from verl.workers.engine_workers import TrainingWorker
 
-from opd.batch import RolloutRows
+from opd.batch import LossPositions, RolloutRows
 from opd.config.algorithm import TokenImportance
 from opd.importance import choose_tokens, selection_metrics
 from opd.importance.stages import within_horizon
-from opd.worker.engines import StudentEngine
+from opd.losses import Output
+from opd.worker.engines import StudentEngine, TeacherEngine
 from opd.worker.head import HeadTask
+from opd.worker.loss_task import LossTask
 from opd.worker.reading import Reading, trained_positions
 from opd.worker.student_task import StudentTasks
 from opd.worker.token_view import TokenView
@@ -164,38 +166,48 @@ def _score(inputs: TensorDict, tasks: StudentTasks, engine: StudentEngine, score
         if kind is not None:
             task = tasks.scoring(micro_batch, starts, own)
             own_tokens[:] = [task.own]
-            return dataclasses.replace(task, kind=kind)
+            return dataclasses.replace(task, loss=tasks.loss_of(kind))
         found = trained_positions(tasks.rows, micro_batch, starts)[1]
         if own is not None:
             found, own_tokens[0] = own.select(found)
-        return tasks.entropy(found.flat_index)
+        return tasks.entropy(found)
 
-    def take(micro_batch: TensorDict, output: Any) -> None:
-        found = {"entropy": output}
+    def take(micro_batch: TensorDict, output: Output) -> None:
+        found = {"entropy": output.statistics["entropy"]}
         if kind is not None:
-            found = {"entropy": output.student_entropy, "divergence": output.scored_divergence}
+            found["divergence"] = output.scores
         scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], **found)
 
     engine.read(inputs, task_of, take)
 
 
 def read_log_probs(
-    data: TensorDict, tasks: StudentTasks, *, student: TrainingWorker, reading: Reading
-) -> list[torch.Tensor]:
-    """Log p of each row's trained tokens under the student as it is, by one pass over all rows without a gradient."""
-    engine: StudentEngine = student.engine
-    counts = tasks.rows.num_trained_tokens.tolist()
+    data: TensorDict,
+    rows: RolloutRows,
+    read: Callable[[LossPositions], LossTask],
+    *,
+    worker: TrainingWorker,
+    reading: Reading,
+) -> list[Tensor]:
+    """Return a model's log-probabilities of each row's trained tokens, by one pass over all rows without a gradient.
+
+    Args:
+        rows: those of `data`, with the masks of what is trained on.
+        read: makes the head's task for the tokens of a micro-batch.
+    """
+    engine: StudentEngine | TeacherEngine = worker.engine
+    counts = rows.num_trained_tokens.tolist()
     scores = TokenScores(counts, engine.ulysses_parallel_group)
     own_tokens: list[torch.Tensor | None] = [None]
 
     def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> HeadTask:
-        found = trained_positions(tasks.rows, micro_batch, starts)[1]
+        found = trained_positions(rows, micro_batch, starts)[1]
         if own is not None:
             found, own_tokens[0] = own.select(found)
-        return tasks.log_probs(found.flat_index, found.token_ids)
+        return read(found)
 
-    def take(micro_batch: TensorDict, output: torch.Tensor) -> None:
-        scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], log_prob=output)
+    def take(micro_batch: TensorDict, output: Output) -> None:
+        scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], log_prob=output.statistics["log_prob"])
 
-    engine.read(reading.inputs(data, student), task_of, take)
+    engine.read(reading.inputs(data, worker), task_of, take)
     return list(scores.by_name()["log_prob"].split(counts))

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from opd.batch import RolloutRows
-from opd.losses import DivergenceOutput
+from opd.losses import Output
 from opd.runs.tokens import EDGES, NUM_BINS
-from opd.worker.head import DivergenceTask
+from opd.worker.loss_task import LossTask
 
 
 @dataclass(kw_only=True)
@@ -111,7 +111,7 @@ class TokenView:
         if self._is_counted and speaks:
             self.seen.density += density(**scores, kept=kept)
 
-    def trained(self, rows: Sequence[int], task: DivergenceTask, output: DivergenceOutput) -> None:
+    def trained(self, rows: Sequence[int], task: LossTask, output: Output) -> None:
         """Take note of a micro-batch's forward: values of its tokens in the loss.
 
         Rows that several updates of the step train on are read in the first.
@@ -119,7 +119,7 @@ class TokenView:
         if self._read.issuperset(rows):
             return
         self._read.update(rows)
-        values = {"entropy": output.student_entropy, "divergence": output.scored_divergence}
+        values = {"entropy": output.statistics["entropy"], "divergence": output.scores}
         if task.own is not None:
             values = {name: _spread(each, task.own) for name, each in values.items()}
         if not self._is_counted:

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from opd.losses.chunks import Forward
 from opd.losses.hopper.plan import LogitsPrecision
+from opd.losses.hopper.row_kernel import KINDS
 from opd.losses.terms import HiddenTargets, Request
 
-KINDS = ("reverse_kl", "forward_kl", "jsd")
-"""Their places are the numbers of the kinds in rows.cu."""
 RETRY_AFTER = 64
 """Calls with fp32 logits before fp16 is tried again. A try that fails costs half a call, fp32 a tenth of each."""
 MAX_EXPECTED_ERROR = 2.5e-3

@@ -5,7 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-from opd.losses.divergence import DivergenceKind
 from opd.losses.hopper.nvrtc import launch, load_kernel
 from opd.losses.hopper.row_kernel import (
     FP16_SMALLEST_ROUNDING,
@@ -46,9 +45,7 @@ def scale_weights(weights: Tensor) -> tuple[Tensor, Tensor]:
     return scaled, numbers
 
 
-def gradient_numbers(
-    gradient: GradientRows, stats: Tensor, kind: DivergenceKind, *, beta: float, temperature: float
-) -> Tensor:
+def gradient_numbers(gradient: GradientRows, stats: Tensor, kind: str, *, beta: float, temperature: float) -> Tensor:
     """[5] on the device, of one chunk; `stats` [n, NUM_STATS].
 
     Over the sampled rows: squared gradient, its expected squared error from rounding logits and sums, and at most that of

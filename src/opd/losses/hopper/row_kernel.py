@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from opd.losses.divergence import DIVERGENCE_KINDS, DivergenceKind
 from opd.losses.hopper.nvrtc import launch, load_kernel
 
+KINDS = ("reverse_kl", "forward_kl", "jsd")  # their places are their numbers in rows.cu
 CLUSTERS = (4, 8)  # thread blocks that share a row; 8 is the largest size every Hopper GPU can place
 NUM_STATS = 6  # divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite
 NUM_GRAD_STATS = 3  # per thread block: sum g^2, max |g|, expected squared error of g
@@ -44,7 +44,7 @@ class GradientRows(NamedTuple):
     """[n, blocks of a row, NUM_GRAD_STATS] fp32 output, as `new_gradient_stats` makes it."""
 
 
-def gradient_unit(kind: DivergenceKind, beta: float, temperature: float) -> float:
+def gradient_unit(kind: str, beta: float, temperature: float) -> float:
     """What the kernel's inner gradient is multiplied by: bits to nats, jsd's share of the student, the temperature."""
     unit = {"reverse_kl": math.log(2), "forward_kl": 1.0, "jsd": (1.0 - beta) * math.log(2)}[kind]
     return unit / temperature
@@ -53,7 +53,7 @@ def gradient_unit(kind: DivergenceKind, beta: float, temperature: float) -> floa
 def divergence_rows(
     student: Logits,
     teacher: Logits,
-    kind: DivergenceKind,
+    kind: str,
     *,
     beta: float,
     temperature: float,
@@ -71,7 +71,7 @@ def divergence_rows(
     num_rows, vocab = student.values.shape
     is_fp32 = student.values.dtype == torch.float32
     dtype = None if gradient is None else str(gradient.values.dtype).removeprefix("torch.")
-    macros, threads = row_kernel_macros(DIVERGENCE_KINDS.index(kind), vocab, is_fp32=is_fp32, gradient=dtype)
+    macros, threads = row_kernel_macros(KINDS.index(kind), vocab, is_fp32=is_fp32, gradient=dtype)
     smem_bytes = dict(macros)["VECS"] * threads * 16
     device = student.values.device
     kernel = load_kernel("rows.cu", "divergence_rows", macros, device.index or 0, smem_bytes)
@@ -134,7 +134,7 @@ class GradientReport(NamedTuple):
     """What the gradient's own numbers say about how it was stored."""
 
     expected_error: float
-    """Expected ||error|| / ||gradient||, all causes; no bound (`DivergenceOutput.expected_error`)."""
+    """Expected ||error|| / ||gradient||, all causes; no bound."""
     range_error: float
     """The part of it that comes from entries below fp16's normal range, which a larger scale would cure."""
     peak: float

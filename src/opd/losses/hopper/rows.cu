@@ -1,6 +1,7 @@
 // One row of logits per thread-block cluster: student's and teacher's rows are read from memory once and kept on chip
 // (student in registers, teacher in shared memory); statistics and gradient are made from that copy.
-// Formulas: opd.losses.rows.row_statistics. Storage of fp16 logits: logits_kernel.py.
+// Gradients by a logit z, with a = log p_S - log p_T and tau the temperature: reverse_kl p_S (a - D) / tau, forward_kl
+// (p_S - p_T) / tau, jsd (1 - beta) p_S (log(p_S / m) - KL(p_S || m)) / tau. Storage of fp16 logits: logits_kernel.py.
 //
 // Compiled at run time by NVRTC with these macros:
 //   KIND      0 reverse_kl, 1 forward_kl, 2 jsd

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from opd.losses.divergence import DivergenceKind
 from opd.losses.hopper.buffers import Buffers, ChunkBuffers
 from opd.losses.hopper.logits_kernel import VOCAB_BLOCK, head_logits
 from opd.losses.hopper.numbers_kernel import gradient_numbers, scale_weights
@@ -52,7 +51,7 @@ FP16_SAFE_PEAK = 2.0**14
 class Call(NamedTuple):
     """The arguments of one call that are no tensors."""
 
-    kind: DivergenceKind
+    kind: str
     beta: float
     temperature: float
     vocab: int

@@ -1,0 +1,131 @@
+"""`head_loss` on a CUDA device, compiled and fused, against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.gpu import needs
+from tests.gpu.reference import BF16, FP16, PARAMS, check, make_heads, relative_error, run
+from tests.losses.cases import clipped
+
+from opd.losses import HiddenTargets, Loss, Weights
+
+needs.hopper()
+
+BACKENDS = ("compiled", "fused")
+# tokens, vocabulary, student width, teacher width: nothing a multiple of a tile, a cluster or a vector
+SHAPES = ((1, 257, 128, 64), (300, 5003, 136, 72), (131, 33001, 256, 512))
+
+
+@pytest.fixture(autouse=True)
+def _few_compiled_forms():
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", PARAMS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+def test_outputs_and_gradients_match_float64(backend, kind, shape, dtype):
+    heads = make_heads(shape, dtype)
+    weights = Weights(divergence=torch.rand(shape[0], device="cuda"))
+    check(run(heads, backend, kind, weights, temperature=0.7), run(heads, "exact", kind, weights, temperature=0.7))
+
+
+@pytest.mark.parametrize(
+    "names", [("divergence", "policy"), ("policy", "entropy"), ("nll",), ("divergence", "nll", "entropy")]
+)
+def test_every_term_matches_float64(names):
+    heads, tokens = make_heads(SHAPES[1]), SHAPES[1][0]
+    weights = Weights(**{name: torch.rand(tokens, device="cuda") for name in names})
+    policy = {"advantages": torch.randn(tokens, device="cuda")} if "policy" in names else {}
+    options = {"loss": Loss(policy=clipped), **policy}
+    check(run(heads, "compiled", weights=weights, **options), run(heads, "exact", weights=weights, **options))
+
+
+@pytest.mark.parametrize("vocab", [5003, 33001])
+def test_the_teachers_top_tokens_match_float64(vocab):
+    heads, loss = make_heads((300, vocab, 128, 64)), Loss("topk_reverse_kl", {"top_k": 16})
+    check(run(heads, "compiled", loss=loss), run(heads, "exact", loss=loss))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("valid", "rows"), [(1271, (1280, 1344)), (50_257, (50_257, 50_257)), (7, (8, 7))])
+def test_entries_after_the_vocabulary_take_no_part_and_are_never_read(backend, valid, rows):
+    heads = make_heads((130, max(rows), 64, 128))
+    heads[1], heads[3] = heads[1][: rows[0]].clone(), heads[3][: rows[1]].clone()
+    exact = run(heads, "exact", valid_vocab=valid)
+    for weight in (heads[1], heads[3]):
+        weight[valid:] = float("nan")
+    found = run(heads, backend, valid_vocab=valid)
+    check(found._replace(grad_weight=found.grad_weight[:valid]), exact._replace(grad_weight=exact.grad_weight[:valid]))
+    assert found.grad_weight[valid:].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", PARAMS)
+def test_a_student_near_its_teacher_keeps_its_gradient(backend, kind):
+    heads = make_heads((200, 5003, 256, 256))
+    heads[2] = heads[0].clone()
+    heads[3] = (heads[1].float() * (1 + 3e-2 * torch.randn_like(heads[1].float()))).to(BF16)
+    check(run(heads, backend, kind), run(heads, "exact", kind))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_runs_are_bit_equal_under_autocast_too(backend):
+    heads = make_heads((1500, 33001, 256, 512))
+    first = run(heads, backend, workspace_gib=0.2)
+    with torch.autocast("cuda", BF16):
+        second = run(heads, backend, workspace_gib=0.2)
+    assert torch.equal(first.grad_hidden, second.grad_hidden)
+    assert torch.equal(first.grad_weight, second.grad_weight)
+    assert all(torch.equal(values, second.output.statistics[name]) for name, values in first.output.statistics.items())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_stays_within_the_workspace_whatever_the_number_of_tokens(backend):
+    for tokens in (1024, 8192):
+        heads = make_heads((tokens, 33001, 64, 64))
+        run(heads, backend, workspace_gib=0.25)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run(heads, backend, workspace_gib=0.25)
+        kept = 33024 * 64 * (4 + 2) + 2 * heads[0].nbytes
+        assert torch.cuda.max_memory_allocated() - before < 0.25 * 2**30 + kept + 64 * 2**20
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_tokens_still_give_gradients_of_zero(backend):
+    found = run(make_heads((0, 1271, 64, 128)), backend)
+    assert found.output.loss == 0
+    assert found.grad_weight.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_the_kernels_report_a_row_that_is_not_finite_and_it_does_not_spread(value):
+    heads, without = make_heads((41, 1271, 64, 128)), torch.ones(41, device="cuda")
+    without[3] = 0.0
+    clean = run(heads, "fused", weights=Weights(divergence=without))
+    heads[0][3, 5] = value
+    found = run(heads, "fused")
+    assert found.output.statistics["nonfinite"].nonzero().flatten().tolist() == [3]
+    assert torch.equal(found.grad_hidden, clean.grad_hidden)
+    assert torch.equal(found.grad_weight, clean.grad_weight)
+
+
+def test_a_term_that_the_kernels_lack_sends_the_call_to_the_compiled_form():
+    heads = make_heads((64, 1271, 64, 128))
+    alone = Weights(divergence=torch.ones(64, device="cuda"))
+    both = Weights(divergence=alone.divergence, nll=torch.ones(64, device="cuda"))
+    assert run(heads, None, weights=alone).output.backend == "fused"
+    assert run(heads, None, weights=both).output.backend == "compiled"
+
+
+def test_a_run_compiles_two_shapes_whatever_the_number_of_tokens():
+    torch._dynamo.utils.counters.clear()
+    for tokens in (1, 100, 128, 200, 300, 301):
+        heads = make_heads((tokens, 1271, 64, 64))
+        found = run(heads, "compiled", workspace_gib=1e-6, targets=HiddenTargets(*heads[2:]))
+        assert relative_error(found.output.loss, run(heads, "exact").output.loss) < 1e-3
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
