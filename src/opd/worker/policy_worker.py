@@ -303,6 +303,9 @@ class PolicyWorker(StudentWorker):
 
     def _read(self, data: TensorDict, rows: RolloutRows, worker: TrainingWorker) -> list[Tensor]:
         """Return a model's log-probabilities of each row's trained tokens."""
-        sizes = {"workspace_gib": update_settings(self.spec).workspace_gib}
-        read = partial(LossTask.reading, temperature=self.spec.rollout.temperature, **sizes)
+        read = partial(
+            LossTask.reading,
+            temperature=self.spec.rollout.temperature,
+            workspace_gib=update_settings(self.spec).workspace_gib,
+        )
         return read_log_probs(data, rows, read, worker=worker, reading=self.reading)
