@@ -83,7 +83,7 @@ LAYERS = (
     ("launch", "main_opd", "quickstart"),
 )
 TOOL_LAYERS = (
-    ("errors", "redact"),
+    ("errors",),
     ("console", "kube"),
     ("chart",),
     ("runs",),

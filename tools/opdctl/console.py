@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from opd.redaction import redact
 from opdctl.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, ToolError, usage_error
-from opdctl.redact import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -92,7 +92,7 @@ def print_json(tree: Any, *, file: IO[str] | None = None) -> None:
     """Print plain values for programs: without secrets, NaN and infinities as texts."""
     import json
 
-    from opdctl.redact import redact_tree
+    from opd.redaction import redact_tree
 
     print(json.dumps(finite(redact_tree(tree)), indent=1, ensure_ascii=False, allow_nan=False), file=file, flush=True)
 

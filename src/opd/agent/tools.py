@@ -35,7 +35,7 @@ class Tool(NamedTuple):
 
 
 Reply = Mapping[str, Any] | Sequence[Any]
-"""What a tool answers: a JSON object or array."""
+"""A tool's answer: a JSON object or array."""
 
 
 class Changed(NamedTuple):
@@ -43,7 +43,7 @@ class Changed(NamedTuple):
 
     reply: Reply
     state: str
-    """What the conversation's next call gets; at most `MAX_STATE_CHARS`."""
+    """State for the conversation's next call; at most `MAX_STATE_CHARS`."""
 
 
 class BadArguments(ValueError):
@@ -172,12 +172,12 @@ class ToolCall(NamedTuple):
 
 
 class WorkerReply(NamedTuple):
-    """What a worker answers."""
+    """A worker's answer."""
 
     text: str
     error: ErrorClass | None
     fault: str | None = None
-    """What the tool itself raised, for the log; the model reads only that it failed."""
+    """The tool's own exception, for the log; the model reads only that it failed."""
     state: str | None = None
     """The conversation's new state; None: as before."""
 
@@ -187,10 +187,10 @@ class Ready(NamedTuple):
 
 
 class ToolReply(NamedTuple):
-    """What became of a call."""
+    """The outcome of a call."""
 
     text: str
-    """What the model reads, errors included."""
+    """Text for the model, errors included."""
     error: ErrorClass | None
     """The kind of failure for metrics; None: the call succeeded."""
     seconds: float

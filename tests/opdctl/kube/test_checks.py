@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from opd.redaction import redact
 from opdctl.doctor.checks import (
     check_claim,
     check_class,
@@ -16,7 +17,6 @@ from opdctl.doctor.checks import (
     check_rights,
 )
 from opdctl.doctor.rendered import Reference
-from opdctl.redact import redact
 
 
 def crd(*fields: str) -> dict[str, Any]:

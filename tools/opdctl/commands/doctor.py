@@ -54,7 +54,7 @@ def doctor(
     if output is Format.JSON:
         print_json({"checks": [asdict(check) for check in checks]})
     else:
-        from opdctl.redact import redact
+        from opd.redaction import redact
 
         for check in checks:
             print(redact(f"{check.state:11s} {check.name:9s} {check.message}"))

@@ -146,7 +146,7 @@ def _show(view: View, output: Format) -> None:
 def _show_cluster(run: ClusterRun, *, namespace: str) -> None:
     from rich.text import Text
 
-    from opdctl.redact import redact
+    from opd.redaction import redact
     from opdctl.runs.tables import NONE, STYLES, Cell, Sheet, ago, facts, show
 
     rows: list[tuple[str, Cell]] = []
@@ -176,7 +176,7 @@ def _show_cluster(run: ClusterRun, *, namespace: str) -> None:
 def _show_record(record: RunRecord, attempts: list[AttemptLine]) -> None:
     from rich.text import Text
 
-    from opdctl.redact import one_line, redact
+    from opd.redaction import one_line, redact
     from opdctl.runs import tables
 
     rows: list[tuple[str, tables.Cell]] = [

@@ -39,9 +39,9 @@ def submit(
     """
     import os
 
+    from opd.redaction import redact
     from opdctl.chart.values import load_experiments
     from opdctl.kube.client import connect
-    from opdctl.redact import redact
     from opdctl.submit.send import Sender
 
     named = [f"name={name}"] if name is not None else []

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from opd.redaction import redact
 from opdctl.console import note
 from opdctl.errors import usage_error
 from opdctl.kube.client import ROLE_LABEL, RUN_LABEL, KubeApi, unix_s
 from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable, StreamBroken
 from opdctl.kube.rayjob import read_job
-from opdctl.redact import redact
 
 # (role of the pod, container) by submission mode, as the charts make them.
 LOG_CONTAINERS = {"K8sJobMode": ("submitter", "submitter"), "HTTPMode": ("head", "log")}

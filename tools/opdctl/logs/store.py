@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass, field
 
 from opd.errors import StoreUnavailable
+from opd.redaction import redact
 from opd.runs.attempts import ENDED_FILE, attempt_prefix
 from opd.runs.driver_log import LOG_FILE
 from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.store.base import Store
 from opdctl.console import note
-from opdctl.redact import redact
 from opdctl.runs.listing import Listing
 
 # The trainer uploads every 10 s.

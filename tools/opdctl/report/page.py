@@ -18,12 +18,12 @@ from opd.agent import trajectories
 from opd.agent.viewer import collect
 from opd.agent.viewer.page import render as render_conversations
 from opd.evaluation.pass_rates import PASS_RATES_KEY, WEIGHT, WEIGHTS_FOLDER
+from opd.redaction import redact
 from opd.runs import tokens
 from opd.runs.identity import describe_changes
 from opd.store.base import Store
 from opd.text import policy, storable
 from opdctl.console import note
-from opdctl.redact import redact
 from opdctl.report import provenance, texts, token_page
 from opdctl.report.assets import NOTICE, SCRIPTS, STYLES, read
 from opdctl.report.curves import pack

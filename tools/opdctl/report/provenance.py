@@ -7,8 +7,8 @@ from typing import Any
 
 from opd.errors import CorruptRecord
 from opd.monitor.preflight import Line
+from opd.redaction import one_line, redact
 from opd.runs.origin import file_key
-from opdctl.redact import one_line, redact
 from opdctl.runs.attempts import AttemptLine, attempt_lines
 from opdctl.runs.gather import NUM_THREADS, GatheredRun, in_threads
 from opdctl.runs.tables import NONE, Sheet, duration, moment

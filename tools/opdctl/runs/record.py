@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from opd.errors import CorruptRecord
 from opd.monitor.monitor import Finding, standing
+from opd.redaction import one_line, redact, redact_tree
 from opd.runs.attempts import DEFAULT_LEASE_TTL_S, ENDED_FILE, attempt_prefix
 from opd.runs.headline import (
     LOSS_KEYS,
@@ -29,7 +30,6 @@ from opd.runs.metrics import METRICS_FILE, RESERVED_KEYS
 from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.runs.summary import FINISHED
 from opd.text import inert
-from opdctl.redact import one_line, redact, redact_tree
 from opdctl.runs.attempts import attempt_line
 from opdctl.runs.listing import Listing
 from opdctl.runs.metrics import read_metrics, series

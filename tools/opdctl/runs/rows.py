@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from opd.errors import CorruptRecord
+from opd.redaction import one_line, redact
 from opd.runs.attempts import OWNER_FILE, attempt_prefix
 from opd.runs.summary import SUMMARY_FILE, Summary
 from opdctl.kube.client import GROUPS, RUN_LABEL, KubeApi
 from opdctl.kube.rayjob import JobState, read_job
 from opdctl.kube.waiting import pod_lines
-from opdctl.redact import one_line, redact
 from opdctl.runs.gather import Unreachable, gather, in_threads
 from opdctl.runs.places import RunPlace
 from opdctl.runs.record import RunRecord, accuracies, ended_state, told_apart

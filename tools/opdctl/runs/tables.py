@@ -13,8 +13,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from opd.redaction import one_line
 from opd.runs.headline import VALIDATION_PREFIX
-from opdctl.redact import one_line
 from opdctl.runs.attempts import Progress
 from opdctl.runs.record import RunRecord, is_validation_accuracy
 

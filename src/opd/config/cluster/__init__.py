@@ -150,7 +150,7 @@ ALL_ADDRESSES = "0.0.0.0/0"
 # All addresses -> the addresses of a node's own link: clouds give out the node's credentials there, over plain http.
 OWN_LINKS = {ALL_ADDRESSES: "169.254.0.0/16", "::/0": "fd00:ec2::/32"}
 DNS_NAMESPACES = ("kube-system", "openshift-dns")
-"""Where Kubernetes' distributions and OpenShift run their DNS."""
+"""Namespaces in which Kubernetes' distributions and OpenShift run their DNS."""
 
 
 class Egress(ClusterSection):
