@@ -82,7 +82,8 @@ LAYERS = (
     ("evaluation.run",),
     ("trainer", "pipeline"),
     ("check",),
-    ("launch", "main_opd", "quickstart"),
+    ("launch",),
+    ("main_opd", "quickstart"),
 )
 TOOL_LAYERS = (
     ("errors",),

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_end
 
 from opd.data.toy.task import write_parquet
-from opd.evaluation.pass_rates import PassRate, prompt_id, read_pass_rates, write_pass_rates
+from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
 from opd.runs.attempts import ENDED_FILE, attempt_prefix
 from opd.trainer.measured_rates import UNFINISHED_KEY
 
@@ -49,20 +49,6 @@ def _ended_and_gone_on(tmp_path: Path, spec: str, sets: tuple[str, ...], *, unti
     assert (ended.run_dir / attempt_prefix(1) / ENDED_FILE).exists(), "it ended by itself, within its grace"
     (folder / "until").unlink()
     return whole, ended, run(tmp_path / "ended", spec, *sets, *scorer).must_be_clean()
-
-
-def test_pass_rates_that_are_asked_to_end_within_a_batch_go_on_from_its_answers_to_the_same_rates(tmp_path):
-    # All forty prompts are one batch of 160 answers, here asked by a Ray actor. 14 of them lack, at most, those of 14 prompts: ten
-    # that wait for the scorer, and four for what a run tries its scorer on.
-    sets = ("data.train_batch_size=40", "actor.ppo_mini_batch_size=40", "rollout.num_agent_workers=1")
-    whole, ended, resumed = _ended_and_gone_on(tmp_path, "passrate", sets, until=150)
-    assert re.search(r"stored 1\d\d answers; the same command goes on from here", ended.output)
-    found = re.search(r"(\d+) of 40 prompts have their answers of an earlier attempt", resumed.output)
-    assert found is not None
-    assert 40 - 14 <= int(found[1]) < 40
-    rates = [read_pass_rates(one.run_dir / "eval" / "pass_rates.parquet") for one in (whole, resumed)]
-    assert rates[0] == rates[1]
-    assert whole.result["eval"] == resumed.result["eval"]
 
 
 def _pass_rates(path: Path) -> str:

@@ -20,17 +20,8 @@ from opd.store.local import LocalStore
 from opdctl.report import token_page
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        ["opd.loss_type=reverse_kl"],
-        ["opd.loss_type=forward_kl"],
-        ["opd.loss_type=jsd", "opd.beta=0.3"],
-    ],
-    ids=["reverse_kl", "forward_kl", "jsd"],
-)
-def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
-    process = start(tmp_path, "opd", *loss, "trainer.save_freq=3")
+def test_a_run_trains_tells_its_tokens_and_listens_on_this_machine_alone(tmp_path):
+    process = start(tmp_path, "opd", "opd.loss_type=jsd", "opd.beta=0.3", "trainer.save_freq=3")
     heard = heard_during(process)
     outcome = finish(process, tmp_path, "opd").must_be_clean()
     steps = outcome.steps
@@ -109,27 +100,6 @@ def test_two_ranks_train_like_one(tmp_path, mode):
     assert second["training/rollout_probs_diff_max"] < 1e-5
 
 
-def test_several_samples_a_prompt_are_weighted_by_reward_within_the_prompt(tmp_path):
-    # The original never repeats prompts, so that its weights compare different prompts (defect 1).
-    outcome = run(
-        tmp_path, "opd", "rollout.num_samples=4", "opd.reward_beta=0.5", "trainer.total_steps=1"
-    ).must_be_clean()
-    row = outcome.steps[0]
-    assert row["rollout/trajectories"] == 64
-    assert row["opd/valid_rows"] == 64
-    assert row["opd/reward_weight_max"] > 1 > row["opd/reward_weight_min"]
-
-
-def test_a_run_whose_prompts_do_not_fit_ends_with_exit_code_2(tmp_path):
-    # The template's tokens decide, so this is found once the data set is made.
-    outcome = run(tmp_path, "opd", "data.max_prompt_length=3")
-    assert outcome.returncode == 2
-    assert "fits data.max_prompt_length=3 tokens" in outcome.output
-    assert "Traceback" not in outcome.output
-    ended = json.loads((outcome.run_dir / "attempts" / "0001" / "ended.json").read_text())
-    assert ended["outcome"] == "failed"
-
-
 def test_a_teacher_with_a_token_more_trains_and_ends_where_it_says_too_much_with_it(tmp_path):
     teacher = tmp_path / "teacher"
     shutil.copytree(TEACHER_DIR, teacher)
@@ -181,12 +151,3 @@ def test_a_command_line_as_verls_users_write_it_trains(tmp_path):
     rows = [json.loads(line) for line in (folder / "attempts" / "0001" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]
     assert {"opd/loss", "opd/entropy", "rollout/trajectories", "timing_s/step"} <= rows[-1].keys()
-
-
-def test_plain_hydra_without_a_teacher_says_what_is_missing(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "opd.main_opd", "trainer.device=cpu", f"actor_rollout_ref.model.path={tmp_path}"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "opd.teacher.path\n    rule:  the key is required\n    fix:   set it, TEACHER_MODEL_PATH" in done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.e2e_cpu.runs import Outcome, kill_and_resume, must_end_alike, run
+from tests.e2e_cpu.runs import Outcome, run
 from tests.remainders import write_remainders
 
 _SPEC, _STEPS = "opd-teachers", 6
@@ -31,20 +31,3 @@ def test_each_row_is_read_by_its_own_teacher_and_each_teacher_has_its_metrics(wh
     )
     assert whole.steps[0]["opd/teacher/carries/divergence"] > 0.01
     assert all(sum(row[f"opd/teacher/{name}/rows"] for row in whole.steps) > 12 for name in _TEACHERS)
-
-
-def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, whole):
-    write_remainders(tmp_path, seed=3, num_train=48)
-    resumed = kill_and_resume(tmp_path, _SPEC, behind=2)
-    assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
-    must_end_alike(resumed, whole, _STEPS)
-
-
-def test_a_prompt_that_no_teacher_is_named_for_ends_the_run_before_its_first_step(tmp_path):
-    write_remainders(tmp_path, seed=3, num_train=48)
-    outcome = run(tmp_path, _SPEC, "route.to={'0': carries, '1': drops, '2': carries}")
-    assert outcome.returncode == 2
-    assert "training prompts have '3' in the column remainder, which leads to no teacher" in outcome.output
-    assert "add it with one of carries, drops" in outcome.output
-    assert outcome.steps == []
-    assert "Traceback" not in outcome.output

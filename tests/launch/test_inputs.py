@@ -100,16 +100,6 @@ def test_in_a_cluster_the_run_is_marked_so_that_no_later_attempt_takes_gpus(tmp_
     assert "ended for good in attempt 1" in again.stderr
 
 
-def test_a_run_that_has_finished_needs_its_inputs_no_more(tmp_path, start):
-    result = {"attempt": 1, "steps": 3}
-    folder = tmp_path / "out" / "store" / "exp"
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(result))
-    done = start(data__train="[missing.parquet]")
-    assert done.returncode == 0
-    assert "finished in attempt 1" in done.stderr
-
-
 def test_whole_inputs_reach_the_trainer(start):
     code = (
         "import sys, types; import opd.launch; entry = types.ModuleType('opd.trainer.entry'); "

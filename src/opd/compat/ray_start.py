@@ -1,4 +1,4 @@
-"""How an embedded Ray starts: with time for its daemons on a busy machine, and with a job id that no other run of the host has."""
+"""Start of an embedded Ray: time for its daemons, a job id of its own, no process that a single node never uses."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ START_TIMEOUT_S = 150.0
 _POLL_S = 0.1
 # Seconds: until the control store is up, and until it answers a process that begins; Ray's own are 30 and 5.
 _STORE_WAITS = ("RAY_gcs_server_port_wait_time_s", "RAY_gcs_rpc_server_connect_timeout_s")
+_PRESTART = "RAY_enable_worker_prestart"
 _JOB_IDS = 2**32 - 1  # four bytes, of which all ones mean none
 
 
@@ -67,3 +68,28 @@ def own_job_id() -> Iterator[None]:
         yield
     finally:
         state.next_job_id = once
+
+
+@contextmanager
+def bare_node() -> Iterator[None]:
+    """Within it a `ray.init` that starts a node starts no process that a run on this node never uses.
+
+    Ray 2.60 starts its autoscaler, its dashboard's server (also with `include_dashboard=False`, for usage statistics) and
+    idle workers for each CPU slot: Python processes that import Ray while the run starts on the same cores. The run's
+    actors get none of these workers, since they have a runtime environment.
+    """
+    from ray._private.node import Node
+
+    before = {name: getattr(Node, name) for name in ("start_monitor", "start_api_server")}
+
+    def no_server(node: Any, **_: Any) -> None:
+        node._webui_url = ""
+
+    for name in before:
+        setattr(Node, name, no_server)
+    os.environ.setdefault(_PRESTART, "0")  # the raylet inherits it
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)

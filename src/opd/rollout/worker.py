@@ -33,6 +33,7 @@ from opd.agent.loop import ToolDialogueLoop, shared
 from opd.agent.metrics import AgentCounts
 from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN
 from opd.agent.trajectories import Trajectory
+from opd.compat import quiet
 from opd.compat.verl_trainer import RewardWorker
 from opd.compat.vllm_prefixes import begun_under
 from opd.config import EvalSpec
@@ -48,8 +49,7 @@ from opd.rollout.seeds import PASS_RATES, TRAIN, VALIDATION, SeededClient
 
 logger = logging.getLogger(__name__)
 
-# One line for each answer of a model without a token builder of its own, although verl's default builder is right for it.
-logging.getLogger("verl.utils.tokenizer.continuous_token_wiring").setLevel(logging.ERROR)
+quiet.mute(*quiet.IN_ROLLOUT)
 
 Row = tuple[str, dict[str, Any], dict[str, Any]]
 """(key, fields, tag) of one row in the layout verl's V1 trainer reads."""

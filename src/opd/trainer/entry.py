@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
 from opd.cluster.places import needed
-from opd.compat.ray_start import own_job_id, patient_start
+from opd.compat import quiet
+from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.config import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
 from opd.config.context import context_of, context_problems, teacher_notes
 from opd.config.errors import Problem
@@ -362,6 +363,7 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
+    quiet.mute(*quiet.IN_DRIVER)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     if ray.is_initialized():
         return False
@@ -383,6 +385,8 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
         if not joins:
             start.enter_context(patient_start())
             start.enter_context(own_job_id())
+            if init.get("include_dashboard") is False:
+                start.enter_context(bare_node())
         ray.init(**init, runtime_env=runtime_env)
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
     return not joins
