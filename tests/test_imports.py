@@ -78,6 +78,8 @@ LAYERS = (
     ("cluster",),
     ("pods", "rollout"),
     ("worker",),
+    ("trainer.tracking",),
+    ("evaluation.run",),
     ("trainer", "pipeline"),
     ("check",),
     ("launch", "main_opd", "quickstart"),

@@ -176,7 +176,11 @@ def test_a_command_line_as_verls_users_write_it_trains(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "step 2/2" in done.stdout
-    assert (tmp_path / "checkpoints" / "opd" / "plain" / "global_step_2" / "actor").is_dir(), "verl's own place"
+    folder = tmp_path / "outputs" / "plain"
+    assert (folder / "checkpoints" / "global_step_2" / "COMPLETE").exists()
+    rows = [json.loads(line) for line in (folder / "attempts" / "0001" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert {"opd/loss", "opd/entropy", "rollout/trajectories", "timing_s/step"} <= rows[-1].keys()
 
 
 def test_plain_hydra_without_a_teacher_says_what_is_missing(tmp_path):

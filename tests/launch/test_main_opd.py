@@ -14,7 +14,8 @@ from opd.config.raw import parse_raw
 from opd.config.run_config import KEY, RunConfig
 from opd.config.tree import get_path
 from opd.config.verl import compute_overrides
-from opd.main_opd import facts, spec_of
+from opd.launch import facts
+from opd.main_opd import spec_of
 from opd.trainer.entry import CONFIG_NAME, config_dir
 
 VERL = Path(importlib.util.find_spec("verl").submodule_search_locations[0])  # type: ignore[union-attr, index]
@@ -133,7 +134,8 @@ def composed(given: list[str], **env: str) -> DictConfig:
     # The folder of verl's configs instead of its package: the same files without the seconds of importing verl.
     search = f"hydra.searchpath=[file://{VERL}/trainer/config]"
     with hydra.initialize_config_dir(config_dir(), version_base=None):
-        spec, run = spec_of(given, env), facts(env)
+        spec = spec_of(given, env)
+        run = facts(spec)
         config = hydra.compose(CONFIG_NAME, overrides=[*compute_overrides(spec, run=run), search])
     config[KEY] = RunConfig(spec=spec, run=run).text()
     return config
@@ -221,7 +223,8 @@ def test_the_yaml_says_no_other_default_than_a_spec_has(configs):
             else:
                 yield f"{prefix}{key}", value
 
-    typed = {parse_raw(line).key for line in compute_overrides(spec_of(MODELS, {}), run=facts({}))}
+    spec = spec_of(MODELS, {})
+    typed = {parse_raw(line).key for line in compute_overrides(spec, run=facts(spec))}
     said_twice = {path: value for path, value in leaves(yaml) if path in typed and path not in by_device}
     computed = {path: OmegaConf.select(configs["the teacher alone"], path) for path in said_twice}
     assert computed == said_twice != {}

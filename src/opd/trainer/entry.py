@@ -174,10 +174,15 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
     from opd.cluster.watch import Watch
     from opd.trainer.gauges import RunGauges
-    from opd.trainer.task_runner import TaskRunner
 
-    START.mark("imports")
     ours = RunConfig.of(config)
+    if isinstance(ours.spec, EvalSpec):
+        from opd.evaluation.run import run as work
+    else:
+        from opd.trainer.task_runner import TaskRunner
+
+        work = TaskRunner().run
+    START.mark("imports")
     sizes = sizes_of(ours.spec)
     print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
     print("starting Ray", flush=True)
@@ -188,16 +193,22 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
             check_server(ours.spec)
             fetch_on_nodes(models)
             START.mark("Ray")
-            server = "" if isinstance(ours.spec, SftSpec) else " and rollout server"
-            print(f"starting trainer, queue{server}", flush=True)
+            print(f"starting {_parts_of(ours.spec)}", flush=True)
             told = nullcontext() if claimed is None else claimed.reporter.telling(RunGauges())
             looks = [lost.look_for_lost_daemons(), lost.look_for_lost_nodes(), lost.look_for_lost_parts()]
             looks += [look_for_unplaced_parts(sizes), look_for_dead_engines()]
             with Watch(looks), told, lost.naming_lost_nodes():
-                return TaskRunner().run(config, claimed)
+                return work(config, claimed)
         finally:
             if embedded:
                 ray.shutdown()
+
+
+def _parts_of(spec: AnyRunSpec) -> str:
+    """Return what a run starts, for its log."""
+    if isinstance(spec, EvalSpec):
+        return "rollout server"
+    return "trainer, queue" if isinstance(spec, SftSpec) else "trainer, queue and rollout server"
 
 
 def check_server(spec: AnyRunSpec) -> None:
