@@ -1,7 +1,7 @@
 """`python -m opd.main_opd key=value ...`: a run from plain Hydra overrides, for people who know verl.
 
-The command line is read as the overrides of an experiment file that holds no more than its kind; what is not given has a
-spec's default, in verl's keys. The run is one of `opd.launch`, with its metrics, checkpoints and resume: its directory is
+The command line is read as the overrides of an experiment file that holds no more than its kind. Keys that are not given
+have a spec's defaults. The run is one of `opd.launch`, with its metrics, checkpoints and resume: its directory is
 `trainer.experiment_name` below `trainer.default_local_dir`. `--cfg job`, `--help` and `--info` are Hydra's.
 """
 

@@ -14,7 +14,7 @@ from opd.evaluation.samples import read_generations
 
 
 def _own_files(folder):
-    """What people have: one benchmark in two variants, and JSON lines of their own with two prompts beyond the limit."""
+    """Write one benchmark in two variants, and JSON lines with two prompts beyond the limit."""
     _, heldout = write_parquet(folder / "toy", seed=3)
     rows = pq.read_table(heldout).slice(0, 8)
     files = [folder / "boxed" / "val_toy.parquet", folder / "dapo" / "val_toy.parquet", folder / "mine.jsonl"]

@@ -1,4 +1,4 @@
-"""A measuring of pass rates that is asked to end keeps the answers it has, those of a batch that is not finished included."""
+"""A measuring of pass rates within a run that is asked to end keeps its answers, also of a batch that is not finished."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_end
+from tests.e2e_cpu.runs import must_end_alike, run, run_and_end
 
 from opd.data.toy.task import write_parquet
 from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
 from opd.runs.attempts import ENDED_FILE, attempt_prefix
 from opd.trainer.measured_rates import UNFINISHED_KEY
 
-# Where a file `until` lies beside it, its calls beyond that many do not return: a batch that goes on for longer than any grace.
+# With a file `until` next to it, its calls after that many do not return: a batch longer than any grace.
 _SCORER = """
 import os, time
 from pathlib import Path
@@ -38,19 +38,6 @@ def _scorer(folder: Path) -> tuple[str, ...]:
     return "reward.function=custom", f"reward.path={folder / 'scorer.py'}", "reward.entry=score", "reward.timeout_s=600"
 
 
-def _ended_and_gone_on(tmp_path: Path, spec: str, sets: tuple[str, ...], *, until: int) -> tuple[Outcome, ...]:
-    """An uninterrupted run; one that is asked to end once its scorer does not return any more; and its second attempt."""
-    whole = run(tmp_path / "whole", spec, *sets, *_scorer(tmp_path / "of whole")).must_be_clean()
-    scorer = _scorer(folder := tmp_path / "of ended")
-    (folder / "until").write_text(str(until))
-    ended = run_and_end(folder / "waiting", tmp_path / "ended", spec, *sets, *scorer)
-    assert ended.returncode == 130, ended.output[-4000:]
-    assert "Traceback" not in ended.output
-    assert (ended.run_dir / attempt_prefix(1) / ENDED_FILE).exists(), "it ended by itself, within its grace"
-    (folder / "until").unlink()
-    return whole, ended, run(tmp_path / "ended", spec, *sets, *scorer).must_be_clean()
-
-
 def _pass_rates(path: Path) -> str:
     train, _ = write_parquet(path.parent / "toy", seed=3)
     prompts = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in pq.read_table(train).to_pylist()]
@@ -68,7 +55,15 @@ def test_a_measuring_at_a_stage_switch_that_is_asked_to_end_goes_on_to_the_same_
     )  # fmt: skip
     # Two steps score 16 answers each; the measuring's three batches have 16 prompts with 32 answers. It ends within the second,
     # where at most 6 + 4 answers are lacking, to 10 of 16 prompts.
-    whole, ended, resumed = _ended_and_gone_on(tmp_path, "opd", sets, until=2 * 16 + 32 + 26)
+    whole = run(tmp_path / "whole", "opd", *sets, *_scorer(tmp_path / "of whole")).must_be_clean()
+    scorer = _scorer(folder := tmp_path / "of ended")
+    (folder / "until").write_text(str(2 * 16 + 32 + 26))
+    ended = run_and_end(folder / "waiting", tmp_path / "ended", "opd", *sets, *scorer)
+    assert ended.returncode == 130, ended.output[-4000:]
+    assert "Traceback" not in ended.output
+    assert (ended.run_dir / attempt_prefix(1) / ENDED_FILE).exists(), "it ended by itself, within its grace"
+    (folder / "until").unlink()
+    resumed = run(tmp_path / "ended", "opd", *sets, *scorer).must_be_clean()
     assert "saved step 2; the same command goes on from here" in ended.output
     assert (ended.run_dir / "checkpoints" / "global_step_2" / "COMPLETE").exists()
     assert (tmp_path / "ended" / "out" / "store" / "opd" / UNFINISHED_KEY).exists(), "for an attempt on another disk"

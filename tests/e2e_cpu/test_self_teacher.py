@@ -1,4 +1,4 @@
-"""A student taught by itself behind a prompt with the answer, end to end: refreshed weights, a kill, the resume to the same bits."""
+"""A student taught by itself after a prompt with the answer, end to end: refreshed weights, a kill, the resume to the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an evaluation keeps of its answers, and what a later attempt of it asks."""
+"""Answers that an evaluation keeps, and prompts that its later attempts ask."""
 
 from __future__ import annotations
 

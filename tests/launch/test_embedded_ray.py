@@ -1,4 +1,4 @@
-"""A run without RAY_ADDRESS starts a Ray of its own, whatever else runs on the machine."""
+"""A run without RAY_ADDRESS starts a Ray of its own, next to any other on the machine."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ print(start_ray(compose(spec, facts(spec)), num_cpus=3), int(ray.cluster_resourc
 
 @pytest.mark.slow
 def test_a_run_does_not_join_another_one_s_ray_on_the_same_machine():
-    # Where Ray notes the address of the cluster that started last; short, since sockets lie below it.
+    # Where Ray notes the address of the cluster that started last; short, since it holds sockets.
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
         Path(folder, "ray_current_cluster").write_text("127.0.0.1:1")
         env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | {"RAY_TMPDIR": folder}

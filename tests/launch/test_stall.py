@@ -17,7 +17,7 @@ from tests.e2e_cpu import pods
 from opd.cluster import supervise
 from opd.runs import progress as progress_module
 from opd.runs import stacks
-from opd.runs.progress import _HEADER, FIRST_FLOORS, Progress
+from opd.runs.progress import FIRST_FLOORS, Progress
 
 FLOOR_S = 1.0
 PREAMBLE = f"""
@@ -204,17 +204,6 @@ def test_silence_is_counted_from_the_last_tick_and_a_rest_has_no_limit(monkeypat
     progress.rest("pods")
     clock.now_s += 10_000
     assert not progress.read().is_stalled
-
-
-def test_a_note_that_was_cut_short_holds_no_reader_and_the_next_one_is_whole(monkeypatch):
-    monkeypatch.setattr(progress_module, "_NUM_LOOKS", 3)
-    progress = Progress()
-    progress.enter("rollout", 3)
-    progress._count += 1  # what an exception between the two writes of a note leaves
-    _HEADER.pack_into(progress._shared, 0, progress._count, 0)
-    assert progress.read() is None
-    progress.tick()
-    assert progress.read().phase == "rollout"
 
 
 def test_a_stalled_run_is_ended_although_its_stacks_cannot_be_had(monkeypatch, capfd):

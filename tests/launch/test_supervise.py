@@ -1,4 +1,4 @@
-"""Nothing that a run started outlives it, whatever ends it: real processes, real signals."""
+"""Nothing that a run started outlives it, by any end: real processes, real signals."""
 
 import contextlib
 import os
@@ -104,7 +104,7 @@ def test_a_second_signal_kills_at_once(mark):
 
 
 def kill_orphans(mark):
-    """What a killed launcher leaves: its run has taken its own way out, the run's orphans are nobody's."""
+    """End the orphans of a run whose launcher was killed; the run has ended by itself."""
     for pid in living(mark):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -29,8 +29,8 @@ class Estimate(NamedTuple):
 def pass_at_every_k(num_correct: int, num_samples: int) -> Floats:
     """Return unbiased pass@k of one problem, float64 `[n]` for k = 1 ... n: the chance that k of n samples hold a right one.
 
-    1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374), as the product over the draws of the chance of another
-    wrong one, (n-c-i) / (n-i): every factor is in [0, 1], so nothing overflows or cancels.
+    1 - C(n-c, k) / C(n, k) (Chen et al., arXiv:2107.03374), as a product over the draws of (n-c-i) / (n-i), the chance of
+    another wrong sample. Every factor is in [0, 1], so nothing overflows or cancels.
     """
     _check_counts(num_correct, num_samples)
     draws = np.arange(num_samples, dtype=np.float64)
@@ -45,9 +45,9 @@ def majority_at_every_k(votes: Sequence[int], accuracies: Sequence[float], num_s
     The expectation is over all C(n, k) subsets, none of them sampled. Samples without an answer do not vote; a subset
     without any answer counts 0. A tie counts the mean accuracy of the tied answers.
 
-    For each winning number of votes v, one polynomial in x (samples drawn) and y (answers with exactly v votes) is
-    multiplied up over the answers: sum_{u<v} C(c, u) x^u + C(c, v) x^v y. A second one holds the sum of the accuracies of
-    the tied answers. All other samples only dilute: (1 + x)^rest. All terms are positive, so float64 loses nothing.
+    For each winning number of votes v, a polynomial in x (samples drawn) and y (answers with exactly v votes) is the product
+    over the answers of sum_{u<v} C(c, u) x^u + C(c, v) x^v y. A second polynomial holds the sum of the accuracies of the
+    tied answers. All other samples only dilute: (1 + x)^rest. All terms are positive, so float64 loses nothing.
 
     Args:
         votes: how many samples gave each distinct answer.
@@ -104,7 +104,7 @@ def _shifted(table: Floats, drawn: int) -> Floats:
 def clustered(per_problem: Sequence[float] | Floats) -> Estimate:
     """Return the mean over problems, with the standard error that takes each problem's samples as one cluster.
 
-    Every problem has equally many samples, so this is the mean of samples, and the cluster-robust error is
+    Every problem has equally many samples, so this is the mean of samples. The cluster-robust error is
     sd(problem means) / sqrt(problems), with n-1 in the deviation.
     """
     values = np.asarray(per_problem, dtype=np.float64)

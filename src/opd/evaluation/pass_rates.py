@@ -35,7 +35,7 @@ class PassRate(NamedTuple):
 
 
 def prompt_id(messages: Sequence[Mapping[str, Any]], ground_truth: Any) -> str:
-    """Return 32 hex digits that name a prompt with its right answer, in whatever file and place it is.
+    """Return 32 hex digits that name a prompt with its right answer, in any file and place.
 
     Args:
         messages: of the prepared row. Fields without a value do not count: files joined together get each other's.

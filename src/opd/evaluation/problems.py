@@ -73,7 +73,9 @@ def _of_file(files: Sequence[ProblemFile], source: str, number: int) -> tuple[li
     indices = _own_indices(files, places)
     if indices is None:
         logger.warning(
-            "%s in %s: rows lack an extra_info.index of their own, so their numbers name the problems", source, file.path
+            "%s in %s: rows lack an extra_info.index of their own, so their numbers name the problems",
+            source,
+            file.path,
         )
         indices = [row for _, row in places]
     return places, indices
