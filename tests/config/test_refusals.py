@@ -46,6 +46,7 @@ def test_a_key_for_an_unsupported_feature_says_why(path, value, word, minimal):
         ("trainer.v1.trainer_mode=colocate_async", "sync"),
         ("trainer.v1.trainer_mode='separate_async'", "sync"),
         ("trainer.use_v1=False", "V1"),
+        ("reward.reward_model.enable=True", "reward.function"),
         ("actor_rollout_ref.hybrid_engine=False", "pool"),
         ("model_engine=megatron", "Megatron"),
         ("actor_rollout_ref.actor.strategy=megatron", "Megatron"),
