@@ -1,4 +1,4 @@
-"""What a run needs of its nodes follows from its sizes, by verl's and the queue's own reservations."""
+"""What a run needs of its nodes follows from its sizes, by verl's own reservations."""
 
 from __future__ import annotations
 
@@ -14,27 +14,10 @@ def worker(**keys):
     return needs(parse_tree({**OPD, "actor": {"use_dynamic_bsz": True}, **keys}).spec).worker
 
 
-@pytest.mark.parametrize(
-    ("num_nodes", "gpus", "cpus"),
-    [(1, 1, 3 + 2 + 1), (1, 8, 24 + 2 + 1), (2, 8, 24 + 2 + 1), (4, 8, 24 + 2 + 1), (1, 4, 12 + 2 + 1)],
-)
-def test_a_node_needs_three_cpus_a_rank_two_for_storage_units_and_one_for_the_controller(num_nodes, gpus, cpus):
+@pytest.mark.parametrize(("num_nodes", "gpus"), [(1, 1), (1, 8), (4, 8), (1, 4)])
+def test_a_node_needs_three_cpus_a_rank(num_nodes, gpus):
     found = worker(trainer={"nnodes": num_nodes, "gpus_per_node": gpus})
-    assert (found.gpus, found.cpus) == (gpus, cpus)
-
-
-def test_the_breakdown_names_every_part_that_takes_cpus():
-    assert worker().cpus_by_part == "ranks 24, queue storage units 2, queue controllers 1"
-
-
-def test_a_run_on_the_cpu_has_one_storage_unit_however_many_nodes_it_has():
-    assert worker(device="cpu").cpus == 3 + 1 + 1
-    assert worker(device="cpu", trainer={"nnodes": 2, "gpus_per_node": 4}).cpus == 12 + 1 + 1
-
-
-def test_storage_units_that_an_override_gives_are_counted():
-    raw = ["++transfer_queue.backend.SimpleStorage.num_data_storage_units=9"]
-    assert worker(overrides=raw, trainer={"nnodes": 2}).cpus == 24 + 5 + 1
+    assert (found.gpus, found.cpus, found.cpus_by_part) == (gpus, 3 * gpus, f"ranks {3 * gpus}")
 
 
 def test_workers_take_memory_and_no_cpu():

@@ -88,7 +88,7 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
         socket.create_connection((pods.ADDRESS, port), timeout=5).close()  # trainer.master_port: where the ranks meet
         # The driver's node offers no CPU: nothing of the run but the driver may be there.
         processes = {name: cluster.exec(name, "ps", "axo", "args").stdout for name in ("head", "worker-0")}
-        for actor in ("WorkerDict", "RolloutServer", "SimpleStorageUnit", "TransferQueueController"):
+        for actor in ("WorkerDict", "RolloutServer"):
             assert f"ray::{actor}" not in processes["head"], processes["head"]
             assert f"ray::{actor}" in processes["worker-0"], processes["worker-0"]
 

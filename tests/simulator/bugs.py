@@ -69,7 +69,7 @@ BUGS = [
     _bug("worker/checkpointing.py", "a save does not wait for the one that is on its way",
          "        if self._job is not None:\n            self._job.wait()\n", ""),
     _bug("runs/metrics.py", "the name of the metrics is not synced", "                fsync_folder(self.path.parent)\n", ""),
-    _bug("trainer/carried_file.py", "rows on their way are begun again", "        carry.restore(state)\n", ""),
+    _bug("rollout/carry.py", "rows on their way are begun again", "        carry.restore(state)\n", ""),
     _bug("rollout/carry.py", "complete rows that wait for an update are not taken up",
          '        for name in ("running", "waiting", "complete"):', '        for name in ("running", "waiting"):'),
 ]  # fmt: skip

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from opd.rollout import carry as carried_file
 from opd.rollout.carry import Carry, Growth, Slot
-from opd.trainer import carried_file
 
 # After each of the first steps one row waits for a later one, and another is on its way.
 ROWS, IN_FLIGHT, MAX_AGE = 2, 4, 8

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opd.trainer import carried_file
+from opd.rollout import carry as carried_file
 from tests.simulator import bucket
 
 # What happens to processes, machines and clocks, at any call.

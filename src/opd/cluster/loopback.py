@@ -1,8 +1,7 @@
 """Where an embedded Ray and what verl starts on it listen: on 127.0.0.1, out of reach of the machine's network.
 
-TransferQueue's controller and storage bind the node's address and unpickle every frame that they get, without asking for
-Ray's token: on the address of a laptop's network they would run anybody's code. In a cluster the chart's NetworkPolicy
-stands in front of these ports.
+Ray runs what its clients send, and gloo and NCCL read what reaches them: on the address of a laptop's network they would
+run anybody's code. In a cluster the chart's NetworkPolicy guards these ports.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _INIT_METHOD = "DIST_INIT_METHOD"
 
 
 def stay_on_loopback() -> None:
-    """For Ray, TransferQueue, gloo and NCCL of a run that joins no cluster; must come before Ray is imported.
+    """For Ray, gloo and NCCL of a run that joins no cluster; must come before Ray is imported.
 
     Ray takes a loopback address for its node only where it believes that there can be no cluster: a
     `ray.init(_node_ip_address="127.0.0.1")` is turned into the node's own address.

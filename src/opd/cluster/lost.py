@@ -1,4 +1,4 @@
-"""What of a run is gone with its node or its process: the queue's sockets wait for ever for such a peer."""
+"""Parts of a run that are gone with their node or their process."""
 
 from __future__ import annotations
 
@@ -195,6 +195,6 @@ def _bundles(group: PlacementGroupTableData) -> str:
 def _no_place(sizes: Sizes, patience_s: float, lines: list[str]) -> NoPlace:
     whole, free = offers()
     lacking = shortage(sizes, whole)
-    why = lacking or f"a node needs {needed(sizes, whole)}, and something else holds part of it"
+    why = lacking or f"a node needs {needed(sizes)}, and something else holds part of it"
     left = "; ".join(map(str, free))
     return NoPlace(f"no node had room within {patience_s:g} s for {', '.join(lines)}: {why}. Free now: {left}. {FIX}")

@@ -7,22 +7,15 @@ and, in the charts' defaults, room beside it (`room_gib`): nobody knows the mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from opd.config.kinds import AnyRunSpec, AnySpec, ConvertSpec, DistillationSpec, FileSpec, GrpoSpec, SftSpec
 from opd.config.pipeline import runs_of
-from opd.config.raw import parse_raw
 
 # verl's ResourcePoolManager.max_colocate_count: CPUs of a rank's bundle in its node's placement group.
 RANK_CPUS = 3
-# `num_cpus` of TransferQueue's two actor classes, storage unit and controller.
-QUEUE_ACTOR_CPUS = 1
-STORAGE_UNITS_KEY = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
-# TransferQueue's own advice: two a node, so that no node's rows pass through one process. A CPU run moves little.
-STORAGE_UNITS_A_NODE = 2
-CPU_STORAGE_UNITS = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +37,11 @@ class Part:
     room_gib: float = 0.0
 
 
-# On a node that trains. The queue's controller may be placed on any of them; rollout and reward workers and servers ask Ray
-# for nothing. Memory as measured on the CPU with tiny models (a rank and its server 0.9 GiB, the others 0.4 to 0.5); a
+# On a node that trains. Rollout and reward workers and servers ask Ray for nothing. Memory as measured on the CPU with tiny models (a rank and its server 0.9 GiB, the others 0.4 to 0.5); a
 # GPU's is an estimate for CUDA, NCCL and vLLM's processes, and its room holds the weights and moments of an 8B model,
 # spread over eight GPUs, while they are off the device; a copy of them is what `checkpoint.overlap` writes from.
 WORKER_PARTS = (
     Part(name="ranks", per="rank", cpus=RANK_CPUS, least_gib=1.0, room_gib=1.0),
-    Part(name="queue storage units", per="storage unit", cpus=QUEUE_ACTOR_CPUS, least_gib=0.5, room_gib=0.5),
-    Part(name="queue controllers", per="node", cpus=QUEUE_ACTOR_CPUS, least_gib=0.5),
     Part(name="rollout workers", per="rollout worker", least_gib=0.5, room_gib=0.5),
     Part(name="reward workers", per="reward worker", least_gib=0.5, room_gib=0.5),
     Part(name="GPUs", per="gpu", least_gib=4.0, room_gib=16.0),
@@ -77,7 +67,6 @@ class Sizes:
     device: str
     num_nodes: int
     gpus_per_node: int
-    num_storage_units: int
     num_rollout_workers: int
     num_reward_workers: int
     overlaps_saves: bool
@@ -91,7 +80,6 @@ class Sizes:
             "rank": self.gpus_per_node,
             "gpu": gpus,
             "copy": gpus if self.overlaps_saves else 0,
-            "storage unit": -(-self.num_storage_units // self.num_nodes),
             "rollout worker": -(-self.num_rollout_workers // self.num_nodes),
             "reward worker": -(-self.num_reward_workers // self.num_nodes),
         }
@@ -105,7 +93,7 @@ class NodeNeeds:
         gpus: ranks, each with a GPU, or with a logical one on the CPU.
         on_gpu: whether they are real GPUs.
         cpus: CPUs, whole ones as Ray counts them.
-        cpus_by_part: `ranks 24, queue storage units 2, queue controllers 1`.
+        cpus_by_part: `drivers 1, Ray heads 1`.
         least_gib: GiB of memory below which its processes do not fit.
         memory_gib: GiB of memory with room for models and rows.
     """
@@ -151,30 +139,16 @@ def worker_needs(sizes: Sizes) -> NodeNeeds:
 
 
 def sizes_of(spec: AnyRunSpec) -> Sizes:
-    """The sizes that a spec gives, a raw override of the queue's storage units included."""
+    """Return the sizes that a spec gives."""
     trainer = spec.trainer
     return Sizes(
         device=spec.device,
         num_nodes=trainer.nnodes,
         gpus_per_node=trainer.gpus_per_node,
-        num_storage_units=_given_storage_units(spec.overrides) or num_storage_units(spec.device, trainer.nnodes),
         num_rollout_workers=0 if isinstance(spec, SftSpec) else spec.rollout.num_agent_workers,
         num_reward_workers=0 if isinstance(spec, SftSpec) else spec.reward.num_workers,
         overlaps_saves=isinstance(spec, SftSpec | GrpoSpec | DistillationSpec) and spec.checkpoint.overlap,
     )
-
-
-def num_storage_units(device: str, num_nodes: int) -> int:
-    """How many storage units TransferQueue gets where nobody says it; verl's own default is 8 for any size."""
-    return CPU_STORAGE_UNITS if device == "cpu" else STORAGE_UNITS_A_NODE * num_nodes
-
-
-def _given_storage_units(overrides: Iterable[str]) -> int | None:
-    for text in overrides:
-        raw = parse_raw(text)
-        if raw is not None and raw.key == STORAGE_UNITS_KEY and (raw.value or "").isdecimal():
-            return int(raw.value or 0)
-    return None
 
 
 def _on_one_node(parts: tuple[Part, ...]) -> NodeNeeds:

@@ -12,7 +12,7 @@ import warnings
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.errors import HydraException
@@ -25,7 +25,7 @@ from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.config import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
 from opd.config.context import context_of, context_problems, teacher_notes
 from opd.config.errors import Problem
-from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
+from opd.config.needs import sizes_of, worker_needs
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides
 from opd.convert.errors import ConvertError
@@ -36,6 +36,9 @@ from opd.runs.claim import attempting
 from opd.runs.run import Run
 from opd.runs.start_times import START
 from opd.trainer import compiled, tracking
+
+if TYPE_CHECKING:
+    from opd.ending import Ending
 
 CONFIG_NAME = "opd_trainer"
 # verl imports this package in each of its processes; see `opd.compat.cpu`.
@@ -48,7 +51,6 @@ _PROCESS_ENVIRONMENT = (
     "PYTHONWARNINGS",
     "SAGEMAKER_CONTAINER_LOG_LEVEL",
     "TQDM_DISABLE",
-    "TQ_NUM_THREADS",
     "VERL_ENGINE_DEVICE",
     "VERL_LOGGING_LEVEL",
     "VERL_USE_EXTERNAL_MODULES",
@@ -112,11 +114,12 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
             try:
                 tracking.write_into(claimed.handle.local_dir)
                 origin.tell(claimed.stores[0], claimed.handle.attempt)
-                result = _run_claimed(spec, config, claimed)
+                ending = _run_claimed(spec, config, claimed)
             except (Unfit, SpecError) as error:
                 claimed.fail(error, fatal=facts.in_ray_cluster)
                 raise
-            claimed.finish(result)
+            if ending.result is not None:
+                claimed.finish(ending.result)
     except ConvertError as error:
         print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
         return 1
@@ -126,7 +129,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
     except Exception:  # noqa: BLE001 - the front door of a run: whatever it was, the exit code and the traceback say so
         traceback.print_exc()
         return 1
-    return 0
+    return ending.exit_code
 
 
 def check_installed(config: DictConfig) -> None:
@@ -141,7 +144,7 @@ def check_installed(config: DictConfig) -> None:
     check_attention(config.actor_rollout_ref.model.override_config.get("attn_implementation"))
 
 
-def _run_claimed(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> dict[str, Any]:
+def _run_claimed(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
     if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
         from opd.config.algorithm import Convert
         from opd.convert.pipeline import convert_checkpoint
@@ -162,7 +165,7 @@ def _run_claimed(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> dict[str
     return run_config(config, claimed)
 
 
-def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]:
+def run_config(config: DictConfig, claimed: Run | None = None) -> Ending:
     """Run a composed config to its end; raises what the run raises."""
     import ray
 
@@ -180,9 +183,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     if isinstance(ours.spec, EvalSpec):
         from opd.evaluation.run import run as work
     else:
-        from opd.trainer.task_runner import TaskRunner
-
-        work = TaskRunner().run
+        from opd.loop import train as work
     START.mark("imports")
     sizes = sizes_of(ours.spec)
     print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
@@ -209,7 +210,7 @@ def _parts_of(spec: AnyRunSpec) -> str:
     """Return what a run starts, for its log."""
     if isinstance(spec, EvalSpec):
         return "rollout server"
-    return "trainer, queue" if isinstance(spec, SftSpec) else "trainer, queue and rollout server"
+    return "ranks" if isinstance(spec, SftSpec) else "ranks and rollout server"
 
 
 def check_server(spec: AnyRunSpec) -> None:
@@ -246,14 +247,13 @@ def set_process_environment(device: str) -> None:
         modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]
         os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join([CPU_PROFILE, *modules])
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models: more threads wait for each other
-        os.environ.setdefault("TQ_NUM_THREADS", os.environ["OMP_NUM_THREADS"])  # else it asks for 8 and warns each time
         os.environ["VERL_ENGINE_DEVICE"] = "cuda"  # verl registers its FSDP engines for accelerators only
         if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
             del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray raises on an empty one
 
 
 def prepare(config: DictConfig) -> dict[str, str]:
-    """Fill in what is left to us: the queue's size, fetched and bundled paths, the shared vocabulary.
+    """Fill in what is left to us: fetched and bundled paths, the shared vocabulary.
 
     Returns:
         Local folders of the models that were fetched, by their URLs.
@@ -274,7 +274,6 @@ def prepare(config: DictConfig) -> dict[str, str]:
     with open_dict(config):
         config.actor_rollout_ref.ref.pop("model", None)  # the original's key of a teacher, of which this kind has none
         config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
-        OmegaConf.update(config, STORAGE_UNITS_KEY, sizes_of(RunConfig.of(config).spec).num_storage_units)
     models = resolve_store_urls(config)
     data = Path(run.run_dir or ".").absolute() / "data"
     resolve_toy(config, data)
@@ -373,7 +372,7 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
     # A raylet that others started does not have this process's environment.
     ours = {name: os.environ[name] for name in (*_PROCESS_ENVIRONMENT, *compiled.folders()) if name in os.environ}
     runtime_env.setdefault("worker_process_setup_hook", "opd.runs.stacks.register")
-    runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
+    runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {})}
     on_sigterm = signal.getsignal(signal.SIGTERM)
     joins = bool(os.environ.get("RAY_ADDRESS"))
     if not joins:

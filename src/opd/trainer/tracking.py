@@ -105,35 +105,6 @@ def last_logged_step(run: Run) -> int:
     return max((int(row["step"]) for row in run.history()), default=-1)
 
 
-def log(tracking: Any, data: Mapping[str, Any], step: int, *, is_repeated: bool) -> None:
-    """Log a step to verl's backends; one that an earlier attempt logged only to those that know which steps they have.
-
-    That is W&B with its server: it drops what it has and takes what a killed attempt had not sent yet. The others are made
-    to write at once, since a later attempt logs none of these steps again.
-    """
-    wandb, tensorboard = tracking.logger.get("wandb"), tracking.logger.get("tensorboard")
-    takes_repeated = wandb is not None and not wandb.run.offline
-    if not is_repeated:
-        tracking.log(data=data, step=step)
-    elif takes_repeated:
-        tracking.log(data=data, step=step, backend=["wandb"])
-    if wandb is not None and (takes_repeated or not is_repeated):
-        wandb.log({}, step=step, commit=True)  # else it keeps a step's row back until the next one begins
-    if tensorboard is not None:
-        tensorboard.writer.flush()  # else every two minutes
-
-
-def links(tracking: Any, mlflow: MlflowRun | None) -> dict[str, str]:
-    """Where a browser finds this run, by tracker: of those that have a server, without credentials.
-
-    Args:
-        tracking: verl's.
-    """
-    wandb = tracking.logger.get("wandb")
-    found = {"wandb": str((wandb.run.url if wandb is not None else None) or ""), "mlflow": mlflow.url if mlflow else ""}
-    return {name: without_credentials(url) for name, url in found.items() if url.startswith(("http://", "https://"))}
-
-
 class Trackers:
     """verl's trackers and MLflow, which get each step once over all attempts of the run.
 

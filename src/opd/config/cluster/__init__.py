@@ -183,7 +183,7 @@ class NetworkPolicy(ClusterSection):
         """Yield a problem where nothing keeps other pods away."""
         if not self.enabled and not self.accept_open_network:
             rule = (
-                "Ray's token does not guard the ports on which verl, TransferQueue and torch exchange pickled objects: "
+                "Ray's token does not guard the ports on which verl and torch exchange pickled objects: "
                 "without a policy every pod that reaches them runs code in the run"
             )
             fix = "leave it true; or, where something else keeps pods away, set cluster.networkPolicy.acceptOpenNetwork: true"
