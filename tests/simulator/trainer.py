@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from opd.cluster.shutdown import GracefulStop
-from opd.config.running import Checkpoint
+from opd.config.sections import Checkpoint
 from opd.errors import PartLost, RunFinished
 from opd.pods import stop
 from opd.runs.run import EXIT_TERMINATED, Run
