@@ -68,12 +68,6 @@ def test_a_bucket_that_is_not_there_is_no_empty_store(s3_environment: dict[str, 
             call()
 
 
-def test_the_stores_clock_is_read_from_an_object_that_does_not_stay(s3_url: str) -> None:
-    store = open_store(s3_url)
-    assert abs(store.check_create_only() - time.time()) < 60
-    assert store.list("") == []
-
-
 def test_of_racing_processes_exactly_one_creates_each_key(
     s3_url: str, s3_server: int, tmp_path: Path, start_child: Callable, until: Callable
 ) -> None:
