@@ -1,4 +1,4 @@
-"""Whether Ray's nodes hold what a run asks of them, and what each of them lacks."""
+"""Places for a run on Ray's nodes, and the resources that each node lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Offer:
 
     @classmethod
     def of(cls, node: str, resources: dict[str, float]) -> Offer:
-        """From Ray's table of a node."""
+        """Read Ray's table of a node."""
         return cls(node=node, cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", resources.get("NPU", 0.0)))
 
     def __str__(self) -> str:
@@ -28,12 +28,12 @@ class Offer:
 
 
 def has_devices(sizes: Sizes, offers: Sequence[Offer]) -> bool:
-    """Whether the devices alone suffice."""
+    """Return True if the devices alone suffice."""
     return sum(offer.gpus // sizes.gpus_per_node for offer in offers) >= sizes.num_nodes
 
 
 def shortage(sizes: Sizes, offers: Sequence[Offer]) -> str:
-    """What the nodes that offer CPUs lack for the run, with each that is too small; empty where all of it finds a place."""
+    """Return what the nodes lack for the run, with each node that is too small; empty if everything has a place."""
     ranks, queue = _cpus(sizes, offers)
     places, small = 0, []
     for offer in offers:
@@ -47,7 +47,7 @@ def shortage(sizes: Sizes, offers: Sequence[Offer]) -> str:
 
 
 def needed(sizes: Sizes, offers: Sequence[Offer] = ()) -> str:
-    """What each node that trains needs, in words; where the nodes are not known, each of `sizes.num_nodes`."""
+    """Return the needs of each training node in words; without known nodes, of each of `sizes.num_nodes`."""
     ranks, queue = _cpus(sizes, offers)
     devices = f"{sizes.gpus_per_node} {'GPU' if sizes.gpus_per_node == 1 else 'GPUs'} and "
     return (
@@ -57,11 +57,10 @@ def needed(sizes: Sizes, offers: Sequence[Offer] = ()) -> str:
 
 
 def _cpus(sizes: Sizes, offers: Sequence[Offer]) -> tuple[int, int]:
-    """CPUs of a node for its ranks, and for the queue.
+    """Return the CPUs of a node for its ranks, and for the queue.
 
-    A node's ranks are one placement group, which takes a single node. The queue's storage units go to the nodes that
-    offer CPUs in turn, each bound to its node, and its controller to any of them: so each must have room for its units
-    and the controller.
+    A node's ranks are one placement group on a single node. The queue's storage units are bound to the nodes in turn,
+    and its controller to any node. Each node must have room for its units and the controller.
     """
     # While nodes are missing, each is measured as if all were there.
     num_sharing = len(offers) if has_devices(sizes, offers) else max(sizes.num_nodes, len(offers))

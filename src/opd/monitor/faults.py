@@ -1,7 +1,7 @@
 """The silent faults: one small function each over a row of metrics and the rows before it, with name, meaning and remedy.
 
-A verdict is a text with the measured values where the fault shows, an empty text where it does not, and None where the row
-does not say. Each limit has its reason next to it.
+A verdict is a text with the measured values of a fault, an empty text without it, and None if the row does not say.
+Each limit has its reason next to it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ ENDS_AFTER = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A fault of a run: the first step that showed it, and the step with which it was gone (None: not gone)."""
+    """A fault of a run: the first step that showed it, and the step with which it was gone, if it was."""
 
     name: str
     what: str

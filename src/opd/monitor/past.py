@@ -72,7 +72,7 @@ class Past:
         return _start(self._first_of_part, measure)
 
     def start_at_turns(self, measure: Measure) -> float | None:
-        """Return `start_of_part` over rows whose conversations had about as many turns as those of the present row."""
+        """Return `start_of_part` over rows whose conversations had about as many turns as the present row's."""
         return _start(self._first_by_turns.get(self._turns, []), measure)
 
     def least(self, name: str) -> float | None:
@@ -80,7 +80,7 @@ class Past:
         return self._least.get(name)
 
     def window(self, *names: str) -> list[tuple[float, ...]]:
-        """Return values of the metrics in those of the last rows that have all of them, the oldest first."""
+        """Return values of the metrics in the last rows with all of them, the oldest first."""
         rows = (tuple(row.get(name, math.nan) for name in names) for row in self._window)
         return [values for values in rows if all(map(math.isfinite, values))]
 

@@ -1,8 +1,8 @@
 """driver.log: a copy of the output of the process and its children, taken at the file descriptors.
 
 A copying process (`copy_lines.py`) reads descriptors 1 and 2, so that C++ prints and Ray's forwarded output are kept, too.
-A thread would die with a SIGKILL before it has written the pipe's content, and would deadlock with native code that
-prints while it holds the GIL.
+A thread would die with a SIGKILL before it has written the pipe's content. It would deadlock with native code that prints
+while it holds the GIL.
 """
 
 from __future__ import annotations

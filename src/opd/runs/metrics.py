@@ -1,7 +1,7 @@
 """metrics.jsonl: one JSON object a line and step, and the merge of all attempts into one history.
 
 A line is `{"step": int, "time": Unix seconds, "<metric>": number, ...}`. JSON has no NaN or infinity: the file holds
-the strings "NaN", "Infinity" and "-Infinity", which readers turn into floats; no other string is a value.
+the strings "NaN", "Infinity" and "-Infinity". Readers turn them into floats; no other string is a value.
 """
 
 from __future__ import annotations

@@ -394,7 +394,7 @@ def _raise_system_exit(signum: int, frame: FrameType | None) -> None:
 def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
     """Return the error's cause as DiskFull, None for another cause.
 
-    The cause is a full disk if an OSError in the chain says so, or if next to no space is left where the run writes:
+    The cause is a full disk if an OSError in the chain says so, or if the run's disk has next to no space.
     PyTorch's and Ray's own errors carry no number. An overtaken attempt ended for another reason.
     """
     if isinstance(error, Overtaken):

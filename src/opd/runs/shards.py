@@ -110,8 +110,8 @@ def fetch_shards(
     problems = find_problems(folder, manifest.files_of(ranks))
     if problems and store_url is not None:
         store = open_store(store_url, policy=policy).child(step_folder(manifest.step))
-        # Ranks on one disk download at the same time, and so do an attempt and its successor: the first to move a file in
-        # has moved it for all of them.
+        # Ranks on one disk download at the same time, and so do an attempt and its successor. The first to move a file
+        # in has moved it for all.
         incoming = folder / INCOMING_FOLDER / ("all" if ranks is None else "-".join(map(str, ranks)))
         missing = list(problems)
         problems = {

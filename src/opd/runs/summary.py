@@ -1,8 +1,8 @@
 """summary.json: the content of a list's line, so that a list of many runs reads one small object of each.
 
 It repeats the run directory's other files, and decides nothing. The newest attempt writes it with each beat and once more
-at its end. A killed attempt leaves it as it was: a reader believes it only if it records an end or is younger than a
-lease, and an end other than the run's own only if no later attempt has begun. Else the reader reads the other files.
+at its end. A killed attempt leaves it as it was, so a reader believes it only if it records an end or is younger than a
+lease. It believes an attempt's end only if no later attempt has begun. Else the reader reads the other files.
 """
 
 from __future__ import annotations

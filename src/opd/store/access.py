@@ -95,7 +95,7 @@ def apply_experiment(
     Args:
         environment: `os.environ` by default.
         is_final: in a pod: the file wins over the container. On a person's machine `env` does too, and the shell's
-            endpoint, region and addressing stay, under whichever name.
+            endpoint, region and addressing stay, under any name.
     """
     environment = os.environ if environment is None else environment
     environment.update(experiment.get("env") or {})

@@ -125,7 +125,7 @@ class LocalStore(Store):
         for folder, subfolders, names in os.walk(self.local_path(prefix), onerror=_raise_unless_missing):
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             keys = [(Path(folder) / name).relative_to(self.root).as_posix() for name in names if name[0] != "."]
-            found += [info for info in map(self._info, keys) if info is not None]  # None: deleted since the listing
+            found += [info for info in map(self._info, keys) if info is not None]  # some are deleted since the listing
         return found
 
     def _delete(self, key: str) -> None:
