@@ -118,19 +118,17 @@ def test_any_other_record_is_no_summary(change: dict[str, Any]) -> None:
 
 
 def test_a_snapshot_has_the_last_finite_values_and_counts_skipped_updates() -> None:
-    reporter = Reporter(attempt=2, interval_s=60.0)
+    reporter = Reporter(attempt=2)
     reporter.total_steps = 10
-    reporter.add(lambda snapshot: None)
     reporter.go_on_from(2)
     assert reporter.snapshot().step == 2
     reporter.see(3, {"actor/pg_loss": 0.5, "timing_s/step": 4.0, "actor/skipped": 1, "critic/score/mean": 0.25})
     reporter.see(4, {"actor/pg_loss": math.nan, "actor/skipped": 2, SCORE: 0.75})
     found = reporter.snapshot()
-    reporter.close()
     assert (found.step, found.eta_s, found.num_skipped, found.score, found.loss) == (4, 24.0, 3, (0.75, True), None)
 
 
-def test_receivers_get_snapshots_until_they_leave_and_cannot_end_the_run(
+def test_a_receiver_gets_snapshots_and_the_last_one_and_cannot_end_the_run(
     caplog: pytest.LogCaptureFixture, until: Callable
 ) -> None:
     seen: list[Snapshot] = []
@@ -138,13 +136,9 @@ def test_receivers_get_snapshots_until_they_leave_and_cannot_end_the_run(
     def broken(snapshot: Snapshot) -> None:
         raise OSError("no answer")
 
-    reporter = Reporter(attempt=1, interval_s=0.01)
-    reporter.add(broken)
-    with reporter.telling(seen.append):
+    reporter = Reporter(attempt=1)
+    with reporter.telling(seen.append, interval_s=0.01), reporter.telling(broken, interval_s=0.01):
         until(lambda: len(seen) > 2)
         reporter.see(9, {"opd/loss": 0.25})
-    num = len(seen)
     assert seen[-1].step == 9
-    reporter.close()
-    assert len(seen) == num
-    assert len([record for record in caplog.records if "does not take its state" in record.message]) == 1
+    assert len([record for record in caplog.records if "the run continues without" in record.message]) == 1

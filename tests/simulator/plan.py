@@ -86,9 +86,6 @@ class Sites:
     later: dict[str, list[Site]] = field(default_factory=dict)
     calls_of_a_save: dict[str, float] = field(default_factory=dict)
 
-    def all(self) -> list[Site]:
-        return sorted({site for found in (self.first, self.later) for sites in found.values() for site in sites})
-
 
 def num_saves(num_steps: int, save_every: int) -> int:
     """How often a run saves: at these steps, and at its last one."""

@@ -110,7 +110,6 @@ class Run:
             before_local_seal=self.metrics.flush,
         )
         self.reporter = Reporter(attempt=owner.attempt)
-        """The thread that gives snapshots of this attempt to others."""
         # The next beat is the retry, and the end of the run must not wait for retries.
         impatient = claim.with_policy(NO_RETRY)
         self.summary = SummaryKeeper(
@@ -365,7 +364,6 @@ class Run:
             logger.info("uploaded %d bytes of metrics and logs that were on this disk only", num_bytes)
 
     def _end(self, outcome: str, detail: str = "") -> None:
-        self.reporter.close()
         self.claim.end(outcome, detail)
         self._has_ended = True
 

@@ -69,12 +69,7 @@ def upload_shards(
     """
     folder = Path(step_dir)
     paths = files_of_rank(folder, rank) if files is None else list(files)
-    hashed = in_threads(lambda path: hash_file(folder / path, sync=True), paths)
-    fsync_names(folder, paths)
-    entries = tuple(
-        FileEntry(path=path, size=size, sha256=digest, rank=rank)
-        for path, (size, digest) in zip(paths, hashed, strict=True)
-    )
+    entries = hash_files(folder, paths, rank=rank)
     try:
         if store_url is not None:
             store = open_store(store_url, policy=policy).child(step_folder(step))
@@ -84,6 +79,16 @@ def upload_shards(
         logger.warning("rank %d: global_step_%d is on the local disk only: %s", rank, step, error)
         return ShardReport(rank=rank, entries=entries, upload_error=str(error))
     return ShardReport(rank=rank, entries=entries)
+
+
+def hash_files(folder: Path, paths: Sequence[str], *, rank: int) -> tuple[FileEntry, ...]:
+    """Hash freshly saved files in parallel, and sync their bytes and names."""
+    hashed = in_threads(lambda path: hash_file(folder / path, sync=True), paths)
+    fsync_names(folder, paths)
+    return tuple(
+        FileEntry(path=path, size=size, sha256=digest, rank=rank)
+        for path, (size, digest) in zip(paths, hashed, strict=True)
+    )
 
 
 def fetch_shards(
