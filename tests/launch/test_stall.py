@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.e2e_cpu import pods
 
 from opd.cluster import supervise
 from opd.runs import progress as progress_module
@@ -101,47 +100,6 @@ def test_a_stall_ends_the_attempt_and_leaves_the_stacks_of_all_its_processes(tmp
     assert str(tmp_path / "stacks.txt") in done.stderr
     stacks = (tmp_path / "stacks.txt").read_text()
     assert [words for words in said if words not in stacks] == [], stacks
-
-
-ELSEWHERE = """
-    os.environ.update(RAY_ADDRESS=sys.argv[2], TMPDIR="/tmp/ray")  # each pod has a /tmp/ray of its own
-
-    class Rank:
-        def is_up(self):
-            pass
-
-        def in_the_rank_elsewhere(self):
-            time.sleep(3600)
-
-    def hang():
-        import ray
-        folder = {stacks.FOLDER_VARIABLE: os.environ[stacks.FOLDER_VARIABLE]}
-        ray.init(log_to_driver=False, runtime_env={"worker_process_setup_hook": "opd.runs.stacks.register", "env_vars": folder})
-        rank = ray.remote(num_cpus=1)(Rank).remote()
-        ray.get(rank.is_up.remote())
-        answer = rank.in_the_rank_elsewhere.remote()
-        PROGRESS.enter("rollout", 7)
-        wait_for_the_rank(answer)
-
-    def wait_for_the_rank(answer):
-        import ray
-        ray.get(answer)
-    """
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_stacks_of_other_nodes_of_the_runs_ray_cluster_are_there_too(tmp_path):
-    pods.require_namespaces()
-    program = written(tmp_path, ELSEWHERE)
-    path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with pods.cluster(tmp_path / "cluster", num_workers=1, shared=True, environment=path) as cluster:
-        done = cluster.exec("head", sys.executable, str(program), str(tmp_path), cluster.address, timeout=800)
-    assert done.returncode == 1, done.stderr[-3000:]
-    here, _, there = (tmp_path / "stacks.txt").read_text().partition("##### node ")
-    assert "wait_for_the_rank" in here
-    assert "in_the_rank_elsewhere" not in here
-    assert "in_the_rank_elsewhere" in there, here[-2000:] + there
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""Whether Ray's nodes hold what a run asks of them, and what each of them lacks."""
+"""Places for a run on Ray's nodes, and the resources that each node lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Offer:
 
     @classmethod
     def of(cls, node: str, resources: dict[str, float]) -> Offer:
-        """From Ray's table of a node."""
+        """Read Ray's table of a node."""
         return cls(node=node, cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", resources.get("NPU", 0.0)))
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class Offer:
 
 
 def has_devices(sizes: Sizes, offers: Sequence[Offer]) -> bool:
-    """Whether the devices alone suffice."""
+    """Return True if the devices alone suffice."""
     return sum(offer.gpus // sizes.gpus_per_node for offer in offers) >= sizes.num_nodes
 
 

@@ -219,20 +219,6 @@ class NetworkPolicy(ClusterSection):
             yield self.broken("enabled", rule, fix)
 
 
-class ApiServer(ClusterSection):
-    """The address of the cluster's API server, as the network sees it."""
-
-    cidr: Cidr = key("Addresses.", ALL_ADDRESSES)
-    ports: tuple[Port, ...] = key("TCP ports.", (443, 6443), min_length=1)
-
-
-class Progress(ClusterSection):
-    """Progress in the ConfigMap `RUN-progress`, opt-in, for who reaches the API server and not the store."""
-
-    enabled: bool = key("Keep phase, step, time left and score there; the head may patch this one ConfigMap.", False)
-    api_server: ApiServer = key("The way to the API server.", ApiServer)
-
-
 class PodMonitor(ClusterSection):
     """A PodMonitor of the Prometheus operator, opt-in."""
 
@@ -242,7 +228,7 @@ class PodMonitor(ClusterSection):
 
 
 class ServiceAccount(ClusterSection):
-    """The ServiceAccount of the pods; its token is mounted nowhere, unless `progress` needs it in the head."""
+    """The ServiceAccount of the pods; its token is mounted nowhere."""
 
     name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
     annotations: dict[str, str] = key("Of the run's own account: the cloud role of workload identity.", dict)
@@ -444,7 +430,6 @@ class Cluster(ClusterSection):
     pod_security: PodSecurity = key("User and groups.", PodSecurity)
     service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
     disruption: Disruption = key("Drains and autoscalers.", Disruption)
-    progress: Progress = key("The run's progress, in its namespace.", Progress)
     pod_monitor: PodMonitor = key("Metrics of Ray for Prometheus.", PodMonitor)
     extra_env: tuple[EnvVar, ...] = key("More variables of every Ray pod; they win.", ())
     env_from: KubeObjects = key("`envFrom` of every Ray container.", ())
