@@ -86,29 +86,6 @@ def test_a_bad_section_is_reported_once():
     assert {p.path for p in error.problems} == {"model", "data"}
 
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("data.train_batchsize=8", "data.train_batchsize"),
-        ("data=8", "data"),
-        ("nonsense", "nonsense"),
-        ("=5", ""),
-        ("model.path=", "model.path"),
-        ("actor.learning_rate=fast", "actor.learning_rate"),
-    ],
-)
-def test_a_bad_set_names_itself(text, path):
-    (problem,) = error_of(HEAD, sets=[text]).problems
-    assert problem.path == path
-
-
-def test_a_set_of_a_whole_section_names_the_keys_in_it():
-    (problem,) = error_of(HEAD, sets=["opd.importance.problems={weights: competence}"]).problems
-    assert "section" in problem.rule
-    assert "opd.importance.problems.weights" in problem.fix
-    assert problem.source.startswith("--set")
-
-
 def test_a_set_value_is_read_by_the_type_of_its_key():
     sets = [
         "model.path=123",
@@ -122,8 +99,12 @@ def test_a_set_value_is_read_by_the_type_of_its_key():
     assert (spec.rollout.engine_kwargs, spec.name) == ({"x": 1}, "yes")
 
 
-def test_the_last_set_wins():
+def test_the_last_set_wins_and_null_unsets_a_key():
     assert load_text(HEAD, sets=["seed=1", "seed=2"]).spec.seed == 2
+    assert (
+        load_text(f"{HEAD}trainer: {{total_steps: 3}}", sets=["trainer.total_steps=null"]).spec.trainer.total_steps
+        is None
+    )
 
 
 @pytest.mark.parametrize(("make", "words"), [("missing", "no such file"), ("folder", "is a directory"), ("binary", "UTF-8"),

@@ -25,8 +25,8 @@ from opd.config.kinds import (
     SftSpec,
     TrainSpec,
 )
-from opd.config.load import Loaded, load_spec, load_text
-from opd.config.parse import parse_tree
+from opd.config.load import load_spec, load_text
+from opd.config.parse import Loaded, parse_tree
 
 __all__ = [
     "FILE_KINDS", "KINDS", "SPEC_CLASSES", "VARIABLES", "AnyRunSpec", "AnySamplingSpec", "AnySpec", "BaseSpec",

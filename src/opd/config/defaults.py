@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-from pydantic_core import PydanticUndefined
+from typing import Any
 
 from opd.config.base import ASKS, DISTILS, FILE_KINDS, KINDS, RUNS, SAMPLES, TRAINS, Kind, Section, joined
 from opd.config.context import local_context
-from opd.config.tree import MISSING, field_at, get_path, set_path
+from opd.config.tree import MISSING, field_at, get_path, set_path, strip_optional
 
-_T = TypeVar("_T")
 UNSET = object()
 _CHECKPOINT_FOLDERS = ("", "checkpoints", "actor")
 _MICRO, _CAP = "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu"
@@ -46,23 +43,23 @@ class Lookup:
         """Return True if the tree has one of the paths."""
         return any(get_path(self.tree, path) is not MISSING for path in paths)
 
-    def get(self, path: str, type_: type[_T]) -> _T:
-        """Return the value at path, which must be of `type_`, else raise `Unresolvable`."""
-        value = get_path(self.tree, path)
-        if value is MISSING:
-            field = field_at(self.cls, path)
-            value = field.default if field is not None else MISSING
-        if value is PydanticUndefined or type(value) is not type_:
+    def __getitem__(self, path: str) -> Any:
+        """Return the value at path; raise `Unresolvable` for a missing value, or one of another type than the key's."""
+        field, value = field_at(self.cls, path), get_path(self.tree, path)
+        kind = None if field is None else strip_optional(field.annotation)
+        if value is MISSING and field is not None:
+            value = field.default
+        if type(value) is not (kind if kind in (int, bool) else str):
             raise Unresolvable(path)
         return value
 
     @property
     def on_gpu(self) -> bool:
-        return self.get("device", str) != "cpu"
+        return self["device"] != "cpu"
 
     @property
     def row_length(self) -> int:
-        return self.get("data.max_prompt_length", int) + self.get("data.max_response_length", int)
+        return self["data.max_prompt_length"] + self["data.max_response_length"]
 
     @property
     def uses_tools(self) -> bool:
@@ -74,7 +71,7 @@ class Lookup:
 
 
 def _in_dir(look: Lookup, folder: str, *names: str) -> list[str]:
-    root = look.get("data.dir", str).rstrip("/")
+    root = look["data.dir"].rstrip("/")
     return [f"{root}/{folder}/{name}.parquet" for name in names]
 
 
@@ -84,21 +81,16 @@ def _val_files(look: Lookup) -> Any:
         return given if isinstance(given, list | str) else _training_file(look)
     if look.uses_tools:
         return _in_dir(look, "agent_processed", "val_travel_en", "val_travel_zh")
-    names = ["val_math500", "val_aime24", "val_aime25"]
-    if look.kind == "eval":
-        return _in_dir(look, f"eval_processed/{look.get('eval.instruction_variant', str)}", *names)
-    if look.kind == "grpo" and look.get("recipe", str) != "grpo-native-no-kl":
-        names.insert(0, "val_dapo")
-    return _in_dir(look, "grpo_processed", *names)
+    has_dapo = look.kind == "grpo" and look["recipe"] != "grpo-native-no-kl"
+    folder = f"eval_processed/{look['eval.instruction_variant']}" if look.kind == "eval" else "grpo_processed"
+    return _in_dir(look, folder, *["val_dapo"] * has_dapo, "val_math500", "val_aime24", "val_aime25")
 
 
 def _train_files(look: Lookup) -> Any:
-    if look.kind not in ASKS:
-        return _training_file(look)
     val = get_path(look.tree, "data.val")  # verl builds a training set even for validation only
-    if not isinstance(val, list | str):
+    if look.kind in ASKS and not isinstance(val, list | str):
         raise Unresolvable("data.val")
-    return val
+    return val if look.kind in ASKS else _training_file(look)
 
 
 def _training_file(look: Lookup) -> list[str]:
@@ -108,15 +100,15 @@ def _training_file(look: Lookup) -> list[str]:
 def _response_length(look: Lookup) -> int:
     length, path = _RESPONSES.get(look.kind, 8192), get_path(look.tree, "model.path")
     context = local_context(path) if isinstance(path, str) and look.kind in SAMPLES else None
-    left = (context or 0) - look.get("data.max_prompt_length", int)
+    left = (context or 0) - look["data.max_prompt_length"]
     return min(length, left) if left > 0 else length
 
 
 def _mini_batch(look: Lookup) -> int:
-    batch = look.get("data.train_batch_size", int)
-    samples = 1 if look.kind == "sft" else look.get("rollout.num_samples", int)
-    ranks = look.get("trainer.nnodes", int) * look.get("trainer.gpus_per_node", int)
-    groups = max(1, ranks // max(1, look.get("actor.ulysses_sequence_parallel_size", int)))
+    batch = look["data.train_batch_size"]
+    samples = 1 if look.kind == "sft" else look["rollout.num_samples"]
+    ranks = look["trainer.nnodes"] * look["trainer.gpus_per_node"]
+    groups = max(1, ranks // max(1, look["actor.ulysses_sequence_parallel_size"]))
     fits = [batch // part for part in (4, 2) if not batch % part and not batch // part * samples % groups]
     return fits[0] if fits else batch
 
@@ -126,12 +118,12 @@ def _reward_function(look: Lookup) -> str:
         return "custom"
     if look.uses_tools:
         return "environment"
-    variant = look.get("eval.instruction_variant", str) if look.kind in ASKS else "boxed"
+    variant = look["eval.instruction_variant"] if look.kind in ASKS else "boxed"
     return {"dapo": "math_dapo", "none": "math_verify"}.get(variant, "math_reward")
 
 
 def _basename(look: Lookup) -> str:
-    if name := look.get("model.path", str).rstrip("/").rpartition("/")[2]:
+    if name := look["model.path"].rstrip("/").rpartition("/")[2]:
         return name
     raise Unresolvable("model.path")
 
@@ -139,11 +131,11 @@ def _basename(look: Lookup) -> str:
 def _run_name(look: Lookup) -> str:
     """Return a name like the original's: `opd-qwen3-1-7b-reverse-kl`; a conversion's follows its checkpoint's folders."""
     if look.kind == "convert":
-        folders = [part for part in look.get("convert.checkpoint", str).split("/") if part not in _CHECKPOINT_FOLDERS]
+        folders = [part for part in look["convert.checkpoint"].split("/") if part not in _CHECKPOINT_FOLDERS]
         return joined([look.kind, *folders[-2:]])
     keys = {"grpo": "recipe", "sft": "", **dict.fromkeys(ASKS, "eval.instruction_variant")}
     algorithm = keys.get(look.kind, "opd.loss_type")
-    return joined([look.kind, *(look.get(path, str) for path in ("model.name", algorithm) if path)])
+    return joined([look.kind, *(look[path] for path in ("model.name", algorithm) if path)])
 
 
 def _offload(look: Lookup) -> bool | str:
@@ -153,17 +145,17 @@ def _offload(look: Lookup) -> bool | str:
 def _val_temperature(look: Lookup) -> float:
     if look.kind == "passrate":
         return 1.0
-    return 0.6 if look.kind in DISTILS and look.get("data.enable_thinking", bool) else 0.7
+    return 0.6 if look.kind in DISTILS and look["data.enable_thinking"] else 0.7
 
 
 def _score_budget(look: Lookup) -> int:
     longest = max((given for given in look.of_teachers("max_prompt_length") if isinstance(given, int)), default=0)
-    return max(3 * look.row_length, longest + look.get("data.max_response_length", int))
+    return max(3 * look.row_length, longest + look["data.max_response_length"])
 
 
 def _attention(look: Lookup) -> str:
-    is_packed = look.on_gpu and look.get("actor.use_remove_padding", bool)
-    in_fp32 = look.get("actor.dtype", str) == "fp32" or (look.kind in DISTILS and "fp32" in look.of_teachers("dtype"))
+    is_packed = look.on_gpu and look["actor.use_remove_padding"]
+    in_fp32 = look["actor.dtype"] == "fp32" or (look.kind in DISTILS and "fp32" in look.of_teachers("dtype"))
     return "varlen" if is_packed and not in_fp32 else "sdpa"
 
 
@@ -180,14 +172,14 @@ def _cut(size: str, cap: str, tokens: str) -> Callable[[Lookup], str]:
 
 def _dynamic(look: Lookup) -> bool:
     capped = any(look.has(f"actor.{cap}") and not look.has(f"actor.{rows}") for rows, cap in _SIZES)
-    return capped or (look.kind == "grpo" and look.get("recipe", str) == "grpo")
+    return capped or (look.kind == "grpo" and look["recipe"] == "grpo")
 
 
 _SIZES = ((_MICRO, _CAP), (_READ, _READ_CAP))
 
 
 def _of_recipe(grpo: float, others: float) -> Callable[[Lookup], float]:
-    return lambda look: grpo if look.get("recipe", str) == "grpo" else others
+    return lambda look: grpo if look["recipe"] == "grpo" else others
 
 
 def _with_lora(look: Lookup) -> bool:
@@ -222,7 +214,7 @@ DEFAULTS: tuple[tuple[str, tuple[Kind, ...], Any], ...] = (
     ("actor.learning_rate", RUNS, lambda look: 1e-5 if _with_lora(look) else 1e-6),
     ("actor.ppo_mini_batch_size", RUNS, _mini_batch),
     (f"actor.{_MICRO}", RUNS, dict.fromkeys(RUNS, 4) | dict.fromkeys(ASKS, 2)),
-    (f"actor.{_READ}", RUNS, lambda look: look.get(f"actor.{_MICRO}", int)),
+    (f"actor.{_READ}", RUNS, lambda look: look[f"actor.{_MICRO}"]),
     (f"actor.{_CAP}", RUNS, lambda look: 2 * look.row_length),
     ("actor.use_remove_padding", RUNS, (True, False)),
     ("actor.gradient_checkpointing", RUNS, _offload),
@@ -240,16 +232,16 @@ DEFAULTS: tuple[tuple[str, tuple[Kind, ...], Any], ...] = (
     (f"actor.{_READ_CAP}", RUNS, _score_budget),
     ("model.attn_implementation", RUNS, _attention),
     ("opd.max_length", DISTILS, lambda look: look.row_length),
-    ("opd.beta", DISTILS, lambda look: 0.5 if look.get("opd.loss_type", str) == "jsd" else UNSET),
+    ("opd.beta", DISTILS, lambda look: 0.5 if look["opd.loss_type"] == "jsd" else UNSET),
     ("grpo.clip_ratio_low", ("grpo",), {"grpo": 0.2}),
     ("grpo.clip_ratio_high", ("grpo",), _of_recipe(0.28, 0.2)),
     ("grpo.clip_ratio_c", ("grpo",), _of_recipe(10.0, 3.0)),
-    ("grpo.kl_loss_coef", ("grpo",), lambda look: 0.001 if look.get("recipe", str) == "grpo-native" else 0.0),
+    ("grpo.kl_loss_coef", ("grpo",), lambda look: 0.001 if look["recipe"] == "grpo-native" else 0.0),
     ("reward.function", SAMPLES, _reward_function),
     ("reward.num_workers", SAMPLES, (8, 0)),
     ("trainer.val_before_train", TRAINS, {"grpo": True, "sft": True} | dict.fromkeys(DISTILS, False)),
     ("name", KINDS, _run_name),
-    ("store.url", FILE_KINDS, lambda look: f"{look.get('output.root', str).rstrip('/')}/store"),
+    ("store.url", FILE_KINDS, lambda look: f"{look['output.root'].rstrip('/')}/store"),
 )
 
 # Sections that a spec must fill: an empty map makes validation name the missing key instead of the missing section.

@@ -19,19 +19,12 @@ NAME_RULE = (
     f"a name is DNS-1035: lower-case letters, digits and `-`, starts with a letter, at most {MAX_NAME_CHARS} characters"
 )
 # Names and values people bring from verl or from other trainers, and what they are called here.
-ALIASES = {
-    "n": "num_samples",
-    "lr": "learning_rate",
-    "gpus": "gpus_per_node",
-    "n_gpus_per_node": "gpus_per_node",
-    "tensor_model_parallel_size": "tensor_parallel_size",
-    "val_kwargs": "val",
-    "logger": "loggers",
-    "epochs": "total_epochs",
-    "total_training_steps": "total_steps",
-    "train_files": "train",
-    "val_files": "val",
-}
+_ALIASES = (
+    "n:num_samples lr:learning_rate gpus:gpus_per_node n_gpus_per_node:gpus_per_node val_kwargs:val logger:loggers "
+    "tensor_model_parallel_size:tensor_parallel_size epochs:total_epochs total_training_steps:total_steps "
+    "train_files:train val_files:val"
+)
+ALIASES: dict[str, str] = dict(pair.split(":") for pair in _ALIASES.split())
 _WORDS = {"gpu": "cuda"}
 _BOUNDS = {"greater_than_equal": ">=", "greater_than": ">", "less_than_equal": "<=", "less_than": "<"}
 _ASKED = {

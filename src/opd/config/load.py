@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from opd.config.base import Section
-from opd.config.environment import Applied, apply_environment
+from opd.config.environment import apply_environment
 from opd.config.errors import Problem, SpecError
 from opd.config.field_errors import unknown_key
-from opd.config.kinds import SPEC_CLASSES, FileSpec, PipelineSpec
-from opd.config.parse import expand_models, kind_of, parse_tree
+from opd.config.kinds import SPEC_CLASSES, PipelineSpec
+from opd.config.parse import Loaded, expand_models, kind_of, parse_tree
 from opd.config.pipeline import stages_of
 from opd.config.raw import assign, fold
 from opd.config.reader import Document, read_text, without_nulls
@@ -23,25 +23,6 @@ SITE_VARIABLE = "OPDCTL_SITE"  # the file's path, for tool and launcher
 SITE_KEYS = ("cluster", "store", "env")
 _GPUS = "trainer.gpus_per_node"
 _SITE_FIX = f"it is the site file: name another by --site or ${SITE_VARIABLE}, or leave both out"
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A loaded experiment.
-
-    Attributes:
-        spec: the validated spec, every default filled in.
-        chart: the file's `cluster` and `global`, unread.
-        env_applied: environment variables that override the file, in the table's order.
-        notes: remarks for people: ignored variables, settings that are probably not meant.
-        origin: name of the file.
-    """
-
-    spec: FileSpec
-    chart: dict[str, Any]
-    env_applied: tuple[Applied, ...]
-    notes: tuple[str, ...]
-    origin: str
 
 
 def load_spec(path: str | Path, *, site: str | Path | None = None, **more: Any) -> Loaded:
@@ -106,7 +87,7 @@ def load_document(
         problems += error.problems
     if problems:
         raise SpecError([_located(problem, sources) for problem in problems], origin=origin)
-    return Loaded(parsed.spec, parsed.chart, tuple(applied), (*unread, *parsed.notes), origin)
+    return replace(parsed, notes=(*unread, *parsed.notes), env_applied=tuple(applied), origin=origin)
 
 
 def _located(problem: Problem, sources: Mapping[str, str]) -> Problem:

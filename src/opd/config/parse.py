@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from opd.config.base import Kind
 from opd.config.defaults import fill_defaults
+from opd.config.environment import Applied
 from opd.config.errors import Problem, SpecError, nearest
 from opd.config.field_errors import field_problems
 from opd.config.kinds import SPEC_CLASSES, FileSpec
@@ -25,12 +26,22 @@ CHART_KEYS = ("cluster", "global")
 
 
 @dataclass(frozen=True)
-class Parsed:
-    """A validated spec, the charts' part of the file, and remarks for people."""
+class Loaded:
+    """A loaded experiment.
+
+    Attributes:
+        spec: the validated spec, every default filled in.
+        chart: the file's `cluster` and `global`, unread.
+        notes: remarks for people: ignored variables, settings that are probably not meant.
+        env_applied: environment variables that override the file, in the table's order.
+        origin: name of the file.
+    """
 
     spec: FileSpec
     chart: dict[str, Any]
     notes: tuple[str, ...] = ()
+    env_applied: tuple[Applied, ...] = ()
+    origin: str = ""
 
 
 def kind_of(tree: Mapping[str, Any]) -> Kind:
@@ -46,7 +57,7 @@ def kind_of(tree: Mapping[str, Any]) -> Kind:
     raise SpecError([Problem(path="kind", value=kind, rule=rule, fix=f"write `kind: {near}`")])
 
 
-def parse_tree(source: Mapping[str, Any]) -> Parsed:
+def parse_tree(source: Mapping[str, Any]) -> Loaded:
     """Validate a tree of plain values; null unsets a key.
 
     Raises:
@@ -79,7 +90,7 @@ def parse_tree(source: Mapping[str, Any]) -> Parsed:
     problems += check(spec)
     if problems:
         raise SpecError(problems)
-    return Parsed(spec, chart, tuple(notes(spec)))
+    return Loaded(spec, chart, tuple(notes(spec)))
 
 
 def expand_models(tree: dict[str, Any]) -> None:

@@ -104,10 +104,8 @@ def _batches(spec: RunSpec) -> Problems:
     ):
         of_rank, left_over = divmod(prompts * samples, spec.num_groups)
         if is_read and not left_over and of_rank % value_at(spec, key):
-            rule = (
-                f"with use_dynamic_bsz off the micro-batch must divide a rank's rows ({prompts} prompts x {samples} samples "
-                f"/ {ranks} = {of_rank})"
-            )
+            rows = f"{prompts} prompts x {samples} samples / {ranks} = {of_rank}"
+            rule = f"with use_dynamic_bsz off the micro-batch must divide a rank's rows ({rows})"
             yield spec.broken(key, rule, f"use a divisor of {of_rank}, or use_dynamic_bsz: true")
 
 
@@ -118,10 +116,8 @@ def _token_budgets(spec: RunSpec) -> Problems:
         ("actor.log_prob_max_token_len_per_gpu", spec.reads_by_actor),
     ):
         if is_read and value_at(spec, key) * sharing < row:
-            rule = (
-                f"a token budget (times ulysses_sequence_parallel_size {sharing}) must hold the longest row: "
-                f"max_prompt_length + max_response_length = {row}"
-            )
+            budget = f"a token budget (times ulysses_sequence_parallel_size {sharing})"
+            rule = f"{budget} must hold the longest row: max_prompt_length + max_response_length = {row}"
             yield spec.broken(key, rule, f"use at least {-(-row // sharing)}, or remove the key")
 
 
@@ -131,9 +127,7 @@ def _without_plan(spec: RunSpec) -> Problems:
         return
     for key in ("actor.gradient_checkpointing", "actor.param_offload", "actor.optimizer_offload"):
         if value_at(spec, key) == "auto":
-            yield spec.broken(
-                key, "only a kind that trains makes the memory plan that `auto` asks", "use true or false"
-            )
+            yield spec.broken(key, "only a kind that trains makes the memory plan of `auto`", "use true or false")
     if spec.model.lora is not None:
         fix = "remove the key; for a trained LoRA student, convert its checkpoint and give that folder as model.path"
         yield spec.broken("model.lora", "this kind trains nothing: adapters are for kinds that do", fix)
@@ -150,9 +144,7 @@ def _rollout(spec: SamplingSpec) -> Problems:
     for key, greedy in (("rollout.temperature", ""), ("rollout.val.temperature", ", or 0")):
         temperature = value_at(spec, key)
         if rollout.name == "vllm" and (temperature > 2 or 0 < temperature < 0.01):
-            rule = (
-                "vLLM samples at temperatures from 0.01 to 2 or greedily at 0, and refuses requests with a larger one"
-            )
+            rule = "vLLM samples at temperatures from 0.01 to 2, or greedily at 0, and refuses a larger one"
             yield spec.broken(key, rule, f"use 0.01 to 2{greedy}")
 
 
@@ -189,23 +181,16 @@ def _each_teacher(spec: DistillationSpec) -> Problems:
     budget = spec.actor.log_prob_max_token_len_per_gpu * spec.num_sharing
     for key, teacher in spec.named_teachers.items():
         if teacher.refresh_every and (teacher.path, teacher.revision) != (spec.model.path, spec.model.revision):
-            rule = (
-                "a teacher that is refreshed gets the student's weights, so it is the student: model.path, and its "
-                "revision where it has one"
-            )
-            yield spec.broken(
-                f"{key}.refresh_every", rule, "give it the student's path and revision, or remove the key"
-            )
+            rule = "a teacher that is refreshed gets the student's weights: it needs model.path, and its revision"
+            fix = "give it the student's path and revision, or remove the key"
+            yield spec.broken(f"{key}.refresh_every", rule, fix)
         if teacher.refresh_every and spec.model.lora is not None:
             rule = "a LoRA student's weights are a frozen model and adapters, which a teacher does not have"
             fix = "remove the key: the teacher stays the model that the student began as; or remove model.lora"
             yield spec.broken(f"{key}.refresh_every", rule, fix)
         longest = (teacher.max_prompt_length or 0) + spec.data.max_response_length
         if spec.reads_by_actor and spec.actor.use_dynamic_bsz and teacher.prompt is not None and budget < longest:
-            rule = (
-                "the token budget actor.log_prob_max_token_len_per_gpu (times ulysses_sequence_parallel_size "
-                f"{spec.num_sharing}) must hold the teacher's longest row, its own prompt and max_response_length"
-            )
+            rule = f"the token budget of a read, {budget}, must hold the teacher's longest row, {longest} tokens"
             fix = "raise actor.log_prob_max_token_len_per_gpu, or give a smaller max_prompt_length"
             yield spec.broken(f"{key}.max_prompt_length", rule, fix)
 
@@ -255,10 +240,8 @@ def _losses_and_weights(spec: DistillationSpec) -> Problems:
         rule = f"it belongs to loss_type topk_reverse_kl; loss_type {opd.loss_type} compares all tokens"
         yield spec.broken("opd.top_k", rule, "remove the key, or set opd.loss_type: topk_reverse_kl")
     if not opd.stages and opd.divergence_weight == opd.policy.weight == 0:
-        fix = "set opd.divergence_weight: 1, or opd.policy.weight above 0"
-        yield spec.broken(
-            "opd.divergence_weight", "both parts of the loss have weight 0, so that nothing is learnt", fix
-        )
+        rule = "both parts of the loss have weight 0, so that nothing is learnt"
+        yield spec.broken("opd.divergence_weight", rule, "set it to 1, or opd.policy.weight above 0")
 
 
 def _stages(spec: DistillationSpec) -> Problems:
@@ -295,10 +278,9 @@ def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
         rule = "a file of answers holds no conversations with tools"
         yield stage.broken("rollouts", rule, "use rollouts: student, or kind: opd")
     elif opd.teacher_answers is None:
+        rule = "the teacher's answers are read from files, nothing samples them in the run"
         fix = "set opd.teacher_answers to eval/generations.parquet of an evaluation of the teacher on data.train"
-        yield stage.broken(
-            "rollouts", "the teacher's answers are read from files, nothing samples them in the run", fix
-        )
+        yield stage.broken("rollouts", rule, fix)
 
 
 _STRICT = "use rollout.schedule: strict"

@@ -20,51 +20,21 @@ from opd.config.errors import Problem, SpecError
 from opd.config.field_errors import field_problems
 from opd.config.tree import merge
 
-_ENDS = "a letter or digit at both ends"
-Quantity = (
-    Annotated[int, Field(ge=0)]
-    | Annotated[
-        str,
-        matching(
-            r"^[0-9]+(\.[0-9]+)?(m|k|[MGTP]|[KMGTP]i)?$",
-            "a quantity of Kubernetes: a number, alone or with m, k, M, G, T, P, Ki, Mi, Gi, Ti or Pi",
-        ),
-    ]
-)
+_QUANTITIES = "a quantity of Kubernetes: a number, alone or with m, k, M, G, T, P, Ki, Mi, Gi, Ti or Pi"
+_NAMES = "a name in Kubernetes: lower-case letters, digits, `-` and `.`, a letter or digit at both ends"
+_LABELS = "a label's value: letters, digits, `-`, `_` and `.`, a letter or digit at both ends"
+_IMAGES = "an image: a repository in lower-case letters, then `:TAG` or `@sha256:` and 64 digits"
+_IMAGE = r"^[a-z0-9][-a-z0-9._:/]*(:[A-Za-z0-9._-]+)?(@sha256:[0-9a-f]{64})?$"
+_PATHS = "an absolute path, from `/` on, without `:` and without `/` at its end"
+_DEVICES = "a resource of NVIDIA's, nvidia.com/NAME: the image and its kernels are CUDA's"
+QuantityText = Annotated[str, matching(r"^[0-9]+(\.[0-9]+)?(m|k|[MGTP]|[KMGTP]i)?$", _QUANTITIES)]
+Quantity = Annotated[int, Field(ge=0)] | QuantityText
 Resources = dict[str, Quantity]
-ObjectName = Annotated[
-    str,
-    matching(
-        r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-        f"a name in Kubernetes: lower-case letters, digits, `-` and `.`, {_ENDS}",
-        max_length=253,
-    ),
-]
-LabelValue = Annotated[
-    str,
-    matching(
-        r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
-        f"a label's value: letters, digits, `-`, `_` and `.`, {_ENDS}",
-        max_length=63,
-    ),
-]
-AbsolutePath = Annotated[
-    str, matching(r"^/[^:]*[^:/]$", "an absolute path, from `/` on, without `:` and without `/` at its end")
-]
-ImageRef = Annotated[
-    Text,
-    matching(
-        r"^[a-z0-9][-a-z0-9._:/]*(:[A-Za-z0-9._-]+)?(@sha256:[0-9a-f]{64})?$",
-        "an image: a repository in lower-case letters, then `:TAG` or `@sha256:` and 64 digits",
-    ),
-]
-GpuResource = Annotated[
-    Text,
-    matching(
-        r"^nvidia\.com/[-a-zA-Z0-9._]+$",
-        "a resource of NVIDIA's, nvidia.com/NAME: the image and its kernels are CUDA's",
-    ),
-]
+ObjectName = Annotated[str, matching(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", _NAMES, max_length=253)]
+LabelValue = Annotated[str, matching(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", _LABELS, max_length=63)]
+AbsolutePath = Annotated[str, matching(r"^/[^:]*[^:/]$", _PATHS)]
+ImageRef = Annotated[Text, matching(_IMAGE, _IMAGES)]
+GpuResource = Annotated[Text, matching(r"^nvidia\.com/[-a-zA-Z0-9._]+$", _DEVICES)]
 Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PositiveSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Gib = Annotated[float, Field(gt=0, le=2**20)]
@@ -100,11 +70,7 @@ class ClusterSection(Section):
 class Image(ClusterSection):
     """The image of every pod of the run."""
 
-    ref: ImageRef | None = key(
-        "Image by digest (`...@sha256:...`), as `images/build.sh trainer --push REGISTRY` prints it.",
-        None,
-        examples=["registry.example.com/team/opd-trainer@sha256:" + 64 * "0"],
-    )
+    ref: ImageRef | None = key("Image by digest, as `images/build.sh trainer --push REGISTRY` prints it.", None)
     local: bool = key("Allow a tag: the image was loaded onto the nodes, not pulled.", False)
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key("Default: IfNotPresent; local: Never.", None)
     pull_secrets: tuple[ObjectName, ...] = key("Existing Secrets for the registry, on every pod.", ())
@@ -180,13 +146,10 @@ class Auth(ClusterSection):
     secret: LabelValue | None = key("Existing Secret with the key auth_token; unset: KubeRay makes one.", None)
 
 
-ALL_ADDRESSES = "0.0.0.0/0"
-
-
 class Egress(ClusterSection):
     """One allowed way out: to addresses, or to pods of the cluster."""
 
-    cidr: Cidr = key("Addresses.", ALL_ADDRESSES)
+    cidr: Cidr = key("Addresses.", "0.0.0.0/0")
     namespace: LabelValue | None = key("Pods of this namespace instead of addresses.", None)
     pod_labels: Labels = key("Pods with these labels, of `namespace` or else of the run's own.", dict)
     ports: tuple[Port, ...] = key("TCP ports.", min_length=1)
@@ -197,26 +160,11 @@ class NetworkPolicy(ClusterSection):
 
     enabled: bool = key("Render the policies.", True)
     accept_open_network: bool = key("Something else keeps other pods away, as `enabled: false` needs.", False)
-    dns_namespaces: tuple[LabelValue, ...] = key(
-        "Namespaces of the cluster's DNS.", ("kube-system", "openshift-dns"), min_length=1
-    )
+    dns_namespaces: tuple[LabelValue, ...] = key("Of DNS.", ("kube-system", "openshift-dns"), min_length=1)
     dns_cidrs: tuple[Cidr, ...] = key("More DNS: a node's cache; Cloud DNS 169.254.169.254/32.", ("169.254.20.10/32",))
     operator_namespace: LabelValue = key("Namespace of the KubeRay operator.", "kuberay-system")
     metrics_namespace: LabelValue | None = key("Namespace that may scrape Ray's metrics; unset: none.", None)
-    egress: tuple[Egress, ...] = key(
-        "Store, hub and trackers; the cluster's DNS and the server of `store.endpoint` are always allowed.",
-        (Egress(ports=(443,)),),
-    )
-
-    def check(self) -> Iterator[Problem]:
-        """Yield a problem where nothing keeps other pods away."""
-        if not self.enabled and not self.accept_open_network:
-            rule = (
-                "Ray's token does not guard the ports on which verl and torch exchange pickled objects: "
-                "without a policy every pod that reaches them runs code in the run"
-            )
-            fix = "leave it true; or, where something else keeps pods away, set cluster.networkPolicy.acceptOpenNetwork: true"
-            yield self.broken("enabled", rule, fix)
+    egress: tuple[Egress, ...] = key("More ways out than DNS and `store.endpoint`.", (Egress(ports=(443,)),))
 
 
 class PodMonitor(ClusterSection):
@@ -237,10 +185,8 @@ class ServiceAccount(ClusterSection):
     def check(self) -> Iterator[Problem]:
         """Yield a problem for annotations of an account that is not the run's own."""
         if self.name is not None and self.annotations:
-            rule = f"they are for the run's own account; {self.name} is another's"
-            yield self.broken(
-                "annotations", rule, "annotate that account itself, or remove cluster.serviceAccount.name"
-            )
+            rule, fix = f"they are for the run's own account; {self.name} is another's", "annotate that account itself"
+            yield self.broken("annotations", rule, f"{fix}, or remove cluster.serviceAccount.name")
 
 
 class Pods(ClusterSection):
@@ -408,12 +354,8 @@ class Cluster(ClusterSection):
     """The keys under `cluster`; a conversion, which has no workers, leaves theirs unread."""
 
     image: Image = key("The image of every pod.", Image)
-    submission_mode: Literal["K8sJobMode", "HTTPMode"] = key(
-        "K8sJobMode: a submitter pod, whose log outlives the Ray cluster; HTTPMode: the operator submits.", "K8sJobMode"
-    )
-    lifecycle: Literal["rules", "suspendable"] = key(
-        "rules: staged clean-up after the end; suspendable: `suspend` and Kueue work, one time limit.", "rules"
-    )
+    submission_mode: Literal["K8sJobMode", "HTTPMode"] = key("A submitter pod, or the operator, submits.", "K8sJobMode")
+    lifecycle: Literal["rules", "suspendable"] = key("Staged clean-up after the end, or Kueue's suspending.", "rules")
     clean_up: CleanUp = key("The times of deletion.", CleanUp)
     retries: Retries = key("The numbers of attempts.", Retries)
     deadlines: Deadlines = key("Time limits of the whole run.", Deadlines)
@@ -437,11 +379,7 @@ class Cluster(ClusterSection):
     extra_volume_mounts: KubeObjects = key("More mounts of every Ray container.", ())
     labels: Labels = key("Extra labels of every object.", dict)
     annotations: dict[str, str] = key("Extra annotations of the RayJob.", dict)
-    check_first: bool = Field(
-        default=True,
-        alias="check",
-        description="A pod without GPUs checks the file and its inputs before a RayJob exists.",
-    )
+    check_first: bool = key("A pod without GPUs checks the file before a RayJob exists.", True, alias="check")
     worker: RayPods = key("The workers: training and sampling.", lambda: _ray_pods(8, 16))
     gpu: Gpu = key("GPUs of a worker; `trainer.gpus_per_node` of them.", Gpu)
     rdma: Rdma = key("RDMA devices of a worker.", Rdma)

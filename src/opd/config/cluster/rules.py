@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,28 +16,13 @@ from opd.config.rules import check_sections, redacted
 Problems = Iterator[Problem]
 HEAD_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")
 """Labels by which KubeRay's head service finds its pod."""
-GUARDED = [
-    "automountServiceAccountToken",
-    "hostIPC",
-    "hostNetwork",
-    "hostPID",
-    "hostPath",
-    "hostPort",
-    "privileged",
-    "securityContext",
-    "serviceAccount",
-    "serviceAccountName",
-    "serviceAccountToken",
-]
-"""Fields, at any depth, on which Pod Security `restricted` and the pods' identity rest."""
-_BUILD = "images/build.sh trainer --push REGISTRY"
 
 
 def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -> Cluster:
     """Return the `cluster` section of an experiment's file, checked against the experiment.
 
     Raises:
-        SpecError: every problem of it; `image_problems` checks the image, which may still be missing.
+        SpecError: every problem of it. The charts check the image, which may still be missing, and guarded fields.
     """
     try:
         cluster = parse_cluster(tree)
@@ -49,22 +33,10 @@ def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -
     return cluster
 
 
-def image_problems(cluster: Cluster) -> Problems:
-    """Yield a problem for an image that is missing, or named by a tag."""
-    if not cluster.image.ref:
-        fix = f"run `{_BUILD}`: it prints the reference to use, with its digest"
-        yield cluster.broken("image.ref", "the image is required and has no default", fix).below("cluster")
-    for key, ref in (("image.ref", cluster.image.ref), ("submitter.image", cluster.submitter.image)):
-        if ref and not cluster.image.local and not re.search(r"@sha256:[0-9a-f]{64}$", ref):
-            rule = "an image is named by its digest, so that every pod and every attempt runs the same one"
-            fix = f"use the reference that `{_BUILD}` prints, or cluster.image.local: true for an image loaded onto the nodes"
-            yield cluster.broken(key, rule, fix).below("cluster")
-
-
 def _sections(cluster: Cluster) -> Problems:
     for problem in check_sections(cluster):
         yield redacted(problem).below("cluster")
-    for problem in (*_life(cluster), *_guarded_fields(cluster)):
+    for problem in _life(cluster):
         yield problem.below("cluster")
 
 
@@ -101,31 +73,6 @@ def _life(cluster: Cluster) -> Problems:
     if not cluster.auth.token and not cluster.network_policy.enabled:
         rule = "Ray runs any code that reaches it: without token and network policy, every pod of the cluster could"
         yield cluster.broken("auth.token", rule, "leave cluster.auth.token or cluster.networkPolicy.enabled true")
-
-
-def _guarded_fields(cluster: Cluster) -> Problems:
-    """Yield a problem for each guarded field that a podSpec or an extra volume sets or drops."""
-    groups = {"head": cluster.head, "worker": cluster.worker, "submitter": cluster.submitter}
-    trees: dict[str, Any] = {f"{role}.podSpec": group.pod_spec for role, group in groups.items()}
-    trees["extraVolumes"] = list(cluster.extra_volumes)
-    for path, value in () if cluster.pod_security.accept_unrestricted else _guarded(trees):
-        rule = "Pod Security `restricted` or the pods' identity rests on it, so values leave it alone"
-        fix = (
-            "remove it (user and groups: cluster.podSecurity; account: cluster.serviceAccount.name), or set "
-            "cluster.podSecurity.acceptUnrestricted: true"
-        )
-        yield Problem(path=path, value=value, rule=rule, fix=fix)
-
-
-def _guarded(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(tree, dict | list):
-        return
-    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        here = f"{path}.{key}".lstrip(".")
-        if key in GUARDED:
-            yield here, value
-        else:
-            yield from _guarded(value, here)
 
 
 def _volumes(cluster: Cluster, spec: FileSpec, *, num_workers: int) -> Problems:
