@@ -12,10 +12,7 @@ from opd.config.needs import Sizes
 from opd.errors import TooFewNodes
 
 # A node needs 4 GPUs and 3 x 4 = 12 CPUs.
-SIZES = Sizes(
-    device="cuda", num_nodes=2, gpus_per_node=4, num_rollout_workers=0, num_reward_workers=0,
-    overlaps_saves=True,
-)  # fmt: skip
+SIZES = Sizes(device="cuda", num_nodes=2, gpus_per_node=4)
 NEEDED = "2 nodes with 4 GPUs and 12 CPUs for its ranks"
 
 

@@ -57,7 +57,7 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
 
 
 def first_step(metrics: Path) -> int:
-    """Of an attempt's rows; 0 before there is one."""
+    """Return the first step of an attempt's rows; 0 before there is one."""
     text = metrics.read_text() if metrics.exists() else ""
     lines = text[: text.rfind("\n") + 1].splitlines()  # a row on its way may be there by half
     return next((step for line in lines if (step := json.loads(line).get("training/global_step"))), 0)

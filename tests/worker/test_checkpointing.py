@@ -15,7 +15,7 @@ import torch
 from ray.exceptions import RayActorError
 
 from opd.compat.plain_loads import plain_loads
-from opd.config.running import Checkpoint
+from opd.config.sections import Checkpoint
 from opd.errors import CheckpointError, Overtaken, RunIsLive
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK, RANK_PARTS, Manifest, step_folder

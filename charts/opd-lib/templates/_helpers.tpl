@@ -151,7 +151,3 @@ azure:
 {{- toJson $found -}}
 {{- end -}}
 
-{{- /* The driver reports progress to a ConfigMap; a conversion has no steps. */ -}}
-{{- define "opd.hasProgress" -}}
-{{- if and .Values.cluster.progress.enabled (ne .Values.kind "convert") }}true{{ end -}}
-{{- end -}}

@@ -1,11 +1,11 @@
-"""Whether Ray's nodes hold what a run asks of them, and what each of them lacks."""
+"""Places for a run on Ray's nodes, and the resources that each node lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opd.config.needs import RANK_CPUS, Sizes
+from opd.config.needs import Sizes
 
 _MOST_NAMED = 8
 
@@ -20,7 +20,7 @@ class Offer:
 
     @classmethod
     def of(cls, node: str, resources: dict[str, float]) -> Offer:
-        """From Ray's table of a node."""
+        """Read Ray's table of a node."""
         return cls(node=node, cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", resources.get("NPU", 0.0)))
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class Offer:
 
 
 def has_devices(sizes: Sizes, offers: Sequence[Offer]) -> bool:
-    """Whether the devices alone suffice."""
+    """Return True if the devices alone suffice."""
     return sum(offer.gpus // sizes.gpus_per_node for offer in offers) >= sizes.num_nodes
 
 
@@ -37,11 +37,10 @@ def shortage(sizes: Sizes, offers: Sequence[Offer]) -> str:
 
     A node's ranks are one placement group, which takes a single node.
     """
-    cpus = sizes.gpus_per_node * RANK_CPUS
     places, small = 0, []
     for offer in offers:
-        places += int(min(offer.gpus // sizes.gpus_per_node, offer.cpus // cpus))
-        if offer.cpus < cpus or offer.gpus < sizes.gpus_per_node:
+        places += int(min(offer.gpus // sizes.gpus_per_node, offer.cpus // sizes.node_cpus))
+        if offer.cpus < sizes.node_cpus or offer.gpus < sizes.gpus_per_node:
             small.append(str(offer))
     if places >= sizes.num_nodes:
         return ""
@@ -52,4 +51,4 @@ def shortage(sizes: Sizes, offers: Sequence[Offer]) -> str:
 def needed(sizes: Sizes) -> str:
     """Return what each node that trains needs, in words."""
     devices = f"{sizes.gpus_per_node} {'GPU' if sizes.gpus_per_node == 1 else 'GPUs'} and "
-    return f"{devices if sizes.device == 'cuda' else ''}{sizes.gpus_per_node * RANK_CPUS} CPUs for its ranks"
+    return f"{devices if sizes.device == 'cuda' else ''}{sizes.node_cpus} CPUs for its ranks"

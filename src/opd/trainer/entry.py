@@ -25,7 +25,7 @@ from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.config import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
 from opd.config.context import context_of, context_problems, teacher_notes
 from opd.config.errors import Problem
-from opd.config.needs import sizes_of, worker_needs
+from opd.config.needs import sizes_of
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides
 from opd.convert.errors import ConvertError
@@ -182,7 +182,7 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
     print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
     print("starting Ray", flush=True)
     with rendezvous_in_a_file(spec):
-        embedded = start_ray(config, num_cpus=sizes.num_nodes * worker_needs(sizes).cpus)
+        embedded = start_ray(config, num_cpus=sizes.num_nodes * sizes.node_cpus)
         try:
             wait_for_nodes(sizes, is_alone=embedded)
             check_server(spec)

@@ -20,7 +20,7 @@ from verl.single_controller.base.decorator import Dispatch, register
 
 from opd.compat.host_copies import HostCopies
 from opd.compat.plain_loads import find_unloadable, plain_loads
-from opd.config.running import Checkpoint
+from opd.config.sections import Checkpoint
 from opd.errors import CheckpointError, StoreError
 from opd.runs.manifest import DRIVER_RANK, Manifest, step_folder
 from opd.runs.resume import Fetch

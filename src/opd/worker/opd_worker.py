@@ -109,8 +109,6 @@ class OPDWorker(StudentWorker):
 
     def check_models(self) -> None:
         self._check_sharing()
-        for engine, path in zip(self.teacher_engines, self._teacher_paths.values(), strict=True):
-            engine.check_head(f"teacher {path}")
         super().check_models()
 
     def write_checkpoint(

@@ -194,6 +194,7 @@ def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
 class PolicyWorker(StudentWorker):
     """Trains on rows with advantages; a reference that reads them first is a model of its own, or the student without adapters."""
 
+    reader_role = "reference"
     _cache: HiddenCache | None = None
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:

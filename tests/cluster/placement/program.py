@@ -34,7 +34,7 @@ from opd.cluster.nodes import wait_for_nodes, working_nodes
 from opd.cluster.watch import Watch
 from opd.compat.ray_start import patient_start
 from opd.config import ConvertSpec, parse_tree
-from opd.config.needs import Sizes, sizes_of, worker_needs
+from opd.config.needs import Sizes, sizes_of
 from opd.config.run_config import RunConfig, RunFacts
 from opd.errors import NoPlace, TooFewNodes
 from opd.job import start_ranks
@@ -164,7 +164,7 @@ def play(cluster: Cluster, num_nodes: int, gpus: int) -> dict[str, Any]:
     """One size, first with one CPU less on each node, then with all of them."""
     config = config_of(num_nodes, gpus)
     sizes = sizes_of(RunConfig.of(config).spec)
-    cpus = worker_needs(sizes).cpus
+    cpus = sizes.node_cpus
     added = [cluster.add_node(**node_options(cpus, gpus)) for _ in range(num_nodes)]
     cluster.wait_for_nodes()
     found: dict[str, Any] = {"cpus": cpus}
