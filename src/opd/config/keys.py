@@ -21,7 +21,7 @@ class Key:
     """One key.
 
     Attributes:
-        path: its dotted path; `[]` stands for the place in a list of maps.
+        path: its dotted path; `[]` means each place in a list of maps.
         takes: its type in a few words: `integer >= 1`, `"a" | "b"`, `list of string`.
         says: its description; ends with its default where that follows from other keys.
         default: as JSON; empty where there is none.
@@ -36,7 +36,7 @@ class Key:
 
 
 def spec_keys(kind: Kind) -> dict[str, Key]:
-    """Return every key of a kind's experiment file by its path, but for those of `cluster`."""
+    """Return every key of a kind's experiment file by its path, without the keys of `cluster`."""
     computed = {path: value for path, kinds, value in DEFAULTS if kind in kinds}
     fixed = {path: value[kind] if isinstance(value, dict) else None for path, value in computed.items()}
     schema = SPEC_CLASSES[kind].model_json_schema()
@@ -68,7 +68,7 @@ def _keys(
     Args:
         node: the section's schema.
         definitions: schemas by name.
-        computed: paths with a default that is not on the field, and that default; None: it follows from other keys.
+        computed: paths with a default that is not on the field, and that default. None means that other keys decide it.
         prefix: path of the section and a dot.
         within: the section above that may be missing, whose keys count only where it is given.
     """
