@@ -1,4 +1,4 @@
-"""CPUs of a node follow from a run's sizes, by verl's and the queue's own reservations."""
+"""CPUs of a node follow from a run's sizes, by verl's own reservations."""
 
 import pytest
 
@@ -10,21 +10,9 @@ OPD = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}}
 
 @pytest.mark.parametrize(
     ("keys", "cpus"),
-    [
-        ({}, 24 + 2 + 1),
-        ({"trainer": {"nnodes": 4, "gpus_per_node": 8}}, 24 + 2 + 1),
-        ({"trainer": {"gpus_per_node": 1}}, 3 + 2 + 1),
-        ({"device": "cpu", "trainer": {"nnodes": 2, "gpus_per_node": 4}}, 12 + 1 + 1),
-        (
-            {
-                "overrides": ["++transfer_queue.backend.SimpleStorage.num_data_storage_units=9"],
-                "trainer": {"nnodes": 2},
-            },
-            24 + 5 + 1,
-        ),
-    ],
+    [({}, 24), ({"trainer": {"nnodes": 4, "gpus_per_node": 8}}, 24), ({"trainer": {"gpus_per_node": 1}}, 3)],
 )
-def test_a_node_needs_three_cpus_a_rank_and_those_of_storage_units_and_controller(keys, cpus):
+def test_a_node_needs_three_cpus_a_rank(keys, cpus):
     [sizes] = all_sizes(parse_tree({**OPD, "actor": {"use_dynamic_bsz": True}, **keys}).spec)
     assert sizes.node_cpus == cpus
 

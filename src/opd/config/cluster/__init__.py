@@ -159,16 +159,6 @@ class NetworkPolicy(ClusterSection):
     )
 
 
-class ApiServer(ClusterSection):
-    cidr: Cidr = key("Addresses.", "0.0.0.0/0")
-    ports: tuple[Port, ...] = key("TCP ports.", (443, 6443), min_length=1)
-
-
-class Progress(ClusterSection):
-    enabled: bool = key("Keep phase, step, time left and score there; the head may patch this one ConfigMap.", False)
-    api_server: ApiServer = key("The address of the cluster's API server, as the network sees it.", ApiServer)
-
-
 class PodMonitor(ClusterSection):
     enabled: bool = key("Render it.", False)
     interval: Interval = key("Time between scrapes.", "30s")
@@ -357,7 +347,6 @@ class Cluster(ClusterSection):
     pod_security: PodSecurity = key("User and groups of every pod.", PodSecurity)
     service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
     disruption: Disruption = key("Guards of the Ray pods against drains and autoscalers.", Disruption)
-    progress: Progress = key("The ConfigMap `RUN-progress`, for who does not reach the store.", Progress)
     pod_monitor: PodMonitor = key("A PodMonitor of the Prometheus operator, opt-in.", PodMonitor)
     extra_env: tuple[EnvVar, ...] = key("More variables of every Ray pod; they win.", ())
     env_from: KubeObjects = key("`envFrom` of every Ray container.", ())

@@ -111,8 +111,7 @@ def _gpus(cluster: Cluster, sizes: Sizes) -> Problems:
     field = "limits" if "cpu" in group.limits else "requests"
     cpus = getattr(group, field).get("cpu", sizes.node_cpus)
     if sizes.device == "cuda" and math.ceil(number(cpus)) < sizes.node_cpus:
-        parts = f"3 for each of {sizes.gpus_per_node} ranks, the rest for the queue"
-        need = f"a node of this one needs {sizes.node_cpus} ({parts})"
+        need = f"a node of this one needs {sizes.node_cpus} (3 for each of {sizes.gpus_per_node} ranks)"
         rule = f"Ray places a run by CPUs, and {need}: with fewer it would hold its GPUs and wait for ever"
         yield cluster.broken(f"worker.{field}.cpu", rule, f"use at least {sizes.node_cpus}, or remove the key")
 
