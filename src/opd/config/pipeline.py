@@ -88,7 +88,7 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
     problems: list[Problem] = []
     trees: dict[str, Tree] = {}
     for name, given in _that_run(spec, problems).items():
-        for key in given.keys() & PIPELINES_OWN:
+        for key in (key for key in PIPELINES_OWN if key in given):
             problems += _at(name, key, None, f"`{key}` is the whole pipeline's", f"set {key} at the top")
         if given.get("kind") == "pipeline":
             problems += _at(name, "kind", "pipeline", "a stage is one run, and no pipeline", "name its stages here")
