@@ -83,14 +83,14 @@ def read_scalar(text: str, path: str, problems: list[Problem], source: str = "")
     if not is_number:
         return text
     if _INT.fullmatch(text):
-        value: int | float = int(text)
-        if abs(value) <= MAX_INTEGER:
+        # Python reads no more than 4,300 digits as an integer, and any number of them as a float.
+        if abs(float(text)) <= MAX_INTEGER and abs(value := int(text)) <= MAX_INTEGER:
             return value
         rule = f"integers beyond 2^53 ({MAX_INTEGER}) cannot be carried exactly by Helm or JSON"
         return refuse(rule, "use a smaller integer or a string")
-    if not math.isfinite(value := float(text)):
+    if not math.isfinite(number := float(text)):
         return refuse("a number must be finite", "write a finite number", None)
-    return _whole(value)
+    return _whole(number)
 
 
 def truth_of(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from opd.rewards.pool import ScorerProcess, scorer_pool
 from opd.rewards.protocol import Failure, ScoreTask
-from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, Score, builtin_call
+from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, NO_ANSWER_PREDICTIONS, Score, builtin_call
 from opd.text import storable
 
 logger = logging.getLogger(__name__)
@@ -137,6 +137,11 @@ def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
         "failed": 0,
     }
     return {name: float(value) for name, value in result.breakdown.items()} | row
+
+
+def is_unread(function: str, row: Mapping[str, Any]) -> bool:
+    """Return True if a built-in function scored an answer in which it found none; other functions need not report one."""
+    return function in BUILTIN_FUNCTIONS and not row.get("failed") and row.get("pred") in NO_ANSWER_PREDICTIONS
 
 
 def worst_score(function: str) -> float:

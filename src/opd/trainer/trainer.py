@@ -338,6 +338,7 @@ class OrderedTrainer(PPOTrainerSync):
             "rollout/trajectories": float(report.num_trajectories),
             "rollout/failed": float(report.num_failed),
             "reward/failed": float(report.num_reward_failed),
+            "reward/unread": float(report.num_unread),
             "data/num_overlong_dropped": float(self.train_dataset.num_overlong_dropped),
             **{f"timing_s/rollout_{name}": seconds for name, seconds in report.seconds.items()},
             **({"rollout/truncated": 1.0} if self.ours.sampling.rollout.is_truncated else {}),
