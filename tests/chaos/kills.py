@@ -13,11 +13,11 @@ from tests.chaos.kill_plan import Kill, plan_kills
 from tests.chaos.scenario import scenario
 from tests.e2e_cpu import carried
 
+from opd.rollout import carry as carried_file
 from opd.runs.manifest import step_folder
 from opd.runs.metrics import METRICS_FILE, parse_metrics
 from opd.runs.resume import complete_steps
 from opd.runs.stream import read_streamed
-from opd.trainer import carried_file
 
 EQUAL = "ends equal to the uninterrupted run"
 _ON_FOLDER = ("start-up", "start-up", "load", "generation", "generation", "update", "update", "save", "save", "upload")

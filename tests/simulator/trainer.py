@@ -1,4 +1,4 @@
-"""A trainer around the real control code: claims, resumes, trains, saves and ends in the order of `opd.trainer.trainer`.
+"""A trainer around the real control code: claims, resumes, trains, saves and ends in the order of `opd.loop`.
 
 What verl and Ray do in between is simulated: a step takes time, a rank is a process whose methods the driver calls.
 """
@@ -6,13 +6,12 @@ What verl and Ray do in between is simulated: a step takes time, a rank is a pro
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from opd.cluster.shutdown import GracefulStop
-from opd.config.running import Checkpoint
+from opd.config.sections import Checkpoint
 from opd.errors import PartLost, RunFinished
 from opd.pods import stop
 from opd.runs.run import EXIT_TERMINATED, Run
@@ -142,7 +141,6 @@ class Trainer:
         return {"steps": self.step, "state": self.state, "rows": len(rows)}
 
     def _resume(self) -> None:
-        config = types.SimpleNamespace(trainer=types.SimpleNamespace(resume_mode="disable", resume_from_path=None))
         chosen: list[Any] = []
         choose = self.run.checkpoints.choose
         disks = self.world.disks_of(self.workers.processes)
@@ -168,7 +166,7 @@ class Trainer:
 
         self.run.checkpoints.choose = noted  # type: ignore[method-assign]
         self.run.checkpoints.upload_missing = uploaded  # type: ignore[method-assign]
-        checkpointing.resume(config, self.run, self.workers, lambda: self._load(config, chosen))  # type: ignore[arg-type]
+        checkpointing.resume(self.run, self.workers, lambda folder: self._load(folder, chosen))  # type: ignore[arg-type]
         self.step = chosen[-1].step or 0
         self._saved = chosen[-1].step
         self.world.oracle.resumed(self.step)
@@ -177,11 +175,8 @@ class Trainer:
     def _processes(self) -> list[Process]:
         return [self.world.current.process, *self.workers.processes]
 
-    def _load(self, config: Any, chosen: list[Any]) -> None:
+    def _load(self, folder: Path, chosen: list[Any]) -> None:
         manifest = chosen[-1].manifest
-        if manifest is None:
-            return
-        folder = Path(config.trainer.resume_from_path)
         self.workers.load(str(folder), manifest.attempt, manifest.step)
         data = (folder / "data.pt").read_bytes()
         self.world.oracle.loaded(manifest.step, manifest.attempt, DRIVER, "data", data)

@@ -20,7 +20,7 @@ def main(folder: Path) -> None:
     from opd.compat.ray_start import patient_start
     from opd.runs.progress import PROGRESS
     from opd.runs.run import Run
-    from opd.trainer.gauges import GAUGES, RunGauges
+    from opd.trainer.tracking import GAUGES, RunGauges
 
     [port] = free_ports(1)
     with patient_start():

@@ -180,6 +180,6 @@ def unplaced_parts() -> dict[str, str]:
 def _no_place(sizes: Sizes, patience_s: float, lines: list[str]) -> NoPlace:
     whole, free = offers()
     lacking = shortage(sizes, whole)
-    why = lacking or f"a node needs {needed(sizes, whole)}, and something else holds part of it"
+    why = lacking or f"a node needs {needed(sizes)}, and something else holds part of it"
     left = "; ".join(map(str, free))
     return NoPlace(f"no node had room within {patience_s:g} s for {', '.join(lines)}: {why}. Free now: {left}. {FIX}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opd.config.needs import QUEUE_ACTOR_CPUS, RANK_CPUS, Sizes
+from opd.config.needs import Sizes
 
 _MOST_NAMED = 8
 
@@ -33,36 +33,22 @@ def has_devices(sizes: Sizes, offers: Sequence[Offer]) -> bool:
 
 
 def shortage(sizes: Sizes, offers: Sequence[Offer]) -> str:
-    """Return what the nodes lack for the run, with each node that is too small; empty if everything has a place."""
-    ranks, queue = _cpus(sizes, offers)
+    """Return what the nodes that offer CPUs lack for the run, with each that is too small; empty where all of it finds a place.
+
+    A node's ranks are one placement group, which takes a single node.
+    """
     places, small = 0, []
     for offer in offers:
-        places += max(0, int(min(offer.gpus // sizes.gpus_per_node, (offer.cpus - queue) // ranks)))
-        if offer.cpus < queue + ranks or offer.gpus < sizes.gpus_per_node:
+        places += int(min(offer.gpus // sizes.gpus_per_node, offer.cpus // sizes.node_cpus))
+        if offer.cpus < sizes.node_cpus or offer.gpus < sizes.gpus_per_node:
             small.append(str(offer))
-    if places >= sizes.num_nodes and all(offer.cpus >= queue for offer in offers):
+    if places >= sizes.num_nodes:
         return ""
     listed = "; ".join(small[:_MOST_NAMED]) + (f"; and {len(small) - _MOST_NAMED} more" if small[_MOST_NAMED:] else "")
-    return f"{places} of {sizes.num_nodes} nodes with {needed(sizes, offers)}; too small: {listed or 'none is there'}"
+    return f"{places} of {sizes.num_nodes} nodes with {needed(sizes)}; too small: {listed or 'none is there'}"
 
 
-def needed(sizes: Sizes, offers: Sequence[Offer] = ()) -> str:
-    """Return the needs of each training node in words; without known nodes, of each of `sizes.num_nodes`."""
-    ranks, queue = _cpus(sizes, offers)
+def needed(sizes: Sizes) -> str:
+    """Return what each node that trains needs, in words."""
     devices = f"{sizes.gpus_per_node} {'GPU' if sizes.gpus_per_node == 1 else 'GPUs'} and "
-    return (
-        f"{devices if sizes.device == 'cuda' else ''}{ranks + queue} CPUs "
-        f"(ranks {ranks}, storage units and controller of the queue {queue})"
-    )
-
-
-def _cpus(sizes: Sizes, offers: Sequence[Offer]) -> tuple[int, int]:
-    """Return the CPUs of a node for its ranks, and for the queue.
-
-    A node's ranks are one placement group on a single node. The queue's storage units are bound to the nodes in turn,
-    and its controller to any node. Each node must have room for its units and the controller.
-    """
-    # While nodes are missing, each is measured as if all were there.
-    num_sharing = len(offers) if has_devices(sizes, offers) else max(sizes.num_nodes, len(offers))
-    units = -(-sizes.num_storage_units // num_sharing)
-    return sizes.gpus_per_node * RANK_CPUS, (units + 1) * QUEUE_ACTOR_CPUS
+    return f"{devices if sizes.device == 'cuda' else ''}{sizes.node_cpus} CPUs for its ranks"

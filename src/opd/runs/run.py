@@ -317,17 +317,17 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         ending: RunError | None = as_disk_full(error, self.local.root) if isinstance(error, Exception) else None
-        if isinstance(error, SystemExit):
+        if error is None or isinstance(error, SystemExit):  # asked to end, maybe by the watch over the lease
             ending = self._watch.lost
         self.close()
         if self._has_ended:
             return
         try:
-            if error is None:
+            if error is None and ending is None:
                 self._end("stopped")
                 self._summarise("stopped")
             else:
-                self.fail(ending or error)
+                self.fail(ending or error or "")
         except StoreError as away:
             logger.warning("the end of attempt %d is not marked, its lease runs out: %s", self.handle.attempt, away)
         if ending is not None:
