@@ -12,7 +12,15 @@ from pickle import PicklingError
 from typing import Any
 
 from opd.isolation.pool import Outcome, ProcessPool
-from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, NO_ANSWER_PREDICTIONS, Failure, Score, ScoreTask, builtin_call
+from opd.rewards.scorers import (
+    BUILTIN_FUNCTIONS,
+    NO_ANSWER,
+    NO_ANSWER_PREDICTIONS,
+    Failure,
+    Score,
+    ScoreTask,
+    builtin_call,
+)
 from opd.text import storable
 
 logger = logging.getLogger(__name__)
