@@ -12,7 +12,15 @@ from pickle import PicklingError
 from typing import Any
 
 from opd.isolation.pool import Outcome, ProcessPool
-from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, Failure, Score, ScoreTask, builtin_call
+from opd.rewards.scorers import (
+    BUILTIN_FUNCTIONS,
+    NO_ANSWER,
+    NO_ANSWER_PREDICTIONS,
+    Failure,
+    Score,
+    ScoreTask,
+    builtin_call,
+)
 from opd.text import storable
 
 logger = logging.getLogger(__name__)
@@ -189,6 +197,11 @@ def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
         "failed": 0,
     }
     return {name: float(value) for name, value in result.breakdown.items()} | row
+
+
+def is_unread(function: str, row: Mapping[str, Any]) -> bool:
+    """Return True if a built-in function scored an answer in which it found none; other functions need not report one."""
+    return function in BUILTIN_FUNCTIONS and not row.get("failed") and row.get("pred") in NO_ANSWER_PREDICTIONS
 
 
 def worst_score(function: str) -> float:
