@@ -140,7 +140,7 @@ COVERED := tests/test_imports.py $(addprefix tests/,agent batch charts config co
 coverage: setup tools ## list source lines that the tests of one process never execute (an hour)
 	$(BIN)/python -m pytest -q -m "not gpu and not e2e and not cluster" --cov --cov-report=term $(COVERED) $(ARGS)
 
-cluster: setup ## start a one-node Kubernetes cluster on this machine (root, Debian)
+cluster: setup ## start a one-node Kubernetes cluster with the CPU image on this machine (root, Debian)
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e.cluster up $(ARGS)
 
 cluster-down: ## remove this cluster, also a partial one, and restore the machine

@@ -78,9 +78,12 @@ LAYERS = (
     ("cluster",),
     ("pods", "rollout"),
     ("worker",),
+    ("trainer.tracking",),
+    ("evaluation.run",),
     ("trainer", "pipeline"),
     ("check",),
-    ("launch", "main_opd", "quickstart"),
+    ("launch",),
+    ("main_opd", "quickstart"),
 )
 TOOL_LAYERS = (
     ("errors",),

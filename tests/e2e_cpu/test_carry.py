@@ -1,4 +1,4 @@
-"""A run whose answers go on over its updates: whoever generates, and killed and resumed, it ends in the same bits; no row is lost or trained on twice."""
+"""A run whose answers continue over its updates ends in the same bits, also killed and resumed; no row is lost or trained on twice."""
 
 from __future__ import annotations
 

@@ -14,46 +14,13 @@ from opd.config.raw import parse_raw
 from opd.config.run_config import KEY, RunConfig
 from opd.config.tree import get_path
 from opd.config.verl import compute_overrides
-from opd.main_opd import facts, spec_of
+from opd.launch import facts
+from opd.main_opd import spec_of
 from opd.trainer.entry import CONFIG_NAME, config_dir
 
 VERL = Path(importlib.util.find_spec("verl").submodule_search_locations[0])  # type: ignore[union-attr, index]
 MODELS = ["actor_rollout_ref.model.path=/models/student", "+actor_rollout_ref.ref.model.path=/models/teacher"]
 FILES = ["data.train_files=/data/train.parquet", "data.val_files=/data/test.parquet"]
-# What verl's own examples set, with a teacher.
-VERL_EXAMPLE = [
-    *MODELS,
-    *FILES,
-    "algorithm.adv_estimator=grpo",
-    "data.train_batch_size=128",
-    "data.max_prompt_length=512",
-    "data.max_response_length=1024",
-    "data.filter_overlong_prompts=True",
-    "data.truncation=error",
-    "actor_rollout_ref.actor.optim.lr=1e-6",
-    "actor_rollout_ref.model.use_remove_padding=True",
-    "actor_rollout_ref.model.enable_gradient_checkpointing=True",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
-    "actor_rollout_ref.actor.use_kl_loss=False",
-    "actor_rollout_ref.actor.fsdp_config.param_offload=False",
-    "actor_rollout_ref.actor.fsdp_config.optimizer_offload=False",
-    "actor_rollout_ref.rollout.name=vllm",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
-    "actor_rollout_ref.rollout.gpu_memory_utilization=0.6",
-    "actor_rollout_ref.rollout.n=4",
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=16",
-    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=16",
-    "trainer.critic_warmup=0",
-    "trainer.logger=['console','wandb']",
-    "trainer.project_name=distil",
-    "trainer.experiment_name=first",
-    "trainer.n_gpus_per_node=4",
-    "trainer.nnodes=1",
-    "trainer.save_freq=20",
-    "trainer.test_freq=5",
-    "trainer.total_epochs=2",
-]
 # What the original's own launch script sets; its agent adds the last block.
 ORIGINAL_SCRIPT = [
     *MODELS,
@@ -112,7 +79,6 @@ ORIGINAL_SCRIPT = [
 ]
 DOZENS = {
     "the teacher alone": MODELS,
-    "an example of verl's": VERL_EXAMPLE,
     "the original's script": ORIGINAL_SCRIPT,
     "a laptop": [*MODELS, *FILES, "trainer.device=cpu"],
     "dynamic batches": [*MODELS, *FILES, "actor_rollout_ref.actor.use_dynamic_bsz=True", "data.train_batch_size=512"],
@@ -133,7 +99,8 @@ def composed(given: list[str], **env: str) -> DictConfig:
     # The folder of verl's configs instead of its package: the same files without the seconds of importing verl.
     search = f"hydra.searchpath=[file://{VERL}/trainer/config]"
     with hydra.initialize_config_dir(config_dir(), version_base=None):
-        spec, run = spec_of(given, env), facts(env)
+        spec = spec_of(given, env)
+        run = facts(spec)
         config = hydra.compose(CONFIG_NAME, overrides=[*compute_overrides(spec, run=run), search])
     config[KEY] = RunConfig(spec=spec, run=run).text()
     return config
@@ -158,16 +125,6 @@ def test_every_value_that_was_typed_arrives(configs, name):
         assert listed in (typed, [typed]), text
 
 
-def test_what_was_not_typed_is_there_when_verl_asks_for_it(configs):
-    for name, tree in configs.items():
-        role = tree.actor_rollout_ref
-        for key in ("rollout", "ref"):
-            assert role[key].log_prob_micro_batch_size_per_gpu > 0, name
-        assert role.rollout.name == ("cpu" if name == "a laptop" else "vllm")
-        assert tree.data.max_response_length > 0
-    assert configs["the teacher alone"].reward.custom_reward_function.reward_kwargs.function == "math_reward"
-
-
 def test_a_laptop_needs_the_device_and_nothing_else(configs):
     role, init = configs["a laptop"].actor_rollout_ref, configs["a laptop"].ray_kwargs.ray_init
     assert role.model.override_config.attn_implementation == "sdpa"
@@ -176,16 +133,6 @@ def test_a_laptop_needs_the_device_and_nothing_else(configs):
     assert not role.actor.use_torch_compile
     assert (role.rollout.name, role.rollout.agent.num_workers) == ("cpu", 0)
     assert init.num_gpus == configs["a laptop"].trainer.n_gpus_per_node, "logical slots, one a rank"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("prefix", ["", "reward."], ids=["verl 0.7's key", "verl 0.9's key"])
-def test_a_reward_function_of_the_users_gets_no_argument_of_our_scorer(prefix):
-    own = [f"{prefix}custom_reward_function.path=mine.py", f"{prefix}custom_reward_function.name=score"]
-    tree = composed([*MODELS, *own])
-    function = tree.custom_reward_function if not prefix else tree.reward.custom_reward_function
-    assert (function.path, function.name) == ("mine.py", "score")
-    assert not tree.reward.custom_reward_function.get("reward_kwargs")
 
 
 @pytest.mark.slow
@@ -221,10 +168,28 @@ def test_the_yaml_says_no_other_default_than_a_spec_has(configs):
             else:
                 yield f"{prefix}{key}", value
 
-    typed = {parse_raw(line).key for line in compute_overrides(spec_of(MODELS, {}), run=facts({}))}
+    spec = spec_of(MODELS, {})
+    typed = {parse_raw(line).key for line in compute_overrides(spec, run=facts(spec))}
     said_twice = {path: value for path, value in leaves(yaml) if path in typed and path not in by_device}
     computed = {path: OmegaConf.select(configs["the teacher alone"], path) for path in said_twice}
     assert computed == said_twice != {}
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "folder"),
+    [
+        (
+            ["trainer.experiment_name=opd_thinking", "trainer.default_local_dir=/outputs/a"],
+            "opd-thinking",
+            "/outputs/a",
+        ),
+        (["trainer.experiment_name='7 B'"], "run-7-b", "outputs"),
+    ],
+)
+def test_a_run_has_its_directory_by_verls_name_below_verls_folder(given, name, folder):
+    spec = spec_of([*MODELS, *given], {})
+    assert (spec.name, spec.output.root, spec.store.url) == (name, folder, folder)
+    assert facts(spec).run_dir == f"{folder}/{name}"
 
 
 def test_the_teacher_may_come_from_the_environment_and_is_overridden_by_the_command_line():

@@ -42,7 +42,7 @@ def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> 
         return
     load, make_group = RolloutReplicaRegistry._registry[ROLLOUT_NAME], trainer_base.RayWorkerGroup
     changes = [vllm_outputs.server_of, *([vllm_prefixes.server_of] if keeps_prefixes else [])]
-    servers = _Servers(config, lambda: _with_servers(load(), changes))
+    servers = _Servers(config, lambda: with_servers(load(), changes))
     RolloutReplicaRegistry.register(ROLLOUT_NAME, servers.replica_class)
     trainer_base.RayWorkerGroup = functools.partial(_beginning, make_group, servers)
     try:
@@ -53,7 +53,7 @@ def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> 
         servers.end()
 
 
-def _with_servers(replica: type[Any], changes: Sequence[Callable[[type[Any]], type[Any]]]) -> type[Any]:
+def with_servers(replica: type[Any], changes: Sequence[Callable[[type[Any]], type[Any]]]) -> type[Any]:
     """verl's replica of vLLM servers (`vLLMReplica`), whose servers are of a changed class."""
 
     class Replica(replica):

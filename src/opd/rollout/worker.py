@@ -20,11 +20,11 @@ from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import (
     AgentLoopBase,
     AgentLoopOutput,
+    AgentLoopWorker,
     DictConfigWrap,
     ToolListWrap,
     _agent_loop_registry,
 )
-from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
@@ -33,6 +33,7 @@ from opd.agent.loop import ToolDialogueLoop, shared
 from opd.agent.metrics import AgentCounts
 from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN
 from opd.agent.trajectories import Trajectory
+from opd.compat import quiet
 from opd.compat.verl_trainer import RewardWorker
 from opd.compat.vllm_prefixes import begun_under
 from opd.config import EvalSpec
@@ -48,8 +49,7 @@ from opd.rollout.seeds import PASS_RATES, TRAIN, VALIDATION, SeededClient
 
 logger = logging.getLogger(__name__)
 
-# The class behind verl's actor class: we subclass it and run it in this process or as an actor of our own.
-_VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+quiet.mute(*quiet.IN_ROLLOUT)
 
 Row = tuple[str, dict[str, Any], dict[str, Any]]
 """(key, fields, tag) of one row in the layout verl's V1 trainer reads."""
@@ -134,7 +134,7 @@ class GivenAnswer:
         return TokenOutput(token_ids=self._ids[: sampling_params.get("max_tokens")])
 
 
-class RolloutWorker(_VerlWorker):
+class RolloutWorker(AgentLoopWorker):  # type: ignore[misc]  # untyped
     """verl's agent-loop worker with per-request seeds, ordered rows, counted failures and one write per batch.
 
     verl's own writes each trajectory as it ends (several round trips each) and publishes in completion order, which
@@ -151,6 +151,8 @@ class RolloutWorker(_VerlWorker):
         handles = reward_loop_worker_handles or [_LocalReward(config)]
         super().__init__(config, llm_client, teacher_client, handles)
         self.ours = RunConfig.of(config)
+        if not isinstance(self.ours.spec, EvalSpec):
+            tq.init()
         self._keeper: DialogueKeeper | None = None
         self._reward_function = reward_function(config)
         self.num_finished = 0
@@ -193,7 +195,7 @@ class RolloutWorker(_VerlWorker):
             ]
             report.samples = [self._sample(fields) for fields in finals]
         try:
-            if not only_scored and not report.num_cut:
+            if not is_reported and not report.num_cut:
                 await self._store(prompts, rows, failed, partition)
         except Exception as error:  # noqa: BLE001 - raised by the manager, after what was answered has been reported
             report.fault = report.fault or error

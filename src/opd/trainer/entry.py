@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
 from opd.cluster.places import needed
-from opd.compat.ray_start import own_job_id, patient_start
+from opd.compat import quiet
+from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.config import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
 from opd.config.context import context_of, context_problems, teacher_notes
 from opd.config.errors import Problem
@@ -174,10 +175,15 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
     from opd.cluster.watch import Watch
     from opd.trainer.gauges import RunGauges
-    from opd.trainer.task_runner import TaskRunner
 
-    START.mark("imports")
     ours = RunConfig.of(config)
+    if isinstance(ours.spec, EvalSpec):
+        from opd.evaluation.run import run as work
+    else:
+        from opd.trainer.task_runner import TaskRunner
+
+        work = TaskRunner().run
+    START.mark("imports")
     sizes = sizes_of(ours.spec)
     print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
     print("starting Ray", flush=True)
@@ -188,16 +194,22 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
             check_server(ours.spec)
             fetch_on_nodes(models)
             START.mark("Ray")
-            server = "" if isinstance(ours.spec, SftSpec) else " and rollout server"
-            print(f"starting trainer, queue{server}", flush=True)
+            print(f"starting {_parts_of(ours.spec)}", flush=True)
             told = nullcontext() if claimed is None else claimed.reporter.telling(RunGauges())
             looks = [lost.look_for_lost_daemons(), lost.look_for_lost_nodes(), lost.look_for_lost_parts()]
             looks += [look_for_unplaced_parts(sizes), look_for_dead_engines()]
             with Watch(looks), told, lost.naming_lost_nodes():
-                return TaskRunner().run(config, claimed)
+                return work(config, claimed)
         finally:
             if embedded:
                 ray.shutdown()
+
+
+def _parts_of(spec: AnyRunSpec) -> str:
+    """Return what a run starts, for its log."""
+    if isinstance(spec, EvalSpec):
+        return "rollout server"
+    return "trainer, queue" if isinstance(spec, SftSpec) else "trainer, queue and rollout server"
 
 
 def check_server(spec: AnyRunSpec) -> None:
@@ -351,6 +363,7 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
+    quiet.mute(*quiet.IN_DRIVER)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     if ray.is_initialized():
         return False
@@ -372,6 +385,8 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
         if not joins:
             start.enter_context(patient_start())
             start.enter_context(own_job_id())
+            if init.get("include_dashboard") is False:
+                start.enter_context(bare_node())
         ray.init(**init, runtime_env=runtime_env)
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
     return not joins

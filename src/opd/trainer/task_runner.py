@@ -8,40 +8,17 @@ from typing import Any
 import ray
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.utils.logging_utils import configure_verl_logging
 
-from opd.cluster.nodes import working_nodes
 from opd.config.run_config import RunConfig
 from opd.rollout.manager import RolloutManager
+from opd.rollout.serving import CPU_ROLLOUT, start_cpu_servers
 from opd.runs.run import Run
 from opd.trainer.distillation import OPDTrainer
-from opd.trainer.evaluation import EvalTrainer
 from opd.trainer.grpo import GrpoTrainer
 from opd.trainer.sft import SftTrainer
 from opd.trainer.trainer import OrderedTrainer
 from opd.worker.background import Job
-
-
-def start_cpu_servers(config: DictConfig) -> list[Any]:
-    """Start the CPU rollout servers before verl asks for them; their handles, which must be kept alive until it does.
-
-    They are spread over the nodes that work: a server asks for no resources, and Ray would as well put it on a head that
-    offers none (a soft affinity included, which Ray 2.60 does not follow for such actors).
-    """
-    from opd.rollout.cpu.replica import server_name, start_server
-
-    role = config.actor_rollout_ref
-    world = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    replicas = world // role.rollout.tensor_model_parallel_size
-    nodes = working_nodes()
-
-    def start(rank: int) -> Any:
-        node = NodeAffinitySchedulingStrategy(nodes[rank % len(nodes)], soft=False)
-        return start_server(role.rollout, role.model, server_name(rank), scheduling_strategy=node)
-
-    return [start(rank) for rank in range(replicas)]
-
 
 _KILL_POLL_S = 0.5
 
@@ -73,14 +50,11 @@ class RunQueue:
         tq.close()
 
 
-CPU_ROLLOUT = "cpu"
 _TRAINERS: dict[str, type[OrderedTrainer]] = {
     "grpo": GrpoTrainer,
     "opd": OPDTrainer,
     "opd-agent": OPDTrainer,
     "sft": SftTrainer,
-    "eval": EvalTrainer,
-    "passrate": EvalTrainer,
 }
 
 
@@ -98,7 +72,7 @@ class TaskRunner:
         OmegaConf.resolve(config)
         queue = RunQueue(config.transfer_queue)
         # Held to the end: handles found by name, as verl's are, do not keep an actor alive.
-        servers = start_cpu_servers(config) if config.actor_rollout_ref.rollout.name == CPU_ROLLOUT else []
+        servers = start_cpu_servers(config) if config.actor_rollout_ref.rollout.name == CPU_ROLLOUT else {}
         trainer = None
         succeeded = False
         try:

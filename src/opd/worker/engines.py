@@ -33,6 +33,7 @@ from verl.workers.engine.fsdp.utils import unfuse_moe_params
 from verl.workers.engine.utils import prepare_micro_batches
 
 from opd.batch import padded_row_starts
+from opd.compat import quiet
 from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored_dtype
 from opd.lora import Adapted, merged, plain_tensors
 from opd.losses import Output
@@ -43,6 +44,8 @@ from opd.worker.nonfinite import finite_or_nan
 from opd.worker.parked import ParkedWeights, local_shards
 from opd.worker.step_metrics import over_sequence
 from opd.worker.ulysses import SHARED, Slice, check_shareable, shared_arguments
+
+quiet.mute(*quiet.IN_RANK)
 
 TEACHER = "opd_teacher"
 STUDENT = "opd_student"

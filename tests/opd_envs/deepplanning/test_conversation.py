@@ -13,8 +13,7 @@ from transformers import AutoTokenizer
 from opd.agent.metrics import AgentCounts
 from opd.agent.settings import CASE_ID
 from opd.rollout.cpu.server import ScriptConfig
-from opd_envs.deepplanning.parts import TOOLSETS
-from opd_envs.deepplanning.task import BenchmarkFacts, BenchmarkTrip
+from opd_envs.deepplanning.task import BenchmarkTrip
 from opd_envs.rows import agent_row
 from opd_envs.travel.task import task_text
 from opd_envs.travel.toy import STUDENT, model_folder
@@ -23,8 +22,7 @@ FOLDER = model_folder(STUDENT)
 
 
 def row(language: str, case: str):
-    facts = BenchmarkFacts(origin="A", num_people=1, num_rooms=1)
-    task = BenchmarkTrip(num_days=1, required_names={"hotel": (WORDS[language]["inn"],)}, facts=facts)
+    task = BenchmarkTrip(origin="A", num_days=1, required_names={"hotel": (WORDS[language]["inn"],)})
     return agent_row(
         task_text(task), [{"role": "user", "content": "plan"}], data_source=f"deepplanning_travel_{language}", split="val", index=0,
         problem_id="x", language=language, case_id=f"{language}/{case}", tool_selection=("query_hotel_info",),
@@ -43,7 +41,7 @@ def settings_of(imported, language: str):
     found = settings(imported)
     return replace(
         found,
-        toolset=TOOLSETS[language],
+        toolset=f"deepplanning-{language}",
         max_reply_tokens=400,
         limits=replace(found.limits, max_prompt_tokens=2000, max_response_tokens=2000),
     )
