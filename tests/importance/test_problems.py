@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import tensor
 
-from opd.importance import competence_weights, hard_filter, moment_matched
+from opd.config.algorithm import ProblemImportance
+from opd.importance import competence_weights, hard_filter, moment_matched, weights_of_problems
 
 RATES = [0.0, 0.25, 0.5, 1.0]
 
@@ -76,3 +77,15 @@ def test_moment_matching_of_a_lopsided_spread():
 def test_a_spread_that_no_weight_follows_from_is_refused(rates, words):
     with pytest.raises(ValueError, match=words):
         moment_matched(rates, num_samples=100)
+
+
+def hardest_half(rates, problems, num_samples):
+    """Weight of a user's own."""
+    return (rates <= rates.median()).double()
+
+
+def test_a_weight_of_ones_own_is_a_function_named_in_the_experiment():
+    problems = ProblemImportance.model_construct(weights=f"{__name__}:hardest_half")
+    assert weights_of_problems(RATES, problems, num_samples=4).tolist() == [2.0, 2.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match="must be one of competence"):
+        weights_of_problems(RATES, ProblemImportance.model_construct(weights="nonsense"), num_samples=4)

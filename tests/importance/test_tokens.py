@@ -7,9 +7,9 @@ import torch
 from torch import tensor
 
 from opd.config.algorithm import TokenImportance
-from opd.importance import choose_tokens, select_tokens, soft_or_scores, token_scores
+from opd.importance import choose_tokens, select_tokens, soft_or_scores
 from opd.importance.counter import step_seed
-from opd.importance.tokens import normalised, quantile
+from opd.importance.tokens import Tokens, normalised, quantile
 
 ALL = torch.ones(5, dtype=torch.bool)
 
@@ -134,15 +134,27 @@ def test_position_keeps_the_first_or_the_last_share():
 
 
 def test_q3_ranks_by_the_divergence_of_tokens_that_the_student_is_sure_of():
-    # h = 0, .5, 1: d (1 - h) = 2, 2, 0.
-    scores = token_scores(
-        TokenImportance(score="q3", entropy_clip_q=1.0),
-        mask=ALL[:3],
-        row_index=torch.zeros(3, dtype=torch.int64),
-        entropy=tensor([0.0, 1.0, 2.0]),
-        divergence=tensor([2.0, 4.0, 9.0]),
-    )
-    assert scores.tolist() == [2.0, 2.0, 0.0]
+    # h = 0, .5, 1: d (1 - h) = 2, 2.5, 0.
+    selection = TokenImportance(score="q3", entropy_clip_q=1.0, ratio=0.34)
+    values = {"entropy": tensor([0.0, 1.0, 2.0]), "divergence": tensor([2.0, 5.0, 9.0])}
+    assert choose_tokens(selection, torch.zeros(3, dtype=torch.int64), seed=0, **values).tolist() == [
+        False,
+        True,
+        False,
+    ]
+
+
+def shortest_first(tokens: Tokens) -> torch.Tensor:
+    """Score of a user's own: tokens of short responses first."""
+    return -torch.bincount(tokens.row_index)[tokens.row_index].float()
+
+
+def test_a_score_of_ones_own_is_a_function_named_in_the_experiment():
+    selection = TokenImportance(score=f"{__name__}:shortest_first", ratio=0.5, scope="batch")
+    kept = choose_tokens(selection, tensor([0, 0, 0, 1]), seed=0)
+    assert (kept.tolist(), selection.needs_student, selection.needs_teacher) == ([True, False, False, True], True, True)
+    with pytest.raises(ValueError, match="must be one of random, position"):
+        choose_tokens(TokenImportance.model_construct(score="nonsense"), tensor([0]), seed=0)
 
 
 @pytest.mark.parametrize("score", ["entropy", "divergence"])

@@ -122,13 +122,13 @@ def test_the_plan_and_the_rules_agree_about_who_cuts_a_forward(device, attention
 @pytest.mark.parametrize(
     "opd", [{"policy": {"weight": 1.0}}, {"stages": [{"policy_weight": 1.0}]}, {"loss_type": "sampled_reverse_kl"}]
 )
-def test_a_loss_that_the_fused_kernels_lack_is_planned_with_plain_heads(opd):
+def test_a_loss_that_the_fused_kernels_lack_is_planned_in_the_compiled_form(opd):
     tree = MINIMAL["opd"] | {"device": "cuda", "rollout": {"num_samples": 2}}
-    fused, plain = (
-        job_from_spec(parse_tree(tree | {"opd": one}).spec, STUDENT, TEACHER, device_bytes=None) for one in ({}, opd)
-    )
-    assert fused.fused
-    assert not plain.fused
+    found = [
+        job_from_spec(parse_tree(tree | {"opd": one}).spec, STUDENT, TEACHER, device_bytes=None, capability=(9, 0))
+        for one in ({}, opd)
+    ]
+    assert [each.workspace_bytes / 2**30 for each in found] == pytest.approx([1.15, 2.6])
 
 
 def test_extra_arguments_of_vllm_win_over_the_servers_share():

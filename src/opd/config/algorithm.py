@@ -10,6 +10,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from opd.config.base import (
     Count,
     Dtype,
+    Extras,
+    Named,
     Natural,
     Offload,
     Paths,
@@ -95,18 +97,19 @@ class Policy(Section):
     norm_adv_by_std: bool = key("Divide a prompt's advantages by their standard deviation.", True)
 
 
-Score = Literal["none", "random", "position", "entropy", "divergence", "soft_or", "q3"]
+Score = Annotated[str, Named("none", "random", "position", "entropy", "divergence", "soft_or", "q3")]
 Mode = Literal["topk", "bottomk", "sample"]
 Scope = Literal["rollout", "batch"]
 Position = Literal["first", "last"]
-_NEED_ENTROPY: tuple[Score, ...] = ("entropy", "soft_or", "q3")
-_NEED_DIVERGENCE: tuple[Score, ...] = ("divergence", "soft_or", "q3")
+_NEED_NOTHING = ("none", "random", "position")
 
 
 class TokenImportance(Section):
     """The tokens of a response that are trained on; src/opd/importance/README.md has the scores."""
 
-    score: Score = key("Score of a token, by which tokens are kept; `none` keeps all.", "none")
+    score: Score = key(
+        "Score of a token, by which tokens are kept, or your own as package.module:function; `none` keeps all.", "none"
+    )
     ratio: Share = key("Share of the tokens that is kept, rounded down for each response.", 0.5)
     mode: Mode = key("Keep the highest scores, the lowest, or draw in proportion to them.", "topk")
     scope: Scope = key("The share is of each response, or of all responses of a step together.", "rollout")
@@ -117,12 +120,12 @@ class TokenImportance(Section):
     @property
     def needs_student(self) -> bool:
         """True where the student reads the tokens before any is chosen."""
-        return self.score in (*_NEED_ENTROPY, *_NEED_DIVERGENCE)
+        return self.score not in _NEED_NOTHING
 
     @property
     def needs_teacher(self) -> bool:
         """True where the teacher reads them too."""
-        return self.score in _NEED_DIVERGENCE
+        return self.score not in (*_NEED_NOTHING, "entropy")
 
 
 class Recompute(Section):
@@ -138,12 +141,16 @@ class Recompute(Section):
         return self.every is not None or self.at_stages
 
 
+ProblemWeights = Annotated[str, Named("none", "competence", "moment_matched", "hard_filter")]
+
+
 class ProblemImportance(Section):
     """The weight of each training prompt; src/opd/importance/README.md has the weights."""
 
-    weights: Literal["none", "competence", "moment_matched", "hard_filter"] = key(
+    weights: ProblemWeights = key(
         "A prompt's weight by its pass rate p: `none`: 1; `competence`: p^alpha (1 - p)^beta; `moment_matched`: the same, "
-        "exponents from the spread of the rates; `hard_filter`: 1 where 0.2 <= p <= 0.8, else 0.",
+        "exponents from the spread of the rates; `hard_filter`: 1 where 0.2 <= p <= 0.8, else 0; or your own as "
+        "package.module:function.",
         "none",
     )
     pass_rates: Text | None = key("File or store URL of `pass_rates.parquet` of a run of kind passrate.", None)
@@ -208,7 +215,9 @@ class Importance(Section):
     problems: ProblemImportance = key("How much each training prompt counts.", ProblemImportance)
 
 
-LossType = Literal["reverse_kl", "forward_kl", "jsd", "sampled_reverse_kl", "topk_reverse_kl"]
+LossType = Annotated[
+    str, Named("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
+]
 """The last two are approximations of the reverse KL that others train on, to compare with it."""
 
 
@@ -234,6 +243,7 @@ class Stage(Section):
 
     until: RunPoint | None = key("Its last step, or below 1 a share of the run's steps; the last stage has none.", None)
     loss_type: LossType | None = key("Divergence a token; unset: opd.loss_type.", None)
+    loss_params: Extras = key("Parameters of the stage's own loss_type.", dict)
     beta: Open | None = key("Weight of the teacher in the JSD's mixture, given with loss_type jsd only.", None)
     divergence_weight: Weight | None = key("Weight of the divergence; unset: opd.divergence_weight.", None)
     policy_weight: Weight | None = key("Weight of the policy loss; unset: opd.policy.weight.", None)
@@ -251,7 +261,12 @@ class Stage(Section):
     )
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where `beta` and the stage's own loss do not match."""
+        """Yield a problem where parameters and the stage's own loss do not match."""
+        if self.loss_params and self.loss_type is None:
+            fix = "set the stage's loss_type, or opd.loss_params"
+            yield Problem(
+                path="loss_params", value=self.loss_params, rule="they belong to the stage's own loss_type", fix=fix
+            )
         if (self.beta is not None) != (self.loss_type == "jsd"):
             rule = "beta weighs the mixture of the stage's own loss_type jsd, and is given with it"
             fix = "set beta: 0.5 with loss_type: jsd, and none with another"
@@ -281,7 +296,10 @@ class Opd(Section):
     """The divergence that is distilled."""
 
     loss_type: LossType = key(
-        "Divergence a token, over the whole vocabulary; the sampled and the top-k one are for comparison.", "reverse_kl"
+        "Divergence a token, over the whole vocabulary, or your own as package.module:function.", "reverse_kl"
+    )
+    loss_params: Extras = key(
+        "Parameters of loss_type: `skew` of skew_kl, `mu` of akl, those of a function of yours.", dict
     )
     beta: float | None = key("Weight of the teacher in the JSD's mixture, 0 < beta < 1; JSD only.", None)
     top_k: Count | None = key("Tokens that topk_reverse_kl compares one by one; all others are one more.", None)
@@ -293,7 +311,9 @@ class Opd(Section):
         "GiB of GPU memory for the teacher's hidden states; unset: by the memory plan.", None
     )
     gpu_memory_gib: Positive | None = key("GiB of one GPU that the memory plan may use; unset: the GPU's.", None)
-    workspace_gib: Positive = key("GiB of GPU memory for the logits of the fused head; more is faster.", 1.1)
+    workspace_gib: Positive | None = key(
+        "GiB of GPU memory for logits and their gradient; unset: 1.15 with the fused kernels, else 2.6.", None
+    )
     activation_budget: Probability | None = key(
         "Share of a compiled layer's activations that are kept for the backward; unset: by the memory plan.", None
     )
@@ -312,13 +332,6 @@ class Opd(Section):
     def has_policy(self) -> bool:
         """True where some step has a policy gradient."""
         return self.policy.weight > 0 or any(stage.policy_weight for stage in self.stages)
-
-    @property
-    def without_kernels(self) -> tuple[str, ...]:
-        """Parts of the loss that the fused CUDA kernels do not have; the whole head then runs without them."""
-        losses = (self.loss_type, *(stage.loss_type for stage in self.stages))
-        lacking = [name for name in dict.fromkeys(losses) if name in ("sampled_reverse_kl", "topk_reverse_kl")]
-        return (*(["the policy gradient"] if self.has_policy else []), *lacking)
 
     def check(self) -> Iterator[Problem]:
         """Yield a problem where `beta` and the loss do not match."""

@@ -25,9 +25,6 @@ def notes(spec: BaseSpec) -> list[str]:
 def _distillation(spec: DistillationSpec) -> Iterator[str]:
     for name in sorted(spec.teachers.keys() - set(spec.routed)):
         yield f"teachers.{name}: no value in route.to leads to it, so it is loaded and reads nothing"
-    if spec.device == "cuda" and spec.opd.without_kernels:
-        lacking = ", ".join(spec.opd.without_kernels).removeprefix("the ")
-        yield f"opd: the fused CUDA kernels have no {lacking}: where it is used the heads run as plain fp32 products, which are slower"
     if spec.rollout.schedule == "carry":
         num_servers = spec.num_ranks // spec.rollout.tensor_parallel_size
         of_each, decoded = -(-spec.carried[0] // num_servers), spec.rollout.max_num_seqs
