@@ -13,8 +13,7 @@ import contextlib
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -22,7 +21,7 @@ from opd.cluster.supervise import EXIT_INTERRUPTED, supervised
 from opd.config import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
 from opd.config.base import TRAINS
 from opd.config.pipeline import Reference, Stage, of_stage, stages_of
-from opd.config.running import Trainer
+from opd.config.sections import Trainer
 from opd.convert.target import KEY_FILE
 from opd.errors import CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
 from opd.inputs import Inputs, check_inputs
@@ -104,7 +103,6 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
                 PROGRESS.within(f"{name} ({number})")
                 PROGRESS.rest("start")
                 _serve_pods(claimed, num_finished=len(finished))
-                answered = stop.answered(claimed.asked_in)
                 if code := start(resolved, claimed):
                     claimed.fail(f"stage {name}: its run {resolved.name} ended with exit code {code}")
                     return code
@@ -113,7 +111,6 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
             for step, run_spec in enumerate(finished.values(), start=1):
                 claimed.log(step, {"pipeline/stages": step, **_headline(run_spec)})
             if len(finished) < len(stages):
-                _wait_for_pods(claimed, but=answered, num_finished=len(finished))
                 return EXIT_NEXT_STAGE
             claimed.finish({"steps": len(stages), "stages": {name: found.name for name, found in finished.items()}})
     except SpecError as error:
@@ -143,25 +140,6 @@ def _serve_pods(claimed: Run, *, num_finished: int) -> None:
 
     if stop.serve(claimed.asked_in, save):
         claimed.take_back()
-
-
-def _wait_for_pods(claimed: Run, *, but: Collection[str], num_finished: int) -> None:
-    """Hold still until the pods are gone that the stage has answered, so that no other begins in them.
-
-    Args:
-        but: requests that were answered before the stage began.
-    """
-    until_s = max(
-        (until_s for name, until_s in stop.answered(claimed.asked_in).items() if name not in but), default=0.0
-    )
-    if time.time() >= until_s:
-        return
-    PROGRESS.rest("pods")
-    claimed.hand_over()
-    while time.time() < until_s:
-        time.sleep(stop.POLL_INTERVAL_S)
-        stop.serve(claimed.asked_in, lambda: num_finished)
-    claimed.take_back()
 
 
 def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]:

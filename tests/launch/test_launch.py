@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -129,57 +128,33 @@ def test_a_pinned_revision_is_fetched_before_the_run(monkeypatch):
 
 
 SHAPE = {
-    "model_type": "qwen3",
-    "vocab_size": 151936,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "num_hidden_layers": 36,
-    "tie_word_embeddings": False,
-}
+    "model_type": "qwen3", "vocab_size": 151936, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "num_hidden_layers": 36, "tie_word_embeddings": False,
+}  # fmt: skip
+# A plan needs no more than the tool's own packages.
+ABSENT = ("huggingface_hub", "transformers", "torch", "verl", "ray", "tensordict", "tokenizers")
+LIGHT = f"import sys; sys.modules.update(dict.fromkeys({ABSENT})); from opd.launch import main; sys.exit(main())"
 
 
-@pytest.fixture
-def plan(tmp_path):
-    """Runs `--plan` on one GPU for a student of 2 and a teacher of 8 billion parameters, of which only configs exist."""
+def test_a_plan_is_a_table_by_phase_and_what_cannot_fit_is_refused_with_the_knob_that_helps(tmp_path):
     for name, hidden, intermediate in (("student", 1536, 6144), ("teacher", 4096, 12288)):
         (tmp_path / name).mkdir()
         config = SHAPE | {"hidden_size": hidden, "intermediate_size": intermediate}
         (tmp_path / name / "config.json").write_text(json.dumps(config))
-    paths = (f"model.path={tmp_path / 'student'}", f"teacher.path={tmp_path / 'teacher'}", "trainer.gpus_per_node=1")
 
-    def run(*sets, **options):
-        return launch(OPD, "--plan", *(part for text in (*paths, *sets) for part in ("--set", text)), **options)
+    def plan(student, gib, share):
+        sets = {"model.path": student, "teacher.path": tmp_path / "teacher", "trainer.gpus_per_node": 1,
+                "opd.gpu_memory_gib": gib, "rollout.gpu_memory_utilization": share}  # fmt: skip
+        return launch(OPD, "--plan", *(part for item in sets.items() for part in ("--set", "=".join(map(str, item)))), code=LIGHT)  # fmt: skip
 
-    return run
-
-
-def test_a_plan_is_a_table_by_phase_and_what_cannot_fit_is_refused_with_the_knob_that_helps(plan):
-    fits = plan("opd.gpu_memory_gib=139.8", "rollout.gpu_memory_utilization=0.5")
+    fits = plan(tmp_path / "student", 139.8, 0.5)
     assert (fits.returncode, fits.stderr) == (0, "")
     assert "optimizer step" in fits.stdout.splitlines()[0]
-    refused = plan("opd.gpu_memory_gib=79.1", "rollout.gpu_memory_utilization=0.99")
+    refused = plan(tmp_path / "student", 79.1, 0.99)
     assert refused.returncode == 2
     assert "does not fit into 79.10 GiB" in refused.stdout
     assert "helps: rollout.gpu_memory_utilization: 0.9: fits" in refused.stdout
-
-
-def test_a_plan_needs_no_more_than_the_tool_s_own_packages(tmp_path: Path) -> None:
-    absent = ("huggingface_hub", "transformers", "torch", "verl", "ray", "tensordict", "tokenizers")
-    sizes = {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-             "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000, "head_dim": 16}  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(sizes))
-    light = f"import sys; sys.modules.update(dict.fromkeys({absent})); from opd.launch import main; sys.exit(main())"
-
-    def plan(student: object) -> subprocess.CompletedProcess[str]:
-        (tmp_path / "exp.yaml").write_text(
-            f"kind: opd\nmodel: {{path: {student}}}\nteacher: {{path: {tmp_path}}}\n"
-            "trainer: {gpus_per_node: 8}\ncluster: {gpu: {type: NVIDIA-H200}}\n"
-        )
-        return launch(tmp_path / "exp.yaml", "--plan", code=light)
-
-    assert "fits: " in plan(tmp_path).stdout
-    of_the_hub = plan("Qwen/Qwen3-1.7B")
+    of_the_hub = plan("Qwen/Qwen3-1.7B", 139.8, 0.5)
     assert of_the_hub.returncode == 2
     assert "the hub needs huggingface_hub, which `make setup` installs" in of_the_hub.stderr
     assert "Traceback" not in of_the_hub.stderr
