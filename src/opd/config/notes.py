@@ -30,8 +30,6 @@ def notes(spec: BaseSpec) -> Iterator[str]:
 def _distillation(spec: DistillationSpec) -> Iterator[str]:
     for name in sorted(spec.teachers.keys() - set(spec.routed)):
         yield f"teachers.{name}: no value in route.to leads to it, so it is loaded and reads nothing"
-    if spec.device == "cuda" and (lacking := ", ".join(spec.opd.without_kernels).removeprefix("the ")):
-        yield f"opd: the fused CUDA kernels have no {lacking}: the heads run as plain fp32 products, which are slower"
     decoded = spec.rollout.max_num_seqs
     of_each = -(-spec.carried[0] * spec.rollout.tensor_parallel_size // spec.num_ranks)
     if spec.rollout.schedule == "carry" and of_each > decoded:

@@ -239,6 +239,9 @@ def _losses_and_weights(spec: DistillationSpec) -> Problems:
     if opd.top_k is not None and opd.loss_type != "topk_reverse_kl" and not opd.stages:
         rule = f"it belongs to loss_type topk_reverse_kl; loss_type {opd.loss_type} compares all tokens"
         yield spec.broken("opd.top_k", rule, "remove the key, or set opd.loss_type: topk_reverse_kl")
+    if opd.loss_params and opd.loss_type in ("reverse_kl", "forward_kl", "jsd", "topk_reverse_kl"):
+        fix = "remove the key; jsd takes opd.beta and topk_reverse_kl opd.top_k"
+        yield spec.broken("opd.loss_params", f"loss_type {opd.loss_type} takes none of them", fix)
     if not opd.stages and opd.divergence_weight == opd.policy.weight == 0:
         rule = "both parts of the loss have weight 0, so that nothing is learnt"
         yield spec.broken("opd.divergence_weight", rule, "set it to 1, or opd.policy.weight above 0")
