@@ -83,8 +83,8 @@ LAYERS = (
     ("launch", "main_opd", "quickstart"),
 )
 TOOL_LAYERS = (
-    ("errors",),
-    ("console", "kube"),
+    ("console", "tables"),
+    ("kube",),
     ("chart",),
     ("runs",),
     ("doctor", "logs", "report"),

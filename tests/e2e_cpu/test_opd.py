@@ -18,6 +18,7 @@ from opd.data.toy.task import write_parquet
 from opd.runs.tokens import file_key
 from opd.store.local import LocalStore
 from opdctl.report import token_page
+from opdctl.report.page import environment
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def tokens_are_told(outcome):
         for told in step.rows:
             assert len(told.texts) == told.num_tokens == sum(told.kept) == sum(told.trained)
             assert max(told.divergence) <= row["opd/divergence_max"] * 1.001
-    html = token_page.render("opd", steps)
+    html = token_page.render("opd", steps, environment())
     assert html.count('data-v="entropy ') == sum(told.num_tokens for step in steps for told in step.rows)
 
 
