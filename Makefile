@@ -140,7 +140,7 @@ COVERED := tests/test_imports.py $(addprefix tests/,agent batch charts config co
 coverage: setup tools ## list source lines that the tests of one process never execute (an hour)
 	$(BIN)/python -m pytest -q -m "not gpu and not e2e and not cluster" --cov --cov-report=term $(COVERED) $(ARGS)
 
-cluster: setup ## start a one-node Kubernetes cluster on this machine (root, Debian)
+cluster: setup ## start a one-node Kubernetes cluster with the CPU image on this machine (root, Debian)
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e.cluster up $(ARGS)
 
 cluster-down: ## remove this cluster, also a partial one, and restore the machine
@@ -203,9 +203,6 @@ charts-push: helm ## package and push the charts (REGISTRY=oci://registry.exampl
 
 golden: setup ## write the golden files anew from the code
 	$(BIN)/python tests/golden/update.py
-
-evidence: setup ## compare the rules of opd.importance on a toy task
-	$(BIN)/python -m tests.evidence.importance $(ARGS)
 
 agent-evidence: setup ## distil a tiny student that uses tools, with five seeds and a control
 	$(BIN)/python -m tests.agent_evidence $(ARGS)

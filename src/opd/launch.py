@@ -54,7 +54,7 @@ exit codes: 0 done, 1 our error or verl's, 2 a bad spec or a plan that does not 
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     out = argparse.ArgumentParser(
         prog="python -m opd.launch",
         usage="%(prog)s EXP.yaml [options] [-- KEY=VALUE ...]",
@@ -126,7 +126,7 @@ def count_gpus() -> int:
 
 
 def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> int:
-    """What the command line asks of a pipeline, of all of its stages in turn."""
+    """Run a pipeline, or print the plans or overrides of its stages; return the exit code."""
     if not (args.plan or args.dry_run):
 
         def start_stage(stage: AnySpec, within: Run) -> int:
@@ -155,7 +155,7 @@ def plan(loaded: Loaded, args: argparse.Namespace) -> int:
 
 
 def print_overrides(spec: AnySpec) -> None:
-    """What verl is given, one a line; nothing for a conversion."""
+    """Print verl's overrides, one a line; nothing for a conversion."""
     for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):
         print(line)
 
@@ -171,7 +171,7 @@ def report(loaded: Loaded) -> None:
 def facts(
     spec: AnyRunSpec, *, model_path: str | None = None, teacher_paths: Mapping[str, str | None] | None = None
 ) -> RunFacts:
-    """What this start adds to the spec; the paths are folders of fetched models, None where they are not fetched."""
+    """Return what this start adds to the spec; a path of None means a model that is not fetched."""
     return RunFacts(
         run_id=spec.name,
         run_dir=f"{spec.output.root.rstrip('/')}/{spec.name}",
@@ -212,7 +212,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
 
 
 def fetch(path: str, revision: str | None) -> str | None:
-    """Local folder of a Hugging Face id at a pinned revision; None where nothing is pinned (verl's loaders resolve it)."""
+    """Return the folder of a Hugging Face id at a pinned revision; None if none is pinned (verl's loaders resolve it)."""
     if revision is None:
         return None
     from huggingface_hub import snapshot_download

@@ -1,8 +1,8 @@
-"""`python -m opd.main_opd key=value ...`: on-policy distillation with plain Hydra overrides, for people who know verl.
+"""`python -m opd.main_opd key=value ...`: a run from plain Hydra overrides, for people who know verl.
 
-What is not given has a spec's default, in verl's keys: the command line is read as the overrides of an experiment file
-that holds no more than its kind. There is no run directory, and so no resume: verl's own `trainer.default_local_dir`
-and `trainer.resume_mode` count. Flags (`--cfg job`, `--help`) are Hydra's.
+The command line is read as the overrides of an experiment file that holds no more than its kind. Keys that are not given
+have a spec's defaults. The run is one of `opd.launch`, with its metrics, checkpoints and resume: its directory is
+`trainer.experiment_name` below `trainer.default_local_dir`. `--cfg job`, `--help` and `--info` are Hydra's.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import replace
 import hydra
 from omegaconf import DictConfig
 
+from opd.cluster.supervise import EXIT_INTERRUPTED, supervised
 from opd.config import AnyRunSpec, ConvertSpec, PipelineSpec, SpecError
-from opd.config.base import DISTILS
+from opd.config.base import DISTILS, joined
 from opd.config.errors import Problem
 from opd.config.load import load_text
-from opd.config.raw import ALSO_READ, VERL_KEYS, parse_raw
-from opd.config.run_config import KEY, RunConfig, RunFacts
+from opd.config.raw import ALSO_READ, VERL_KEYS, parse_raw, unquote
 from opd.config.verl import compute_overrides
-from opd.errors import RunError, Unfit
-from opd.trainer.entry import CONFIG_NAME, check_installed, config_dir, run_config, set_process_environment
+from opd.launch import facts, start
+from opd.trainer.entry import CONFIG_NAME, config_dir
 
 # Where the original's config for plain Hydra has other values than its scripts, whose values are a spec's.
 _ORIGINAL = (
@@ -41,13 +41,13 @@ _SPEC_KEYS = {
     "reward.custom_reward_function.reward_kwargs.timeout_s": "reward.timeout_s",
     "run.agent.database_dir": "agent.database_dir",
 }
-_KIND = "run.kind"
-_HELP = {"-h", "--help", "--hydra-help", "--version"}
+_KIND, _NAME, _FOLDER = "run.kind", "trainer.experiment_name", "trainer.default_local_dir"
 _NAMES = {path: key for key, path in reversed((*VERL_KEYS, *_SPEC_KEYS.items(), *ALSO_READ.items()))}
+_NAMES |= {"name": _NAME, "output.root": _FOLDER}
 
 
 def spec_of(given: Sequence[str], env: Mapping[str, str]) -> AnyRunSpec:
-    """The spec of the run that a command line asks for.
+    """Return the spec of the run that a command line asks for.
 
     Args:
         given: Hydra overrides, `+actor_rollout_ref.ref.model.path` (the original's key of the teacher) among them.
@@ -56,7 +56,7 @@ def spec_of(given: Sequence[str], env: Mapping[str, str]) -> AnyRunSpec:
     Raises:
         SpecError: a value cannot be used; problems name verl's keys.
     """
-    kind, sets, rest = "opd", [], []
+    kind, folder, sets, rest = "opd", "outputs", [], []
     for text in given:
         raw = parse_raw(text)
         if raw is not None and raw.key == _KIND:
@@ -65,6 +65,11 @@ def spec_of(given: Sequence[str], env: Mapping[str, str]) -> AnyRunSpec:
             sets.append(f"{_SPEC_KEYS[raw.key]}={raw.value}")
         else:
             rest.append(text)
+            if raw is not None and raw.key == _NAME:
+                sets.append(f"name={_run_name(unquote(raw.value or ''))}")
+            elif raw is not None and raw.key == _FOLDER:
+                folder = unquote(raw.value or "")
+    sets += [f"output.root={folder}", f"store.url={folder}"]  # one place holds all of the run
     teacher = {name: value for name in ("TEACHER_MODEL_PATH",) if (value := env.get(name))}
     original = [text for text in _ORIGINAL if kind in DISTILS or not text.startswith("opd.")]
     try:
@@ -77,9 +82,10 @@ def spec_of(given: Sequence[str], env: Mapping[str, str]) -> AnyRunSpec:
     return spec
 
 
-def facts(env: Mapping[str, str]) -> RunFacts:
-    """Of a run without a directory; `RAY_ADDRESS` says that there is a Ray cluster."""
-    return RunFacts(run_id="local", run_dir=None, in_ray_cluster="RAY_ADDRESS" in env)
+def _run_name(experiment: str) -> str:
+    """Return verl's name of an experiment with the characters that a run's name may have: `opd_thinking` -> `opd-thinking`."""
+    name = joined([experiment])
+    return name if name[:1].isalpha() else joined(["run", experiment])
 
 
 def _in_verls_keys(problem: Problem) -> Problem:
@@ -90,47 +96,36 @@ def _in_verls_keys(problem: Problem) -> Problem:
     return replace(problem, path=key, fix=fix)
 
 
-def _run(config: DictConfig, ours: RunConfig) -> None:
-    try:
-        config[KEY] = ours.text()
-        check_installed(config)
-        run_config(config)
-    except (
-        RunError,
-        SpecError,
-        Unfit,
-    ) as error:  # here: Hydra makes an exit code of 1 of whatever leaves this function
-        sys.exit(_said(error))
-
-
-def _said(error: RunError | SpecError | Unfit) -> int:
-    print(f"opd.main_opd: {error}", file=sys.stderr)
-    return error.exit_code
+@hydra.main(config_path=config_dir(), config_name=CONFIG_NAME, version_base=None)
+def _show(config: DictConfig) -> None:
+    sys.exit("opd.main_opd: of Hydra's flags it takes those that print, such as --cfg job, --help and --info")
 
 
 def main(words: Sequence[str]) -> int:
-    """Compose the config from the command line and run it; returns the exit code (2: a value cannot be used)."""
+    """Run the command line; return the exit code (2: a value cannot be used)."""
     given = [word for word in words if parse_raw(word) is not None]
     flags = [word for word in words if parse_raw(word) is None]
-    ours: RunConfig | None = None
-    if not _HELP & set(flags):
-        try:
-            spec, run = spec_of(given, os.environ), facts(os.environ)
-            ours = RunConfig(spec=spec, run=run)
-        except SpecError as error:
-            return _said(error)
-        given = compute_overrides(spec, run=run)
-        set_process_environment(spec.device)
+    if {"-h", "--help", "--hydra-help", "--version"} & set(flags):
+        return _answer(flags)
+    try:
+        spec = spec_of(given, os.environ)
+    except SpecError as error:
+        print(f"opd.main_opd: {error}", file=sys.stderr)
+        return error.exit_code
+    if flags:
+        return _answer([*flags, *compute_overrides(spec, run=facts(spec))])
+    return supervised(lambda: start(spec, origin="command line"))
 
-    @hydra.main(config_path=config_dir(), config_name=CONFIG_NAME, version_base=None)
-    def run_composed(config: DictConfig) -> None:
-        assert ours is not None  # Hydra answers the flags above by itself
-        _run(config, ours)
 
-    sys.argv[1:] = [*flags, *given]
-    run_composed()
+def _answer(words: Sequence[str]) -> int:
+    """Let Hydra answer flags."""
+    sys.argv[1:] = words
+    _show()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # before the run was started
+        sys.exit(EXIT_INTERRUPTED)

@@ -1,11 +1,10 @@
-"""Kind `pipeline`: runs its stages one after another, each in processes of its own, and begins at the first unfinished one.
+"""Kind `pipeline`: its stages run one after another, each in processes of its own, from the first unfinished one on.
 
-A stage is a run of its own below the pipeline's folder in the store, and that is all that the pipeline knows of it: a stage
-is finished where its run has a result under the spec that it has now. So whatever ended the last start, this one goes on from
-there, and within a stage as that run resumes. Each process that runs a stage is an attempt of the pipeline's own run, which
-tells others how it stands: its step is the number of finished stages. In a cluster pods know the pipeline's folder alone, and
-ask there for a save: the running stage looks there too, and between stages the pipeline itself does. Who answers hands over
-both leases, the stage's and the pipeline's.
+A stage is a run of its own below the pipeline's folder in the store. It is finished if its run has a result under the spec
+that the stage has now; an unfinished stage resumes as any run does. Each process that runs a stage is an attempt of the
+pipeline's own run, whose step is the number of finished stages. In a cluster pods ask for a save in the pipeline's folder.
+The running stage answers there, and between stages the pipeline does. The answer hands over both leases, the stage's and the
+pipeline's.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ import contextlib
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -23,7 +21,7 @@ from opd.cluster.supervise import EXIT_INTERRUPTED, supervised
 from opd.config import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
 from opd.config.base import TRAINS
 from opd.config.pipeline import Reference, Stage, of_stage, stages_of
-from opd.config.running import Trainer
+from opd.config.sections import Trainer
 from opd.convert.target import KEY_FILE
 from opd.errors import CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
 from opd.inputs import Inputs, check_inputs
@@ -40,7 +38,7 @@ from opd.store.base import Store
 from opd.store.opening import open_store
 
 EXIT_NEXT_STAGE = 75
-"""Of a process that has finished a stage behind which there are others; nobody outside sees it."""
+"""Exit code of a process that has finished a stage and leaves others; the parent reads it."""
 
 Start = Callable[[AnySpec, Run], int]
 Following = tuple[str, AnySpec]
@@ -71,7 +69,7 @@ def run(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str, grace_
 
 @contextlib.contextmanager
 def _noting_signals() -> Iterator[list[int]]:
-    """The signals to stop that come between two stages, when `supervised` does not look; the next one does not begin then."""
+    """Note signals that come between two stages, when `supervised` does not look; then no stage begins."""
     seen: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -88,7 +86,7 @@ def _noting_signals() -> Iterator[list[int]]:
 
 
 def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str) -> int:
-    """Run the first stage that is not finished, if there is one, and end the pipeline's run behind the last."""
+    """Run the first stage that is not finished, if there is one; after the last, end the pipeline's run."""
     PROGRESS.rest("start")  # the supervisor still sees how the stage before ended
     apply_experiment(dump_spec(spec), is_final=is_final)
     stages = stages_of(spec)
@@ -105,7 +103,6 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
                 PROGRESS.within(f"{name} ({number})")
                 PROGRESS.rest("start")
                 _serve_pods(claimed, num_finished=len(finished))
-                answered = stop.answered(claimed.asked_in)
                 if code := start(resolved, claimed):
                     claimed.fail(f"stage {name}: its run {resolved.name} ended with exit code {code}")
                     return code
@@ -114,7 +111,6 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
             for step, run_spec in enumerate(finished.values(), start=1):
                 claimed.log(step, {"pipeline/stages": step, **_headline(run_spec)})
             if len(finished) < len(stages):
-                _wait_for_pods(claimed, but=answered, num_finished=len(finished))
                 return EXIT_NEXT_STAGE
             claimed.finish({"steps": len(stages), "stages": {name: found.name for name, found in finished.items()}})
     except SpecError as error:
@@ -146,27 +142,8 @@ def _serve_pods(claimed: Run, *, num_finished: int) -> None:
         claimed.take_back()
 
 
-def _wait_for_pods(claimed: Run, *, but: Collection[str], num_finished: int) -> None:
-    """Hold still until the pods are gone that the stage has answered, so that no other begins in them.
-
-    Args:
-        but: requests that were answered before the stage began.
-    """
-    until_s = max(
-        (until_s for name, until_s in stop.answered(claimed.asked_in).items() if name not in but), default=0.0
-    )
-    if time.time() >= until_s:
-        return
-    PROGRESS.rest("pods")
-    claimed.hand_over()
-    while time.time() < until_s:
-        time.sleep(stop.POLL_INTERVAL_S)
-        stop.serve(claimed.asked_in, lambda: num_finished)
-    claimed.take_back()
-
-
 def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]:
-    """The finished stages by name with their specs, in order, and the one behind them; None where there is none.
+    """Return the finished stages by name with their specs, in order, and the next stage, or None.
 
     Raises:
         CheckpointError: what a stage refers to is not in the store.
@@ -190,7 +167,9 @@ def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]
     for stage in stages:
         spec = stage.resolved(value_of)
         if _result(spec).get("spec_hash") != spec_hash(spec):
-            for reference in sorted(set(stage.references.values()), key=str):  # behind it results may be deleted
+            for reference in sorted(
+                set(stage.references.values()), key=str
+            ):  # results of earlier stages may be deleted
                 _see_that_it_is_there(reference, finished[reference.stage], value_of(reference))
             return finished, (stage.name, spec)
         finished[stage.name] = spec
@@ -217,7 +196,7 @@ def _see_that_it_is_there(reference: Reference, spec: AnySpec, url: str) -> None
 def verify(name: str, spec: AnySpec) -> None:
     """See that a finished stage's last checkpoint is sealed in the store and whole.
 
-    Files are compared by size here, and by hash by whoever loads them.
+    Files are compared by size here, and by hash when they are loaded.
 
     Raises:
         CheckpointError: there is no result, or a stage that saves has no such checkpoint.
@@ -236,7 +215,7 @@ def verify(name: str, spec: AnySpec) -> None:
 
 
 def _last_step(spec: AnySpec, result: Mapping[str, Any]) -> int:
-    """The last step of a finished stage, 0 where its kind has none."""
+    """Return the last step of a finished stage, 0 if its kind has none."""
     return int(result.get("steps", 0)) if spec.kind in TRAINS else 0
 
 
@@ -245,12 +224,12 @@ def _store(spec: AnySpec) -> Store:
 
 
 def _result(spec: AnySpec) -> dict[str, Any]:
-    """The stage's result.json; empty where it has none."""
+    """Return the stage's result.json, empty if it has none."""
     return _store(spec).get_json(RESULT_FILE) or {}
 
 
 def _headline(spec: AnySpec) -> dict[str, float]:
-    """Loss and score of a finished stage, for the pipeline's line in a list."""
+    """Return loss and score of a finished stage, for the pipeline's line in a list."""
     with contextlib.suppress(CorruptRecord):
         return Summary.from_json(_store(spec).get_json(SUMMARY_FILE) or {}).latest
     return {}

@@ -120,3 +120,24 @@ def test_verl_still_names_its_sockets_by_the_job_s_id_alone():
         'job_id = ray.get_runtime_context().get_job_id()\n        self.zmq_handle = f"ipc:///tmp/rl-colocate-zmq-{job_id}-'
         in source
     )
+
+
+BARE = """
+import psutil, ray
+from opd.compat.ray_start import bare_node, patient_start
+with patient_start(), bare_node():
+    ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="ERROR")
+print(ray.get(ray.remote(lambda: "answered").remote()))
+print([child.cmdline() for child in psutil.Process().children()])
+ray.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_a_bare_node_works_without_autoscaler_and_dashboard():
+    done = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, timeout=300, check=False)
+    assert "answered" in done.stdout, done.stdout + done.stderr[-3000:]
+    assert "raylet" in done.stdout
+    assert not [
+        name for name in ("monitor.py'", "dashboard.py'") if f"/{name}" in done.stdout.replace("log_monitor.py", "")
+    ]

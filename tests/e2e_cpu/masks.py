@@ -1,6 +1,8 @@
-"""What a scripted conversation must look like token by token: an account that shares nothing with the loop's."""
+"""Tokens of a scripted conversation and of a step, by accounts that share nothing with the loop."""
 
+import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,8 +28,7 @@ class Masks:
         item: Trajectory,
         offered: Sequence[dict[str, Any]],
     ) -> None:
-        """The whole conversation, rendered and tokenised at once, is a row of the rollout, and its mask is 1 on the model's
-        turns and nowhere else.
+        """Check that the conversation, rendered and tokenised at once, is a row whose mask is 1 on the model's turns alone.
 
         Args:
             prompt: messages before the first turn. script: the turns, of which the last repeats. item: what was kept of it.
@@ -46,3 +47,35 @@ class Masks:
         row = self._found[tuple(ids)]
         assert row["response_mask"] == mask[len(row["prompts"]) :], prompt
         assert not any(mask[: len(row["prompts"])])
+
+
+def records(folder, kind):
+    return [
+        json.loads(line) for path in sorted(folder.glob(f"{kind}.*.jsonl")) for line in path.read_text().splitlines()
+    ]
+
+
+def said_by_the_rollout(rows):
+    """(everything before a sampled token, place of the hidden state that predicts it, the token), counted."""
+    said = Counter()
+    for row in rows:
+        asked = len(row["prompts"])
+        for k, (token, trained) in enumerate(zip(row["responses"], row["response_mask"], strict=True)):
+            if trained:  # the hidden state at asked + k - 1 has read everything before this token
+                said[tuple(row["prompts"] + row["responses"][:k]), asked + k - 1, token] += 1
+    return said
+
+
+def read_by_the_student(batches, *, packed=False):
+    """The same of the student's forward."""
+    read = Counter()
+    for batch in batches:
+        width = len(batch["input_ids"][0])
+        tokens = [token for line in batch["input_ids"] for token in line]
+        places = [place for line in batch["position_ids"] for place in line]
+        assert all(weight == 1 for weight in batch["token_weights"])
+        for position, token in zip(batch["positions"], batch["token_ids"], strict=True):
+            start = position - places[position]
+            assert start % width == 0 or packed
+            read[tuple(tokens[start : position + 1]), places[position], token] += 1
+    return read

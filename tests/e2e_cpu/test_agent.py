@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from tests.e2e_cpu import probe
-from tests.e2e_cpu.masks import Masks
+from tests.e2e_cpu.masks import Masks, read_by_the_student, records, said_by_the_rollout
 from tests.e2e_cpu.runs import ROOT, TIMEOUT_S, Outcome, command, finish
-from tests.e2e_cpu.test_tokens import _records, read_by_the_student, said_by_the_rollout
 from transformers import AutoTokenizer
 
 from opd.agent.environments import tool_schemas
 from opd.agent.trajectories import from_lines
 from opd.config.verl import hydra_value
 from opd.data.rows import write_files
-from opd.runs.tokens import file_key, from_bytes
 from opd_envs.rows import AGENT_SCHEMA
 from opd_envs.travel.toy import STUDENT, model_folder
 from opd_envs.travel.toy.task import make_world, open_world, rows
@@ -86,7 +83,7 @@ def scripted(outcome: Outcome) -> dict:
 
 
 def rollouts(outcome: Outcome) -> list[dict]:
-    return _records(outcome.run_dir.parent.parent, "rollout")
+    return records(outcome.run_dir.parent.parent, "rollout")
 
 
 def test_masks_are_the_transcripts_token_by_token(outcome):
@@ -104,7 +101,7 @@ def test_masks_are_the_transcripts_token_by_token(outcome):
 def test_the_student_trains_on_its_own_tokens_and_reads_all_of_them(outcome):
     said, read = (
         said_by_the_rollout(rollouts(outcome)),
-        read_by_the_student(_records(outcome.run_dir.parent.parent, "student")),
+        read_by_the_student(records(outcome.run_dir.parent.parent, "student")),
     )
     assert said == read
     assert said.total() == sum(row["opd/num_tokens"] for row in outcome.steps)
@@ -145,25 +142,6 @@ def test_after_the_script_the_model_speaks(outcome):
     assert [segment.trained for segment in item.segments[:3]] == [True, False, True]
     assert trajectories(outcome, 2), "a second batch without any script"
     assert all(row["training/rollout_probs_diff_max"] < 1e-5 for row in outcome.steps)
-
-
-def test_kept_conversations_are_in_the_store_too(outcome):
-    store = outcome.run_dir.parent / "store" / outcome.run_dir.name / "trajectories"
-    for name in ("train-000001.jsonl", "train-000002.jsonl", "validation-000000.jsonl"):
-        assert (store / name).read_bytes() == (outcome.run_dir / "trajectories" / name).read_bytes()
-        assert from_lines((store / name).read_bytes())
-    assert Counter(item.partition for item in trajectories(outcome, 1)) == {"train": 16}
-
-
-def test_kept_tokens_tell_the_models_from_the_tools(outcome):
-    rows = from_bytes((outcome.run_dir / file_key(1)).read_bytes()).rows
-    assert [row.data_index for row in rows] == [0, 1, 2, 3]
-    for row, item in zip(rows, trajectories(outcome, 1), strict=False):
-        for is_model in (True, False):
-            written = [part.text for part in item.segments if part.trained is is_model]
-            told = [text for text, trained in zip(row.texts, row.trained, strict=True) if trained is is_model]
-            assert "".join(told) == "".join(written)[: len("".join(told))]
-        assert [value is not None for value in row.divergence] == list(row.trained) == list(row.kept)
 
 
 @pytest.mark.parametrize("kind", ["grpo", "eval"])

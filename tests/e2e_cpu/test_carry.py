@@ -1,4 +1,4 @@
-"""A run whose answers go on over its updates: whoever generates, and killed and resumed, it ends in the same bits; no row is lost or trained on twice."""
+"""A run whose answers continue over its updates ends in the same bits, also killed and resumed; no row is lost or trained on twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tests.e2e_cpu.carried import NUM_ROWS, NUM_STEPS, SETS, must_follow, rows_of
 from tests.e2e_cpu.runs import Outcome, kill_and_resume, must_end_alike, run
 
-from opd.trainer.carried_file import CHECKPOINT_FILE
+from opd.rollout.carry import CHECKPOINT_FILE
 
 _SAVED = (2, 4, 6, 8)
 # The validation in mid-run finds rows on their way.

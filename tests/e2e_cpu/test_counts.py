@@ -1,4 +1,4 @@
-"""What a step counts, against a hand count: two ranks, two mini-batches, answers known in advance."""
+"""Counts of a step, against a hand count: two ranks, two mini-batches, answers known in advance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A measuring of pass rates that is asked to end keeps the answers it has, those of a batch that is not finished included."""
+"""A measuring of pass rates within a run that is asked to end keeps its answers, also of a batch that is not finished."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_end
+from tests.e2e_cpu.runs import must_end_alike, run, run_and_end
 
 from opd.data.toy.task import write_parquet
-from opd.evaluation.pass_rates import PassRate, prompt_id, read_pass_rates, write_pass_rates
+from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
 from opd.runs.attempts import ENDED_FILE, attempt_prefix
 from opd.trainer.measured_rates import UNFINISHED_KEY
 
-# Where a file `until` lies beside it, its calls beyond that many do not return: a batch that goes on for longer than any grace.
+# With a file `until` next to it, its calls after that many do not return: a batch longer than any grace.
 _SCORER = """
 import os, time
 from pathlib import Path
@@ -38,33 +38,6 @@ def _scorer(folder: Path) -> tuple[str, ...]:
     return "reward.function=custom", f"reward.path={folder / 'scorer.py'}", "reward.entry=score", "reward.timeout_s=600"
 
 
-def _ended_and_gone_on(tmp_path: Path, spec: str, sets: tuple[str, ...], *, until: int) -> tuple[Outcome, ...]:
-    """An uninterrupted run; one that is asked to end once its scorer does not return any more; and its second attempt."""
-    whole = run(tmp_path / "whole", spec, *sets, *_scorer(tmp_path / "of whole")).must_be_clean()
-    scorer = _scorer(folder := tmp_path / "of ended")
-    (folder / "until").write_text(str(until))
-    ended = run_and_end(folder / "waiting", tmp_path / "ended", spec, *sets, *scorer)
-    assert ended.returncode == 130, ended.output[-4000:]
-    assert "Traceback" not in ended.output
-    assert (ended.run_dir / attempt_prefix(1) / ENDED_FILE).exists(), "it ended by itself, within its grace"
-    (folder / "until").unlink()
-    return whole, ended, run(tmp_path / "ended", spec, *sets, *scorer).must_be_clean()
-
-
-def test_pass_rates_that_are_asked_to_end_within_a_batch_go_on_from_its_answers_to_the_same_rates(tmp_path):
-    # All forty prompts are one batch of 160 answers, here asked by a Ray actor. 14 of them lack, at most, those of 14 prompts: ten
-    # that wait for the scorer, and four for what a run tries its scorer on.
-    sets = ("data.train_batch_size=40", "actor.ppo_mini_batch_size=40", "rollout.num_agent_workers=1")
-    whole, ended, resumed = _ended_and_gone_on(tmp_path, "passrate", sets, until=150)
-    assert re.search(r"stored 1\d\d answers; the same command goes on from here", ended.output)
-    found = re.search(r"(\d+) of 40 prompts have their answers of an earlier attempt", resumed.output)
-    assert found is not None
-    assert 40 - 14 <= int(found[1]) < 40
-    rates = [read_pass_rates(one.run_dir / "eval" / "pass_rates.parquet") for one in (whole, resumed)]
-    assert rates[0] == rates[1]
-    assert whole.result["eval"] == resumed.result["eval"]
-
-
 def _pass_rates(path: Path) -> str:
     train, _ = write_parquet(path.parent / "toy", seed=3)
     prompts = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in pq.read_table(train).to_pylist()]
@@ -82,7 +55,15 @@ def test_a_measuring_at_a_stage_switch_that_is_asked_to_end_goes_on_to_the_same_
     )  # fmt: skip
     # Two steps score 16 answers each; the measuring's three batches have 16 prompts with 32 answers. It ends within the second,
     # where at most 6 + 4 answers are lacking, to 10 of 16 prompts.
-    whole, ended, resumed = _ended_and_gone_on(tmp_path, "opd", sets, until=2 * 16 + 32 + 26)
+    whole = run(tmp_path / "whole", "opd", *sets, *_scorer(tmp_path / "of whole")).must_be_clean()
+    scorer = _scorer(folder := tmp_path / "of ended")
+    (folder / "until").write_text(str(2 * 16 + 32 + 26))
+    ended = run_and_end(folder / "waiting", tmp_path / "ended", "opd", *sets, *scorer)
+    assert ended.returncode == 130, ended.output[-4000:]
+    assert "Traceback" not in ended.output
+    assert (ended.run_dir / attempt_prefix(1) / ENDED_FILE).exists(), "it ended by itself, within its grace"
+    (folder / "until").unlink()
+    resumed = run(tmp_path / "ended", "opd", *sets, *scorer).must_be_clean()
     assert "saved step 2; the same command goes on from here" in ended.output
     assert (ended.run_dir / "checkpoints" / "global_step_2" / "COMPLETE").exists()
     assert (tmp_path / "ended" / "out" / "store" / "opd" / UNFINISHED_KEY).exists(), "for an attempt on another disk"

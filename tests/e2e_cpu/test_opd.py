@@ -15,23 +15,10 @@ from transformers import AutoTokenizer
 
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
 from opd.data.toy.task import write_parquet
-from opd.runs.tokens import file_key
-from opd.store.local import LocalStore
-from opdctl.report import token_page
-from opdctl.report.page import environment
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        ["opd.loss_type=reverse_kl"],
-        ["opd.loss_type=forward_kl"],
-        ["opd.loss_type=jsd", "opd.beta=0.3"],
-    ],
-    ids=["reverse_kl", "forward_kl", "jsd"],
-)
-def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
-    process = start(tmp_path, "opd", *loss, "trainer.save_freq=3")
+def test_a_run_trains_and_listens_on_this_machine_alone(tmp_path):
+    process = start(tmp_path, "opd", "opd.loss_type=jsd", "opd.beta=0.3", "trainer.save_freq=3")
     heard = heard_during(process)
     outcome = finish(process, tmp_path, "opd").must_be_clean()
     steps = outcome.steps
@@ -51,7 +38,6 @@ def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
         assert re.search(
             rf"start: \S*/{model.name}: \d+\.\d s to read, \d+\.\d s to spread over the ranks, ", outcome.output
         )
-    tokens_are_told(outcome)
     origin = json.loads(
         (outcome.run_dir.parent / "store" / outcome.run_dir.name / "attempts/0001/origin.json").read_text()
     )
@@ -60,29 +46,10 @@ def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
     # 16 answers are too few neighbours, and a CPU has no memory of its own.
     assert [name for name, verdict in told.items() if verdict == "ok"] == ["tokenizer", "chat template", "entropy", "perplexity", "right answers"]  # fmt: skip
     assert (told["position"], told["memory"]) == ("not known", "not known")
-    # TransferQueue and torch unpickle what reaches them, Ray runs it: nobody else's machine may.
+    # Ray runs what reaches it, torch unpickles it: no other machine may reach them.
     assert not {listener for listener in heard if not listener.is_loopback}
-    for part in ("TransferQueueController", "SimpleStorageUnit", "gcs_server", "WorkerDict", "RolloutServer"):
+    for part in ("gcs_server", "WorkerDict", "RolloutServer"):
         assert any(part in listener.command for listener in heard), f"{part} was not heard at all"
-
-
-def tokens_are_told(outcome):
-    """The first step, the last and each checkpoint's leave their tokens, here and in the store, and the tool shows them."""
-    store = LocalStore(outcome.run_dir.parent / "store" / outcome.run_dir.name)
-    steps = token_page.load(store)
-    assert [step.step for step in steps] == [1, 3]
-    for step in steps:
-        assert (outcome.run_dir / file_key(step.step)).read_bytes() == store.get(file_key(step.step))
-        row = outcome.steps[step.step - 1]
-        assert step.covers_all
-        for place in (2, 3):
-            assert sum(cell[place] for cell in step.density) == row["opd/num_tokens"]
-        assert len(step.rows) == 4
-        for told in step.rows:
-            assert len(told.texts) == told.num_tokens == sum(told.kept) == sum(told.trained)
-            assert max(told.divergence) <= row["opd/divergence_max"] * 1.001
-    html = token_page.render("opd", steps, environment())
-    assert html.count('data-v="entropy ') == sum(told.num_tokens for step in steps for told in step.rows)
 
 
 TWO_RANKS = {
@@ -96,39 +63,21 @@ TWO_RANKS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["everything offloaded", "sequences shared"])
-def test_two_ranks_train_like_one(tmp_path, mode):
-    one = run(tmp_path / "one", "opd", "actor.ppo_mini_batch_size=16").must_be_clean()
-    two = run(
-        tmp_path / "two", "opd", "trainer.gpus_per_node=2", "actor.ppo_mini_batch_size=16", *TWO_RANKS[mode]
-    ).must_be_clean()
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("one"), "opd", "actor.ppo_mini_batch_size=16").must_be_clean()
+
+
+@pytest.mark.parametrize("mode", TWO_RANKS)
+def test_two_ranks_train_like_one(tmp_path, one, mode):
+    sets = ("trainer.gpus_per_node=2", "actor.ppo_mini_batch_size=16", *TWO_RANKS[mode])
+    two = run(tmp_path, "opd", *sets).must_be_clean()
     assert one.accuracy()[0] == two.accuracy()[0]
     first, second = one.steps[0], two.steps[0]
-    assert second["opd/num_tokens"] == first["opd/num_tokens"], "the same rollouts, whatever the number of ranks"
+    assert second["opd/num_tokens"] == first["opd/num_tokens"], "the same rollouts, for any number of ranks"
     for key in ("opd/loss", "opd/entropy", "opd/grad_norm"):
         assert second[key] == pytest.approx(first[key], rel=1e-5), key
     assert second["training/rollout_probs_diff_max"] < 1e-5
-
-
-def test_several_samples_a_prompt_are_weighted_by_reward_within_the_prompt(tmp_path):
-    # The original never repeats prompts, so that its weights compare different prompts (defect 1).
-    outcome = run(
-        tmp_path, "opd", "rollout.num_samples=4", "opd.reward_beta=0.5", "trainer.total_steps=1"
-    ).must_be_clean()
-    row = outcome.steps[0]
-    assert row["rollout/trajectories"] == 64
-    assert row["opd/valid_rows"] == 64
-    assert row["opd/reward_weight_max"] > 1 > row["opd/reward_weight_min"]
-
-
-def test_a_run_whose_prompts_do_not_fit_ends_with_exit_code_2(tmp_path):
-    # The template's tokens decide, so this is found once the data set is made.
-    outcome = run(tmp_path, "opd", "data.max_prompt_length=3")
-    assert outcome.returncode == 2
-    assert "fits data.max_prompt_length=3 tokens" in outcome.output
-    assert "Traceback" not in outcome.output
-    ended = json.loads((outcome.run_dir / "attempts" / "0001" / "ended.json").read_text())
-    assert ended["outcome"] == "failed"
 
 
 def test_a_teacher_with_a_token_more_trains_and_ends_where_it_says_too_much_with_it(tmp_path):
@@ -177,13 +126,8 @@ def test_a_command_line_as_verls_users_write_it_trains(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "step 2/2" in done.stdout
-    assert (tmp_path / "checkpoints" / "opd" / "plain" / "global_step_2" / "actor").is_dir(), "verl's own place"
-
-
-def test_plain_hydra_without_a_teacher_says_what_is_missing(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "opd.main_opd", "trainer.device=cpu", f"actor_rollout_ref.model.path={tmp_path}"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "opd.teacher.path\n    rule:  the key is required\n    fix:   set it, TEACHER_MODEL_PATH" in done.stderr
+    folder = tmp_path / "outputs" / "plain"
+    assert (folder / "checkpoints" / "global_step_2" / "COMPLETE").exists()
+    rows = [json.loads(line) for line in (folder / "attempts" / "0001" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert {"opd/loss", "opd/entropy", "rollout/trajectories", "timing_s/step"} <= rows[-1].keys()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.e2e_cpu.runs import Outcome, kill_and_resume, must_end_alike, run
+from tests.e2e_cpu.runs import Outcome, run
 
 _SPEC, _STEPS = "opd-reward", 6
 
@@ -25,9 +25,3 @@ def test_each_step_has_the_parts_of_its_loss(whole):
         assert row["opd/policy_drift"] != 0, "the second update's student is not the one that answered"
         assert row["opd/advantage_min"] <= 0 <= row["opd/advantage_max"]
     assert any(row["opd/advantage_zero"] < 1 for row in steps)
-
-
-def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, whole):
-    resumed = kill_and_resume(tmp_path, _SPEC, behind=2)
-    assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
-    must_end_alike(resumed, whole, _STEPS)

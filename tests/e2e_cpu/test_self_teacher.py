@@ -1,4 +1,4 @@
-"""A student taught by itself behind a prompt with the answer, end to end: refreshed weights, a kill, the resume to the same bits."""
+"""A student taught by itself after a prompt with the answer, end to end: refreshed weights, a kill, the resume to the same bits."""
 
 from __future__ import annotations
 
@@ -36,26 +36,3 @@ def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, 
     assert not _shard(resumed, "teacher").exists()
     assert [row["opd/teacher_step"] for row in resumed.steps] == [0, 0, 2, 2, 4, 4]
     must_end_alike(resumed, whole, _STEPS)
-
-
-def test_a_template_that_is_the_prompt_makes_the_start_its_own_teacher(tmp_path):
-    outcome = run(
-        tmp_path, _SPEC, "teacher.prompt={prompt}", "teacher.refresh_every=0", "trainer.total_steps=1"
-    ).must_be_clean()
-    assert abs(outcome.steps[0]["opd/divergence"]) < 1e-5
-    assert "the teacher is the student" in outcome.output, "the preflight says so"
-
-
-def test_a_column_that_the_data_lack_ends_the_run_before_anything_is_started(tmp_path):
-    outcome = run(tmp_path, _SPEC, "teacher.prompt={prompt} {extra_info.solution}")
-    assert outcome.returncode == 2
-    assert "there is no column 'extra_info.solution' in" in outcome.output
-    assert "starting Ray" not in outcome.output
-    assert "Traceback" not in outcome.output
-
-
-def test_prompts_that_are_too_long_for_the_teacher_end_the_run_where_none_is_left(tmp_path):
-    outcome = run(tmp_path, _SPEC, "teacher.max_prompt_length=15")
-    assert outcome.returncode == 2
-    assert "48 of 48 training prompts are longer as the teacher reads them" in outcome.output
-    assert outcome.steps == []

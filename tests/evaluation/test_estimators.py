@@ -61,11 +61,6 @@ def test_majority_at_k_equals_the_enumeration_of_all_subsets(answers):
         assert value == pytest.approx(float(brute_force_majority(answers, k)), abs=1e-13)
 
 
-# By hand: n = 4, c = 1. One draw hits with 1/4; C(3,2)/C(4,2) = 3/6; C(3,3)/C(4,3) = 1/4; all four always hit.
-def test_pass_at_k_by_hand():
-    assert pass_at_every_k(1, 4).tolist() == pytest.approx([0.25, 0.5, 0.75, 1.0], abs=1e-15)
-
-
 def test_majority_is_exact_for_many_samples():
     # 300 samples, 151 right in one form, 149 wrong in another: all of them vote right.
     values = majority_at_every_k([151, 149], [1.0, 0.0], 300)

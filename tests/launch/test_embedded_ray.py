@@ -1,4 +1,4 @@
-"""A run without RAY_ADDRESS starts a Ray of its own, whatever else runs on the machine."""
+"""A run without RAY_ADDRESS starts a Ray of its own, next to any other on the machine."""
 
 import os
 import subprocess
@@ -10,17 +10,18 @@ import pytest
 
 START = """
 import ray
-from opd.main_opd import facts, spec_of
+from opd.launch import facts
+from opd.main_opd import spec_of
 from opd.trainer.entry import compose, set_process_environment, start_ray
 set_process_environment("cpu")
 spec = spec_of(["actor_rollout_ref.model.path=m", "trainer.device=cpu"], {"TEACHER_MODEL_PATH": "t"})
-print(start_ray(compose(spec, facts({})), num_cpus=3), int(ray.cluster_resources()["CPU"]))
+print(start_ray(compose(spec, facts(spec)), num_cpus=3), int(ray.cluster_resources()["CPU"]))
 """
 
 
 @pytest.mark.slow
 def test_a_run_does_not_join_another_one_s_ray_on_the_same_machine():
-    # Where Ray notes the address of the cluster that started last; short, since sockets lie below it.
+    # Where Ray notes the address of the cluster that started last; short, since it holds sockets.
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
         Path(folder, "ray_current_cluster").write_text("127.0.0.1:1")
         env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | {"RAY_TMPDIR": folder}

@@ -14,106 +14,18 @@ from opd.config.raw import parse_raw
 from opd.config.run_config import KEY, RunConfig
 from opd.config.tree import get_path
 from opd.config.verl import compute_overrides
-from opd.main_opd import facts, spec_of
+from opd.launch import facts
+from opd.main_opd import spec_of
 from opd.trainer.entry import CONFIG_NAME, config_dir
 
 VERL = Path(importlib.util.find_spec("verl").submodule_search_locations[0])  # type: ignore[union-attr, index]
 MODELS = ["actor_rollout_ref.model.path=/models/student", "+actor_rollout_ref.ref.model.path=/models/teacher"]
 FILES = ["data.train_files=/data/train.parquet", "data.val_files=/data/test.parquet"]
-# What verl's own examples set, with a teacher.
-VERL_EXAMPLE = [
-    *MODELS,
-    *FILES,
-    "algorithm.adv_estimator=grpo",
-    "data.train_batch_size=128",
-    "data.max_prompt_length=512",
-    "data.max_response_length=1024",
-    "data.filter_overlong_prompts=True",
-    "data.truncation=error",
-    "actor_rollout_ref.actor.optim.lr=1e-6",
-    "actor_rollout_ref.model.use_remove_padding=True",
-    "actor_rollout_ref.model.enable_gradient_checkpointing=True",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
-    "actor_rollout_ref.actor.use_kl_loss=False",
-    "actor_rollout_ref.actor.fsdp_config.param_offload=False",
-    "actor_rollout_ref.actor.fsdp_config.optimizer_offload=False",
-    "actor_rollout_ref.rollout.name=vllm",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
-    "actor_rollout_ref.rollout.gpu_memory_utilization=0.6",
-    "actor_rollout_ref.rollout.n=4",
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=16",
-    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=16",
-    "trainer.critic_warmup=0",
-    "trainer.logger=['console','wandb']",
-    "trainer.project_name=distil",
-    "trainer.experiment_name=first",
-    "trainer.n_gpus_per_node=4",
-    "trainer.nnodes=1",
-    "trainer.save_freq=20",
-    "trainer.test_freq=5",
-    "trainer.total_epochs=2",
-]
-# What the original's own launch script sets; its agent adds the last block.
-ORIGINAL_SCRIPT = [
-    *MODELS,
-    "algorithm.adv_estimator=grpo",
-    "algorithm.use_kl_in_reward=False",
-    "data.train_files=['/data/grpo_processed/train.parquet']",
-    "data.val_files=['/data/grpo_processed/val_math500.parquet','/data/grpo_processed/val_aime24.parquet']",
-    "data.train_batch_size=256",
-    "data.max_prompt_length=2048",
-    "data.max_response_length=8192",
-    "data.filter_overlong_prompts=True",
-    "data.truncation=left",
-    "data.return_raw_chat=True",
-    "+data.apply_chat_template_kwargs.enable_thinking=True",
-    "actor_rollout_ref.model.use_remove_padding=True",
-    "actor_rollout_ref.model.enable_gradient_checkpointing=True",
-    "actor_rollout_ref.actor.optim.lr=1e-6",
-    "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
-    "actor_rollout_ref.actor.optim.weight_decay=0.1",
-    "actor_rollout_ref.actor.grad_clip=1.0",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=64",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
-    "actor_rollout_ref.actor.fsdp_config.param_offload=True",
-    "actor_rollout_ref.actor.fsdp_config.optimizer_offload=True",
-    "actor_rollout_ref.ref.fsdp_config.param_offload=True",
-    "actor_rollout_ref.hybrid_engine=True",
-    "actor_rollout_ref.rollout.name=vllm",
-    "actor_rollout_ref.rollout.mode=async",
-    "actor_rollout_ref.rollout.n=1",
-    "actor_rollout_ref.rollout.temperature=1.0",
-    "actor_rollout_ref.rollout.top_p=1.0",
-    "actor_rollout_ref.rollout.top_k=-1",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-    "actor_rollout_ref.rollout.gpu_memory_utilization=0.7",
-    "actor_rollout_ref.rollout.free_cache_engine=True",
-    "actor_rollout_ref.rollout.val_kwargs.do_sample=True",
-    "actor_rollout_ref.rollout.val_kwargs.n=16",
-    "actor_rollout_ref.rollout.val_kwargs.temperature=0.6",
-    "actor_rollout_ref.rollout.val_kwargs.top_p=0.8",
-    "actor_rollout_ref.rollout.val_kwargs.top_k=20",
-    "opd.loss_type=reverse_kl",
-    "opd.chunk_size=256",
-    "opd.max_length=16384",
-    "custom_reward_function.path=/src/rewards/math_reward.py",
-    "custom_reward_function.name=compute_score",
-    "trainer.logger=[console]",
-    "trainer.project_name=opd",
-    "trainer.experiment_name=opd_thinking",
-    "trainer.default_local_dir=/outputs/opd_thinking",
-    "trainer.n_gpus_per_node=8",
-    "trainer.nnodes=1",
-    "trainer.val_before_train=False",
-    "trainer.save_freq=20",
-    "trainer.test_freq=5",
-    "trainer.total_epochs=15",
-]
+# What the original's own launch script sets.
+ORIGINAL_SCRIPT = (Path(__file__).parents[1] / "promises/specs/original_overrides.txt").read_text().split()
 DOZENS = {
     "the teacher alone": MODELS,
-    "an example of verl's": VERL_EXAMPLE,
-    "the original's script": ORIGINAL_SCRIPT,
+    "the original's script": [*ORIGINAL_SCRIPT, MODELS[1]],
     "a laptop": [*MODELS, *FILES, "trainer.device=cpu"],
     "dynamic batches": [*MODELS, *FILES, "actor_rollout_ref.actor.use_dynamic_bsz=True", "data.train_batch_size=512"],
     "jsd by reward": [*MODELS, "opd.loss_type=jsd", "opd.reward_beta=0.5", "actor_rollout_ref.rollout.n=8"],
@@ -133,7 +45,8 @@ def composed(given: list[str], **env: str) -> DictConfig:
     # The folder of verl's configs instead of its package: the same files without the seconds of importing verl.
     search = f"hydra.searchpath=[file://{VERL}/trainer/config]"
     with hydra.initialize_config_dir(config_dir(), version_base=None):
-        spec, run = spec_of(given, env), facts(env)
+        spec = spec_of(given, env)
+        run = facts(spec)
         config = hydra.compose(CONFIG_NAME, overrides=[*compute_overrides(spec, run=run), search])
     config[KEY] = RunConfig(spec=spec, run=run).text()
     return config
@@ -158,16 +71,6 @@ def test_every_value_that_was_typed_arrives(configs, name):
         assert listed in (typed, [typed]), text
 
 
-def test_what_was_not_typed_is_there_when_verl_asks_for_it(configs):
-    for name, tree in configs.items():
-        role = tree.actor_rollout_ref
-        for key in ("rollout", "ref"):
-            assert role[key].log_prob_micro_batch_size_per_gpu > 0, name
-        assert role.rollout.name == ("cpu" if name == "a laptop" else "vllm")
-        assert tree.data.max_response_length > 0
-    assert configs["the teacher alone"].reward.custom_reward_function.reward_kwargs.function == "math_reward"
-
-
 def test_a_laptop_needs_the_device_and_nothing_else(configs):
     role, init = configs["a laptop"].actor_rollout_ref, configs["a laptop"].ray_kwargs.ray_init
     assert role.model.override_config.attn_implementation == "sdpa"
@@ -176,16 +79,6 @@ def test_a_laptop_needs_the_device_and_nothing_else(configs):
     assert not role.actor.use_torch_compile
     assert (role.rollout.name, role.rollout.agent.num_workers) == ("cpu", 0)
     assert init.num_gpus == configs["a laptop"].trainer.n_gpus_per_node, "logical slots, one a rank"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("prefix", ["", "reward."], ids=["verl 0.7's key", "verl 0.9's key"])
-def test_a_reward_function_of_the_users_gets_no_argument_of_our_scorer(prefix):
-    own = [f"{prefix}custom_reward_function.path=mine.py", f"{prefix}custom_reward_function.name=score"]
-    tree = composed([*MODELS, *own])
-    function = tree.custom_reward_function if not prefix else tree.reward.custom_reward_function
-    assert (function.path, function.name) == ("mine.py", "score")
-    assert not tree.reward.custom_reward_function.get("reward_kwargs")
 
 
 @pytest.mark.slow
@@ -221,10 +114,28 @@ def test_the_yaml_says_no_other_default_than_a_spec_has(configs):
             else:
                 yield f"{prefix}{key}", value
 
-    typed = {parse_raw(line).key for line in compute_overrides(spec_of(MODELS, {}), run=facts({}))}
+    spec = spec_of(MODELS, {})
+    typed = {parse_raw(line).key for line in compute_overrides(spec, run=facts(spec))}
     said_twice = {path: value for path, value in leaves(yaml) if path in typed and path not in by_device}
     computed = {path: OmegaConf.select(configs["the teacher alone"], path) for path in said_twice}
     assert computed == said_twice != {}
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "folder"),
+    [
+        (
+            ["trainer.experiment_name=opd_thinking", "trainer.default_local_dir=/outputs/a"],
+            "opd-thinking",
+            "/outputs/a",
+        ),
+        (["trainer.experiment_name='7 B'"], "run-7-b", "outputs"),
+    ],
+)
+def test_a_run_has_its_directory_by_verls_name_below_verls_folder(given, name, folder):
+    spec = spec_of([*MODELS, *given], {})
+    assert (spec.name, spec.output.root, spec.store.url) == (name, folder, folder)
+    assert facts(spec).run_dir == f"{folder}/{name}"
 
 
 def test_the_teacher_may_come_from_the_environment_and_is_overridden_by_the_command_line():

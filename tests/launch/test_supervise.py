@@ -1,4 +1,4 @@
-"""Nothing that a run started outlives it, whatever ends it: real processes, real signals."""
+"""Nothing that a run started outlives it, by any end: real processes, real signals."""
 
 import contextlib
 import os
@@ -94,15 +94,6 @@ def test_a_signal_stops_the_run_lets_it_save_and_exits_130(number, mark):
     assert living(mark) == []
 
 
-def test_a_run_that_ignores_the_signal_is_killed_after_the_grace_period(mark):
-    process = start("stubborn", mark, grace_s=0.5)
-    started = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    assert finish(process)[0] == 130
-    assert time.monotonic() - started >= 0.5
-    assert living(mark) == []
-
-
 def test_a_second_signal_kills_at_once(mark):
     process = start("stubborn", mark, grace_s=300)
     process.send_signal(signal.SIGINT)
@@ -113,7 +104,7 @@ def test_a_second_signal_kills_at_once(mark):
 
 
 def kill_orphans(mark):
-    """What a killed launcher leaves: its run has taken its own way out, the run's orphans are nobody's."""
+    """End the orphans of a run whose launcher was killed; the run has ended by itself."""
     for pid in living(mark):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -19,7 +19,7 @@ def save_model(path: Path, *, hidden: int, layers: int, rows: int, tied: bool, s
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(10.0)
     model.save_pretrained(path)
-    _save_tokenizer(path)
+    save_tokenizer(path)
     return str(path)
 
 
@@ -51,11 +51,11 @@ def save_experts(path: Path, *, hidden: int, layers: int, rows: int, seed: int) 
             if "mlp" in name:  # so that experts differ in what they do, and the router's choices are no near ties
                 parameter.mul_(10.0)
     model.save_pretrained(path)
-    _save_tokenizer(path)
+    save_tokenizer(path)
     return str(path)
 
 
-def _save_tokenizer(path: Path) -> None:
+def save_tokenizer(path: Path) -> None:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""How an embedded Ray starts: with time for its daemons on a busy machine, and with a job id that no other run of the host has."""
+"""Start of an embedded Ray: time for its daemons, a job id of its own, no process that a single node never uses."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ START_TIMEOUT_S = 150.0
 _POLL_S = 0.1
 # Seconds: until the control store is up, and until it answers a process that begins; Ray's own are 30 and 5.
 _STORE_WAITS = ("RAY_gcs_server_port_wait_time_s", "RAY_gcs_rpc_server_connect_timeout_s")
+_PRESTART = "RAY_prestart_worker_first_driver"
 _JOB_IDS = 2**32 - 1  # four bytes, of which all ones mean none
 
 
 @contextmanager
 def patient_start(timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
-    """Within it a `ray.init` that starts a node waits up to `timeout_s` for each of the node's daemons, and so do the node's workers, also later.
+    """Have a `ray.init` that starts a node, and the node's workers, wait up to `timeout_s` for each daemon.
 
-    Ray 2.60 gives the raylet 30 s to register, a constant without a setting (ray/_private/node.py), and asks for it by
-    `services.get_node`, which raises RuntimeError until it has. Its waits for the control store have settings. A worker
-    that gets no answer from it in time, as on a busy machine, dies with a traceback in the driver's log, and Ray begins another. Ray looks
-    at answers, not at processes: a raylet that dies at once is reported as late as one that hangs.
+    Ray 2.60 gives the raylet 30 s to register, a constant without a setting (ray/_private/node.py). It asks by
+    `services.get_node`, which raises RuntimeError until the raylet has registered. Its waits for the control store have
+    settings. A worker that waits too long for that store dies with a traceback in the driver's log, and Ray starts another.
+    Ray looks at answers, not at processes: a raylet that dies at once is reported as late as a raylet that hangs.
     """
     from ray._private import services
 
@@ -53,10 +54,10 @@ def patient_start(timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
 
 @contextmanager
 def own_job_id() -> Iterator[None]:
-    """Within it a `ray.init` draws its job's id, which in a Ray of its own is else 01000000 in every run.
+    """Have a `ray.init` draw its job's id, which in every embedded Ray is 01000000 by default.
 
-    verl 0.9.1 names the sockets in /tmp by which vLLM gets the weights after Ray's job id (vllm_rollout.py), which tells the jobs of
-    one Ray apart. Of two runs on one host, each with a Ray of its own, one ended with "Address already in use" and the other waited for ever.
+    verl 0.9.1 names the sockets in /tmp by which vLLM gets the weights after Ray's job id (vllm_rollout.py). With equal
+    ids one of two runs on a host ended with "Address already in use", and the other waited without end.
     """
     import ray
     from ray._private import state
@@ -67,3 +68,28 @@ def own_job_id() -> Iterator[None]:
         yield
     finally:
         state.next_job_id = once
+
+
+@contextmanager
+def bare_node() -> Iterator[None]:
+    """Have a `ray.init` that starts a node start no process that a run on this node never uses.
+
+    Ray 2.60 starts its autoscaler, its dashboard's server and an idle worker for each CPU slot. The server starts also with
+    `include_dashboard=False`, for usage statistics. All are Python processes that import Ray while the run starts on the
+    same cores. The run's actors use none of the idle workers, since the actors have a runtime environment.
+    """
+    from ray._private.node import Node
+
+    before = {name: getattr(Node, name) for name in ("start_monitor", "start_api_server")}
+
+    def no_server(node: Any, **_: Any) -> None:
+        node._webui_url = ""
+
+    for name in before:
+        setattr(Node, name, no_server)
+    os.environ.setdefault(_PRESTART, "0")  # the raylet inherits it
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)

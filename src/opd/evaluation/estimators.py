@@ -18,22 +18,19 @@ class Estimate(NamedTuple):
 
     value: float
     standard_error: float
-    """NaN for fewer than two problems: one problem says nothing about how problems vary."""
+    """NaN for fewer than two problems."""
 
     def interval(self, freedom: int) -> tuple[float, float]:
-        """Both ends of the two-sided 95 % interval by Student's t; NaN without degrees of freedom or without an error."""
+        """Return both ends of the 95 % interval by Student's t; NaN without degrees of freedom or an error."""
         half = critical_t(freedom) * self.standard_error if freedom > 0 else math.nan
         return self.value - half, self.value + half
 
 
 def pass_at_every_k(num_correct: int, num_samples: int) -> Floats:
-    """Unbiased pass@k of one problem for k = 1 ... n: the chance that k of its n samples hold a correct one.
+    """Return unbiased pass@k of one problem, float64 `[n]` for k = 1 ... n: the chance that k of n samples hold a right one.
 
-    1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374), as the product over the k draws of the chance to draw
-    another wrong one, (n-c-i) / (n-i): every factor lies in [0, 1], so nothing overflows or cancels.
-
-    Returns:
-        float64 `[n]`, entry k-1 for k.
+    1 - C(n-c, k) / C(n, k) (Chen et al., arXiv:2107.03374), as a product over the draws of (n-c-i) / (n-i), the chance of
+    another wrong sample. Every factor is in [0, 1], so nothing overflows or cancels.
     """
     _check_counts(num_correct, num_samples)
     draws = np.arange(num_samples, dtype=np.float64)
@@ -42,37 +39,27 @@ def pass_at_every_k(num_correct: int, num_samples: int) -> Floats:
     return rates
 
 
-def majority_at_every_k(
-    votes: Sequence[int], accuracies: Sequence[float], num_samples: int, *, without_vote: float = 0.0
-) -> Floats:
-    """Exact maj@k of one problem for k = 1 ... n: the expected accuracy of a majority vote over k of its n samples.
+def majority_at_every_k(votes: Sequence[int], accuracies: Sequence[float], num_samples: int) -> Floats:
+    """Return exact maj@k of one problem, float64 `[n]` for k = 1 ... n: the expected accuracy of the majority of k samples.
 
-    The expectation runs over all C(n, k) subsets, without sampling any. Samples without an answer do not vote. A tie
-    is broken at random: it counts the mean accuracy of the tied answers. A subset without any answer counts
-    `without_vote`.
+    The expectation is over all C(n, k) subsets, none of them sampled. Samples without an answer do not vote; a subset
+    without any answer counts 0. A tie counts the mean accuracy of the tied answers.
 
-    For each winning number of votes v, one polynomial in x (samples drawn) and y (answers that have exactly v votes)
-    is multiplied up over the answers: sum_{u<v} C(c, u) x^u + C(c, v) x^v y. Beside its coefficients runs the sum of
-    the accuracies of the tied answers. Answers with fewer than v samples and abstentions only dilute: (1 + x)^rest.
-    All terms are positive, so float64 loses nothing.
+    For each winning number of votes v, a polynomial in x (samples drawn) and y (answers with exactly v votes) is the product
+    over the answers of sum_{u<v} C(c, u) x^u + C(c, v) x^v y. A second polynomial holds the sum of the accuracies of the
+    tied answers. All other samples only dilute: (1 + x)^rest. All terms are positive, so float64 loses nothing.
 
     Args:
         votes: how many samples gave each distinct answer.
-        accuracies: the accuracy of each of these answers, 0 or 1 (a mean where equal answers were scored apart), or any
-            other quantity of them, such as the reward.
-        num_samples: n; what `votes` leaves over gave no answer.
-        without_vote: what that quantity is where nobody voted.
-
-    Returns:
-        float64 `[n]`, entry k-1 for k.
+        accuracies: the accuracy of each of these answers, a mean where equal answers were scored apart.
+        num_samples: n; the samples that `votes` leaves over gave no answer.
     """
     if len(votes) != len(accuracies):
         raise ValueError(f"{len(votes)} votes but {len(accuracies)} accuracies: one of each for every answer")
     if any(count < 1 for count in votes):
         raise ValueError(f"votes {list(votes)}: every answer needs at least one sample")
     _check_counts(sum(votes), num_samples)
-    silent = num_samples - sum(votes)
-    expected = without_vote * np.array([float(comb(silent, k)) for k in range(num_samples + 1)])
+    expected = np.zeros(num_samples + 1)
     for winning in range(1, max(votes, default=0) + 1):
         expected += _accuracy_with_winner_at(winning, votes, accuracies, num_samples)
     subsets = np.array([float(comb(num_samples, k)) for k in range(num_samples + 1)])
@@ -83,7 +70,7 @@ def majority_at_every_k(
 def _accuracy_with_winner_at(
     winning: int, votes: Sequence[int], accuracies: Sequence[float], num_samples: int
 ) -> Floats:
-    """Sum, over all subsets whose best answers have `winning` votes, of their mean accuracy; by subset size `[n+1]`."""
+    """Sum the mean accuracies of all subsets whose best answers have `winning` votes, by subset size `[n+1]`."""
     contenders = [(count, accuracy) for count, accuracy in zip(votes, accuracies, strict=True) if count >= winning]
     rest = num_samples - sum(count for count, _ in contenders)
     shape = (num_samples + 1, len(contenders) + 1)
@@ -100,7 +87,7 @@ def _accuracy_with_winner_at(
 
 
 def _drawn(table: Floats, coefficients: Sequence[float]) -> Floats:
-    """`table` times sum_u coefficients[u] x^u."""
+    """Return `table` times sum_u coefficients[u] x^u."""
     product = np.zeros_like(table)
     for drawn, coefficient in enumerate(coefficients):
         product[drawn:] += coefficient * table[: len(table) - drawn]
@@ -108,36 +95,27 @@ def _drawn(table: Floats, coefficients: Sequence[float]) -> Floats:
 
 
 def _shifted(table: Floats, drawn: int) -> Floats:
-    """`table` times x^drawn y."""
+    """Return `table` times x^drawn y."""
     product = np.zeros_like(table)
     product[drawn:, 1:] = table[: len(table) - drawn, :-1]
     return product
 
 
 def clustered(per_problem: Sequence[float] | Floats) -> Estimate:
-    """The mean over problems, with the standard error that treats each problem's samples as one cluster.
+    """Return the mean over problems, with the standard error that takes each problem's samples as one cluster.
 
-    Every problem has equally many samples, so the mean of problem means is the mean of samples, and the
-    cluster-robust error is sd(problem means) / sqrt(problems), with n-1 in the deviation. Samples of one problem are
-    not independent: an error over all samples would be too small by up to sqrt(n).
-
-    Raises:
-        ValueError: no problem.
+    Every problem has equally many samples, so this is the mean of samples. The cluster-robust error is
+    sd(problem means) / sqrt(problems), with n-1 in the deviation.
     """
     values = np.asarray(per_problem, dtype=np.float64)
     if values.size == 0:
         raise ValueError("an estimate needs at least one problem")
-    if values.size == 1:
-        return Estimate(float(values[0]), float("nan"))
-    return Estimate(float(values.mean()), float(values.std(ddof=1) / np.sqrt(values.size)))
+    error = float(values.std(ddof=1) / np.sqrt(values.size)) if values.size > 1 else math.nan
+    return Estimate(float(values.mean()), error)
 
 
 def paired_difference(before: Mapping[int, float], after: Mapping[int, float]) -> Estimate:
-    """after - before over the same problems: the standard error of the differences, not of two separate means.
-
-    Args:
-        before: the metric of each problem by its index.
-        after: the same problems.
+    """Return after - before over the same problems, with the standard error of the differences.
 
     Raises:
         ValueError: the two do not hold the same problems.
@@ -149,8 +127,7 @@ def paired_difference(before: Mapping[int, float], after: Mapping[int, float]) -
 
 
 def chance_beyond(t: float, freedom: int) -> float:
-    """Chance that |T| exceeds `t >= 0` for Student's T with `freedom` degrees: the finite sums of Abramowitz and Stegun,
-    26.7.3 and 26.7.4."""
+    """Return the chance that |T| exceeds `t >= 0` for Student's T (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine, total, term = math.cos(angle), 0.0, 1.0
     for power in range(1 + freedom % 2, freedom, 2):
@@ -162,7 +139,7 @@ def chance_beyond(t: float, freedom: int) -> float:
 
 @lru_cache(maxsize=256)
 def critical_t(freedom: int) -> float:
-    """The t that |T| exceeds with chance `LEVEL`, by bisection of `chance_beyond`."""
+    """Return the t that |T| exceeds with chance `LEVEL`, by bisection."""
     low, high = 0.0, 1.0
     while chance_beyond(high, freedom) > LEVEL:
         high *= 2

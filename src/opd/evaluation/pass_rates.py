@@ -27,19 +27,18 @@ class PassRate(NamedTuple):
     """One prompt's pass rate."""
 
     prompt_id: str
-    """See `prompt_id`."""
     pass_rate: float
-    """Share of the k answers that were right; one that never came, or whose scorer failed, is wrong."""
+    """Share of the k answers that were right; a missing answer, or one whose scorer failed, is wrong."""
     k: int
     checkpoint: str
-    """The model that answered: `eval.checkpoint`, else `model.path`; in the course of a run `RUN/global_step_N`."""
+    """The model that answered: `eval.checkpoint`, else `model.path`; within a training run `RUN/global_step_N`."""
 
 
 def prompt_id(messages: Sequence[Mapping[str, Any]], ground_truth: Any) -> str:
-    """32 hex digits that name a prompt with its right answer, whatever file and place it stands in.
+    """Return 32 hex digits that name a prompt with its right answer, in any file and place.
 
     Args:
-        messages: of the prepared row. Fields without a value do not count: several files laid together get each other's.
+        messages: of the prepared row. Fields without a value do not count: files joined together get each other's.
         ground_truth: of the row's `reward_model`; a number counts like its text.
     """
     said = [{name: value for name, value in message.items() if value is not None} for message in messages]
@@ -48,12 +47,12 @@ def prompt_id(messages: Sequence[Mapping[str, Any]], ground_truth: Any) -> str:
 
 
 def write_pass_rates(path: Path, rates: Iterable[PassRate]) -> None:
-    """Writes the file whole: a reader finds none or all of it."""
-    write_table(path, pa.Table.from_pylist([rate._asdict() for rate in rates], schema=SCHEMA))
+    """Write the file whole."""
+    write_table(path, _table(rates))
 
 
 def read_pass_rates(path: Path) -> dict[str, PassRate]:
-    """Each prompt's pass rate by its id; of a prompt that stands in several rows, over all their answers.
+    """Return each prompt's pass rate by its id, over the answers of all its rows.
 
     Raises:
         ValueError: the file cannot be read as Parquet, has other columns, or a row without a value.
@@ -66,37 +65,37 @@ def read_pass_rates(path: Path) -> dict[str, PassRate]:
         raise ValueError(
             f"it lacks the columns {', '.join(missing)} (it has {', '.join(table.schema.names) or 'none'})"
         )
-    rates = []
-    for number, row in enumerate(table.select(SCHEMA.names).cast(SCHEMA).to_pylist()):
+    rows = table.select(SCHEMA.names).cast(SCHEMA).to_pylist()
+    for number, row in enumerate(rows):
         if None in row.values() or row["k"] < 1:
             raise ValueError(f"its row {number} (counted from 0) has an empty field, or no answer: {row}")
-        rates.append(PassRate(**row))
-    return by_prompt(rates)
+    return by_prompt(PassRate(**row) for row in rows)
 
 
 def by_prompt(rates: Iterable[PassRate]) -> dict[str, PassRate]:
-    """Each prompt's pass rate by its id; of a prompt with several of them, over all their answers."""
+    """Return each prompt's pass rate by its id, over the answers of all its rows."""
     found: defaultdict[str, list[PassRate]] = defaultdict(list)
     for rate in rates:
         found[rate.prompt_id].append(rate)
-    return {name: _together(same) for name, same in found.items()}
+
+    def together(same: list[PassRate]) -> PassRate:
+        k = sum(rate.k for rate in same)
+        return same[0]._replace(pass_rate=sum(rate.pass_rate * rate.k for rate in same) / k, k=k)
+
+    return {name: same[0] if len(same) == 1 else together(same) for name, same in found.items()}
 
 
 def weights_key(step: int) -> str:
-    """Where the weights that a run trains with from `step` on lie in its directory."""
+    """Return the key of the weights that a run trains with from `step` on."""
     return f"{WEIGHTS_FOLDER}/step-{step:06d}.parquet"
 
 
 def weights_bytes(rates: Iterable[PassRate], weights: Sequence[float]) -> bytes:
-    """The content of such a file: pass rates with a column `weight`, in the order of the data, left-out prompts included."""
-    table = pa.Table.from_pylist([rate._asdict() for rate in rates], schema=SCHEMA)
+    """Return that file: pass rates with a column `weight`, in the order of the data, prompts of weight 0 included."""
     out = io.BytesIO()
-    pq.write_table(table.append_column(WEIGHT, pa.array(weights, pa.float64())), out, compression="zstd")
+    pq.write_table(_table(rates).append_column(WEIGHT, pa.array(weights, pa.float64())), out, compression="zstd")
     return out.getvalue()
 
 
-def _together(rates: list[PassRate]) -> PassRate:
-    if len(rates) == 1:
-        return rates[0]
-    k = sum(rate.k for rate in rates)
-    return rates[0]._replace(pass_rate=sum(rate.pass_rate * rate.k for rate in rates) / k, k=k)
+def _table(rates: Iterable[PassRate]) -> pa.Table:
+    return pa.Table.from_pylist([rate._asdict() for rate in rates], schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""What an evaluation calls its problems: (data set, index), unique whatever files and rows it is given."""
+"""Names of an evaluation's problems, (data set, index), unique over all files."""
 
 import logging
 import re
@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
+Place = tuple[int, int]  # (number of the file, row)
 
 
 class Problem(NamedTuple):
@@ -18,89 +19,73 @@ class Problem(NamedTuple):
 
 
 class ProblemFile(NamedTuple):
-    """The columns of one prepared file that say which problems it holds."""
+    """The columns of one prepared file that identify its problems."""
 
     path: str
     """Path or URL as the experiment names it."""
     data_sources: Sequence[str]
     indices: Sequence[object]
-    """`extra_info.index` of each row; None where there is none."""
+    """`extra_info.index` of each row; None without one."""
 
 
 def name_problems(files: Sequence[ProblemFile]) -> list[Problem]:
-    """The problem of every row of every file, in their order.
+    """Return the problem of every row of every file, in their order.
 
-    Where every row of a data source has an `extra_info.index` of its own, over all files (parts of one benchmark),
-    these are its problems. Otherwise each file that holds it is a data set, told apart by what differs in their paths
-    (the AIME24 of `eval_processed/boxed` and of `eval_processed/dapo` are `aime24-boxed` and `aime24-dapo`), and a row
-    of a file with no index, one that is no whole number or the same one twice is numbered by its place in it, from 0.
+    A data source whose rows have distinct whole numbers as `extra_info.index`, over all files, keeps them (parts of one
+    benchmark). Otherwise each file is a data set, named by the part of its path that differs: the AIME24 of
+    `eval_processed/boxed` and of `eval_processed/dapo` become `aime24-boxed` and `aime24-dapo`. Without distinct indices in
+    the file a row's number counts, from 0.
 
     Raises:
-        ValueError: two data sets would have the same name, whatever is done.
+        ValueError: two data sets would have the same name.
     """
-    rows: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    rows: defaultdict[str, list[Place]] = defaultdict(list)
     for number, file in enumerate(files):
         for row, source in enumerate(file.data_sources):
             rows[source].append((number, row))
-    found: dict[tuple[int, int], Problem] = {}
-    apart: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    found: dict[Place, Problem] = {}
     for source, places in rows.items():
-        indices = _own_indices(files, places)
-        if indices is not None:
-            found |= {place: Problem(source, index) for place, index in zip(places, indices, strict=True)}
-            continue
-        for place in places:
-            apart.setdefault((place[0], source), []).append(place)
-    names = _names(
-        list(apart), [file.path for file in files], taken={problem.data_source for problem in found.values()}
-    )
-    for data_set, places in apart.items():
-        indices = _own_indices(files, places)
-        if indices is None:
-            logger.warning(
-                "%s in %s: not every row has an extra_info.index of its own, so problems are numbered by their rows",
-                data_set[1],
-                files[data_set[0]].path,
-            )
-            indices = [row for _, row in places]
-        found |= {place: Problem(names[data_set], index) for place, index in zip(places, indices, strict=True)}
+        if (indices := _own_indices(files, places)) is not None:
+            names, sets = [source], [(places, indices)]
+        else:
+            holders = sorted({number for number, _ in places})
+            names = [f"{source}-{apart}" if apart else source for apart in _apart([files[n].path for n in holders])]
+            sets = [_of_file(files, source, number) for number in holders]
+        for name, (of_set, indices) in zip(names, sets, strict=True):
+            found |= {place: Problem(name, index) for place, index in zip(of_set, indices, strict=True)}
+    if (twice := Counter(found.values()).most_common(1)) and twice[0][1] > 1:
+        named = [file.path for file in files]
+        raise ValueError(f"{twice[0][0].data_source} would name problems of several of {named}: rename a data_source")
     return [found[place] for place in sorted(found)]
 
 
-def _own_indices(files: Sequence[ProblemFile], places: Sequence[tuple[int, int]]) -> list[int] | None:
-    """The indices of rows, each (file, row); None where one is no whole number, or not the only one of its kind."""
+def _own_indices(files: Sequence[ProblemFile], places: Sequence[Place]) -> list[int] | None:
+    """Return the indices of rows, or None unless they are distinct whole numbers."""
     values = [files[number].indices[row] for number, row in places]
     indices = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
     return indices if len(set(indices)) == len(values) else None
 
 
-def _names(
-    data_sets: Sequence[tuple[int, str]], paths: Sequence[str], *, taken: set[str]
-) -> dict[tuple[int, str], str]:
-    """A name for each (file, data source): by the paths if that tells them apart, else by the files' numbers from 1."""
-    num_files = Counter(source for _, source in data_sets)
-    by_path: dict[tuple[int, str], str] = {}
-    by_number: dict[tuple[int, str], str] = {}
-    for number, source in data_sets:
-        holders = [other for other, held in data_sets if held == source]
-        apart = _apart([paths[other] for other in holders])[holders.index(number)]
-        by_path[number, source] = f"{source}-{apart}" if apart else source
-        by_number[number, source] = f"{source}-{number + 1}" if num_files[source] > 1 else source
-    for names in (by_path, by_number):
-        if len(set(names.values()) - taken) == len(names):
-            return names
-    raise ValueError(
-        f"data sets of {', '.join(paths)} cannot be told apart: {sorted(by_number.values())}; rename a data_source"
-    )
+def _of_file(files: Sequence[ProblemFile], source: str, number: int) -> tuple[list[Place], list[int]]:
+    """Return the rows that a file has of a data source, and their indices, or their numbers without distinct indices."""
+    file = files[number]
+    places = [(number, row) for row, of_row in enumerate(file.data_sources) if of_row == source]
+    indices = _own_indices(files, places)
+    if indices is None:
+        logger.warning(
+            "%s in %s: rows lack an extra_info.index of their own, so their numbers name the problems",
+            source,
+            file.path,
+        )
+        indices = [row for _, row in places]
+    return places, indices
 
 
 def _apart(paths: Sequence[str]) -> list[str]:
-    """What is left of the paths without the folders, and the file name, that all of them share."""
+    """Return what differs between the paths, without the folders and the file name that all share."""
     parts = [list(PurePosixPath(path.rpartition("://")[2]).with_suffix("").parts) for path in paths]
-    while len(parts) > 1 and all(parts) and len({part[0] for part in parts}) == 1:
-        parts = [part[1:] for part in parts]
-    while len(parts) > 1 and all(parts) and len({part[-1] for part in parts}) == 1:
-        parts = [part[:-1] for part in parts]
-    if len(parts) == 1:
-        return [""]
-    return [re.sub(r"[^\w.-]+", "_", "-".join(part)) for part in parts]
+    for end in (0, -1):
+        while len(parts) > 1 and all(parts) and len({part[end] for part in parts}) == 1:
+            for part in parts:
+                del part[end]
+    return [""] if len(parts) == 1 else [re.sub(r"[^\w.-]+", "_", "-".join(part)) for part in parts]

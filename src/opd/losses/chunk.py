@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from opd.losses.divergences import FLOOR, Function, log_probs
 from opd.losses.terms import HiddenTargets, PolicyLoss, Request
@@ -43,20 +42,22 @@ class Form(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The tensors of C tokens. Logits have the vocabulary's entries first; further columns are ignored.
+    """The tensors of C tokens.
 
     Args:
-        student, teacher: [C, P] logits; teacher None: no teacher, or a teacher that gives events.
-        events: [C, k] the tokens that are events of their own, and `is_event` [C, P] a mask of them; None: every token.
-        event_log_probs: [C, k] the teacher's, where it has no logits.
+        student, teacher: [C, E] logits; teacher None: no teacher, or a teacher that gives events. E is the vocabulary,
+            or more: padding has a logit of minus infinity. At a token's events the logits are `FLOOR`.
+        events: [C, k] the tokens that are events of their own. None: every token.
+        event_logits: [C, k] the student's. event_targets: [C, k] the teacher's, or its log-probabilities where it has no
+            logits.
         others: [C] each.
     """
 
     student: Tensor
     teacher: Tensor | None
     events: Tensor | None
-    is_event: Tensor | None
-    event_log_probs: Tensor | None
+    event_logits: Tensor | None
+    event_targets: Tensor | None
     ids: Tensor
     divergence: Tensor | None
     policy: Tensor | None
@@ -67,95 +68,183 @@ class Chunk(NamedTuple):
     slopes: Tensor | None
 
 
-def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Compute the statistics of a chunk, with `loss` [C] of each token, and write the logits' gradient to `out` [C, P].
+class Kept(NamedTuple):
+    """Entries of the logits' gradient that are kept in full precision: their columns [C, m] and values [C, m].
 
-    `out` None means statistics only.
-
-    The gradient by the student's log-probabilities is autograd's, g. The gradient by its logits is then
-    (g - p sum g) / temperature. All terms of the sampled token's log-probability are one slope of it.
-
-    Returns:
-        The statistics, and the gradient [C, k] at `x.events`, which the caller puts in its place.
+    One large entry of a token can carry most of its gradient: the sampled token's, or the largest event's. Rounded to 16
+    bits it would set the error of both gradients.
     """
-    log_s = log_probs(x.student[:, : form.vocab], form.temperature)
-    log_t = None if x.teacher is None else log_probs(x.teacher[:, : form.vocab], form.temperature)
-    log_y = _of_token(log_s, x.ids)
+
+    columns: Tensor
+    values: Tensor
+
+
+class Result(NamedTuple):
+    """The statistics [C] of a chunk by name, with `loss`, and the gradient's entries that are not written to `out`."""
+
+    statistics: dict[str, Tensor]
+    at_events: Tensor | None = None
+    kept: Kept | None = None
+
+
+def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> Result:
+    """Compute the statistics of a chunk and write the gradient by the logits of `student` to `out` [C, E].
+
+    The gradient by the student's log-probabilities is autograd's, g. All terms of the sampled token's log-probability are
+    one slope of it. The gradient by a logit is then g + slope [token is sampled] - p (sum g + slope), over the temperature.
+    `out` None means statistics only.
+    """
+    log_s, events_s = _log_probs(x.student, x.event_logits, form.temperature)
+    log_t = events_t = None
+    if x.teacher is not None:
+        log_t, events_t = _log_probs(x.teacher, x.event_targets, form.temperature)
+    elif x.event_targets is not None:
+        events_t = _given_events(x.event_targets.to(log_s.dtype))
+    token, column = x.ids.clamp(0, form.vocab - 1), x.ids
+    is_known = token == x.ids
+    if x.events is not None:
+        is_own = x.events == token.unsqueeze(-1)
+        column = torch.where(is_own.any(-1), is_own.to(torch.int64).argmax(-1), x.events.shape[1])
+
+    def of_token(each: Tensor, of_events: Tensor | None) -> Tensor:
+        """Return the sampled token's value [C] of values [C, E], or of those of the events where it is one."""
+        found = _at(each, token)
+        if of_events is None or x.events is None:
+            return found
+        last = x.events.shape[1] - 1
+        return torch.where(column > last, found, _at(of_events, column.clamp(max=last)))
+
+    log_own = of_token(log_s, events_s)
+    log_y = torch.where(is_known, log_own, 0.0)
     statistics = {"log_prob": log_y}
-    slope, loss = _token_terms(form, x, log_y, statistics)
+    slope, loss = _token_terms(form, x, log_y, is_known, statistics)
     if log_t is not None:
-        statistics["teacher_log_prob"] = _of_token(log_t, x.ids)
+        statistics["teacher_log_prob"] = torch.where(is_known, of_token(log_t, events_t), 0.0)
         if "teacher_entropy" in form.watch:
-            statistics["teacher_entropy"] = -(log_t.exp() * log_t).sum(-1)
+            statistics["teacher_entropy"] = _entropy(log_t, events_t)
 
-    events_s, events_t, columns = (log_s, log_t, x.ids) if x.events is None else _events(form, x, log_s, log_t)
+    total, g = loss, None
+    shrink = torch.zeros_like(loss) if slope is None else slope
+    if form.function is not None:
+        function, columns = form.function, torch.where(is_known, column, -1)
+        params, targets = dict(form.params), log_t if events_t is None else events_t
+        assert targets is not None
 
-    def objective(log_s: Tensor, events_s: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        of_tokens, total = {}, torch.zeros_like(loss)
-        if form.function is not None:
-            assert events_t is not None
-            value = form.function(events_s, events_t, columns, dict(form.params))
-            of_tokens["divergence"] = value.detach()
-            total = total if x.divergence is None else total + x.divergence * value
-        if x.entropy is not None or "entropy" in form.watch:
-            entropy = -(log_s.exp() * log_s).sum(-1)
-            of_tokens["entropy"] = entropy.detach()
-            total = total if x.entropy is None else total - x.entropy * entropy
-        return total, of_tokens
+        def divergence(log_p: Tensor) -> tuple[Tensor, Tensor]:
+            value = function(log_p, targets, columns, params)
+            return value if x.divergence is None else x.divergence * value, value.detach()
 
-    g = g_events = None
-    if out is None or (x.divergence is None and x.entropy is None):
-        total, of_tokens = objective(log_s, events_s)
-    elif x.events is None:
-        total, of_tokens, (g,) = with_gradient(lambda log_s: objective(log_s, log_s), log_s)
-    else:
-        total, of_tokens, (g, g_events) = with_gradient(objective, log_s, events_s)
-    statistics |= of_tokens | {"loss": loss + total}
+        inputs = log_s if events_s is None else events_s
+        if out is None or x.divergence is None:
+            weighted, statistics["divergence"] = divergence(inputs)
+        else:
+            weighted, statistics["divergence"], g = with_gradient(divergence, inputs)
+            shrink = shrink + g.sum(-1)
+        total = total if x.divergence is None else total + weighted.detach()
+    entropy = None
+    if x.entropy is not None or "entropy" in form.watch:
+        entropy = statistics["entropy"] = _entropy(log_s, events_s)
+        total = total if x.entropy is None else total - x.entropy * entropy
+    statistics["loss"] = total
     if out is None:
-        return statistics, None
-    p = log_s.exp()
-    is_token = torch.arange(form.vocab, device=log_s.device) == x.ids.unsqueeze(-1)
-    z = torch.zeros_like(p) if slope is None else slope.unsqueeze(-1) * (is_token.to(p.dtype) - p)
-    z = z if g is None else z + (g - p * g.sum(-1, keepdim=True))
-    scale = (FP16_SCALE if out.dtype == torch.float16 else 1.0) / form.temperature
+        return Result(statistics)
+
+    def by_logit(log_p: Tensor, g: Tensor | float) -> Tensor:
+        p = log_p.exp()
+        z = g - p * _along(shrink, p)
+        return (
+            z if x.entropy is None or entropy is None else z + _along(x.entropy, p) * p * (log_p + _along(entropy, p))
+        )
+
     at_events = None
-    if g_events is not None and x.events is not None and x.is_event is not None:
-        others = torch.where(x.is_event[:, : form.vocab], 0.0, (log_s - events_s[:, -1:]).exp())
-        z = z + g_events[:, -1:] * others - p * g_events.sum(-1, keepdim=True)
-        at_events = ((z.gather(-1, x.events) + g_events[:, :-1]) * scale).to(out.dtype)
-    out.copy_(pad(z * scale, (0, out.shape[1] - form.vocab)))
-    return statistics, at_events
+    if events_s is None:
+        z, own = by_logit(log_s, 0.0 if g is None else g), by_logit(log_own, 0.0 if g is None else _at(g, token))
+    else:
+        g = torch.zeros_like(events_s) if g is None else g
+        log_others = events_s[:, -1]
+        of_others = torch.where(log_others > FLOOR / 2, g[:, -1], 0.0)
+
+        def shared(log_p: Tensor) -> Tensor:
+            """Return a token's part of the last event's gradient."""
+            return _along(of_others, log_p) * (log_p - _along(log_others, log_p)).exp()
+
+        z, at_events = by_logit(log_s, shared(log_s)), by_logit(events_s[:, :-1], g[:, :-1])
+        last = at_events.shape[1] - 1
+        own = torch.where(column > last, by_logit(log_own, shared(log_own)), _at(at_events, column.clamp(max=last)))
+    scale = (FP16_SCALE if out.dtype == torch.float16 else 1.0) / form.temperature
+    out.copy_(z * scale)
+    entries = [] if slope is None else [(token, own + slope)]
+    if at_events is not None and x.events is not None:
+        largest = at_events.abs().argmax(-1)
+        place, value = _at(x.events, largest), _at(at_events, largest)
+        entries.append((place, value if slope is None else torch.where(place == token, 0.0, value)))
+        at_events = (at_events * scale).to(out.dtype)
+    if not entries:
+        return Result(statistics, at_events)
+    places, values = (torch.stack(each, -1) for each in zip(*entries, strict=True))
+    return Result(statistics, at_events, Kept(places, values / form.temperature))
 
 
-def with_gradient(
-    function: Callable[..., tuple[Tensor, dict[str, Tensor]]], *inputs: Tensor
-) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor, ...]]:
-    """Return a function's values [C], its further output, and the gradients of the values' sum by its inputs."""
+def _at(values: Tensor, columns: Tensor) -> Tensor:
+    """Return the entries [C] of values [C, E] at one column of each row."""
+    return values.gather(-1, columns.unsqueeze(-1)).squeeze(-1)
+
+
+def _along(values: Tensor, like: Tensor) -> Tensor:
+    """Return values [C] with the dimensions of `like`, [C] or [C, E]."""
+    return values if like.dim() == 1 else values.unsqueeze(-1)
+
+
+def with_gradient(function: Callable[[Tensor], tuple[Tensor, Tensor]], inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a function's values [C], its further output, and the gradient of the values' sum by its input."""
     if torch.compiler.is_compiling():  # a compiled function cannot hold autograd's own call
-        found: Any = torch.func.vjp(function, *inputs, has_aux=True)
+        found: Any = torch.func.vjp(function, inputs, has_aux=True)
         values, pull, more = found
-        return values, more, pull(torch.ones_like(values))
+        return values, more, pull(torch.ones_like(values))[0]
     with torch.enable_grad():
-        leaves = [each.detach().requires_grad_() for each in inputs]
-        values, more = function(*leaves)
-        gradients = torch.autograd.grad(values.sum(), leaves, materialize_grads=True)
-    return values.detach(), more, gradients
+        leaf = inputs.detach().requires_grad_()
+        values, more = function(leaf)
+        (gradient,) = torch.autograd.grad(values.sum(), leaf, materialize_grads=True)
+    return values.detach(), more, gradient
 
 
-def _of_token(log_p: Tensor, ids: Tensor) -> Tensor:
-    """Return the log-probability [C] of each token, 0 outside the vocabulary."""
-    last = log_p.shape[-1] - 1
-    found = log_p.gather(-1, ids.clamp(0, last).unsqueeze(-1)).squeeze(-1)
-    return torch.where((ids >= 0) & (ids <= last), found, 0.0)
+def _log_probs(logits: Tensor, event_logits: Tensor | None, temperature: float) -> tuple[Tensor, Tensor | None]:
+    """Return log-probabilities [C, E] of the tokens, and [C, k + 1] of the events with all other tokens as the last one."""
+    if event_logits is None:
+        return log_probs(logits, temperature), None
+    scaled = logits / temperature
+    top = scaled.amax(-1, keepdim=True)
+    shifted = scaled - top
+    others = shifted.exp().sum(-1, keepdim=True).log() + top
+    events = torch.cat([event_logits / temperature, others], -1)
+    total = events.logsumexp(-1, keepdim=True)
+    return (shifted - (total - top)).clamp(min=FLOOR), (events - total).clamp(min=FLOOR)
 
 
-def _token_terms(form: Form, x: Chunk, log_y: Tensor, statistics: dict[str, Tensor]) -> tuple[Tensor | None, Tensor]:
+def _given_events(log_p: Tensor) -> Tensor:
+    """Return the log-probabilities [C, k + 1] of events that a teacher gives [C, k], with all other tokens as the last one."""
+    log_p = log_p.clamp(min=FLOOR)
+    others = -torch.expm1(log_p.logsumexp(-1, keepdim=True).clamp(max=0.0))
+    return torch.cat([log_p, others.clamp(min=torch.finfo(log_p.dtype).tiny).log()], -1)
+
+
+def _entropy(log_p: Tensor, events: Tensor | None) -> Tensor:
+    """Return the entropy [C] over the whole vocabulary."""
+    of_tokens = (log_p.exp() * log_p).sum(-1)
+    if events is not None:
+        of_tokens = of_tokens + (events[:, :-1].exp() * events[:, :-1]).sum(-1)
+    return -of_tokens
+
+
+def _token_terms(
+    form: Form, x: Chunk, log_y: Tensor, is_known: Tensor, statistics: dict[str, Tensor]
+) -> tuple[Tensor | None, Tensor]:
     """Return the slope [C] of the loss by each token's log-probability, None without such terms, and their loss [C]."""
     slopes, loss = [], torch.zeros_like(log_y)
     if form.policy is not None and x.advantages is not None:
         policy, advantages = form.policy, x.advantages
         old = log_y if x.old_log_probs is None else x.old_log_probs
-        losses, _, (of_policy,) = with_gradient(lambda current: (policy(current, old, advantages), {}), log_y)
+        losses, _, of_policy = with_gradient(lambda log_p: (policy(log_p, old, advantages), log_p.detach()), log_y)
         statistics["policy_loss"], statistics["policy_slope"] = losses, of_policy
         if x.policy is not None:
             slopes.append(x.policy * of_policy)
@@ -165,43 +254,18 @@ def _token_terms(form: Form, x: Chunk, log_y: Tensor, statistics: dict[str, Tens
         loss = loss - x.nll * log_y
     if x.slopes is not None:
         slopes.append(x.slopes)
-    if not slopes:
-        return None, loss
-    is_known = (x.ids >= 0) & (x.ids < form.vocab)
-    return torch.where(is_known, torch.stack(slopes).sum(0), 0.0), loss
-
-
-def _events(form: Form, x: Chunk, log_s: Tensor, log_t: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return both sides' log-probabilities [C, k + 1] of the events, and each token's event, -1 outside the vocabulary."""
-    assert x.events is not None
-    assert x.is_event is not None
-    events, is_event = x.events, x.is_event[:, : form.vocab]
-
-    def of_side(side: Tensor) -> Tensor:
-        others = torch.where(is_event, 0.0, side.exp()).sum(-1, keepdim=True)
-        return torch.cat([side.gather(-1, events), others.clamp(min=torch.finfo(side.dtype).tiny).log()], -1)
-
-    if log_t is None:
-        assert x.event_log_probs is not None
-        given = x.event_log_probs.to(log_s.dtype).clamp(min=FLOOR)
-        others = -torch.expm1(given.logsumexp(-1, keepdim=True).clamp(max=0.0))
-        events_t = torch.cat([given, others.clamp(min=torch.finfo(given.dtype).tiny).log()], -1)
-    else:
-        events_t = of_side(log_t)
-    is_own = events == x.ids.unsqueeze(-1)
-    column = torch.where(is_own.any(-1), is_own.to(torch.int64).argmax(-1), events.shape[1])
-    return of_side(log_s), events_t, torch.where((x.ids >= 0) & (x.ids < form.vocab), column, -1)
+    return (torch.where(is_known, torch.stack(slopes).sum(0), 0.0) if slopes else None), loss
 
 
 @functools.lru_cache(maxsize=64)
-def compiled(form: Form, rows: int, entries: int) -> Callable[[Chunk, Tensor | None], Any]:
+def compiled(form: Form, rows: int, entries: int) -> Callable[[Chunk, Tensor | None], Result]:
     """Return `chunk_loss` of one form, compiled for chunks of one shape.
 
-    The thresholds keep every [C, P] intermediate in registers: Inductor would else store a log ratio that is used
+    The thresholds keep every [C, E] intermediate in registers: Inductor would else store a log ratio that is used
     twice, which costs a chunk's memory. The copy of the code object gives each form a limit of recompilations of its own.
     """
 
-    def run(x: Chunk, out: Tensor | None) -> Any:
+    def run(x: Chunk, out: Tensor | None) -> Result:
         return chunk_loss(form, x, out)
 
     code = run.__code__.replace(co_name=f"chunk_loss_{rows}x{entries}")
@@ -211,5 +275,7 @@ def compiled(form: Form, rows: int, entries: int) -> Callable[[Chunk, Tensor | N
         "realize_opcount_threshold": 1000,
         "split_reductions": False,
     }
-    result: Callable[[Chunk, Tensor | None], Any] = torch.compile(own, dynamic=False, fullgraph=True, options=options)
+    result: Callable[[Chunk, Tensor | None], Result] = torch.compile(
+        own, dynamic=False, fullgraph=True, options=options
+    )
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from opd.losses.chunk import FP16_SCALE, Chunk, Form, chunk_loss, compiled
-from opd.losses.divergences import compute_dtype
-from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
+from opd.losses.chunk import FP16_SCALE, Chunk, Form, Kept, Result, chunk_loss, compiled
+from opd.losses.divergences import FLOOR, compute_dtype
+from opd.losses.padded_head import PaddedHead, accumulate, add_rows, padded_entries
 from opd.losses.terms import EventTargets, HiddenTargets, Request
 
 PLAIN_ROWS = 256
@@ -90,17 +91,18 @@ class _Run:
         self, hidden: Tensor, weight: Tensor, request: Request, need_hidden: bool, need_weight: bool, compile: bool
     ) -> None:
         self.request, self.form, self.compile = request, Form.of(request), compile
-        self.hidden, self.targets, self.num_rows = hidden, request.targets, len(weight)
+        self.hidden, self.weight, self.targets = hidden, weight.detach(), request.targets
         teacher = self.targets if isinstance(self.targets, HiddenTargets) else None
-        floats = [hidden, weight, *(teacher or ())]
-        self.dtype = compute_dtype(*floats)
-        self.head = self._head(weight)
+        self.dtype = compute_dtype(hidden, weight, *(teacher or ()))
+        self.head = self._head(self.weight)
         self.teacher_head = None if teacher is None else self._head(teacher.weight)
-        self.entries = padded_entries(request.vocab)
-        self.makes_gradient = need_hidden or need_weight
+        entries = padded_entries(request.vocab)
+        self.has_events = isinstance(self.targets, EventTargets) or self.form.top_k > 0
+        is_own = request.targets is not None and request.loss.divergence.params is None and not self.has_events
+        self.width = request.vocab if is_own else entries
         self.grad_hidden = torch.empty_like(hidden) if need_hidden else None
         # The product that writes it runs over a rounded number of entries too.
-        rows = max(len(weight), self.entries)
+        rows = max(len(weight), entries)
         self.grad_weight = weight.new_empty(rows, weight.shape[1], dtype=self.dtype) if need_weight else None
         num_sides = 1 if teacher is None else 2
         rows = min(request.chunk or PLAIN_ROWS, max(len(hidden), 1))
@@ -109,14 +111,15 @@ class _Run:
             self.plan = Plan.of(
                 len(hidden),
                 request.workspace_gib,
-                bytes_per_row=num_sides * self.dtype.itemsize * self.entries,
-                gradient_bytes=self.head.dtype.itemsize * self.entries,
+                bytes_per_row=num_sides * self.dtype.itemsize * entries,
+                gradient_bytes=self.head.dtype.itemsize * entries,
             )
         make = hidden.new_empty
-        self.logits = [make(self.plan.rows, self.entries, dtype=self.dtype) for _ in range(num_sides)]
-        self.gradient = make(self.plan.group, self.entries, dtype=self.head.dtype) if self.makes_gradient else None
-        has_events = isinstance(self.targets, EventTargets) or bool(self.form.top_k)
-        self.is_event = make(self.plan.rows, self.entries, dtype=torch.bool) if has_events else None
+        self.logits = [make(self.plan.rows, entries, dtype=self.dtype) for _ in range(num_sides)]
+        self.gradient = None
+        if need_hidden or need_weight:
+            self.gradient = make(self.plan.group, entries, dtype=self.head.dtype)
+            self.gradient[:, self.width :] = 0
 
     def _head(self, weight: Tensor) -> PaddedHead:
         """Return the entries that count; a CUDA device multiplies 16-bit heads as they are."""
@@ -128,11 +131,15 @@ class _Run:
     def forward(self) -> Forward:
         parts: list[dict[str, Tensor]] = []
         for chunks in self.plan.groups(len(self.hidden)):
-            parts += [self._chunk(chunks[0][0], *chunk) for chunk in chunks]
-            self._products(chunks[0][0], chunks[-1][1])
+            results = [self._chunk(chunks[0][0], *chunk) for chunk in chunks]
+            parts += [result.statistics for result in results]
+            kept = [result.kept for result in results if result.kept is not None]
+            self._products(
+                chunks[0][0], chunks[-1][1], Kept(*map(torch.cat, zip(*kept, strict=True))) if kept else None
+            )
         if self.grad_weight is not None:
             self.grad_weight[self.request.vocab :] = 0
-            self.grad_weight = self.grad_weight[: self.num_rows]
+            self.grad_weight = self.grad_weight[: len(self.weight)]
         statistics = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         loss = statistics.pop("loss").sum()
         backend = "compiled" if self.compile else "plain"
@@ -140,59 +147,76 @@ class _Run:
         statistics["nonfinite"] = ~torch.isfinite(torch.stack(seen)).all(0)
         return Forward(loss, statistics, self.grad_hidden, self.grad_weight, backend)
 
-    def _chunk(self, group: int, start: int, stop: int, rows: int) -> dict[str, Tensor]:
-        """Return the statistics of a chunk, whose gradient goes to its rows of the group's."""
+    def _chunk(self, group: int, start: int, stop: int, rows: int) -> Result:
+        """Run a chunk, whose gradient goes to its rows of the group's."""
 
         def padded(values: Tensor) -> Tensor:
             values = values[start:stop]
-            return (
-                values if rows == stop - start else pad(values, (0, 0) * (values.dim() - 1) + (0, rows - len(values)))
-            )
+            missing = rows - len(values)
+            return pad(values, (0, 0) * (values.dim() - 1) + (0, missing)) if missing else values
 
         student, *teacher = (logits[:rows] for logits in self.logits)
         self.head.logits(padded(self.hidden).to(self.head.dtype), student)
-        events = log_probs = None
+        events = event_logits = event_targets = None
         if self.teacher_head is not None:
             assert isinstance(self.targets, HiddenTargets)
             self.teacher_head.logits(padded(self.targets.hidden).to(self.teacher_head.dtype), teacher[0])
             if self.form.top_k:
                 events = top_entries(teacher[0], min(self.form.top_k, self.request.vocab))
+                event_targets = _taken(teacher[0], events)
         elif isinstance(self.targets, EventTargets):
-            events, log_probs = padded(self.targets.ids), padded(self.targets.log_probs)
-        is_event = None
-        if events is not None and self.is_event is not None:
-            is_event = self.is_event[:rows].fill_(False).scatter_(1, events, True)
+            events, event_targets = padded(self.targets.ids), padded(self.targets.log_probs)
+        if events is not None:
+            event_logits = _taken(student, events)
         per_token = {
             name: None if each is None else padded(each).to(self.dtype) for name, each in self.request.per_token.items()
         }
         x = Chunk(
-            student=student,
-            teacher=teacher[0] if teacher else None,
+            student=student[:, : self.width],
+            teacher=teacher[0][:, : self.width] if teacher else None,
             events=events,
-            is_event=is_event,
-            event_log_probs=log_probs,
+            event_logits=event_logits,
+            event_targets=event_targets,
             ids=padded(self.request.ids),
             **per_token,
         )
-        out = None if self.gradient is None else self.gradient[start - group : start - group + rows]
-        run = compiled(self.form, *student.shape) if self.compile else None
-        statistics, at_events = chunk_loss(self.form, x, out) if run is None else run(x, out)
+        out = None if self.gradient is None else self.gradient[start - group : start - group + rows, : self.width]
+        run = compiled(self.form, *x.student.shape) if self.compile else functools.partial(chunk_loss, self.form)
+        statistics, at_events, kept = run(x, out)
+        statistics = {name: values[: stop - start] for name, values in statistics.items()}
         if out is not None and events is not None and at_events is not None:
             out.scatter_(1, events, at_events)
-        return {name: values[: stop - start] for name, values in statistics.items()}
+        if out is not None and kept is not None:
+            out.scatter_(1, kept.columns, 0.0)
+            kept = Kept(*(each[: stop - start] for each in kept))
+        return Result(statistics, None, kept)
 
-    def _products(self, start: int, stop: int) -> None:
+    def _products(self, start: int, stop: int, kept: Kept | None) -> None:
         """Turn the gradient of a group's logits into its part of the inputs' gradients."""
         if self.gradient is None:
             return
         gradient = self.gradient[: stop - start]
         unit = 1.0 / FP16_SCALE if gradient.dtype == torch.float16 else 1.0
+        entries = [] if kept is None else [each.unbind(1) for each in kept]
         if self.grad_hidden is not None:
             product = self.hidden.new_empty(stop - start, self.hidden.shape[1], dtype=self.dtype)
-            self.grad_hidden[start:stop] = self.head.hidden_gradient(gradient, product, unit)
+            self.head.hidden_gradient(gradient, product, unit)
+            for columns, values in zip(*entries, strict=True):
+                product.addcmul_(self.weight[columns].to(self.dtype), values.unsqueeze(1))
+            self.grad_hidden[start:stop] = product
         if self.grad_weight is not None:
-            states = self.hidden[start:stop].to(gradient.dtype)
-            accumulate(self.grad_weight[: self.entries], gradient.T, states, beta=float(start > 0), alpha=unit)
+            states = self.hidden[start:stop]
+            product_of = self.grad_weight[: self.head.padded]
+            accumulate(product_of, gradient.T, states.to(gradient.dtype), beta=float(start > 0), alpha=unit)
+            for columns, values in zip(*entries, strict=True):
+                add_rows(self.grad_weight, columns, values.unsqueeze(1) * states)
+
+
+def _taken(logits: Tensor, events: Tensor) -> Tensor:
+    """Return the logits [C, k] of events, and leave the lowest logit in their places."""
+    found = logits.gather(1, events)
+    logits.scatter_(1, events, FLOOR)
+    return found
 
 
 def top_entries(logits: Tensor, k: int) -> Tensor:
@@ -202,8 +226,9 @@ def top_entries(logits: Tensor, k: int) -> Tensor:
     """
     blocks = logits.unflatten(1, (-1, TOP_BLOCK))
     if k >= blocks.shape[1]:
-        return logits.topk(k, -1).indices
-    best = blocks.amax(-1).topk(k, -1).indices
-    found = blocks.gather(1, best.unsqueeze(-1).expand(-1, -1, TOP_BLOCK)).flatten(1).topk(k, -1).indices
+        return logits.topk(k, -1, sorted=False).indices
+    best = blocks.amax(-1).topk(k, -1, sorted=False).indices
+    found = blocks.gather(1, best.unsqueeze(-1).expand(-1, -1, TOP_BLOCK)).flatten(1)
+    found = found.topk(k, -1, sorted=False).indices
     top: Tensor = best.gather(1, found // TOP_BLOCK) * TOP_BLOCK + found % TOP_BLOCK
     return top

@@ -152,12 +152,21 @@ def kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     and q - p by log q: autograd through the series would only add rounding.
     """
     p, q, r = log_p.exp(), log_q.exp(), log_p - log_q
-    is_near = r.abs() < (0.01 if r.dtype == torch.float64 else 0.5)
-    phi = r * r * (1 / 2 - r * (1 / 6 - r * (1 / 24 - r * (1 / 120 - r * (1 / 720 - r * (1 / 5040 - r / 40320))))))
+    is_near, phi = _is_near(r, 0.5), _phi(r)
     value = torch.where(is_near, p * phi, q - p + p * r)
     slope_q = torch.where(is_near, p * (phi - r), q - p)
     value, slope_p, slope_q = value.detach(), (p * r).detach(), slope_q.detach()
     return (value + slope_p * (log_p - log_p.detach()) + slope_q * (log_q - log_q.detach())).sum(-1)
+
+
+def _is_near(r: Tensor, bound: float) -> Tensor:
+    """Return True where the series of `_phi` is exact in r's dtype."""
+    return r.abs() < (0.01 if r.dtype == torch.float64 else bound)
+
+
+def _phi(r: Tensor) -> Tensor:
+    """Return exp(-r) - 1 + r near 0."""
+    return r * r * (1 / 2 - r * (1 / 6 - r * (1 / 24 - r * (1 / 120 - r * (1 / 720 - r * (1 / 5040 - r / 40320))))))
 
 
 def log_mixture(log_a: Tensor, log_b: Tensor, share: float) -> Tensor:
@@ -187,11 +196,17 @@ ONE_SIDED = (
 def jsd(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
     """Return beta KL(p_T || m) + (1 - beta) KL(p_S || m) with m = beta p_T + (1 - beta) p_S.
 
-    The gradient through m is the sum over entries of m d log m = dm, which is 0: m is a constant for autograd.
+    With d = log p_T - log p_S and u = log(m / p_S) = log(1 - beta + beta exp(d)), its terms are
+    beta p_T (d - u) - (1 - beta) p_S u: one logarithm of each token. Near d = 0 they are a sum of two series, as in `kl`.
+    The gradient through m is the sum over entries of m d log m = dm, which is 0. Beyond d = 80, p_S is 0 in float32.
     """
     beta: float = params["beta"]
-    log_m = log_mixture(log_t, log_s, beta).detach()
-    return beta * kl(log_t, log_m) + (1.0 - beta) * kl(log_s, log_m)
+    p_s, p_t, d = log_s.exp(), log_t.exp(), (log_t - log_s).clamp(max=80.0)
+    u = (1.0 - beta + beta * d.exp()).log()
+    near = beta * p_t * _phi(d - u) + (1.0 - beta) * p_s * _phi(-u)
+    value = torch.where(_is_near(d, 0.5), near, beta * p_t * (d - u) - (1.0 - beta) * p_s * u).detach()
+    slope = ((beta - 1.0) * p_s * u).detach()
+    return (value + slope * (log_s - log_s.detach())).sum(-1)
 
 
 @register_divergence(

@@ -29,9 +29,10 @@ class PaddedHead:
     def __init__(self, head: Tensor) -> None:
         self.entries, self.width = head.shape
         self.dtype = head.dtype
+        self.padded = padded_entries(self.entries)
         self._whole = self.entries - self.entries % ENTRY_MULTIPLE
         self._head = head[: self._whole]
-        self._rest = head.new_zeros(padded_entries(self.entries) - self._whole, self.width)
+        self._rest = head.new_zeros(self.padded - self._whole, self.width)
         self._rest[: self.entries - self._whole] = head[self._whole :]
 
     def _parts(self) -> Iterator[tuple[slice, Tensor]]:
@@ -64,3 +65,11 @@ def accumulate(out: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: f
         torch.addmm(out, a, b, beta=beta, alpha=alpha, out=out)
     else:
         torch.addmm(out, a, b, out_dtype=out.dtype, beta=beta, alpha=alpha, out=out)
+
+
+def add_rows(out: Tensor, places: Tensor, rows: Tensor) -> None:
+    """Add rows [n, d] to the rows of `out` [V, d] at some places, which may repeat, in a fixed order."""
+    if out.device.type == "cuda":  # sorts the places first, where index_add_ adds in any order
+        out.index_put_((places,), rows.to(out.dtype), accumulate=True)
+    else:
+        out.index_add_(0, places, rows.to(out.dtype))

@@ -107,7 +107,7 @@ def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, 
 
 
 def convert_student(run_dir: Path, target: Path) -> Path:
-    """The trained student's newest checkpoint as a Hugging Face folder, compared with the checkpoint on the way."""
+    """Convert the student's newest checkpoint to a Hugging Face folder, and compare both."""
     from opd.config.algorithm import Convert
     from opd.convert.pipeline import convert_checkpoint
 
@@ -132,7 +132,7 @@ def folder_accuracies(folders: dict[str, Path]) -> tuple[dict[str, float], int]:
 
 
 def print_table(result: dict[str, Any], picture: Path) -> None:
-    """Accuracies with binomial standard errors, then the times."""
+    """Print accuracies with binomial standard errors, then the times."""
     table = Table()
     table.add_column("model")
     table.add_column("held-out accuracy", justify="right")

@@ -69,7 +69,7 @@ _SAMPLE_S = 0.5
 
 @dataclass(kw_only=True)
 class Watched:
-    """How a command went: exit code, when its first step's line came, and its peak memory, this process included."""
+    """Outcome of a command: exit code, time of its first step's line, peak memory with this process."""
 
     returncode: int
     first_step_at: float | None
@@ -111,7 +111,7 @@ def _pss(process: psutil.Process) -> int:
 def watch(command: list[str], log: Path) -> Watched:
     """Run `command` to its end; its output goes to `log`, the readable lines also to stdout.
 
-    Whatever ends this call early (Ctrl-C, SIGTERM) is passed on to the command first, which then saves and cleans up.
+    A signal that ends this call early (Ctrl-C, SIGTERM) is passed on to the command first, which then saves and cleans up.
     """
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

@@ -33,16 +33,20 @@ from verl.workers.engine.fsdp.utils import unfuse_moe_params
 from verl.workers.engine.utils import prepare_micro_batches
 
 from opd.batch import padded_row_starts
+from opd.compat import quiet
 from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored_dtype
 from opd.lora import Adapted, merged, plain_tensors
 from opd.losses import Output
 from opd.worker.backbone import compile_layers
-from opd.worker.head import DistillationHead, HeadTask, check_head_is_plain, run_with_task
+from opd.worker.head import CollectTask, DistillationHead, HeadTask, check_head_is_plain, run_with_task
 from opd.worker.loss_task import LossTask
 from opd.worker.nonfinite import finite_or_nan
+from opd.worker.packing import may_pack, own_attention
 from opd.worker.parked import ParkedWeights, local_shards
 from opd.worker.step_metrics import over_sequence
 from opd.worker.ulysses import SHARED, Slice, check_shareable, shared_arguments
+
+quiet.mute(*quiet.IN_RANK)
 
 TEACHER = "opd_teacher"
 STUDENT = "opd_student"
@@ -169,6 +173,8 @@ class _HeadEngine(_PackedEngine):
     """What teacher and student share: a `DistillationHead` and a forward that hands it a task."""
 
     head: DistillationHead
+    is_row_alone: bool = False
+    """Rows that share a pack would change each other."""
 
     def _build_module(self) -> PreTrainedModel:
         module = super()._build_module()
@@ -262,23 +268,67 @@ class _HeadEngine(_PackedEngine):
         """This rank's part of each weight, by name, as it lies: on the device, or parked on the host."""
         return local_shards(self.module)
 
-    def check_head(self, name: str) -> None:
-        """Run a few tokens and refuse a model whose head is more than `hidden @ W.T` (a collective call)."""
-        ids = torch.arange(4, device=get_device_id()).unsqueeze(0)
-        first, total = 0, 4
-        if self.use_ulysses_sp:  # one row over all ranks of the group, four tokens on each
-            first = 4 * distributed.get_rank(self.ulysses_parallel_group)
-            total = 4 * self.ulysses_sequence_parallel_size
-        with self.eval_mode(), self.autocast():
-            check_head_is_plain(
+    def check(self, name: str) -> None:
+        """Refuse a model that this project computes otherwise than the model itself does (a collective call).
+
+        Raises:
+            Unfit: the head is more than `hidden @ W.T`, or the attention lacks something.
+        """
+        with self.eval_mode(), self.autocast(), torch.compiler.set_stance("force_eager"):
+            ids = torch.arange(4, device=self.device)
+            with own_attention(self.module.config):
+                check_head_is_plain(
+                    self.module, self.head, name, input_ids=ids[None], position_ids=ids[None], attention_mask=None
+                )
+            can_pack = may_pack(
                 self.module,
-                self.head,
                 name,
-                input_ids=ids,
-                attention_mask=None,
-                position_ids=first + torch.arange(4, device=ids.device)[None],
-                **self._row_bounds(torch.tensor([0, total], device=ids.device), num_own_tokens=4),
+                packed=self._states,
+                alone=self._states_alone,
+                dtype=self._autocast_dtype,
+                agreed=self._agreed,
             )
+        self.is_row_alone = not can_pack
+
+    def _states(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the hidden states of rows as a step computes them, of all ranks that share them."""
+        nested = {
+            "input_ids": torch.nested.as_nested_tensor(list(rows), layout=torch.jagged),
+            "position_ids": torch.nested.as_nested_tensor(
+                [torch.arange(len(row)) for row in rows], layout=torch.jagged
+            ),
+        }
+        micro_batch = TensorDict(nested, batch_size=len(rows)).to(self.device)
+        tu.assign_non_tensor(micro_batch, use_remove_padding=self.use_remove_padding, temperature=1.0)
+        inputs = self.model_inputs(micro_batch)
+        starts = self.row_starts(micro_batch, inputs)
+        places = torch.cat(
+            [start + torch.arange(len(row), device=self.device) for start, row in zip(starts, rows, strict=True)]
+        )
+        own = self.own_slice(inputs)
+        if own is None:
+            return self._collected(places, inputs)
+        mine = self._collected(torch.arange(own.num_tokens, device=self.device), inputs).contiguous()
+        parts = [torch.empty_like(mine) for _ in range(own.size)]
+        distributed.all_gather(parts, mine, group=own.group)
+        return torch.cat(parts)[places]
+
+    def _states_alone(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the hidden states of one row by the model's own attention."""
+        places = torch.arange(len(rows[0]), device=self.device)
+        inputs = {"input_ids": rows[0][None].to(self.device), "position_ids": places[None], "attention_mask": None}
+        with own_attention(self.module.config):
+            return self._collected(places, inputs)
+
+    def _collected(self, places: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
+        hidden: torch.Tensor = run_with_task(self.module, self.head, CollectTask(places), **inputs)
+        return hidden
+
+    def _agreed(self, verdict: bool) -> bool:
+        """Return True if all ranks say so."""
+        votes = torch.tensor(int(verdict), device=self.device)
+        distributed.all_reduce(votes, distributed.ReduceOp.MIN)
+        return bool(votes)
 
 
 @EngineRegistry.register(model_type=TEACHER, backend=["fsdp2"], device=["cuda", "npu"])
@@ -386,11 +436,6 @@ class StudentEngine(_HeadEngine):
     """Sum gradients unsharded over an update's micro-batches and reduce them once, with the last."""
     keep_gathered: bool = False
     """Gather weights once an update: they stay between its micro-batches."""
-
-    def check_head(self, name: str) -> None:
-        # A step compiles the student's layers with gradients: without them they would be compiled for this alone, 3 s on the host of an H200.
-        with torch.compiler.set_stance("force_eager"):
-            super().check_head(name)
 
     @contextmanager
     def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:

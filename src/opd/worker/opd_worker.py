@@ -11,7 +11,6 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from torch import distributed
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
-from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.utils import tensordict_utils as tu
 from verl.utils.profiler import DistProfiler
 from verl.workers.config import DistillationConfig, TrainingWorkerConfig
@@ -21,6 +20,7 @@ from opd.batch import TEACHER_PROMPTS, RolloutRows, build_opd_batch
 from opd.importance import Schedule
 from opd.importance.counter import step_seed
 from opd.memory.job import GIB
+from opd.rollout.rows import FILLER_TOKENS
 from opd.worker.engines import DivergenceLoss, TeacherEngine
 from opd.worker.reading import as_teacher_reads, read_by_teacher
 from opd.worker.self_teachers import SelfTeachers
@@ -53,7 +53,7 @@ class OPDWorker(StudentWorker):
         self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
     ):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
-        assert self.ours.distillation is not None  # `OPDTrainer` makes this worker for no other kind
+        assert self.ours.distillation is not None  # no other kind has this worker
         self.spec, self.facts = self.ours.distillation, self.ours.run
         self.opd, self._teacher_paths = self.spec.opd, self.ours.teacher_paths
         self.teachers: list[TrainingWorker] = []
@@ -109,8 +109,6 @@ class OPDWorker(StudentWorker):
 
     def check_models(self) -> None:
         self._check_sharing()
-        for engine, path in zip(self.teacher_engines, self._teacher_paths.values(), strict=True):
-            engine.check_head(f"teacher {path}")
         super().check_models()
 
     def write_checkpoint(
@@ -160,8 +158,8 @@ class OPDWorker(StudentWorker):
         num_left_out = leave_out_unshared(data, self.facts.valid_vocab, read_by_teacher(data))
         if horizon is not None:
             leave_out_beyond(data, tokens=horizon)
-        # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
-        longest = max(self.opd.max_length, SYNTHETIC_PADDING_SEQ_LEN)
+        # Rows that only fill the step up train nothing; no other row may be longer than agreed.
+        longest = max(self.opd.max_length, FILLER_TOKENS)
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
         data = data.exclude(TEACHER_PROMPTS)  # the student has no use for them
         self._self_teachers.before(step, self.student_engine)

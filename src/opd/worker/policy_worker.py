@@ -194,6 +194,7 @@ def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
 class PolicyWorker(StudentWorker):
     """Trains on rows with advantages; a reference that reads them first is a model of its own, or the student without adapters."""
 
+    reader_role = "reference"
     _cache: HiddenCache | None = None
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
@@ -205,7 +206,7 @@ class PolicyWorker(StudentWorker):
     @property
     def spec(self) -> GrpoSpec:
         """Return the experiment."""
-        assert isinstance(self.ours.spec, GrpoSpec)  # `GrpoTrainer` makes this worker for no other kind
+        assert isinstance(self.ours.spec, GrpoSpec)  # no other kind has this worker
         return self.ours.spec
 
     @property

@@ -34,7 +34,7 @@ class Reading:
         """Their number must be a multiple of this; 1: they are cut by tokens."""
         config = worker.engine_config
         by_tokens = config.use_dynamic_bsz or self.num_tokens is not None
-        return 1 if by_tokens else int(config.infer_micro_batch_size_per_gpu)
+        return 1 if by_tokens or worker.engine.is_row_alone else int(config.infer_micro_batch_size_per_gpu)
 
     def at_least_a_row(self, num_tokens: int, data: TensorDict) -> int:
         """That many tokens on one rank, or the longest row's of any: a row is never cut, and verl takes one limit on all (a collective call)."""
@@ -48,10 +48,12 @@ class Reading:
         config, num_tokens = worker.engine_config, self.num_tokens
         if num_tokens is None and config.use_dynamic_bsz:
             num_tokens = config.infer_max_token_len_per_gpu
+        if worker.engine.is_row_alone:
+            num_tokens = None
         if num_tokens is not None:
             num_tokens = self.at_least_a_row(num_tokens, inputs)
         # verl cuts a rank's rows into equal parts, which a last batch may be too short for.
-        most_rows = min(config.infer_micro_batch_size_per_gpu or 1, len(data))
+        most_rows = 1 if worker.engine.is_row_alone else min(config.infer_micro_batch_size_per_gpu or 1, len(data))
         num_rows = next((size for size in range(most_rows, 0, -1) if len(data) % size == 0), 1)
         tu.assign_non_tensor(
             inputs,

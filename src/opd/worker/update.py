@@ -37,6 +37,9 @@ class StudentWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker
     wait on the host outside their phases.
     """
 
+    reader_role = "teacher"
+    """What the models that only read are called."""
+
     def __init__(
         self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
     ):
@@ -73,7 +76,9 @@ class StudentWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker
 
     def check_models(self) -> None:
         """Refuse models that this worker cannot train or read (a collective call)."""
-        self.student_engine.check_head(f"student {self._student_path}")
+        self.student_engine.check(f"student {self._student_path}")
+        for engine, path in zip(self.readers, self.reader_paths, strict=True):
+            engine.check(f"{self.reader_role} {path}")
 
     def _follow_plan(self) -> None:
         """Make the memory plan and put every model where it wants them.
@@ -124,6 +129,8 @@ class StudentWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker
         if (num_tokens := train_tokens(spec, self.plan)) is not None:
             num_tokens = self.reading.at_least_a_row(num_tokens, data)
             tu.assign_non_tensor(data, use_dynamic_bsz=True, max_token_len_per_gpu=num_tokens)
+        if student.is_row_alone:
+            tu.assign_non_tensor(data, use_dynamic_bsz=False, micro_batch_size_per_gpu=1)
         self.actor.set_loss_fn(loss)
         try:
             output = self.actor.train_mini_batch(data=data)

@@ -1,6 +1,14 @@
-"""`python -m opd_envs.deepplanning.prepare`: the benchmark's published queries over its imported database, as rows."""
+"""`python -m opd_envs.deepplanning.prepare`: the published queries as rows over the imported database."""
 
 import argparse
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
 
 from opd.data import command_line
 from opd.data.command_line import SetReport
@@ -8,80 +16,206 @@ from opd.data.raw_files import RawFileError
 from opd.data.rows import Row
 from opd_envs.database_folder import ManifestError, kind_of, read_manifest
 from opd_envs.deepplanning.database import Manifest
-from opd_envs.deepplanning.parts import FOLDER, PUBLISHED_AT, TOOLSETS, part_of
-from opd_envs.deepplanning.queries import Cases, absent_files, travel
-from opd_envs.deepplanning.shopping.rows import shopping
+from opd_envs.deepplanning.layout import FOLDER, PUBLISHED_AT, QUERY_FILES, case_name
+from opd_envs.deepplanning.task import BenchmarkTrip, EntryKind, entry_kind
+from opd_envs.deepplanning.words import REPORT_FORM
 from opd_envs.preparing import TRAIN_FILE, Tables, finish, make_parser, val_file
+from opd_envs.rows import agent_row
+from opd_envs.travel.entries import Language
+from opd_envs.travel.task import task_text
 
-SHOPPING_FILE = "val_shopping.parquet"
 EXAMPLE = """\
-  python -m opd_envs.deepplanning import --out databases/deepplanning
+  python -m opd_envs.deepplanning.make_database --out databases/deepplanning
   python -m opd_envs.deepplanning.prepare --database-dir databases/deepplanning
-    reads   data/DeepPlanning/{travelplanning,shoppingplanning}/data/*.json
-    writes  data/agent_processed/{train,val_travel_en,val_travel_zh,val_shopping}.parquet: the queries whose case is
-            in the database"""
+    reads   data/DeepPlanning/travelplanning/data/travelplanning_query_{en,zh}.json, or one of them
+    writes  data/agent_processed/{train,val_travel_en,val_travel_zh}.parquet: the queries whose case is in the database"""
 OPTIONS = ("languages", "train_ratio", "seed")
+_NAME_FIELDS: Mapping[EntryKind, tuple[str, ...]] = {
+    "hotel": ("hotel_name",),
+    "restaurant": ("restaurant_name",),
+    "attraction": ("attraction_names",),
+    "train": ("outbound_train_no", "inbound_train_no"),
+    "flight": ("outbound_flight_no", "inbound_flight_no"),
+}
+"""Fields of a constraint whose entries a right plan holds. `attraction_name` is not among them: it names a neighbour."""
+_BUDGET = "budget_constraint"
+
+
+class Raw(NamedTuple):
+    """One published file."""
+
+    path: Path
+    records: list[dict[str, Any]]
+
+    def error(self, row: int, column: str, rule: str) -> RawFileError:
+        """Return the error of one cell; `row` counts from 0 here and from 1 in the message."""
+        found = json.dumps(self.records[row].get(column), ensure_ascii=False)[:120]
+        return RawFileError(f"{self.path}: row {row + 1}, column {column!r}: {rule}, found {found}")
+
+    def text(self, row: int, column: str) -> str:
+        """Return a text that is not empty.
+
+        Raises:
+            RawFileError: there is none.
+        """
+        value = self.records[row].get(column)
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(row, column, "must be a text that is not empty")
+        return value
+
+
+def read_queries(path: Path) -> Raw:
+    """Read a published file: one JSON array of objects.
+
+    Raises:
+        RawFileError: no JSON, or no array of objects.
+    """
+    try:
+        records = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RawFileError(f"{path}: not JSON ({error})") from error
+    if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
+        raise RawFileError(f"{path}: must be a JSON array of objects that is not empty")
+    return Raw(path, records)
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Read the query files that are there, split the travel queries and write the rows."""
+    """Read the query files that are there, split the queries and write the rows."""
+    manifest = _manifest(arguments.database_dir)
     tables: Tables = {}
-    reports = []
-    left_out = [f"{path}: no such file" for path in absent_files(arguments.data_dir, arguments.languages)]
-    cases = _cases(arguments)
-    sets = list(
-        travel(
-            arguments.data_dir,
-            languages=arguments.languages,
-            train_ratio=arguments.train_ratio,
-            seed=arguments.seed,
-            cases=cases,
-        )
-    )
-    num_rows = sum(len(rows) for _, prepared in sets for rows in prepared.rows.values())
-    sets += shopping(arguments.data_dir, first_index=num_rows, cases=cases)
-    if not sets:
-        raise RawFileError(f"{arguments.data_dir / FOLDER}: no query file is there. Get them from {PUBLISHED_AT}")
-    for name, prepared in sets:
-        validation = SHOPPING_FILE if "shopping" in name else val_file("zh" if name.endswith("zh") else "en")
-        num_written = {}
-        if any(prepared.rows.values()):
-            for split, rows in prepared.rows.items():
-                file = TRAIN_FILE if split == "train" else validation
-                tables.setdefault(file, []).extend(rows)
-                num_written[file] = len(rows)
-        else:
-            reasons = ", ".join(f"{reason} {number}" for reason, number in prepared.dropped.items())
+    reports: list[SetReport] = []
+    left_out = []
+    index = 0
+    for language in arguments.languages:
+        path = arguments.data_dir / QUERY_FILES[language]
+        if not path.is_file():
+            left_out.append(f"{path}: no such file")
+            continue
+        raw = read_queries(path)
+        train_ids = _train_ids(raw, arguments.train_ratio, arguments.seed)
+        dropped: Counter[str] = Counter()
+        unchecked: Counter[str] = Counter()
+        num_written: Counter[str] = Counter()
+        for row in range(len(raw.records)):
+            task = _trip(raw, row, unchecked)
+            identity = raw.text(row, "id")
+            if task is None or case_name(language, identity) not in manifest.case_names:
+                dropped["nothing_to_check" if task is None else "no_case"] += 1
+                continue
+            split, file = ("train", TRAIN_FILE) if identity in train_ids else ("val", val_file(language))
+            tables.setdefault(file, []).append(
+                _row(task, raw.text(row, "query"), language, identity, split, index, manifest.database_id)
+            )
+            num_written[file] += 1
+            index += 1
+        name = f"deepplanning_travel_{language}"
+        if not num_written:
+            reasons = ", ".join(f"{reason} {number}" for reason, number in dropped.items())
             left_out.append(f"{name}: none of its queries can be used ({reasons})")
-        raw = prepared.raw
-        reports.append(SetReport(name, raw.path, len(raw.records), prepared.dropped, num_written, prepared.notes))
-    finish(arguments, tables, reports, toolset_of=_toolset_of, options=OPTIONS, left_out=left_out)
+        notes = [f"constraints of an unknown kind are not checked: {dict(unchecked)}"] if unchecked else []
+        reports.append(SetReport(name, path, len(raw.records), dropped, dict(num_written), notes))
+    if not reports:
+        raise RawFileError(f"{arguments.data_dir / FOLDER}: no query file is there. Get them from {PUBLISHED_AT}")
+    finish(
+        arguments,
+        tables,
+        reports,
+        toolset_of=lambda row: f"deepplanning-{row['extra_info']['language']}",
+        options=OPTIONS,
+        left_out=left_out,
+    )
 
 
-def _toolset_of(row: Row) -> str:
-    return TOOLSETS[part_of(row["extra_info"]["case_id"])]
-
-
-def _cases(arguments: argparse.Namespace) -> Cases:
-    """Return the cases of the database that --database-dir names."""
-    folder = arguments.database_dir
+def _manifest(folder: Path | None) -> Manifest:
+    """Read the manifest of the database that --database-dir names."""
     if folder is None or kind_of(folder) != Manifest.KIND:
         raise RawFileError(
             f"--database-dir {folder or 'is not set'}: DeepPlanning's queries are answered from its own database; import it "
-            "with `python -m opd_envs.deepplanning import --out DIR` and name it here"
+            f"with `{Manifest.MADE_BY} --out DIR` and name it here"
         )
     try:
-        manifest = read_manifest(folder, Manifest)
+        return read_manifest(folder, Manifest)
     except ManifestError as error:
         raise RawFileError(str(error)) from error
-    return Cases(manifest, manifest.case_names, folder)
+
+
+def _row(
+    task: BenchmarkTrip, query: str, language: Language, identity: str, split: str, index: int, database_id: str
+) -> Row:
+    return agent_row(
+        task_text(task),
+        [{"role": "system", "content": REPORT_FORM[language]}, {"role": "user", "content": query}],
+        data_source=f"deepplanning_travel_{language}",
+        split=split,
+        index=index,
+        problem_id=f"deepplanning-travel-{language}-{identity}",
+        language=language,
+        database_id=database_id,
+        case_id=case_name(language, identity),
+    )
+
+
+def _train_ids(raw: Raw, train_ratio: float, seed: int) -> set[str]:
+    """Draw the ids on the training side from the sorted ids alone: a query and its translation are on the same side."""
+    ids = sorted({raw.text(row, "id") for row in range(len(raw.records))})
+    random.Random(seed).shuffle(ids)
+    return set(ids[: int(len(ids) * train_ratio)])
+
+
+def _trip(raw: Raw, row: int, unchecked: Counter[str]) -> BenchmarkTrip | None:
+    """Return the task of a query; None where none of its constraints can be checked.
+
+    Raises:
+        RawFileError: the query is not in the published layout.
+    """
+    meta = raw.records[row].get("meta_info")
+    if not isinstance(meta, dict) or not isinstance(meta.get("hard_constraints"), dict):
+        raise raw.error(row, "meta_info", "must be an object with hard_constraints")
+    constraints = dict(meta["hard_constraints"])
+    budget = constraints.pop(_BUDGET, meta.get(_BUDGET))  # one published row has it a level higher
+    required: dict[str, tuple[str, ...]] = {}
+    for name, constraint in constraints.items():
+        kind = entry_kind(name)
+        if kind is None:
+            unchecked[name] += 1
+            continue
+        required[name] = _named(constraint, kind)
+        if not required[name]:
+            fields = " or ".join(_NAME_FIELDS[kind])
+            raise raw.error(row, "meta_info", f"hard_constraints.{name} must name an entry in {fields}")
+    if not required and budget is None:
+        return None
+    try:
+        return BenchmarkTrip(
+            origin=meta.get("org"),  # type: ignore[arg-type]
+            num_days=meta.get("days"),  # type: ignore[arg-type]
+            num_people=meta.get("people_number", 1),
+            num_rooms=meta.get("room_number", 1),
+            depart_weekday=meta.get("depart_weekday"),
+            max_budget=None if budget is None else budget["max_budget"],
+            required_names=required,
+        )
+    except (ValidationError, KeyError, TypeError) as error:
+        raise raw.error(
+            row,
+            "meta_info",
+            "must have org (a text), whole numbers days, people_number, room_number and depart_weekday (1 to 7), and a "
+            f"number max_budget in {_BUDGET}",
+        ) from error
+
+
+def _named(constraint: Any, kind: EntryKind) -> tuple[str, ...]:
+    """Return the entries that a published constraint names."""
+    values = [constraint.get(field) for field in _NAME_FIELDS[kind]] if isinstance(constraint, dict) else []
+    lists = [value if isinstance(value, list) else [value] for value in values if value is not None]
+    return tuple(str(name) for names in lists for name in names)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     parser = make_parser(
         module="opd_envs.deepplanning.prepare",
-        description="Prepares DeepPlanning's queries for multi-turn rollouts with its tools.",
+        description="Prepares DeepPlanning's travel queries for multi-turn rollouts with its tools.",
         example=EXAMPLE,
     )
     command_line.run(prepare, parser.parse_args(argv))

@@ -1,6 +1,6 @@
-"""A query of the benchmark as it travels in a row's `reward_model.ground_truth`: a trip to plan, or a cart to fill."""
+"""A DeepPlanning travel query as it travels in a row's `reward_model.ground_truth`."""
 
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import Field, TypeAdapter
 
@@ -15,40 +15,24 @@ def entry_kind(constraint: str) -> EntryKind | None:
     return word if word in get_args(EntryKind) else None  # type: ignore[return-value]
 
 
-class BenchmarkFacts(Record):
-    """Facts of a travel query that the benchmark's rules need besides its constraints."""
-
-    origin: str
-    num_people: int = Field(ge=1)
-    num_rooms: int = Field(ge=1)
-    depart_weekday: int | None = Field(default=None, ge=1, le=7)
-    """1: Monday."""
-
-
 class BenchmarkTrip(Record):
-    """A DeepPlanning travel query: what its published constraints name must be in the plan."""
+    """A query: its trip, and the entries that its published constraints name."""
 
     kind: Literal["benchmark_trip"] = "benchmark_trip"
+    origin: str
     num_days: int = Field(ge=1)
+    num_people: int = Field(default=1, ge=1)
+    num_rooms: int = Field(default=1, ge=1)
+    depart_weekday: int | None = Field(default=None, ge=1, le=7)
+    """1 means Monday."""
     max_budget: float | None = None
     required_names: dict[str, tuple[str, ...]] = Field(default={})
-    """By the name of the published constraint: entries of which every one must be in the plan."""
-    facts: BenchmarkFacts
+    """Entries by the name of the published constraint; the plan must hold each of them."""
 
 
-class BenchmarkCart(Record):
-    """A DeepPlanning shopping query: what the right cart holds."""
-
-    kind: Literal["benchmark_cart"] = "benchmark_cart"
-    product_ids: tuple[str, ...]
-    coupons: dict[str, int] = Field(default={})
-    """Number by name."""
+_ADAPTER = TypeAdapter(BenchmarkTrip)
 
 
-Task = BenchmarkTrip | BenchmarkCart
-_ADAPTER: TypeAdapter[Task] = TypeAdapter(Annotated[Task, Field(discriminator="kind")])
-
-
-def parse_task(text: str) -> Task:
-    """`read_task` of a query."""
+def parse_task(text: str) -> BenchmarkTrip:
+    """Parse a query (`read_task`)."""
     return read_task(text, _ADAPTER, made_by="opd_envs.deepplanning.prepare")

@@ -304,7 +304,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / "teacher/tokenizer.json"
     if arguments.models_only:
-        from tests.benchmarks.gpu.worker_alone import NUM_ENTRIES, PAIR
+        from tests.benchmarks.gpu.bench_update import NUM_ENTRIES, PAIR
 
         save_models(folder, {name: shape.config() for name, shape in PAIR.items()}, NUM_ENTRIES)
         return

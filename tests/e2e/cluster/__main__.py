@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.e2e.cluster import buildah, lifecycle, packages
+from tests.e2e.cluster import buildah, images, lifecycle, packages
 
 import gotools
 
@@ -16,7 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="bring it up (root)")
-    up.add_argument("--image", type=Path, action="append", default=[], help="an OCI archive to load onto the node")
+    up.add_argument("--image", type=Path, action="append", default=[], help="load this OCI archive; build no image")
     commands.add_parser("down", help="end it, also half a one, and put the machine back")
     shell = commands.add_parser("shell", help="a shell with kubectl and helm inside, as opd-user")
     shell.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="a command instead of a shell")
@@ -24,7 +24,11 @@ def main() -> int:
     try:
         if args.command == "up":
             with lifecycle.held("make cluster"):
-                lifecycle.up(_say, archives=tuple(path.resolve() for path in args.image))
+                image = None if args.image else images.build_cpu_image(_say)
+                archives = (image.archive,) if image else tuple(path.resolve() for path in args.image)
+                lifecycle.up(_say, archives=archives)
+                if image:
+                    _say(f"to start a run: --set cluster.image.ref={image.ref} --set cluster.image.local=true")
         elif args.command == "down":
             with lifecycle.held("make cluster-down"):
                 _say("the cluster is gone" if lifecycle.down(_say) else "no cluster is here")

@@ -45,16 +45,24 @@ def _inputs_fetched(folder: Path) -> tuple[bool, str]:
     return all(any(name in line for line in lines) for name in wanted), " | ".join(lines)[:300]
 
 
-def _database_fetched(folder: Path) -> tuple[bool, str]:
+def _database_mounted(folder: Path) -> tuple[bool, str]:
     newest = {pod["metadata"]["name"]: pod for pod in changes(folder, "opd-agent", "pods")}
-    codes = [
-        status.get("state", {}).get("terminated", {}).get("exitCode")
+    claims = [
+        (role_of(pod), volume["persistentVolumeClaim"]["claimName"])
         for pod in newest.values()
-        if role_of(pod) in ("head", "worker")
-        for status in pod["status"].get("initContainerStatuses", [])
-        if status["name"] == "fetch-tool-database"
+        for volume in pod["spec"]["volumes"]
+        if volume["name"] == "tool-database"
     ]
-    return codes == [0, 0], f"exit codes {codes}"
+    wanted = {("head", "travel-database"), ("worker", "travel-database")}
+    return wanted <= set(claims), f"{sorted(set(claims))}"
+
+
+def _refused(folder: Path) -> tuple[bool, str]:
+    said = text(folder, "refused.install.txt")
+    roles = {role_of(pod) for pod in changes(folder, "refused", "pods")}
+    no_rayjob = not list(changes(folder, "refused", "rayjobs"))
+    is_said = "/data/missing.parquet" in said and "exit " in said
+    return is_said and no_rayjob and roles == {"check"}, f"pods {sorted(roles)}, no RayJob: {no_rayjob}; {said[-300:]}"
 
 
 def _evaluated(folder: Path) -> tuple[bool, str]:
@@ -74,7 +82,8 @@ PROMISES: dict[str, Look] = {
     "grpo: model and data come from s3://": _inputs_fetched,
     "grpo: every step is trained, the last one saved": _trained("grpo", 3),
     "opd-agent: every step is trained, the last one saved": _trained("opd-agent", 2),
-    "opd-agent: head and worker fetch and verify the tool database": _database_fetched,
+    "opd-agent: head and worker mount the claim with the tool database": _database_mounted,
+    "a wrong data path fails the install: value, path and fix are said, no RayJob and no Ray cluster exist": _refused,
     "eval: generations are in the store": _evaluated,
     "convert: GRPO's model is in the store": _converted,
 }

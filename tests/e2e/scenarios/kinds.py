@@ -1,35 +1,38 @@
-"""`make submit` of the other kinds, submitted by a Job and by the operator in turn; one has its inputs in the store."""
+"""`make submit` of the other kinds, submitted by a Job and by the operator in turn, and of a file with a wrong path."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
-from tests.e2e.cluster.services import BUCKET
+import yaml
+from tests.e2e.cluster.isolation import NODE_IP
+from tests.e2e.cluster.services import BUCKET, S3_PORT, S3_SECRET
+from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.scenarios.run import EXPERIMENTS, OVERRIDES, Run
 from tests.e2e.scenarios.scene import PREFIX, ROOT, Scene
 
 from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import write_parquet
-from opd_envs.database_folder import write_archive
 from opd_envs.travel.toy.task import make_world
 
-INPUTS, _ARCHIVE = "inputs", "travel.tar.gz"
+INPUTS, DATABASE_CLAIM = "inputs", "travel-database"  # manifests/cluster/components/claims has the claim
 _SPECS = ROOT / "tests" / "e2e_cpu" / "specs"
 _WORKER = OVERRIDES / "worker.yaml"
 
 
 def play(scene: Scene) -> None:
-    """Gather the evidence of four runs, one after the other."""
-    sha256 = _upload_inputs(scene)
+    """Gather the evidence of four runs, one after the other, and of one that the check before it refuses."""
+    _upload_inputs(scene)
+    refused = Run(scene, "opd", "refused")
+    with refused.recorded():
+        refused.submit(EXPERIMENTS / "quickstart.yaml", OVERRIDES / "wrong-path.yaml")
+    refused.uninstall()
     _submit(
         scene, "grpo", _SPECS / "grpo.yaml", _WORKER, OVERRIDES / "grpo-from-s3.yaml", sets=("trainer.save_freq=3",)
     )
-    database = (
-        "agent.database_dir=/databases/travel",
-        f"cluster.toolDatabase.url=s3://{BUCKET}/{INPUTS}/{_ARCHIVE}",
-        f"cluster.toolDatabase.sha256={sha256}",
-    )
+    _stage_database(scene)
+    database = ("agent.database_dir=/databases/travel", f"cluster.toolDatabase.claim={DATABASE_CLAIM}")
     agent = (EXPERIMENTS / "opd-agent-quickstart.yaml", _WORKER, OVERRIDES / "opd-agent.yaml")
     _submit(scene, "opd-agent", *agent, sets=database)
     _submit(scene, "eval", _SPECS / "eval.yaml", _WORKER, OVERRIDES / "eval.yaml")
@@ -51,16 +54,37 @@ def _submit(scene: Scene, kind: str, experiment: Path, *overrides: Path, sets: t
     run.uninstall()
 
 
-def _upload_inputs(scene: Scene) -> str:
-    """Put the toy task's student and rows and the agent's database into the store; return the archive's SHA-256."""
+def _upload_inputs(scene: Scene) -> None:
+    """Put the toy task's student and rows and the agent's database into the store."""
     files = scene.files()
     with tempfile.TemporaryDirectory() as folder:
-        archive = Path(folder) / _ARCHIVE
         database = Path(folder) / "database"
         make_world(database)
-        sha256 = write_archive(database, archive)
-        for path in (*write_parquet(folder, seed=1), archive):
+        for path in write_parquet(folder, seed=1):
             files.put_file(str(path), f"{BUCKET}/{INPUTS}/{path.name}")
-    for path in sorted(Path(STUDENT_DIR).iterdir()):
-        files.put_file(str(path), f"{BUCKET}/{INPUTS}/student/{path.name}")
-    return sha256
+        _put_folder(scene, database, "database")
+    _put_folder(scene, Path(STUDENT_DIR), "student")
+
+
+def _put_folder(scene: Scene, folder: Path, name: str) -> None:
+    files = scene.files()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        files.put_file(str(path), f"{BUCKET}/{INPUTS}/{name}/{path.relative_to(folder)}")
+
+
+def _stage_database(scene: Scene) -> None:
+    """Fill the claim with the database by manifests/stage.yaml, with image, source and the store's port set."""
+    job, policy = yaml.safe_load_all((ROOT / "manifests/stage.yaml").read_text())
+    for part in (job, policy):
+        part["metadata"] = {"name": "stage-database", "labels": part["metadata"]["labels"]}
+    pod = job["spec"]["template"]["spec"]
+    pod["volumes"][0]["persistentVolumeClaim"]["claimName"] = DATABASE_CLAIM
+    [container] = pod["containers"]
+    container["image"] = yaml.safe_load(scene.image.read_text())["cluster"]["image"]["ref"]
+    container["command"][3:] = [f"s3://{BUCKET}/{INPUTS}/database", "--to", "/claim"]
+    container["envFrom"] = [{"secretRef": {"name": S3_SECRET}}]
+    port = {"to": [{"ipBlock": {"cidr": f"{NODE_IP}/32"}}], "ports": [{"protocol": "TCP", "port": S3_PORT}]}
+    policy["spec"]["egress"].append(port)
+    scene.user.create([policy, job], namespace=NAMESPACE)
+    done = lambda: scene.user.get("job", "stage-database", namespace=NAMESPACE)["status"].get("succeeded")  # noqa: E731
+    scene.user.until("the claim has the database", done)

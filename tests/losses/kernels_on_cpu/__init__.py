@@ -30,27 +30,10 @@ extern "C" void start(int blocks, const void* a, const void* b, const float* c, 
     run_cluster(first, [&] { divergence_rows(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p); });
 }
 """
-NUMBERS_WRAPPERS = {
-    "scale_weights": """
-extern "C" void start(int blocks, const float* a, float* b, float* c, long long d) {
-  run_cluster(0, [&] { scale_weights(a, b, c, d); });
-}
-""",
-    "gradient_numbers": """
-extern "C" void start(int blocks, const float* a, const float* b, const float* c, float* d, long long e, float f, float g) {
-  run_cluster(0, [&] { gradient_numbers(a, b, c, d, e, f, g); });
-}
-""",
-}
 
 
-def _source(source: str, name: str) -> str:
+def _source(source: str) -> str:
     text = (nvrtc.SOURCE_FOLDER / source).read_text()
-    if source == "numbers.cu":
-        declared = "__shared__ float of_warps[THREADS / 32];"
-        assert text.count(declared) == 2
-        text = text.replace(declared, "float* of_warps = (float*)block_memory();")
-        return '#include "ptx.cuh"\n' + text + NUMBERS_WRAPPERS[name]
     # Shared memory is each block's own, which no storage class of C++ is.
     for declared, instead in (
         ("extern __shared__ Vec teacher_smem[];", "Vec* teacher_smem = (Vec*)(block_memory() + 65536);"),
@@ -69,10 +52,9 @@ def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], dev
         for header in nvrtc.SOURCE_FOLDER.glob("*.cuh"):
             (here / header.name).write_text(header.read_text())
         (here / "ptx.cuh").write_text((HERE / "ptx.cuh").read_text())
-        (here / "kernel.cpp").write_text(_source(source, name))
+        (here / "kernel.cpp").write_text(_source(source))
         library = here / "kernel.so"
-        defined = dict(macros) if source == "rows.cu" else {**dict(macros), "CLUSTER": 1}
-        flags = [f"-D{macro}={value}" for macro, value in defined.items()]
+        flags = [f"-D{macro}={value}" for macro, value in macros]
         command = [
             "g++",
             "-std=c++17",
@@ -113,7 +95,7 @@ def head_logits(hidden: Tensor, weight: Tensor, logits: Tensor, block_max: Tenso
 
 
 class HostCopy:
-    """As `host_copy.HostCopy`."""
+    """As `run.HostCopy`."""
 
     def __init__(self, values: Tensor) -> None:
         self._values = values.clone()
@@ -130,12 +112,10 @@ def accumulate(out: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: f
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """For one test: the fused form's kernels are the CPU's."""
-    from opd.losses.hopper import numbers_kernel, row_kernel, run
+    from opd.losses.hopper import row_kernel, run
 
-    for module in (numbers_kernel, row_kernel):
-        monkeypatch.setattr(module, "load_kernel", load_kernel)
-        monkeypatch.setattr(module, "launch", launch)
-    monkeypatch.setattr(numbers_kernel, "THREADS", THREADS)
+    monkeypatch.setattr(row_kernel, "load_kernel", load_kernel)
+    monkeypatch.setattr(row_kernel, "launch", launch)
     monkeypatch.setattr(
         row_kernel,
         "_launch_shape",

@@ -83,13 +83,8 @@ inline float half(u32 a) { _Float16 h; const uint16_t bits = a; memcpy(&h, &bits
 inline float half_lo(u32 a) { return half(a & 0xffffu); }
 inline float half_hi(u32 a) { return half(a >> 16); }
 inline u32 bits16(float f) {
-#if OUT_BF16
   u32 a; memcpy(&a, &f, 4);
   return (a + 0x7fffu + ((a >> 16) & 1u)) >> 16;
-#else
-  const _Float16 h = (_Float16)f; uint16_t bits; memcpy(&bits, &h, 2);
-  return bits;
-#endif
 }
 inline u32 pack2(float lo, float hi) { return bits16(lo) | (bits16(hi) << 16); }
 inline u32 max_nan2(u32 a, u32 b) {

@@ -1,4 +1,4 @@
-"""DeepPlanning's published layout with invented entries: what stands in for the archives, which are not to be had here."""
+"""DeepPlanning's published layout with invented entries, in place of the archives."""
 
 import csv
 import io
@@ -7,9 +7,7 @@ import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.opd_envs.deepplanning import shop
-
-from opd_envs.deepplanning.parts import ARCHIVES, QUERY_FILES, SHOPPING_PARTS, Part
+from opd_envs.deepplanning.layout import ARCHIVES, QUERY_FILES
 
 Rows = list[dict[str, str]]
 Files = dict[str, Rows]
@@ -46,7 +44,7 @@ POINTS = {
 
 
 def files(language: str, case: str) -> Files:
-    """The seven files of a case; the inn's price tells the cases apart."""
+    """Return the seven files of a case; the inn's price differs by case."""
     w = WORDS[language]
     stations = {name: w["station"].format(w[name]) for name in ("home", "goal", "via")}
     airports = {name: w["airport"].format(w[name]) for name in ("home", "goal")}
@@ -133,7 +131,7 @@ def _at(name: str) -> dict[str, str]:
 
 
 def csv_text(rows: Rows) -> str:
-    """As the benchmark's readers take it: comma, quotes where needed, a header."""
+    """Return the rows as CSV with a header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -148,7 +146,7 @@ def write_zip(
     cases: Iterable[str] = ("0", "1"),
     change: Callable[[dict[str, bytes]], object] = lambda members: None,
 ) -> Path:
-    """`database_LANGUAGE.zip`; `change` may damage the members, by name, before they are packed."""
+    """Write `database_LANGUAGE.zip`; `change` may damage the members, by name, before they are packed."""
     members = {
         f"database_{language}/id_{case}/{file}": csv_text(rows).encode()
         for case in cases
@@ -163,35 +161,20 @@ def write_zip(
 
 
 def query(language: str, case: str, **constraints: dict[str, object]) -> dict[str, object]:
-    """A published query."""
+    """Return a published query."""
     w = WORDS[language]
     meta = {"org": w["home"], "dest": [w["goal"]], "days": 2, "people_number": 1, "hard_constraints": constraints}
     return {"id": case, "query": f"{w['home']} → {w['goal']}, {case}", "meta_info": meta}
 
 
-def write_data(
-    folder: Path,
-    *,
-    languages: Iterable[str] = ("en", "zh"),
-    levels: Iterable[int] = (),
-    cases: Iterable[str] = ("0", "1"),
-) -> Path:
-    """A data folder with the archives and query files of the languages' travel and the levels' shopping."""
+def write_data(folder: Path, *, languages: Iterable[str] = ("en", "zh"), cases: Iterable[str] = ("0", "1")) -> Path:
+    """Write a data folder with the archives and query files of the languages."""
     numbers = list(cases)
     for language in languages:
         write_zip(folder / ARCHIVES[language], language, cases=numbers)
         constraint = {"constraint_type": "superlative_cheapest_star", "hotel_name": WORDS[language]["inn"]}
         queries = [query(language, case, hotel_cheapest_star=constraint) for case in numbers]
-        write_queries(folder, language, queries)
-    for level in levels:
-        part = SHOPPING_PARTS[level]
-        shop.write_tar(folder / ARCHIVES[part], level, [(case, shop.files(level, case)) for case in numbers])
-        write_queries(folder, part, [shop.query(level, case) for case in numbers])
+        path = folder / QUERY_FILES[language]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(queries, ensure_ascii=False))
     return folder
-
-
-def write_queries(folder: Path, part: Part, queries: list[dict[str, object]]) -> None:
-    """A part's query file."""
-    path = folder / QUERY_FILES[part]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(queries, ensure_ascii=False))

@@ -1,33 +1,26 @@
-"""The published queries' preparation: their layout read, what is dropped counted, cases of the imported database."""
+"""Preparation of the published queries: their layout, drops by reason, cases of the imported database."""
 
 import json
 import re
 from collections import Counter
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.opd_envs.deepplanning import shop
 from tests.opd_envs.deepplanning.published import write_data
 
-from opd_envs.deepplanning.__main__ import main as import_main
 from opd_envs.deepplanning.database import verify_database
-from opd_envs.deepplanning.parts import ARCHIVES, FOLDER, QUERY_FILES, SHOPPING_PARTS
+from opd_envs.deepplanning.layout import QUERY_FILES
+from opd_envs.deepplanning.make_database import main as import_main
 from opd_envs.deepplanning.prepare import main
-from opd_envs.deepplanning.task import BenchmarkCart, BenchmarkFacts, BenchmarkTrip, parse_task
+from opd_envs.deepplanning.task import BenchmarkTrip, parse_task
 
 
 def rows_of(folder, name: str):
     return pq.read_table(folder / f"{name}.parquet").to_pylist()
 
 
-def write_json(path, value):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, ensure_ascii=False))
-
-
 def query(number: int, language: str, **constraints):
-    """One travel query in the published layout."""
+    """Return a travel query in the published layout."""
     meta = {"org": "A", "dest": ["B"], "days": 2, "people_number": 1, "hard_constraints": constraints}
     text = f"{language} query {number}"
     return {"id": str(number), "query": text, "meta_info": meta, "query_with_constraints": text}
@@ -40,27 +33,23 @@ SEATS = {"constraint_context": "any train with seats", "outbound_train_no": "G1"
 
 @pytest.fixture
 def published(tmp_path):
-    """DeepPlanning's layout: ten queries a language, three levels of two shopping queries."""
+    """Return a data folder with ten queries a language."""
     data = tmp_path / "data"
-    for language in ("en", "zh"):
+    for language, file in QUERY_FILES.items():
         queries = [
             query(n, language, hotel_cheapest_star=HOTEL, restaurant_near=NEARBY, train_seat_status=SEATS, weather={})
             for n in range(10)
         ]
-        write_json(data / FOLDER / f"travelplanning/data/travelplanning_query_{language}.json", queries)
-    shopping = data / FOLDER / "shoppingplanning"
-    for level in (1, 2, 3):
-        write_json(shopping / f"data/level_{level}_query_meta.json", [{"id": n, "query": f"{level} {n}"} for n in "12"])
+        (data / file).parent.mkdir(parents=True, exist_ok=True)
+        (data / file).write_text(json.dumps(queries))
     return data
 
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
-    """The benchmark's database with ten travel cases a language, and the first shopping case of each level."""
-    data = write_data(tmp_path_factory.mktemp("imported"), cases=map(str, range(10)))
-    for level, part in SHOPPING_PARTS.items():
-        shop.write_tar(data / ARCHIVES[part], level, [("1", shop.files(level, "1"))])
-    assert import_main(["import", "--data-dir", str(data), "--out", str(data / "db")]) == 0
+    """Return the benchmark's database with nine cases a language."""
+    data = write_data(tmp_path_factory.mktemp("imported"), cases=map(str, range(9)))
+    import_main(["--data-dir", str(data), "--out", str(data / "db")])
     return data / "db"
 
 
@@ -68,50 +57,61 @@ def prepare(published, imported, *options: str):
     main(["--data-dir", str(published), "--database-dir", str(imported), *options])
 
 
-def test_published_travel_is_split_and_shopping_is_for_evaluation_only(published, imported):
+def summary_of(published):
+    return json.loads((published / "agent_processed" / "summary.json").read_text())
+
+
+def test_queries_are_split_by_id_and_name_their_case(published, imported):
     prepare(published, imported)
     out = published / "agent_processed"
-    train = rows_of(out, "train")
-    assert Counter(row["data_source"] for row in train) == {"deepplanning_travel_en": 8, "deepplanning_travel_zh": 8}
+    train, val = rows_of(out, "train"), [*rows_of(out, "val_travel_en"), *rows_of(out, "val_travel_zh")]
     ids = {row["extra_info"]["problem_id"].rsplit("-", 1)[1] for row in train}
-    assert len(ids) == 8  # a query and its translation are on the same side
-    for language in ("en", "zh"):
-        assert len(rows_of(out, f"val_travel_{language}")) == 2
+    counts = Counter(row["data_source"] for row in train)
+    assert set(counts.values()) == {len(ids)}  # a query and its translation are on the same side
+    assert len(train) + len(val) == 18
+    assert {row["extra_info"]["case_id"] for row in train + val} == {
+        f"{language}/{number}" for language in ("en", "zh") for number in range(9)
+    }
+    assert {row["extra_info"]["database_id"] for row in train} == {verify_database(imported).database_id}
+    assert len({row["extra_info"]["index"] for row in train + val}) == 18
+    assert "Day 1:" in train[0]["prompt"][0]["content"]
     task = parse_task(train[0]["reward_model"]["ground_truth"])
     named = {"hotel_cheapest_star": ("Hotel A",), "restaurant_near": ("Diner",), "train_seat_status": ("G1",)}
-    facts = BenchmarkFacts(origin="A", num_people=1, num_rooms=1)  # one room where the query says nothing
-    assert task == BenchmarkTrip(num_days=2, required_names=named, facts=facts)
-    carts = rows_of(out, "val_shopping")
-    assert [row["extra_info"]["case_id"] for row in carts] == [f"shopping_{level}/1" for level in (1, 2, 3)]
-    assert all(isinstance(parse_task(row["reward_model"]["ground_truth"]), BenchmarkCart) for row in carts)
-    summary = json.loads((out / "summary.json").read_text())["sets"]
-    assert summary["deepplanning_shopping_2"]["num_dropped"] == {"no_case": 1}
-    assert (
-        "10 constraints are of no kind that is known and are not checked"
-        in summary["deepplanning_travel_en"]["notes"][0]
-    )
-    every = [row["extra_info"]["index"] for path in out.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
-    assert len(set(every)) == len(every)
+    assert task == BenchmarkTrip(origin="A", num_days=2, required_names=named)
+    report = summary_of(published)["sets"]["deepplanning_travel_en"]
+    assert report["num_dropped"] == {"no_case": 1}
+    assert report["notes"] == ["constraints of an unknown kind are not checked: {'weather': 10}"]
 
 
 def edit(published, change):
-    path = published / FOLDER / "travelplanning/data/travelplanning_query_en.json"
+    path = published / QUERY_FILES["en"]
     queries = json.loads(path.read_text())
     change(queries)
-    write_json(path, queries)
+    path.write_text(json.dumps(queries))
+
+
+def constraints_of(queries, number):
+    return queries[number]["meta_info"]["hard_constraints"]
 
 
 FAULTS = [
     (lambda q: q[3].pop("query"), r"travelplanning_query_en.json: row 4, column 'query': must be a text"),
     (lambda q: q[2].update(id=7), r"row 3, column 'id': must be a text"),
     (lambda q: q[1].update(meta_info=None), r"row 2, column 'meta_info': must be an object"),
-    (lambda q: q[0]["meta_info"].update(days="2"), r"row 1, column 'meta_info': must have days"),
     (
-        lambda q: q[0]["meta_info"]["hard_constraints"].update(train_x={"hotel_name": "Hotel A"}),
+        lambda q: q[0]["meta_info"].update(days="x"),
+        r"row 1, column 'meta_info': must have org \(a text\), whole numbers",
+    ),
+    (
+        lambda q: constraints_of(q, 0).update(budget_constraint={}),
+        r"row 1, .* a number max_budget in budget_constraint",
+    ),
+    (
+        lambda q: constraints_of(q, 0).update(train_x={"hotel_name": "Hotel A"}),
         r"hard_constraints.train_x must name an entry in outbound_train_no or inbound_train_no",
     ),
-    (lambda q: q.__setitem__(4, "x"), r"row 5: must be an object"),
-    (lambda q: q.clear(), r"must be a JSON array that is not empty"),
+    (lambda q: q.__setitem__(4, "x"), r"must be a JSON array of objects"),
+    (lambda q: q.clear(), r"must be a JSON array of objects that is not empty"),
 ]
 
 
@@ -133,63 +133,36 @@ def test_dropped_queries_are_counted_by_reason(published, imported):
         queries[3]["meta_info"]["hard_constraints"] = {"budget_constraint": {"max_budget": 900}}
 
     edit(published, change)
-    prepare(published, imported)
-    summary = json.loads((published / "agent_processed" / "summary.json").read_text())["sets"]
-    report = summary["deepplanning_travel_en"]
-    assert report["num_dropped"] == {"duplicate_query": 1, "nothing_to_check": 1}
-    assert sum(report["num_written"].values()) == 8
+    prepare(published, imported, "--languages", "en")
+    summary = summary_of(published)["sets"]
+    assert summary["deepplanning_travel_en"]["num_dropped"] == {"no_case": 1, "nothing_to_check": 1}
+    filtered = summary["all, filtered"]["num_dropped"]
+    assert sum(filtered.values()) == 1  # the same query twice, within a file or in both
 
 
 def test_a_missing_file_or_database_names_what_to_get(published, imported, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("DATABASE_DIR", raising=False)
-    for arguments, message in (
-        (
-            ["--data-dir", str(tmp_path / "none"), "--database-dir", str(imported)],
-            "no query file is there. Get them from",
-        ),
-        (
-            ["--data-dir", str(published)],
-            "--database-dir is not set: DeepPlanning's queries are answered from its own database; import it with",
-        ),
-        (
-            ["--data-dir", str(published), "--database-dir", str(published)],
-            "DeepPlanning's queries are answered from its own database; import it with",
-        ),
+    own = "DeepPlanning's queries are answered from its own database; import it with"
+    for data, database, message in (
+        (tmp_path / "none", [imported], "no query file is there. Get them from"),
+        (published, [], f"--database-dir is not set: {own}"),
+        (published, [published], own),
     ):
         with pytest.raises(SystemExit) as caught:
-            main(arguments)
+            main(["--data-dir", str(data), *(f"--database-dir={folder}" for folder in database)])
         assert caught.value.code == 2
         assert message in capsys.readouterr().err
 
 
-def test_what_is_there_is_prepared_and_what_is_not_is_said(published, imported, capsys):
-    write_json(published / QUERY_FILES["shopping_1"], [{"id": "7", "query": "of no case"}])
-    for level in (2, 3):
-        (published / FOLDER / f"shoppingplanning/data/level_{level}_query_meta.json").unlink()
+def test_a_language_without_its_file_or_cases_is_left_out_by_name(published, imported, tmp_path, capsys):
     (published / QUERY_FILES["zh"]).unlink()
     prepare(published, imported)
-    out = published / "agent_processed"
-    assert {path.name for path in out.glob("*.parquet")} == {"train.parquet", "val_travel_en.parquet"}
-    left_out = json.loads((out / "summary.json").read_text())["options"]["left_out"]
-    assert [Path(line.split(": ")[0]).name for line in left_out] == [
-        "travelplanning_query_zh.json",
-        "level_2_query_meta.json",
-        "level_3_query_meta.json",
-        "deepplanning_shopping_1",
-    ]
-    printed = capsys.readouterr().out
-    assert all(f"left out: {line}" in printed for line in left_out)
-
-
-def test_rows_name_their_case_and_queries_without_one_are_dropped_and_counted(published, tmp_path):
-    write_data(tmp_path / "small", languages=["en"], cases=map(str, range(9)))
-    assert import_main(["import", "--data-dir", str(tmp_path / "small"), "--out", str(tmp_path / "db")]) == 0
-    main(["--data-dir", str(published), "--database-dir", str(tmp_path / "db"),
-          "--languages", "en"])  # fmt: skip
-    out = published / "agent_processed"
-    rows = [*rows_of(out, "train"), *rows_of(out, "val_travel_en")]
-    assert {row["extra_info"]["case_id"] for row in rows} == {f"en/{number}" for number in range(9)}
-    assert {row["extra_info"]["database_id"] for row in rows} == {verify_database(tmp_path / "db").database_id}
-    summary = json.loads((out / "summary.json").read_text())["sets"]
-    assert summary["deepplanning_travel_en"]["num_dropped"] == {"no_case": 1}
-    assert "Day 1:" in rows[0]["prompt"][0]["content"]
+    names = {path.name for path in (published / "agent_processed").glob("*.parquet")}
+    assert names == {"train.parquet", "val_travel_en.parquet"}
+    (left_out,) = summary_of(published)["options"]["left_out"]
+    assert left_out.endswith("travelplanning_query_zh.json: no such file")
+    assert f"left out: {left_out}" in capsys.readouterr().out
+    edit(published, lambda queries: [item.update(id=f"x{item['id']}") for item in queries])
+    with pytest.raises(SystemExit):
+        prepare(published, imported)
+    assert "none of its queries can be used (no_case 10)" in capsys.readouterr().err

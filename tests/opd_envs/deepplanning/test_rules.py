@@ -4,12 +4,12 @@ import sqlite3
 
 import pytest
 
-from opd_envs.deepplanning.database import Case, create_statements, insert_statement
-from opd_envs.deepplanning.layout import ATTRACTIONS, DISTANCES, HOTELS, LOCATIONS, RESTAURANTS, TABLES, TRAINS
+from opd_envs.deepplanning.database import CREATE, Case, insert_statement
+from opd_envs.deepplanning.layout import TABLES
 from opd_envs.deepplanning.scoring import rules, times
 from opd_envs.deepplanning.scoring.plan import Plan
 from opd_envs.deepplanning.scoring.trip import Entries, PlannedTrip
-from opd_envs.deepplanning.task import BenchmarkFacts
+from opd_envs.deepplanning.task import BenchmarkTrip
 
 RIDE = "travel_intercity_public"
 OUT, BACK, STAY = "from Home to Goal", "from Goal to Home", "Goal"
@@ -18,13 +18,11 @@ OUT, BACK, STAY = "from Home to Goal", "from Goal to Home", "Goal"
 def entries(**tables) -> Entries:
     """A case of the given rows, in the importer's own tables."""
     connection = sqlite3.connect(":memory:")
-    for statement in create_statements(TABLES):
+    for statement in CREATE:
         connection.execute(statement)
-    for table in (ATTRACTIONS, DISTANCES, HOTELS, LOCATIONS, RESTAURANTS, TRAINS):
+    for table in TABLES:
         for line, row in enumerate(tables.get(table.name, ()), start=2):
-            connection.execute(
-                insert_statement(table), ("1", line, *(row.get(name, "") for name in table.column_names))
-            )
+            connection.execute(insert_statement(table), ("1", line, *(row.get(name, "") for name in table.columns)))
     return Entries(Case(connection, "en", "1"))
 
 
@@ -38,8 +36,8 @@ def day(city: str = STAY, *activities, **more):
 
 def holds(rule, *days, found: Entries | None = None, total: object = None, **facts) -> bool:
     plan = Plan.model_validate({"daily_plans": days, "budget_summary": {"total_estimated_budget": total}})
-    known = BenchmarkFacts(**{"origin": "Home", "num_people": 1, "num_rooms": 1, **facts})
-    return not list(rule(PlannedTrip(plan, len(days), known, found or entries())))
+    task = BenchmarkTrip(origin="Home", num_days=len(days), **facts)
+    return not list(rule(PlannedTrip(plan, task, found or entries())))
 
 
 LUNCH, DINNER = act("meal", "11:00-12:00"), act("meal", "17:00-18:00")

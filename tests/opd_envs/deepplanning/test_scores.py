@@ -8,17 +8,11 @@ from tests.opd_envs.deepplanning.published import WORDS
 from opd.rewards import compute_score as compute_score_in_pool
 from opd_envs.database_folder import ManifestError
 from opd_envs.deepplanning.reward import compute_score
-from opd_envs.deepplanning.task import BenchmarkFacts, BenchmarkTrip
+from opd_envs.deepplanning.task import BenchmarkTrip
 from opd_envs.travel.make_database import write_database
 from opd_envs.travel.task import task_text
 
-TASK = task_text(
-    BenchmarkTrip(
-        num_days=1,
-        required_names={"hotel": (WORDS["en"]["inn"],)},
-        facts=BenchmarkFacts(origin="A", num_people=1, num_rooms=1),
-    )
-)
+TASK = task_text(BenchmarkTrip(origin="A", num_days=1, required_names={"hotel": (WORDS["en"]["inn"],)}))
 INFO = {"case_id": "en/1"}
 
 

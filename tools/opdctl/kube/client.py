@@ -253,8 +253,7 @@ def _fix(status: int, message: str) -> str:
     if "exceeded quota" in message:
         return "wait for other runs to end, ask for less in `cluster`, or have the ResourceQuota raised"
     if status == HTTP_FORBIDDEN and "User " in message:
-        part = " with the component progress" if "rbac.authorization.k8s.io" in message else ""
-        return f"ask the cluster's admin for the Role opd-user of manifests/cluster{part} in this namespace"
+        return "ask the cluster's admin for the Role opd-user of manifests/cluster in this namespace"
     return ""
 
 

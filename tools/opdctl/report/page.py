@@ -16,9 +16,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from opd.agent import trajectories
-from opd.agent.viewer import collect
-from opd.agent.viewer.page import render as render_conversations
+from opd.agent import trajectories, viewer
 from opd.evaluation.samples import Sample
 from opd.redaction import redact
 from opd.runs import tokens
@@ -141,8 +139,8 @@ def _pages(runs: Sequence[GatheredRun], write: Callable[[str, str], None], *, st
     links = []
     for place, run in enumerate(runs, start=1):
         run_id = run.record.run_id
-        if talks := _read(run, trajectories.FOLDER, collect.load):
-            write(name := f"{stem}-conversations-{place}.html", render_conversations(run_id, talks))
+        if talks := _read(run, trajectories.FOLDER, viewer.load):
+            write(name := f"{stem}-conversations-{place}.html", viewer.render(run_id, talks))
             links.append((quote(name), f"{run_id}: turns, calls and the author of each token"))
         if steps := _read(run, tokens.FOLDER, token_page.load):
             write(name := f"{stem}-tokens-{place}.html", token_page.render(run_id, steps, environment()))

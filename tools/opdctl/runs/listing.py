@@ -131,7 +131,7 @@ class Listing:
         started_at_s = _seconds(owner.started_at_s) if owner else 0.0
         return AttemptLine(
             attempt=attempt,
-            host=str(owner.process.host) if owner else "?",
+            host=str(owner.host) if owner else "?",
             started_at_s=started_at_s,
             outcome=str(ended.get("outcome", "")),
             detail=str(ended.get("detail", "")),

@@ -1,10 +1,9 @@
-"""The fused kernels behind `head_loss`: the calls that they can run, and the precision in which they store logits."""
+"""The fused kernels as a backend of `head_loss`: the calls that they can run, and the precision in which they store logits."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +15,6 @@ from opd.losses.terms import HiddenTargets, Request
 
 RETRY_AFTER = 64
 """Calls with fp32 logits before fp16 is tried again. A try that fails costs half a call, fp32 a tenth of each."""
-MAX_EXPECTED_ERROR = 2.5e-3
-"""Expected error of the logits' gradient above which a call stores logits in fp32."""
-WORKSPACE_GIB = 1.1
 
 
 class HopperBackend:
@@ -29,6 +25,8 @@ class HopperBackend:
     too large (student and teacher nearly equal), the call repeats with fp32 logits, and the next calls begin with them.
     A token whose logits are not finite is reported, and its numbers and gradient are 0. Sums have a fixed order.
     """
+
+    workspace_gib = 1.15
 
     def __init__(self) -> None:
         self._num_wide = 0
@@ -46,33 +44,21 @@ class HopperBackend:
         self, hidden: Tensor, weight: Tensor, request: Request, *, need_hidden: bool, need_weight: bool
     ) -> Forward:
         """Run a call."""
-        from opd.losses.hopper.run import Call, Inputs, run
-        from opd.losses.hopper.scale_kernel import scale_in_place
+        from opd.losses.hopper.run import run
 
-        loss, targets, token_weights = request.loss, request.targets, request.weights.divergence
-        assert isinstance(targets, HiddenTargets)
-        assert token_weights is not None
-        inputs = Inputs(
-            hidden, weight.detach(), targets.hidden, targets.weight, token_weights, request.ids.long().contiguous()
-        )
-        workspace = int((request.workspace_gib or WORKSPACE_GIB) * 2**30)
-        beta = float(loss.params.get("beta", 0.0))
-        kind: Any = loss.kind
-        call = Call(kind, beta, loss.temperature, request.vocab, workspace, self.precision, MAX_EXPECTED_ERROR)
+        workspace = int((request.workspace_gib or self.workspace_gib) * 2**30)
         with torch.cuda.device(hidden.device):
-            result = run(inputs, call, need_hidden=need_hidden, need_weight=need_weight)
-        self._num_wide = self._num_wide + 1 if result.precision == "fp32" else 0
-        names = ("divergence", "entropy", "teacher_entropy", "log_prob", "teacher_log_prob")
-        statistics = dict(zip(names, result.stats[:, :5].T.contiguous(), strict=True))
-        return Forward(
-            result.loss_sum,
-            statistics | {"nonfinite": result.stats[:, 5] == 0},
-            result.grad_hidden,
-            result.grad_weight,
-            "fused",
-            {"precision": result.precision, "expected_error": result.expected_error},
-            scale_in_place,
-        )
+            result = run(
+                hidden,
+                weight,
+                request,
+                precision=self.precision,
+                workspace_bytes=workspace,
+                need_hidden=need_hidden,
+                need_weight=need_weight,
+            )
+        self._num_wide = self._num_wide + 1 if result.facts["precision"] == "fp32" else 0
+        return result
 
 
 def _lacking(request: Request) -> str | None:
@@ -94,8 +80,8 @@ def _device_obstacle(weight: Tensor, request: Request) -> str | None:
     for name, head in (("student", weight), ("teacher", request.targets.weight)):
         if head.device.type != "cuda":
             return f"the {name}'s head is on {head.device.type}, not on a CUDA device"
-        if head.dtype not in (torch.bfloat16, torch.float16):
-            return f"the {name}'s head is {head.dtype}; the kernels take bfloat16 and float16"
+        if head.dtype != torch.bfloat16:
+            return f"the {name}'s head is {head.dtype}; the kernels take bfloat16"
         if head.shape[1] % 8 or not head.is_contiguous():
             return f"the {name}'s head of shape {tuple(head.shape)} needs contiguous rows of a multiple of 8 entries"
     if torch.cuda.get_device_capability(weight.device)[0] != 9:

@@ -1,25 +1,21 @@
-"""The head product in Triton: logits of a chunk of tokens, stored in fp16 as distances below their block's maximum.
+"""The Triton kernels: the head product, and a scaling in place.
 
 Imports triton, so it is loaded only where a CUDA device is there.
 
-A block is 256 neighbouring vocabulary entries of one row. Its maximum is kept in fp32 and every entry as its distance
-below it in fp16, rounded from the fp32 accumulator. Entries that carry probability lie close to their block's maximum,
-where fp16 is finest; an entry 16 below is off by at most 1/128 and e^-16 as likely. So the storage follows any range
-of logits, and costs the two bytes of plain fp16 (whose steps near a logit of 40 are 1/32).
+The head product stores logits in fp16 as distances below their block's maximum. A block is 256 neighbouring vocabulary
+entries of one row. Its maximum is kept in fp32 and every entry as its distance below it in fp16, rounded from the fp32
+accumulator. Entries that carry probability lie close to their block's maximum, where fp16 is finest; an entry 16 below
+is off by at most 1/128 and e^-16 as likely. So the storage follows any range of logits, and costs the two bytes of plain
+fp16 (whose steps near a logit of 40 are 1/32).
 """
 
-import ctypes
 import functools
-import re
-from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
-
-from opd.losses.hopper.driver import launch_function, num_multiprocessors, tensor_map
 
 VOCAB_BLOCK = 256  # columns of a tile, and of a block of the shifted storage; rows.cu relies on it
 TOKEN_BLOCK = 128
@@ -28,9 +24,11 @@ DEPTH_BLOCK = 64
 TOKEN_BLOCKS_PER_GROUP = 8
 NUM_STAGES = 3
 NUM_WARPS = 8
+SCALE_BLOCK = 4096
+SCALE_PROGRAMS_A_MULTIPROCESSOR = 8  # as many as run at once: one that finds nothing to do costs time too
 
 
-# One compiled form serves every shape, so that its handle can be kept.
+# One compiled form serves every shape.
 @triton.jit(do_not_specialize=["block_max", "num_tokens", "vocab", "depth", "num_blocks"])
 def _logits(
     hidden,  # descriptor [num_tokens, depth]
@@ -77,114 +75,55 @@ def head_logits(hidden: Tensor, weight: Tensor, logits: Tensor, block_max: Tenso
     """Write hidden @ weight.T, accumulated in fp32.
 
     Args:
-        hidden: [n, d] bf16 or fp16, 16-byte aligned rows.
-        weight: [vocab, d], same dtype; vocab counts only the entries that take part.
+        hidden: [n, d] bf16, 16-byte aligned rows.
+        weight: [vocab, d] bf16; vocab counts only the entries that take part.
         logits: [n, vocab] output view whose row stride is a multiple of 16 bytes; fp16 with `block_max`, else fp32.
         block_max: [n, ceil(vocab / VOCAB_BLOCK)] fp32 output, the maximum of each block (of a last one that is cut by
             the vocabulary's end: of its entries and 0); None stores plain logits.
     """
     (num_tokens, depth), vocab = hidden.shape, weight.shape[0]
-    num_blocks = triton.cdiv(vocab, VOCAB_BLOCK)
-    device = hidden.device.index or 0
-    num_programs = num_multiprocessors(device)
-    grid = min(num_programs, triton.cdiv(num_tokens, TOKEN_BLOCK) * num_blocks)
-    numbers = (num_tokens, vocab, depth, num_blocks)
-    # fp32 logits have no maxima: any pointer to fp32 serves.
-    tops = logits if block_max is None else block_max
-    kernel = _compiled(device, hidden.dtype, logits.dtype, block_max is not None)
-    if kernel is None:
-        _triton_call(hidden, weight, logits, tops, numbers, block_max is not None, grid)
-        return
-    parameters: list[Any] = []
-    for matrix, layout in zip((hidden, weight, logits), kernel.maps, strict=True):
-        parameters += _matrix_parameters(matrix, layout)
-    parameters += [ctypes.c_void_p(tops.data_ptr()), *map(ctypes.c_int, numbers), *_NO_SCRATCH]
-    launch_function(kernel.function, (grid, 1, 1), kernel.num_threads, kernel.smem_bytes, parameters)
-
-
-_NO_SCRATCH = (ctypes.c_void_p(), ctypes.c_void_p())
-# Bytes of the compiled kernel's parameters: three matrices (map, shape, strides), a pointer, four numbers, two scratch pointers.
-PARAMETER_BYTES = [*[128, 4, 4, 8, 8] * 3, 8, *[4] * 4, 8, 8]
-
-
-class _MapLayout(NamedTuple):
-    """How the compiled kernel moves one matrix."""
-
-    block: tuple[int, int]
-    element_type: int
-    swizzle: int
-
-
-class _Compiled(NamedTuple):
-    """What a launch without Triton's own, which costs the host ten times as much, needs of the compiled kernel."""
-
-    function: int
-    num_threads: int
-    smem_bytes: int
-    maps: tuple[_MapLayout, ...]
-
-
-def _matrix_parameters(matrix: Tensor, layout: _MapLayout) -> list[Any]:
-    (rows, columns), (stride, step) = matrix.shape, matrix.stride()
-    row_bytes = stride * matrix.element_size()
-    made = tensor_map(matrix.data_ptr(), (rows, columns), row_bytes, layout.block, layout.element_type, layout.swizzle)
-    return [made, ctypes.c_int(rows), ctypes.c_int(columns), ctypes.c_longlong(stride), ctypes.c_longlong(step)]
-
-
-@functools.cache
-def _compiled(device: int, dtype: torch.dtype, out: torch.dtype, shift: bool) -> _Compiled | None:
-    """None where Triton passes the kernel's parameters otherwise than `head_logits` does."""
-    make = functools.partial(torch.empty, device=f"cuda:{device}")
-    hidden, weight = (make(rows, DEPTH_BLOCK, dtype=dtype) for rows in (TOKEN_BLOCK, VOCAB_BLOCK))
-    logits, numbers = make(TOKEN_BLOCK, VOCAB_BLOCK, dtype=out), (TOKEN_BLOCK, VOCAB_BLOCK, DEPTH_BLOCK, 1)
-    kernel = _triton_call(hidden, weight, logits, make(1, dtype=torch.float32), numbers, shift, 1, only_compile=True)
-    kernel.run  # noqa: B018  loads it
-    metadata = kernel.metadata
-    has_scratch = metadata.global_scratch_size or metadata.profile_scratch_size
-    if has_scratch or parameter_bytes(kernel.asm["ptx"]) != PARAMETER_BYTES:
-        return None
-    from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
-
-    maps = tuple(
-        _MapLayout(tuple(of["block_size"]), TMA_DTYPE_DEVICE_TO_HOST[of["elem_type"]], of["swizzle"])
-        for of in metadata.tensordesc_meta
-    )
-    return _Compiled(kernel.function, 32 * metadata.num_warps, metadata.shared, maps)
-
-
-def parameter_bytes(ptx: str) -> list[int]:
-    """Of a kernel's parameters, in their order."""
-    declared = ptx[ptx.index(".entry") : ptx.index(")", ptx.index(".entry"))]
-    found = re.findall(r"\.param (?:\.align \d+ )?\.[bu](\d+)[^,\[]*(?:\[(\d+)\])?", declared)
-    return [int(bits) // 8 * int(count or 1) for bits, count in found]
-
-
-def _triton_call(
-    hidden: Tensor,
-    weight: Tensor,
-    logits: Tensor,
-    tops: Tensor,
-    numbers: tuple[int, int, int, int],
-    shift: bool,
-    grid: int,
-    only_compile: bool = False,
-) -> Any:
-    """Triton's own launch, or what it would launch."""
-    device = hidden.device.index or 0
-    start = functools.partial(_logits.warmup, grid=(grid,)) if only_compile else _logits[(grid,)]
-    return start(
+    num_blocks, num_programs = triton.cdiv(vocab, VOCAB_BLOCK), num_multiprocessors(hidden.device.index or 0)
+    _logits[(min(num_programs, triton.cdiv(num_tokens, TOKEN_BLOCK) * num_blocks),)](
         TensorDescriptor.from_tensor(hidden, [TOKEN_BLOCK, DEPTH_BLOCK]),
         TensorDescriptor.from_tensor(weight, [VOCAB_BLOCK, DEPTH_BLOCK]),
         TensorDescriptor.from_tensor(logits, [TOKEN_BLOCK, VOCAB_BLOCK // 2]),
-        tops,
-        *numbers,
-        SHIFT=shift,
+        logits if block_max is None else block_max,  # fp32 logits have no maxima: any pointer to fp32 serves
+        num_tokens,
+        vocab,
+        depth,
+        num_blocks,
+        SHIFT=block_max is not None,
         OUT=tl.float16 if logits.dtype == torch.float16 else tl.float32,
         BM=TOKEN_BLOCK,
         BN=VOCAB_BLOCK,
         BK=DEPTH_BLOCK,
         GROUP=TOKEN_BLOCKS_PER_GROUP,
-        NUM_PROGRAMS=num_multiprocessors(device),
+        NUM_PROGRAMS=num_programs,
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
     )
+
+
+@triton.jit
+def _scale(values, factor, count, BLOCK: tl.constexpr):
+    by = tl.load(factor)
+    if by != 1.0:
+        for start in range(tl.program_id(0).to(tl.int64) * BLOCK, count, tl.num_programs(0) * BLOCK):
+            places = start + tl.arange(0, BLOCK)
+            kept = places < count
+            scaled = tl.load(values + places, mask=kept).to(tl.float32) * by
+            tl.store(values + places, scaled.to(values.dtype.element_ty), mask=kept)
+
+
+def scale_in_place(values: Tensor, factor: Tensor) -> None:
+    """Multiply contiguous values by a float32 scalar of the device, without touching memory where it is 1 and without a sync."""
+    if values.numel():
+        most = SCALE_PROGRAMS_A_MULTIPROCESSOR * num_multiprocessors(values.device.index or 0)
+        grid = (min(triton.cdiv(values.numel(), SCALE_BLOCK), most),)
+        _scale[grid](values, factor, values.numel(), BLOCK=SCALE_BLOCK)
+
+
+@functools.cache
+def num_multiprocessors(device: int) -> int:
+    """Return the number of a device's multiprocessors."""
+    return torch.cuda.get_device_properties(device).multi_processor_count

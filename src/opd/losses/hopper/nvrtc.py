@@ -1,4 +1,7 @@
-"""Run-time compilation and launch of the package's CUDA sources, through the NVRTC that every CUDA build of torch brings."""
+"""Run-time compilation and launch of the package's CUDA sources, through the NVRTC that every CUDA build of torch brings.
+
+Launches use the driver's C interface, whose cost to the host is a few microseconds.
+"""
 
 import ctypes
 import functools
@@ -12,17 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opd.losses.hopper.driver import CudaKernelError, launch_function
-
 SOURCE_FOLDER = Path(__file__).parent
 CACHE_VARIABLE = "TRITON_CACHE_DIR"
 
 
+class CudaKernelError(RuntimeError):
+    """A CUDA source did not compile, or the driver refused a call."""
+
+
 def compile_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -> bytes:
-    """Machine code of one source file of this package; needs no GPU.
+    """Return the machine code of one source file of this package; needs no GPU.
 
     Args:
-        source: file name beside this module.
+        source: file name next to this module.
         macros: (name, value) pairs for -D.
         arch: such as `sm_90a`.
 
@@ -49,7 +54,7 @@ def compile_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -
 
 
 def kept(key: bytes, make: Callable[[], bytes]) -> bytes:
-    """What `make` returns, or returned for this key in an earlier process; kept where TRITON_CACHE_DIR names a folder."""
+    """Return `make()`, or its result for this key in an earlier process, kept where TRITON_CACHE_DIR names a folder."""
     folder = os.environ.get(CACHE_VARIABLE)
     if not folder:
         return make()
@@ -62,32 +67,23 @@ def kept(key: bytes, make: Callable[[], bytes]) -> bytes:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(made)
-        os.replace(file.name, path)  # never half of it, whoever else writes
+        os.replace(file.name, path)  # never half of it
     except OSError:  # it is only kept for speed
         pass
     return made
 
 
-def _kept_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -> bytes:
-    from cuda.bindings import nvrtc
-
-    texts = [
-        (SOURCE_FOLDER / source).read_bytes(),
-        *(path.read_bytes() for path in sorted(SOURCE_FOLDER.glob("*.cuh"))),
-    ]
-    version = _checked(nvrtc.nvrtcVersion(), "nvrtcVersion")
-    key = repr((texts, source, macros, arch, version)).encode()
-    return kept(key, lambda: compile_cubin(source, macros, arch))
-
-
 @functools.cache
 def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], device_index: int, smem_bytes: int) -> Any:
     """Compile a kernel for a device and load it once a process; `smem_bytes` is its dynamic shared memory limit."""
-    from cuda.bindings import driver
+    from cuda.bindings import driver, nvrtc
 
     major, minor = torch.cuda.get_device_capability(device_index)
     arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
-    cubin = _kept_cubin(source, macros, arch)
+    paths = [SOURCE_FOLDER / source, *sorted(SOURCE_FOLDER.glob("*.cuh"))]
+    version = _checked(nvrtc.nvrtcVersion(), "nvrtcVersion")
+    key = repr(([path.read_bytes() for path in paths], source, macros, arch, version)).encode()
+    cubin = kept(key, lambda: compile_cubin(source, macros, arch))
     with torch.cuda.device(device_index):
         torch.cuda.current_stream().query()  # makes the primary context current in this thread
         module = _checked(driver.cuModuleLoadData(cubin), "cuModuleLoadData")
@@ -97,6 +93,14 @@ def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], dev
     return function
 
 
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL("libcuda.so.1")
+    pointer, number = ctypes.c_void_p, ctypes.c_uint
+    library.cuLaunchKernel.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
+    return library
+
+
 def launch(
     kernel: Any,
     grid: tuple[int, int, int],
@@ -104,8 +108,16 @@ def launch(
     smem_bytes: int,
     arguments: Sequence[Tensor | int | float | None],
 ) -> None:
-    """Launch on torch's current stream. Tensors pass as pointers (None as null), int as 64 bits, float as 32 bits."""
-    launch_function(int(kernel), grid, num_threads, smem_bytes, [_parameter(argument) for argument in arguments])
+    """Launch on torch's current stream, whose device must be the one that the kernel was loaded for.
+
+    Tensors pass as pointers (None as null), int as 64 bits, float as 32 bits.
+    """
+    parameters = [_parameter(argument) for argument in arguments]
+    addresses = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+    stream = torch.cuda.current_stream().cuda_stream
+    status = _library().cuLaunchKernel(int(kernel), *grid, num_threads, 1, 1, smem_bytes, stream, addresses, None)
+    if status:
+        raise CudaKernelError(f"cuLaunchKernel failed: CUresult {status}")
 
 
 def _parameter(argument: Tensor | int | float | None) -> Any:
@@ -117,7 +129,7 @@ def _parameter(argument: Tensor | int | float | None) -> Any:
 
 
 def _checked(result: tuple[Any, ...], call: str) -> Any:
-    """The value of a cuda.bindings call, or its error as an exception."""
+    """Return the value of a cuda.bindings call, or raise its error as an exception."""
     status, *values = result
     if int(status) != 0:
         raise CudaKernelError(f"{call} failed: {status!r}")

@@ -12,7 +12,7 @@ ROW_MULTIPLE = 128
 MIN_LOGITS_ROWS = 512
 MIN_LAST_ROWS = 256
 MAX_LOGITS_ROWS = 32768
-GRADIENT_BYTES = 2  # an entry of the logits' gradient, bf16 or fp16
+GRADIENT_BYTES = 2  # an entry of the logits' gradient, bf16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +32,6 @@ class RowBytes:
         if precision == "fp16":
             return cls(gradient=GRADIENT_BYTES * stride, logits=2 * stride, side=2 * 4 * num_blocks)
         return cls(gradient=GRADIENT_BYTES * stride, logits=2 * 4 * stride, side=0)
-
-    @property
-    def scratch(self) -> int:
-        """Logits of both sides where the student's have no gradient row of their own to live in."""
-        return self.logits + (self.gradient if self.side else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +88,6 @@ def plan_groups(num_tokens: int, row: RowBytes, *, workspace_bytes: int, weight_
             sizes = _sizes(min(rows, num_tokens - start), row, workspace_bytes)
             groups.append(TokenGroup(start=start, sizes=sizes, in_weight_grad=False))
     return groups
-
-
-def plan_scores(num_tokens: int, row: RowBytes, *, workspace_bytes: int) -> list[TokenGroup]:
-    """Split tokens for statistics without a gradient: nothing is kept, so a group is one chunk."""
-    per_row = row.scratch + row.side
-    rows = min(_floor(workspace_bytes // per_row), MAX_LOGITS_ROWS)
-    _check_rows(rows, per_row, workspace_bytes)
-    return [
-        TokenGroup(start=s, sizes=(min(rows, num_tokens - s),), in_weight_grad=False)
-        for s in range(0, num_tokens, rows)
-    ]
 
 
 def _fit(num_tokens: int, row: RowBytes, workspace_bytes: int) -> int:

@@ -32,12 +32,9 @@ __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;
 __device__ __forceinline__ u32 max_nan2(u32 a, u32 b) { asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b)); return a; }
 __device__ __forceinline__ float half_lo(u32 a) { float f; asm("{.reg .b16 l,h; mov.b32 {l,h}, %1; cvt.f32.f16 %0, l;}" : "=f"(f) : "r"(a)); return f; }
 __device__ __forceinline__ float half_hi(u32 a) { float f; asm("{.reg .b16 l,h; mov.b32 {l,h}, %1; cvt.f32.f16 %0, h;}" : "=f"(f) : "r"(a)); return f; }
+// Two bf16 in one word.
 __device__ __forceinline__ u32 pack2(float lo, float hi) {
   u32 d;
-#if OUT_BF16
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
-#else
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
-#endif
   return d;
 }

@@ -5,9 +5,7 @@
 //
 // Compiled at run time by NVRTC with these macros:
 //   KIND      0 reverse_kl, 1 forward_kl, 2 jsd
-//   GRAD      1: write the gradient with respect to the student's logits; 0: statistics only
 //   IN_F32    0: logits in fp16 as distances to the maximum of their block of 256; 1: plain fp32 logits
-//   OUT_BF16  1: gradient in bf16; 0: in fp16
 //   VECS      16-byte vectors of one row that a thread owns
 //   THREADS, CLUSTER, MIN_BLOCKS   launch shape
 //   NUM_STATS, NUM_GRAD_STATS, NOISE_EVERY   row_kernel.py
@@ -18,7 +16,7 @@
 #include "vectors.cuh"
 
 // jsd with fp32 logits: its moments leave p_S and the mixture's ratio where the logits were, and the gradient makes neither again.
-#define KEEPS_RATIO (KIND == 2 && IN_F32 && GRAD)
+#define KEEPS_RATIO (KIND == 2 && IN_F32)
 
 typedef
 #if IN_F32
@@ -81,7 +79,7 @@ __device__ __forceinline__ float squared_error(float g, float lp, float lq, floa
 }
 
 // student, teacher [rows, stride_in]; student_max, teacher_max [rows, num_blocks] (fp16 logits only);
-// grad [rows, stride_grad], 0 from the vocabulary's end on, may alias fp16 student; weight [rows]; token [rows] or null (0).
+// grad [rows, stride_grad], 0 from the vocabulary's end on, may alias fp16 student; weight [rows]; token [rows].
 // stats [rows, NUM_STATS]: divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite.
 // grad_stats [rows, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units), and on
 // every NOISE_EVERY-th row the expected squared error of g, else 0.
@@ -117,7 +115,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
     else s[i] = fill();
   }
   const float scale = LOG2E * inv_temperature, odds = beta / rest;  // rest = 1 - beta, rounded once
-  const long long wanted = token == nullptr ? 0 : token[row];
+  const long long wanted = token[row];
   const int id = (int)(wanted < 0 ? 0 : wanted < vocab ? wanted : vocab - 1);  // one that does not count is not looked at afterwards
   float s_token = 0.f, t_token = 0.f;
   if (rank == 0 && tid == 0) {
@@ -253,7 +251,6 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
     of_row[5] = finite ? 1.f : 0.f;
   }
 
-#if GRAD
   // 3. The gradient, times the row's weight and grad_scale; 0 for a row that is not finite.
   const float factor = weight[row] * grad_scale;
   const bool measure_noise = row % NOISE_EVERY == 0;
@@ -309,5 +306,4 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
     of_block[1] = finite ? over_warps<true>(sh, 0) : 0.f;
     of_block[2] = finite ? block_noise : 0.f;
   }
-#endif  // GRAD
 }

@@ -1,33 +1,36 @@
-"""One forward of the fused divergence: the loop over groups of tokens, and the choice of how they are stored.
+"""One forward of the fused divergence: the loop over groups of tokens, and the precision of their logits.
 
 Imports triton through the head product, so it is loaded only where a CUDA device is there. The host reads numbers back
-three times a call or more, each time with milliseconds of work queued behind them, so the device never waits for it.
+once a group, with milliseconds of work queued after them, so the device never waits for it.
 """
 
 import functools
 import math
-from typing import NamedTuple
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from opd.losses.hopper.buffers import Buffers, ChunkBuffers
-from opd.losses.hopper.logits_kernel import VOCAB_BLOCK, head_logits
-from opd.losses.hopper.numbers_kernel import gradient_numbers, scale_weights
-from opd.losses.hopper.plan import LogitsPrecision, RowBytes, TokenGroup, plan_groups, plan_scores
+from opd.losses.chunks import Forward
+from opd.losses.hopper.buffers import Buffers
+from opd.losses.hopper.logits_kernel import VOCAB_BLOCK, head_logits, scale_in_place
+from opd.losses.hopper.plan import LogitsPrecision, RowBytes, TokenGroup, plan_groups
 from opd.losses.hopper.row_kernel import (
     NUM_STATS,
-    GradientReport,
-    GradientRows,
     divergence_rows,
-    gradient_report,
-    gradient_unit,
+    expected_error,
+    gradient_numbers,
+    new_gradient_stats,
 )
 from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
+from opd.losses.terms import HiddenTargets, Request
+
+MAX_EXPECTED_ERROR = 2.5e-3
+"""Expected error of the logits' gradient above which a call repeats with fp32 logits."""
 
 
 class HostCopy:
-    """Starts copying at once, behind the work queued so far; `read` waits for that work only, not for later work."""
+    """A copy of values to the host that starts at once; `read` waits for the work queued before it, not for later work."""
 
     def __init__(self, values: Tensor) -> None:
         self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -36,260 +39,147 @@ class HostCopy:
         self._done.record()
 
     def read(self) -> Tensor:
-        """The values, in host memory."""
+        """Return the values, in host memory."""
         self._done.synchronize()
         return self._host
 
 
-# A gradient entry is a probability times a difference of log ratios. 2^10 leaves fp16 room for 64 nats above, and below
-# for a gradient of norm 1e-3 to keep three digits; what needs another scale is seen in the row kernel's numbers.
-GRADIENT_SCALE = 2.0**10
-FP16_LIMIT = 65504.0
-FP16_SAFE_PEAK = 2.0**14
+def run(
+    hidden: Tensor,
+    weight: Tensor,
+    request: Request,
+    *,
+    precision: LogitsPrecision,
+    workspace_bytes: int,
+    need_hidden: bool,
+    need_weight: bool,
+    max_expected_error: float = MAX_EXPECTED_ERROR,
+) -> Forward:
+    """Run over all tokens; from fp16 logits again with fp32 ones, where a group's expected error is above the limit.
 
-
-class Call(NamedTuple):
-    """The arguments of one call that are no tensors."""
-
-    kind: str
-    beta: float
-    temperature: float
-    vocab: int
-    """Entries that count."""
-    workspace_bytes: int
-    precision: LogitsPrecision
-    max_expected_error: float
-
-
-class Inputs(NamedTuple):
-    """The call's tensors as they came: hidden states [T, d], heads [V, d], weights [T], token ids [T] or None."""
-
-    student_hidden: Tensor
-    student_weight: Tensor
-    teacher_hidden: Tensor
-    teacher_weight: Tensor
-    token_weights: Tensor
-    token_ids: Tensor | None
-
-
-class Result(NamedTuple):
-    """Everything one forward makes."""
-
-    stats: Tensor
-    """[T, NUM_STATS]"""
-    loss_sum: Tensor
-    grad_hidden: Tensor | None
-    grad_weight: Tensor | None
-    precision: LogitsPrecision
-    expected_error: float
-
-
-class Attempt(NamedTuple):
-    """How logits and gradient are stored in one run over all tokens."""
-
-    precision: LogitsPrecision
-    gradient_scale: float
-
-
-def run(inputs: Inputs, call: Call, *, need_hidden: bool, need_weight: bool) -> Result:
-    """Run over all tokens; again, stored otherwise, where a group's gradient is expected to be off by more than the limit."""
-    unit = gradient_unit(call.kind, call.beta, call.temperature)
-    attempt = Attempt(call.precision, GRADIENT_SCALE / _power_of_two(unit))
+    Raises:
+        ValueError: a token's weight is not finite, or the workspace is too small.
+    """
     while True:
-        forward = Forward(inputs, call, attempt, need_hidden=need_hidden, need_weight=need_weight)
-        better = forward.run()
-        if better is None:
-            return forward.result()
-        del forward  # its gradients, before the next ones are allocated
-        attempt = better
+        one = _Run(hidden, weight.detach(), request, precision, workspace_bytes, need_hidden, need_weight)
+        if one.is_within(math.inf if precision == "fp32" else max_expected_error):
+            return one.result()
+        del one  # its gradients, before the next ones are allocated
+        precision = "fp32"
 
 
-def _power_of_two(value: float) -> float:
-    """The largest power of two that is not above a positive value: scaling by it rounds nothing."""
-    return 2.0 ** math.floor(math.log2(value))
-
-
-class Forward:
+class _Run:
     """One attempt over all tokens."""
 
-    def __init__(self, inputs: Inputs, call: Call, attempt: Attempt, *, need_hidden: bool, need_weight: bool) -> None:
-        self.inputs, self.call, self.attempt = inputs, call, attempt
-        hidden, weight = inputs.student_hidden, inputs.student_weight
-        self.num_tokens, self.device = len(hidden), hidden.device
-        self.stats = torch.empty(self.num_tokens, NUM_STATS, device=self.device)
+    def __init__(
+        self, hidden: Tensor, weight: Tensor, request: Request, precision: LogitsPrecision, workspace_bytes: int,
+        need_hidden: bool, need_weight: bool,
+    ) -> None:  # fmt: skip
+        assert isinstance(request.targets, HiddenTargets)
+        assert request.weights.divergence is not None
+        self.hidden, self.weight, self.targets, self.loss = hidden, weight, request.targets, request.loss
+        self.token_weights = request.weights.divergence.float().contiguous()
+        self.ids, self.vocab, self.precision = request.ids.long().contiguous(), request.vocab, precision
+        self.beta = float(request.loss.params.get("beta", 0.0))
+        self.stride, self.workspace_bytes = padded_entries(request.vocab), workspace_bytes
+        self.stats = torch.empty(len(hidden), NUM_STATS, device=hidden.device)
+        self.gradient_stats = new_gradient_stats(
+            len(hidden), self.vocab, is_fp32=precision == "fp32", device=hidden.device
+        )
         self.grad_hidden = torch.empty_like(hidden) if need_hidden else None
-        self.stride = padded_entries(call.vocab)
-        # Rounded up as the product that writes it is; what lies behind the head's own rows is cut off when done.
-        weight_rows = max(len(weight), self.stride)
-        self.grad_weight = weight.new_empty(weight_rows, weight.shape[1], dtype=torch.float32) if need_weight else None
-        self.makes_gradient = need_hidden or need_weight
-        self.weights = inputs.token_weights
-        self.weight_numbers: HostCopy | None = None
-        self.has_begun = False
-        self.numbers: list[Tensor] = []
-        self.report = GradientReport(0.0, 0.0, 0.0, 0)
+        # The product that writes it runs over a rounded number of entries too.
+        rows = max(len(weight), self.stride)
+        self.grad_weight = weight.new_empty(rows, weight.shape[1], dtype=torch.float32) if need_weight else None
+        self.expected_error, self.num_nonfinite = 0.0, 0
 
-    def run(self) -> Attempt | None:
-        """None when done, or how to store it in another attempt."""
-        if not self.num_tokens:
+    def is_within(self, limit: float) -> bool:
+        """Run; False means that the gradient's expected error is above the limit, and nothing is done."""
+        if not len(self.hidden):
             if self.grad_weight is not None:
                 self.grad_weight.zero_()
-            return None
-        groups, buffers = self._plan()
+            return True
+        row = RowBytes.of(self.stride, -(-self.vocab // VOCAB_BLOCK), self.precision)
+        borrowed = 0 if self.grad_weight is None else self.grad_weight.nbytes
+        groups = plan_groups(len(self.hidden), row, workspace_bytes=self.workspace_bytes, weight_grad_bytes=borrowed)
+        buffers = Buffers(groups, row, vocab=self.vocab, stride=self.stride, weight_grad=self.grad_weight, device=self.hidden.device)  # fmt: skip
         for group in groups:
             for start, stop in group.chunks():
-                self._logits_and_rows(buffers, group, start, stop)
-            if not self.makes_gradient:
-                continue
-            numbers = HostCopy(torch.stack(self.numbers))
+                self._chunk(buffers, group, slice(start, stop))
+            done = slice(0, group.stop)
+            numbers = HostCopy(gradient_numbers(self.gradient_stats[done], self.token_weights[done], self.stats[done]))
             self._hidden_product(buffers, group)
-            self.weight_unit  # noqa: B018  refuses weights that are not finite before anything is read from their gradient
-            self.report = gradient_report(numbers.read(), self.inputs.student_weight.dtype)
-            better = self._better_attempt()
-            if better is not None:
-                return better
+            self.expected_error, self.num_nonfinite = expected_error(numbers.read())
+            if self.expected_error > limit:
+                return False
             self._weight_product(buffers, group)
         if self.grad_weight is not None:
-            self.grad_weight[self.call.vocab :].zero_()
-        if self.grad_hidden is not None and self.report.num_nonfinite:  # a gradient of 0 times an infinite head
+            self.grad_weight[self.vocab :].zero_()
+        if self.grad_hidden is not None and self.num_nonfinite:  # a gradient of 0 times an infinite head
             self.grad_hidden.masked_fill_((self.stats[:, 5] == 0).unsqueeze(1), 0.0)
-        return None
+        return True
 
-    def result(self) -> Result:
-        loss_sum = (self.stats[:, 0] * self.inputs.token_weights).sum()
-        error = self.report.expected_error
-        grad_weight = None if self.grad_weight is None else self.grad_weight[: len(self.inputs.student_weight)]
-        return Result(self.stats, loss_sum, self.grad_hidden, grad_weight, self.attempt.precision, error)
-
-    def _plan(self) -> tuple[list[TokenGroup], Buffers]:
-        call, precision = self.call, self.attempt.precision
-        num_blocks = math.ceil(call.vocab / VOCAB_BLOCK)
-        row = RowBytes.of(self.stride, num_blocks, precision)
-        groups = self._groups(self.num_tokens, row)
-        return groups, Buffers(
-            groups,
-            vocab=call.vocab,
-            stride=self.stride,
-            num_blocks=num_blocks,
-            precision=precision,
-            gradient_dtype=self.inputs.student_weight.dtype,
-            keeps_gradient=self.makes_gradient,
-            weight_grad=self.grad_weight,
-            device=self.device,
+    def result(self) -> Forward:
+        """Return the result of the call."""
+        names = ("divergence", "entropy", "teacher_entropy", "log_prob", "teacher_log_prob")
+        statistics = dict(zip(names, self.stats[:, :5].T.contiguous(), strict=True))
+        return Forward(
+            (self.stats[:, 0] * self.token_weights).sum(),
+            statistics | {"nonfinite": self.stats[:, 5] == 0},
+            self.grad_hidden,
+            None if self.grad_weight is None else self.grad_weight[: len(self.weight)],
+            "fused",
+            MappingProxyType({"precision": self.precision, "expected_error": self.expected_error}),
+            scale_in_place,
         )
-
-    def _groups(self, num_tokens: int, row: RowBytes) -> list[TokenGroup]:
-        budget = self.call.workspace_bytes
-        if not self.makes_gradient:
-            return plan_scores(num_tokens, row, workspace_bytes=budget)
-        borrowed = 0 if self.grad_weight is None else self.grad_weight.nbytes
-        return plan_groups(num_tokens, row, workspace_bytes=budget, weight_grad_bytes=borrowed)
 
     @functools.cached_property
     def head(self) -> PaddedHead:
         """The student's head for the gradients' products. Made when they are: the first product does not wait for its copy."""
-        return PaddedHead(self.inputs.student_weight[: self.call.vocab])
+        return PaddedHead(self.weight[: self.vocab])
 
-    def _logits_and_rows(self, buffers: Buffers, group: TokenGroup, start: int, stop: int) -> None:
-        """Both heads' logits of one chunk, its statistics, and its gradient into the group's rows."""
-        call, inputs = self.call, self.inputs
-        chunk = buffers.chunk(group, start, stop)
-        head_logits(self._teacher_hidden(start, stop), inputs.teacher_weight[: call.vocab], *chunk.teacher)
-        self._begin()
-        head_logits(self._student_hidden(start, stop), inputs.student_weight[: call.vocab], *chunk.student)
-        gradient = None
-        if chunk.gradient is not None and chunk.gradient_stats is not None:
-            weights = self.weights[start:stop]
-            gradient = GradientRows(chunk.gradient, weights, self.attempt.gradient_scale, chunk.gradient_stats)
-        self._rows(chunk, start, stop, gradient)
-        if gradient is not None:
-            stats = self.stats[start:stop]
-            self.numbers.append(
-                gradient_numbers(gradient, stats, call.kind, beta=call.beta, temperature=call.temperature)
-            )
-
-    def _rows(self, chunk: ChunkBuffers, start: int, stop: int, gradient: GradientRows | None) -> None:
-        """Statistics of a chunk, and its gradient where one is made."""
-        ids = self.inputs.token_ids
+    def _chunk(self, buffers: Buffers, group: TokenGroup, tokens: slice) -> None:
+        """Compute both heads' logits of one chunk, its statistics, and its gradient into the group's rows."""
+        chunk, targets = buffers.chunk(group, tokens.start, tokens.stop), self.targets
+        teacher = targets.hidden[tokens].to(targets.weight.dtype).contiguous()
+        head_logits(teacher, targets.weight[: self.vocab], *chunk.teacher)
+        head_logits(self._states(tokens), self.weight[: self.vocab], *chunk.student)
         divergence_rows(
             chunk.student,
             chunk.teacher,
-            self.call.kind,
-            beta=self.call.beta,
-            temperature=self.call.temperature,
-            token_ids=None if ids is None else ids[start:stop],
-            stats=self.stats[start:stop],
-            gradient=gradient,
+            self.loss.kind,
+            beta=self.beta,
+            temperature=self.loss.temperature,
+            token_ids=self.ids[tokens],
+            weights=self.token_weights[tokens],
+            stats=self.stats[tokens],
+            gradient=chunk.gradient,
+            gradient_stats=self.gradient_stats[tokens],
         )
 
-    def _teacher_hidden(self, start: int, stop: int) -> Tensor:
-        """[stop - start, d_T] in the head's dtype."""
-        return self.inputs.teacher_hidden[start:stop].to(self.inputs.teacher_weight.dtype).contiguous()
-
-    def _student_hidden(self, start: int, stop: int) -> Tensor:
-        """[stop - start, d_S] in the head's dtype."""
-        return self.inputs.student_hidden[start:stop].to(self.inputs.student_weight.dtype).contiguous()
-
-    def _begin(self) -> None:
-        """Once, behind the first product: the device, idle until that, waits for nothing else."""
-        if self.makes_gradient and not self.has_begun:
-            self.weights, numbers = scale_weights(self.weights.float())
-            self.weight_numbers = HostCopy(numbers)
-        self.has_begun = True
-
-    @functools.cached_property
-    def weight_unit(self) -> float:
-        """What the weights are fractions of since `_begin`. Read when the row kernel is queued, or the device would wait for it."""
-        if self.weight_numbers is None:
-            return 1.0
-        unit, are_finite = self.weight_numbers.read().tolist()
-        if not are_finite:
-            raise ValueError("token_weights: holds nan or inf; a token that must not count has weight 0")
-        return float(unit)
-
-    def _better_attempt(self) -> Attempt | None:
-        """How to store what this attempt could not hold, or None if what is expected is within the limit."""
-        report, limit = self.report, self.call.max_expected_error
-        if self.inputs.student_weight.dtype == torch.float16 and report.peak > 0.0:
-            grow = _power_of_two(FP16_SAFE_PEAK / report.peak)
-            if report.peak > FP16_LIMIT or (report.range_error > limit / 2 and grow > 1.0):
-                return self.attempt._replace(gradient_scale=self.attempt.gradient_scale * grow)
-        if self.attempt.precision == "fp16" and report.expected_error > limit:
-            return self.attempt._replace(precision="fp32")
-        return None
+    def _states(self, tokens: slice) -> Tensor:
+        """Return the student's hidden states [n, d] in the head's dtype."""
+        return self.hidden[tokens].to(self.weight.dtype).contiguous()
 
     def _hidden_product(self, buffers: Buffers, group: TokenGroup) -> None:
-        """d loss / d hidden of the group: accumulated in fp32, rounded once."""
+        """Compute d loss / d hidden of the group, accumulated in fp32 and rounded once."""
         if self.grad_hidden is None:
             return
         gradient, width = buffers.gradient(group), self.head.width
         chunks, most = list(group.chunks()), buffers.hidden_rows(group, width)
         while chunks:
-            together = [chunks.pop(0)]
-            while chunks and chunks[0][1] - together[0][0] <= most:
-                together.append(chunks.pop(0))
-            first, end = together[0][0], together[-1][1]
+            first, end = chunks.pop(0)
+            while chunks and chunks[0][1] - first <= most:
+                end = chunks.pop(0)[1]
             part = gradient[first - group.start : end - group.start]
             product = self.head.hidden_gradient(part, buffers.hidden_product(group, end - first, width))
-            for start, stop in together:
-                self._keep_hidden(product[start - first : stop - first], start, stop)
-
-    def _keep_hidden(self, product: Tensor, start: int, stop: int) -> None:
-        """Scale a chunk's product [stop - start, d_S] fp32 into the gradient."""
-        assert self.grad_hidden is not None
-        torch.mul(product, self.weight_unit / self.attempt.gradient_scale, out=self.grad_hidden[start:stop])
+            self.grad_hidden[first:end] = product
 
     def _weight_product(self, buffers: Buffers, group: TokenGroup) -> None:
         """Add the group's part of d loss / d weight, in fp32; the first group's overwrites the borrowed storage."""
         if self.grad_weight is None:
             return
-        hidden = self._student_hidden(group.start, group.stop)
-        if self.report.num_nonfinite:  # the row's gradient is 0, but 0 * nan would reach every row of the head's
-            hidden = hidden.masked_fill((self.stats[group.start : group.stop, 5] == 0).unsqueeze(1), 0.0)
-        accumulate(
-            self.grad_weight[: self.stride],
-            buffers.gradient(group).T,
-            hidden,
-            beta=0 if group.start == 0 else 1,
-            alpha=self.weight_unit / self.attempt.gradient_scale,
-        )
+        tokens = slice(group.start, group.stop)
+        states = self._states(tokens)
+        if self.num_nonfinite:  # the row's gradient is 0, but 0 * nan would reach every row of the head's
+            states = states.masked_fill((self.stats[tokens, 5] == 0).unsqueeze(1), 0.0)
+        accumulate(self.grad_weight[: self.stride], buffers.gradient(group).T, states, beta=float(group.start > 0))

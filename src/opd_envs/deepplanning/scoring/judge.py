@@ -8,7 +8,7 @@ from opd_envs.deepplanning.scoring import rules, times
 from opd_envs.deepplanning.scoring.plan import ATTRACTION, INTERCITY, MEAL, Plan
 from opd_envs.deepplanning.scoring.report import parse_plan
 from opd_envs.deepplanning.scoring.trip import Entries, PlannedTrip, Rule
-from opd_envs.deepplanning.task import BenchmarkFacts, BenchmarkTrip, EntryKind, entry_kind
+from opd_envs.deepplanning.task import BenchmarkTrip, EntryKind, entry_kind
 from opd_envs.travel.itinerary import Verdict
 from opd_envs.travel.plan import PlanError
 from opd_envs.travel.task import TaskError
@@ -84,12 +84,7 @@ class Judgement(NamedTuple):
         return self.scores["composite_score"] if self.grounded else 0.0
 
 
-def judge_plan(
-    text: str,
-    task: BenchmarkTrip,
-    facts: BenchmarkFacts,
-    case: Case,
-) -> Judgement:
+def judge_plan(text: str, task: BenchmarkTrip, case: Case) -> Judgement:
     """Judges the plan in a model's text by the entries of its case.
 
     Raises:
@@ -100,7 +95,7 @@ def judge_plan(
         plan = parse_plan(text, places=entries.places)
     except PlanError as error:
         return _no_plan(task, str(error))
-    trip = PlannedTrip(plan, task.num_days, facts, entries)
+    trip = PlannedTrip(plan, task, entries)
     rules = [rule for rules in DIMENSIONS.values() for rule in rules]
     return Judgement(
         tuple(Verdict(rule.__name__, tuple(rule(trip))) for rule in rules),

@@ -30,7 +30,7 @@ def stated_cost(trip: PlannedTrip) -> float:
     A day's first trip (each segment of a route states the price of the whole), meals and tickets a person; ways in the
     city a taxi for four; hotels a room and night, without the last day's. A cost below 0 counts as none.
     """
-    people, rooms, days = trip.facts.num_people, trip.facts.num_rooms, trip.plan.days
+    people, rooms, days = trip.task.num_people, trip.task.num_rooms, trip.plan.days
     taxis = max(1, -(-people // _SEATS_OF_A_TAXI))
     each = sum(_sum(day, MEAL) + _sum(day, ATTRACTION) + _fare(day) for day in days)
     stays = sum(_cost(day.stay.price) for day in days[:-1] if day.stay is not None)
@@ -77,13 +77,13 @@ def _repeats(trip: PlannedTrip, activity_type: str) -> Iterator[str]:
 
 def valid_trip_duration(trip: PlannedTrip) -> Iterator[str]:
     """The plan has the query's number of days."""
-    if len(trip.plan.days) != trip.num_days:
-        yield f"the plan has {len(trip.plan.days)} days, the trip {trip.num_days}"
+    if len(trip.plan.days) != trip.task.num_days:
+        yield f"the plan has {len(trip.plan.days)} days, the trip {trip.task.num_days}"
 
 
 def closed_loop_route_structure(trip: PlannedTrip) -> Iterator[str]:
     """Where the first day changes city, it leaves home; where the last one does, it ends there."""
-    home = city(trip.facts.origin)
+    home = city(trip.task.origin)
     first, last = route_of(trip.plan.days[0].current_city), route_of(trip.plan.days[-1].current_city)
     if first is not None and first[0] != home:
         yield f"the first day leaves {first[0]}, not {home}"
@@ -93,7 +93,7 @@ def closed_loop_route_structure(trip: PlannedTrip) -> Iterator[str]:
 
 def seamless_intercity_transfers(trip: PlannedTrip) -> Iterator[str]:
     """Each day begins where the one before ended; a change of city has a trip between stations of the two cities."""
-    here = city(trip.facts.origin)
+    here = city(trip.task.origin)
     for number, day in enumerate(trip.plan.days, start=1):
         route = route_of(day.current_city)
         if route is None:

@@ -88,7 +88,7 @@ def dining_within_service_hours(trip: PlannedTrip) -> Iterator[str]:
 def avoidance_of_closure_days(trip: PlannedTrip) -> Iterator[str]:
     """No attraction is visited on a weekday on which it is closed; not looked at where the query has no weekday."""
     yield from _no_attractions(trip)
-    first = trip.facts.depart_weekday
+    first = trip.task.depart_weekday
     if not first:
         return
     for index, day in enumerate(trip.plan.days):

@@ -1,4 +1,4 @@
-"""What a rule sees, and what a rule is: a plan, the facts of its query, the case's entries; violations come out."""
+"""The input of a rule: a plan, its query and the case's entries. A rule yields violations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opd_envs.deepplanning.layout import (
     Table,
 )
 from opd_envs.deepplanning.scoring.plan import INTERCITY, Day, Plan, stated_minutes
-from opd_envs.deepplanning.task import BenchmarkFacts
+from opd_envs.deepplanning.task import BenchmarkTrip
 
 Row = dict[str, str]
 _BRACKETS = re.compile(r"[（(].*?[)）]")
@@ -127,8 +127,7 @@ class PlannedTrip(NamedTuple):
     """One plan to judge."""
 
     plan: Plan
-    num_days: int
-    facts: BenchmarkFacts
+    task: BenchmarkTrip
     entries: Entries
 
 
@@ -163,7 +162,7 @@ class Visited(NamedTuple):
 
 def visits(trip: PlannedTrip) -> Iterator[Visited]:
     """The plan's days in order, numbered from 1."""
-    home = city(trip.facts.origin)
+    home = city(trip.task.origin)
     here = home
     for number, day in enumerate(trip.plan.days, start=1):
         route = route_of(day.current_city)

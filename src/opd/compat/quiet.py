@@ -1,0 +1,35 @@
+"""Lines that verl 0.9.1 and Ray 2.60 write at each start, or for each answer, and that say nothing of the run."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
+
+# Modules whose `print` announces a class that was found, a model that was wrapped, or a step that did nothing.
+IN_DRIVER = ("verl.utils.config", "verl.single_controller.ray.base", "verl.workers.rollout.llm_server")
+IN_ROLLOUT = ("verl.utils.dataset.rl_dataset",)
+IN_RANK = (
+    "verl.models.transformers.monkey_patch",
+    "verl.utils.distributed",
+    "verl.utils.model",
+    "verl.utils.profiler.performance",
+    "verl.workers.engine.fsdp.transformer_impl",
+)
+LOGGERS = {
+    "ray._private.authentication.authentication_token_setup": logging.ERROR,  # the token is on by default
+    "ray._private.worker": logging.ERROR,  # a local Ray was started; an answer was waited for
+    "verl.utils.tokenizer.continuous_token_wiring": logging.ERROR,  # for each answer: verl's default builder is used
+}
+
+
+def mute(*modules: str) -> None:
+    """Have these modules print nothing in this process, and raise the level of `LOGGERS`."""
+    for name in modules:
+        importlib.import_module(name).__dict__["print"] = _nothing
+    for name, level in LOGGERS.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Print nothing."""

@@ -1,0 +1,261 @@
+"""Kinds `eval` and `passrate`: standalone servers answer every prompt `n` times; answers are scored, stored and counted."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from rich.console import Console
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.dataset.rl_dataset import get_dataset_class
+
+from opd.cluster.shutdown import GracefulStop
+from opd.config import EvalSpec
+from opd.config.run_config import RunConfig
+from opd.ending import STOPPED, Ending, serve_pods
+from opd.errors import StoreError
+from opd.evaluation.pass_rates import PASS_RATES_KEY, PassRate, write_pass_rates
+from opd.evaluation.problems import Problem
+from opd.evaluation.results import SetResult, as_metrics, as_record, evaluate, is_right, result_table
+from opd.evaluation.samples import GENERATIONS_KEY, Sample, read_generations, write_generations
+from opd.rewards import worst_score
+from opd.rollout.dialogues import DialogueLog, num_kept
+from opd.rollout.manager import RolloutManager
+from opd.rollout.reward_function import reward_function
+from opd.rollout.seeds import VALIDATION
+from opd.rollout.serving import start_reward_workers, start_servers
+from opd.rollout.worker import Batch, RolloutReport
+from opd.runs import origin
+from opd.runs.progress import PROGRESS
+from opd.runs.run import Run
+from opd.runs.start_times import START
+from opd.store.base import Store
+from opd.trainer.tracking import Trackers
+
+logger = logging.getLogger(__name__)
+STEP = 0  # of the model, which no step of this run has trained
+
+
+def run(config: DictConfig, run: Run) -> Ending:
+    """Evaluate the config's model, or stop before every prompt is answered if the run is asked to end: the next attempt asks the others.
+
+    Raises:
+        RuntimeError: not a single answer of a batch came.
+    """
+    OmegaConf.resolve(config)
+    ours = RunConfig.of(config)
+    assert isinstance(ours.spec, EvalSpec)  # no other kind starts here
+    PROGRESS.watch(
+        folder=str(run.handle.attempt_dir),
+        floor_s=ours.spec.trainer.stall_floor_s,
+        factor=ours.spec.trainer.stall_factor,
+    )
+    PROGRESS.enter("start", STEP)
+    questions = Questions(config, ours.spec)
+    answers = Answers(run, questions, ours.spec)
+    trackers = Trackers(config, run)
+    START.mark("tokenizer and data")
+    succeeded = False
+    try:
+        with GracefulStop() as stop:
+            counts, ending = _ask(config, run, questions, answers, trackers, stop)
+        if ending is not None:
+            if not answers.not_uploaded:
+                print(f"stored {len(answers.samples)} answers; the same command goes on from here", flush=True)
+            return ending
+        results = answers.results(worst_score(reward_function(config)))
+        Console(width=110).print(result_table(results))
+        metrics = as_metrics(results) | {
+            "val-aux/rollout/failed": float(counts.num_failed),
+            "val-aux/reward/failed": float(counts.num_reward_failed),
+            "val-aux/num_overlong_dropped": float(questions.num_dropped.total()),
+            **{f"val-aux/{name}": value for name, value in counts.agent.metrics().items()},
+        }
+        run.log(STEP, metrics)
+        trackers.log(metrics, STEP)
+        PROGRESS.rest("end")  # the store's own deadlines bound what is left
+        answers.store_the_end()
+        succeeded = True
+        return Ending(result={"eval": {result.data_source: as_record(result) for result in results}})
+    finally:
+        trackers.finish(exit_code=0 if succeeded else 1)
+
+
+def _ask(
+    config: DictConfig, run: Run, questions: Questions, answers: Answers, trackers: Trackers, stop: GracefulStop
+) -> tuple[RolloutReport, Ending | None]:
+    """Ask what no earlier attempt has stored, batch by batch; return this attempt's counts, and an ending before the last batch."""
+    counts, rows, size = RolloutReport(), answers.rows_to_ask(), questions.batch_size
+    if not rows:
+        return counts, None
+    serving, dialogues = start_servers(config), DialogueLog(num_kept(RunConfig.of(config)))
+    origin.add(run.stores[0], run.handle.attempt, devices=serving.devices, trackers=trackers.links)
+    manager = RolloutManager(config, serving.client, start_reward_workers(config))
+    START.mark("rollout server")
+    for start in range(0, len(rows), size):
+        PROGRESS.enter("validation", STEP)
+        report = manager.generate(questions.batch(rows[start : start + size]), stop)
+        answers.keep(report)
+        report.check()
+        dialogues.write(run, report.trajectories)
+        counts.add(report)
+        if report.num_cut or start + size < len(rows):
+            ending = serve_pods(
+                run, lambda: None if answers.not_uploaded else STEP, is_over=lambda: stop.requested
+            ) or (STOPPED if stop.requested else None)
+            if ending:
+                return counts, ending
+    return counts, None
+
+
+class Questions:
+    """The prompts of an evaluation, each with the name of its problem.
+
+    Raises:
+        ValueError: no prompt of a data set fits `data.max_prompt_length`.
+    """
+
+    def __init__(self, config: DictConfig, spec: EvalSpec):
+        model, data = omega_conf_to_dataclass(config.actor_rollout_ref.model), config.data.copy()
+        with open_dict(data):
+            data.split = spec.data.split.model_dump(exclude_none=True)
+        self.dataset = get_dataset_class(data)(
+            data_files=data.val_files,
+            tokenizer=model.tokenizer,
+            processor=model.processor,
+            config=data,
+            max_samples=data.get("val_max_samples", -1),
+        )
+        problems = self.dataset.name_problems()
+        self.problems: list[Problem] = [problems[place] for place in self.dataset.places]
+        self.num_dropped = Counter(problems[place].data_source for place in self.dataset.dropped_places)
+        self.num_samples = int(config.actor_rollout_ref.rollout.val_kwargs.n)
+        self.batch_size = int(data.val_batch_size or len(self.dataset))
+        unasked = self.num_dropped.keys() - {problem.data_source for problem in self.problems}
+        if unasked:
+            raise ValueError(
+                f"no prompt of {', '.join(sorted(unasked))} fits data.max_prompt_length="
+                f"{data.max_prompt_length} tokens: raise the limit, or leave the data set out"
+            )
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Return these rows of the data as the rollout manager takes them; a row's number decides its seeds."""
+        return Batch(
+            prompts=[self.dataset[row] | {"uid": str(row)} for row in rows],
+            partition=VALIDATION,
+            step=STEP,
+            num_samples=self.num_samples,
+            is_recorded=True,
+        )
+
+
+class Answers:
+    """The answers so far, in the run directory and its store as soon as their batch has ended.
+
+    An attempt begins with the answers of earlier attempts to each problem all of whose answers were scored.
+    """
+
+    def __init__(self, run: Run, questions: Questions, spec: EvalSpec):
+        self._run, self._questions, self._spec = run, questions, spec
+        self.not_uploaded: set[str] = set()
+        self.samples: list[Sample] = []
+        self._answered_before: set[Problem] = set()
+        if run.handle.attempt == 1:
+            return
+        stored = max((_read(store) for store in run.stores), key=len)
+        num_scored = Counter(_problem_of(sample) for sample in stored if not sample.failed)
+        self._answered_before = {
+            problem for problem in questions.problems if num_scored[problem] == questions.num_samples
+        }
+        self.samples = [sample for sample in stored if _problem_of(sample) in self._answered_before]
+        if self.samples:
+            num, of = len(self._answered_before), len(questions.problems)
+            print(f"{num} of {of} prompts have their answers of an earlier attempt", flush=True)
+
+    def rows_to_ask(self) -> list[int]:
+        """Return the rows without stored answers; each keeps its number, and with it the seeds of its answers."""
+        problems = self._questions.problems
+        return [row for row, problem in enumerate(problems) if problem not in self._answered_before]
+
+    def keep(self, report: RolloutReport) -> None:
+        """Add a batch's answers; store all of them."""
+        without: dict[str, Any] = {} if self._spec.eval.save_generations else {"prompt": "", "response": ""}
+        problems = self._questions.problems
+        self.samples += [
+            replace(sample, **problems[sample.problem_index]._asdict(), **without) for sample in report.samples
+        ]
+        if self.samples:
+            write_generations(Path(self._run.handle.local_dir) / GENERATIONS_KEY, self.samples)
+            try:
+                self._upload(GENERATIONS_KEY)
+                self.not_uploaded.discard(GENERATIONS_KEY)
+            except StoreError as error:
+                logger.warning(
+                    "the store does not take the answers, which are on the disk; retry at the end: %s", error
+                )
+                self.not_uploaded.add(GENERATIONS_KEY)
+
+    def results(self, worst_reward: float) -> list[SetResult]:
+        """Return the results of every data set.
+
+        Args:
+            worst_reward: of the reward function, for answers that never came.
+        """
+        asked: dict[str, list[int]] = {}
+        for problem in self._questions.problems:
+            asked.setdefault(problem.data_source, []).append(problem.problem_index)
+        return evaluate(
+            self.samples,
+            num_samples=self._questions.num_samples,
+            problems=asked,
+            num_dropped=self._questions.num_dropped,
+            worst_reward=min([worst_reward, *(sample.score for sample in self.samples)]),
+        )
+
+    def pass_rates(self) -> list[PassRate]:
+        """Return the pass rate of every prompt, in the order of the data."""
+        num_right = Counter(_problem_of(sample) for sample in self.samples if is_right(sample))
+        k, checkpoint = self._questions.num_samples, self._spec.eval.checkpoint or self._spec.model.path
+        return [
+            PassRate(prompt_id=name, pass_rate=num_right[problem] / k, k=k, checkpoint=checkpoint)
+            for name, problem in zip(self._questions.dataset.prompt_ids(), self._questions.problems, strict=True)
+        ]
+
+    def store_the_end(self) -> None:
+        """Write the pass rates; store them, and the answers if the store lacks any.
+
+        Raises:
+            StoreError: with where everything is.
+        """
+        write_pass_rates(Path(self._run.handle.local_dir) / PASS_RATES_KEY, self.pass_rates())
+        with self._run.storing_the_end():
+            for key in (PASS_RATES_KEY, *self.not_uploaded):
+                self._upload(key)
+
+    def _upload(self, key: str) -> None:
+        if self._run.remote is not None:
+            self._run.remote.put_file(key, Path(self._run.handle.local_dir) / key)
+
+
+def _problem_of(sample: Sample) -> Problem:
+    return Problem(sample.data_source, sample.problem_index)
+
+
+def _read(store: Store) -> Sequence[Sample]:
+    """Return the answers that a run's place holds; none if there is no file, or a damaged one."""
+    if not store.exists(GENERATIONS_KEY):
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "generations.parquet"
+        store.get_file(GENERATIONS_KEY, copy)
+        try:
+            return read_generations(copy)
+        except ValueError as error:  # pyarrow's own among them
+            logger.warning("%s of %s is unreadable, so its problems are asked again: %s", GENERATIONS_KEY, store, error)
+            return []

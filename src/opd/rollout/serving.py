@@ -1,0 +1,205 @@
+"""Rollout servers, with ranks that train or alone with the model's files; the client that routes requests to them; reward workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from omegaconf import DictConfig, open_dict
+from ray.actor import ActorHandle
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from verl import DataProto
+from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
+from verl.trainer.ppo.reward import load_reward_manager
+from verl.utils import hf_tokenizer
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+from verl.workers.rollout.replica import RolloutMode, RolloutReplica, RolloutReplicaRegistry
+from verl.workers.rollout.router import DEFAULT_ROUTING_CACHE_SIZE
+
+from opd.cluster.nodes import working_nodes
+from opd.compat import vllm_outputs, vllm_servers
+
+CPU_ROLLOUT = "cpu"
+NO_GPU = "CPU"
+
+
+class InProcessClient(LLMServerClient):
+    """verl's client with its routing rule (sticky by request id, else fewest requests in flight) in this process."""
+
+    def __init__(self, config: DictConfig, servers: dict[str, Any]):
+        super().__init__(config, load_balancer_handle=None)
+        self._servers = servers
+        self._in_flight: Counter[str] = Counter(dict.fromkeys(servers, 0))
+        self._sticky: dict[str, str] = {}  # kept between rounds of rows whose prefix their server has in a cache
+
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        server = self._sticky.get(request_id) or min(self._in_flight, key=lambda name: (self._in_flight[name], name))
+        self._sticky[request_id] = server
+        if len(self._sticky) > DEFAULT_ROUTING_CACHE_SIZE:
+            del self._sticky[next(iter(self._sticky))]
+        self._in_flight[server] += 1
+        return server, self._servers[server]
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        self._in_flight[server_id] -= 1
+
+
+class Servers(LLMServerManager):
+    """verl's rollout servers next to ranks that train.
+
+    Counters in the processes that ask route the requests: verl 0.9.1 starts an actor for it, whose process imports verl for 5 to 8 s.
+    """
+
+    async def _init_global_load_balancer(self) -> None:
+        self.global_load_balancer = None
+
+    def get_client(self, client_cls: type | None = None, **kwargs: Any) -> LLMServerClient:
+        """Return the client that asks these servers."""
+        return InProcessClient(self.config, dict(zip(self.server_addresses, self.server_handles, strict=True)))
+
+
+@dataclass(kw_only=True)
+class Serving:
+    """Running servers; they end when this object does."""
+
+    client: InProcessClient
+    devices: list[str]
+    """Name of each GPU; one `CPU` a server without a GPU."""
+    places: list[ActorHandle] = field(default_factory=list)
+    """Actors that hold the GPUs."""
+
+
+def start_servers(config: DictConfig) -> Serving:
+    """Start servers that load the model's files; they share the run's GPUs, `tensor_model_parallel_size` for each.
+
+    Args:
+        config: verl's config of the run, whose `rollout.load_format` this sets.
+    """
+    with open_dict(config):
+        config.actor_rollout_ref.rollout.load_format = "auto"  # verl's default waits for the trainer's weights
+    if config.actor_rollout_ref.rollout.name == CPU_ROLLOUT:
+        servers = start_cpu_servers(config)
+        return Serving(client=InProcessClient(config, servers), devices=[NO_GPU] * len(servers))
+    places = _places(config.trainer.nnodes, config.trainer.n_gpus_per_node)
+    devices = ray.get([place.device.remote() for place in places])
+    servers = asyncio.run(_launch_vllm(config, places))
+    return Serving(client=InProcessClient(config, servers), devices=devices, places=places)
+
+
+def start_cpu_servers(config: DictConfig) -> dict[str, Any]:
+    """Start the CPU rollout servers; return their handles by name at once, while they still build their models.
+
+    They are spread over the nodes that work. A server asks for no resources, and Ray would also put it on a head that
+    offers none; a soft affinity does not help (Ray 2.60 does not follow it for such actors).
+    """
+    from opd.rollout.cpu.replica import server_name, start_server
+
+    role = config.actor_rollout_ref
+    world = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    nodes = working_nodes()
+
+    def start(rank: int) -> Any:
+        node = NodeAffinitySchedulingStrategy(nodes[rank % len(nodes)], soft=False)
+        return start_server(role.rollout, role.model, server_name(rank), scheduling_strategy=node)
+
+    return {server_name(rank): start(rank) for rank in range(world // role.rollout.tensor_model_parallel_size)}
+
+
+class RewardWorker(RewardLoopWorker):
+    """verl's reward worker, whose tokenizer runs code of the model's folder only where the model's flag says so.
+
+    verl 0.9.1 loads the tokenizer with `trust_remote_code=True`, whatever the config says.
+    """
+
+    def _init_reward_fn(self) -> None:
+        model = self.config.actor_rollout_ref.model
+        path = model.get("tokenizer_path") or model.path
+        self.input_tokenizer = hf_tokenizer(path, trust_remote_code=model.trust_remote_code)
+        self.reward_model_tokenizer = None
+        self.reward_manager = load_reward_manager(
+            self.config, self.input_tokenizer, reward_router_address=None, reward_model_tokenizer=None
+        )
+
+
+class LocalReward:
+    """A reward worker in this process, for the one call that verl's agent-loop worker makes of an actor's handle."""
+
+    class _Call:
+        def __init__(self, worker: RewardWorker):
+            self._worker = worker
+
+        async def remote(self, data: DataProto) -> dict[str, Any]:
+            score: dict[str, Any] = await self._worker.compute_score(data)
+            return score
+
+    def __init__(self, config: DictConfig):
+        self.compute_score = self._Call(RewardWorker(config))
+
+
+def start_reward_workers(config: DictConfig) -> list[ActorHandle]:
+    """Start `reward.num_workers` actors that score answers, spread over the nodes; none: the rollout worker scores."""
+    nodes = working_nodes()
+    actor: Any = ray.remote(RewardWorker)
+
+    def start(number: int) -> ActorHandle:
+        node = NodeAffinitySchedulingStrategy(nodes[number % len(nodes)], soft=True)
+        return actor.options(name=f"reward_loop_worker_{number}", scheduling_strategy=node).remote(config)
+
+    return [start(number) for number in range(config.reward.num_workers)]
+
+
+class _Place:
+    """An actor that holds one GPU for a server, to whose processes Ray gives none."""
+
+    def device(self) -> str:
+        """Return the GPU's name, such as `NVIDIA H200`."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", f"--id={visible}"]
+        try:
+            return subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+        except (OSError, subprocess.SubprocessError):
+            return "GPU"
+
+
+def _places(num_nodes: int, gpus_per_node: int) -> list[ActorHandle]:
+    """Return an actor for each GPU, those of one node next to each other."""
+    bundles = [{"GPU": 1.0}] * gpus_per_node
+    groups = [placement_group(bundles, strategy="STRICT_PACK") for _ in range(num_nodes)]
+    actor: Any = ray.remote(num_gpus=1, num_cpus=0)(_Place)
+    return [
+        actor.options(
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
+        ).remote()
+        for group in groups
+        for number in range(gpus_per_node)
+    ]
+
+
+async def _launch_vllm(config: DictConfig, places: Sequence[ActorHandle]) -> dict[str, Any]:
+    """Start vLLM's servers by verl's own loop; return their handles by address once they answer."""
+    role = config.actor_rollout_ref
+    rollout = role.rollout
+    size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+    replica_class = vllm_servers.with_servers(RolloutReplicaRegistry.get(rollout.name), [vllm_outputs.server_of])
+
+    async def launch(rank: int) -> RolloutReplica:
+        replica = replica_class(
+            replica_rank=rank,
+            config=rollout,
+            model_config=role.model,
+            gpus_per_node=config.trainer.n_gpus_per_node,
+        )
+        replica.rollout_mode = RolloutMode.STANDALONE
+        replica.workers = list(places[rank * size : (rank + 1) * size])
+        await replica.launch_servers()
+        return replica
+
+    replicas = await asyncio.gather(*map(launch, range(len(places) // size)))
+    return {replica.server_address: replica.server_handle for replica in replicas}

@@ -1,0 +1,154 @@
+"""Probe of a model before step 1: rows that share a pack, against the model's own forward of each row alone.
+
+Layers with a state (linear attention, Mamba, short convolutions) may carry it from one row to the next. An attention kernel
+may lack a model's sinks, soft cap or window. No error shows these faults.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from opd.errors import Unfit
+
+SHORT, LONG, LONGEST = 24, 40, 4096
+"""Tokens of the two rows. The second is longer than the smallest window of the model, and at most `LONGEST`."""
+FIRST = 4
+"""Tokens at the start of the second row, which a short convolution's state reaches."""
+MOST = 0.5
+"""Relative error that is never rounding."""
+_PARTS = re.compile(r"Norm|MLP|Mlp|Dropout|Identity|MoE|Moe|Expert|Router")
+
+Forward = Callable[[Sequence[Tensor]], Tensor]
+"""Token ids of rows -> hidden states [T, d] before the head."""
+logger = logging.getLogger(__name__)
+
+
+def probe_rows(config: Any) -> list[Tensor]:
+    """Return the token ids of the two rows, the same on every rank."""
+    text = config.get_text_config()
+    windows = [getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    smallest = min((size for size in windows if size), default=0)
+    longest = min(LONGEST, max(LONG, smallest + LONG // 2))
+    draw = torch.Generator().manual_seed(0)
+    return [torch.randint(3, min(text.vocab_size, 1000), (size,), generator=draw) for size in (SHORT, longest)]
+
+
+def token_errors(found: Tensor, expected: Tensor) -> Tensor:
+    """Return the relative error [T] of hidden states [T, d]."""
+    distance = (found.float() - expected.float()).norm(dim=-1)
+    return distance / expected.float().norm(dim=-1).clamp_min(1e-12)
+
+
+def part_errors(found: Tensor, expected: Tensor) -> Tensor:
+    """Return the mean errors of the first row, of the start of the second, of its first half and of its second."""
+    first, second = token_errors(found, expected).split([SHORT, len(expected) - SHORT])
+    return torch.stack([part.mean() for part in (first, second[:FIRST], *second[FIRST:].chunk(2))])
+
+
+@torch.no_grad()
+def may_pack(
+    module: nn.Module,
+    name: str,
+    *,
+    packed: Forward,
+    alone: Forward,
+    dtype: torch.dtype,
+    agreed: Callable[[bool], bool] = bool,
+) -> bool:
+    """Return True if rows may share a pack, and False if each row needs a forward of its own (a collective call).
+
+    The allowance is four times what a rounding of the embeddings changes.
+
+    Args:
+        name: the model's, for messages.
+        packed: the forward of a step, of rows in one pack.
+        alone: the model's own forward of one row, with its eager attention.
+        dtype: the precision of the computation.
+        agreed: makes this rank's verdict that of all ranks.
+
+    Raises:
+        Unfit: the forward of a single row differs too.
+    """
+    rows = probe_rows(module.config)
+    expected = torch.cat([alone([row]) for row in rows])
+    with _rounded(module, dtype):
+        rounded = torch.cat([alone([row]) for row in rows])
+    least = max(16 * torch.finfo(dtype).eps, 1e-3)
+    allowed = (4 * part_errors(rounded, expected)).clamp(least, MOST)
+
+    def is_equal(found: Tensor) -> bool:
+        return agreed(bool((part_errors(found, expected) <= allowed).all()))
+
+    if is_equal(packed(rows)):
+        return True
+    if is_equal(torch.cat([packed([row]) for row in rows])):
+        layers = _departing(module, lambda: packed(rows), lambda: [alone([row]) for row in rows], allowed.max())
+        logger.warning("%s: rows that share a pack change each other in %s; each row is computed alone", name, layers)
+        return False
+    layers = _departing(module, lambda: packed(rows[1:]), lambda: [alone(rows[1:])], allowed.max())
+    raise Unfit(
+        f"{name}: attn_implementation={module.config._attn_implementation} gives other hidden states than the model's own forward, from "
+        f"{layers} on: it lacks something that these layers need (sinks, a soft cap, a window); choose another "
+        "model.attn_implementation, or another model"
+    )
+
+
+@contextmanager
+def own_attention(config: Any) -> Iterator[None]:
+    """Let the model compute with its own eager attention."""
+    kept, config._attn_implementation = config._attn_implementation, "eager"
+    try:
+        yield
+    finally:
+        config._attn_implementation = kept
+
+
+@contextmanager
+def _rounded(module: Any, dtype: torch.dtype) -> Iterator[None]:
+    """Change the embeddings by about a rounding of this precision."""
+
+    def round_off(embedding: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        noise = torch.rand(output.shape, generator=torch.Generator().manual_seed(0)).to(output) - 0.5
+        return output * (1 + torch.finfo(dtype).eps * noise)
+
+    hook = module.get_input_embeddings().register_forward_hook(round_off)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _departing(module: nn.Module, packed: Callable[[], object], alone: Callable[[], object], allowed: Tensor) -> str:
+    """Return the names of the first layers whose outputs differ by more than `allowed`."""
+    kinds = set(getattr(module, "_no_split_modules", None) or ())
+    layers = {name: one for name, one in module.named_modules() if type(one).__name__.removeprefix("FSDP") in kinds}
+    seen: dict[str, list[Tensor]] = {}
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(layer: nn.Module, inputs: Any, output: Any) -> None:
+            hidden = output[0] if isinstance(output, tuple) else output
+            seen.setdefault(name, []).append(hidden.reshape(-1, hidden.shape[-1]).float().cpu())
+
+        return hook
+
+    hooks = [layer.register_forward_hook(note(name)) for name, layer in layers.items()]
+    found: list[dict[str, Tensor]] = []
+    for forward in (packed, alone):
+        forward()
+        found.append({name: torch.cat(parts) for name, parts in seen.items()})
+        seen.clear()
+    for hook in hooks:
+        hook.remove()
+    apart = [name for name in layers if (token_errors(found[0][name], found[1][name]) > allowed.cpu()).any()]
+    mixing = {
+        name: [kind for part in layers[name].children() if not _PARTS.search(kind := type(part).__name__)]
+        for name in apart[:3]
+    }
+    return ", ".join(f"{name} ({', '.join(kinds)})" for name, kinds in mixing.items()) or "the last norm"
