@@ -207,7 +207,7 @@ class Sender:
             wait_until_gone(self.api, order.run_id, timeout_s=TIMEOUT_S)
             if order.store is not None:
                 clear_fatal(order.store)
-        install(order.experiment, chart=order.chart, where=self.api)
+        install(order.experiment, chart=order.chart, api=self.api)
 
     def _order(self, item: Experiment) -> Order:
         chart = find_chart(item.spec.kind, self.charts)
