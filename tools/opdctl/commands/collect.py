@@ -74,7 +74,7 @@ def _form(output: Format | None, file: Path | None) -> Format:
     if file is not None and file.is_dir():
         raise usage_error(f"--file {file} is a folder", fix=f"name a file in it, such as {file / 'runs.csv'}")
     if output is None and suffix and suffix not in set(Format):
-        known = ", ".join(f".{name}" for name in Format)
+        known = ", ".join(f".{name}" for name in Format if name != Format.TABLE)
         raise usage_error(f"--file {file}: .{suffix} is no form of results", fix=f"end it in one of {known}, or use -o")
     form = output or (Format(suffix) if suffix in set(Format) else Format.TABLE)
     if form is Format.PARQUET and file is None:
