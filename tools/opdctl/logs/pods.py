@@ -97,11 +97,11 @@ class PodLog:
         path = self.api.path("pods", self.pod.name, "log")
         for chunk in self.api.stream(path, read_timeout_s=READ_TIMEOUT_S, **query):
             *whole, rest = (rest + chunk).split(b"\n")
-            yield from filter(None.__ne__, map(self.take, whole))
+            yield from (text for text in map(self.take, whole) if text is not None)
         if not self._newest_s:
             self.tail, self._first_s = None, -math.inf  # a container without a line: what it prints later is new
         if rest and not follow:  # an ended container's last words need no line end
-            yield from filter(None.__ne__, [self.take(rest)])
+            yield from (text for text in [self.take(rest)] if text is not None)
 
     def reconnect(self) -> str:
         """Prepare for the next stream; return the time from which to read (RFC 3339)."""
