@@ -122,6 +122,8 @@ def _helm(
         )
     except subprocess.TimeoutExpired as error:
         raise ToolError(f"helm {arguments[0]} did not answer within {timeout_s:g} s") from error
+    except OSError as error:
+        raise ToolError(f"helm does not run: {error}", fix=f"install it again, or correct ${HELM_VARIABLE}") from error
 
 
 def _message(done: subprocess.CompletedProcess[str]) -> str:

@@ -97,7 +97,7 @@ def doctor(
 def check_store(at: str | StoreAddress) -> Check:
     """Check that the store can be written from here, and that it decides which of two attempts was first.
 
-    It writes one object and deletes it. A run's own credentials and network may reach a store that this shell cannot.
+    It writes one small object, which stays. A run's own credentials and network may reach a store that this shell cannot.
     """
     from opd.errors import StoreError, StoreUnavailable
     from opd.store.access import StoreAddress
