@@ -116,7 +116,13 @@ def _cells(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, ori
         fixed = {item.path for item in loaded.env_applied} | {text.partition("=")[0] for text in sets}
         if hidden := sorted(fixed & chosen.keys()):
             fix = "take out the --set or the environment variable that overrides it"
-            _refuse(f"matrix.{hidden[0]}", chosen[hidden[0]], "its cells are the same one", fix, origin)
+            _refuse(
+                f"matrix.{hidden[0]}",
+                chosen[hidden[0]],
+                "the key is overridden, so its cells are the same one",
+                fix,
+                origin,
+            )
         name = str(cell.get("name") or loaded.spec.name)
         cell["name"] = joined([name, *words], distinct=json.dumps(chosen, sort_keys=True))
         yield cell
