@@ -149,7 +149,6 @@ class ProblemImportance(Section):
     recompute: Recompute = key("When the run measures the pass rates again; by default never.", Recompute)
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between weights and pass rates."""
         section, again, none = "opd.importance.problems", self.recompute, self.weights == "none"
         competence = f"set {section}.weights: competence"
         if not none and self.pass_rates is None:
@@ -218,7 +217,6 @@ class Stage(Section):
     lr_schedule: Literal["keep", "restart"] = key("The learning rate's schedule continues, or begins anew.", "keep")
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where `beta` and the stage's own loss do not match."""
         if (self.beta is not None) != (self.loss_type == "jsd"):
             rule = "beta weighs the mixture of the stage's own loss_type jsd, and is given with it"
             yield self.broken("beta", rule, "set beta: 0.5 with loss_type: jsd, and none with another")
@@ -232,7 +230,6 @@ class Horizon(Section):
     grow_until: RunPoint | None = key("Step, or share of the steps, by which all tokens count; unset: never.", None)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem for a horizon that grows from nothing."""
         if self.grow_until is not None and self.tokens is None:
             rule = "a horizon grows from its tokens in the first step"
             yield self.broken("grow_until", rule, "set opd.horizon.tokens, or remove the key")
@@ -276,7 +273,6 @@ class Opd(Section):
         return (*(["the policy gradient"] if self.has_policy else []), *lacking)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where `beta` and the loss do not match."""
         if self.beta is None:
             return
         if self.loss_type != "jsd":
