@@ -35,7 +35,6 @@ from opd.trainer.run_log import FaultWatch, StepLogger, validation_scores
 from opd.trainer.tracking import MlflowRun, links
 from opd.worker import checkpointing, nonfinite
 from opd.worker.nonfinite import SkippedUpdates
-from opd.worker.served_worker import ServedWorker
 
 # How often a wait for a save looks for signs of life.
 SEAL_POLL_S = 5.0
@@ -158,7 +157,6 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
-        self._set_worker(next(iter(self.role_worker_mapping)), ServedWorker)
         OmegaConf.update(self.config, f"actor_rollout_ref.{KEY}", self.config[KEY], force_add=True)
 
     @property
