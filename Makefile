@@ -204,9 +204,6 @@ charts-push: helm ## package and push the charts (REGISTRY=oci://registry.exampl
 golden: setup ## write the golden files anew from the code
 	$(BIN)/python tests/golden/update.py
 
-evidence: setup ## compare the rules of opd.importance on a toy task
-	$(BIN)/python -m tests.evidence.importance $(ARGS)
-
 agent-evidence: setup ## distil a tiny student that uses tools, with five seeds and a control
 	$(BIN)/python -m tests.agent_evidence $(ARGS)
 

@@ -1,4 +1,4 @@
-"""Processes that a test looks at: whether one still runs, and those that a child of the test left running."""
+"""Processes of a test: the state of one, and those that a child of the test left running."""
 
 import contextlib
 import os
@@ -10,14 +10,14 @@ from typing import Any
 
 import psutil
 
-from opd.runs.process import process_start
-
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    return bool(process_start(pid))
+    """Return True if the process exists and is no zombie."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def marked(mark: str) -> list[psutil.Process]:

@@ -33,7 +33,6 @@ IMPORTS = {
     "transformers": ("transformers.models.qwen3.modeling_qwen3",),
     "vllm": ("vllm", "vllm.v1.engine.async_llm"),
     "tensordict": ("tensordict",),
-    "TransferQueue": ("transfer_queue",),
     "triton": ("triton",),
     "flashinfer-python": ("flashinfer",),
     "xgrammar": ("xgrammar",),

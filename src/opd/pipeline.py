@@ -21,7 +21,7 @@ from opd.cluster.supervise import EXIT_INTERRUPTED, supervised
 from opd.config import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
 from opd.config.base import TRAINS
 from opd.config.pipeline import Reference, Stage, of_stage, stages_of
-from opd.config.running import Trainer
+from opd.config.sections import Trainer
 from opd.convert.target import KEY_FILE
 from opd.errors import CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
 from opd.inputs import Inputs, check_inputs

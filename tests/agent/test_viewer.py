@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import asdict
 from html import unescape
-from pathlib import Path
 
 import pytest
 from tests.agent.talk import END, TOKENIZER, Tools, call, talk
 
 from opd.agent.trajectories import Segment, Trajectory, file_key, from_lines, to_lines
-from opd.agent.viewer.collect import load
-from opd.agent.viewer.page import render
+from opd.agent.viewer import load, render
 from opd.store.opening import open_store
 from opd.text import policy
 
@@ -46,17 +42,15 @@ def test_lines_give_the_conversations_back():
 
 def test_the_page_shows_who_wrote_what_and_escapes_all_of_it():
     html = render("a <run>", [trajectory()])
-    [script] = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
-    assert html.count("<script") == 1
+    assert "<script" not in html
     [rules] = re.findall(r'Content-Security-Policy" content="([^"]+)"', html)
-    assert unescape(rules) == policy([script])
+    assert unescape(rules) == policy()
     assert "default-src 'none'" in policy()
     assert "onerror=&#34;" in html
     assert "a &lt;run&gt;" in html
-    assert html.count('class="part model"') == 2
-    assert html.count('class="part tool"') == 1
-    assert '<li class="yes">hard: budget</li>' in html
-    assert '<li class="no">commonsense: open</li>' in html
+    assert html.count('class="part model"') == 3
+    assert html.count('class="part tool"') == 2
+    assert "commonsense_open 0.0 · hard 0.5 · hard_budget 1.0" in html
 
 
 def test_a_damaged_file_is_named(tmp_path):
@@ -65,25 +59,3 @@ def test_a_damaged_file_is_named(tmp_path):
     path.write_text(json.dumps({"step": 1}) + "\n")
     with pytest.raises(ValueError, match=r"trajectories/train-000001.jsonl: line 1"):
         load(open_store(tmp_path))
-
-
-@pytest.mark.slow
-def test_what_a_model_writes_does_not_run_in_a_browser(tmp_path: Path):
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("CONVERSATIONS IN A BROWSER UNTESTED: no chromium on PATH")
-    (tmp_path / "page.html").write_text(render("calm", [trajectory()]))
-    (tmp_path / "control.html").write_text(f"<!doctype html><title>calm</title><pre>{HOSTILE}</pre>")
-
-    def dom(page: str) -> str:
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-        return subprocess.run(
-            [*command, "--dump-dom", (tmp_path / page).as_uri()], capture_output=True, text=True, timeout=120
-        ).stdout
-
-    assert "<title>PWNED</title>" in dom("control.html")  # the same text unescaped does run: the test can fail
-    page = dom("page.html")
-    assert "<title>Conversations of calm</title>" in page
-    assert re.search(r'id="filters"[^>]*shown">', page), (
-        "the filters' own script has run, which takes their `hidden` away"
-    )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tests.chaos.attempt import Attempt
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """A planned kill: `delay_s` after the phase is entered for the nth time; `target` is a key of `TARGETS` or STOPPED."""
+    """A planned kill: `delay_s` after the phase is entered for the nth time; `target` is a key of `TARGETS`."""
 
     phase: str
     nth: int
@@ -25,7 +25,7 @@ class Kill:
         if not attempt.sleep(self.delay_s):
             return None
         phase = attempt.phase
-        TARGETS.get(self.target, Attempt.freeze)(attempt)
+        TARGETS[self.target](attempt)
         return phase
 
 
@@ -45,16 +45,10 @@ _WINDOW_S = {
 # What dies: everything at once, as when a pod goes; the process that trains; the launcher above it. Weights of the dice.
 TARGETS = {"all": Attempt.kill_tree, "driver": Attempt.kill_driver, "launcher": Attempt.kill_launcher}
 _WEIGHTS = (6, 2, 2)
-STOPPED = "stopped"
-"""A target beside these: everything stops (SIGSTOP), as when a node hangs, and wakes up (SIGCONT) beside its successor."""
 
 
-def plan_kills(phases: Sequence[str], *, seed: int, share_stopped: float = 0.0) -> list[Kill]:
-    """One kill a phase, in a random order; those of `finish` come last, since they end the training.
-
-    Args:
-        share_stopped: of the kills within a step, how many stop the attempt in place of killing it.
-    """
+def plan_kills(phases: Sequence[str], *, seed: int) -> list[Kill]:
+    """Return one kill a phase, in a random order; kills of `finish` come last, since they end the training."""
     dice = random.Random(seed)
     early = [phase for phase in phases if phase != "finish"]
     dice.shuffle(early)
@@ -69,6 +63,4 @@ def plan_kills(phases: Sequence[str], *, seed: int, share_stopped: float = 0.0) 
                 target=dice.choices(list(TARGETS), _WEIGHTS)[0],
             )
         )
-        if in_loop and share_stopped and dice.random() < share_stopped:
-            kills[-1] = replace(kills[-1], target=STOPPED)
     return kills

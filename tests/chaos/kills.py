@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 from collections import Counter
 from collections.abc import Container, Sequence
 
-from tests.chaos.attempt import Attempt, require
-from tests.chaos.context import Case, Context, last_lines
-from tests.chaos.kill_plan import STOPPED, Kill, plan_kills
+from tests.chaos.attempt import require
+from tests.chaos.context import Case, Context
+from tests.chaos.kill_plan import Kill, plan_kills
 from tests.chaos.scenario import scenario
 from tests.e2e_cpu import carried
 
+from opd.rollout import carry as carried_file
 from opd.runs.manifest import step_folder
 from opd.runs.metrics import METRICS_FILE, parse_metrics
 from opd.runs.resume import complete_steps
 from opd.runs.stream import read_streamed
-from opd.trainer import carried_file
 
 EQUAL = "ends equal to the uninterrupted run"
 _ON_FOLDER = ("start-up", "start-up", "load", "generation", "generation", "update", "update", "save", "save", "upload")
@@ -27,16 +26,8 @@ _ON_S3 = ("start-up", "load", "generation", "generation", "update", "save", "upl
 
 
 @scenario(
-    done="SIGKILL at 10 random points of one run after another, store in a folder",
-    promised=f"each start resumes from the newest complete step; {EQUAL}",
-)
-def kill_9(context: Context) -> str:
-    return struck_again_and_again(context, plan_kills(_ON_FOLDER, seed=context.seed), lost_after=())
-
-
-@scenario(
-    done="SIGKILL at 10 more, store on S3; after the 4th and the 8th the machine's disk is lost too",
-    promised=f"the same from the store alone, no metric lost; {EQUAL}",
+    done="SIGKILL at 10 random points of one run after another, store on S3; after the 4th and the 8th the machine's disk is lost too",
+    promised=f"each start resumes from the newest complete step, also from the store alone; no metric is lost; {EQUAL}",
 )
 def kill_9_s3(context: Context) -> str:
     with context.s3_store() as (_, url, environment):
@@ -46,7 +37,7 @@ def kill_9_s3(context: Context) -> str:
 
 
 @scenario(
-    done="SIGKILL at 10 more, of a run whose answers go on over its updates",
+    done="SIGKILL at 10 points, store in a folder, of a run whose answers go on over its updates",
     promised=f"every token has the version that made it, no row is lost or trained on twice; {EQUAL}",
     has_own_reference=True,
 )
@@ -75,16 +66,12 @@ def struck_again_and_again(
     """
     waiting, phases, targets = list(kills), Counter[str](), Counter[str]()
     num_runs = 0
-    successor: Attempt | None = None
     while waiting:
         num_runs += 1
         case = context.case(f"run-{num_runs}", **_own_prefix(options, num_runs))
         # Who was told of the launcher's death in its last step ends well.
         while waiting and not case.places.store.exists("result.json"):
-            if successor is None:
-                newest, attempt = case.newest_complete(), case.start()
-            else:
-                attempt, successor = successor, None
+            newest, attempt = case.newest_complete(), case.start()
             kill = waiting[0]
             phase = kill.strike(attempt)
             if phase is None:
@@ -97,38 +84,17 @@ def struck_again_and_again(
             context.say(f"strike {len(kills) - len(waiting)} of {len(kills)}: {kill.target} in {phase}")
             if any(line.startswith("generation") for line in attempt.phases):
                 case.must_have_resumed(attempt, newest)
-            if kill.target == STOPPED:
-                newest = case.newest_complete()
-                successor = _overtaken(case, attempt)
             attempt.must_leave_nothing()
-            if len(kills) - len(waiting) in lost_after and successor is None:
+            if len(kills) - len(waiting) in lost_after:
                 shutil.rmtree(case.folder / "out", ignore_errors=True)  # a strike at its start may leave none
                 context.say("the disk is lost")
-        if successor is not None:
-            require(successor.wait() == 0, f"attempt {successor.number} failed; see {successor.log}")
-            successor.must_leave_nothing()
-            case.must_have_resumed(successor, newest)
-            successor = None
-        elif not case.places.store.exists("result.json"):
+        if not case.places.store.exists("result.json"):
             newest = case.newest_complete()
             case.must_have_resumed(case.finish(), newest)
         context.must_equal((reference or context.shared.reference()).places, case.places, num_starts=case.num_starts)
     struck = ", ".join(f"{name} {count}" for name, count in sorted(phases.items()))
     who = ", ".join(f"{name} {count}" for name, count in sorted(targets.items()))
     return f"{len(kills)} strikes in {num_runs} run{'s' * (num_runs > 1)} (in {struck}; of {who}); equal"
-
-
-def _overtaken(case: Case, stopped: Attempt) -> Attempt:
-    """Wake the stopped attempt beside a successor that has taken the run over; the successor, which goes on."""
-    successor = case.start()
-    require(successor.reaches("load"), f"the successor of a stopped attempt ended: {last_lines(successor)}")
-    stopped.thaw()
-    code = stopped.wait()
-    # Attempts are numbered by claims, which a start that was struck before its own has none of.
-    said = re.search(r"attempt (\d+) of \S+ was overtaken by attempt (\d+)", stopped.output)
-    is_right = said is not None and int(said[2]) == int(said[1]) + 1
-    require(code == 1 and is_right, f"woken beside its successor, it ended with {code}: {last_lines(stopped)}")
-    return successor
 
 
 def _own_prefix(options: dict, number: int) -> dict:

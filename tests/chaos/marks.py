@@ -17,7 +17,7 @@ from tests.after_import import change_after_import
 FILE = "OPD_CHAOS_MARKS"
 FREEZE_AT = "OPD_CHAOS_FREEZE_AT"
 NAN_AT = "OPD_CHAOS_NAN_AT"
-_WATCHED = "opd.trainer.distillation"
+_WATCHED = "opd.loop"
 _entered: Counter[str] = Counter()
 
 
@@ -42,39 +42,36 @@ def _marking(owner, name: str, phase: str, step_of) -> None:
     setattr(owner, name, marked)
 
 
-def _poison(module) -> None:
+def _poison() -> None:
     import torch
 
-    original = module.OPDTrainer._put_row_facts
+    from opd.kinds import Distillation
+
+    original = Distillation.weigh
 
     @functools.wraps(original)
-    def poisoned(self, batch, metrics) -> None:
-        original(self, batch, metrics)
-        if os.environ.get(NAN_AT) == str(self.global_steps):
-            weight = {"sample_weights": torch.tensor([float("nan")])}
-            module.tq.kv_batch_put(
-                keys=batch.keys[:1], partition_id=batch.partition_id, fields=module.TensorDict(weight, batch_size=1)
-            )
+    def poisoned(self, rows, step):
+        metrics = original(self, rows, step)
+        if os.environ.get(NAN_AT) == str(step):
+            rows[0].columns["sample_weights"] = torch.tensor(float("nan"))
+        return metrics
 
-    module.OPDTrainer._put_row_facts = poisoned
+    Distillation.weigh = poisoned
 
 
 def _watch(module) -> None:
+    from opd.kinds import Distillation
     from opd.runs.checkpoints import Checkpoints
     from opd.runs.run import Run
     from opd.worker import checkpointing
 
     mark("import", 0)
-    _poison(module)
-    trainer = module.OrderedTrainer
-    _marking(trainer, "_setup", "load", lambda self: 0)
-    _marking(module.OPDTrainer, "_update_actor", "update", lambda self, *rest: self.global_steps)
-    for name, phase in (
-        ("prepare_step", "generation"),
-        ("_save_checkpoint", "save"),
-        ("_validate", "validation"),
-    ):
-        _marking(trainer, name, phase, lambda self, *rest: self.global_steps)
+    _poison()
+    _marking(module.Job, "__init__", "load", lambda *args: 0)
+    _marking(module.Loop, "_train", "generation", lambda self, step: step)
+    _marking(Distillation, "update", "update", lambda self, job, rows, step: step)
+    _marking(module.Saves, "save", "save", lambda self, step, *rest: step)
+    _marking(module.Loop, "_validate", "validation", lambda self, step: step)
     _marking(checkpointing, "seal", "upload", lambda run, group, step, *rest: step)
     _marking(Checkpoints, "finalise", "seal", lambda self, step, *rest: step)
     _marking(Checkpoints, "prune", "retention", lambda self, *rest: 0)

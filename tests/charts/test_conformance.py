@@ -26,7 +26,6 @@ EVERYTHING = {
         "auth": {"secret": "ray-token"},
         "networkPolicy": {"metricsNamespace": "monitoring"},
         "podMonitor": {"enabled": True},
-        "progress": {"enabled": True},
         "extraEnv": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "envFrom": [{"configMapRef": {"name": "c"}}],
         "extraVolumes": [{"name": "x", "emptyDir": {}}],

@@ -10,7 +10,6 @@ from tests.charts.test_conformance import EVERYTHING, SIZES, conform
 from tests.minimal import MINIMAL
 
 from opd.config import FILE_KINDS
-from opd.config.cluster import DNS_NAMESPACES, OWN_LINKS
 
 pytestmark = pytest.mark.cluster
 
@@ -65,9 +64,12 @@ def test_the_job_that_fills_a_claim_is_valid_and_reaches_what_a_run_s_pods_do(tm
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     resolvers, outside = (rule["to"] for rule in policy["spec"]["egress"])
     [names] = resolvers[0]["namespaceSelector"]["matchExpressions"]
-    assert tuple(names["values"]) == DNS_NAMESPACES
+    assert names["values"] == ["kube-system", "openshift-dns"]
     blocks = [peer["ipBlock"] for peer in outside if "ipBlock" in peer]
-    assert {block["cidr"]: block["except"] for block in blocks} == {cidr: [own] for cidr, own in OWN_LINKS.items()}
+    assert {block["cidr"]: block["except"] for block in blocks} == {
+        "0.0.0.0/0": ["169.254.0.0/16"],
+        "::/0": ["fd00:ec2::/32"],
+    }
 
 
 def test_the_namespace_enforces_restricted():
@@ -94,8 +96,8 @@ def verbs(role, group, resource):
 
 
 @pytest.mark.parametrize("kind", FILE_KINDS)
-def test_a_user_may_install_and_remove_everything_that_a_chart_renders(kind, picked):
-    role = one(built(picked("progress")), "Role")
+def test_a_user_may_install_and_remove_everything_that_a_chart_renders(kind):
+    role = one(built(), "Role")
     sizes = {} if kind in ("convert", "pipeline") else SIZES
     for tree in objects(kind, MINIMAL[kind], sizes, EVERYTHING, experiment=""):
         group = tree["apiVersion"].rpartition("/")[0]
@@ -125,10 +127,10 @@ def test_the_base_holds_nothing_that_bills_or_limits():
 
 
 def test_every_component_is_picked_by_uncommenting_its_line_and_lands_in_the_namespace(picked, tmp_path):
-    folder = picked("quota", "claims", "kueue", "monitoring", "progress")
+    folder = picked("quota", "claims", "kueue", "monitoring")
     (tmp_path / "all.yaml").write_text(kustomize(folder))
     added = [tree for tree in parsed((tmp_path / "all.yaml").read_text()) if tree not in built()]
-    assert {tree["kind"] for tree in added} == {"ResourceQuota", "PersistentVolumeClaim", "ResourceFlavor", "ClusterQueue", "LocalQueue", "PrometheusRule", "ConfigMap", "Role"}  # fmt: skip
+    assert {tree["kind"] for tree in added} == {"ResourceQuota", "PersistentVolumeClaim", "ResourceFlavor", "ClusterQueue", "LocalQueue", "PrometheusRule", "ConfigMap"}  # fmt: skip
     for tree in added:
         is_in_namespace = tree["kind"] not in ("ResourceFlavor", "ClusterQueue")
         assert tree["metadata"].get("namespace") == ("opd" if is_in_namespace else None), tree["kind"]

@@ -176,12 +176,3 @@ def test_policies_are_switched_off_only_by_who_accepts_what_that_opens():
 def test_without_a_submitter_there_is_no_policy_for_one():
     names = [tree["metadata"]["name"] for tree in objects("eval") if tree["kind"] == "NetworkPolicy"]
     assert names == [RUN, f"{RUN}-check"]
-
-
-@CLUSTER
-def test_with_progress_the_head_alone_reaches_the_api_server():
-    seen = traffic({"cluster": {"progress": {"enabled": True}}})
-    assert [seen.allows(role, "office", 6443) for role in ("head", "worker", "submitter")] == [True, False, False]
-    assert not seen.allows("head", "metadata", 443)
-    given = {"cluster": {"progress": {"enabled": True, "apiServer": {"cidr": "10.1.2.3/32", "ports": [16443]}}}}
-    assert not traffic(given).allows("head", "internet", 16443)

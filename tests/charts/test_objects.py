@@ -10,8 +10,6 @@ from tests.charts.helm import (
     EXPERIMENTS,
     IMAGE,
     RUN,
-    containers,
-    env_of,
     helm,
     objects,
     one,
@@ -166,26 +164,6 @@ def test_every_run_below_an_umbrella_chart_has_its_own_name(tmp_path):
     jobs = {tree["metadata"]["name"]: tree["spec"] for tree in parsed(done.stdout) if tree["kind"] == "RayJob"}
     assert jobs.keys() == {"team-a", "team-b"}
     assert worker(jobs["team-a"])["resources"]["limits"]["nvidia.com/gpu"] == 4
-
-
-def test_the_driver_alone_may_patch_its_progress_on_request():
-    on = {"cluster": {"progress": {"enabled": True}}}
-    name = f"{RUN}-progress"
-    for kind, layer in (("opd", {}), ("convert", on)):
-        assert not {"Role", "RoleBinding"} & {tree["kind"] for tree in objects(kind, layer)}
-    trees = objects("opd", on)
-    [rule] = one(trees, "Role")["rules"]
-    assert rule == {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["get", "patch"]}
-    assert one(trees, "RoleBinding")["subjects"] == [{"kind": "ServiceAccount", "name": RUN, "namespace": "opd"}]
-    for role, pod in pod_templates(trees):
-        tokens = [item for item in pod["spec"]["volumes"] if "serviceAccountToken" in str(item)]
-        assert bool(tokens) == (role == "head")
-        paths = [
-            mount["mountPath"] for mount in containers(pod)[0]["volumeMounts"] if mount["name"] == "progress-token"
-        ]
-        assert paths == (["/var/run/secrets/opd-progress"] if role == "head" else [])
-        told = env_of(containers(pod)[0]).get("OPD_PROGRESS_OBJECT")
-        assert told == (f"/api/v1/namespaces/opd/configmaps/{name}" if role == "head" else None)
 
 
 def test_azures_webhook_finds_the_pods_by_their_label():

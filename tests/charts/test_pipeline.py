@@ -4,7 +4,7 @@ import pytest
 from tests.charts.helm import env_of, head, objects, one, rayjob, refusal, worker
 
 from opd.config import load_text, parse_tree
-from opd.config.needs import needs
+from opd.config.needs import all_sizes
 
 SFT = {"kind": "sft", "model": {"path": "m"}, "data": {"train": "t.parquet", "val": "v.parquet"}, "trainer": {"nnodes": 2, "gpus_per_node": 2}}  # fmt: skip
 OPD = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}, "trainer": {"gpus_per_node": 8}}
@@ -24,17 +24,21 @@ def pipeline(**stages):
     ids=lambda tree: "-".join(tree["stages"]),
 )  # fmt: skip
 def test_its_pods_hold_the_most_that_one_of_its_stages_needs(tree):
-    needed = needs(parse_tree(tree).spec)
+    sizes = all_sizes(parse_tree(tree).spec)
+    num_nodes, gpus = max(each.num_nodes for each in sizes), max(each.gpus_per_node for each in sizes)
+    on_gpu = any(each.device == "cuda" for each in sizes)
     spec = rayjob("pipeline", tree, experiment="")
     [group] = spec["rayClusterSpec"]["workerGroupSpecs"]
     asked = worker(spec)["resources"]
-    assert group["replicas"] == needed.num_nodes
-    assert group["rayStartParams"]["num-gpus"] == str(needed.worker.gpus)
-    assert asked["limits"].get("nvidia.com/gpu") == (needed.worker.gpus if needed.worker.on_gpu else None)
-    assert asked["requests"]["cpu"] >= needed.worker.cpus
-    assert head(spec)["resources"]["requests"]["cpu"] == needed.head.cpus
+    assert group["replicas"] == num_nodes
+    assert group["rayStartParams"]["num-gpus"] == str(gpus)
+    assert asked["limits"].get("nvidia.com/gpu") == (gpus if on_gpu else None)
+    assert asked["requests"]["cpu"] >= max(each.node_cpus for each in sizes)
+    assert head(spec)["resources"]["requests"]["cpu"] == (
+        4 if any(stage["kind"] == "convert" for stage in tree["stages"].values()) else 2
+    )
     budget = one(objects("pipeline", tree, experiment=""), "PodDisruptionBudget")["spec"]
-    assert budget["minAvailable"] == 1 + needed.num_nodes
+    assert budget["minAvailable"] == 1 + num_nodes
 
 
 def test_a_conversion_that_a_reference_asks_for_has_its_room_on_the_head():

@@ -218,7 +218,7 @@ def test_a_tool_database_is_fetched_and_verified_once_a_pod_and_read_only():
 
 
 def test_the_programs_in_pods_know_the_default_folder_of_runs():
-    from opd.config.running import Output
+    from opd.config.sections import Output
 
     assert Output().root == DEFAULT_ROOT
 

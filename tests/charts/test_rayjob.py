@@ -20,7 +20,7 @@ from tests.charts.helm import (
 from tests.minimal import MINIMAL
 
 from opd.config import FILE_KINDS, parse_tree
-from opd.config.needs import needs
+from opd.config.needs import all_sizes
 
 RUNS = [kind for kind in FILE_KINDS if kind not in ("convert", "pipeline")]
 NAME = "opd-qwen3-8b-to-1.7b"
@@ -110,21 +110,20 @@ def test_kueue_and_volcano_find_their_queue_in_labels():
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if kind_of(name) != "pipeline"])
 def test_pods_ask_for_at_least_what_the_run_needs(name):
-    needed = needs(parse_tree_of(name))
+    sizes = all_sizes(parse_tree_of(name))
     spec = rayjob(kind_of(name), experiment=name)
-    asked = [(head(spec), needed.head), *([(worker(spec), needed.worker)] if needed.worker else [])]
-    for container, least in asked:
+    asked = [(head(spec), 2 if sizes else 4), *((worker(spec), each.node_cpus) for each in sizes)]
+    for container, cpus in asked:
         requests, limits = container["resources"]["requests"], container["resources"]["limits"]
-        assert requests["cpu"] == least.cpus, "Ray places by CPUs"
+        assert requests["cpu"] == cpus, "Ray places by CPUs"
         assert limits["memory"] == requests["memory"]
-        assert int(limits["memory"].removesuffix("Gi")) >= least.least_gib
         assert "cpu" not in limits
-    if needed.worker:
+    for each in sizes:
         assert (
             groups(spec)[0]["replicas"]
             == groups(spec)[0]["minReplicas"]
             == groups(spec)[0]["maxReplicas"]
-            == needed.num_nodes
+            == each.num_nodes
         )
 
 
@@ -136,20 +135,20 @@ def parse_tree_of(name):
 
 @pytest.mark.parametrize(
     ("sizes", "cpu", "memory"),
-    [({}, 27, "309Gi"), ({"trainer": {"gpus_per_node": 4, "nnodes": 2}}, 15, "173Gi"),
-     ({"trainer": {"gpus_per_node": 1}}, 6, "71Gi"), ({"device": "cpu", "trainer": {"gpus_per_node": 4}}, 14, "28Gi")],
+    [({}, 24, "306Gi"), ({"trainer": {"gpus_per_node": 4, "nnodes": 2}}, 12, "170Gi"),
+     ({"trainer": {"gpus_per_node": 1}}, 3, "68Gi"), ({"device": "cpu", "trainer": {"gpus_per_node": 4}}, 12, "26Gi")],
 )  # fmt: skip
 def test_what_is_not_given_follows_the_sizes(sizes, cpu, memory):
     tree = {**OPD, **sizes}
     asked = worker(rayjob("opd", tree, experiment=""))["resources"]["requests"]
     assert (asked["cpu"], asked["memory"]) == (cpu, memory)
-    assert needs(parse_tree(tree).spec).worker.cpus == cpu
+    assert [each.node_cpus for each in all_sizes(parse_tree(tree).spec)] == [cpu]
 
 
 @pytest.mark.parametrize(
     ("given", "requests", "limits"),
-    [({"requests": {"cpu": 40}}, {"cpu": 40, "memory": "309Gi"}, {"memory": "309Gi"}),
-     ({"requests": {"memory": "300Gi"}}, {"cpu": 27, "memory": "300Gi"}, {"memory": "300Gi"}),
+    [({"requests": {"cpu": 40}}, {"cpu": 40, "memory": "306Gi"}, {"memory": "306Gi"}),
+     ({"requests": {"memory": "300Gi"}}, {"cpu": 24, "memory": "300Gi"}, {"memory": "300Gi"}),
      ({"limits": {"memory": "300Gi", "cpu": 64}}, {"cpu": 64, "memory": "300Gi"}, {"memory": "300Gi", "cpu": 64})],
 )  # fmt: skip
 def test_what_is_given_stays_and_the_rest_follows_it(given, requests, limits):
@@ -173,7 +172,7 @@ def test_a_run_on_the_cpu_has_logical_slots_and_asks_for_no_device():
     devices = {"rdma": {"enabled": True, "ipcLock": True}, "gpu": {"type": "A"}}
     [group] = groups(rayjob("opd", {"cluster": devices}, experiment="quickstart"))
     container = group["template"]["spec"]["containers"][0]
-    assert (group["rayStartParams"]["num-gpus"], group["rayStartParams"]["num-cpus"]) == ("1", "5")
+    assert (group["rayStartParams"]["num-gpus"], group["rayStartParams"]["num-cpus"]) == ("1", "3")
     assert not [key for key in container["resources"]["limits"] if "/" in key]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert "nodeSelector" not in group["template"]["spec"]

@@ -53,7 +53,7 @@ def test_a_shipped_experiment_holds_nothing_of_any_cluster(name: str) -> None:
 def test_the_tool_takes_every_site_with_every_experiment(site: str, name: str) -> None:
     """What helm renders of each pair is validated in test_conformance."""
     [found] = load_experiments(EXPERIMENTS[name], site=SITES[site], env={}, image=DIGEST)
-    parse_cluster(found.values["cluster"], found.spec.kind)
+    parse_cluster(found.values["cluster"])
 
 
 @pytest.mark.parametrize("name", ["opd-qwen3-8b-to-1.7b", "convert"])

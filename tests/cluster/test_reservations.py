@@ -1,16 +1,14 @@
-"""The CPUs that verl 0.9.1 and TransferQueue 0.1.11 reserve are those that the needs of a run are derived from."""
+"""The CPUs that verl 0.9.1 reserves are those that the needs of a run are derived from."""
 
 import importlib.util
 import inspect
 import re
 from pathlib import Path
 
-from transfer_queue.controller import TransferQueueController
-from transfer_queue.storage.simple_storage import SimpleStorageUnit
 from verl.single_controller.ray import ResourcePoolManager
 from verl.single_controller.ray.base import RayResourcePool
 
-from opd.config.needs import QUEUE_ACTOR_CPUS, RANK_CPUS
+from opd.config.needs import RANK_CPUS
 
 VERL = Path(importlib.util.find_spec("verl").submodule_search_locations[0])
 
@@ -18,11 +16,6 @@ VERL = Path(importlib.util.find_spec("verl").submodule_search_locations[0])
 def test_a_rank_s_bundle_holds_as_many_cpus_as_verl_colocates_worker_groups():
     assert ResourcePoolManager(resource_pool_spec={}, mapping={}).max_colocate_count == RANK_CPUS
     assert '{"CPU": self.max_colocate_count}' in inspect.getsource(RayResourcePool.get_placement_groups)
-
-
-def test_each_actor_of_the_queue_takes_a_cpu():
-    for actor in (TransferQueueController, SimpleStorageUnit):
-        assert actor._default_options["num_cpus"] == QUEUE_ACTOR_CPUS
 
 
 def test_vllm_s_servers_and_the_reward_workers_name_no_resources():

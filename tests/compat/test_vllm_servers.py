@@ -5,18 +5,17 @@ On a real Ray with verl's own worker group, replicas and manager (vllm_start/pro
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import verl
 from omegaconf import OmegaConf
 from tests.processes import marked_program
-from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from opd.compat.vllm_servers import begun_beside_models
@@ -73,24 +72,19 @@ class TestOnRay:
         assert failing["error"].startswith("no model, and a server")
         assert failing["has_ended"]
 
-    def test_verl_is_as_it_was_afterwards_and_the_parts_of_the_start_are_told(self, begun, failing):
-        for found in (begun, failing):
-            assert found["is_as_before"]
-            assert found["marks"] == ["tokenizer and data", "worker processes"]
+    def test_verl_is_as_it_was_afterwards(self, begun, failing):
+        assert begun["is_as_before"]
+        assert failing["is_as_before"]
 
 
 @pytest.mark.parametrize(("name", "is_disaggregated"), [("cpu", False), ("none", False), ("vllm", True)])
 def test_other_rollouts_start_as_they_did(name, is_disaggregated):
     rollout = {"name": name, "disaggregation": {"enabled": is_disaggregated}}
-    before = (trainer_base.RayWorkerGroup, RolloutReplicaRegistry._registry["vllm"])
-    with begun_beside_models(OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})):
-        assert (trainer_base.RayWorkerGroup, RolloutReplicaRegistry._registry["vllm"]) == before
-
-
-def test_verl_still_makes_its_servers_after_the_models():
-    source = inspect.getsource(trainer_base.PPOTrainer._setup)
-    calls = ["RayWorkerGroup(", ".spawn(prefix_set=", ".init_model()", "LLMServerManager.create("]
-    assert [source.index(call) for call in calls] == sorted(source.index(call) for call in calls)
+    before, loaded = RolloutReplicaRegistry._registry["vllm"], []
+    with begun_beside_models(OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})) as load_models:
+        load_models(SimpleNamespace(init_model=lambda: loaded.append(True)))
+        assert RolloutReplicaRegistry._registry["vllm"] is before
+    assert loaded
 
 
 def test_verl_s_server_still_takes_the_device_in_launch_server_only():

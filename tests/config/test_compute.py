@@ -1,11 +1,10 @@
 """The overrides of each kind: what is in them, in a stable order, and that the same spec gives the same lines everywhere."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from opd.config import canonical_json, dump_spec, load_spec, load_text, parse_tree
+from opd.config import load_spec, parse_tree
 from opd.config.run_config import RunConfig, RunFacts
 from opd.config.verl import compute_overrides
 
@@ -29,18 +28,6 @@ def overrides_of(tree, **changes):
     return dict(line.split("=", 1) for line in lines_of(tree, **changes))
 
 
-def test_adapters_are_asked_for_in_verls_words_and_served_merged():
-    model = "actor_rollout_ref.model"
-    for modules, text in ((None, "all-linear"), (["q_proj"], "[q_proj]"), (["q_proj", "up_proj"], "[q_proj,up_proj]")):
-        lora = {"rank": 8} if modules is None else {"rank": 8, "alpha": 32, "target_modules": modules}
-        found = overrides_of(OPD | {"model": {"path": "m", "lora": lora}})
-        assert found[f"{model}.lora_rank"] == "8"
-        assert found[f"{model}.lora_alpha"] == ("16" if modules is None else "32")
-        assert found[f"{model}.target_modules"] == text
-        assert found[f"{model}.lora.merge"] == "true"
-    assert not [line for line in lines_of(OPD) if "lora" in line or "target_modules" in line]
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_no_key_is_written_twice(path):
     lines = compute_overrides(load_spec(path).spec, run=facts())
@@ -48,53 +35,17 @@ def test_no_key_is_written_twice(path):
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_helms_json_of_a_spec_gives_the_same_lines_in_the_same_order(path):
-    spec = load_spec(path).spec
-    as_json = canonical_json(dump_spec(spec))  # sorted keys: another order than the file's
-    again = load_text(as_json, is_json=True).spec
-    assert compute_overrides(again, run=facts()) == compute_overrides(spec, run=facts())
-
-
-def test_numbers_and_strings_keep_their_meaning_from_yaml_and_from_helms_json():
-    yaml_text = (
-        "kind: opd\nmodel: {path: '0x1f'}\nteacher: {path: 'no'}\nactor: {learning_rate: 1e-6, weight_decay: 1.0}\n"
-        "trainer: {project: '1:30'}\nrollout: {engine_kwargs: {a: 1e16, b: 1.0, c: 'yes', d: 0.5}}\n"
-    )
-    helm_json = json.dumps(
-        {
-            "actor": {"learning_rate": 0.000001, "weight_decay": 1},
-            "kind": "opd",
-            "model": {"path": "0x1f"},
-            "rollout": {"engine_kwargs": {"a": 10000000000000000, "b": 1, "c": "yes", "d": 0.5}},
-            "teacher": {"path": "no"},
-            "trainer": {"project": "1:30"},
-        }
-    )
-    lines = compute_overrides(load_text(yaml_text).spec, run=facts())
-    assert lines == compute_overrides(load_text(helm_json, is_json=True).spec, run=facts())
-    assert "actor_rollout_ref.actor.optim.lr=1e-06" in lines
-    assert "actor_rollout_ref.actor.optim.weight_decay=1.0" in lines
-    assert "actor_rollout_ref.model.path='0x1f'" in lines
-    assert "++actor_rollout_ref.rollout.engine_kwargs.vllm.a=1e+16" in lines
-    assert "++actor_rollout_ref.rollout.engine_kwargs.vllm.b=1" in lines
-    assert "trainer.project_name='1:30'" in lines
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, "uni"),
-        ({"trainer": {"nnodes": 2, "gpus_per_node": 4}}, "uni"),  # eight servers of one GPU
         ({"rollout": {"tensor_parallel_size": 2}, "trainer": {"gpus_per_node": 2}}, None),
         # Its decode batch is always full: verl's own "mp".
         ({"rollout": {"schedule": "carry"}}, None),
-        ({"rollout": {"schedule": "carry", "engine_kwargs": {"distributed_executor_backend": "uni"}}}, "uni"),
         ({"rollout": {"engine_kwargs": {"distributed_executor_backend": "mp"}}}, "mp"),
         ({"overrides": ["++actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=mp"]}, "mp"),
         # Servers of two GPUs, by keys that the spec does not have: verl's own "mp".
         ({"overrides": ["++actor_rollout_ref.rollout.pipeline_model_parallel_size=2"]}, None),
-        ({"overrides": ["actor_rollout_ref.rollout.data_parallel_size=2"]}, None),
         ({"device": "cpu"}, None),
     ],
 )
@@ -171,6 +122,31 @@ def test_a_raw_override_stands_last_and_replaces_a_computed_line_of_its_key():
     lines = lines_of(OPD | {"overrides": raw})
     assert lines[-2:] == raw
     assert "algorithm.adv_estimator=grpo" not in lines
+
+
+@pytest.mark.parametrize(
+    ("modules", "text"), [(["all-linear"], "all-linear"), (["q_proj", "up_proj"], "[q_proj,up_proj]")]
+)
+def test_adapters_are_asked_for_in_verls_words_and_served_merged(modules, text):
+    found = overrides_of(OPD | {"model": {"path": "m", "lora": {"rank": 8, "alpha": 32, "target_modules": modules}}})
+    keys = ("lora_rank", "lora_alpha", "target_modules", "lora.merge")
+    assert [found[f"actor_rollout_ref.model.{key}"] for key in keys] == ["8", "32", text, "true"]
+
+
+@pytest.mark.parametrize(
+    ("variant", "function"), [("boxed", "math_reward"), ("dapo", "math_dapo"), ("none", "math_verify")]
+)
+def test_an_evaluation_scores_by_its_instruction(variant, function):
+    found = overrides_of(EVAL | {"eval": {"instruction_variant": variant}})
+    assert found["++reward.custom_reward_function.reward_kwargs.function"] == function
+
+
+@pytest.mark.parametrize("path", ["Qwen/Qwen3-8B", "models/no-think-instruct"])
+@pytest.mark.parametrize("thinking", [True, False])
+def test_thinking_is_what_the_spec_says_for_every_model(path, thinking):
+    found = overrides_of(OPD | {"model": {"path": path}, "data": {"enable_thinking": thinking}})
+    assert found["++data.apply_chat_template_kwargs.enable_thinking"] == str(thinking).lower()
+    assert found["actor_rollout_ref.rollout.val_kwargs.temperature"] == ("0.6" if thinking else "0.7")
 
 
 def test_local_folders_of_fetched_models_replace_their_ids():

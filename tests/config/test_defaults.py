@@ -33,18 +33,6 @@ def test_pass_rates_are_those_of_the_training_prompts_sampled_as_in_training(min
     assert (tools.data.val, tools.reward.function) == (("data/agent_processed/train.parquet",), "environment")
 
 
-def test_the_agent_validates_on_both_languages(minimal):
-    assert [path[-10:] for path in parse_tree(minimal("opd-agent")).spec.data.val] == ["en.parquet", "zh.parquet"]
-
-
-def test_token_budgets_and_max_length_follow_the_lengths(minimal):
-    tree = {**minimal("opd"), "data": {"max_prompt_length": 100, "max_response_length": 11}}
-    spec = parse_tree(tree).spec
-    assert spec.opd.max_length == 111
-    assert spec.actor.ppo_max_token_len_per_gpu == 222
-    assert spec.actor.log_prob_max_token_len_per_gpu == 333
-
-
 def test_device_cpu_chooses_the_cpu_profile(minimal):
     spec = parse_tree({**minimal("opd"), "device": "cpu"}).spec
     assert (spec.rollout.name, spec.actor.dtype, spec.teacher.dtype) == ("cpu", "fp32", "fp32")
@@ -52,18 +40,9 @@ def test_device_cpu_chooses_the_cpu_profile(minimal):
     assert [spec.actor.param_offload, spec.actor.torch_compile, spec.actor.use_remove_padding] == [False] * 3
 
 
-def test_the_models_name_is_the_last_part_of_its_path(minimal):
-    assert parse_tree({**minimal("opd"), "model": {"path": "hub/Qwen3-8B/"}}).spec.model.name == "Qwen3-8B"
-
-
 def test_beta_defaults_to_a_half_for_jsd_only(minimal):
     assert parse_tree({**minimal("opd"), "opd": {"loss_type": "jsd"}}).spec.opd.beta == 0.5
     assert parse_tree(minimal("opd")).spec.opd.beta is None
-
-
-def test_one_file_or_a_list_of_files_may_be_given(minimal):
-    spec = parse_tree({**minimal("opd"), "data": {"train": "a.parquet", "val": ["b.parquet", "c.parquet"]}}).spec
-    assert (spec.data.train, spec.data.val) == (("a.parquet",), ("b.parquet", "c.parquet"))
 
 
 def test_the_store_defaults_to_a_folder_of_the_output(minimal):
@@ -116,15 +95,6 @@ def test_the_defaults_of_the_teacher_are_those_of_each_of_several(minimal):
         ("teachers.a", "u", "bf16", False),
         ("teachers.b", "t", "fp32", False),
     ]
-
-
-def test_one_of_several_teachers_in_fp32_takes_attention_of_fp32(minimal):
-    tree = minimal("opd")
-    del tree["teacher"]
-    tree |= {"teachers": {"a": {"path": "t"}}, "route": {"to": {"x": "a"}}}
-    assert parse_tree(tree).spec.model.attn_implementation == "varlen"
-    tree["teachers"]["b"] = {"path": "u", "dtype": "fp32"}
-    assert parse_tree(tree).spec.model.attn_implementation == "sdpa"
 
 
 def test_a_prompt_of_the_teachers_own_may_be_as_long_as_a_row_and_without_one_there_is_no_length(minimal):

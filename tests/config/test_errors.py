@@ -86,29 +86,6 @@ def test_a_bad_section_is_reported_once():
     assert {p.path for p in error.problems} == {"model", "data"}
 
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("data.train_batchsize=8", "data.train_batchsize"),
-        ("data=8", "data"),
-        ("nonsense", "nonsense"),
-        ("=5", ""),
-        ("model.path=", "model.path"),
-        ("actor.learning_rate=fast", "actor.learning_rate"),
-    ],
-)
-def test_a_bad_set_names_itself(text, path):
-    (problem,) = error_of(HEAD, sets=[text]).problems
-    assert problem.path == path
-
-
-def test_a_set_of_a_whole_section_names_the_keys_in_it():
-    (problem,) = error_of(HEAD, sets=["opd.importance.problems={weights: competence}"]).problems
-    assert "section" in problem.rule
-    assert "opd.importance.problems.weights" in problem.fix
-    assert problem.source.startswith("--set")
-
-
 def test_a_set_value_is_read_by_the_type_of_its_key():
     sets = [
         "model.path=123",
@@ -122,12 +99,16 @@ def test_a_set_value_is_read_by_the_type_of_its_key():
     assert (spec.rollout.engine_kwargs, spec.name) == ({"x": 1}, "yes")
 
 
-def test_the_last_set_wins():
+def test_the_last_set_wins_and_null_unsets_a_key():
     assert load_text(HEAD, sets=["seed=1", "seed=2"]).spec.seed == 2
+    assert (
+        load_text(f"{HEAD}trainer: {{total_steps: 3}}", sets=["trainer.total_steps=null"]).spec.trainer.total_steps
+        is None
+    )
 
 
-@pytest.mark.parametrize(("make", "words"), [("missing", "no such file"), ("folder", "a directory"), ("binary", "UTF-8"),
-                                             ("empty", "found nothing"), ("huge", "at most")])  # fmt: skip
+@pytest.mark.parametrize(("make", "words"), [("missing", "no such file"), ("folder", "is a directory"), ("binary", "UTF-8"),
+                                             ("empty", "found nothing")])  # fmt: skip
 def test_a_file_that_cannot_be_read_says_why(make, words, tmp_path):
     path = tmp_path / "exp.yaml"
     if make == "folder":
@@ -136,8 +117,6 @@ def test_a_file_that_cannot_be_read_says_why(make, words, tmp_path):
         path.write_bytes(b"\xff\xfe\x00")
     elif make == "empty":
         path.write_text("")
-    elif make == "huge":
-        path.write_text("#" * (4 * 2**20 + 1))
     with pytest.raises(SpecError) as caught:
         load_spec(path)
     assert words in str(caught.value)
@@ -160,7 +139,5 @@ def test_a_json_file_is_read_as_helm_writes_it(tmp_path):
 
 
 @pytest.mark.parametrize("kwargs", [{"env": {"MODEL_PATH": "a\udc80"}}, {"sets": ["model.path=a\udc80"]}])
-def test_stray_bytes_are_refused_by_the_key_they_are_in(kwargs):
-    problems = error_of(HEAD, **kwargs).problems
-    assert {p.path for p in problems} == {"model.path"}
-    assert "Unicode" in problems[0].rule
+def test_stray_bytes_are_refused(kwargs):
+    assert "Unicode" in str(error_of(HEAD, **kwargs))

@@ -17,7 +17,7 @@ def of_file(text, **more):
 
 def of_cluster(tree):
     with pytest.raises(SpecError) as caught:
-        parse_cluster(tree, "opd")
+        parse_cluster(tree)
     (problem,) = caught.value.problems
     return problem
 
@@ -29,7 +29,6 @@ def of_cluster(tree):
         ("opd: {loss_type: 3}", "opd.loss_type", "write 'reverse_kl', 'forward_kl', 'jsd', 'sampled_reverse_kl' or "
          "'topk_reverse_kl'"),
         ('trainer: {val_before_train: "yes"}', "trainer.val_before_train", "write true, without quotes"),
-        ('trainer: {val_before_train: "Off"}', "trainer.val_before_train", "write false, without quotes"),
         ("trainer: {val_before_train: 1}", "trainer.val_before_train", "write true or false"),
         ("trainer: {total_steps: 0}", "trainer.total_steps", "write a number >= 1"),
         ("rollout: {top_p: 2}", "rollout.top_p", "write a number <= 1"),
@@ -44,7 +43,6 @@ def of_cluster(tree):
         ("name: 9-lives", "name", "did you mean run-9-lives?"),
         ("name: ''", "name", "write a value, or leave the key out"),
         ("store: {url: s3://b, endpoint: 'minio:9000'}", "store.endpoint", "did you mean http://minio:9000?"),
-        ("store: {url: s3://b, endpoint: 'https://minio/'}", "store.endpoint", "did you mean https://minio?"),
         ("store: {url: s3://b, endpoint: 'a b'}", "store.endpoint", 'write one like "https://minio.example:9000"'),
         ("store: s3://b", "store", "write `store: {url: s3://b}`"),
         ("output: 5", "output", "set its keys one by one: output.root"),
@@ -60,19 +58,14 @@ def test_a_value_of_the_spec_is_answered_by_what_to_write_instead(line, path, fi
     ("tree", "path", "fix"),
     [
         ({"worker": {"requests": {"memory": "900GB"}}}, "worker.requests.memory", "write 900Gi or 900G"),
-        ({"worker": {"requests": {"memory": "5 kb"}}}, "worker.requests.memory", "write 5Ki"),
-        ({"worker": {"requests": {"cpu": 1.5}}}, "worker.requests.cpu", 'quote it: "1.5"'),
         ({"worker": {"requests": {"cpu": -1}}}, "worker.requests.cpu", "write a number >= 0"),
         ({"worker": {"requests": "8"}}, "worker.requests", "write a map, {KEY: VALUE}"),
         ({"lifecycle": "suspend"}, "lifecycle", "did you mean suspendable?"),
         ({"secrets": {"huggingFace": "hf-token"}}, "secrets.huggingFace",
-         "write `huggingFace: {secret: hf-token, key: ...}`"),
+         "write `huggingFace: {secret: hf-token}`"),
         ({"image": {"pullSecrets": "registry"}}, "image.pullSecrets", "write `pullSecrets: [registry]`"),
         ({"mounts": [{"claim": "a", "path": "data"}]}, "mounts.0.path", "did you mean /data?"),
-        ({"mounts": ["data"]}, "mounts.0", "write `{claim: data, path: ...}`"),
-        ({"mounts": "data"}, "mounts", "write `mounts: [{claim: data, path: ...}]`"),
-        ({"mounts": {"claim": "a"}}, "mounts", 'write `mounts: [{"claim": "a"}]`'),
-        ({"envFrom": "my-secret"}, "envFrom", "write `envFrom: [{...}]`"),
+        ({"mounts": {"claim": "a"}}, "mounts", "write a list, [ITEM, ITEM]"),
         ({"podMonitor": {"interval": "often"}}, "podMonitor.interval", 'write one like "30s"'),
         ({"head": "x"}, "head", "set its keys one by one: cluster.head.requests, "),
     ],
@@ -83,46 +76,38 @@ def test_a_value_of_the_cluster_part_is_answered_in_the_same_way(tree, path, fix
     assert problem.fix.startswith(fix)
 
 
-def test_a_pattern_is_told_in_words():
-    rule = of_cluster({"worker": {"requests": {"memory": "900GB"}}}).rule
-    assert "a quantity of Kubernetes" in rule
-    assert "^" not in rule
+def test_a_pattern_is_told_in_words_and_a_key_by_its_description():
+    problem = of_cluster({"worker": {"requests": {"memory": "900GB"}}})
+    assert "a quantity of Kubernetes" in problem.rule
+    assert "^" not in problem.rule
+    assert of_cluster({"lifecycle": "x"}).about.startswith("Staged clean-up")
 
 
-def test_what_a_key_is_stands_beside_the_fix():
-    assert of_file(HEAD + "device: gpu").about == "Device of trainer and rollout."
-    assert of_cluster({"lifecycle": "x"}).about.startswith("rules: staged clean-up")
-
-
-@pytest.mark.parametrize(("word", "truth"), [("yes", "true"), ("No", "false"), ("off", "false"), ("ON", "true")])
+@pytest.mark.parametrize(("word", "truth"), [("yes", "true"), ("No", "false")])
 def test_a_word_that_only_yaml_1_1_reads_as_a_truth_value_is_answered_by_that_value(word, truth):
     fix = of_file(f"{HEAD}trainer: {{val_before_train: {word}}}").fix
     assert fix == f'write {truth}, or quote it: "{word}" for a text'
 
 
-def test_a_list_as_helm_s_set_has_it_is_answered_by_ours():
-    problem = of_file(HEAD, sets=["data.train={s3://b/a.parquet,b.parquet}"])
-    assert (problem.rule, problem.fix) == ("a list is written in [ ]", "[s3://b/a.parquet, b.parquet]")
-
-
-@pytest.mark.parametrize("path", ["name", "model.path"])
-def test_a_set_without_a_value_is_told_that_it_is_empty(path):
-    problem = of_file(HEAD, sets=[f"{path}="])
-    assert (problem.path, problem.rule) == (path, "the value is empty")
-    assert f"`{path}=`" in problem.fix
-
-
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "rule", "fix"),
     [
-        ("cluster.gpu.type=NVIDIA-H200", "write it into the file, or into one for --site; `opdctl render`"),
-        ("matrix.seed=3", "edit the file's `matrix`"),
+        ("data.train={s3://b/a.parquet,b}", "a list is written in [ ]", "[s3://b/a.parquet, b]"),
+        ("name=", "the value is empty", "write one after `name=`"),
+        ("nonsense", "--set takes spec.path=value", "--set actor.learning_rate=1e-6"),
+        ("data=8", "it is a section of keys", "set its keys one by one: data.dir,"),
+        ("data.train_batchsize=8", "there is no such key in kind opd", "did you mean data.train_batch_size?"),
+        ("actor.learning_rate=fast", "input should be a valid number", "write a number"),
+        ("cluster.gpu.type=NVIDIA-H200", "a run does not read `cluster`", "write it into the file"),
+        ("matrix.seed=3", "a run does not read `matrix`", "write it into the file"),
     ],
 )
-def test_a_set_of_what_no_run_reads_says_where_that_is_given(text, words):
+def test_a_bad_set_names_itself_and_its_fix(text, rule, fix):
     problem = of_file(HEAD, sets=[text])
     assert problem.path == text.partition("=")[0]
-    assert problem.fix.startswith(words)
+    assert problem.source == f"--set {problem.path}"
+    assert problem.rule.startswith(rule)
+    assert problem.fix.startswith(fix)
 
 
 def test_a_site_file_that_is_not_there_is_told_by_what_names_it(tmp_path):
@@ -130,3 +115,10 @@ def test_a_site_file_that_is_not_there_is_told_by_what_names_it(tmp_path):
     with pytest.raises(SpecError, match="no such file") as caught:
         load_spec(tmp_path / "exp.yaml", site=tmp_path / "site.yaml")
     assert "by --site or $OPDCTL_SITE" in caught.value.problems[0].fix
+
+
+def test_null_in_the_experiment_unsets_a_key_of_the_site_file(tmp_path):
+    (tmp_path / "exp.yaml").write_text(HEAD + "store: {url: 's3://b', endpoint: null}\n")
+    (tmp_path / "site.yaml").write_text("store: {url: out, endpoint: 'http://minio'}\n")
+    store = load_spec(tmp_path / "exp.yaml", site=tmp_path / "site.yaml").spec.store
+    assert (store.url, store.endpoint) == ("s3://b", None)

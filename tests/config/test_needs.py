@@ -1,66 +1,25 @@
-"""What a run needs of its nodes follows from its sizes, by verl's and the queue's own reservations."""
-
-from __future__ import annotations
+"""CPUs of a node follow from a run's sizes, by verl's own reservations."""
 
 import pytest
 
 from opd.config import parse_tree
-from opd.config.needs import needs
+from opd.config.needs import all_sizes
 
 OPD = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}}
 
 
-def worker(**keys):
-    return needs(parse_tree({**OPD, "actor": {"use_dynamic_bsz": True}, **keys}).spec).worker
-
-
 @pytest.mark.parametrize(
-    ("num_nodes", "gpus", "cpus"),
-    [(1, 1, 3 + 2 + 1), (1, 8, 24 + 2 + 1), (2, 8, 24 + 2 + 1), (4, 8, 24 + 2 + 1), (1, 4, 12 + 2 + 1)],
+    ("keys", "cpus"),
+    [({}, 24), ({"trainer": {"nnodes": 4, "gpus_per_node": 8}}, 24), ({"trainer": {"gpus_per_node": 1}}, 3)],
 )
-def test_a_node_needs_three_cpus_a_rank_two_for_storage_units_and_one_for_the_controller(num_nodes, gpus, cpus):
-    found = worker(trainer={"nnodes": num_nodes, "gpus_per_node": gpus})
-    assert (found.gpus, found.cpus) == (gpus, cpus)
+def test_a_node_needs_three_cpus_a_rank(keys, cpus):
+    [sizes] = all_sizes(parse_tree({**OPD, "actor": {"use_dynamic_bsz": True}, **keys}).spec)
+    assert sizes.node_cpus == cpus
 
 
-def test_the_breakdown_names_every_part_that_takes_cpus():
-    assert worker().cpus_by_part == "ranks 24, queue storage units 2, queue controllers 1"
-
-
-def test_a_run_on_the_cpu_has_one_storage_unit_however_many_nodes_it_has():
-    assert worker(device="cpu").cpus == 3 + 1 + 1
-    assert worker(device="cpu", trainer={"nnodes": 2, "gpus_per_node": 4}).cpus == 12 + 1 + 1
-
-
-def test_storage_units_that_an_override_gives_are_counted():
-    raw = ["++transfer_queue.backend.SimpleStorage.num_data_storage_units=9"]
-    assert worker(overrides=raw, trainer={"nnodes": 2}).cpus == 24 + 5 + 1
-
-
-def test_workers_take_memory_and_no_cpu():
-    none = worker(rollout={"num_agent_workers": 0}, reward={"num_workers": 0})
-    some = worker(rollout={"num_agent_workers": 8}, reward={"num_workers": 4})
-    assert none.cpus == some.cpus
-    assert none.least_gib < some.least_gib < some.memory_gib
-
-
-def test_a_conversion_needs_a_head_alone():
-    found = needs(parse_tree({"kind": "convert", "convert": {"checkpoint": "c"}}).spec)
-    assert (found.num_nodes, found.worker) == (0, None)
-    assert found.head.memory_gib > needs(parse_tree(OPD).spec).head.memory_gib
-
-
-def test_a_pipeline_needs_of_each_resource_what_its_most_demanding_stage_does():
-    stages = {
-        "wide": {**OPD, "actor": {"use_dynamic_bsz": True}, "trainer": {"nnodes": 2, "gpus_per_node": 2}},
-        "deep": {**OPD, "rollout": {"num_agent_workers": 0}, "reward": {"num_workers": 0}},
-        "busy": {**OPD, "trainer": {"gpus_per_node": 1}, "reward": {"num_workers": 300}},
-        "last": {"kind": "convert", "convert": {"checkpoint": "c"}},
-    }
-    found = needs(parse_tree({"kind": "pipeline", "name": "p", "stages": stages}).spec)
-    of = {name: needs(parse_tree(tree).spec) for name, tree in stages.items()}
-    assert found.num_nodes == of["wide"].num_nodes == 2
-    assert (found.worker.gpus, found.worker.cpus) == (of["deep"].worker.gpus, of["deep"].worker.cpus)
-    assert found.worker.cpus_by_part == of["deep"].worker.cpus_by_part
-    assert found.worker.memory_gib == of["busy"].worker.memory_gib > of["deep"].worker.memory_gib
-    assert found.head == of["last"].head
+def test_a_conversion_has_no_workers_and_a_pipeline_has_those_of_its_stages():
+    convert = {"kind": "convert", "convert": {"checkpoint": "c"}}
+    stages = {"wide": {**OPD, "trainer": {"nnodes": 2, "gpus_per_node": 2}}, "last": convert}
+    assert all_sizes(parse_tree(convert).spec) == []
+    [sizes] = all_sizes(parse_tree({"kind": "pipeline", "name": "p", "stages": stages}).spec)
+    assert (sizes.num_nodes, sizes.gpus_per_node) == (2, 2)

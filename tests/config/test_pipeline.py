@@ -101,11 +101,6 @@ def test_a_reference_becomes_what_the_stage_left_and_the_rest_of_the_spec_is_as_
     assert resolved["distil"] == parse_tree(alone).spec
 
 
-def test_one_of_several_teachers_is_converted_too():
-    teachers = "stages.distil={kind: opd, model: {path: small}, teachers: {own: {path: '${stages.warmup.checkpoint}'}}, route: {to: {a: own}}}"
-    assert list(stages(teachers)) == ["answers", "warmup", "warmup-model", "distil"]
-
-
 def test_an_evaluation_takes_the_checkpoint_itself_and_no_conversion_runs():
     found = stages(
         "stages.distil={kind: eval, model: {path: small}, eval: {checkpoint: '${stages.warmup.checkpoint}'}}"
@@ -125,10 +120,6 @@ def test_before_it_runs_a_model_that_a_stage_leaves_has_the_shapes_of_the_one_th
     planned = {spec.name: spec for spec in before_it_runs(stages_of(spec_of(more)))}
     assert planned["bridge-distil"].model.path == "small"
     assert planned["bridge-last"].model.path == "small"
-
-
-def test_before_it_runs_answers_that_a_stage_leaves_are_no_model():
-    planned = {spec.name: spec for spec in before_it_runs(stages_of(spec_of()))}
     assert planned["bridge-warmup"].sft.teacher_answers == ("stages://answers/generations",)
 
 
@@ -159,14 +150,6 @@ def test_what_cannot_work_is_said_before_any_stage_runs_under_the_key_of_the_pip
     assert words in f"{found.rule} {found.fix}"
 
 
-@pytest.mark.parametrize("path", sorted(PIPELINES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_shipped_pipeline_is_whole_and_so_are_its_controls(path):
-    assert load_spec(path).spec.kind == "pipeline"
-    assert controls_of(path)
-    for sets in controls_of(path).values():
-        load_spec(path, sets=sets)
-
-
 SPARSE_TO_DENSE = sorted(PIPELINES.glob("sparse-to-dense-*.yaml"))
 RUN = {
     "": "teacher_rl answers warmup distil",
@@ -187,45 +170,17 @@ RUN = {
 def test_each_control_of_sparse_to_dense_runs_its_stages_and_measures_the_last_student(path, control):
     sets = controls_of(path).get(control, [])
     assert bool(sets) == bool(control)
-    spec = load_spec(path, sets=sets).spec
-    assert isinstance(spec, PipelineSpec)
-    found = {stage.name: stage for stage in stages_of(spec)}
+    found = {stage.name: stage for stage in stages_of(load_spec(path, sets=sets).spec)}
     assert [name for name in found if not name.endswith("-model") and name != "final"] == RUN[control].split()
     *_, last = RUN[control].split()
-    [measured] = found["final"].references.values()
-    assert measured == Reference(f"{last}-model", "model")
-    labels = {name: found[name].spec.data.split for name in found.keys() & {"teacher_sft", "teacher_rl", "student_rl"}}
-    on_new = control == "stage 3 on new labels"
-    assert {name: split.part for name, split in labels.items()} == {
-        name: 2 if on_new and name == "student_rl" else 1 for name in labels
-    }
-    assert len({(split.of, split.seed) for split in labels.values()}) <= 1
+    assert list(found["final"].references.values()) == [Reference(f"{last}-model", "model")]
+    trained = [name for name in ("teacher_sft", "teacher_rl") if name in found]
     for name in found.keys() & {"warmup", "distil"}:
         [teacher] = [one for (key, _), one in found[name].references.items() if key == "teacher.path"] or [None]
-        trained = [stage for stage in ("teacher_sft", "teacher_rl") if stage in found]
         assert teacher == (Reference(f"{trained[-1]}-model", "model") if trained else None)
-
-
-def test_the_warm_up_is_forward_kl_on_the_answers_of_the_teacher_that_it_distils():
-    for path in SPARSE_TO_DENSE:
-        spec = load_spec(path).spec
-        assert isinstance(spec, PipelineSpec)
-        found = {stage.name: stage for stage in stages_of(spec)}
-        [only] = found["warmup"].spec.opd.stages
-        assert (only.loss_type, only.rollouts) == ("forward_kl", "teacher")
-        assert Reference("answers", "generations") in found["warmup"].references.values()
-        assert set(found["answers"].references.values()) == {Reference("teacher_rl-model", "model")}
-        assert found["answers"].spec.data.split == found["warmup"].spec.data.split
-
-
-def test_a_key_that_is_set_in_one_stage_stays_as_it_is_in_those_that_share_its_section_by_an_alias():
-    text = TEXT.replace(
-        "data: {train: train.parquet, val: val.parquet}", "data: &data {train: train.parquet, val: val.parquet}"
-    )
-    text += "  again: {kind: sft, model: {path: small}, data: *data}\n"
-    spec = load_text(text, sets=["stages.again.data.split={part: 2}"]).spec
-    assert spec.stages["again"]["data"]["split"] == {"part": 2}
-    assert "split" not in spec.stages["warmup"]["data"]
+    for name in found.keys() & {"teacher_sft", "teacher_rl", "student_rl"}:
+        part = 2 if (control, name) == ("stage 3 on new labels", "student_rl") else 1
+        assert found[name].spec.data.split.part == part
 
 
 SKIP = "stages.warmup.skip=true"
@@ -236,8 +191,6 @@ def test_who_takes_the_model_of_a_skipped_stage_gets_the_one_that_it_would_have_
     assert stages(SKIP)["distil"].spec.model.path == "small"
     pinned = stages(SKIP, "stages.warmup.model.revision=abc")["distil"].spec.model
     assert (pinned.path, pinned.revision) == ("small", "abc")
-    by_model = stages(SKIP, "stages.distil.teacher.path='${stages.warmup.model}'")["distil"].spec.teacher
-    assert by_model.path == "small"
     several = "stages.distil={kind: opd, model: {path: m}, teachers: {own: {path: '${stages.warmup.checkpoint}'}}, route: {to: {a: own}}}"
     assert stages(SKIP, several)["distil"].spec.teachers["own"].path == "small"
 
@@ -254,9 +207,6 @@ def test_a_chain_of_skipped_stages_leaves_what_the_first_would_have_begun_with_o
     ("sets", "path", "words"),
     [
         (["stages.answers.skip=true"], "stages.warmup.sft.teacher_answers", "stage answers is skipped"),
-        ([SKIP, "stages.warmup.kind=convert"], "stages.distil.model.path", "stage warmup is skipped"),
-        ([SKIP, "stages.answers={kind: eval, model: {path: m}, eval: {checkpoint: '${stages.warmup.checkpoint}'}}"],
-         "stages.answers.eval.checkpoint", "stage warmup is skipped"),
         ([SKIP, "stages.distil.skip=true", "stages.answers.skip=true"], "stages", "all of them are skipped"),
         ([SKIP, "stages.distil.skip=true", "stages.warmup.model.path='${stages.distil.checkpoint}'",
           "stages.answers.model.path='${stages.warmup.checkpoint}'"], "stages", "warmup -> distil -> warmup wait"),
@@ -271,4 +221,4 @@ def test_what_a_skipped_stage_cannot_leave_is_said_before_any_stage_runs(sets, p
 
 
 def test_a_stages_name_is_one_that_a_reference_can_carry():
-    assert "pattern" in problem("stages={Warm-up: {kind: convert, convert: {checkpoint: c}}}").rule
+    assert "a letter first" in problem("stages={Warm-up: {kind: convert, convert: {checkpoint: c}}}").rule

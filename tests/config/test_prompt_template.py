@@ -3,7 +3,7 @@
 import pytest
 
 from opd.config import SpecError, parse_tree
-from opd.config.prompt_template import column_names, filled
+from opd.config.prompt_template import filled, names_in
 
 
 def test_names_are_filled_and_doubled_braces_are_text():
@@ -13,7 +13,7 @@ def test_names_are_filled_and_doubled_braces_are_text():
 
 
 def test_columns_are_named_once_in_their_order_and_the_prompt_is_none():
-    assert column_names("{b.c} {prompt} {{x}} {a} {b.c}") == ["b.c", "a"]
+    assert names_in("{b.c} {prompt} {{x}} {a} {b.c}") == ["b.c", "prompt", "a"]
 
 
 @pytest.mark.parametrize("template", ["{}", "\\boxed{x", "x}", "{a:>3}", "{a!r}", "{a[0]}", "{a{b}}"])

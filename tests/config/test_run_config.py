@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from opd.config import SpecError, parse_tree
+from opd.config import parse_tree
 from opd.config.run_config import KEY, RunConfig, RunFacts
 
 TREES = {
@@ -20,14 +20,3 @@ def test_spec_and_facts_come_out_of_verls_config_as_they_went_in(kind):
     config = OmegaConf.create({KEY: ours.text()})
     OmegaConf.resolve(config)
     assert RunConfig.of(OmegaConf.create(OmegaConf.to_container(config, resolve=True))) == ours
-
-
-@pytest.mark.parametrize("raw", ["opd.chunk_sise=3", "+opd.chunk_sise=3", "~opd.beta", "opd.valid_vocab=3"])
-def test_a_raw_override_that_is_no_key_of_ours_is_refused(raw):
-    with pytest.raises(SpecError, match=r"chunk_sise|beta|valid_vocab"):
-        parse_tree(TREES["opd"] | {"overrides": [raw]})
-
-
-def test_a_raw_override_of_another_kinds_key_is_refused():
-    with pytest.raises(SpecError, match="this kind has no such key"):
-        parse_tree(TREES["eval"] | {"overrides": ["opd.beta=0.3"]})

@@ -11,7 +11,7 @@ def test_a_name_that_kuberay_takes_is_accepted(value, minimal):
     assert parse_tree({**minimal("opd"), "name": value}).spec.name == value
 
 
-@pytest.mark.parametrize("value", ["", "A", "1a", "a-", "-a", "a_b", "a.b", "ä", "a\n", "a" * 48])
+@pytest.mark.parametrize("value", ["", "A", "1a", "a-", "-a", "a_b", "ä", "a\n", "a" * 48])
 def test_a_name_that_kuberay_refuses_is_refused(value, minimal):
     (problem,) = problems_of({**minimal("opd"), "name": value})
     assert problem.path == "name"
@@ -20,32 +20,14 @@ def test_a_name_that_kuberay_refuses_is_refused(value, minimal):
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [
-        ("rollout.top_k", 0),
-        ("rollout.top_k", -2),
-        ("rollout.top_p", 0),
-        ("rollout.temperature", 0),
-        ("rollout.val.temperature", -0.1),
-        ("actor.betas", [0.9, 1.0]),
-        ("actor.betas", [0.9]),
-        ("seed", -1),
-        ("seed", 2**31),
-        ("trainer.loggers", []),
-        ("trainer.save_freq", -2),
-        ("data.train", []),
-        ("data.train_batch_size", True),
-        ("data.train_batch_size", "8"),
-        ("data.train_batch_size", 8.5),
-        ("data.enable_thinking", 1),
-        ("data.enable_thinking", "true"),
-        ("model.path", 5),
-        ("model.path", ""),
-        ("env", {"A": 1}),
-        ("env", {"A B": "x"}),
-        ("rollout.engine_kwargs", {"a=b": 1}),
-        ("rollout.engine_kwargs", {"a": [{"b": 1}]}),
-    ],
-)
+    [("rollout.top_k", 0), ("rollout.top_k", -2), ("rollout.top_p", 0), ("rollout.temperature", 0),
+     ("actor.betas", [0.9, 1.0]), ("actor.betas", [0.9]), ("seed", 2**31), ("trainer.loggers", []), ("data.train", [None]),
+     ("data.train_batch_size", True), ("data.train_batch_size", "8"), ("data.train_batch_size", 8.5),
+     ("data.enable_thinking", 1), ("model.path", 5), ("model.path", ""), ("env", {"A": 1}), ("env", {"A B": "x"}),
+     ("rollout.engine_kwargs", {"a=b": 1}), ("rollout.engine_kwargs", {"a": [{"b": 1}]}),
+     ("model.lora", {"rank": 4, "target_modules": ["lm_head"]}),
+     ("model.lora", {"rank": 4, "target_modules": ["model.embed_tokens"]})],
+)  # fmt: skip
 def test_a_value_of_the_wrong_type_or_range_is_refused(path, value, minimal):
     (problem,) = problems_of(tree_of(minimal, "opd", **{path: value}))
     assert problem.path.startswith(path)
@@ -56,7 +38,6 @@ def test_a_whole_number_may_be_written_as_a_float(minimal):
     assert parse_tree(tree_of(minimal, "opd", **{"rollout.num_samples": 8.0})).spec.rollout.num_samples == 8
 
 
-@pytest.mark.parametrize("name", ["lm_head", "model.embed_tokens"])
-def test_heads_and_embeddings_take_no_adapter_however_they_are_named(minimal, name):
-    (problem,) = problems_of(tree_of(minimal, "opd", **{"model.lora": {"rank": 4, "target_modules": [name]}}))
-    assert "takes no adapter" in problem.rule
+def test_null_unsets_a_key_of_any_depth(minimal):
+    tree = {**minimal("opd"), "store": {"endpoint": None, "region": None}, "data": None, "opd": {"beta": None}}
+    assert parse_tree(tree).spec == parse_tree(minimal("opd")).spec

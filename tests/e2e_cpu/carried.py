@@ -10,22 +10,22 @@ from opd.rollout.carry import CarriedRow
 
 NUM_STEPS, NUM_ROWS = 8, 16
 """Of the run, and of each step."""
-# A hot student writes answers of 2 to 32 tokens, so that some go on over several updates.
+# A hot student writes answers of 2 to 32 tokens, so that some continue over several updates.
 SETS = ("rollout.schedule=carry", "rollout.in_flight=24", "rollout.temperature=1.7", "data.max_response_length=32")
 
 
 def rows_of(state: Mapping[str, Any]) -> dict[int, CarriedRow]:
-    """The rows on their way, by number."""
+    """Return the rows on their way, by number."""
     return {row["number"]: CarriedRow(**row) for name in ("running", "waiting", "complete") for row in state[name]}
 
 
 def _versions(row: CarriedRow) -> list[int]:
-    """Of each token: the version of the weights that made it."""
+    """Return for each token the version of the weights that made it."""
     return [version for version, num in row.pieces for _ in range(num)]
 
 
 def must_follow(states: Mapping[int, Mapping[str, Any]], *, rows_per_step: int) -> None:
-    """From each checkpoint to the next no row is lost or trained on twice, and every new token has the version of a step in between.
+    """Check that between checkpoints no row is lost or trained on twice, and that new tokens have a version in between.
 
     Args:
         states: what carried.json holds, by step.

@@ -28,8 +28,7 @@ class Masks:
         item: Trajectory,
         offered: Sequence[dict[str, Any]],
     ) -> None:
-        """The whole conversation, rendered and tokenised at once, is a row of the rollout, and its mask is 1 on the model's
-        turns and nowhere else.
+        """Check that the conversation, rendered and tokenised at once, is a row whose mask is 1 on the model's turns alone.
 
         Args:
             prompt: messages before the first turn. script: the turns, of which the last repeats. item: what was kept of it.

@@ -1,8 +1,7 @@
 """Ray nodes on this machine that see of it what pods see of their node: processes, host name, /tmp and volumes of their own.
 
-Each is a process namespace (what is killed with it is gone, as with a pod), a host name and a mount namespace, in which the
-run's working directory is either one folder for all (a claim that all pods mount) or a folder of its own (emptyDir).
-They share the machine's network.
+Each node is a process namespace, a host name and a mount namespace. The run's working directory is one folder for all nodes (a
+claim that all pods mount) or a folder for each (emptyDir). The nodes share the machine's network.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def require_namespaces() -> None:
 
 
 def wait_for(is_there: Callable[[], bool], timeout_s: float, what: str, evidence: Callable[[], str] = str) -> None:
-    """Look until it is there; the evidence stands in the error."""
+    """Look until it is there; the error shows the evidence."""
     deadline_s = time.monotonic() + timeout_s
     while not is_there():
         assert time.monotonic() < deadline_s, f"{what} did not come within {timeout_s:g} s:\n{evidence()[-6000:]}"
@@ -83,7 +82,7 @@ class Cluster:
     Args:
         folder: keeps volumes and logs; `folder/work` is the working directory in every pod.
         shared: one volume for all pods (a claim), else one each (emptyDir).
-        environment: of every pod, beside this process's own.
+        environment: of every pod, over this process's own.
     """
 
     folder: Path
@@ -159,7 +158,7 @@ class Cluster:
         self._ask(f"/api/jobs/{job}/stop", {})
 
     def has_ended(self, job: str) -> str | None:
-        """How the job ended, None while it runs, or where Ray's server does not answer this time."""
+        """Return how the job ended; None while it runs, or if Ray's server does not answer this time."""
         try:
             status = self._ask(f"/api/jobs/{job}")["status"]
         except _UNANSWERED as error:
@@ -169,7 +168,7 @@ class Cluster:
         return status if status in ("SUCCEEDED", "FAILED", "STOPPED") else None
 
     def wait(self, job: str, timeout_s: float) -> str:
-        """How the job ended; its log is in the error if it does not."""
+        """Return how the job ended; the error shows its log if it does not end."""
         ended: str | None = None
 
         def has_ended() -> bool:
@@ -244,7 +243,7 @@ class Cluster:
             time.sleep(0.2)
 
     def _num_nodes(self) -> int:
-        """How many have joined; 0 while the head does not answer yet."""
+        """Return how many nodes have joined; 0 while the head does not answer."""
         try:
             return len(self._ask("/nodes?view=hostnamelist")["data"]["hostNameList"])
         except _UNANSWERED:
@@ -252,7 +251,7 @@ class Cluster:
 
 
 def _die_with_parent() -> None:
-    """In a pod's first process: a test that is killed leaves no pods behind."""
+    """In a pod's first process: a test that is killed leaves no pods."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

@@ -1,4 +1,4 @@
-"""Starts `opd.launch` as a user does and reads what it left behind."""
+"""Starts `opd.launch` as a user does and reads what it left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from opd.store.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECS = Path(__file__).parent / "specs"
-TIMEOUT_S = 480.0  # one run of a minute; the host may be slow, and another worker's run beside it
+TIMEOUT_S = 480.0  # one run of a minute; the host may be slow, and another worker may run one too
 _ERROR = re.compile(r"\bERROR\b|Traceback \(most recent call last\)")
 
 
@@ -64,14 +64,14 @@ class Outcome:
 
 
 def weights(outcome: Outcome, step: int) -> dict[str, torch.Tensor]:
-    """What the checkpoint behind a step holds of the model, by name; the run has one rank."""
+    """Return the model's tensors in the checkpoint of a step, by name; the run has one rank."""
     path = outcome.run_dir / "checkpoints" / f"global_step_{step}" / "actor" / "model_world_size_1_rank_0.pt"
     state = torch.load(path, weights_only=False)
     return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
 
 
 def must_end_alike(outcome: Outcome, whole: Outcome, step: int) -> None:
-    """The weights behind this step are the uninterrupted run's, bit for bit."""
+    """Check that the weights after this step are the uninterrupted run's, bit for bit."""
     found, expected = weights(outcome, step), weights(whole, step)
     assert found.keys() == expected.keys()
     assert [name for name, value in found.items() if not torch.equal(value, expected[name])] == []
@@ -127,7 +127,7 @@ def finish(process: subprocess.Popen[str], folder: Path, spec: str, timeout_s: f
         tail = (folder / "run.log").read_text()[-6000:]
         raise AssertionError(f"{spec} did not end within {timeout_s:.0f} s:\n{tail}") from None
     finally:
-        if process.poll() is None:  # also where the test's own limit ends this: its Ray would go on beside other tests
+        if process.poll() is None:  # also where the test's own limit ends this: its Ray would run during other tests
             kill_all(process.pid)
     output = (folder / "run.log").read_text()
     return Outcome(returncode=returncode, output=output, run_dir=folder / "out" / spec)
@@ -175,7 +175,7 @@ def run(folder: Path, spec: str, *sets: str) -> Outcome:
 
 
 def kill_and_resume(folder: Path, spec: str, *sets: str, behind: int) -> Outcome:
-    """SIGKILL once the checkpoint of the step `behind` is sealed, and the same run again: it goes on from the newest sealed step to its end."""
+    """SIGKILL once the checkpoint of the step `behind` is sealed; run again, from the newest sealed step to the end."""
     run_dir = folder / "out" / spec
     run_and_kill(run_dir / "checkpoints" / f"global_step_{behind}" / "COMPLETE", folder, spec, *sets)
     newest = complete_steps([LocalStore(run_dir)])[-1]  # a later one on a machine that stalled this test

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e_cpu.carried import NUM_ROWS, NUM_STEPS, SETS, must_follow, rows_of
 from tests.e2e_cpu.runs import Outcome, kill_and_resume, must_end_alike, run
 
-from opd.trainer.carried_file import CHECKPOINT_FILE
+from opd.rollout.carry import CHECKPOINT_FILE
 
 _SAVED = (2, 4, 6, 8)
 # The validation in mid-run finds rows on their way.

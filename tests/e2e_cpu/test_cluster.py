@@ -57,7 +57,7 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
 
 
 def first_step(metrics: Path) -> int:
-    """Of an attempt's rows; 0 before there is one."""
+    """Return the first step of an attempt's rows; 0 before there is one."""
     text = metrics.read_text() if metrics.exists() else ""
     lines = text[: text.rfind("\n") + 1].splitlines()  # a row on its way may be there by half
     return next((step for line in lines if (step := json.loads(line).get("training/global_step"))), 0)
@@ -88,7 +88,7 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
         socket.create_connection((pods.ADDRESS, port), timeout=5).close()  # trainer.master_port: where the ranks meet
         # The driver's node offers no CPU: nothing of the run but the driver may be there.
         processes = {name: cluster.exec(name, "ps", "axo", "args").stdout for name in ("head", "worker-0")}
-        for actor in ("WorkerDict", "RolloutServer", "SimpleStorageUnit", "TransferQueueController"):
+        for actor in ("WorkerDict", "RolloutServer"):
             assert f"ray::{actor}" not in processes["head"], processes["head"]
             assert f"ray::{actor}" in processes["worker-0"], processes["worker-0"]
 

@@ -28,8 +28,8 @@ def test_a_learning_rate_of_zero_leaves_the_student_as_it_was(tmp_path):
 
 
 def test_a_random_teacher_teaches_nothing(tmp_path):
-    # One-sided: a teacher that finds every token equally likely drives the student from all it was sure of, so its
-    # accuracy may fall; what it must not do is rise.
+    # One-sided: a teacher that finds every token equally likely drives the student from all it was sure of. Its accuracy may
+    # fall, and must not rise.
     teacher = tmp_path / "teacher"
     tokenizer = AutoTokenizer.from_pretrained(STUDENT_DIR)
     build_model(TEACHER, tokenizer, seed=0).save_pretrained(teacher)

@@ -46,9 +46,9 @@ def test_a_run_trains_and_listens_on_this_machine_alone(tmp_path):
     # 16 answers are too few neighbours, and a CPU has no memory of its own.
     assert [name for name, verdict in told.items() if verdict == "ok"] == ["tokenizer", "chat template", "entropy", "perplexity", "right answers"]  # fmt: skip
     assert (told["position"], told["memory"]) == ("not known", "not known")
-    # TransferQueue and torch unpickle what reaches them, Ray runs it: nobody else's machine may.
+    # Ray runs what reaches it, torch unpickles it: no other machine may reach them.
     assert not {listener for listener in heard if not listener.is_loopback}
-    for part in ("TransferQueueController", "SimpleStorageUnit", "gcs_server", "WorkerDict", "RolloutServer"):
+    for part in ("gcs_server", "WorkerDict", "RolloutServer"):
         assert any(part in listener.command for listener in heard), f"{part} was not heard at all"
 
 

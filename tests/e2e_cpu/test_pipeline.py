@@ -17,7 +17,7 @@ def _run(folder: Path) -> Outcome:
 
 
 def _stages(folder: Path) -> list[Path]:
-    """What the stages leave in the store, and on this disk."""
+    """Return the folders of the stages in the store, and on this disk."""
     return [folder / "out" / place / "stages" for place in ("store/pipeline", "pipeline")]
 
 
@@ -28,7 +28,7 @@ def _stage(outcome: Outcome, name: str) -> Outcome:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
-    """Its folder, and the attempt that ended it, behind one that was killed between its stages and one inside the second."""
+    """Its folder, and the attempt that ended it, after one that was killed between its stages and one inside the second."""
     folder = tmp_path_factory.mktemp("killed")
     store, local = _stages(folder)
     run_and_kill(store / "pipeline-warmup" / "result.json", folder, "pipeline", timeout_s=_TIMEOUT_S)

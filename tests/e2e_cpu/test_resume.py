@@ -1,4 +1,4 @@
-"""A killed run goes on where its last complete checkpoint stands, to the same weights, bit for bit."""
+"""A killed run continues from its last complete checkpoint to the same weights, bit for bit."""
 
 from __future__ import annotations
 

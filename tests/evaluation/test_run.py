@@ -37,7 +37,8 @@ def _answers(row: int, **changes) -> list[Sample]:
 
 
 def _report(*rows: int, **changes) -> RolloutReport:
-    return RolloutReport(samples=[answer for row in rows for answer in _answers(row, **changes)])
+    samples = [answer for row in rows for answer in _answers(row, **changes)]
+    return RolloutReport(samples=samples, num_trajectories=2 * len(rows))
 
 
 class _Manager:
@@ -49,14 +50,11 @@ class _Manager:
     def __call__(self, *_) -> _Manager:
         return self
 
-    def generate_sequences(self, rows: list[int]) -> None:
+    def generate(self, rows: list[int], stopping: GracefulStop) -> RolloutReport:
         self.asked += rows
-        self._report = _report(*(row for row in rows if row not in self._cut))
-        self._report.num_cut = sum(row in self._cut for row in rows)
-        self.on_report(self._report)
-
-    def take_report(self) -> RolloutReport:
-        return self._report
+        report = _report(*(row for row in rows if row not in self._cut))
+        report.num_cut, report.num_trajectories = sum(row in self._cut for row in rows), 2 * len(rows)
+        return report
 
 
 @pytest.fixture
@@ -94,7 +92,7 @@ def ask(monkeypatch):
         asked_to_end = GracefulStop()
         asked_to_end.requested = is_stopped
         trackers = SimpleNamespace(links={})
-        return evaluation._ask(None, of.run, of.questions, of.answers, trackers, asked_to_end)[1]
+        return evaluation._ask(None, of.run, of.questions, of.answers, trackers, asked_to_end)[1] is None
 
     return asking
 

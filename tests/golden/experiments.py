@@ -24,7 +24,7 @@ ROOT = GOLDEN.parents[1]
 SITES = ROOT / "manifests" / "sites"
 IMAGE = "registry.example.com/opd@sha256:" + "0123456789abcdef" * 4
 RENDERED = ("grpo", "opd-agent")
-"""Kinds whose manifests are kept: HTTPMode in a queue, and K8sJobMode with tools, RDMA and progress."""
+"""Kinds whose manifests are kept: HTTPMode in a queue, and K8sJobMode with tools, and RDMA."""
 # Breaks of a long line of JSON (the spec in the ConfigMap), so that a difference is a short line too.
 _BREAKS = (("\\n", "\\n\n  "), (',"', ',\n  "'))
 

@@ -83,6 +83,12 @@ def test_a_token_that_is_not_finite_is_kept_first_so_that_its_update_is_skipped_
     assert kept_places(entropy, 0.2) == [2]
 
 
+def test_a_score_of_minus_infinity_is_the_worst_one():
+    scores = [-1.0, float("-inf"), -2.0]
+    assert kept_places(scores, 0.7) == [0, 2]
+    assert kept_places(scores, 0.4, mode="bottomk") == [1]
+
+
 def test_topk_keeps_the_floor_of_the_share_of_each_rollout():
     # 5 tokens and 3: floor(2.5) = 2 and floor(1.5) = 1.
     scores, row = [0.1, 0.9, 0.5, 0.7, 0.2, 9.0, 7.0, 8.0], [4, 4, 4, 4, 4, 1, 1, 1]

@@ -11,10 +11,10 @@ from tests.worker.batches import uneven_rows
 from tests.worker.models import save_model
 from tests.worker.workers import Case, run_cases
 
-from opd.compat import verl_trainer
 from opd.config import SpecError
 from opd.config.run_config import RunFacts
 from opd.main_opd import spec_of
+from opd.rollout import serving
 from opd.trainer.entry import compose, prepare
 
 _CONFIG = """
@@ -102,10 +102,8 @@ def test_the_front_door_refuses_a_teacher_that_needs_its_own_code_and_runs_none_
 @pytest.mark.parametrize("trusted", [False, True])
 def test_the_reward_worker_trusts_the_models_folder_as_the_model_does(student, monkeypatch, trusted):
     seen = []
-    monkeypatch.setattr(verl_trainer, "_hf_tokenizer", lambda path, **kwargs: seen.append(kwargs["trust_remote_code"]))
-    monkeypatch.setattr(verl_trainer.reward_loop, "load_reward_manager", lambda *args, **kwargs: None)
+    monkeypatch.setattr(serving, "hf_tokenizer", lambda path, **kwargs: seen.append(kwargs["trust_remote_code"]))
+    monkeypatch.setattr(serving, "load_reward_manager", lambda *args, **kwargs: None)
     model = {"path": student, "tokenizer_path": None, "trust_remote_code": trusted}
-    config = {"actor_rollout_ref": {"model": model}, "reward": {"reward_model": {"enable": False}}}
-    with verl_trainer.reward_workers():
-        verl_trainer.reward_loop.RewardLoopWorker(OmegaConf.create(config))
+    serving.RewardWorker(OmegaConf.create({"actor_rollout_ref": {"model": model}}))
     assert seen == [trusted]

@@ -27,7 +27,7 @@ time.sleep(600)
 
 @pytest.fixture
 def child() -> Iterator[ChildProcess]:
-    child = ChildProcess("opd.rewards.worker")
+    child = ChildProcess("opd.isolation.serving", ["opd.rewards.worker:serve"])
     yield child
     child.kill()
     child.disconnect()

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.e2e_cpu import pods
 
 from opd.cluster import supervise
 from opd.runs import progress as progress_module
@@ -34,7 +33,8 @@ def stalls(hang):
     sys.exit(supervise.supervised(run))
 """
 STALLS = {
-    "a dead-locked rollout thread": """
+    "a dead-locked thread and a process that hangs": (
+        """
         begun = threading.Barrier(3)
 
         def of_the_rollout(first, second):
@@ -44,25 +44,21 @@ STALLS = {
                     pass
 
         def hang():
-            a, b = threading.Lock(), threading.Lock()
-            threads = [threading.Thread(target=of_the_rollout, args=pair, daemon=True) for pair in ((a, b), (b, a))]
-            for thread in threads:
-                thread.start()
-            begun.wait()
-            PROGRESS.enter("rollout", 7)
-            for thread in threads:
-                thread.join()
-        """,
-    "a process of its own that hangs": """
-        def hang():
             code = "from opd.runs import stacks; stacks.register()\\nimport time\\ndef in_the_rank(): time.sleep(3600)\\nin_the_rank()"
             rank = subprocess.Popen([sys.executable, "-c", code])
             while len(stacks.registered()) < 2:
                 time.sleep(0.05)
+            a, b = threading.Lock(), threading.Lock()
+            for pair in ((a, b), (b, a)):
+                threading.Thread(target=of_the_rollout, args=pair, daemon=True).start()
+            begun.wait()
             PROGRESS.enter("rollout", 7)
             rank.wait()
         """,
-    "a driver that is stopped": """
+        ["of_the_rollout", "in_the_rank", "hang"],
+    ),
+    "a driver that is stopped": (
+        """
         def was_stopped():
             os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(3600)
@@ -71,11 +67,8 @@ STALLS = {
             PROGRESS.enter("rollout", 7)
             was_stopped()
         """,
-}
-SAID = {
-    "a dead-locked rollout thread": ["of_the_rollout"],
-    "a process of its own that hangs": ["in_the_rank", "hang"],
-    "a driver that is stopped": ["was_stopped", "state T"],
+        ["was_stopped", "state T"],
+    ),
 }
 
 
@@ -97,68 +90,16 @@ def ran(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def ended(tmp_path: Path, script: str) -> str:
-    """The stacks that a script's stall left, once it was ended for it."""
+@pytest.mark.slow
+@pytest.mark.parametrize("stall", STALLS)
+def test_a_stall_ends_the_attempt_and_leaves_the_stacks_of_all_its_processes(tmp_path, stall):
+    script, said = STALLS[stall]
     done = ran(tmp_path, script)
     assert done.returncode == 1, done.stderr[-3000:]
     assert "in rollout at step 7: ending this attempt" in done.stderr
     assert str(tmp_path / "stacks.txt") in done.stderr
-    return (tmp_path / "stacks.txt").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stall", STALLS)
-def test_a_stall_ends_the_attempt_and_leaves_the_stacks_of_all_its_processes(tmp_path, stall):
-    stacks = ended(tmp_path, STALLS[stall])
-    for words in SAID[stall]:
-        assert words in stacks, stacks
-
-
-@pytest.mark.slow
-def test_a_run_that_waits_for_others_is_left_alone(tmp_path):
-    assert ran(tmp_path, "def hang():\n    PROGRESS.rest('pods')\n    time.sleep(3)\n").returncode == 0
-    assert not (tmp_path / "stacks.txt").exists()
-
-
-ELSEWHERE = """
-    os.environ.update(RAY_ADDRESS=sys.argv[2], TMPDIR="/tmp/ray")  # each pod has a /tmp/ray of its own
-
-    class Rank:
-        def is_up(self):
-            pass
-
-        def in_the_rank_elsewhere(self):
-            time.sleep(3600)
-
-    def hang():
-        import ray
-        folder = {stacks.FOLDER_VARIABLE: os.environ[stacks.FOLDER_VARIABLE]}
-        ray.init(log_to_driver=False, runtime_env={"worker_process_setup_hook": "opd.runs.stacks.register", "env_vars": folder})
-        rank = ray.remote(num_cpus=1)(Rank).remote()
-        ray.get(rank.is_up.remote())
-        answer = rank.in_the_rank_elsewhere.remote()
-        PROGRESS.enter("rollout", 7)
-        wait_for_the_rank(answer)
-
-    def wait_for_the_rank(answer):
-        import ray
-        ray.get(answer)
-    """
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_stacks_of_other_nodes_of_the_runs_ray_cluster_are_there_too(tmp_path):
-    pods.require_namespaces()
-    program = written(tmp_path, ELSEWHERE)
-    path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with pods.cluster(tmp_path / "cluster", num_workers=1, shared=True, environment=path) as cluster:
-        done = cluster.exec("head", sys.executable, str(program), str(tmp_path), cluster.address, timeout=800)
-    assert done.returncode == 1, done.stderr[-3000:]
-    here, _, there = (tmp_path / "stacks.txt").read_text().partition("##### node ")
-    assert "wait_for_the_rank" in here
-    assert "in_the_rank_elsewhere" not in here
-    assert "in_the_rank_elsewhere" in there, here[-2000:] + there
+    stacks = (tmp_path / "stacks.txt").read_text()
+    assert [words for words in said if words not in stacks] == [], stacks
 
 
 class Clock:

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from opd.monitor.faults import FAULTS
 from opd.monitor.monitor import Finding, Monitor, findings, standing, summary
 
 
@@ -78,11 +77,6 @@ def test_what_stands_and_what_stood_is_read_back_from_the_rows():
 def test_a_name_of_another_version_is_shown_as_it_is():
     assert "since step 3: from-later (from-later)" in str(standing({"fault/from-later": 3.0})[0])
     assert standing({"fault/a": math.inf, "fault/b": -1.0}) == []
-
-
-def test_every_fault_says_where_to_look():
-    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
-    assert all(fault.what and fault.look for fault in FAULTS)
 
 
 SOUND = {
@@ -158,11 +152,6 @@ def test_a_teacher_that_is_the_student_is_named_and_a_student_that_has_learnt_is
     assert seen([row(opd__divergence=value) for value in (1.0, 0.5, 0.1, 1e-7)])[1] == []
 
 
-def test_tokens_that_several_epochs_train_on_are_no_tool_tokens():
-    twice = {**SOUND, "opd/num_tokens": 8000.0, "opd/batch_size": 128.0}
-    assert seen([row(**twice)] * 3)[1] == []
-
-
 def test_a_step_whose_rate_was_0_moves_nothing_and_is_no_fault():
     first = {**SOUND, "opd/lr_used": 0.0, "opd/weight_change": 0.0}  # `opd/lr` is the second step's rate
     assert seen([row(**first), row(**SOUND), row(**SOUND)])[1] == []
@@ -209,11 +198,6 @@ def test_given_answers_and_what_tools_wrote_inflate_nothing():
     assert seen(grpo)[1] == []
 
 
-def test_one_step_of_long_answers_is_chance():
-    rows = [lengthened(1.0)] * 5 + [lengthened(3.0)] * 2 + [lengthened(1.0)] * 2
-    assert seen(rows)[1] == []
-
-
 def test_a_teachers_preference_counts_the_rows_of_one_epoch_and_must_be_a_clear_one():
     few = {"opd/teacher_preference": -0.5, "opd/valid_rows": 16.0, "opd/batch_size": 64.0, "opd/num_tokens": 16000.0}
     assert seen([row(**{**SOUND, **few, "opd/tool_mask/llm_tokens": 1000.0})] * 6)[1] == []
@@ -221,18 +205,17 @@ def test_a_teachers_preference_counts_the_rows_of_one_epoch_and_must_be_a_clear_
     assert seen([row(**{**SOUND, **faint})] * 6)[1] == []
 
 
-def test_a_rollout_that_samples_among_the_likeliest_tokens_gives_other_probabilities():
-    assert seen([row(training__rollout_probs_diff_mean=0.05, rollout__truncated=1.0)] * 4)[1] == []
-
-
-def test_the_same_short_answers_around_what_a_tool_wrote_are_no_copies():
-    short = {"rollout/duplicate_answers": 0.9, "opd/tool_mask/llm_tokens": 640.0, "opd/num_tokens": 640.0}
-    assert seen([row(**{**SOUND, **short})] * 3)[1] == []
-
-
-def test_calls_that_wrote_nothing_leave_nothing_to_mask():
-    refused = {"tool_mask/tool_tokens": 0.0, "opd/tool_mask/tool_tokens": 0.0}
-    assert seen([row(**{**SOUND, **refused})] * 3)[1] == []
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rollout/duplicate_answers": 0.9, "opd/tool_mask/llm_tokens": 640.0, "opd/num_tokens": 640.0},  # short answers
+        {"opd/num_tokens": 8000.0, "opd/batch_size": 128.0},  # two epochs
+        {"tool_mask/tool_tokens": 0.0, "opd/tool_mask/tool_tokens": 0.0},  # calls that wrote nothing
+        {"training/rollout_probs_diff_mean": 0.05, "rollout/truncated": 1.0},  # samples among the likeliest tokens
+    ],
+)
+def test_sound_rows_that_look_like_a_fault_are_none(values):
+    assert seen([row(**{**SOUND, **values})] * 4)[1] == []
 
 
 @pytest.mark.parametrize(
@@ -251,13 +234,6 @@ def test_few_tokens_a_step_are_pooled_over_steps():
     shifted = row(**{"opd/teacher_prefers_neighbour": 0.9, "opd/teacher_pairs": 30.0})
     assert seen([shifted])[1] == []
     assert "teacher-shifted" in "".join(seen([shifted] * 2)[1])
-
-
-def test_a_student_that_takes_more_turns_of_the_same_length_is_not_inflated():
-    turns = [
-        lengthened(1.0 if step < 5 else 2.0, **{"num_turns/mean": 2.0 if step < 5 else 4.0}) for step in range(1, 9)
-    ]
-    assert seen(turns)[1] == []
 
 
 def test_equal_rewards_are_named_after_five_steps_of_them():

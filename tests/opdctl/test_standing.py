@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from opd.runs.progress import Standing
-from opd.runs.run import Run, progress_record
+from opd.runs.run import Run
 from opd.store.base import RetryPolicy
 from opd.store.opening import open_store
 from opdctl.logs.store import LogReader
@@ -45,7 +45,7 @@ def test_status_says_for_how_long_a_run_has_made_no_progress(
         return Standing(phase="rollout", step=7, progress_at_s=time.monotonic() - 2 * 3600, limit_s=3 * 3600.0)
 
     monkeypatch.setattr("opd.runs.run.PROGRESS", SimpleNamespace(read=silent))
-    live_run.claim.beat(progress_record())
+    live_run._renew(live_run.claim)
     text = call("status", "live", "--store", store).stdout
     assert "no progress for 2 h" in text
     assert "(rollout at step 7); ended after 3 h" in text
@@ -56,13 +56,11 @@ def test_status_and_list_of_a_pipeline_name_the_stage_that_runs_and_its_step(
     call: Callable, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standing = Standing(phase="rollout", step=7, progress_at_s=time.monotonic(), limit_s=None, stage="distil (2 of 3)")
-    for module in ("run", "reporter"):
-        monkeypatch.setattr(f"opd.runs.{module}.PROGRESS", SimpleNamespace(read=lambda: standing))
+    monkeypatch.setattr("opd.runs.run.PROGRESS", SimpleNamespace(read=lambda: standing))
     run = Run.open(run_id="bridge", local_root=tmp_path / "local", spec={"kind": "pipeline"}, spec_hash="h",
                    store_url=str(store), tee=False)  # fmt: skip
     with run:
-        run.claim.beat(progress_record())
-        run.summary(run.reporter.snapshot())
+        run._renew(run.claim)
         assert "distil (2 of 3): rollout at step 7" in call("status", "bridge", "--store", store).stdout
         assert "distil (2 of 3), step 7" in call("list", "--store", store).stdout
 

@@ -140,7 +140,8 @@ def test_pull_refuses_a_checkpoint_that_is_damaged_in_the_store(call: Callable, 
 
 def seal_checkpoint(run: Path, step: int, files: dict[str, bytes]) -> None:
     """A sealed step as the run directory writes it."""
-    from opd.runs.manifest import DRIVER_RANK, Manifest, hash_files
+    from opd.runs.manifest import DRIVER_RANK, Manifest
+    from opd.runs.shards import hash_files
 
     folder = run / "checkpoints" / f"global_step_{step}"
     for name, content in files.items():

@@ -43,30 +43,18 @@ def test_a_recreated_head_counts_its_deadline_from_the_cluster_s_first_one(tmp_p
     assert start.claim_start(store, "b", head_started_at_s=5000.0).head_started_at_s == 5000.0
 
 
-def test_the_trainer_is_asked_before_the_earliest_moment_at_which_kuberay_may_end_the_run():
-    # The RayJob began at most 600 s before its first head, at 400: KubeRay ends it at 400 + 9000 at the earliest.
+def test_the_trainer_is_asked_before_kuberay_may_end_the_run_and_ended_after_it_certainly_has():
+    # The RayJob began at 400 to 1000, up to 600 s before its first head: KubeRay ends it at 9400 to 10000.
     environment = {"OPD_ACTIVE_DEADLINE_SECONDS": "9000", "OPD_PRE_RUNNING_DEADLINE_SECONDS": "600"}
     first = start.Start(number=1, head_started_at_s=1000.0)
-    assert start.save_before_s(first, environment, save_s=300) == 400 + 9000 - 300
-
-
-def test_the_trainer_is_ended_only_when_kuberay_has_ended_the_run_for_certain():
-    # The RayJob began no later than its first head, at 1000, and KubeRay needs a moment to see that its time is over.
-    environment = {"OPD_ACTIVE_DEADLINE_SECONDS": "9000", "OPD_PRE_RUNNING_DEADLINE_SECONDS": "600"}
-    first = start.Start(number=1, head_started_at_s=1000.0)
-    assert start.end_after_s(first, environment) == 1000 + 9000 + start.DEADLINE_MARGIN_S
+    assert start.deadlines(first, environment, save_s=300) == (9400 - 300, 10000 + start.DEADLINE_MARGIN_S)
+    assert start.deadlines(first, {}, save_s=300) == (None, None)
 
 
 def test_a_trainer_that_runs_on_behind_the_deadline_is_asked_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(stop, "LISTEN_INTERVAL_S", 0.1)
     child = sleeper(seconds=60)
     assert start.watch(child, experiment(tmp_path), None, save_s=1, end_at_s=time.time() + 0.2) == -signal.SIGTERM
-
-
-def test_without_deadlines_nobody_asks_and_nobody_ends():
-    first = start.Start(number=1, head_started_at_s=0)
-    assert start.save_before_s(first, {}, save_s=300) is None
-    assert start.end_after_s(first, {}) is None
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
@@ -92,13 +80,6 @@ def test_a_request_is_made_once_when_the_deadline_is_near(tmp_path, monkeypatch)
     assert request.hold_s == 300  # beyond the deadline: the run ends as it was saved
 
 
-def test_the_trainer_is_known_to_listen_while_it_runs(tmp_path):
-    here = experiment(tmp_path)
-    child = sleeper(seconds=0.5)
-    start.watch(child, here, None, save_s=1)
-    assert stop.is_listening(here.run_dir)
-
-
 def test_the_mounted_experiment_is_read_as_the_chart_writes_it(tmp_path):
     path = tmp_path / "exp.json"
     path.write_text(json.dumps({"name": "my-run", "output": {"root": "outputs/"}, "store": {"url": "s3://b/x"}}))
@@ -122,21 +103,17 @@ def counted(monkeypatch):
     monkeypatch.setenv(start.STARTS_VARIABLE, "3")
 
 
-def test_a_head_that_stays_is_there_for_another_start(tmp_path, counted):
+def test_a_head_that_stays_is_there_for_another_start(tmp_path, counted, monkeypatch):
     here = experiment(tmp_path)
     assert start.stays(here, [])
+    with monkeypatch.context() as patch:
+        patch.setattr("socket.gethostname", lambda: "worker")
+        stop.ask(here.run_dir, reason="its pod is being deleted", hold_s=1)
+    assert start.stays(here, []), "a worker that ends takes no head along"
     stop.ask(here.run_dir, reason="its pod is being deleted", hold_s=1)
     assert not start.stays(here, []), "it has asked itself"
     stop.forget(here.run_dir)
     assert not start.stays(here, [signal.SIGINT])
-
-
-def test_a_worker_that_goes_takes_no_head_along(tmp_path, counted, monkeypatch):
-    here = experiment(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr("socket.gethostname", lambda: "worker")
-        stop.ask(here.run_dir, reason="its pod is being deleted", hold_s=1)
-    assert start.stays(here, [])
 
 
 @pytest.mark.parametrize("unset", [start.CLUSTER_VARIABLE, start.STARTS_VARIABLE])
@@ -188,14 +165,9 @@ def test_an_image_refuses_a_chart_of_another_version_in_one_line_and_ends_no_run
     assert not (tmp_path / "outputs/store/r/fatal.json").exists()
 
 
-@pytest.mark.parametrize("chart", ["", "0.3.0", "0.3.9", "0.3.0-rc.1+abc"])
-def test_a_chart_fits_an_image_of_the_same_major_and_minor(chart):
-    assert not start.misfit(chart, "0.3.2")
-
-
-@pytest.mark.parametrize("chart", ["0.2.9", "0.30.0", "1.3.2"])
-def test_a_chart_of_another_major_or_minor_does_not_fit(chart):
-    assert start.misfit(chart, "0.3.2")
+@pytest.mark.parametrize(("chart", "fits"), [("", True), ("0.3.0-rc.1+abc", True), ("0.2.9", False), ("0.30.0", False)])
+def test_a_chart_fits_an_image_of_the_same_major_and_minor(chart, fits):
+    assert bool(start.misfit(chart, "0.3.2")) is not fits
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

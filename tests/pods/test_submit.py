@@ -60,16 +60,10 @@ def test_a_job_is_submitted_once_and_followed_to_its_end():
     assert cluster.submitted == [("job-1", "python -m x")]
 
 
-def test_a_job_that_is_already_there_is_not_submitted_again():
-    cluster = Cluster([[LOG]], ["RUNNING", "SUCCEEDED"])
-    assert follow(cluster) == (0, LOG)
-    assert cluster.submitted == []
-
-
 @pytest.mark.parametrize("end", [[], [aiohttp.ClientConnectionError("reset")], [RuntimeError("closed with 1006")]])
 def test_a_stream_that_ends_in_mid_run_is_taken_up_where_it_broke_off(end):
     streams = [["line 1\n", "li", *end], ["line 1\nline 2\n", *end], [LOG]]
-    assert follow(Cluster(streams, ["RUNNING", "RUNNING", "SUCCEEDED"])) == (0, LOG)
+    assert follow(Cluster(streams, ["RUNNING", "RUNNING", "FAILED"])) == (0, LOG)
 
 
 def test_a_job_that_a_lost_head_took_along_is_submitted_again_and_printed_from_its_start():
@@ -94,11 +88,6 @@ def test_a_stream_that_falls_silent_is_left_to_look_at_the_job():
     assert Submitter(lambda: cluster, "job-1", "x", out).step(silence_s=0.1) == "RUNNING"
     assert time.monotonic() - began_s < 120
     assert out.getvalue() == "line 1\n"
-
-
-@pytest.mark.parametrize("status", ["FAILED", "STOPPED"])
-def test_a_failed_job_is_not_this_program_s_failure(status):
-    assert follow(Cluster([[LOG]], [status]))[0] == 0
 
 
 def test_a_ray_that_stays_away_ends_in_an_error_that_lets_kubernetes_try_another_pod():

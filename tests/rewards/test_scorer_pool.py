@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from tests.processes import is_running
 
+from opd.isolation.pool import ProcessPool
 from opd.rewards import Score, compute_score, compute_score_async
-from opd.rewards.pool import ScorerPool
-from opd.rewards.protocol import Failure, ScoreTask
+from opd.rewards.dispatch import new_pool, score_in
+from opd.rewards.scorers import Failure, ScoreTask
 
 PATIENCE_S = 60.0
 """A deadline for what should be quick: only a hang can reach it."""
@@ -32,13 +33,13 @@ def task(name: str, truth: str = "7") -> ScoreTask:
     return ScoreTask(f"scorers_under_test:{name}", "toy", "7", truth, {"index": 3}, {})
 
 
-def score_in(pool: ScorerPool, asked: ScoreTask, *, timeout_s: float) -> Score | Failure:
-    return asyncio.run(pool.score(asked, timeout_s=timeout_s))
+def scored(pool: ProcessPool, asked: ScoreTask, *, timeout_s: float) -> Score | Failure:
+    return asyncio.run(score_in(pool, asked, timeout_s))
 
 
 @pytest.fixture
 def pool():
-    pool = ScorerPool(num_workers=2)
+    pool = new_pool(2)
     yield pool
     pool.close()
 
@@ -83,37 +84,33 @@ def test_a_function_that_declares_nothing_fails_at_the_lowest_score_it_has_given
 
 
 def test_a_hanging_scorer_ends_at_its_deadline_and_its_process_is_reaped(pool, tmp_path):
-    pid = int(score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred)  # the idle one is taken up again
+    pid = int(scored(pool, task("process_id"), timeout_s=PATIENCE_S).pred)  # the idle one is taken up again
     started = time.monotonic()
-    result = score_in(pool, task("sleeps", truth=str(tmp_path / "pid")), timeout_s=0.5)
-    assert result == Failure("had not scored after 0.5 s and was killed")
+    result = scored(pool, task("sleeps", truth=str(tmp_path / "pid")), timeout_s=0.5)
+    assert result == Failure("no answer in 0.5 s")
     assert time.monotonic() - started < PATIENCE_S
     assert not Path(f"/proc/{pid}").exists()  # not even a zombie
 
 
 def test_a_scorer_that_hangs_inside_c_code_is_killed_too(pool):
-    assert score_in(pool, task("regex_hang"), timeout_s=0.5) == Failure("had not scored after 0.5 s and was killed")
+    assert scored(pool, task("regex_hang"), timeout_s=0.5) == Failure("no answer in 0.5 s")
 
 
 def test_a_process_that_died_while_idle_costs_no_answer(pool):
-    first = int(score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred)
+    first = int(scored(pool, task("process_id"), timeout_s=PATIENCE_S).pred)
     os.kill(first, signal.SIGKILL)
     assert wait_until(lambda: not is_running(first))
-    second = int(score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred)
+    second = int(scored(pool, task("process_id"), timeout_s=PATIENCE_S).pred)
     assert second != first
 
 
 def test_close_ends_a_call_under_way(pool, tmp_path):
     pid_file = tmp_path / "pid"
-    results = []
-    thread = threading.Thread(
-        target=lambda: results.append(score_in(pool, task("sleeps", truth=str(pid_file)), timeout_s=PATIENCE_S))
-    )
-    thread.start()
+    future = pool.submit(task("sleeps", truth=str(pid_file)), PATIENCE_S)
     assert wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
     pool.close()
-    thread.join(PATIENCE_S)
-    assert isinstance(results[0], Failure)
+    with pytest.raises(RuntimeError, match="the score pool is closed"):
+        future.result(PATIENCE_S)
 
 
 def test_the_event_loop_runs_on_while_scorers_hang(tmp_path):
@@ -165,13 +162,13 @@ def test_an_extra_info_that_cannot_travel_is_raised_not_scored():
 
 RUN_AND_DIE = """
     import asyncio, os, signal, sys, threading, time
-    from opd.rewards.pool import ScorerPool
-    from opd.rewards.protocol import ScoreTask
+    from opd.rewards.dispatch import new_pool, score_in
+    from opd.rewards.scorers import ScoreTask
 
-    pool = ScorerPool(num_workers=2)
-    idle = asyncio.run(pool.score(ScoreTask("scorers_under_test:process_id", "toy", "7", "7", {}, {}), timeout_s=60)).pred
+    pool = new_pool(2)
+    idle = asyncio.run(score_in(pool, ScoreTask("scorers_under_test:process_id", "toy", "7", "7", {}, {}), 60)).pred
     busy = ScoreTask("scorers_under_test:sleeps", "toy", "7", sys.argv[1], {}, {})
-    threads = [threading.Thread(target=lambda: asyncio.run(pool.score(busy, timeout_s=5.0)))]
+    threads = [threading.Thread(target=lambda: asyncio.run(score_in(pool, busy, 5.0)))]
     threads[0].start()
     while not (os.path.exists(sys.argv[1]) and open(sys.argv[1]).read()):
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A batch whose answers are wanted for their scores alone: sampled as in training, by seeds of its own, and stored nowhere."""
+"""A batch whose answers are recorded for their scores alone: sampled as in training, by seeds of its own, without rows."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 from omegaconf import OmegaConf
-from tensordict import TensorDict
 from transformers import AutoTokenizer
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
-from verl.utils import tensordict_utils as tu
 
 from opd.config import parse_tree
 from opd.data.toy import STUDENT_DIR
 from opd.rollout.seeds import PASS_RATES, TRAIN, request_seed
-from opd.rollout.worker import ONLY_SCORED, RolloutReport, RolloutWorker
+from opd.rollout.worker import Batch, RolloutReport, RolloutWorker
 
 ROLLOUT = {"n": 3, "temperature": 0.7, "top_p": 0.9, "top_k": -1, "val_kwargs": {"n": 1, "temperature": 0.0, "top_p": 1.0, "top_k": -1}}  # fmt: skip
 
@@ -46,18 +43,14 @@ class _Server:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> RolloutWorker:
-    """A worker of a distillation, without its servers; `asked` is what it asked of them, `stored` how often it stored rows."""
+    """A worker of a distillation, without its servers; `asked` is what it asked of them."""
     made = object.__new__(RolloutWorker)
     asked: list[dict[str, Any]] = []
-    stored: list[str] = []
 
     async def score(outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
         outputs[-1].reward_score = float(outputs[-1].response_ids[0])
         info = {"acc": outputs[-1].reward_score, "pred": "7", "is_short": True, "rate": 0.25}
         outputs[-1].extra_fields["reward_extra_info"] = info
-
-    async def store(prompts: Any, rows: Any, failed: Any, partition: str) -> None:
-        stored.append(partition)
 
     spec = parse_tree({"kind": "opd", "seed": 4, "model": {"path": "m"}, "teacher": {"path": "t"}}).spec
     rollout = {"calculate_log_probs": True, "agent": {"default_agent_loop": "single_turn_agent"}} | ROLLOUT
@@ -69,30 +62,24 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> RolloutWorker:
         "llm_client": _Server(),
         "num_finished": 0,
         "asked": asked,
-        "stored": stored,
         "_agent_loop": lambda name, client: _Loop(client, asked),
         "_compute_score": score,
-        "_store": store,
     }
     return made
 
 
-def _batch(**fields: Any) -> TensorDict:
-    rows = {
-        "uid": ["a", "b"],
-        "index": [5, 6],
-        "data_source": ["math"] * 2,
-        "reward_model": [{"ground_truth": "1"}] * 2,
-    }
-    batch = tu.get_tensordict({name: np.array(values, dtype=object) for name, values in rows.items()})
-    for name, value in fields.items():
-        tu.assign_non_tensor_data(batch, name, value)
-    return batch
+def _batch(num_samples: int = 2, partition: str = PASS_RATES) -> Batch:
+    prompts = [
+        {"uid": uid, "index": index, "data_source": "math", "reward_model": {"ground_truth": "1"}}
+        for uid, index in (("a", 5), ("b", 6))
+    ]
+    is_recorded = partition == PASS_RATES
+    return Batch(prompts=prompts, partition=partition, step=7, num_samples=num_samples, is_recorded=is_recorded)
 
 
-def test_answers_are_reported_with_their_scores_and_stored_nowhere(worker):
-    report = asyncio.run(worker.generate(_batch(**{"global_steps": 7, "__rollout_n__": 2, ONLY_SCORED: True})))
-    assert worker.stored == []
+def test_recorded_answers_are_reported_with_their_scores(worker):
+    report = asyncio.run(worker.generate(_batch()))
+    assert report.rows == []
     assert {(one["row"], one["sample"]) for one in worker.asked} == {(5, 0), (5, 1), (6, 0), (6, 1)}
     assert {one["temperature"] for one in worker.asked} == {0.7}
     for one in worker.asked:
@@ -116,12 +103,12 @@ def test_an_engine_that_is_dead_ends_the_run_after_what_was_answered_has_been_re
             return await super().run(sampling, session_id=session_id, index=index, **fields)
 
     worker.__dict__["_agent_loop"] = lambda name, client: Dying(client, worker.asked)
-    report = asyncio.run(worker.generate(_batch(**{"global_steps": 7, "__rollout_n__": 1, ONLY_SCORED: True})))
+    report = asyncio.run(worker.generate(_batch(num_samples=1)))
     assert isinstance(report.fault, ray.exceptions.RayTaskError)
     assert (report.num_trajectories, report.num_failed, len(report.samples)) == (2, 1, 1)
 
 
-def _cut_once_row_6_is_asked(worker: RolloutWorker, batch: TensorDict) -> RolloutReport:
+def _cut_once_row_6_is_asked(worker: RolloutWorker, batch: Batch) -> RolloutReport:
     """The report of a batch that is cut when the answers to data row 6 still have to come, and those to row 5 have."""
 
     class Hanging(_Loop):
@@ -146,15 +133,21 @@ def _cut_once_row_6_is_asked(worker: RolloutWorker, batch: TensorDict) -> Rollou
 
 
 def test_a_cut_batch_reports_the_answers_that_came_and_neither_waits_for_the_others_nor_calls_them_failed(worker):
-    batch = _batch(**{"global_steps": 7, "__rollout_n__": 2, ONLY_SCORED: True})
-    report = _cut_once_row_6_is_asked(worker, batch)
+    report = _cut_once_row_6_is_asked(worker, _batch())
     assert [(sample.problem_index, sample.sample_index) for sample in report.samples] == [(5, 0)]
     assert (report.num_trajectories, report.num_failed, report.num_cut) == (4, 1, 2)
 
 
-def test_a_training_batch_is_stored_and_its_answers_have_other_seeds(worker):
-    report = asyncio.run(worker.generate(_batch(global_steps=7)))
-    assert worker.stored == [TRAIN]
-    assert len(worker.asked) == 2 * 3
+def test_answers_to_train_on_are_rows_in_the_order_of_the_data_with_other_seeds(worker):
+    report = asyncio.run(worker.generate(_batch(3, TRAIN)))
+    assert [tuple(row.order) for row in report.rows] == [(5, 0, 0), (5, 2, 0), (6, 0, 0), (6, 1, 0), (6, 2, 0)]
     assert worker.asked[0]["seed"] == request_seed(4, TRAIN, 7, 5, 0, 0)
-    assert report.samples == []
+    assert [row.score for row in report.rows] == [float(row.response[0]) for row in report.rows]
+    assert (report.samples, {row.uid for row in report.rows}) == ([], {"a", "b"})
+
+
+@pytest.mark.parametrize(("every", "step", "expected"), [(1, 5, True), (3, 1, True), (3, 3, False), (3, 4, True)])
+def test_log_probabilities_are_asked_for_in_every_so_many_th_step_of_training(worker, every, step, expected):
+    worker.ours.sampling = SimpleNamespace(rollout=SimpleNamespace(logprobs_every=every))
+    assert worker._sampling(TRAIN, step)["logprobs"] is expected
+    assert worker._sampling(PASS_RATES, step)["logprobs"] is False

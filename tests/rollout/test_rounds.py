@@ -14,7 +14,8 @@ from verl.workers.rollout.replica import TokenOutput
 
 from opd.config import parse_tree
 from opd.rollout.carry import CarriedRow
-from opd.rollout.worker import GIVEN, PROMPT_IDS, RolloutWorker
+from opd.rollout.seeds import TRAIN
+from opd.rollout.worker import Batch, RolloutWorker
 
 
 class _Server:
@@ -109,10 +110,13 @@ def test_a_complete_row_trains_behind_the_prompt_that_its_tokens_followed(worker
         outputs[-1].reward_score, outputs[-1].extra_fields["reward_extra_info"] = 1.0, {}
 
     worker.__dict__ |= {"_agent_loop": lambda name, client: Rendered(), "_compute_score": score, "_keeper": None}
-    known = {"uid": "u", "index": 0, "global_steps": 3, "agent_name": "single_turn_agent", GIVEN: {1: [7, 8]}}
-    for prompt, ids in ((known | {PROMPT_IDS: {1: [1, 5, 2]}}, [1, 5, 2]), (known, [1, 2])):
-        ((_, fields, tag),) = asyncio.run(worker._trajectory(prompt, 1, "train"))
-        assert (fields["input_ids"].tolist(), tag["prompt_len"]) == ([*ids, 7, 8], len(ids))
+    for ids in ([1, 5, 2], [1, 2]):
+        batch = Batch(
+            prompts=[{"uid": "u", "index": 0, "agent_name": "single_turn_agent"}], partition=TRAIN, step=3, num_samples=1,
+            given=[{1: [7, 8]}], prompt_ids=[{1: ids}] if len(ids) > 2 else (),
+        )  # fmt: skip
+        (row,) = asyncio.run(worker._trajectory(batch, 0, 1))
+        assert (row.prompt.tolist(), row.response.tolist(), row.order.sample) == (ids, [7, 8], 1)
 
 
 def test_a_row_that_cannot_be_answered_is_given_up_and_the_others_are_not(worker):

@@ -1,12 +1,14 @@
-"""Servers of an evaluation: who gets which GPUs, and that they read the model's files."""
+"""Rollout servers: who gets which GPUs and files in an evaluation, and which server gets a request."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import ClassVar
 
 import pytest
 from omegaconf import OmegaConf
+from verl.workers.rollout import router
 from verl.workers.rollout.replica import RolloutMode
 
 from opd.rollout import serving
@@ -56,3 +58,34 @@ def test_servers_of_an_evaluation_read_the_models_files(config, monkeypatch):
     monkeypatch.setattr(serving, "start_cpu_servers", lambda of: seen.append(of) or {"cpu_server_0_0": None})
     assert serving.start_servers(config).devices == ["CPU"]
     assert seen[0].actor_rollout_ref.rollout.load_format == "auto"
+
+
+def test_verl_still_starts_an_actor_to_count_requests():
+    assert "ray.remote" in inspect.getsource(router._create_global_sticky_inflight)
+
+
+def test_requests_go_to_the_least_busy_server_and_a_conversation_stays_where_it_began():
+    client = serving.InProcessClient(config=None, servers={"a": 1, "b": 2})
+
+    async def route() -> list[str]:
+        names = [(await client._acquire_server(request))[0] for request in ("x", "y", "x")]
+        client._release_server("a")
+        client._release_server("a")
+        return [*names, (await client._acquire_server("z"))[0], (await client._acquire_server("y"))[0]]
+
+    assert asyncio.run(route()) == ["a", "b", "a", "a", "b"]
+
+
+def test_a_row_finds_the_server_with_its_prefix_again_after_a_round_and_old_ones_are_forgotten(monkeypatch):
+    monkeypatch.setattr(serving, "DEFAULT_ROUTING_CACHE_SIZE", 2)
+    client = serving.InProcessClient(config=None, servers={"a": 1, "b": 2})
+
+    async def rounds() -> list[list[str]]:
+        seen = []
+        for rows in (("x", "y"), ("y",), ("z", "x")):
+            seen.append([(await client._acquire_server(row))[0] for row in rows])
+            for name in seen[-1]:
+                client._release_server(name)
+        return seen
+
+    assert asyncio.run(rounds()) == [["a", "b"], ["b"], ["a", "b"]]

@@ -114,16 +114,6 @@ def save_step() -> Callable[..., None]:
     return save
 
 
-@pytest.fixture
-def saved_content() -> Callable[..., dict[str, bytes]]:
-    return step_content
-
-
-@pytest.fixture
-def loaded_content() -> Callable[[Path], dict[str, bytes]]:
-    return read_content
-
-
 class Child:
     """One real Python process running a script; its output goes to a file, so that no pipe can fill up."""
 
@@ -184,9 +174,7 @@ def start_trainer(start_child: Callable[..., Child]) -> Callable[..., Child]:
     """Starts small_trainer.py with the arguments that it names."""
     script = (Path(__file__).parent / "small_trainer.py").read_text()
 
-    def start(
-        local_root: Path, store_url: str, num_steps: int, step_s: float, lease_ttl_s: float, **environment: str
-    ) -> Child:
-        return start_child(script, local_root, store_url, num_steps, step_s, lease_ttl_s, **environment)
+    def start(local_root: Path, store_url: str, num_steps: int, step_s: float, lease_ttl_s: float) -> Child:
+        return start_child(script, local_root, store_url, num_steps, step_s, lease_ttl_s)
 
     return start

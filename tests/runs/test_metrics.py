@@ -42,7 +42,7 @@ def rows_of(data: bytes) -> list[dict]:
 
 
 def test_a_row_is_one_line_of_json_with_step_and_time(writer: MetricsWriter) -> None:
-    writer.log(3, {"opd/loss": 0.5, "opd/num_tokens": 7, "opd/skipped": False})
+    writer.log(3, {"opd/loss": Scalar(0.5), "opd/num_tokens": 7, "opd/skipped": False})
     text = writer.path.read_text()
     assert text.count("\n") == 1
     row = json.loads(text)
@@ -59,19 +59,12 @@ def test_what_is_not_finite_is_valid_json_and_comes_back_as_a_float(writer: Metr
     assert (row["inf"], row["minus"], row["one"]) == (math.inf, -math.inf, 1.0)
 
 
-def test_zero_dimensional_arrays_are_numbers(writer: MetricsWriter) -> None:
-    writer.log(1, {"loss": Scalar(0.25), "count": Scalar(3)})
-    (row,) = rows_of(writer.path.read_bytes())
-    assert (row["loss"], row["count"]) == (0.25, 3)
-
-
-def test_values_that_are_no_numbers_are_dropped_counted_and_warned_of_once(
+def test_values_that_are_no_numbers_are_dropped_and_warned_of_once(
     writer: MetricsWriter, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in range(3):
         writer.log(step, {"text": "NaN", "list": [1], "loss": 1.0})
     assert [set(row) - {"time"} for row in rows_of(writer.path.read_bytes())] == [{"step", "loss"}] * 3
-    assert writer.num_dropped_values == 6
     assert len(caplog.records) == 2
 
 
@@ -108,19 +101,10 @@ def test_a_row_after_a_write_that_failed_half_way_starts_on_a_new_line(writer: M
 @pytest.mark.parametrize(
     "line",
     [
-        b"not json",
-        b"[1, 2]",
-        b'{"loss": 1.0}',
-        b'{"step": "1"}',
-        b'{"step": -1}',
-        b'{"step": 1.5}',
-        b'{"step": true}',
-        b"\x00" * 20,
-        b"\xff\xfe",
-        b'{"step": 1, "loss": 1.0}{"step": 2}',
-        b"[" * 100_000,
+        b"not json", b"[1, 2]", b'{"loss": 1.0}', b'{"step": "1"}', b'{"step": -1}', b'{"step": true}', b"\xff\xfe",
+        b'{"step": 1, "loss": 1.0}{"step": 2}', b"[" * 100_000,
     ],
-)
+)  # fmt: skip
 def test_a_line_that_is_no_row_is_skipped_counted_and_shown(line: bytes) -> None:
     rows, report = parse_metrics(b'{"step": 1}\n' + line + b'\n{"step": 2}\n', attempt=4)
     assert [row["step"] for row in rows] == [1, 2]
@@ -144,16 +128,6 @@ def test_a_kill_at_any_byte_loses_at_most_the_line_being_written(steps: list[int
 
 
 # ---- the merge ----------------------------------------------------------------------------------------------------
-
-
-def test_the_latest_attempt_wins_each_key_and_other_keys_stay() -> None:
-    first = [{"step": 10, "opd/loss": 1.0, "val/acc": 0.1}, {"step": 11, "opd/loss": 2.0}]
-    second = [{"step": 10, "val/acc": 0.2}, {"step": 12, "opd/loss": 3.0}]
-    assert merge_attempts({2: second, 1: first}) == [
-        {"step": 10, "opd/loss": 1.0, "val/acc": 0.2},
-        {"step": 11, "opd/loss": 2.0},
-        {"step": 12, "opd/loss": 3.0},
-    ]
 
 
 @st.composite
@@ -208,6 +182,6 @@ def test_skipped_lines_of_a_run_are_reported_by_attempt(
     local_store.put("attempts/0002/metrics.jsonl", b'{"step": 2}\n')
     merged = read_metrics(local_store)
     assert [row["step"] for row in merged.rows] == [1, 2]
-    assert merged.num_skipped_lines == 2
+    assert [report.num_corrupt_lines + report.num_half_lines for report in merged.reports] == [2, 0]
     assert "attempt 1: 1 rows, 1 corrupt and 1 half-written lines skipped" in caplog.text
     assert "attempt 2" not in caplog.text

@@ -1,8 +1,12 @@
-"""A whole run: killed, stopped and overtaken, it goes on where it was and loses nothing."""
+"""A whole run: killed, stopped, overtaken or without its store it continues where it was and loses nothing."""
 
 from __future__ import annotations
 
+import errno
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -12,46 +16,35 @@ import pytest
 from tests.runs.files import logged_steps
 
 from opd.cluster.shutdown import GracefulStop
-from opd.errors import LeaseLost, Overtaken, RunFatal, RunFinished, SpecChanged, StoreUnavailable
-from opd.runs import clear_fatal
+from opd.errors import DiskFull, LeaseLost, Overtaken, RunFatal, RunFinished, SpecChanged, StoreError, StoreUnavailable
 from opd.runs import run as run_module
 from opd.runs.attempts import Claim
-from opd.runs.run import Run
+from opd.runs.origin import _commit_of_checkout, add, file_key, origin, tell
+from opd.runs.result import clear_fatal
+from opd.runs.run import Run, as_disk_full
+from opd.runs.start_times import StartTimes, as_metrics, table
 from opd.runs.stream import read_streamed
-from opd.runs.writer import RunWriter
 from opd.store.local import LocalStore
 
-LEASE_S = 4
 
+@pytest.fixture(params=["", "store"], ids=["local", "store"])
+def train(request: pytest.FixtureRequest, start_trainer: Callable, tmp_path: Path) -> Callable:
+    """Starts the small trainer, with one folder as local root and store, or two; `train.store` is what others read."""
 
-@pytest.fixture(params=[False, True], ids=["local", "store"])
-def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
-    """Local root and store URL: one folder as both, or two."""
-    return tmp_path / "local", f"file://{tmp_path}/store" if request.param else ""
+    def start(num_steps: int = 12, step_s: float = 0.0):
+        url = f"file://{tmp_path}/store" if request.param else ""
+        return start_trainer(tmp_path / "local", url, num_steps, step_s, 4)
 
-
-@pytest.fixture
-def train(start_trainer: Callable, places: tuple[Path, str]) -> Callable:
-    def start(num_steps: int = 12, step_s: float = 0.0, lease_ttl_s: float = LEASE_S, **environment: str):
-        return start_trainer(*places, num_steps, step_s, lease_ttl_s, **environment)
-
+    start.store = LocalStore(tmp_path / (request.param or "local") / "r")  # type: ignore[attr-defined]
     return start
 
 
-@pytest.fixture
-def run_store(places: tuple[Path, str]) -> LocalStore:
-    """What is left of the run when its machine is gone."""
-    return LocalStore(Path(places[1].removeprefix("file://") or places[0]) / "r")
-
-
-# ---- from start to end --------------------------------------------------------------------------------------------
-
-
-def test_a_run_leaves_the_layout_of_the_contract(train: Callable, run_store: LocalStore) -> None:
+@pytest.mark.slow
+def test_a_run_leaves_the_layout_of_the_contract_and_the_result_last(train: Callable) -> None:
     child = train()
     assert child.wait() == 0, child.text
-    keys = {info.key for info in run_store.list("")} - {"attempts/0001/heartbeat.json"}
-    assert {key for key in keys if not key.startswith("checkpoints/")} == {
+    infos = {info.key: info for info in train.store.list("") if not info.key.endswith("heartbeat.json")}
+    assert {key for key in infos if not key.startswith("checkpoints/")} == {
         "run.json",
         "spec.json",
         "attempts/0001/owner.json",
@@ -61,22 +54,35 @@ def test_a_run_leaves_the_layout_of_the_contract(train: Callable, run_store: Loc
         "result.json",
         "summary.json",
     }
-    assert {key.split("/")[1] for key in keys if key.startswith("checkpoints/")} == {"global_step_5", "global_step_10"}
-    assert logged_steps(run_store) == list(range(1, 13))
-    log = read_streamed(run_store, "attempts/0001/driver.log").decode()
-    assert log.splitlines()[-1] == "done"
-    result = run_store.get_json("result.json")
-    assert result is not None
-    assert (result["accuracy"], result["run_id"], result["attempt"], result["spec_hash"]) == (0.5, "r", 1, "h")
+    assert {key.split("/")[1] for key in infos if key.startswith("checkpoints/")} == {"global_step_5", "global_step_10"}
+    result = infos.pop("result.json")
+    tell_of_it = ("summary.json", "attempts/0001/ended.json")
+    assert all(info.modified_s <= result.modified_s for key, info in infos.items() if key not in tell_of_it)
+    assert logged_steps(train.store) == list(range(1, 13))
+    assert read_streamed(train.store, "attempts/0001/driver.log").decode().splitlines()[-1] == "done"
+    record = train.store.get_json("result.json")
+    assert (record["accuracy"], record["run_id"], record["attempt"], record["spec_hash"]) == (0.5, "r", 1, "h")
 
 
 @pytest.mark.slow
-def test_the_result_is_the_last_thing_written_but_for_what_tells_of_it(train: Callable, run_store: LocalStore) -> None:
-    assert train().wait() == 0
-    result, *others = sorted(run_store.list(""), key=lambda info: info.key != "result.json")
-    assert result.key == "result.json"
-    others = [info for info in others if info.key not in ("summary.json", "attempts/0001/ended.json")]
-    assert all(info.modified_s <= result.modified_s for info in others)
+def test_sigterm_flushes_everything_and_the_next_attempt_starts_at_once(train: Callable) -> None:
+    child = train(num_steps=1000, step_s=0.02)
+    child.wait_for("step 3\n")
+    child.process.send_signal(signal.SIGTERM)
+    assert child.wait() == 143, child.text
+    printed = [line for line in child.text.splitlines() if line.startswith("step")]
+    steps = logged_steps(train.store)
+    assert steps == list(range(1, len(steps) + 1))
+    assert len(steps) - len(printed) in (0, 1)  # the signal may come between the row and its log line
+    log = read_streamed(train.store, "attempts/0001/driver.log").decode()
+    assert [line for line in log.splitlines() if line.startswith("step")] == printed
+    assert train.store.get_json("attempts/0001/ended.json")["outcome"] == "stopped"
+    following = train(num_steps=1)
+    assert following.wait() == 0
+    assert "attempt 2" in following.text
+
+
+# ---- the end -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_finished_run_is_not_started_again_and_gives_its_result(open_run: Callable) -> None:
@@ -89,118 +95,93 @@ def test_a_finished_run_is_not_started_again_and_gives_its_result(open_run: Call
 
 
 def test_a_fatal_end_stops_the_retries_of_its_installation_until_it_is_cleared(
-    open_run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_run: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPD_INSTALL", "first")
     with open_run() as run:
         run.fail("tokenizers differ", fatal=True)
     with pytest.raises(RunFatal, match=r"attempt 1: tokenizers differ\n.*--retry"):
         open_run()
-    assert clear_fatal(LocalStore(tmp_path / "local"), "r")
-    assert not clear_fatal(LocalStore(tmp_path / "local"), "r")
-    assert open_run().handle.attempt == 2
-
-
-def test_a_later_installation_tries_again_after_a_fatal_end(
-    open_run: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPD_INSTALL", "first")
+    assert (clear_fatal(run.local), clear_fatal(run.local)) == (True, False)
     with open_run() as run:
         run.fail("no such file", fatal=True)
     monkeypatch.setenv("OPD_INSTALL", "second")
-    assert open_run().handle.attempt == 2
+    assert open_run().handle.attempt == 3
     assert not run.local.exists("fatal.json")
 
 
-def test_an_attempt_that_the_store_refuses_saves_and_ends_with_the_reason(
-    open_run: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Callable
+@pytest.mark.parametrize(
+    ("error", "outcome", "detail"),
+    [
+        (ZeroDivisionError("in the trainer"), "failed", "ZeroDivisionError: in the trainer"),
+        (SystemExit(76), "stopped", "ValueError: a node is gone"),
+    ],
+)
+def test_an_exception_marks_the_attempt_and_the_next_one_starts_at_once(
+    open_run: Callable, error: BaseException, outcome: str, detail: str
 ) -> None:
-    put = LocalStore._put
-
-    def refused(store: LocalStore, key: str, data: bytes) -> None:
-        if "/store/" in str(store.root):
-            raise PermissionError(13, "Access Denied")
-        put(store, key, data)
-
     def work() -> None:
-        with open_run(store_url=str(tmp_path / "store"), lease_ttl_s=0.2) as run, GracefulStop() as stop:
-            monkeypatch.setattr(LocalStore, "_put", refused)
-            until(lambda: stop.requested)
-            run.log(1, {"loss": 1.0})
-            save_step(run.checkpoints, 1)
-            raise SystemExit(143)
-
-    with pytest.raises(LeaseLost, match=r"Access Denied.*saves on its own disk and ends"):
-        work()
-    assert (tmp_path / "local/r/checkpoints/global_step_1/COMPLETE").exists()
-
-
-def test_an_exception_marks_the_attempt_failed_and_the_next_one_starts_at_once(open_run: Callable) -> None:
-    def crash() -> None:
         with open_run() as run:
             run.log(1, {"loss": 1.0})
-            raise ZeroDivisionError("in the trainer")
+            raise error from ValueError("a node is gone")
 
-    with pytest.raises(ZeroDivisionError):
-        crash()
+    with pytest.raises(type(error)):
+        work()
     run = open_run()
     assert run.handle.attempt == 2
     ended = run.local.get_json("attempts/0001/ended.json")
-    assert (ended["outcome"], ended["detail"]) == ("failed", "ZeroDivisionError: in the trainer")
+    assert (ended["outcome"], ended["detail"]) == (outcome, detail)
 
 
-def test_an_orderly_end_names_the_error_behind_it(open_run: Callable) -> None:
-    with pytest.raises(SystemExit), open_run() as run:
-        raise SystemExit(76) from ZeroDivisionError("a node is gone")
-    ended = run.local.get_json("attempts/0001/ended.json")
-    assert (ended["outcome"], ended["detail"]) == ("stopped", "ZeroDivisionError: a node is gone")
+def test_a_run_that_ended_while_its_owner_was_waited_for_is_not_begun_again(
+    open_run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path / "store" / "r")
+    claim = run_module.claim_attempt
+
+    def claim_late(stores: object, **options: object) -> object:
+        store.put_json("result.json", {"attempt": 1, "accuracy": 0.5})  # the owner's last act, after our first look
+        return claim(stores, **options)
+
+    monkeypatch.setattr(run_module, "claim_attempt", claim_late)
+    with pytest.raises(RunFinished):
+        open_run(store_url=str(tmp_path / "store"))
+    assert store.get_json("attempts/0001/ended.json")["outcome"] == "not needed"
 
 
-def test_another_spec_under_the_name_is_refused_before_an_attempt_is_claimed(open_run: Callable) -> None:
+@pytest.mark.parametrize("interrupts", [SystemExit(130), StoreUnavailable("no answer")], ids=["signal", "store"])
+def test_a_run_has_finished_with_its_result_although_its_end_is_not_marked(
+    open_run: Callable, monkeypatch: pytest.MonkeyPatch, interrupts: BaseException
+) -> None:
+    outcomes = []
+
+    def end(claim: Claim, outcome: str, detail: str = "") -> None:
+        outcomes.append((outcome, claim.stores[0].exists("result.json")))
+        raise interrupts
+
+    def work() -> None:
+        with open_run() as run:
+            monkeypatch.setattr(type(run.claim), "end", end)
+            run.finish({"accuracy": 0.5})
+
+    if isinstance(interrupts, SystemExit):
+        with pytest.raises(SystemExit):
+            work()
+    else:
+        work()
+    assert outcomes == [("finished", True)]
+    with pytest.raises(RunFinished):
+        open_run()
+
+
+def test_another_spec_under_the_name_is_an_error_before_an_attempt_is_claimed(open_run: Callable) -> None:
     open_run().claim.end("stopped")
     with pytest.raises(SpecChanged, match="seed: 1 -> 2"):
         open_run(spec={"kind": "opd", "seed": 2}, spec_hash="hash-2")
     assert open_run().handle.attempt == 2
 
 
-def test_the_same_folder_as_store_is_written_once(open_run: Callable, tmp_path: Path) -> None:
-    run: Run = open_run(store_url=f"file://{tmp_path}/local")
-    assert run.remote is None
-    assert run.handle.store_url is None
-
-
-def test_another_process_writes_through_the_handle(open_run: Callable, tmp_path: Path) -> None:
-    import pickle
-
-    with open_run(store_url=str(tmp_path / "store")) as run:
-        handle = pickle.loads(pickle.dumps(run.handle))
-        with RunWriter(handle) as writer:
-            writer.log(1, {"loss": 1.0})
-        run.finish({})
-    assert logged_steps(LocalStore(tmp_path / "store/r")) == [1]
-
-
-# ---- kills and signals --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_sigterm_flushes_everything_and_hands_the_run_over_at_once(train: Callable, run_store: LocalStore) -> None:
-    child = train(num_steps=1000, step_s=0.02)
-    child.wait_for("step 3\n")
-    child.process.send_signal(signal.SIGTERM)
-    assert child.wait() == 143, child.text
-    printed = [int(line.split()[1]) for line in child.text.splitlines() if line.startswith("step")]
-    steps = logged_steps(run_store)
-    assert steps == list(range(1, len(steps) + 1))
-    assert len(steps) - len(printed) in (0, 1)  # the signal may come between the row and its log line
-    log = read_streamed(run_store, "attempts/0001/driver.log").decode()
-    assert [int(line.split()[1]) for line in log.splitlines() if line.startswith("step")] == printed
-    ended = run_store.get_json("attempts/0001/ended.json")
-    assert ended is not None
-    assert ended["outcome"] == "stopped"
-    following = train(num_steps=1)
-    assert following.wait() == 0
-    assert "attempt 2" in following.text
+# ---- overtaken ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_overtaken_run_cannot_log_or_finish(open_run: Callable) -> None:
@@ -220,19 +201,16 @@ def test_an_overtaken_run_cannot_log_or_finish(open_run: Callable) -> None:
         assert not run.local.exists("result.json")
 
 
-def test_of_two_winners_of_one_claim_the_one_written_over_seals_nothing_and_leaves_the_run_to_the_other(
+def test_of_two_winners_of_one_claim_the_one_written_over_leaves_the_run_to_the_other(
     open_run: Callable, save_step: Callable, tmp_path: Path
 ) -> None:
-    # Two machines whose store let both create attempts/0001/owner.json; no beat has come yet.
-    url = str(tmp_path / "store")
-    lost: Run = open_run(store_url=url)
+    lost: Run = open_run(store_url=str(tmp_path / "store"))
     store = LocalStore(tmp_path / "store/r")
     owner = store.get_json("attempts/0001/owner.json")
-    assert owner is not None
 
     def work() -> None:
         with lost:
-            store.put_json("attempts/0001/owner.json", owner | {"token": "the other one's"})
+            store.put_json("attempts/0001/owner.json", {**owner, "token": "the other one's"})  # before any beat
             with pytest.raises(Overtaken):
                 save_step(lost.checkpoints, 5)
             with pytest.raises(Overtaken):
@@ -246,9 +224,86 @@ def test_of_two_winners_of_one_claim_the_one_written_over_seals_nothing_and_leav
     assert not written & {"result.json", "fatal.json", "attempts/0001/ended.json"}
 
 
-def test_an_attached_thread_other_than_main_installs_no_signal_handler(open_run: Callable) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    seen = []
+# ---- without the store -------------------------------------------------------------------------------------------------
+
+
+def test_the_same_folder_as_store_is_written_once(open_run: Callable, tmp_path: Path) -> None:
+    run: Run = open_run(store_url=f"file://{tmp_path}/local")
+    assert (run.remote, run.handle.store_url) == (None, None)
+
+
+def test_an_attempt_that_the_store_rejects_saves_and_ends_with_the_reason(
+    open_run: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Callable
+) -> None:
+    put = LocalStore._put
+
+    def rejected(store: LocalStore, key: str, data: bytes) -> None:
+        if "/store/" in str(store.root):
+            raise PermissionError(13, "Access Denied")
+        put(store, key, data)
+
+    def work() -> None:
+        with open_run(store_url=str(tmp_path / "store"), lease_ttl_s=0.2) as run, GracefulStop() as stop:
+            monkeypatch.setattr(LocalStore, "_put", rejected)
+            until(lambda: stop.requested)
+            run.log(1, {"loss": 1.0})
+            save_step(run.checkpoints, 1)
+            raise SystemExit(143)
+
+    with pytest.raises(LeaseLost, match=r"Access Denied.*saves on its own disk and ends"):
+        work()
+    assert (tmp_path / "local/r/checkpoints/global_step_1/COMPLETE").exists()
+
+
+def test_a_checkpoint_is_sealed_in_the_store_only_after_the_metrics_that_lead_to_it(
+    open_run: Callable, save_step: Callable, tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path / "store/r")
+    with open_run(store_url=str(tmp_path / "store"), flush_interval_s=1e6) as run:
+        run.log(1, {"loss": 1.0})
+        metrics = store.local_path("attempts/0001/metrics.jsonl")
+        metrics.mkdir()  # the store takes no metrics
+        save_step(run.checkpoints, 1)
+        assert not store.exists("checkpoints/global_step_1/COMPLETE")
+        metrics.rmdir()
+        run.log(2, {"loss": 1.0})
+        save_step(run.checkpoints, 2)
+        assert store.exists("checkpoints/global_step_2/COMPLETE")
+        assert logged_steps(store) == [1, 2]
+        run.finish({})
+    assert store.exists("checkpoints/global_step_1/COMPLETE")
+
+
+def test_a_store_that_stays_unreachable_ends_the_run_with_the_work_on_disk(open_run: Callable, tmp_path: Path) -> None:
+    link, file = tmp_path / "store", tmp_path / "away"
+    file.write_text("no folder")
+    (tmp_path / "real").mkdir()
+    link.symlink_to(tmp_path / "real")
+
+    def point(target: Path) -> None:
+        new = tmp_path / "new-link"
+        new.symlink_to(target)
+        new.replace(link)
+
+    def work() -> None:
+        with open_run(store_url=str(link)) as run:
+            run.log(1, {"loss": 1.0})
+            point(file)
+            run.finish({"accuracy": 1.0})
+
+    with pytest.raises(StoreError, match=r"the run is done but its result could not be stored.*starting the run again"):
+        work()
+    point(tmp_path / "real")
+    with open_run(store_url=str(link)) as run:
+        run.finish({"accuracy": 1.0})
+    assert logged_steps(LocalStore(tmp_path / "store/r")) == [1]
+
+
+# ---- the process -------------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_other_than_main_installs_no_signal_handler(open_run: Callable) -> None:
+    before, seen = signal.getsignal(signal.SIGTERM), []
 
     def body() -> None:
         with open_run() as run:
@@ -258,8 +313,7 @@ def test_an_attached_thread_other_than_main_installs_no_signal_handler(open_run:
     thread = threading.Thread(target=body)
     thread.start()
     thread.join()
-    assert seen == [before]
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert [*seen, signal.getsignal(signal.SIGTERM)] == [before, before]
 
 
 def test_opening_a_run_loads_neither_torch_nor_ray_nor_verl(start_child: Callable) -> None:
@@ -273,64 +327,104 @@ def test_opening_a_run_loads_neither_torch_nor_ray_nor_verl(start_child: Callabl
     assert child.text == "[]\n"
 
 
-def test_a_run_that_ended_while_its_owner_was_waited_for_is_not_begun_again(
-    open_run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (RuntimeError("boom"), None),
+        (OSError(errno.EACCES, "no"), None),
+        (FULL, "OSError"),
+        (caused(RuntimeError("\x1b[36mray::Worker\x1b[39m\n  Traceback\nwriting failed\n"), FULL), "RuntimeError: writing failed;"),
+        (caused(Overtaken("by attempt 3"), FULL), None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("folder", ["", "gone"])
+def test_a_full_disk_is_named_by_any_cause_in_the_chain(
+    tmp_path: Path, error: Exception, named: str | None, folder: str
 ) -> None:
-    store = LocalStore(tmp_path / "store" / "r")
-    claim = run_module.claim_attempt
-
-    def claim_late(stores: object, **options: object) -> object:
-        store.put_json("result.json", {"attempt": 1, "accuracy": 0.5})  # the owner's last act, after our first look
-        return claim(stores, **options)
-
-    monkeypatch.setattr(run_module, "claim_attempt", claim_late)
-    with pytest.raises(RunFinished) as finished:
-        open_run(store_url=str(tmp_path / "store"))
-    assert finished.value.result["accuracy"] == 0.5
-    assert store.get_json("attempts/0001/ended.json")["outcome"] == "not needed"
+    full = as_disk_full(error, tmp_path / folder)
+    assert (full is None) == (named is None)
+    assert named is None or named in str(full)
 
 
-def test_who_finds_the_attempt_ended_finds_its_result_too(open_run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_run() as run:
-        end = type(run.claim).end
-        there = []
-
-        def end_and_look(claim: Claim, outcome: str, detail: str = "") -> None:
-            there.append(run.local.exists("result.json"))
-            end(claim, outcome, detail)
-
-        monkeypatch.setattr(type(run.claim), "end", end_and_look)
-        run.finish({"accuracy": 0.5})
-    assert there == [True]
-
-
-def test_a_run_that_is_told_to_end_behind_its_result_has_not_stopped(
-    open_run: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcomes = []
-
-    def told(claim: Claim, outcome: str, detail: str = "") -> None:
-        outcomes.append(outcome)
-        raise SystemExit(130)
-
+def test_a_run_that_ends_on_a_full_disk_says_so(open_run: Callable) -> None:
     def work() -> None:
-        with open_run() as run:
-            monkeypatch.setattr(type(run.claim), "end", told)
-            run.finish({"accuracy": 0.5})
+        with open_run():
+            raise FULL
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(DiskFull, match=r"the disk of .* is full .*it resumes from its last complete checkpoint"):
         work()
-    assert outcomes == ["finished"]
 
 
-def test_a_run_whose_result_is_stored_has_finished_although_its_end_cannot_be_marked(
-    open_run: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(claim: Claim, outcome: str, detail: str = "") -> None:
-        raise StoreUnavailable("the store is away")
+# A tmpfs of 4 MiB in a user's own mount namespace; the script's argument is its folder.
+IN_A_SMALL_DISK = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+                   'mount -t tmpfs -o size=4m opd "$0" && exec "$@"')  # fmt: skip
 
-    with open_run() as run:
-        monkeypatch.setattr(type(run.claim), "end", away)
-        assert run.finish({"accuracy": 0.5})["accuracy"] == 0.5
-    with pytest.raises(RunFinished):
-        open_run()
+
+def test_a_disk_that_is_really_full_is_seen_without_a_number(tmp_path: Path) -> None:
+    script = """
+    import pathlib, sys
+    from opd.runs.run import as_disk_full
+    folder = pathlib.Path(sys.argv[1])
+    assert as_disk_full(RuntimeError("torch says nothing"), folder) is None
+    try:
+        (folder / "file").write_bytes(bytes(5 * 2**20))
+    except OSError:
+        pass
+    print(as_disk_full(RuntimeError("torch says nothing"), folder))
+    """
+    command = [*IN_A_SMALL_DISK, str(tmp_path), sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode and "unshare" in done.stderr:
+        pytest.skip(f"no user namespaces here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    assert "of 4 MiB free), the run ended with RuntimeError: torch says nothing" in done.stdout
+
+
+# ---- origin and start --------------------------------------------------------------------------------------------------
+
+
+def test_an_attempts_origin_is_stored_and_added_to(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "run")
+    tell(store, 3)
+    add(store, 3, devices=["H200", "H200"], trackers={"wandb": "https://w/1"})
+    record = store.get_json("attempts/0003/origin.json")
+    assert record is not None
+    assert (record["version"], record["devices"]) == (origin()["version"], {"H200": 2})
+    assert file_key(3) == "attempts/0003/origin.json"
+    found = origin({"OPD_REVISION": "c0ffee", "OPD_IMAGE": "registry/opd@sha256:1"})
+    assert (found["commit"], found["image"]) == ("c0ffee", "registry/opd@sha256:1")
+    (tmp_path / "file").write_text("no folder")
+    tell(LocalStore(tmp_path / "file"), 1)  # an unreachable store ends no run
+
+
+def test_a_checkout_has_its_commit_and_a_mark_for_files_that_differ_from_it(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=me", "-c", "user.email=me@example.com"]
+    assert _commit_of_checkout(tmp_path) == ""
+    (tmp_path / "file").write_text("1")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert _commit_of_checkout(tmp_path) == commit
+    (tmp_path / "file").write_text("2")
+    assert _commit_of_checkout(tmp_path) == f"{commit}-dirty"
+
+
+def test_the_parts_of_a_start_add_up_and_are_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([10.0, 11.0, 13.0, 14.0])
+    monkeypatch.setattr("opd.runs.start_times.time.monotonic", lambda: next(moments))
+    start = StartTimes()
+    for part in ("imports", "worker processes", "imports"):
+        start.mark(part)
+    parts = start.take()
+    assert parts == {"imports": 2.0, "worker processes": 2.0, "all": 4.0}
+    assert start.take() == {}
+    assert as_metrics(parts)["timing_start/worker_processes_s"] == 2.0
+    assert table(parts)[0] == "start: imports                      2.0 s"

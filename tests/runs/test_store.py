@@ -12,7 +12,14 @@ from typing import ClassVar
 
 import pytest
 
-from opd.errors import AlreadyExists, CorruptRecord, CreateOnlyUnsupported, StoreRefused, StoreUnavailable
+from opd.errors import (
+    AlreadyExists,
+    CorruptRecord,
+    CreateOnlyUnsupported,
+    NoBucket,
+    StoreRefused,
+    StoreUnavailable,
+)
 from opd.store.access import open_url
 from opd.store.base import RetryPolicy, Store
 from opd.store.local import LocalStore
@@ -96,17 +103,34 @@ def test_listings_show_objects_but_no_temporary_files(local_store: LocalStore) -
 def test_a_transient_failure_is_retried_until_it_is_over(tmp_path: Path) -> None:
     store = FlakyStore(tmp_path, policy=RetryPolicy(max_elapsed_s=30, first_wait_s=0.001, max_wait_s=0.01))
     store.failures = 4
-    store.put("key", b"data")
-    assert store.get("key") == b"data"
-
-
-def test_retries_leave_the_global_random_generator_alone(tmp_path: Path) -> None:
-    # It is saved with a rank's checkpoint: an outage must not make a run another one.
-    store = FlakyStore(tmp_path, policy=RetryPolicy(max_elapsed_s=30, first_wait_s=0.001, max_wait_s=0.01))
-    store.failures = 4
     before = random.getstate()
     store.put("key", b"data")
-    assert random.getstate() == before
+    assert store.get("key") == b"data"
+    assert random.getstate() == before, "the global generator is saved with a rank's checkpoint"
+
+
+def test_a_folder_above_that_cannot_be_synced_is_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(path: Path) -> None:
+        if tmp_path.is_relative_to(path):
+            raise PermissionError(errno.EACCES, "may be passed through only")
+
+    monkeypatch.setattr("opd.store.durable.fsync_folder", sync)
+    (tmp_path / "store").mkdir()
+    LocalStore(tmp_path / "store").put("object", b"bytes")
+    with pytest.raises(StoreRefused):
+        LocalStore(tmp_path / "new").put("object", b"bytes")
+
+
+def test_without_hard_links_a_claim_is_exclusive_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*args: object) -> None:
+        raise OSError(errno.ENOTSUP, "no hard links here")
+
+    monkeypatch.setattr("os.link", no_links)
+    LocalStore(tmp_path).create("owner.json", b"me")
+    with pytest.raises(AlreadyExists):
+        LocalStore(tmp_path).create("owner.json", b"another")
 
 
 def test_a_transient_failure_that_lasts_ends_in_store_unavailable_within_the_policy(tmp_path: Path) -> None:
@@ -166,9 +190,79 @@ def test_a_server_that_overwrites_on_create_is_refused(tmp_path: Path) -> None:
         ForgetfulStore(tmp_path).check_create_only()
 
 
-def test_the_create_only_check_leaves_nothing_behind(local_store: LocalStore) -> None:
-    local_store.check_create_only()
-    assert list(local_store.root.iterdir()) == []
+def test_the_create_only_check_needs_no_right_to_delete(tmp_path: Path) -> None:
+    class KeepsAll(LocalStore):
+        def _delete(self, key: str) -> None:
+            raise PermissionError(errno.EACCES, "Access Denied")
+
+    for _ in range(2):
+        KeepsAll(tmp_path).check_create_only()
+    assert LocalStore(tmp_path).list("") == [], "no listing shows its object"
+
+
+class ResourceNotFoundError(Exception):
+    """Azure's."""
+
+    def __init__(self, error_code: str) -> None:
+        super().__init__(error_code)
+        self.error_code = error_code
+
+
+def azure(error_code: str) -> FileNotFoundError:
+    error = FileNotFoundError(errno.ENOENT, "No such file or directory", "buckt/runs")
+    error.__context__ = ResourceNotFoundError(error_code)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "is_missing"),
+    [
+        ("gs://buckt/runs", FileNotFoundError("b/buckt/o"), True),
+        ("gs://buckt/runs", FileNotFoundError("b/buckt/o/runs"), False),
+        ("az://buckt/runs", azure("ContainerNotFound"), True),
+        ("az://buckt/runs", azure("BlobNotFound"), False),
+    ],
+)
+def test_a_missing_bucket_is_no_empty_prefix(url: str, error: FileNotFoundError, is_missing: bool) -> None:
+    def ls(*_: object, **__: object) -> None:
+        raise error  # as gcsfs 2026.10.1 and adlfs 2026.8.0 do
+
+    store = FsspecStore(url, filesystem=SimpleNamespace(loop=None, _ls=ls))  # type: ignore[arg-type]
+    if is_missing:
+        with pytest.raises(NoBucket, match="bucket 'buckt' does not exist"):
+            store.children("")
+    else:
+        assert store.children("") == []
+
+
+class Unanswered(Exception):
+    """An error of a client library, with the service's status where there is one."""
+
+    def __init__(self, code: int | None = None) -> None:
+        super().__init__("no")
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    ("error", "is_transient"),
+    [
+        (Unanswered(503), True),
+        (Unanswered(429), True),
+        (Unanswered(400), False),
+        (Unanswered(), True),
+        (KeyError("ContentLength"), True),
+        (TimeoutError(), True),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), True),
+        (PermissionError(errno.EACCES, "denied"), False),
+        (type("NoCredentialsError", (Exception,), {})(), False),
+        (type("ParamValidationError", (Exception,), {})(), False),
+        (OSError(errno.ENOSPC, "the local disk is full"), False),
+    ],
+    ids=repr,
+)
+def test_an_error_is_tried_again_unless_another_try_cannot_help(error: Exception, is_transient: bool) -> None:
+    found = FsspecStore("gs://b/r", filesystem=object())._translate(error, "read it")  # type: ignore[arg-type]
+    assert isinstance(found, StoreUnavailable if is_transient else StoreRefused)
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
@@ -191,10 +285,3 @@ def test_a_download_that_fails_leaves_no_file(tmp_path: Path, local_store: Local
     with pytest.raises(FileNotFoundError):
         local_store.get_file("nothing", tmp_path / "target")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_deleting_a_tree_removes_everything_below(local_store: LocalStore) -> None:
-    local_store.put("a/b/c", b"1")
-    local_store.put("ab", b"2")
-    local_store.delete_tree("a")
-    assert [path.name for path in local_store.root.iterdir()] == ["ab"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -156,32 +155,31 @@ def _in_worker(module) -> None:
 
 def _in_driver(module) -> None:
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase
-    from verl.utils import tensordict_utils as tu
 
     from opd.agent.dialogue import Dialogue
     from opd.rollout import worker
     from opd.rollout.seeds import SeededClient
 
-    def prepare(original, self):
-        _enter(self.global_steps)
-        return original(self)
+    def prepare(original, self, job, step):
+        _enter(step)
+        return original(self, job, step)
 
-    _wrap(module.OPDTrainer, "prepare_step", prepare)
+    _wrap(module.Distillation, "answers", prepare)
 
-    def next_batch(original, self, *args):
-        batch = original(self, *args)
+    def next_prompts(original, self, step):
+        prompts = original(self, step)
         if _is_on("duplicate-prompts"):
             copies = max(int(_strength()), 2)
-            for name in ("raw_prompt", "reward_model"):
-                values = list(batch[name])
-                tu.assign_non_tensor_stack(batch, name, [values[i - i % copies] for i in range(len(values))])
+            first = [prompts[place - place % copies] for place in range(len(prompts))]
+            prompts = [
+                own | {name: other[name] for name in ("raw_prompt", "reward_model")}
+                for own, other in zip(prompts, first, strict=True)
+            ]
         if _is_on("repeated-batch"):
-            batch = _kept.setdefault("batch", batch).clone()
-            tu.assign_non_tensor_stack(batch, "uid", [str(uuid.uuid4()) for _ in range(len(batch))])
-            tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
-        return batch
+            prompts = _kept.setdefault("batch", prompts)
+        return prompts
 
-    _wrap(module.OPDTrainer, "_next_train_batch", next_batch)
+    _wrap(module.Data, "next_prompts", next_prompts)
 
     async def initial_tokens(original, self, messages, **kwargs):
         text = messages[-1]["content"]
@@ -229,12 +227,13 @@ def _in_driver(module) -> None:
 
     _wrap(Dialogue, "add", add)
 
-    def row_of(original, self, output, *args):
+    def row_of(original, output, *args):
         if _is_on("mask-lost") and len(output.response_ids) % int(_strength()) == 0:
             output.response_mask = [1] * len(output.response_ids)
-        return original(self, output, *args)
+        return original(output, *args)
 
-    _wrap(worker.RolloutWorker, "_row_of", row_of)
+    made_row = worker.RolloutWorker._row
+    worker.RolloutWorker._row = staticmethod(functools.partial(row_of, made_row))
 
 
 def _wrap_async(owner: Any, name: str, around: Callable[..., Any]) -> None:
@@ -248,4 +247,4 @@ def _wrap_async(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 if _segments:
-    change_after_import({"opd.worker.opd_worker": _in_worker, "opd.trainer.distillation": _in_driver})
+    change_after_import({"opd.worker.opd_worker": _in_worker, "opd.kinds": _in_driver})

@@ -146,7 +146,7 @@ def main(argv: list[str] | None = None) -> int:
     first = options.seed if options.seed is not None else 0 if commit() == UNKNOWN else int(commit()[:7], 16)
     began_s = time.monotonic()
     tally = play_all(range(first, first + (options.count or SCHEDULES)), options, sites, out)
-    table = f"Seeds from {first}.\n\n{tally.table(sites, time.monotonic() - began_s, options.processes)}"
+    table = f"Seeds from {first}.\n\n{tally.table(time.monotonic() - began_s, options.processes)}"
     print(
         table,
         *(describe_failure(seed, options.steps, what) for seed, what in sorted(tally.failures)),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opd.trainer import carried_file
 from tests.simulator import bucket
 
 # What happens to processes, machines and clocks, at any call.
@@ -19,7 +18,7 @@ KINDS = (*EVENTS, *DISK_WRITE, *DISK_READ, *bucket.KINDS)
 # What ends an attempt, so that another one has to resume.
 FALLS = ("kill", "kill", "power", "power", "wipe", "wipe", "sigterm", "second")
 # What holds a run's work: aimed at more often than what is said about it.
-WORK = ("shard", "data.pt", carried_file.CHECKPOINT_FILE, "manifest.json", "COMPLETE", "metrics")
+WORK = ("shard", "data.pt", "manifest.json", "COMPLETE", "metrics")
 # What ends the process whose request has no answer yet, or had none, and after how long, seconds.
 ENDS, ENDS_AFTER_S = ("kill", "kill", "kill", "power", "wipe", "sigterm"), (0.0, 1.0, 5.0, 10.0, 20.0)
 # Steps of all lengths, without a beat of the lease or of the streams in them, and with several.
@@ -47,7 +46,6 @@ class Plan:
     keep_last: int | None
     keep_every: int | None
     overlap: bool  # saves beside the training
-    carries: bool  # rows that go on over a step
     enabled: frozenset[str]
     mean_gap: int
     # How much longer a short sleep lasts than it was asked for; polling takes most calls of a run that waits.
@@ -87,9 +85,6 @@ class Sites:
     first: dict[str, list[Site]] = field(default_factory=dict)
     later: dict[str, list[Site]] = field(default_factory=dict)
     calls_of_a_save: dict[str, float] = field(default_factory=dict)
-
-    def all(self) -> list[Site]:
-        return sorted({site for found in (self.first, self.later) for sites in found.values() for site in sites})
 
 
 def num_saves(num_steps: int, save_every: int) -> int:
@@ -155,7 +150,6 @@ def draw_plan(draw: Any, sites: Sites, limit: int) -> Plan:
         paces=paces,
         overlap=draw.random() < 0.75,
         in_pods=draw.random() < 0.5,
-        carries=draw.random() < 0.5,
     )
 
 

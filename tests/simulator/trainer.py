@@ -1,4 +1,4 @@
-"""A trainer around the real control code: claims, resumes, trains, saves and ends in the order of `opd.trainer.trainer`.
+"""A trainer around the real control code: claims, resumes, trains, saves and ends in the order of `opd.loop`.
 
 What verl and Ray do in between is simulated: a step takes time, a rank is a process whose methods the driver calls.
 """
@@ -6,21 +6,19 @@ What verl and Ray do in between is simulated: a step takes time, a rank is a pro
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from opd.cluster.shutdown import GracefulStop
-from opd.config.running import Checkpoint
+from opd.config.sections import Checkpoint
 from opd.errors import PartLost, RunFinished
 from opd.pods import stop
 from opd.runs.run import EXIT_TERMINATED, Run
 from opd.worker import checkpointing
 from opd.worker.checkpointing import ShardUploads
-from tests.simulator.carried import Rows
 from tests.simulator.copies import HostCopies
-from tests.simulator.oracle import content, state_after
+from tests.simulator.oracle import content, state_in
 from tests.simulator.scheduler import Killed, Process
 
 PARTS = ("model", "optim", "extra_state")
@@ -41,7 +39,9 @@ class Engine:
         folder.mkdir(parents=True, exist_ok=True)
         writes = self._copies and self._copies.writes
         for part in PARTS:
-            data = content(self.attempt, global_step, self.rank, part)
+            data = content(
+                self.attempt, global_step, self.rank, part, self.world.oracle.states[self.attempt, global_step]
+            )
             if writes is None:
                 _write(folder / self._name(part), data)
             else:
@@ -119,7 +119,7 @@ class Trainer:
         self.keep = Checkpoint(keep_last=self.plan.keep_last, keep_every=self.plan.keep_every)
         self.stop = GracefulStop()
         self.step = 0
-        self.rows = Rows() if self.plan.carries else None
+        self.state = 0
         self._unsealed: int | None = None
         self._saved: int | None = None
         self.sealing = checkpointing.Sealing()
@@ -138,10 +138,9 @@ class Trainer:
         checkpointing.upload_what_is_left(self.run, self.workers)
         rows = self.run.history()
         self.world.oracle.has_rows(rows, self.step, "in the result")
-        return {"steps": self.step, "state": state_after(self.step), "rows": len(rows)}
+        return {"steps": self.step, "state": self.state, "rows": len(rows)}
 
     def _resume(self) -> None:
-        config = types.SimpleNamespace(trainer=types.SimpleNamespace(resume_mode="disable", resume_from_path=None))
         chosen: list[Any] = []
         choose = self.run.checkpoints.choose
         disks = self.world.disks_of(self.workers.processes)
@@ -167,7 +166,7 @@ class Trainer:
 
         self.run.checkpoints.choose = noted  # type: ignore[method-assign]
         self.run.checkpoints.upload_missing = uploaded  # type: ignore[method-assign]
-        checkpointing.resume(config, self.run, self.workers, lambda: self._load(config, chosen))  # type: ignore[arg-type]
+        checkpointing.resume(self.run, self.workers, lambda folder: self._load(folder, chosen))  # type: ignore[arg-type]
         self.step = chosen[-1].step or 0
         self._saved = chosen[-1].step
         self.world.oracle.resumed(self.step)
@@ -176,31 +175,26 @@ class Trainer:
     def _processes(self) -> list[Process]:
         return [self.world.current.process, *self.workers.processes]
 
-    def _load(self, config: Any, chosen: list[Any]) -> None:
+    def _load(self, folder: Path, chosen: list[Any]) -> None:
         manifest = chosen[-1].manifest
-        if manifest is None:
-            return
-        folder = Path(config.trainer.resume_from_path)
         self.workers.load(str(folder), manifest.attempt, manifest.step)
         data = (folder / "data.pt").read_bytes()
         self.world.oracle.loaded(manifest.step, manifest.attempt, DRIVER, "data", data)
-        if self.rows is not None:
-            self.rows = Rows.of(folder, manifest.step)
-            self.world.oracle.took_up(manifest.step, self.rows.state())
+        self.state = state_in(data)
 
     def _train(self) -> None:
         world, step = self.world, self.step
         world.sleep(world.random.choice(self.plan.paces))
         if any(process.is_dead for process in self.workers.processes):
             raise PartLost(["a rank"])
-        trained = 0 if self.rows is None else self.rows.train(step)
+        attempt = self.run.handle.attempt
+        self.state = world.oracle.trained(attempt, step, self.state)
         if step % self.plan.save_every == 0 or step == self.plan.num_steps:
             self._save()
-        attempt = self.run.handle.attempt
         was_fenced = world.oracle.highest() > attempt
         revoked_s = world.bucket.revoked_s.get(attempt, world.now_s)
         world.oracle.logged(attempt, step, was_fenced=was_fenced, storeless_s=world.now_s - revoked_s)
-        self.run.log(step, {"state": state_after(step), "attempt": attempt, "rows": trained})
+        self.run.log(step, {"state": self.state, "attempt": attempt})
         self._seal()
         if stop.serve(Path(self.run.handle.local_dir), self._save_for_pods, is_over=self._is_over):
             self.run.take_back()
@@ -221,9 +215,7 @@ class Trainer:
         staged = self.run.checkpoints.staged(self.step)
         self.workers.save_checkpoint(str(staged / "actor"), None, self.step, None)
         staged.mkdir(parents=True, exist_ok=True)
-        _write(staged / "data.pt", content(self.run.handle.attempt, self.step, DRIVER, "data"))
-        if self.rows is not None:
-            self.rows.save(staged)
+        _write(staged / "data.pt", content(self.run.handle.attempt, self.step, DRIVER, "data", self.state))
         self._unsealed = self.step
 
     def _seal(self) -> None:

@@ -20,7 +20,7 @@ def main(folder: Path) -> None:
     from opd.compat.ray_start import patient_start
     from opd.runs.progress import PROGRESS
     from opd.runs.run import Run
-    from opd.trainer.gauges import GAUGES, RunGauges
+    from opd.trainer.tracking import GAUGES, RunGauges
 
     [port] = free_ports(1)
     with patient_start():
@@ -30,9 +30,9 @@ def main(folder: Path) -> None:
         )  # fmt: skip
     PROGRESS.watch(folder="", floor_s=600.0, factor=10.0)
     PROGRESS.enter("rollout", 3)
-    with Run.open(run_id="r", local_root=folder, spec={"a": 1}, spec_hash="h", tee=False) as run:
+    run = Run.open(run_id="r", local_root=folder, spec={"a": 1}, spec_hash="h", tee=False)
+    with run, run.reporter.telling(RunGauges(), interval_s=0.5):
         run.reporter.total_steps = 10
-        run.reporter.add(RunGauges())
         run.log(
             3, {"opd/loss": 0.5, "opd/accuracy": 0.25, "timing/step_s": 2.0, "perf/throughput": 9.0, "opd/skipped": 2}
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
-from opd.trainer.row_facts import group_advantages
+from opd.rollout.rows import Order, Row, row_of
+from opd.trainer.row_facts import group_advantages, put_advantages
 
 
 def test_a_rows_advantage_is_its_distance_from_its_prompts_mean_whatever_the_order():
@@ -24,3 +26,25 @@ def test_answers_that_are_all_alike_have_no_advantage():
 def test_an_answer_whose_siblings_failed_has_nothing_to_be_compared_with():
     found = group_advantages(torch.tensor([1.0, 100.0, 0.0]), ["a", "b", "a"], by_std=False)
     assert found.tolist() == pytest.approx([0.5, 0.0, -0.5])
+
+
+def _rows(scores: list[tuple[str, int, int, float]]) -> list[Row]:
+    """Return rows of (prompt, sample, turn, score), each of three tokens of which the model wrote the last two."""
+    rows = []
+    for uid, sample, turn, score in scores:
+        rows.append(row_of(Order(ord(uid), sample, turn), uid, [1], [2, 3, 4], [0, 1, 1]))
+        rows[-1].columns["rm_scores"] = torch.tensor([0.0, 0.0, score])
+    return rows
+
+
+def test_an_answer_in_several_outputs_is_compared_once_and_all_of_them_get_its_advantage():
+    rows = _rows([("a", 0, 0, 1.0), ("a", 0, 1, 1.0), ("a", 1, 0, 0.0)])
+    put_advantages(rows, OmegaConf.create({"adv_estimator": "grpo", "norm_adv_by_std_in_grpo": False}))
+    assert [row.columns["advantages"].tolist() for row in rows] == [[0, 0.5, 0.5], [0, 0.5, 0.5], [0, -0.5, -0.5]]
+    assert torch.equal(rows[0].columns["returns"], rows[0].columns["advantages"])
+
+
+def test_verls_other_estimators_of_groups_are_called_by_their_names():
+    rows = _rows([("a", 0, 0, 1.0), ("a", 1, 0, 0.0), ("a", 2, 0, 0.0)])
+    put_advantages(rows, OmegaConf.create({"adv_estimator": "rloo"}))
+    assert [row.columns["advantages"].tolist() for row in rows] == [[0, 1, 1], [0, -0.5, -0.5], [0, -0.5, -0.5]]

@@ -16,9 +16,8 @@ from transformers import AutoTokenizer
 from opd.config import OpdSpec, SpecError, parse_tree
 from opd.data.toy import STUDENT_DIR
 from opd.errors import CheckpointError
-from opd.rollout.carry import Growth
+from opd.rollout.carry import CHECKPOINT_FILE, Growth
 from opd.trainer.carried import CarriedRows
-from opd.trainer.carried_file import CHECKPOINT_FILE
 from opd.trainer.dataset import PromptDataset
 
 
@@ -67,9 +66,10 @@ def test_data_that_ask_for_another_agent_loop_are_refused(tmp_path, spec):
 
 def test_the_column_of_the_one_agent_loop_is_not_handed_on(tmp_path, spec):
     dataset, manager = _dataset(tmp_path, agent_name="single_turn_agent"), _Manager()
-    batch = CarriedRows(spec, dataset).next_batch(1, lambda: {"index": range(8)}, manager)
-    assert "raw_prompt" in manager.columns & set(batch.keys())
-    assert "agent_name" not in manager.columns | set(batch.keys())
+    batch = CarriedRows(spec, dataset).batch(1, lambda: [{"index": index} for index in range(8)], manager)
+    columns = {name for prompt in batch.prompts for name in prompt}
+    assert "raw_prompt" in manager.columns & columns
+    assert "agent_name" not in manager.columns | columns
 
 
 @pytest.mark.parametrize("key", ["running", "clock", "is_cold"])

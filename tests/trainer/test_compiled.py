@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from opd.trainer.compiled import folders, keep_compiled
+from opd.trainer.entry import COMPILERS, keep_compiled
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch, tmp_path):
-    for name in folders():
+    for name in COMPILERS:
         monkeypatch.setenv(name, "")  # so that what is set below is taken back
         monkeypatch.delenv(name)
     monkeypatch.setenv("OPD_CACHE_DIR", str(tmp_path / "cache"))
@@ -17,8 +17,8 @@ def _environment(monkeypatch, tmp_path):
 
 def test_every_compiler_has_a_folder_on_the_runs_volume(tmp_path):
     assert keep_compiled() == tmp_path / "cache/compiled"
-    assert {name: os.environ[name] for name in folders()} == {
-        name: str(tmp_path / "cache/compiled" / folder) for name, folder in folders().items()
+    assert {name: os.environ[name] for name in COMPILERS} == {
+        name: str(tmp_path / "cache/compiled" / folder) for name, folder in COMPILERS.items()
     }
 
 
@@ -32,4 +32,4 @@ def test_a_volume_that_cannot_be_written_leaves_every_compiler_its_default(monke
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OPD_CACHE_DIR", str(tmp_path / "file"))
     assert keep_compiled() is None
-    assert not folders().keys() & os.environ.keys()
+    assert not COMPILERS.keys() & os.environ.keys()

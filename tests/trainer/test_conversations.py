@@ -10,16 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from tests.agent.talk import END, SCHEMA, TOKENIZER
-from tests.trainer.test_teacher_answers import answers, stored
 
 from opd.config import SpecError
-from opd.data.answered import answer_row, answered_rows
-from opd.data.toy import STUDENT_DIR
-from opd.data.toy.task import write_parquet
+from opd.data.answered import answered_rows
 from opd.trainer.conversations import ConversationDataset
-from opd.trainer.dataset import PromptDataset
-from opd.trainer.sft import AnsweredPrompts
-from opd.trainer.teacher_answers import TeacherAnswers
 
 USER, SAID = {"role": "user", "content": "the price"}, {"role": "assistant", "content": "42"}
 LONG = {"role": "user", "content": "price " * 60}
@@ -109,26 +103,3 @@ def test_a_conversation_that_the_assistant_begins_is_refused_with_its_row(tmp_pa
     assert problem.path == "data"
     assert problem.rule.startswith("a conversation begins with a system or user message")
     assert problem.source.startswith("row 1 of ['")
-
-
-@pytest.mark.slow
-def test_a_teachers_answer_is_drawn_for_each_step_and_is_the_whole_of_what_is_trained(tmp_path):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(STUDENT_DIR)
-    train, _ = write_parquet(tmp_path / "toy", seed=3)
-    config = {
-        "prompt_key": "prompt", "max_prompt_length": 16, "max_response_length": 3, "filter_overlong_prompts": True,
-        "shuffle": False, "seed": 1, "return_raw_chat": True,
-    }  # fmt: skip
-    prompts = PromptDataset([str(train)], tokenizer, OmegaConf.create(config), max_samples=4)
-    given = TeacherAnswers(stored(tmp_path / "a.parquet", answers(8)), prompts, tokenizer, seed=1, key=KEY)
-    found = AnsweredPrompts(prompts, given)
-    drawn = [found.row(0, step) for step in range(1, 9)]
-    assert drawn == [found.row(0, step) for step in range(1, 9)]
-    assert len({tuple(row.response) for row in drawn}) > 1, "another answer in another step"
-    [whole] = given.of(0, step=1, num_samples=1)
-    assert drawn[0] == answer_row(tokenizer, prompts.dataframe[0]["prompt"], whole).cut(3)
-    assert drawn[0].is_cut
-    with pytest.raises(SpecError, match=KEY):
-        TeacherAnswers([str(tmp_path / "none.parquet")], prompts, tokenizer, seed=1, key=KEY)

@@ -11,6 +11,7 @@ import pytest
 
 from opd.config import AnyRunSpec, SpecError, load_spec
 from opd.config.run_config import RunFacts
+from opd.ending import Ending
 from opd.errors import MissingPackage, Unfit
 from opd.launch import facts
 from opd.main_opd import spec_of
@@ -54,12 +55,12 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Except
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     def run(error: Exception | None) -> int:
-        def train(spec: AnyRunSpec, *_: object) -> dict[str, int]:
+        def train(spec: AnyRunSpec, *_: object) -> Ending:
             if error is not None:
                 raise error
-            return {"steps": 1}
+            return Ending(result={"steps": 1})
 
-        monkeypatch.setattr(entry, "_run_claimed", train)
+        monkeypatch.setattr(entry, "_work", train)
         spec = load_spec(experiment, env={}, sets=sets).spec
         return entry.run(spec, facts(spec))
 

@@ -18,10 +18,9 @@ def test_a_rule_that_raises_is_said_once_and_the_row_is_logged(caplog):
         asked.append(row)
         raise ZeroDivisionError
 
-    watch = FaultWatch(None, [Fault(name="a", what="a", look="a", judge=judge)])
-    trackers = SimpleNamespace(logger={}, log=lambda data, step: logged.append((step, data)))
-    trainer = SimpleNamespace(total_training_steps=3, on_step_logged=lambda: None)
-    logger = StepLogger(trackers, trainer=trainer, monitor=watch)
+    run = SimpleNamespace(log=lambda step, data: logged.append((step, data)))
+    watch = FaultWatch(run, [Fault(name="a", what="a", look="a", judge=judge)])
+    logger = StepLogger(run, SimpleNamespace(log=lambda data, step: None), total_steps=3, monitor=watch)
     with caplog.at_level(logging.WARNING, "opd.trainer.run_log"):
         for step in (1, 2, 3):
             logger.log(ROW | {"training/global_step": step}, step)

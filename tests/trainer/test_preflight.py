@@ -66,13 +66,21 @@ def run_with(teachers: dict) -> RunConfig:
     return RunConfig(spec=spec, run=facts)
 
 
+def _run(folder) -> SimpleNamespace:
+    return SimpleNamespace(stores=[LocalStore(folder / "r")], handle=SimpleNamespace(attempt=1))
+
+
+def _data(tokenizer) -> SimpleNamespace:
+    return SimpleNamespace(tokenizer=tokenizer, template_kwargs={})
+
+
 def test_of_several_teachers_one_whose_template_writes_otherwise_speaks_for_all(student, tmp_path, capsys):
     other = teacher_with("{{ messages[0]['content'] }}:", tmp_path / "other")
     verdicts = []
     for second in (str(TEACHER_DIR), other):
         of = {"a": {"path": str(TEACHER_DIR)}, "b": {"path": second}}
         ours = run_with({"teachers": of, "route": {"to": {"x": "a", "y": "b"}}})
-        tell({}, ours, run=None, tokenizer=student, template_kwargs={}, plan=None)
+        tell({}, ours, run=_run(tmp_path), data=_data(student), plan=None)
         [line] = [line for line in capsys.readouterr().out.splitlines() if "template" in line.split()]
         verdicts.append("WARNING" in line)
     assert verdicts == [False, True]
@@ -80,12 +88,11 @@ def test_of_several_teachers_one_whose_template_writes_otherwise_speaks_for_all(
 
 def test_the_table_is_printed_and_lies_with_the_attempt(student, tmp_path, capsys):
     ours = run_with({"teacher": {"path": str(TEACHER_DIR)}})
-    store = LocalStore(tmp_path / "r")
-    run = SimpleNamespace(stores=[store], handle=SimpleNamespace(attempt=1))
+    run = _run(tmp_path)
     row = {"opd/teacher_entropy": 4.71, "opd/teacher_entropy_std": 0.0, "opd/num_tokens": 900, "opd/mode": "a text"}
-    tell(row, ours, run=run, tokenizer=student, template_kwargs={}, plan=None)
+    tell(row, ours, run=run, data=_data(student), plan=None)
     shown = capsys.readouterr().out.splitlines()
-    told = store.get_json(file_key(1))
+    told = run.stores[0].get_json(file_key(1))
     assert told is not None
     kept = Line.read(told["preflight"])
     assert json.loads(json.dumps(told["preflight"])) == [asdict(line) for line in kept]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,10 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from omegaconf import OmegaConf
-from tensordict import TensorDict
 from torch import tensor
 from transformers import AutoTokenizer
-from verl.trainer.ppo.v1 import trainer_base
 
 from opd.cluster.shutdown import GracefulStop
 from opd.config import SpecError, parse_tree
@@ -26,19 +21,16 @@ from opd.errors import CheckpointError
 from opd.evaluation.pass_rates import PassRate, prompt_id, weights_key, write_pass_rates
 from opd.evaluation.samples import Sample
 from opd.importance import Schedule
-from opd.pods import stop
 from opd.rollout.manager import RolloutManager
-from opd.rollout.worker import ONLY_SCORED, RolloutReport
+from opd.rollout.rows import Order, row_of
+from opd.rollout.seeds import PASS_RATES
+from opd.rollout.worker import Batch, RolloutReport
 from opd.runs.manifest import FileEntry, Manifest
-from opd.runs.progress import PROGRESS
-from opd.runs.run import EXIT_TERMINATED
 from opd.store.local import LocalStore
-from opd.trainer import distillation as trainers
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.measured_rates import UNFINISHED_KEY, Measuring
 from opd.trainer.problem_weights import ProblemWeights, problem_weights
-from opd.trainer.stages import Stages
-from opd.worker.checkpointing import Sealing
+from opd.trainer.row_facts import RowFacts
 
 QUESTIONS = ["10+10=", "11+11=", "12+12=", "13+13="]
 RATES = [0.0, 0.25, 0.5, 1.0]  # p (1 - p): 0, 3/16, 4/16, 0, with a mean of 7/64
@@ -186,34 +178,52 @@ def _spec(*, num_samples: int, batch_size: int):
 
 
 class _Manager:
-    """Answers each prompt as often as it is asked to; the sum's last digit says how many of the answers are right."""
+    """Answers each prompt as often as it is asked to; the row's number says how many of the answers are right."""
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
 
-    def generate_sequences(self, batch: TensorDict) -> None:
-        self.asked.append([int(row) for row in batch["index"]])
-        assert (batch["__rollout_n__"], batch[ONLY_SCORED], batch["global_steps"]) == (4, True, 7)
+    def generate(self, batch: Batch, stopping: object) -> RolloutReport:
+        rows = [int(prompt["index"]) for prompt in batch.prompts]
+        self.asked.append(rows)
+        assert (batch.num_samples, batch.partition, batch.step, batch.is_recorded) == (4, PASS_RATES, 7, True)
+        return self.report(rows)
 
-    def take_report(self) -> RolloutReport:
+    def report(self, rows: list[int]) -> RolloutReport:
+        """Return a report of which one answer a prompt is missing."""
         return RolloutReport(
-            samples=[
-                Sample(
-                    run_id="r", step=7, data_source="toy_add", problem_index=row, sample_index=number, prompt="", response="",
-                    pred="", ground_truth="9", score=1.0, acc=1.0 if number < row else 0.5, failed=False, num_tokens=1,
-                    truncated=False,
-                )
-                for row in self.asked[-1]
-                for number in range(3)  # of the four answers one did not come
-            ],
-            num_failed=len(self.asked[-1]),
-        )  # fmt: skip
+            samples=self.samples(dict.fromkeys(rows, 3)), num_trajectories=4 * len(rows), num_failed=len(rows)
+        )
+
+    @staticmethod
+    def samples(numbers: dict[int, int]) -> list[Sample]:
+        return [
+            Sample(
+                run_id="r", step=7, data_source="toy_add", problem_index=row, sample_index=number, prompt="", response="",
+                pred="", ground_truth="9", score=1.0, acc=1.0 if number < row else 0.5, failed=False, num_tokens=1,
+                truncated=False,
+            )
+            for row, num in numbers.items()
+            for number in range(num)
+        ]  # fmt: skip
+
+
+def _measure(
+    dataset, *, batch_size: int = 2, run: object = None, manager: _Manager | None = None
+) -> tuple[Measuring, _Manager]:
+    """Return a measuring before step 7 that has come to its end, and what it asked."""
+    made, manager = (
+        Measuring(_spec(num_samples=4, batch_size=batch_size), dataset, step=7, run=run),
+        manager or _Manager(),
+    )
+    for _ in made.measure(cast(RolloutManager, manager), GracefulStop()):
+        pass
+    return made, manager
 
 
 def test_measuring_asks_every_prompt_and_draws_nothing_from_the_global_generators(dataset):
-    manager, before = _Manager(), torch.get_rng_state()
-    measuring = Measuring(_spec(num_samples=4, batch_size=3), dataset, step=7)
-    measuring.measure(cast(RolloutManager, manager), between=lambda: None)
+    before = torch.get_rng_state()
+    measuring, manager = _measure(dataset, batch_size=3)
     found = measuring.rates("run/global_step_6")
     assert manager.asked == [[0, 1], [2, 3]]
     assert measuring.failed_share == 0.25
@@ -226,18 +236,9 @@ def test_measuring_asks_every_prompt_and_draws_nothing_from_the_global_generator
 class _Cut(_Manager):
     """Of its second batch only the first prompt gets its answers, all four, and the other one half of them."""
 
-    def take_report(self) -> RolloutReport:
-        rows = self.asked[-1]
-        samples = [
-            Sample(
-                run_id="r", step=7, data_source="toy_add", problem_index=row, sample_index=number, prompt="", response="",
-                pred="", ground_truth="9", score=1.0, acc=1.0 if number < row else 0.5, failed=False, num_tokens=1,
-                truncated=False,
-            )
-            for row in rows
-            for number in range(2 if row == 3 else 4)
-        ]  # fmt: skip
-        return RolloutReport(samples=samples, num_cut=2 if 3 in rows else 0)
+    def report(self, rows: list[int]) -> RolloutReport:
+        samples = self.samples({row: 2 if row == 3 else 4 for row in rows})
+        return RolloutReport(samples=samples, num_trajectories=4 * len(rows), num_cut=2 if 3 in rows else 0)
 
 
 def _attempt(folder, *, attempt: int, step: int = 6) -> SimpleNamespace:
@@ -250,25 +251,18 @@ def _attempt(folder, *, attempt: int, step: int = 6) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def _saved_when_cut(dataset, tmp_path) -> None:
-    """A measuring before step 7 that is asked to end in its second batch."""
-
-    def save() -> None:
-        if manager.asked[-1] == [2, 3]:
-            measuring.save()
-            raise SystemExit
-
-    manager = _Cut()
-    measuring = Measuring(_spec(num_samples=4, batch_size=2), dataset, step=7, run=_attempt(tmp_path, attempt=1))
-    with pytest.raises(SystemExit):
-        measuring.measure(cast(RolloutManager, manager), between=save)
+@pytest.fixture
+def cut(dataset, tmp_path) -> None:
+    """A measuring before step 7 that was asked to end in its second batch."""
+    spec, run = _spec(num_samples=4, batch_size=2), _attempt(tmp_path, attempt=1)
+    measuring = Measuring(spec, dataset, step=7, run=run)
+    batches = measuring.measure(cast(RolloutManager, _Cut()), GracefulStop())
+    next(batches), next(batches)
+    measuring.save()
 
 
-def test_a_measuring_that_was_asked_to_end_goes_on_with_the_prompts_that_lack_answers(dataset, tmp_path, capsys):
-    _saved_when_cut(dataset, tmp_path)
-    resumed = Measuring(_spec(num_samples=4, batch_size=2), dataset, step=7, run=_attempt(tmp_path, attempt=1))
-    manager = _Manager()
-    resumed.measure(cast(RolloutManager, manager), between=lambda: None)
+def test_a_measuring_that_was_asked_to_end_goes_on_with_the_prompts_that_lack_answers(dataset, tmp_path, cut, capsys):
+    resumed, manager = _measure(dataset, run=_attempt(tmp_path, attempt=1))
     assert manager.asked == [[3]]
     assert "pass rates of 3 of 4 prompts are of an earlier attempt" in capsys.readouterr().out
     assert [rate.pass_rate for rate in resumed.rates("m").values()] == [0.0, 0.25, 0.5, 0.75]
@@ -278,24 +272,13 @@ def test_a_measuring_that_was_asked_to_end_goes_on_with_the_prompts_that_lack_an
 @pytest.mark.parametrize(
     "changed", [{"attempt": 2}, {"attempt": 1, "step": 5}], ids=["another save of the step", "other weights"]
 )
-def test_what_was_measured_with_other_weights_is_measured_again(dataset, tmp_path, changed):
-    _saved_when_cut(dataset, tmp_path)
-    manager = _Manager()
-    Measuring(_spec(num_samples=4, batch_size=2), dataset, step=7, run=_attempt(tmp_path, **changed)).measure(
-        cast(RolloutManager, manager), between=lambda: None
-    )
-    assert manager.asked == [[0, 1], [2, 3]]
+def test_what_was_measured_with_other_weights_is_measured_again(dataset, tmp_path, cut, changed):
+    assert _measure(dataset, run=_attempt(tmp_path, **changed))[1].asked == [[0, 1], [2, 3]]
 
 
-def test_a_damaged_file_of_what_was_measured_is_measured_again(dataset, tmp_path, caplog):
-    _saved_when_cut(dataset, tmp_path)
+def test_a_damaged_file_of_what_was_measured_is_measured_again(dataset, tmp_path, cut, caplog):
     (tmp_path / UNFINISHED_KEY).write_text('{"weights"')
-    manager = _Manager()
-    run = _attempt(tmp_path, attempt=1)
-    Measuring(_spec(num_samples=4, batch_size=2), dataset, step=7, run=run).measure(
-        cast(RolloutManager, manager), between=lambda: None
-    )
-    assert manager.asked == [[0, 1], [2, 3]]
+    assert _measure(dataset, run=_attempt(tmp_path, attempt=1))[1].asked == [[0, 1], [2, 3]]
     assert f"{UNFINISHED_KEY} of " in caplog.text
 
 
@@ -305,157 +288,45 @@ def test_what_was_measured_is_not_saved_without_the_checkpoint_of_its_weights(da
     assert not (tmp_path / UNFINISHED_KEY).exists()
 
 
-class _Interrupted:
-    """Answers nothing, and of four batches asks for something in the second."""
-
-    def __init__(self, ask: Callable[[], None]) -> None:
-        self.num_batches, self._ask = 0, ask
-
-    def generate_sequences(self, batch: TensorDict) -> None:
-        self.num_batches += 1
-        if self.num_batches == 2:
-            self._ask()
-
-    def take_report(self) -> RolloutReport:
-        return RolloutReport()
-
-
-def _before_step_4(monkeypatch, tmp_path, dataset, ask: Callable[[], None]) -> trainers.OPDTrainer:
-    """A trainer that measures before this step; `saved` is which steps it has saved, `claim` what it said of its attempt."""
-    spec = _spec(num_samples=8, batch_size=1)
-    monkeypatch.setattr(trainers.OPDTrainer, "_spec", spec)
-    trainer = object.__new__(trainers.OPDTrainer)
-    trainer.ours = SimpleNamespace(spec=spec, checkpoint=spec.checkpoint, run=SimpleNamespace(run_id="r"))
-    trainer.config = OmegaConf.create({"trainer": {"save_freq": 2}})
-    trainer.saved, trainer.claim = [], []
-    trainer.run = SimpleNamespace(
-        checkpoints=SimpleNamespace(current=None),
-        local=LocalStore(tmp_path), remote=None, stores=[LocalStore(tmp_path)],
-        handle=SimpleNamespace(local_dir=str(tmp_path), attempt=1),
-        asked_in=tmp_path, hand_over=lambda: trainer.claim.append("stopped"), take_back=lambda: trainer.claim.append("goes on"),
-    )  # fmt: skip
-    trainer.train_dataset, trainer.agent_loop_manager = dataset, _Interrupted(ask)
-    trainer.global_steps, trainer.total_training_steps, trainer.timing_raw = 4, 8, {}
-    trainer._stop, trainer._saved_step, trainer._unsealed_step = GracefulStop(), 2, None
-    trainer._sealing = Sealing()
-    trainer.checkpoint_manager = SimpleNamespace(sleep_replicas=lambda: None)
-    monkeypatch.setattr(trainer, "on_step_end", lambda: None)
-    trainer._problem_weights = ProblemWeights(dataset, _problems(tmp_path, **AGAIN), trainer.run)
-    trainer._stages = Stages(spec, dataset, dataset.tokenizer, total_steps=8)
-    monkeypatch.setattr(trainer, "_save_checkpoint", lambda: trainer.saved.append(trainer.global_steps))
-    return trainer
-
-
-def test_sigterm_while_the_rates_are_measured_saves_the_step_before_and_ends(monkeypatch, dataset, tmp_path, capfd):
-    trainer = _before_step_4(monkeypatch, tmp_path, dataset, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with trainer._stop, pytest.raises(SystemExit) as ended:
-        trainer._weigh_again()
-    assert ended.value.code == EXIT_TERMINATED
-    assert trainer.agent_loop_manager.num_batches == 2, "the batch that was being answered is the last"
-    assert trainer.saved == [3]
-    assert "saved step 3; the same command goes on from here" in capfd.readouterr().out
-    assert not (tmp_path / weights_key(4)).exists(), "rates of a part of the prompts count for nothing"
-
-
-def test_a_pod_that_has_to_go_while_the_rates_are_measured_gets_its_save_and_the_measuring_goes_on(
-    monkeypatch, dataset, tmp_path
-):
-    asked: list[stop.Request] = []
-    ask = lambda: asked.append(stop.ask(tmp_path, reason="test", hold_s=0))  # noqa: E731
-    trainer = _before_step_4(monkeypatch, tmp_path, dataset, ask)
-    metrics = trainer._weigh_again()
-    assert trainer.saved == [3]
-    stop.sign_of_life(tmp_path)
-    assert stop.wait(tmp_path, asked[0], timeout_s=5) == 3
-    assert trainer.claim == ["stopped", "goes on"]
-    assert (trainer.agent_loop_manager.num_batches, trainer.global_steps) == (4, 4)
-    assert metrics["opd/pass_rate_mean"] == 0.0
-    standing = PROGRESS.read()
-    assert standing is not None
-    assert (standing.phase, standing.step) == ("pass rates", 4)
-
-
 def test_rates_that_give_no_prompt_a_weight_are_a_fault_of_the_file(dataset, tmp_path):
     with pytest.raises(SpecError, match="no weight is above 0 among 4 problems"):
         ProblemWeights(dataset, _problems(tmp_path, dict.fromkeys(QUESTIONS, 1.0)))
 
 
-class _Queue:
-    """What the trainer asks of the transfer queue for a step's rows, and what it gave it."""
-
-    def __init__(self, rewards: list[float]) -> None:
-        self._rewards = rewards
-        self.put: TensorDict | None = None
-
-    def kv_batch_get(self, **_):
-        uids = [f"prompt {i // 2}" for i in range(len(self._rewards))]
-        return {"uid": uids, "rm_scores": torch.nested.nested_tensor([[reward] for reward in self._rewards])}
-
-    def kv_batch_put(self, *, fields, **_):
-        self.put = fields
-
-
-LOADERS = {
-    "data": {
-        "train_files": "train", "val_files": "val", "train_batch_size": 2, "val_batch_size": 2, "dataloader_num_workers": 0,
-        "shuffle": False, "max_prompt_length": 16,
-    },
-    "algorithm": {},
-    "actor_rollout_ref": {"actor": {"optim": {}}},
-    "trainer": {"v1": {"sampler": {}}, "total_epochs": 1, "total_training_steps": 2},
-}  # fmt: skip
+def _weigh_step(dataset, problems, reward_beta) -> tuple[torch.Tensor, dict[str, float]]:
+    """Weigh a step of two rows of data row 1, then two of data row 0."""
+    importance = ProblemImportance(**problems)
+    facts = RowFacts(
+        reward_beta=reward_beta, policy=None, weights=ProblemWeights.of(dataset, importance, None), route=None, prompts=None
+    )  # fmt: skip
+    rows = []
+    for place, reward in enumerate([1.0, 0.0, 0.0, 0.0]):
+        rows.append(row_of(Order(1 - place // 2, place % 2), f"prompt {place // 2}", [1], [2], [1]))
+        rows[-1].columns["rm_scores"] = tensor([reward])
+    metrics = facts.put(rows)
+    return torch.stack([row.columns["sample_weights"] for row in rows]), metrics
 
 
-def _weigh_step(monkeypatch, dataset, problems, reward_beta) -> tuple[torch.Tensor, dict]:
-    """A step of two rows of data row 1, then two of data row 0, through the trainer's own hooks."""
-    spec = parse_tree(
-        {
-            "kind": "opd",
-            "model": {"path": "m"},
-            "teacher": {"path": "t"},
-            "rollout": {"num_samples": 2},
-            "opd": {"importance": {"problems": problems}, "horizon": {"tokens": 3}}
-            | ({"reward_beta": reward_beta} if reward_beta else {}),
-        }
-    ).spec
-    monkeypatch.setattr(trainers.OPDTrainer, "_spec", spec)
-    monkeypatch.setattr(trainer_base, "create_rl_dataset", lambda *args, is_train=True, **kwargs: dataset)
-    trainer = object.__new__(trainers.OPDTrainer)
-    trainer.run, trainer.tokenizer, trainer.processor, trainer.trainer_mode = None, dataset.tokenizer, None, "sync"
-    trainer.ours = SimpleNamespace(spec=spec)
-    trainer.config, trainer.parameter_sync_step = OmegaConf.create(LOADERS), 1
-    trainer._init_dataloader()  # the second data set is not weighed: it would lose rows again
-    assert trainer._stages.schedule.num_tokens(1) == 3, "the same call makes the schedule of the steps"
-    queue = _Queue([1.0, 0.0, 0.0, 0.0])
-    monkeypatch.setattr(trainers, "tq", queue)
-    batch = type("Batch", (), {"keys": list("abcd"), "partition_id": "train"})()
-    batch.tags = [{"order": (row, sample, 0)} for row in (1, 0) for sample in (0, 1)]
-    metrics: dict[str, float] = {}
-    trainer._put_row_facts(batch, metrics)
-    assert queue.put is not None
-    return queue.put["sample_weights"], metrics
-
-
-def test_a_rollouts_weight_is_that_of_its_prompt(monkeypatch, dataset, tmp_path):
+def test_a_rollouts_weight_is_that_of_its_prompt(dataset, tmp_path):
     problems = {"weights": "competence", "pass_rates": _problems(tmp_path).pass_rates}
-    weights, metrics = _weigh_step(monkeypatch, dataset, problems, None)
+    weights, metrics = _weigh_step(dataset, problems, None)
     torch.testing.assert_close(weights, tensor([16 / 7, 16 / 7, 12 / 7, 12 / 7]))
     assert metrics["opd/problem_weight_mean"] == pytest.approx(2.0)
     assert metrics["opd/problem_weight_max"] == pytest.approx(16 / 7)
     assert metrics["opd/reward_weight_max"] == 1.0
 
 
-def test_a_rollouts_weights_by_prompt_and_by_reward_are_multiplied(monkeypatch, dataset, tmp_path):
+def test_a_rollouts_weights_by_prompt_and_by_reward_are_multiplied(dataset, tmp_path):
     problems = {"weights": "competence", "pass_rates": _problems(tmp_path).pass_rates}
-    weights, metrics = _weigh_step(monkeypatch, dataset, problems, 1.0)
+    weights, metrics = _weigh_step(dataset, problems, 1.0)
     share = 1 / (1 + torch.e**-1)  # of a reward of 1 beside one of 0
     by_hand = tensor([16 / 7 * 2 * share, 16 / 7 * 2 * (1 - share), 12 / 7, 12 / 7])
     torch.testing.assert_close(weights, by_hand)
     assert metrics["opd/reward_weight_max"] == pytest.approx(2 * share)
 
 
-def test_without_weights_a_step_is_what_it_was(monkeypatch, dataset):
-    weights, metrics = _weigh_step(monkeypatch, dataset, {"weights": "none"}, None)
+def test_without_weights_a_step_is_what_it_was(dataset):
+    weights, metrics = _weigh_step(dataset, {}, None)
     assert torch.equal(weights, torch.ones(4))
     assert metrics.keys() == {"opd/reward_weight_max", "opd/reward_weight_min"}
     assert len(dataset) == 4

@@ -10,14 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from opd.config import SpecError, parse_tree
 from opd.config.run_config import RunConfig, RunFacts
 from opd.data.toy import STUDENT_DIR
+from opd.job import Data
 from opd.trainer.dataset import PromptDataset
-from opd.trainer.trainer import OrderedTrainer
 
 _LONG, _SHORT = "12+34+" * 5, "12+34="
 
@@ -115,23 +114,38 @@ def test_a_choice_of_rows_is_verls_own(tmp_path, monkeypatch, shuffle):
     assert len(ours) == 7
 
 
-def test_fewer_prompts_than_a_batch_after_the_overlong_ones_are_dropped_are_a_fault_of_the_spec(tmp_path, monkeypatch):
-    # Without this check the trainer would divide by the steps of an epoch, 0.
-    monkeypatch.setattr(
-        PPOTrainerSync, "_init_dataloader", lambda self: None
-    )  # verl's: the data set, and loaders over it
-    trainer = object.__new__(OrderedTrainer)
-    trainer.run = None
+def _data(dataset: PromptDataset, batch_size: int, **trainer: int | None) -> Data:
     tree = {"kind": "grpo", "model": {"path": "m"}, "data": {"split": {"part": 1}}}
-    trainer.ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
-    trainer.train_dataset = _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG, _SHORT, _LONG, _LONG])])
-    trainer.config = OmegaConf.create({"data": {"train_batch_size": 2, "max_prompt_length": 16}, "trainer": {}})
-    trainer._init_dataloader()
-    trainer.config.data.train_batch_size = 3
+    made = object.__new__(Data)
+    made.ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
+    made.train, made._rows = dataset, None
+    made.config = OmegaConf.create({
+        "data": {"train_batch_size": batch_size, "dataloader_num_workers": 0, "shuffle": False},
+        "actor_rollout_ref": {"actor": {"optim": {}}}, "trainer": {"total_training_steps": None, "total_epochs": 3} | trainer,
+    })  # fmt: skip
+    return made
+
+
+def test_fewer_prompts_than_a_batch_after_the_overlong_ones_are_dropped_are_a_fault_of_the_spec(tmp_path):
+    # Without this check a run would divide by the steps of an epoch, 0.
+    dataset = _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG, _SHORT, _LONG, _LONG])])
+    _data(dataset, 2).begin()
     with pytest.raises(
         SpecError,
         match=r"2 are left of the training data: 3 are longer than data\.max_prompt_length=16 tokens, and only part 1 of 2",
     ):
-        trainer._init_dataloader()
-    trainer.config.trainer.val_only = True
-    trainer._init_dataloader()
+        _data(dataset, 3).begin()
+
+
+@pytest.mark.parametrize(("total_steps", "expected"), [(None, 6), (40, 40)])
+def test_schedules_of_the_optimizers_end_with_the_last_step_which_epochs_say_where_no_number_does(
+    tmp_path, total_steps, expected
+):
+    dataset = _dataset([_file(tmp_path / "a.parquet", [_SHORT] * 5)])
+    data = _data(dataset, 2, total_training_steps=total_steps)
+    data.begin()
+    assert (data.total_steps, data.steps_per_epoch) == (expected, 2)
+    assert data.config.actor_rollout_ref.actor.optim.total_training_steps == expected
+    drawn = [[row["uid"] for row in data.next_prompts(step)] for step in (1, 2, 3)]
+    assert drawn == [["1/0", "1/1"], ["2/0", "2/1"], ["3/0", "3/1"]], "the data begin anew after two steps"
+    assert [data.epoch(step) for step in (1, 2, 3)] == [0, 0, 1]

@@ -6,6 +6,7 @@ import torch
 from transformers import AutoTokenizer
 
 from opd.data.toy import STUDENT_DIR
+from opd.rollout.rows import Order, Row, row_of
 from opd.trainer.row_signs import RowSigns, generation_header
 
 
@@ -13,11 +14,18 @@ def ids(*values: int) -> torch.Tensor:
     return torch.tensor(values)
 
 
+def rows(orders, prompts, responses) -> list[Row]:
+    return [
+        row_of(Order(*order), str(order[0]), prompt.tolist(), response.tolist(), [1] * len(response))
+        for order, prompt, response in zip(orders, prompts, responses, strict=True)
+    ]
+
+
 def test_prompts_are_compared_by_their_tokens_and_answers_within_their_prompt():
     signs = RowSigns([8, 9], num_prompts=100)
     orders = [(1, 0, 0), (1, 1, 0), (2, 0, 0), (2, 1, 0)]
     prompts = [ids(1, 8, 9), ids(1, 8, 9), ids(1, 8, 9), ids(1, 8, 9)]
-    found = signs.of(orders, prompts, [ids(4, 5), ids(4, 5), ids(4, 5), ids(6)], max_tokens=9)
+    found = signs.of(rows(orders, prompts, [ids(4, 5), ids(4, 5), ids(4, 5), ids(6)]), max_tokens=9)
     assert found == {
         "data/duplicate_prompts": 0.5, "rollout/empty": 0.25, "rollout/duplicate_answers": 0.5,
         "data/prompts_off_template": 0.0,
@@ -27,14 +35,14 @@ def test_prompts_are_compared_by_their_tokens_and_answers_within_their_prompt():
 def test_a_step_that_asks_all_of_the_last_steps_prompts_says_so_where_there_are_others():
     for num_prompts, asked, expected in ((8, 4, 1.0), (7, 4, None), (99, 3, None)):
         signs = RowSigns([], num_prompts=num_prompts)
-        step = [(n, 0, 0) for n in range(asked)], [ids(n) for n in range(asked)], [ids(4, 5)] * asked
-        assert "data/repeated_prompts" not in signs.of(*step, max_tokens=9)
-        assert signs.of(*step, max_tokens=9).get("data/repeated_prompts") == expected
+        step = rows([(n, 0, 0) for n in range(asked)], [ids(n) for n in range(asked)], [ids(4, 5)] * asked)
+        assert "data/repeated_prompts" not in signs.of(step, max_tokens=9)
+        assert signs.of(step, max_tokens=9).get("data/repeated_prompts") == expected
 
 
 def test_an_answer_of_the_one_token_that_a_step_allows_is_not_empty():
     for max_tokens, expected in ((1, 0.0), (2, 1.0)):
-        found = RowSigns([], num_prompts=9).of([(1, 0, 0)], [ids(1)], [ids(4)], max_tokens=max_tokens)
+        found = RowSigns([], num_prompts=9).of(rows([(1, 0, 0)], [ids(1)], [ids(4)]), max_tokens=max_tokens)
         assert found["rollout/empty"] == expected
 
 
@@ -47,7 +55,8 @@ def test_the_header_of_the_models_template_ends_every_prompt_that_it_wrote():
         [{"role": "user", "content": "1+1="}], add_generation_prompt=True, enable_thinking=False, return_dict=False
     )
     orders, answers = [(1, 0, 0), (2, 0, 0)], [ids(4, 5), ids(4, 5)]
-    found = signs.of(orders, [torch.tensor(written), ids(*tokenizer("1+1=")["input_ids"])], answers, max_tokens=9)
+    asked = rows(orders, [torch.tensor(written), ids(*tokenizer("1+1=")["input_ids"])], answers)
+    found = signs.of(asked, max_tokens=9)
     assert found["data/prompts_off_template"] == 0.5
 
 

@@ -9,9 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
-from verl.trainer.ppo.v1 import trainer_base
 
-from opd.compat import verl_trainer
 from opd.config import SpecError
 from opd.data.split import part_of
 from opd.data.toy import STUDENT_DIR
@@ -97,19 +95,3 @@ def test_a_resumed_data_set_has_the_same_rows(file):
     before = asked(dataset)
     dataset.resume_dataset_state()
     assert asked(dataset) == before
-
-
-def test_only_the_data_set_that_is_told_to_has_a_setting(monkeypatch):
-    given: list[tuple[bool, object]] = []
-    monkeypatch.setattr(
-        trainer_base, "create_rl_dataset", lambda paths, config, *_, is_train=True: given.append((is_train, config))
-    )
-    config = OmegaConf.create({"root": 7, "data": {"max_prompt_length": "${root}"}})
-    with verl_trainer.data_settings(lambda is_train: {"split": {"part": 1}} if is_train else {}):
-        for is_train in (True, False):
-            trainer_base.create_rl_dataset([], config.data, None, None, is_train=is_train)
-    assert [(is_train, dict(one)) for is_train, one in given] == [
-        (True, {"max_prompt_length": 7, "split": {"part": 1}}),
-        (False, {"max_prompt_length": 7}),
-    ]
-    assert "split" not in config.data

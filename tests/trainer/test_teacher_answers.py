@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from omegaconf import OmegaConf
@@ -10,13 +12,15 @@ from transformers import AutoTokenizer
 
 from opd.config import SpecError, parse_tree
 from opd.config.run_config import RunConfig, RunFacts
+from opd.data.answered import answer_row
 from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import DATA_SOURCE, split_problems, write_parquet
 from opd.evaluation.samples import Sample, write_generations
+from opd.job import Data
+from opd.kinds import Sft
+from opd.runs.run import Run
 from opd.trainer.dataset import PromptDataset
-from opd.trainer.sft import SftTrainer
 from opd.trainer.teacher_answers import TeacherAnswers
-from opd.trainer.trainer import OrderedTrainer
 
 NUM_PROMPTS = 6
 KEY = "opd.teacher_answers"
@@ -115,24 +119,34 @@ def test_a_file_with_other_columns_is_refused(tmp_path, dataset, tokenizer):
             TeacherAnswers([str(path)], dataset, tokenizer, seed=1, key=KEY)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("test_freq", "before", "is_needed"), [(-1, False, False), (5, False, True), (-1, True, True)])
-def test_a_run_that_never_validates_needs_no_answers_to_its_validation_prompts(
-    tmp_path, dataset, tokenizer, monkeypatch, test_freq, before, is_needed
-):
+def _sft(tmp_path, dataset, tokenizer, **trainer) -> Sft:
+    """The kind of a run on a teacher's answers to the training prompts alone."""
     _, held_out = write_parquet(tmp_path, seed=3)
-    trainer = object.__new__(SftTrainer)
     tree = {
         "kind": "sft", "model": {"path": "m"}, "data": {"train": "t.parquet", "val": "v.parquet"},
-        "sft": {"teacher_answers": stored(tmp_path / "a.parquet", answers(1))},
-        "trainer": {"test_freq": test_freq, "val_before_train": before},
+        "sft": {"teacher_answers": stored(tmp_path / "a.parquet", answers(8))}, "trainer": trainer,
     }  # fmt: skip
-    trainer.ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
-    trainer.tokenizer, trainer.train_dataset = tokenizer, dataset
-    trainer.val_dataset = PromptDataset([str(held_out)], tokenizer, dataset.config)
-    monkeypatch.setattr(OrderedTrainer, "_init_dataloader", lambda self: None)  # has made the data sets
-    if not is_needed:
-        trainer._init_dataloader()
-        return
+    val = PromptDataset([str(held_out)], tokenizer, dataset.config)
+    ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
+    data = SimpleNamespace(train=dataset, val=val, tokenizer=tokenizer, ours=ours, begin=lambda: None)
+    return Sft(cast(Data, data), cast(Run, None))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("test_freq", "before"), [(5, False), (-1, True)])
+def test_a_run_that_validates_needs_answers_to_its_validation_prompts(tmp_path, dataset, tokenizer, test_freq, before):
     with pytest.raises(SpecError, match=r"477 of 477 prompts have no answer"):
-        trainer._init_dataloader()
+        _sft(tmp_path, dataset, tokenizer, test_freq=test_freq, val_before_train=before)
+
+
+@pytest.mark.slow
+def test_a_teachers_answer_is_drawn_for_each_step_and_is_the_whole_of_what_is_trained(tmp_path, dataset, tokenizer):
+    kind = _sft(tmp_path, dataset, tokenizer, test_freq=-1, val_before_train=False)
+    dataset.config.max_response_length = 3
+    drawn = [kind._row("train", 0, step) for step in range(1, 9)]
+    assert drawn == [kind._row("train", 0, step) for step in range(1, 9)]
+    assert len({tuple(row.response) for row in drawn}) > 1, "another answer in another step"
+    given = TeacherAnswers(kind.spec.sft.teacher_answers, dataset, tokenizer, seed=kind.spec.seed, key=KEY)
+    [whole] = given.of(0, step=1, num_samples=1)
+    assert drawn[0] == answer_row(tokenizer, dataset.dataframe[0]["prompt"], whole).cut(3)
+    assert drawn[0].is_cut

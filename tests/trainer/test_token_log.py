@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 
 from opd.config import load_text
+from opd.rollout.rows import Order, Row, row_of
 from opd.runs.tokens import MAX_TOKENS, file_key, from_bytes
 from opd.store.local import LocalStore
-from opd.trainer.token_log import ShownRow, TokenLog, pieces
+from opd.trainer.token_log import TokenLog, pieces
 from opd.worker.token_view import RowView, Seen
 
 
@@ -59,12 +59,18 @@ def test_a_word_keeps_the_space_that_a_tokenizer_drops_at_the_beginning_of_a_tex
     assert list(pieces([0, 1, 2, 1], Words())) == ["one", " two", ",", " two"]
 
 
+def row(order: tuple[int, int, int], prompt: list[int], response: list[int], score: float = 0.0) -> Row:
+    made = row_of(Order(*order), str(order[0]), prompt, response, [1] * len(response))
+    made.columns["rm_scores"] = torch.tensor([0.0] * (len(response) - 1) + [score])
+    return made
+
+
 def test_the_first_and_last_step_and_those_with_a_checkpoint_are_kept_by_the_first_answer_of_each_prompt(tmp_path):
-    orders = [(9, 0, 0), (4, 1, 0), (4, 0, 1), (4, 0, 0), (6, 3, 0)]
+    rows = [row(order, [1], [1]) for order in ((9, 0, 0), (4, 1, 0), (4, 0, 1), (4, 0, 0), (6, 3, 0))]
     kept = log(tmp_path, "trainer.save_freq=3", "opd.num_kept_rollouts=2")
-    assert [step for step in range(1, 9) if kept.wanted(step, 8, orders)] == [1, 3, 6, 8]
-    assert kept.wanted(1, 8, orders) == [(4, 0, 0), (6, 3, 0)]
-    assert not log(tmp_path, "opd.num_kept_rollouts=0").wanted(1, 8, orders)
+    assert [step for step in range(1, 9) if kept.choose(step, 8, rows)] == [1, 3, 6, 8]
+    assert kept.choose(1, 8, rows) == (Order(4).row_id, Order(6, 3).row_id)
+    assert not log(tmp_path, "opd.num_kept_rollouts=0").choose(1, 8, rows)
 
 
 def test_what_was_seen_stands_at_its_tokens_and_a_long_response_is_cut(tmp_path):
@@ -73,21 +79,23 @@ def test_what_was_seen_stands_at_its_tokens_and_a_long_response_is_cut(tmp_path)
     values = np.arange(trained.sum(), dtype=np.float32)
     values[1] = np.nan
     view = RowView(trained=trained, kept=values == 0, entropy=values, divergence=values / 3)
-    seen = Seen(rows={70: view}, covers_all=False)
-    seen.density[1, 2] = 5, 4
-    rows = {
-        70: ShownRow((4, 0, 0), list(b"2 + 2?"), [97] * num, float("nan")),
-        71: ShownRow((5, 0, 0), [97], [97], 0.0),
-    }
     kept = log(tmp_path, "opd.importance.tokens.score=q3")
-    kept.write(6, seen, rows, loss_type="reverse_kl", tokenizer=Bytes())
+    shown = kept.choose(6, 6, [row((4, 0, 0), list(b"2 + 2?"), [97] * num, float("nan")), row((5, 0, 0), [97], [97])])
+    seen = Seen(rows={shown[0]: view}, covers_all=False)
+    seen.density[1, 2] = 5, 4
+    kept.keep(6, read=lambda: [seen], loss_type="reverse_kl", tokenizer=Bytes())
     step = from_bytes((tmp_path / file_key(6)).read_bytes())
     assert (step.score, step.divergence, step.covers_all, step.density) == ("q3", "forward_kl", False, ((1, 2, 5, 4),))
-    [row] = step.rows
-    assert (row.prompt, row.score, row.num_tokens, len(row.texts)) == ("2 + 2?", None, num, MAX_TOKENS)
-    assert row.entropy[:6] == (0.0, None, None, None, 2.0, None)
-    assert row.divergence[8] == 1.333
-    assert row.kept[:3] == (True, False, False)
+    [kept_row] = step.rows
+    assert (kept_row.prompt, kept_row.score, kept_row.num_tokens, len(kept_row.texts)) == (
+        "2 + 2?",
+        None,
+        num,
+        MAX_TOKENS,
+    )
+    assert kept_row.entropy[:6] == (0.0, None, None, None, 2.0, None)
+    assert kept_row.divergence[8] == 1.333
+    assert kept_row.kept[:3] == (True, False, False)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +108,10 @@ def test_a_kept_step_names_the_divergence_that_its_stage_scores_by(tmp_path, sco
         "opd.stages=[{until: 1, loss_type: forward_kl}, {loss_type: reverse_kl}]",
     )
     kept = log(tmp_path, *stages, f"opd.importance.tokens.score={score}")
-    data = TensorDict({name: torch.ones(1, 1, dtype=torch.int64) for name in ("prompts", "responses", "rm_scores")}, 1)
     for step, loss_type in ((1, "forward_kl"), (2, "reverse_kl")):
-        [number] = kept.choose(step, 2, [(4, 0, 0)])
+        [number] = kept.choose(step, 2, [row((4, 0, 0), [1], [1])])
         seen = Seen(rows={number: RowView.unread(np.ones(1, bool))})
-        kept.keep(step, [(4, 0, 0)], data, read=lambda seen=seen: [seen], loss_type=loss_type, tokenizer=Bytes())
+        kept.keep(step, read=lambda seen=seen: [seen], loss_type=loss_type, tokenizer=Bytes())
     steps = [from_bytes((tmp_path / file_key(step)).read_bytes()) for step in (1, 2)]
     assert [step.divergence for step in steps] == labels
     assert [len(step.rows) for step in steps] == [1, 1]

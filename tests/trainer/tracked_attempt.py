@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 from tests.trainer.wandb_file import read_wandb_file
 
@@ -18,8 +17,10 @@ STEPS = {1: range(7), 2: range(4, 9)}
 
 
 def main(folder: Path, attempt: int) -> None:
-    from verl.utils.tracking import Tracking
+    from omegaconf import OmegaConf
 
+    from opd.config import parse_tree
+    from opd.config.run_config import KEY, RunConfig, RunFacts
     from opd.runs.run import Run
     from opd.trainer import tracking
     from opd.trainer.run_log import StepLogger
@@ -28,11 +29,13 @@ def main(folder: Path, attempt: int) -> None:
         assert run.handle.attempt == attempt
         tracking.set_wandb_environment(RUN_ID)
         tracking.write_into(run.handle.local_dir)
-        mlflow = tracking.MlflowRun(run, project=PROJECT, params={"resumed": attempt > 1})
-        trackers = Tracking(PROJECT, RUN_ID, ["wandb", "tensorboard"], config={"trainer": {}, "lr": 0.1})
-        (run.handle.attempt_dir / "links.json").write_text(json.dumps(tracking.links(trackers, mlflow)))
-        trainer = SimpleNamespace(total_training_steps=8, on_step_logged=lambda: None)
-        logger = StepLogger(trackers, trainer=trainer, run=run, mlflow=mlflow)
+        trainer = {"logger": ["wandb", "tensorboard", "mlflow"], "project_name": PROJECT, "experiment_name": RUN_ID}
+        tree = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}}
+        ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id=RUN_ID, run_dir=None))
+        config = {"trainer": trainer, "lr": 0.1, "resumed": attempt > 1, KEY: ours.text()}
+        trackers = tracking.Trackers(OmegaConf.create(config), run)
+        (run.handle.attempt_dir / "links.json").write_text(json.dumps(trackers.links))
+        logger = StepLogger(run, trackers, total_steps=8)
         for step in STEPS[attempt]:
             logger.log({"opd/loss": step / 10, "opd/attempt": float(attempt)}, step)
         if attempt == 1:

@@ -15,7 +15,7 @@ from tests.e2e_cpu.runs import Outcome, finish, run, start
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from opd.data.toy import STUDENT_DIR
-from opd.trainer.carried_file import CHECKPOINT_FILE
+from opd.rollout.carry import CHECKPOINT_FILE
 
 VLLM = (
     "rollout.name=vllm",

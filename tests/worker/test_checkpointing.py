@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from ray.exceptions import RayActorError
 
 from opd.compat.plain_loads import plain_loads
-from opd.config.running import Checkpoint
+from opd.config.sections import Checkpoint
 from opd.errors import CheckpointError, Overtaken
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK, RANK_PARTS, Manifest, step_folder
@@ -43,11 +42,6 @@ class Ranks:
 
     def __getattr__(self, name: str):
         return lambda **arguments: [getattr(rank, name)(**arguments) for rank in self._ranks]
-
-
-@pytest.fixture
-def config():
-    return OmegaConf.create({"trainer": {}})
 
 
 def attempt(folder: Path, *, lease_ttl_s: float = 1.0) -> Run:
@@ -80,7 +74,7 @@ def write(folder: Path, ranks: Ranks, step: int) -> None:
     torch.save({"_num_yielded": step}, folder / "data.pt")
 
 
-def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(tmp_path, config):
+def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(tmp_path):
     ranks = Ranks(2)
     with attempt(tmp_path) as run:
         save(run, ranks, 1)
@@ -88,9 +82,8 @@ def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(t
         for path in sorted(stored.rglob("*"), reverse=True):  # as if it had never arrived
             path.unlink() if path.is_file() else path.rmdir()
     with attempt(tmp_path) as run:
-        checkpointing.resume(config, run, ranks, load=lambda: None)
+        assert checkpointing.resume(run, ranks, load=lambda folder: None) == 1
         folder = run.checkpoints.folder(1)
-    assert config.trainer.resume_from_path == str(folder)
     assert (stored / "COMPLETE").exists()
     for name in ("actor/model_world_size_2_rank_1.pt", "data.pt"):
         assert (stored / name).read_bytes() == (folder / name).read_bytes()
@@ -109,14 +102,14 @@ def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(t
     assert "model_world_size_2_rank_1.pt" in caplog.text
 
 
-def test_every_rank_downloads_its_own_files_and_the_driver_its_own(tmp_path, config):
+def test_every_rank_downloads_its_own_files_and_the_driver_its_own(tmp_path):
     ranks = Ranks(2)
     with attempt(tmp_path) as run:
         save(run, ranks, 1)
     for path in sorted((tmp_path / "out" / "r" / "checkpoints").rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     with attempt(tmp_path) as run:
-        checkpointing.resume(config, run, ranks, load=lambda: None)
+        checkpointing.resume(run, ranks, load=lambda folder: None)
         folder = run.checkpoints.folder(1)
     assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
         "COMPLETE",
@@ -126,11 +119,11 @@ def test_every_rank_downloads_its_own_files_and_the_driver_its_own(tmp_path, con
     ]
 
 
-def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_the_number_it_needs(tmp_path, config):
+def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_the_number_it_needs(tmp_path):
     with attempt(tmp_path) as run:
         save(run, Ranks(2), 1)
     with attempt(tmp_path) as run, pytest.raises(CheckpointError, match=r"saved by 2 ranks, and this run has 4.* to 2"):
-        checkpointing.resume(config, run, Ranks(4), load=lambda: None)
+        checkpointing.resume(run, Ranks(4), load=lambda folder: None)
 
 
 class Malice:
@@ -159,7 +152,7 @@ def seal_again(run_dir: Path, step: int, name: str, **changes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["data.pt", *(f"actor/{part}_world_size_2_rank_1.pt" for part in RANK_PARTS)])
-def test_a_replaced_file_under_a_manifest_sealed_again_runs_no_code(tmp_path, config, capsys, name):
+def test_a_replaced_file_under_a_manifest_sealed_again_runs_no_code(tmp_path, capsys, name):
     ranks = Ranks(2)
     with attempt(tmp_path) as run:
         save(run, ranks, 1)
@@ -170,76 +163,72 @@ def test_a_replaced_file_under_a_manifest_sealed_again_runs_no_code(tmp_path, co
         (tmp_path / place / "r" / step_folder(2) / name).write_bytes((tmp_path / "malice.pt").read_bytes())
         seal_again(tmp_path / place / "r", 2, name)
 
-    def load_as_verl_does():
-        folder = Path(config.trainer.resume_from_path)
+    def load_as_verl_does(folder):
         with plain_loads():
             for path in folder.rglob("*.pt"):
                 torch.load(path, weights_only=False)
 
     with attempt(tmp_path) as run:
-        checkpointing.resume(config, run, ranks, load_as_verl_does)
+        assert checkpointing.resume(run, ranks, load_as_verl_does) == 1
     assert not mark.exists()
-    assert config.trainer.resume_from_path == str(tmp_path / "out" / "r" / step_folder(1))
     assert f"{name} cannot be loaded as plain data" in capsys.readouterr().out
     torch.load(tmp_path / "malice.pt", weights_only=False)
     assert mark.exists(), "the pickle works"
 
 
-def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path, config, capsys):
+def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path, capsys):
     ranks = saved(tmp_path, Ranks(2), 1, 2)
 
-    def load():
-        if config.trainer.resume_from_path.endswith("_2"):
+    def load(folder):
+        if folder.name.endswith("_2"):
             raise RuntimeError("size mismatch for lm_head")
 
     with attempt(tmp_path) as run:
-        checkpointing.resume(config, run, ranks, load)
-        assert config.trainer.resume_from_path == str(run.checkpoints.folder(1))
+        assert checkpointing.resume(run, ranks, load) == 1
         assert "passed over: global_step_2: it cannot be loaded: RuntimeError: size mismatch" in capsys.readouterr().out
         for step in (3, 4):
             save(run, ranks, step, keep_last=1)
         assert run.checkpoints.complete_steps() == [1, 4], "the step resumed from and the newest"
 
 
-def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loaded_weights(tmp_path, config):
+def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loaded_weights(tmp_path):
     ranks = saved(tmp_path, Ranks(1), 1)
     loads = []
 
-    def load():
-        loads.append(config.trainer.resume_from_path)
+    def load(folder):
+        loads.append(folder)
         if len(loads) <= 2:  # it is tried twice; a third would be verl's start from the beginning
             raise RuntimeError("size mismatch for lm_head")
 
     with attempt(tmp_path) as run, pytest.raises(RuntimeError, match="size mismatch"):
-        checkpointing.resume(config, run, ranks, load)
+        checkpointing.resume(run, ranks, load)
     assert len(loads) == 2
 
 
-def test_a_file_that_goes_bad_after_its_hash_is_brought_from_the_store_before_a_step_is_given_up(tmp_path, config):
+def test_a_file_that_goes_bad_after_its_hash_is_brought_from_the_store_before_a_step_is_given_up(tmp_path):
     ranks = saved(tmp_path, Ranks(1), 1, 2)
     goes_bad = [tmp_path / "out" / "r" / step_folder(2) / "data.pt"]
 
-    def load():
+    def load(folder):
         while goes_bad:
             goes_bad.pop().write_bytes(b"damaged")
-        torch.load(Path(config.trainer.resume_from_path) / "data.pt", weights_only=True)
+        torch.load(folder / "data.pt", weights_only=True)
 
     with attempt(tmp_path) as run:
-        checkpointing.resume(config, run, ranks, load)
-        assert config.trainer.resume_from_path == str(run.checkpoints.folder(2))
+        assert checkpointing.resume(run, ranks, load) == 2
 
 
 @pytest.mark.parametrize("fault", [RayActorError(), OSError(errno.EIO, "Input/output error")], ids=["worker", "disk"])
-def test_a_dead_worker_or_a_failing_disk_is_no_fault_of_the_checkpoint(tmp_path, config, fault):
+def test_a_dead_worker_or_a_failing_disk_is_no_fault_of_the_checkpoint(tmp_path, fault):
     ranks = saved(tmp_path, Ranks(1), 1, 2)
     loads = []
 
-    def load():
-        loads.append(config.trainer.resume_from_path)
+    def load(folder):
+        loads.append(folder)
         raise fault
 
     with attempt(tmp_path) as run, pytest.raises(type(fault)):
-        checkpointing.resume(config, run, ranks, load)
+        checkpointing.resume(run, ranks, load)
     assert len(loads) == 1
 
 

@@ -10,7 +10,7 @@ import torch
 
 from opd.losses import Output
 from opd.worker.counts import skipped_last
-from opd.worker.step_metrics import micro_batch_counts, reduce
+from opd.worker.step_metrics import micro_batch_counts, over_sequence, reduce
 
 
 def _raw(**extra):
@@ -124,3 +124,42 @@ def test_agreement_is_the_pearson_correlation_of_all_tokens_of_all_ranks():
     metrics = reduce(_raw(**moments))
     assert metrics["training/rollout_actor_probs_pearson_corr"] == pytest.approx(0.9933992678)
     assert metrics["training/rollout_probs_diff_mean"] == pytest.approx(0.1)
+
+
+def test_extremes_show_a_rank_that_sums_hide_and_leave_small_micro_batches_out():
+    # Three micro-batches: of a sound rank, of a rank whose teacher is flat, and one of too few tokens.
+    flat = {
+        "sum/tokens": [[100.0, 100.0], [10.0]],
+        "sum/teacher_entropy": [[20.0, 500.0], [90.0]],
+        "sum/teacher_entropy_squared": [[20.0, 2500.0], [810.0]],
+        "sum/floored": [[0.0, 0.0], [0.0]],
+        "sum/neighbours": [[60.0, 60.0]],
+        "sum/next_preferred": [[6.0, 54.0]],
+        "sum/previous_preferred": [[3.0, 1.0]],
+        "sum/weights": [1.0, 4.0],
+        "sum/weights_moved": [0.01, 0.0],
+    }
+    metrics = reduce(_raw(**flat))
+    assert metrics["opd/teacher_entropy_std/rank_min"] == 0.0
+    assert metrics["opd/teacher_entropy/rank_max"] == 5.0
+    assert (metrics["opd/teacher_prefers_neighbour/rank_min"], metrics["opd/teacher_prefers_neighbour/rank_max"]) == (
+        0.1,
+        0.9,
+    )
+    assert (metrics["opd/weight_change/rank_min"], metrics["opd/weight_change/rank_max"]) == (0.0, pytest.approx(0.1))
+
+
+def test_ranks_that_share_a_sequence_add_their_sums_but_not_their_rows_and_lose_no_nan(monkeypatch):
+    others = [[5.0], [2.0, 7.0, 1.0], [0.0, 0.0, 0.0]]  # the other rank's sums, largest values, and marks of nan
+
+    def all_reduce(values, operation, group):
+        if operation == torch.distributed.ReduceOp.SUM:
+            values += torch.tensor(others[0], dtype=torch.float64)
+        else:  # as a reduction that keeps or loses a nan by the order
+            values.copy_(torch.fmax(values, torch.tensor(others[1:], dtype=torch.float64)))
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    mine = {"sum/tokens": 3.0, "sum/rows": 2.0, "max/divergence": math.nan, "perf/gb": 4.0}
+    found = over_sequence(mine, group=None, device=torch.device("cpu"))
+    assert math.isnan(found.pop("max/divergence"))
+    assert found == {"sum/tokens": 8.0, "sum/rows": 2.0, "perf/gb": 4.0}

@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from opd.config import FILE_KINDS, SPEC_CLASSES
 from opd.config.base import Section
-from opd.config.cluster import RunCluster
+from opd.config.cluster import Cluster
 from opd.config.tree import section_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def generated() -> dict[Path, str]:
     """Return each generated file and its text."""
     return {
         FOLDER / "values.yaml": f"{HEADER}env: {{}}\ncluster:\n"
-        + "\n".join(values_lines(RunCluster(), "  ", set()))
+        + "\n".join(values_lines(Cluster(), "  ", set()))
         + "\n",
         FOLDER / "values.schema.json": layout(schema()) + "\n",
     }
@@ -51,8 +51,8 @@ def schema() -> dict[str, Any]:
         definitions |= {name: _nullable(_bare(node)) for name, node in own.pop("$defs", {}).items()}
         for name, node in _nullable(_bare(own))["properties"].items():
             seen.setdefault(name, {})[kind] = node
-    cluster = RunCluster.model_json_schema()
-    always = {type(section).__name__ for section in _sections(RunCluster())}
+    cluster = Cluster.model_json_schema()
+    always = {type(section).__name__ for section in _sections(Cluster())}
     definitions |= {name: _strict(node, always) for name, node in cluster.pop("$defs").items()}
     kinds = {kind: {name: by_kind[kind] for name, by_kind in seen.items() if kind in by_kind} for kind in FILE_KINDS}
     same = {name: _one(by_kind) for name, by_kind in seen.items() if _one(by_kind) is not None}

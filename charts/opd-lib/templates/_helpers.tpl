@@ -90,11 +90,11 @@ matchExpressions:
 {{- toJson $out -}}
 {{- end -}}
 
-{{- /* What pods ask for where `requests` and `limits` do not say it. Ray places by CPUs: 3 a rank, TransferQueue's on each
-     node. Memory has room for weights, moments and a copy of each that are off the device; /dev/shm is added. */ -}}
+{{- /* What pods ask for where `requests` and `limits` do not say it. Ray places by CPUs: 3 a rank.
+     Memory has room for weights, moments and a copy of each that are off the device; /dev/shm is added. */ -}}
 {{- define "opd.numbers" -}}
-cuda:    {cpu: 3, gib: 21, cpuOfRank: 3, gibOfRank: 34}
-cpu:     {cpu: 2, gib: 4,  cpuOfRank: 3, gibOfRank: 2}
+cuda:    {cpu: 0, gib: 18, cpuOfRank: 3, gibOfRank: 34}
+cpu:     {cpu: 0, gib: 2,  cpuOfRank: 3, gibOfRank: 2}
 head:    {cpu: 2, gib: 14, cpuOfRank: 0, gibOfRank: 0}
 convert: {cpu: 4, gib: 62, cpuOfRank: 0, gibOfRank: 0}
 {{- end -}}
@@ -151,7 +151,3 @@ azure:
 {{- toJson $found -}}
 {{- end -}}
 
-{{- /* The driver reports progress to a ConfigMap; a conversion has no steps. */ -}}
-{{- define "opd.hasProgress" -}}
-{{- if and .Values.cluster.progress.enabled (ne .Values.kind "convert") }}true{{ end -}}
-{{- end -}}

@@ -4,6 +4,6 @@ Worlds are packages of their own (`opd_envs`): each registers an `Environment`.
 """
 
 from opd.agent.environments import Environment, load_environment
-from opd.agent.tools import Arguments, BadArguments, Changed, Tool
+from opd.agent.tools import Arguments, BadArguments, Tool
 
-__all__ = ["Arguments", "BadArguments", "Changed", "Environment", "Tool", "load_environment"]
+__all__ = ["Arguments", "BadArguments", "Environment", "Tool", "load_environment"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from opd.agent.tools import Tool, schemas_of
-from opd.isolation.serving import load_file
+from opd.isolation.serving import load_named
 
 GROUP = "opd.environments"
 """Group of entry points: a package registers `name = "package.module:RECORD"`."""
@@ -36,8 +36,6 @@ class Environment:
     """Raises ManifestError or another ValueError for a damaged folder; each pool of tool processes calls it once."""
     needs_case: bool = False
     """Each row names its `extra_info.case_id`, and tools get the database's `.in_case(case_id)`."""
-    keeps_state: bool = False
-    """Tools get that view's `.with_state(state)` with the state of the conversation's last `Changed`, None before it."""
     reward: str = ""
     """`package.module:function` or `file.py:function` with the signature of a custom reward; empty: none."""
     prepare: str = ""
@@ -79,11 +77,7 @@ def source_of(name: str) -> str | None:
 
 def _own(name: str) -> Any:
     source, _, attribute = name.partition(":")
-    if source.endswith(".py"):
-        module = load_file(Path(source), f"_opd_environment_{Path(source).stem}")
-    else:
-        module = importlib.import_module(source)
-    return getattr(module, attribute or RECORD)
+    return load_named(f"{source}:{attribute or RECORD}", "_opd_environment")
 
 
 def _known(name: str, registered: Mapping[str, object]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from verl.experimental.agent_loop.agent_loop import (
 
 from opd.agent.dialogue import Dialogue, Sampled
 from opd.agent.metrics import num_turns
-from opd.agent.settings import AGENT_LOOP, ENDING, FINAL_TEXT, TOOL_STATE, AgentSettings
+from opd.agent.settings import AGENT_LOOP, ENDING, FINAL_TEXT, AgentSettings
 from opd.agent.shared import Shared
 from opd.agent.verl_tools import VerlTools, call_parser
 
@@ -58,22 +59,20 @@ class ToolDialogueLoop(AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Answer one row of the data set: `raw_prompt`, and `extra_info` for the episode and its tools."""
-        clock = _Clock()
         extra: Mapping[str, Any] = row.get("extra_info") or {}
         runner = self._shared.runner(extra)
         stops = [*(sampling_params.get("stop_token_ids") or []), *runner.parser.stop_token_ids]
         params = sampling_params | ({"stop_token_ids": stops} if stops else {})
-        request_id, steps = uuid4().hex, _Steps()
+        request_id, served = uuid4().hex, _Served()
 
         async def generate(ids: Sequence[int], max_tokens: int) -> Sampled:
-            with clock.generating():
-                out = await self.server_manager.generate(
-                    request_id=request_id, prompt_ids=list(ids), sampling_params=params | {"max_tokens": max_tokens}
-                )
-            steps.see(out)
+            started = time.perf_counter()
+            out = await self.server_manager.generate(
+                request_id=request_id, prompt_ids=list(ids), sampling_params=params | {"max_tokens": max_tokens}
+            )
+            served.add(out, time.perf_counter() - started)
             return Sampled(token_ids=out.token_ids, logprobs=out.log_probs or None)
 
-        state: dict[str, str | None] = {}
         if self._own_tools:
             own = VerlTools(
                 {name: self._own_tools[name] for name in self._shared.tool_names(extra)},
@@ -87,12 +86,9 @@ class ToolDialogueLoop(AgentLoopBase):
         else:
             tools = self._shared.tools(extra)
             self.dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=tools)
-            state = {TOOL_STATE: tools.state} if tools.keeps_state else {}
-        return self._output(self.dialogue, clock, steps, state)
+        return self._output(self.dialogue, served)
 
-    def _output(
-        self, dialogue: Dialogue, clock: _Clock, steps: _Steps, state: Mapping[str, str | None]
-    ) -> AgentLoopOutput:
+    def _output(self, dialogue: Dialogue, served: _Served) -> AgentLoopOutput:
         tool_s = sum(call.seconds for turn in dialogue.turns for call in turn.calls)
         return AgentLoopOutput(
             prompt_ids=dialogue.prompt_ids,
@@ -101,46 +97,30 @@ class ToolDialogueLoop(AgentLoopBase):
             response_logprobs=dialogue.logprobs,
             num_turns=num_turns(dialogue),
             metrics=AgentLoopMetrics(
-                generate_sequences=clock.generate_s, tool_calls=tool_s, num_preempted=steps.num_preempted
+                generate_sequences=served.seconds, tool_calls=tool_s, num_preempted=served.num_preempted
             ),
             # verl hands these to the reward function inside `extra_info`.
             extra_fields={
                 FINAL_TEXT: self._shared.final_text(dialogue),
                 ENDING: dialogue.ending,
-                "min_global_steps": steps.first,
-                "max_global_steps": steps.last,
-                **state,
+                "min_global_steps": served.first_step,
+                "max_global_steps": served.last_step,
             },
         )
 
 
-class _Clock:
-    """Seconds spent waiting for the model."""
+@dataclass
+class _Served:
+    """Facts that the server reports with its turns: versions of the weights, preemptions, seconds."""
 
-    def __init__(self) -> None:
-        self.generate_s = 0.0
-        self._started = 0.0
+    first_step: int | None = None
+    last_step: int | None = None
+    num_preempted: int = 0
+    seconds: float = 0.0
 
-    def generating(self) -> _Clock:
-        return self
-
-    def __enter__(self) -> None:
-        self._started = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.generate_s += time.perf_counter() - self._started
-
-
-class _Steps:
-    """Which weights answered, and how often the server put a request back."""
-
-    def __init__(self) -> None:
-        self.first: int | None = None
-        self.last: int | None = None
-        self.num_preempted = 0
-
-    def see(self, output: Any) -> None:
+    def add(self, output: Any, seconds: float) -> None:
         first = output.extra_fields.get("min_global_steps")
-        self.first = first if self.first is None else self.first
-        self.last = output.extra_fields.get("max_global_steps")
+        self.first_step = first if self.first_step is None else self.first_step
+        self.last_step = output.extra_fields.get("max_global_steps")
         self.num_preempted += output.num_preempted or 0
+        self.seconds += seconds

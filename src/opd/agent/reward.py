@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from opd.agent.environments import load_environment
-from opd.isolation.serving import load_file
+from opd.isolation.serving import load_named
 
 
 def compute_score(
@@ -44,12 +42,7 @@ def _function(toolset: str) -> Callable[..., Any]:
     name = load_environment(toolset).reward
     if not name:
         raise ImportError(no_reward(toolset))
-    source, _, attribute = name.rpartition(":")
-    if source.endswith(".py"):
-        module = load_file(Path(source), f"_opd_reward_{Path(source).stem}")
-    else:
-        module = importlib.import_module(source)
-    function: Callable[..., Any] = getattr(module, attribute)
+    function: Callable[..., Any] = load_named(name, "_opd_reward")
     return function
 
 

@@ -23,8 +23,6 @@ CASE_ID = "case_id"
 """Key of `extra_info` for the row's part of a database that has one for each task."""
 FINAL_TEXT = "final_text"
 """Key of `extra_info` under which an agent loop may hand over the text of the model's last turn alone."""
-TOOL_STATE = "tool_state"
-"""Key of `extra_info` for what tools that keep a state made of it in the conversation; None where they changed nothing."""
 ENDING = "ending"
 """Key of `extra_info` for why the conversation ended (`opd.agent.dialogue.ENDINGS`)."""
 

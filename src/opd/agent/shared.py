@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,6 @@ from opd.agent.environments import load_environment, tool_schemas
 from opd.agent.parsing import CallParser
 from opd.agent.settings import CASE_ID, EPISODE_SEED, TOOL_SELECTION, AgentSettings
 from opd.agent.tool_pool import ToolPool
-from opd.agent.tools import ToolReply
 
 TRUNCATION_MARK = " …[truncated]"
 _MAX_CHARS_PER_TOKEN = 256
@@ -70,29 +68,16 @@ Schema = Mapping[str, Any]
 
 @dataclass(kw_only=True)
 class EpisodeTools:
-    """The pool's tools as one episode sees them, and what tools that keep a state have made of it."""
+    """The pool's tools as one episode sees them."""
 
     pool: ToolPool
     names: Collection[str]
     episode_seed: int | None
     case_id: str | None = None
-    keeps_state: bool = False
-    """Calls run in their order, each with the state that the one before left; a call that fails leaves it as it was."""
-    state: str | None = None
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Reply:
-        if not self.keeps_state:
-            return await self._call(name, arguments)
-        async with self._turn:
-            reply = await self._call(name, arguments)
-            self.state = self.state if reply.state is None else reply.state
-            return reply
-
-    async def _call(self, name: str, arguments: Mapping[str, Any]) -> ToolReply:
-        return await self.pool.call(
-            name, arguments, episode_seed=self.episode_seed, case_id=self.case_id, state=self.state
-        )
+        """Run one call."""
+        return await self.pool.call(name, arguments, episode_seed=self.episode_seed, case_id=self.case_id)
 
 
 class Runners:
@@ -212,7 +197,6 @@ class Shared(Runners):
             names=self.tool_names(extra_info),
             episode_seed=None if seed is None else int(seed),
             case_id=case_id,
-            keeps_state=self._environment.keeps_state,
         )
 
     def final_text(self, dialogue: Dialogue) -> str:

@@ -1,43 +1,63 @@
-"""The tool pool, parent's side: calls from any event loop, each in a killable process under a deadline."""
+"""Tools in killable processes: calls from any event loop, each under a deadline, without files to write."""
+
+from __future__ import annotations
 
 import asyncio
 import logging
-import pickle
-import time
+import os
+import resource
+import sys
 from collections.abc import Mapping
-from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from opd.agent.environments import DEFAULT_TOOLSET, load_environment
-from opd.agent.tools import Ready, ToolCall, ToolReply, WorkerReply, error_text
-from opd.isolation.pool import ChildProcess, ProcessPool
+from opd.agent.environments import DEFAULT_TOOLSET, Environment, load_environment
+from opd.agent.tools import BadArguments, parse_arguments, render
+from opd.isolation.pool import ProcessPool
+from opd.isolation.serving import Handle, limit
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 120.0
-"""A fresh process that imports its tools on a busy machine; 0.3 s on an idle one."""
+MAX_DATA_BYTES = 1 << 30
+"""A tool that eats memory gets a MemoryError, so that the kernel has no reason to kill the rollout."""
+MAX_REPLY_CHARS = 262_144
+"""A longer reply is cut here already; the conversation truncates it to some thousand tokens."""
+_MAX_FAULT_CHARS = 500
+ErrorClass = Literal["bad_arguments", "timeout", "crashed"]
+
+
+class ToolCall(NamedTuple):
+    """One call as the tool process gets it."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    episode_seed: int | None
+    case_id: str | None
+
+
+class ToolReply(NamedTuple):
+    """The outcome of a call."""
+
+    text: str
+    """Text for the model, errors included."""
+    error: ErrorClass | None = None
+    """The kind of failure for metrics; None means success."""
+    seconds: float = 0.0
+    """Time of the call in its process, kill included."""
+    fault: str | None = None
+    """The tool's own exception, for the log; the model reads only that it failed."""
 
 
 class ToolPoolError(RuntimeError):
-    """Tools cannot be run at all: no fault of a call, so no answer for a model."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"tools cannot be run: {reason}")
+    """Tools cannot run at all: no fault of a call, so no answer for a model."""
 
 
-class _Request(NamedTuple):
-    call: ToolCall
-    queued_at: float
-
-
-class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
+class ToolPool:
     """At most `num_processes` processes that answer tool calls; each is replaced after a hang or a death.
 
-    A call waits only for a free process: one that hangs holds up its own process until its deadline and nothing else.
-
     Args:
-        database_dir: the database folder; the hashes of ours are verified here, once.
+        database_dir: the database folder; the environment verifies it here, once.
         num_processes: tool processes, about 40 MB each, started when first needed.
         timeout_s: deadline of one call, from when a process takes it up.
         toolset: name of the environment (`opd.agent.environments.load_environment`).
@@ -49,12 +69,7 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
     """
 
     def __init__(
-        self,
-        database_dir: str | Path,
-        *,
-        num_processes: int,
-        timeout_s: float,
-        toolset: str = DEFAULT_TOOLSET,
+        self, database_dir: str | Path, *, num_processes: int, timeout_s: float, toolset: str = DEFAULT_TOOLSET
     ) -> None:
         if num_processes < 1:
             raise ValueError(f"num_processes = {num_processes}: must be at least 1")
@@ -63,92 +78,97 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
         verify_database = load_environment(toolset).verify_database
         if verify_database is not None:
             verify_database(Path(database_dir))
-        self._arguments = (str(Path(database_dir).resolve()), toolset)
         self._timeout_s = timeout_s
-        super().__init__(num_processes=num_processes, name="tool")
+        arguments = (str(Path(database_dir).resolve()), toolset)
+        self._pool = ProcessPool(f"{__name__}:serve", arguments, num_processes=num_processes, name="tool")
 
     async def call(
-        self,
-        name: str,
-        arguments: str | Mapping[str, Any],
-        *,
-        episode_seed: int | None = None,
-        case_id: str | None = None,
-        state: str | None = None,
+        self, name: str, arguments: Mapping[str, Any], *, episode_seed: int | None = None, case_id: str | None = None
     ) -> ToolReply:
-        """Runs one tool.
+        """Run one tool.
 
         Args:
-            name: as the model wrote it; an unknown one is an answer with error `unknown_tool`.
-            arguments: JSON text as the model wrote it, or parsed.
-            episode_seed: the row's `extra_info["episode_seed"]`: whose prices the tools tell.
-            case_id: the row's `extra_info["case_id"]`: whose entries they see (`Environment.needs_case`).
-            state: the conversation's, from the last reply that had one (`Environment.keeps_state`).
+            name: a tool of the environment.
+            arguments: as the model wrote them.
+            episode_seed: the row's `extra_info["episode_seed"]`.
+            case_id: the row's `extra_info["case_id"]` (`Environment.needs_case`).
 
         Raises:
             ToolPoolError: the pool is closed, or its processes cannot be started.
-            TypeError | AttributeError: arguments that cannot be pickled; none that came as JSON.
+            TypeError | AttributeError: arguments that cannot be pickled; JSON always can.
         """
-        return await asyncio.wrap_future(
-            self.submit(name, arguments, episode_seed=episode_seed, case_id=case_id, state=state)
-        )
-
-    def submit(
-        self,
-        name: str,
-        arguments: str | Mapping[str, Any],
-        *,
-        episode_seed: int | None = None,
-        case_id: str | None = None,
-        state: str | None = None,
-    ) -> "Future[ToolReply]":
-        """`call` for threads; cancelling the future before a process takes it up drops the call."""
-        call = ToolCall(str(name), arguments, episode_seed, self._timeout_s, case_id, state)
-        return self._submit(_Request(call, time.monotonic()))
-
-    def _spawn(self) -> ChildProcess:
-        return ChildProcess("opd.agent.tool_worker", self._arguments)
-
-    def _await_ready(self, child: ChildProcess) -> None:
         try:
-            if isinstance(child.receive(START_TIMEOUT_S), Ready):
-                return
-            reason = "said something else before it was ready"
-        except TimeoutError:
-            reason = f"not ready after {START_TIMEOUT_S:g} s"
-        except (EOFError, OSError):
-            reason = f"ended{child.exit_status()} before it was ready"
-        raise ToolPoolError(f"a tool process {reason}; its standard error says why")
+            future = self._pool.submit(ToolCall(name, arguments, episode_seed, case_id), self._timeout_s)
+            outcome = await asyncio.wrap_future(future)
+        except RuntimeError as error:
+            raise ToolPoolError(f"tools cannot be run: {error}") from error
+        if outcome.failure is None:
+            reply: ToolReply = outcome.value
+            if reply.fault is not None:
+                logger.warning("tool %s raised %s", name, reply.fault)
+            return reply._replace(seconds=outcome.seconds)
+        if outcome.failure in ("not_started", "refused"):
+            raise ToolPoolError(f"tools cannot be run: {outcome.reason}; the process's standard error says why")
+        logger.warning("tool %s: %s; its process is replaced", name, outcome.reason)
+        error_class: ErrorClass = "timeout" if outcome.failure == "late" else "crashed"
+        what = f"gave {outcome.reason}" if outcome.failure == "late" else "failed: its process died"
+        text = error_text(error_class, f"{name} {what}; try other arguments or another tool")
+        return ToolReply(text, error_class, outcome.seconds)
 
-    def _closed_error(self) -> Exception:
-        return ToolPoolError("their pool is closed")
+    def close(self) -> None:
+        """End the tool processes."""
+        self._pool.close()
 
-    def _ask(self, child: ChildProcess, request: _Request) -> ToolReply:
-        started = time.monotonic()
-        queued_s = started - request.queued_at
-        name = request.call.name
-        try:
-            message = pickle.dumps(request.call)
-        except RecursionError:
-            text = error_text("bad_arguments", f"the arguments of {name} are nested too deeply")
-            return ToolReply(text, "bad_arguments", time.monotonic() - started, queued_s)
-        try:
-            child.connection.send_bytes(message)
-            answer: WorkerReply = child.receive(self._timeout_s)
-        except TimeoutError:
-            logger.warning("tool %s gave no answer in %g s: its process is killed and replaced", name, self._timeout_s)
-            child.kill()
-            text = error_text(
-                "timeout", f"{name} gave no answer in {self._timeout_s:g} s; try other arguments or another tool"
-            )
-            return ToolReply(text, "timeout", time.monotonic() - started, queued_s)
-        except (EOFError, OSError):
-            if self._closed:
-                raise ToolPoolError("their pool was closed") from None
-            logger.warning("tool %s: its process died%s; it is replaced", name, child.exit_status())
-            child.kill()
-            text = error_text("crashed", f"{name} failed: its process died; try other arguments or another tool")
-            return ToolReply(text, "crashed", time.monotonic() - started, queued_s)
-        if answer.fault is not None:
-            logger.warning("tool %s raised %s", name, answer.fault)
-        return ToolReply(answer.text, answer.error, time.monotonic() - started, queued_s, answer.state)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def error_text(error: ErrorClass, message: str) -> str:
+    """Return an error as the model reads it."""
+    return render({"error": error, "message": message})
+
+
+def serve(database_dir: str, toolset: str) -> Handle:
+    """Open the database in a tool process and return its handler of calls."""
+    environment = load_environment(toolset)
+    database = environment.open_database(database_dir)
+    _confine()
+    return lambda call: (partial(_answer, environment, database, call), None)
+
+
+def _confine() -> None:
+    """Let the kernel refuse files and much memory from here.
+
+    What tools print is dropped: standard error may be a file, which the first limit would turn into a fault.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    null = os.open(os.devnull, os.O_WRONLY)
+    for standard in (1, 2):
+        os.dup2(null, standard)
+    os.close(null)
+    for kind, value in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_DATA, MAX_DATA_BYTES)):
+        limit(kind, value)
+
+
+def _answer(environment: Environment, database: Any, call: ToolCall) -> ToolReply:
+    try:
+        tool = environment.tools[call.name]
+        arguments = parse_arguments(tool, call.arguments)
+        return ToolReply(render(tool.run(_view(database, call), arguments))[:MAX_REPLY_CHARS])
+    except BadArguments as error:
+        return ToolReply(error_text("bad_arguments", str(error)), "bad_arguments")
+    except Exception as error:  # noqa: BLE001  the contract: a tool may raise anything and its trajectory continues
+        message = f"{call.name} failed ({type(error).__name__}); try other arguments or another tool"
+        fault = f"{type(error).__name__}: {error}"[:_MAX_FAULT_CHARS]
+        return ToolReply(error_text("crashed", message), "crashed", fault=fault)
+
+
+def _view(database: Any, call: ToolCall) -> Any:
+    """Return the row's part of the database."""
+    if call.case_id is not None and hasattr(database, "in_case"):
+        return database.in_case(call.case_id)
+    return database.in_episode(call.episode_seed) if hasattr(database, "in_episode") else database

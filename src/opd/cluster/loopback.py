@@ -1,8 +1,7 @@
-"""Where an embedded Ray and what verl starts on it listen: on 127.0.0.1, out of reach of the machine's network.
+"""Addresses of an embedded Ray and of verl's processes: 127.0.0.1, out of reach of the machine's network.
 
-TransferQueue's controller and storage bind the node's address and unpickle every frame that they get, without asking for
-Ray's token: on the address of a laptop's network they would run anybody's code. In a cluster the chart's NetworkPolicy
-stands in front of these ports.
+Ray runs what its clients send, and gloo and NCCL read what reaches them: on the address of a laptop's network they would
+run anybody's code. In a cluster the chart's NetworkPolicy guards these ports.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ _INIT_METHOD = "DIST_INIT_METHOD"
 
 
 def stay_on_loopback() -> None:
-    """For Ray, TransferQueue, gloo and NCCL of a run that joins no cluster; must come before Ray is imported.
+    """Set Ray, gloo and NCCL of a run that joins no cluster to 127.0.0.1, before the import of Ray.
 
-    Ray takes a loopback address for its node only where it believes that there can be no cluster: a
-    `ray.init(_node_ip_address="127.0.0.1")` is turned into the node's own address.
+    Ray takes a loopback address for its node only where it knows that there can be no cluster. It replaces
+    `ray.init(_node_ip_address="127.0.0.1")` by the node's own address.
     """
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     for library in ("GLOO", "NCCL") if sys.platform == "linux" else ():
@@ -32,9 +31,9 @@ def stay_on_loopback() -> None:
 
 @contextmanager
 def rendezvous_in_a_file(spec: AnyRunSpec) -> Iterator[None]:
-    """While entered, the ranks of an embedded Ray on CPUs meet through a file: torch's TCPStore listens on every address.
+    """Let the ranks of an embedded Ray on CPUs meet through a file: torch's TCPStore listens on every address.
 
-    Not on GPUs, whose watchdogs of NCCL are only tried with a TCPStore, nor where the run names a port.
+    GPUs keep the TCPStore, with which alone NCCL's watchdogs are tested, and so does a run that names a port.
     """
     joins = bool(os.environ.get("RAY_ADDRESS"))
     if joins or spec.device != "cpu" or spec.trainer.master_port is not None or _INIT_METHOD in os.environ:

@@ -1,4 +1,4 @@
-"""The Ray nodes that a run works on: waited for, told apart from a head that offers nothing, given the models."""
+"""The Ray nodes of a run: the wait for them, their offers, and the models on them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from opd.config.needs import Sizes
 from opd.errors import TooFewNodes
 from opd.inputs.fetch import CACHE_VARIABLE, local_copy
 
-# As long as pods may take to be scheduled again and to pull their image.
+# For pods to be scheduled again and to pull their image.
 NODE_WAIT_S = 900.0
-# After the last node has joined, where the devices are there and the CPUs beside them too few.
+# After the last node has joined, where the devices suffice and the CPUs do not.
 SETTLE_S = 60.0
-# For the only node of a Ray that this process has started to be registered.
+# For the only node of an embedded Ray to be registered.
 ALONE_WAIT_S = 30.0
 POLL_S = 1.0
 FIX = (
@@ -31,16 +31,16 @@ FIX = (
 def wait_for_nodes(
     sizes: Sizes, *, is_alone: bool = False, timeout_s: float = NODE_WAIT_S, settle_s: float = SETTLE_S
 ) -> None:
-    """Until the Ray nodes have the free devices and CPUs that the run needs; says what it waits for.
+    """Wait until the Ray nodes have the free devices and CPUs of the run; print the lacking ones.
 
-    A job may be there before its workers are (a new head, whose workers still have to find it), and an earlier attempt's
-    processes may still be leaving: verl would fail at once for want of devices, and wait for ever for want of CPUs.
+    Workers may still have to find a new head, and an earlier attempt's processes may still end. verl would fail at once
+    without devices, and wait forever without CPUs.
 
     Args:
-        is_alone: this process has started Ray, so no other node can join and nobody else holds anything.
+        is_alone: this process has started Ray, so no other node can join.
 
     Raises:
-        TooFewNodes: they did not come; or, `settle_s` after the last one came, the nodes are too small as they are.
+        TooFewNodes: the nodes did not come; or, `settle_s` after the last one came, they are too small.
     """
     if is_alone:
         timeout_s, settle_s = min(timeout_s, ALONE_WAIT_S), 0.0
@@ -65,7 +65,7 @@ def wait_for_nodes(
 
 
 def offers() -> tuple[list[Offer], list[Offer]]:
-    """What the working nodes have, and what of it is free."""
+    """Return all resources of the working nodes, and the free ones."""
     nodes = [(f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})", node) for node in _working()]
     free = available_resources_per_node()
     return (
@@ -75,14 +75,14 @@ def offers() -> tuple[list[Offer], list[Offer]]:
 
 
 def fetch_on_nodes(models: dict[str, str]) -> None:
-    """Have every node that works fetch and verify the models that this process fetched; quick where they share the cache.
+    """Make every working node fetch and verify the models that this process fetched; quick with a shared cache.
 
     Args:
         models: local folder by store URL.
 
     Raises:
         FetchError, StoreError: as on this node.
-        RuntimeError: a node keeps its cache elsewhere, so that one path cannot name the model on all.
+        RuntimeError: a node has its cache elsewhere, so that one path cannot name the model on all nodes.
     """
     if not models:
         return
@@ -97,13 +97,13 @@ def fetch_on_nodes(models: dict[str, str]) -> None:
 
 
 def on_node(node: str, function: Callable[..., Any], *arguments: Any) -> ray.ObjectRef:
-    """What the function returns on this node, however busy its CPUs are."""
+    """Call the function on this node, also on a node with busy CPUs."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(num_cpus=0)(function).options(scheduling_strategy=there).remote(*arguments)
 
 
 def working_nodes() -> list[str]:
-    """Ids of the living Ray nodes that offer CPUs, ordered by address; never empty in a cluster that can train."""
+    """Return ids of the living Ray nodes that offer CPUs, ordered by address."""
     return [node["NodeID"] for node in _working()]
 
 

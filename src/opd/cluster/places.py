@@ -1,11 +1,11 @@
-"""Whether Ray's nodes hold what a run asks of them, and what each of them lacks."""
+"""Places for a run on Ray's nodes, and the resources that each node lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opd.config.needs import QUEUE_ACTOR_CPUS, RANK_CPUS, Sizes
+from opd.config.needs import Sizes
 
 _MOST_NAMED = 8
 
@@ -20,7 +20,7 @@ class Offer:
 
     @classmethod
     def of(cls, node: str, resources: dict[str, float]) -> Offer:
-        """From Ray's table of a node."""
+        """Read Ray's table of a node."""
         return cls(node=node, cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", resources.get("NPU", 0.0)))
 
     def __str__(self) -> str:
@@ -28,42 +28,27 @@ class Offer:
 
 
 def has_devices(sizes: Sizes, offers: Sequence[Offer]) -> bool:
-    """Whether the devices alone suffice."""
+    """Return True if the devices alone suffice."""
     return sum(offer.gpus // sizes.gpus_per_node for offer in offers) >= sizes.num_nodes
 
 
 def shortage(sizes: Sizes, offers: Sequence[Offer]) -> str:
-    """What the nodes that offer CPUs lack for the run, with each that is too small; empty where all of it finds a place."""
-    ranks, queue = _cpus(sizes, offers)
+    """Return what the nodes that offer CPUs lack for the run, with each that is too small; empty where all of it finds a place.
+
+    A node's ranks are one placement group, which takes a single node.
+    """
     places, small = 0, []
     for offer in offers:
-        places += max(0, int(min(offer.gpus // sizes.gpus_per_node, (offer.cpus - queue) // ranks)))
-        if offer.cpus < queue + ranks or offer.gpus < sizes.gpus_per_node:
+        places += int(min(offer.gpus // sizes.gpus_per_node, offer.cpus // sizes.node_cpus))
+        if offer.cpus < sizes.node_cpus or offer.gpus < sizes.gpus_per_node:
             small.append(str(offer))
-    if places >= sizes.num_nodes and all(offer.cpus >= queue for offer in offers):
+    if places >= sizes.num_nodes:
         return ""
     listed = "; ".join(small[:_MOST_NAMED]) + (f"; and {len(small) - _MOST_NAMED} more" if small[_MOST_NAMED:] else "")
-    return f"{places} of {sizes.num_nodes} nodes with {needed(sizes, offers)}; too small: {listed or 'none is there'}"
+    return f"{places} of {sizes.num_nodes} nodes with {needed(sizes)}; too small: {listed or 'none is there'}"
 
 
-def needed(sizes: Sizes, offers: Sequence[Offer] = ()) -> str:
-    """What each node that trains needs, in words; where the nodes are not known, each of `sizes.num_nodes`."""
-    ranks, queue = _cpus(sizes, offers)
+def needed(sizes: Sizes) -> str:
+    """Return what each node that trains needs, in words."""
     devices = f"{sizes.gpus_per_node} {'GPU' if sizes.gpus_per_node == 1 else 'GPUs'} and "
-    return (
-        f"{devices if sizes.device == 'cuda' else ''}{ranks + queue} CPUs "
-        f"(ranks {ranks}, storage units and controller of the queue {queue})"
-    )
-
-
-def _cpus(sizes: Sizes, offers: Sequence[Offer]) -> tuple[int, int]:
-    """CPUs of a node for its ranks, and for the queue.
-
-    A node's ranks are one placement group, which takes a single node. The queue's storage units go to the nodes that
-    offer CPUs in turn, each bound to its node, and its controller to any of them: so each must have room for its units
-    and the controller.
-    """
-    # While nodes are missing, each is measured as if all were there.
-    num_sharing = len(offers) if has_devices(sizes, offers) else max(sizes.num_nodes, len(offers))
-    units = -(-sizes.num_storage_units // num_sharing)
-    return sizes.gpus_per_node * RANK_CPUS, (units + 1) * QUEUE_ACTOR_CPUS
+    return f"{devices if sizes.device == 'cuda' else ''}{sizes.node_cpus} CPUs for its ranks"

@@ -1,4 +1,4 @@
-"""A run that is asked to end (eviction, uninstall, Ctrl-C) finishes its step, saves, and ends."""
+"""An orderly end at SIGTERM (eviction, uninstall, Ctrl-C): the run finishes its step, saves, and ends."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 class GracefulStop:
-    """While entered, the first SIGTERM only sets `requested`; a second one acts as it would have before.
+    """A context in which the first SIGTERM only sets `requested`; a second one acts as before.
 
-    Ending at once would throw the step away, and saving from inside a signal handler would catch weights mid-update:
-    the trainer asks between steps. Only the main thread can install handlers; elsewhere this does nothing.
+    A save within a signal handler would catch weights mid-update: the trainer asks between steps. Only the main thread
+    can install handlers; in another thread this does nothing.
     """
 
     def __init__(self) -> None:
@@ -34,8 +34,7 @@ class GracefulStop:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
         self._restore()
-        # Not print: where the signal comes within the main thread's own print, Python refuses another.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # Python rejects a print within the main thread's own print
             os.write(1, b"asked to end: finishing this step, then saving\n")
 
     def _restore(self) -> None:

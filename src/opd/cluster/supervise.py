@@ -1,8 +1,7 @@
-"""Runs a local experiment in a child process and ends everything that it started, however the run itself ends.
+"""A supervisor of a local run: it runs the experiment in a child process and ends everything that the child started.
 
-The run happens in a forked child of its own session; the parent stays small, forwards signals and cleans up. On Linux the
-parent is the "subreaper": processes whose own parent has died (Ray's daemons and workers after a kill -9) become its
-children instead of init's, so the walk at the end finds them.
+The child is forked into its own session; the parent stays small, forwards signals and cleans up. On Linux the parent is
+the "subreaper": processes whose parent has died (Ray's daemons and workers after a kill -9) become its children.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> int:
-    """Run `run` in a child process to its end and clean up after it.
+    """Run `run` in a child process to its end and clean up after it; call it before threads are started (it forks).
 
     The first SIGINT or SIGTERM is forwarded as SIGTERM and starts the grace period; a second one, or the end of the grace
-    period, kills. Must be called before threads are started (it forks).
+    period, kills.
 
     Returns:
-        In the parent: `run`'s exit code, 130 after a signal that came before its end, 1 if the child died of a signal it was not sent by us.
-        In the child: `run`'s exit code, to be passed to `sys.exit` so that exit handlers run.
+        In the parent: `run`'s exit code, 130 after a signal before its end, 1 if another signal ended the child.
+        In the child: `run`'s exit code, for `sys.exit`, so that exit handlers run.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     os.environ[stacks.FOLDER_VARIABLE] = tempfile.mkdtemp(prefix="opd-stacks-")
@@ -73,7 +72,7 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
 
 
 class StallWatch:
-    """A thread that ends a run which makes no progress (`opd.runs.progress`), with the stacks of its processes on the disk."""
+    """A thread that ends a run without progress (`opd.runs.progress`), and writes the stacks of its processes to the disk."""
 
     def __init__(self, child: int) -> None:
         self._child = child
@@ -88,7 +87,7 @@ class StallWatch:
         self.stop()
 
     def stop(self) -> None:
-        """The run is over: nothing is left to watch."""
+        """Stop the thread and wait for it."""
         self._over.set()
         self._thread.join()
 
@@ -100,11 +99,11 @@ class StallWatch:
                 return
 
     def _end(self, standing: Standing) -> None:
-        """Not by SIGTERM: who does not answer does not unwind either, and the next attempt resumes from what was sealed."""
+        """Kill the run: a process that hangs does not unwind at SIGTERM, and the next attempt resumes from the last seal."""
         silent = f"no progress for {standing.silent_s():.0f} s in {standing.phase} at step {standing.step}"
         try:
             where = self._dump(standing, silent)
-        except Exception as error:  # noqa: BLE001 - the run has to end, whether its stacks can be had or not
+        except Exception as error:  # noqa: BLE001 - the run has to end with and without its stacks
             where = f"its stacks cannot be had: {error!r}"
         if not self._over.is_set():
             _say(f"{silent}: ending this attempt, the next one resumes from the newest checkpoint; {where}")
@@ -112,7 +111,7 @@ class StallWatch:
                 os.kill(self._child, signal.SIGKILL)
 
     def _dump(self, standing: Standing, silent: str) -> str:
-        """Writes the stacks of the run's processes; says where they are."""
+        """Write the stacks of the run's processes on this machine; return where they are."""
         import psutil
 
         pids = [self._child]
@@ -123,16 +122,13 @@ class StallWatch:
         path = Path(standing.folder or tempfile.gettempdir()) / stacks.FILE
         try:
             path.write_text(text)
-            if os.environ.get("RAY_ADDRESS"):
-                with path.open("a") as file:
-                    file.write(f"\n{stacks.dump_of_other_nodes()}")
         except OSError as error:
             return f"its stacks cannot be written to {path} ({error}):\n{text}"
         return f"the stacks of its {len(pids)} processes are in {path}"
 
 
 class _Supervisor:
-    """Signals and exit status of one child."""
+    """The signals to one child, and its exit status."""
 
     def __init__(self, child: int, grace_s: float) -> None:
         self.child = child
@@ -152,7 +148,7 @@ class _Supervisor:
                 signal.signal(number, handler)
 
     def wait(self) -> int:
-        """The wait status of the child; orphans that became ours are reaped on the way."""
+        """Return the wait status of the child, and reap orphans on the way."""
         while True:
             pid, status = os.waitpid(-1, 0)
             if pid == self.child:
@@ -189,7 +185,7 @@ class _Supervisor:
 
 
 def end_descendants() -> int:
-    """End every process below this one: SIGTERM, a few seconds, SIGKILL. Returns how many there were."""
+    """End every process below this one by SIGTERM, after a few seconds by SIGKILL; return their number."""
     import psutil
 
     found: dict[int, psutil.Process] = {}
@@ -211,7 +207,7 @@ def end_descendants() -> int:
 
 
 def _living(psutil: Any) -> list[Any]:
-    """Descendants that still run; those that have ended are reaped."""
+    """Return descendants that still run, and reap the others."""
     out = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -228,19 +224,22 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _on_launcher_death(number: int, frame: FrameType | None) -> None:
-    """Asks the run to end as the launcher would have, once: Linux tells of the launcher's death for each of its threads
-    that ends (prctl(2), PR_SET_PDEATHSIG), and a second SIGTERM would end the run within its save."""
+    """Ask the run to end as the launcher would have, once.
+
+    Linux sends the signal for each ended thread of the launcher (prctl(2), PR_SET_PDEATHSIG), and a second SIGTERM would
+    end the run within its save.
+    """
     signal.signal(number, signal.SIG_IGN)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _prctl(option: int, value: int) -> None:
-    """Linux only; elsewhere the walk still finds what has not been orphaned."""
+    """Call prctl on Linux; elsewhere the walk still finds processes that are no orphans."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def _say(text: str) -> None:
-    """A line on stderr, also from a handler that runs within a print (which takes no second one)."""
+    """Write a line to stderr, also from a handler that interrupts a print."""
     with contextlib.suppress(OSError):
         os.write(2, f"opd.launch: {text}\n".encode())

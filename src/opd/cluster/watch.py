@@ -1,4 +1,4 @@
-"""Ends a run from beside it where its main thread may wait for ever: a peer that is gone, a place that no node has."""
+"""An end for a run whose main thread may wait forever: for a lost peer, or for a place that no node has."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 
 from opd.errors import RunError
 
-# A node counts as dead after 15 to 30 s without a word; looking more often finds nothing sooner.
+# Ray counts a node as dead after 15 to 30 s of silence; looking more often finds nothing sooner.
 POLL_S = 5.0
-# Closing what is left may wait for the lost part too. Without its control store Ray ends this process after 60 s, unasked.
+# Closing may wait for the lost part, too. Without its control store Ray ends this process after 60 s.
 END_S = 40.0
 _JOIN_S = 1.0
 _SIGNAL = signal.SIGUSR2
@@ -27,9 +27,9 @@ class Look:
     """One thing that ends a run.
 
     Attributes:
-        find: what is wrong now: a line for people by the id of the thing.
-        patience_s: as long may one thing be wrong; what waits on it by itself has failed by then, with the better message.
-        error: the end, from the lines of all that is wrong then.
+        find: returns the present faults: a line for people by the id of the thing.
+        patience_s: seconds for which one fault may last; a direct wait on the thing fails first, with a better message.
+        error: makes the error from the lines of all faults.
     """
 
     find: Callable[[], dict[str, str]]
@@ -38,10 +38,10 @@ class Look:
 
 
 class Watch:
-    """While entered, what a look finds ends the block with the look's error, wherever the main thread waits.
+    """A context whose block ends with a look's error at a fault, wherever the main thread waits.
 
-    If what the block then closes hangs as well, the process ends with the error's exit code. Only the main thread can be
-    woken; entered in another this does nothing.
+    If the block's own clean-up hangs as well, the process ends with the error's exit code. Only the main thread can be
+    woken; entered in another thread this does nothing.
     """
 
     def __init__(self, looks: Iterable[Look], *, poll_s: float = POLL_S, end_s: float = END_S) -> None:
@@ -55,9 +55,9 @@ class Watch:
     def __enter__(self) -> Watch:
         if threading.current_thread() is threading.main_thread():
             for look in self.looks:
-                look.find()  # a Ray that cannot be asked is an error here, not in a thread
+                look.find()  # a Ray that does not answer is an error here, not in a thread
             self._before = signal.signal(_SIGNAL, self._wake)
-            # A thread each: of a Ray that is gone one look waits for an answer while another sees why none comes.
+            # A thread each: one look may wait for a Ray that is gone while another sees why.
             self._threads = [
                 threading.Thread(target=self._watch, args=(look,), name="opd-watch", daemon=True) for look in self.looks
             ]
@@ -70,9 +70,9 @@ class Watch:
     ) -> None:
         self._over.set()
         for thread in self._threads:
-            thread.join(_JOIN_S)  # it may be asking a GCS that is away
+            thread.join(_JOIN_S)  # it may wait for a GCS that is gone
         if self._threads:
-            # A thread that outlasts the wait may be about to signal, which by default ends the process.
+            # A thread that outlasts the wait may send the signal, which by default ends the process.
             is_one_left = any(thread.is_alive() for thread in self._threads)
             signal.signal(_SIGNAL, signal.SIG_IGN if is_one_left else self._before)
         if self._error is not None and isinstance(error, KeyboardInterrupt):
@@ -89,7 +89,7 @@ class Watch:
                     del since_s[gone]
                 if any(now_s - since_s.setdefault(key, now_s) >= look.patience_s for key in lines):
                     error = look.error(sorted(lines.values()))
-            except Exception as unanswered:  # noqa: BLE001 - Ray's inner interfaces raise errors of their own, and the look goes on
+            except Exception as unanswered:  # noqa: BLE001 - Ray's inner interfaces raise errors of their own
                 print(f"cannot ask Ray how the run is, trying again: {unanswered}", file=sys.stderr, flush=True)
                 continue
             if error is not None:
@@ -99,7 +99,7 @@ class Watch:
 
     def _end(self, error: RunError) -> None:
         if self._over.is_set():
-            return  # what was found came too late to end anything
+            return  # the block has ended meanwhile
         self._error = error
         signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
         if not self._over.wait(self.end_s):
@@ -108,5 +108,4 @@ class Watch:
 
     def _wake(self, number: int, frame: FrameType | None) -> None:
         if not self._over.is_set():
-            # Of all exceptions `ray.get` lets only this one out of a handler, and as a new one.
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # `ray.get` lets no other exception out of a handler, and this one as a new one

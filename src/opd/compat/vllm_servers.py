@@ -18,7 +18,6 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
-from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.device import get_resource_name
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
@@ -28,27 +27,25 @@ ROLLOUT_NAME = "vllm"
 
 
 @contextlib.contextmanager
-def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> Iterator[None]:
-    """While `PPOTrainer._setup` runs: vLLM's servers are begun as soon as the ranks have been told to load their models.
+def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> Iterator[Callable[[Any], None]]:
+    """Yield a function that has a worker group load its models, beside which vLLM's servers begin.
 
-    They answer once (`opd.compat.vllm_outputs`), and with `keeps_prefixes` they keep their prefixes (`opd.compat.vllm_prefixes`).
+    The servers answer once (`opd.compat.vllm_outputs`), and with `keeps_prefixes` they keep their prefixes (`opd.compat.vllm_prefixes`).
 
-    Those that nobody has launched when it ends, as after models that could not be loaded, are ended. Nothing changes for
+    The exit ends servers that were not launched, as after models that could not be loaded. Nothing changes for
     other rollouts, nor for prefill and decode on servers of their own, which verl starts in another way.
     """
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != ROLLOUT_NAME or rollout.disaggregation.enabled:
-        yield
+        yield lambda group: group.init_model()
         return
-    load, make_group = RolloutReplicaRegistry._registry[ROLLOUT_NAME], trainer_base.RayWorkerGroup
+    load = RolloutReplicaRegistry._registry[ROLLOUT_NAME]
     changes = [vllm_outputs.server_of, *([vllm_prefixes.server_of] if keeps_prefixes else [])]
     servers = _Servers(config, lambda: with_servers(load(), changes))
     RolloutReplicaRegistry.register(ROLLOUT_NAME, servers.replica_class)
-    trainer_base.RayWorkerGroup = functools.partial(_beginning, make_group, servers)
     try:
-        yield
+        yield lambda group: _init_model(group, servers)
     finally:
-        trainer_base.RayWorkerGroup = make_group
         RolloutReplicaRegistry.register(ROLLOUT_NAME, load)
         servers.end()
 
@@ -69,26 +66,10 @@ def with_servers(replica: type[Any], changes: Sequence[Callable[[type[Any]], typ
     return Replica
 
 
-def _beginning(make_group: Callable[..., Any], servers: _Servers, **arguments: Any) -> Any:
-    """verl's worker group, whose groups of the roles that sample begin the servers while their models load."""
-    group = make_group(**arguments)
-    spawn = group.spawn
-
-    def spawned(prefix_set: Any) -> dict[str, Any]:
-        groups: dict[str, Any] = spawn(prefix_set=prefix_set)
-        for role, of_role in groups.items():
-            if "rollout" in role:
-                of_role.init_model = functools.partial(_init_model, of_role, f"{role}_init_model", servers)
-        return groups
-
-    group.spawn = spawned
-    return group
-
-
-def _init_model(group: Any, method: str, servers: _Servers) -> None:
+def _init_model(group: Any, servers: _Servers) -> None:
     placed = [_Placed(worker) for worker in group.workers]
     ray.get([rank.answer for rank in placed])  # before it is told to load: a rank takes calls in no order
-    loading = group.execute_all_async(method)
+    loading = group.execute_all_async(f"{group.sub_cls_name}_init_model")
     servers.begin(placed)
     ray.get(loading)
 

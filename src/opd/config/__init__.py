@@ -22,45 +22,15 @@ from opd.config.kinds import (
     OpdSpec,
     PassRateSpec,
     PipelineSpec,
-    RunSpec,
     SftSpec,
     TrainSpec,
 )
-from opd.config.load import Loaded, load_spec, load_text
-from opd.config.parse import parse_tree
-from opd.config.schema import json_schema, static_defaults
+from opd.config.load import load_spec, load_text
+from opd.config.parse import Loaded, parse_tree
 
 __all__ = [
-    "FILE_KINDS",
-    "KINDS",
-    "SPEC_CLASSES",
-    "VARIABLES",
-    "AnyRunSpec",
-    "AnySamplingSpec",
-    "AnySpec",
-    "BaseSpec",
-    "ConvertSpec",
-    "EvalSpec",
-    "FileSpec",
-    "GrpoSpec",
-    "Kind",
-    "Loaded",
-    "OpdAgentSpec",
-    "OpdSpec",
-    "PassRateSpec",
-    "PipelineSpec",
-    "Problem",
-    "RunSpec",
-    "SftSpec",
-    "SpecError",
-    "TrainSpec",
-    "canonical_json",
-    "dump_spec",
-    "identity",
-    "json_schema",
-    "load_spec",
-    "load_text",
-    "parse_tree",
-    "spec_hash",
-    "static_defaults",
-]
+    "FILE_KINDS", "KINDS", "SPEC_CLASSES", "VARIABLES", "AnyRunSpec", "AnySamplingSpec", "AnySpec", "BaseSpec",
+    "ConvertSpec", "EvalSpec", "FileSpec", "GrpoSpec", "Kind", "Loaded", "OpdAgentSpec", "OpdSpec", "PassRateSpec",
+    "PipelineSpec", "Problem", "SftSpec", "SpecError", "TrainSpec", "canonical_json", "dump_spec", "identity",
+    "load_spec", "load_text", "parse_tree", "spec_hash",
+]  # fmt: skip

@@ -43,7 +43,7 @@ KlLoss = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full"]
 class Actor(Section):
     """Optimizer, batch split and memory of the trained model."""
 
-    learning_rate: Weight = key("Peak learning rate of AdamW.")
+    learning_rate: Weight = key("Peak learning rate of AdamW. Default: 1e-6; with model.lora 1e-5.")
     lr_schedule: Literal["constant", "cosine"] = key("Schedule after warm-up.", "constant")
     min_lr_ratio: Share = key("Floor of the cosine schedule, as a share of the peak.", 0.0)
     num_warmup_steps: Natural = key("Linear warm-up in steps.", 0)
@@ -51,34 +51,30 @@ class Actor(Section):
     betas: Betas = key("AdamW's betas.", (0.9, 0.999))
     grad_clip: Positive = key("Largest gradient norm.", 1.0)
     ppo_epochs: Count = key("Passes over a step's batch.", 1)
-    ppo_mini_batch_size: Count = key("Prompts an optimizer step uses; divides train_batch_size.")
-    ppo_micro_batch_size_per_gpu: Count = key("Rows a forward and backward takes on a rank.")
-    log_prob_micro_batch_size_per_gpu: Count = key("Rows a forward without gradient takes on a rank.")
-    use_dynamic_bsz: bool = key("Fill micro-batches up to a token budget instead of a row count.")
-    ppo_max_token_len_per_gpu: Count = key("Token budget of a forward and backward on a rank.")
-    log_prob_max_token_len_per_gpu: Count = key("Token budget of a forward without gradient on a rank.")
-    cut_updates: Cut = key("Micro-batches of an update on packed rows: by the memory plan, or by the ppo_* keys given.")
-    cut_reads: Cut = key("Forwards without a gradient: by the memory plan, or by the log_prob_* keys given.")
-    use_remove_padding: bool = key("Compute on packed tokens instead of padded rows.")
-    gradient_checkpointing: Offload = key(
-        "Recompute activations in the backward; `auto` (distillation): if memory asks."
-    )
-    param_offload: Offload = key(
-        "Keep weights in host memory outside the update; `auto` (distillation): if memory asks."
-    )
-    optimizer_offload: Offload = key("Keep the optimizer's state in host memory outside the update; `auto` likewise.")
-    dtype: Dtype = key("Compute precision; master weights and reductions stay float32.")
-    torch_compile: bool = key("Compile a distillation's decoder layers and verl's log-probability kernels.")
+    ppo_mini_batch_size: Count = key("Prompts of an optimizer step. Default: a quarter of the batch that ranks share.")
+    ppo_micro_batch_size_per_gpu: Count = key("Rows of a forward and backward on a rank. Default: 4; eval: 2.")
+    log_prob_micro_batch_size_per_gpu: Count = key("Rows of a forward without gradient on a rank. Default: the same.")
+    use_dynamic_bsz: bool = key("Cut by token budgets, not by rows. Default: true for recipe grpo, for budgets alone.")
+    ppo_max_token_len_per_gpu: Count = key("Tokens of a forward and backward. Default: 2 x (prompt + response).")
+    log_prob_max_token_len_per_gpu: Count = key("Tokens of one without gradient. Default: 3 x (prompt + response).")
+    cut_updates: Cut = key("Micro-batches by the memory plan, or by the sizes given. Default: given, with ppo_* sizes.")
+    cut_reads: Cut = key("The same of forwards without a gradient. Default: given, with log_prob_* sizes.")
+    use_remove_padding: bool = key("Compute on packed tokens instead of padded rows. Default: true; on a CPU false.")
+    gradient_checkpointing: Offload = key("Recompute activations; `auto`: if it must. Default: auto; on a CPU false.")
+    param_offload: Offload = key("Keep weights in host memory outside the update. Default: auto; on a CPU false.")
+    optimizer_offload: Offload = key("Keep AdamW's state in host memory likewise. Default: auto; on a CPU false.")
+    dtype: Dtype = key("Compute precision; master weights and reductions stay float32. Default: bf16; on a CPU fp32.")
+    torch_compile: bool = key("Compile decoder layers. Default: true; on a CPU and with model.lora: false.")
     ulysses_sequence_parallel_size: Count = key("Ranks that share one sequence; divides the number of heads.", 1)
 
 
 class Grpo(Section):
     """The policy-gradient loss of a GRPO run."""
 
-    clip_ratio_low: Open = key("Lower clip of the probability ratio.")
-    clip_ratio_high: Positive = key("Upper clip of the probability ratio.")
-    clip_ratio_c: AboveOne = key("Dual-clip bound for negative advantages.")
-    kl_loss_coef: Weight = key("Weight of the KL to the start model; 0 builds no reference.")
+    clip_ratio_low: Open = key("Lower clip of the probability ratio. Default: 0.2.")
+    clip_ratio_high: Positive = key("Upper clip of the probability ratio. Default: 0.28; grpo-native, -no-kl: 0.2.")
+    clip_ratio_c: AboveOne = key("Dual-clip bound for negative advantages. Default: 10; grpo-native, -no-kl: 3.")
+    kl_loss_coef: Weight = key("Weight of the KL to the start model; 0: no reference. Default: 0; grpo-native: 0.001.")
     kl_loss_type: KlLoss = key("Estimator of that KL.", "low_var_kl")
     entropy_coeff: float = key("Weight of the entropy bonus.", 0.0)
     loss_agg_mode: LossAggregation = key("How token losses become one number.", "token-mean")
@@ -142,7 +138,7 @@ class ProblemImportance(Section):
     """The weight of each training prompt; src/opd/importance/README.md has the weights."""
 
     weights: Literal["none", "competence", "moment_matched", "hard_filter"] = key(
-        "A prompt's weight by its pass rate p: `none`: 1; `competence`: p^alpha (1 - p)^beta; `moment_matched`: the same, "
+        "A prompt's weight by its pass rate p: `competence`: p^alpha (1 - p)^beta; `moment_matched`: the same, "
         "exponents from the spread of the rates; `hard_filter`: 1 where 0.2 <= p <= 0.8, else 0.",
         "none",
     )
@@ -154,51 +150,30 @@ class ProblemImportance(Section):
 
     def check(self) -> Iterator[Problem]:
         """Yield what is wrong between weights and pass rates."""
-        section, again = "opd.importance.problems", self.recompute
-        competence, none = f"set {section}.weights: competence", self.weights == "none"
+        section, again, none = "opd.importance.problems", self.recompute, self.weights == "none"
+        competence = f"set {section}.weights: competence"
+        if not none and self.pass_rates is None:
+            rule = f"weights {self.weights} follow from the prompts' pass rates"
+            yield self.broken("pass_rates", rule, "name the file: `pass_rates.parquet` of a run of kind passrate")
+        if none and self.pass_rates is not None:
+            rule = f"pass rates are read for weights only, and {section}.weights is none"
+            yield self.broken("pass_rates", rule, f"{competence}, or remove the key")
+        for name in ("alpha", "beta"):
+            if self.weights != "competence" and getattr(self, name) != 1:
+                rule = f"an exponent is given for weights: competence only; they are {self.weights}"
+                yield self.broken(name, rule, f"{competence}, or remove the key")
+        if not again.is_asked_for:
+            return
+        if none:
+            rule = "pass rates are measured again for weights only"
+            yield self.broken("weights", rule, f"{competence}, or remove {section}.recompute")
+        if self.drop:
+            rule = "prompts of weight 0 that have left the data could not come back when pass rates are measured again"
+            yield self.broken("drop", rule, f"set drop: false, or remove {section}.recompute")
         least = 3 if self.weights == "moment_matched" else 2
-        found = [
-            (
-                not none and self.pass_rates is None,
-                "pass_rates",
-                f"weights {self.weights} follow from the prompts' pass rates",
-                "name the file: `pass_rates.parquet` of a run of kind passrate",
-            ),
-            (
-                none and self.pass_rates is not None,
-                "pass_rates",
-                f"pass rates are read for weights only, and {section}.weights is none",
-                f"{competence}, or remove the key",
-            ),
-            *(
-                (
-                    self.weights != "competence" and getattr(self, name) != 1,
-                    name,
-                    f"an exponent is given for weights: competence only; they are {self.weights}",
-                    f"{competence}, or remove the key",
-                )
-                for name in ("alpha", "beta")
-            ),
-            (
-                again.is_asked_for and none,
-                "weights",
-                "pass rates are measured again for weights only",
-                f"{competence}, or remove {section}.recompute",
-            ),
-            (
-                again.is_asked_for and self.drop,
-                "drop",
-                "prompts of weight 0 that have left the data could not come back when pass rates are measured again",
-                f"set drop: false, or remove {section}.recompute",
-            ),
-        ]
-        for is_broken, name, rule, fix in found:
-            if is_broken:
-                yield Problem(path=name, value=getattr(self, name), rule=rule, fix=fix)
-        if again.is_asked_for and again.num_samples < least:
-            rule = "no weight could follow from pass rates of so few answers"
+        if again.num_samples < least:
             fix = f"set {section}.recompute.num_samples: 8, or at least {least}"
-            yield Problem(path="recompute.num_samples", value=again.num_samples, rule=rule, fix=fix)
+            yield self.broken("recompute.num_samples", "no weight could follow from pass rates of so few answers", fix)
 
 
 class Importance(Section):
@@ -237,66 +212,46 @@ class Stage(Section):
     beta: Open | None = key("Weight of the teacher in the JSD's mixture, given with loss_type jsd only.", None)
     divergence_weight: Weight | None = key("Weight of the divergence; unset: opd.divergence_weight.", None)
     policy_weight: Weight | None = key("Weight of the policy loss; unset: opd.policy.weight.", None)
-    weight_schedule: Literal["constant", "linear"] = key(
-        "The two weights from the stage's first step on, or reached evenly by its last step.", "constant"
-    )
-    rollouts: Literal["student", "teacher"] = key(
-        "Answers that are trained on: the student's, or the teacher's of opd.teacher_answers.", "student"
-    )
-    optimizer: Literal["keep", "reset"] = key(
-        "AdamW's moments at the stage's first step: as they are, or zero.", "keep"
-    )
-    lr_schedule: Literal["keep", "restart"] = key(
-        "The learning rate continues along its schedule, or begins a new one with its own warm-up.", "keep"
-    )
+    weight_schedule: Literal["constant", "linear"] = key("The weights at once, or evenly by its end.", "constant")
+    rollouts: Literal["student", "teacher"] = key("Author of the answers; opd.teacher_answers has them.", "student")
+    optimizer: Literal["keep", "reset"] = key("AdamW's moments at the stage's first step.", "keep")
+    lr_schedule: Literal["keep", "restart"] = key("The learning rate's schedule continues, or begins anew.", "keep")
 
     def check(self) -> Iterator[Problem]:
         """Yield a problem where `beta` and the stage's own loss do not match."""
         if (self.beta is not None) != (self.loss_type == "jsd"):
             rule = "beta weighs the mixture of the stage's own loss_type jsd, and is given with it"
-            fix = "set beta: 0.5 with loss_type: jsd, and none with another"
-            yield Problem(path="beta", value=self.beta, rule=rule, fix=fix)
+            yield self.broken("beta", rule, "set beta: 0.5 with loss_type: jsd, and none with another")
 
 
 class Horizon(Section):
     """The tokens of each response that count, from its start."""
 
     tokens: Count | None = key("First tokens of a response that are trained on, in the first step; unset: all.", None)
-    applies: Literal["train", "generate"] = key(
-        "Leave the other tokens out of the loss, or do not generate them in training either.", "train"
-    )
-    grow_until: RunPoint | None = key(
-        "Step, or below 1 share of the steps, by which it has grown from `tokens` to the whole response; unset: it stays.",
-        None,
-    )
+    applies: Literal["train", "generate"] = key("Mask the others, or do not generate them either.", "train")
+    grow_until: RunPoint | None = key("Step, or share of the steps, by which all tokens count; unset: never.", None)
 
     def check(self) -> Iterator[Problem]:
         """Yield a problem for a horizon that grows from nothing."""
         if self.grow_until is not None and self.tokens is None:
-            rule, fix = "a horizon grows from its tokens in the first step", "set opd.horizon.tokens, or remove the key"
-            yield Problem(path="grow_until", value=self.grow_until, rule=rule, fix=fix)
+            rule = "a horizon grows from its tokens in the first step"
+            yield self.broken("grow_until", rule, "set opd.horizon.tokens, or remove the key")
 
 
 class Opd(Section):
     """The divergence that is distilled."""
 
-    loss_type: LossType = key(
-        "Divergence a token, over the whole vocabulary; the sampled and the top-k one are for comparison.", "reverse_kl"
-    )
-    beta: float | None = key("Weight of the teacher in the JSD's mixture, 0 < beta < 1; JSD only.", None)
+    loss_type: LossType = key("Divergence a token; the sampled and the top-k one are approximations.", "reverse_kl")
+    beta: float | None = key("Weight of the teacher in the JSD's mixture. Default: 0.5 with loss_type jsd.", None)
     top_k: Count | None = key("Tokens that topk_reverse_kl compares one by one; all others are one more.", None)
     divergence_weight: Weight = key("Weight of the divergence in the loss; stages may have their own.", 1.0)
     policy: Policy = key("A policy gradient on the responses' scores in the same update.", Policy)
     chunk_size: Count = key("Tokens whose logits exist at once on the plain path (CPU, fp32, other GPUs).", 256)
-    max_length: Count = key("Longest prompt + response in tokens.")
-    cache_gib: Weight | None = key(
-        "GiB of GPU memory for the teacher's hidden states; unset: by the memory plan.", None
-    )
+    max_length: Count = key("Longest prompt + response in tokens. Default: their sum in `data`.")
+    cache_gib: Weight | None = key("GiB of GPU memory for the teacher's hidden states; unset: the plan's.", None)
     gpu_memory_gib: Positive | None = key("GiB of one GPU that the memory plan may use; unset: the GPU's.", None)
     workspace_gib: Positive = key("GiB of GPU memory for the logits of the fused head; more is faster.", 1.1)
-    activation_budget: Probability | None = key(
-        "Share of a compiled layer's activations that are kept for the backward; unset: by the memory plan.", None
-    )
+    activation_budget: Probability | None = key("Share of a layer's activations that is kept; unset: planned.", None)
     read_tokens: Count | None = key("Tokens of a forward without a gradient on a GPU; unset: by the memory plan.", None)
     train_tokens: Count | None = key("Tokens of a forward and backward on a GPU; unset: by the memory plan.", None)
     max_unshared_mass: Share = key("Largest mean probability of tokens that only one model's tokenizer has.", 0.05)
@@ -326,10 +281,9 @@ class Opd(Section):
             return
         if self.loss_type != "jsd":
             rule = f"beta weighs the mixture of jsd; loss_type {self.loss_type} has none"
-            fix = "remove opd.beta, or set opd.loss_type: jsd"
-            yield Problem(path="beta", value=self.beta, rule=rule, fix=fix)
+            yield self.broken("beta", rule, "remove opd.beta, or set opd.loss_type: jsd")
         elif not 0 < self.beta < 1:
-            yield Problem(path="beta", value=self.beta, rule="jsd needs 0 < beta < 1", fix="use 0.5, or remove the key")
+            yield self.broken("beta", "jsd needs 0 < beta < 1", "use 0.5, or remove the key")
 
 
 MESSAGES = "messages"
@@ -343,8 +297,7 @@ class Sft(Section):
     """The answers that supervised fine-tuning learns."""
 
     teacher_answers: Paths | None = key(
-        "A teacher's answers to data.train (and data.val): `eval/generations.parquet` of its evaluation; "
-        "unset: the data are conversations (column `messages`).",
+        "A teacher's answers to data.train: its `eval/generations.parquet`; unset: data.train has column `messages`.",
         None,
     )
 
@@ -352,11 +305,9 @@ class Sft(Section):
 class Eval(Section):
     """An evaluation's questions, beyond the rollout's validation sampling."""
 
-    instruction_variant: Literal["boxed", "dapo", "none"] = key(
-        "Instruction the prompts carry; chooses files and default reward.", "boxed"
-    )
+    instruction_variant: Literal["boxed", "dapo", "none"] = key("Instruction of the prompts; chooses files.", "boxed")
     checkpoint: Text | None = key("Checkpoint folder (global_step_N) to load over `model.path`.", None)
-    save_generations: bool = key("Keep the texts of every prompt and answer; false: the scores only.")
+    save_generations: bool = key("Keep the texts, not the scores only. Default: true; passrate: false.")
 
 
 class Convert(Section):

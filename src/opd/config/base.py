@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic_core import PydanticUndefined
+from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from opd.config.errors import Problem
 
@@ -26,11 +26,10 @@ ASKS: tuple[Kind, ...] = ("eval", "passrate")
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # DNS-1035: KubeRay refuses what Helm would still accept
 MAX_NAME_CHARS = 47  # KubeRay's limit for a RayJob name: it appends suffixes to build its children's
 KEY_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]*$"  # a key that Hydra's dotted override grammar can carry
-ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 MAX_INTEGER = 2**53  # beyond it a float64, and so Helm and JSON, cannot hold every integer
+PATTERN_WORDS: dict[str, str] = {}
+"""Each pattern of a value, in words."""
 _HASH_CHARS = 6
-_HEADS = ("lm_head", "embed_tokens")
-_HEAD_RULE = "takes no adapter: the divergence is made from the head's own weight, and a tied one is the embedding"
 
 
 class Section(BaseModel):
@@ -42,17 +41,40 @@ class Section(BaseModel):
         """Yield what is wrong between the section's own keys, under paths that begin in the section."""
         return iter(())
 
+    def broken(self, path: str, rule: str, fix: str) -> Problem:
+        """Return the problem of the key at a path in the section, with its value."""
+        return Problem(path=path, value=value_at(self, path), rule=rule, fix=fix)
+
+
+def value_at(section: Any, path: str) -> Any:
+    """Return the value at a dotted path of a file as plain data; None for a key that the section lacks."""
+    for key in filter(None, path.split(".")):
+        if isinstance(section, tuple | list):
+            section = section[int(key)]
+        elif isinstance(section, dict):
+            section = section.get(key)
+        else:
+            section = getattr(section, re.sub("([A-Z])", r"_\1", key).lower(), None)
+    return to_jsonable_python(section, by_alias=True, exclude_none=True)
+
 
 def key(about: str, default: Any = PydanticUndefined, **limits: Any) -> Any:
     """Return a field with its description.
 
     Args:
+        about: the description; ends with the default where that follows from other keys (`opd.config.defaults`).
         default: a value, or a section whose own defaults count; a key without a default is required or computed.
         limits: bounds and examples, as pydantic's `Field` has them.
     """
-    if isinstance(default, type) or callable(default):
+    if callable(default):
         return Field(default_factory=default, description=about, **limits)
     return Field(default, description=about, **limits)
+
+
+def matching(pattern: str, words: str, **limits: Any) -> Any:
+    """Return the field of a text that matches a pattern, which errors tell in words."""
+    PATTERN_WORDS[pattern] = words
+    return Field(pattern=pattern, **limits)
 
 
 def slug(text: str) -> str:
@@ -66,6 +88,7 @@ def joined(parts: Sequence[str], *, distinct: str = "") -> str:
     A name that would be too long, or that loses letters other than English ones, ends in a hash.
 
     Args:
+        parts: the texts.
         distinct: what the hash is made of; the texts by default.
     """
     name = "-".join(filter(None, map(slug, parts)))
@@ -88,14 +111,6 @@ def _not_zero(value: int) -> int:
     return value
 
 
-def _modules(value: tuple[str, ...]) -> tuple[str, ...]:
-    if wrong := [name for name in sorted(value) if name.rpartition(".")[2] in _HEADS]:
-        raise ValueError(f"{wrong[0]} {_HEAD_RULE}")
-    if "all-linear" in value and len(value) > 1:
-        raise ValueError("all-linear names every layer: give it alone, or name layers")
-    return value
-
-
 def _extras(value: dict[str, Any], path: str = "") -> dict[str, Any]:
     """Return arguments that one Hydra override a leaf can carry."""
     for name, item in value.items():
@@ -110,6 +125,10 @@ def _extras(value: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 Text = Annotated[str, Field(min_length=1)]
+KeyName = Annotated[str, matching(KEY_PATTERN, "a name of letters, digits, `_` and `-`, a letter or `_` first")]
+EnvName = Annotated[
+    str, matching(r"^[A-Za-z_][A-Za-z0-9_]*$", "a variable's name: letters, digits and `_`, no digit first")
+]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Weight = Annotated[float, Field(ge=0)]
@@ -120,7 +139,7 @@ TopK = Annotated[int, Field(ge=-1, json_schema_extra={"not": {"const": 0}}), Aft
 Dtype = Literal["bf16", "fp16", "fp32"]
 Offload = bool | Literal["auto"]
 Extras = Annotated[dict[str, Any], AfterValidator(_extras)]
-"""Free-form keyword arguments for another library: plain values, lists of them and nested maps, no null."""
+"""Free-form keyword arguments for another library: plain values, lists of them and nested maps."""
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 Paths = Annotated[
     tuple[Text, ...],
@@ -128,12 +147,4 @@ Paths = Annotated[
     Field(min_length=1),
     WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}),
 ]
-_MODULE = {**_TEXT, "not": {"pattern": rf"(^|\.)({'|'.join(_HEADS)})$"}}
-Modules = Annotated[
-    tuple[Text, ...],
-    BeforeValidator(as_tuple),
-    Field(min_length=1),
-    AfterValidator(_modules),
-    WithJsonSchema({"anyOf": [_MODULE, {"type": "array", "items": _MODULE, "minItems": 1}]}),
-]
-"""Layers of a backbone by the last part of their names, or `all-linear`."""
+"""One text or a list of texts."""

@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opd.config.errors import Problem
-from opd.config.kinds import AnyRunSpec, OpdAgentSpec, OpdSpec, SftSpec
-from opd.config.raw import parse_raw
+
+if TYPE_CHECKING:
+    from opd.config.kinds import AnyRunSpec, OpdAgentSpec, OpdSpec
 
 _LENGTH = "max_position_embeddings"
-# Who sets one of them speaks to verl's server directly, which compares them itself.
-_OWN_LENGTH = {
-    "actor_rollout_ref.rollout.max_model_len",
-    f"actor_rollout_ref.model.override_config.{_LENGTH}",
-}
+# An override of one of them speaks to verl's server directly, which compares them itself.
+_OWN_LENGTH = ("rollout.max_model_len", f"model.override_config.{_LENGTH}")
 
 
 def context_of(config: Mapping[str, Any]) -> int | None:
-    """Return the tokens of the longest row that a Hugging Face config allows; None where it does not say."""
+    """Return the tokens of the longest row that a Hugging Face config allows; None: it does not say."""
     for part in (config, config.get("text_config")):
         if isinstance(part, Mapping) and isinstance(length := part.get(_LENGTH), int):
             return length
@@ -28,7 +26,7 @@ def context_of(config: Mapping[str, Any]) -> int | None:
 
 
 def local_context(path: str) -> int | None:
-    """Return the context of a model in a local folder; None where there is none, or it does not say."""
+    """Return the context of a model in a local folder; None: there is none, or it does not say."""
     try:
         config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -40,37 +38,38 @@ def context_problems(spec: AnyRunSpec, context: int | None) -> Iterator[Problem]
     """Yield a problem for a row that is longer than the context of the model that answers.
 
     Args:
+        spec: the run's.
         context: see `context_of`.
     """
     prompt, response = spec.data.max_prompt_length, spec.data.max_response_length
-    given = {raw.key for text in spec.overrides if (raw := parse_raw(text))}
-    if context is None or prompt + response <= context or isinstance(spec, SftSpec) or given & _OWN_LENGTH:
+    is_given = any(key in text for key in _OWN_LENGTH for text in spec.overrides)
+    if context is None or prompt + response <= context or spec.kind == "sft" or is_given:
         return
     longer = f"a model with a larger {_LENGTH} in its config.json"
-    yield Problem(
-        path="data.max_response_length",
-        value=response,
-        rule=f"with data.max_prompt_length={prompt} a row has up to {prompt + response} tokens, and the rollout server takes "
-        f"no more than {context}, the model's {_LENGTH} (whatever its rope_scaling)",
-        fix=f"at most {context - prompt}, a smaller data.max_prompt_length, or {longer}"
-        if context > prompt
-        else f"a data.max_prompt_length below {context}, or {longer}",
+    rule = (
+        f"with data.max_prompt_length={prompt} a row has up to {prompt + response} tokens, and the rollout server takes "
+        f"no more than {context}, the model's {_LENGTH} (its rope_scaling does not count)"
     )
+    fix = f"a data.max_prompt_length below {context}, or {longer}"
+    if context > prompt:
+        fix = f"at most {context - prompt}, a smaller data.max_prompt_length, or {longer}"
+    yield spec.broken("data.max_response_length", rule, fix)
 
 
 def teacher_notes(spec: OpdSpec | OpdAgentSpec, contexts: Mapping[str, int | None]) -> Iterator[str]:
     """Yield a note for each teacher whose rows may be longer than its context; no server checks these.
 
     Args:
+        spec: the run's.
         contexts: see `context_of`; by the teachers' keys.
     """
     for key, teacher in spec.named_teachers.items():
         of_prompt = "data" if teacher.max_prompt_length is None else key
-        prompt = teacher.max_prompt_length or spec.data.max_prompt_length
-        context, row = contexts[key], prompt + spec.data.max_response_length
+        row = (teacher.max_prompt_length or spec.data.max_prompt_length) + spec.data.max_response_length
+        context = contexts[key]
         if context is not None and row > context:
             yield (
                 f"{key}.path: rows may have {row} tokens as it reads them ({of_prompt}.max_prompt_length + "
-                f"data.max_response_length), and its {_LENGTH} is {context}: beyond it, unless its rope_scaling reaches further, "
-                "what it says is not what it has learned"
+                f"data.max_response_length), and its {_LENGTH} is {context}: beyond it, unless its rope_scaling "
+                "reaches further, the teacher has not learned what it says"
             )

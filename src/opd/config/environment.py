@@ -1,4 +1,4 @@
-"""Applies the original's environment variables to a spec: which key each one overrides, and for which kinds."""
+"""Table of the original's environment variables: the key that each one overrides, and the kinds that read it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from opd.config.base import ASKS, DISTILS, FILE_KINDS, RUNS, SAMPLES, TRAINS, Kind, Section
 from opd.config.errors import Problem
-from opd.config.raw import parse_value
-from opd.config.tree import field_at, set_path
+from opd.config.raw import assign
+from opd.config.tree import get_path
 
 
 @dataclass(frozen=True)
@@ -69,26 +69,19 @@ def apply_environment(
 
     Returns what was applied, in the table's order, and a note for each variable that this kind does not read.
     """
-    applied: dict[str, Applied] = {}
+    applied: list[Applied] = []
     unread: list[str] = []
-    for variable in VARIABLES:
-        text, path = env.get(variable.name, ""), variable.path
-        if not text:
+    for name, path, kinds in ((item.name, item.path, item.kinds) for item in VARIABLES if env.get(item.name)):
+        if kind not in kinds:
+            unread.append(f"{name} is set but kind {kind} does not read it: ignored")
             continue
-        if kind not in variable.kinds:
-            unread.append(f"{variable.name} is set but kind {kind} does not read it: ignored")
-            continue
-        field, source = field_at(cls, path), f"environment variable {variable.name}"
-        assert field is not None, f"{variable.name} names {path}, which kind {kind} lacks"
-        value = parse_value(text, field, path, source, problems)
-        if value is None:
-            continue
-        other = next((item for item in applied.values() if item.path == path), None)
-        if other is not None and other.value != value:
-            rule = f"{other.name}={other.value} and {variable.name}={value} name the same setting and differ"
-            problems.append(Problem(path=path, value=text, rule=rule, fix=f"unset {other.name}", source=source))
-        applied[variable.name] = Applied(variable.name, path, value)
-        if not set_path(tree, path, value):
-            rule = f"{path} cannot be set: a key above it holds a value"
-            problems.append(Problem(path=path, value=text, rule=rule, source=source))
-    return list(applied.values()), unread
+        source = f"environment variable {name}"
+        assign(tree, cls, path, env[name], source, problems)
+        value = get_path(tree, path)
+        for other in applied:
+            if other.path == path and other.value != value:
+                rule = f"{other.name}={other.value} and {name}={value} name the same setting and differ"
+                fix = f"unset {other.name}"
+                problems.append(Problem(path=path, value=value, rule=rule, fix=fix, source=source))
+        applied.append(Applied(name, path, value))
+    return applied, unread

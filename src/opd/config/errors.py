@@ -1,4 +1,4 @@
-"""The one exception of a bad experiment spec: it says what is wrong, where, by which rule, and what mends it."""
+"""The one exception of a bad experiment file: for each problem the key, its value, the rule and the fix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-REDACTED = "<redacted>"
 MAX_VALUE_CHARS = 120
 
 
@@ -18,10 +17,10 @@ class Problem:
     Args:
         path: dotted path of the key (`data.train_batch_size`); empty for the document itself.
         rule: the rule that was broken, as a sentence.
-        value: the offending value, already redacted where it may be a secret; None where there is none.
-        fix: what to write instead; may be empty.
-        about: what the key is; may be empty.
-        source: where the value came from (`line 12`, `environment variable TP_SIZE`, `--set`); may be empty.
+        value: the offending value, already redacted where it may be a secret; None: there is none.
+        fix: the text to write instead; may be empty.
+        about: the key's description; may be empty.
+        source: the value's origin (`line 12`, `environment variable TP_SIZE`, `--set`); may be empty.
     """
 
     path: str
@@ -35,22 +34,13 @@ class Problem:
         """Return the problem of a key of the section at `path`."""
         return replace(self, path=".".join(filter(None, (path, self.path))))
 
-    def with_value(self, value: object) -> Problem:
-        """Return the problem with another value to show."""
-        return replace(self, value=value)
-
     def lines(self) -> list[str]:
-        """Return the problem as indented text lines: path and source, then value, rule, fix and what the key is."""
+        """Return the problem as indented text lines: path and source, then value, rule, fix and description."""
         where = f" ({self.source})" if self.source else ""
-        out = [f"{self.path or '(document)'}{where}"]
-        if self.value is not None:
-            out.append(f"  value: {show(self.value)}")
-        out.append(f"  rule:  {self.rule}")
-        if self.fix:
-            out.append(f"  fix:   {self.fix}")
-        if self.about:
-            out.append(f"  about: {self.about}")
-        return out
+        value = "" if self.value is None else show(self.value)
+        parts = {"value: ": value, "rule:  ": self.rule, "fix:   ": self.fix, "about: ": self.about}
+        shown = [f"  {label}{text}" for label, text in parts.items() if text]
+        return [f"{self.path or '(document)'}{where}", *shown]
 
 
 class SpecError(ValueError):
@@ -66,8 +56,7 @@ class SpecError(ValueError):
     def __str__(self) -> str:
         num = len(self.problems)
         head = f"{self.origin or 'experiment spec'}: {num} problem{'s' if num != 1 else ''}"
-        body = [f"  {line}" for problem in self.problems for line in problem.lines()]
-        return "\n".join([head, *body])
+        return "\n".join([head, *(f"  {line}" for problem in self.problems for line in problem.lines())])
 
 
 def show(value: object) -> str:
@@ -83,15 +72,3 @@ def nearest(word: str, candidates: Sequence[str]) -> str:
     """Return the candidate closest to `word` (difflib ratio >= 0.6), or an empty string."""
     found = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
     return found[0] if found else ""
-
-
-def located(problems: Iterable[Problem], sources: dict[str, str]) -> list[Problem]:
-    """Return problems with the source of their path filled in, looking at the path itself, then at its parents."""
-    out = []
-    for problem in problems:
-        path, source = problem.path, problem.source
-        while not source and path:
-            source = sources.get(path, "")
-            path = path.rpartition(".")[0]
-        out.append(replace(problem, source=source))
-    return out

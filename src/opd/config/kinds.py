@@ -7,15 +7,28 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from opd.config.algorithm import Actor, Convert, Eval, Grpo, Opd, Sft
-from opd.config.base import ENV_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Section, Text, key
-from opd.config.prompt_template import column_names
-from opd.config.running import Checkpoint, Output, RunTrainer, Store, Trainer
-from opd.config.sections import Agent, Data, Model, Reward, Rollout, Route, Teacher, TeacherName
+from opd.config.base import MAX_NAME_CHARS, NAME_PATTERN, EnvName, KeyName, Kind, Section, Text, key, matching
+from opd.config.prompt_template import PROMPT, names_in
+from opd.config.sections import (
+    Agent,
+    Checkpoint,
+    Data,
+    Model,
+    Output,
+    Reward,
+    Rollout,
+    Route,
+    RunTrainer,
+    Store,
+    Teacher,
+    Trainer,
+)
 
 MAX_SEED = 2**31 - 1
-EnvName = Annotated[str, Field(pattern=ENV_PATTERN)]
 RunName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MAX_NAME_CHARS)]
-StageName = Annotated[str, Field(pattern=r"^[a-z]([_a-z0-9]*[a-z0-9])?$")]
+StageName = Annotated[
+    str, matching(r"^[a-z]([_a-z0-9]*[a-z0-9])?$", "lower-case letters, digits and `_`, a letter first")
+]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
 _KIND = "Kind of experiment."
@@ -128,9 +141,7 @@ class GrpoSpec(SamplingSpec):
     """GRPO in three recipes, through verl's own trainer."""
 
     kind: Literal["grpo"] = key(_KIND)
-    recipe: Recipe = key(
-        "`grpo`: DAPO style; `grpo-native`: verl's clip and a KL loss; `grpo-native-no-kl`: no KL.", "grpo"
-    )
+    recipe: Recipe = key("`grpo`: DAPO style; `grpo-native`: verl's clip and a KL; `grpo-native-no-kl`: no KL.", "grpo")
     grpo: Grpo = key("The policy-gradient loss.")
     trainer: Trainer = key(_TRAINER)
     checkpoint: Checkpoint = key(_KEPT, Checkpoint)
@@ -141,9 +152,7 @@ class DistillationSpec(SamplingSpec):
     """The keys of every kind that distils."""
 
     teacher: Teacher | None = key("The teacher of all rows.", None)
-    teachers: dict[TeacherName, Teacher] = key(
-        "Several teachers in its place: a name for each, with the keys of `teacher`.", dict
-    )
+    teachers: dict[KeyName, Teacher] = key("Several teachers by name, each with the keys of `teacher`.", dict)
     route: Route = key("Which of several teachers reads a row.", Route)
     opd: Opd = key("The divergence.")
     trainer: Trainer = key(_TRAINER)
@@ -182,7 +191,7 @@ class DistillationSpec(SamplingSpec):
         """(key of the template, column) of the training data that the teachers' own prompts read."""
         templates = {f"{path}.prompt": teacher.prompt for path, teacher in self.named_teachers.items()}
         return tuple(
-            (path, name) for path, text in templates.items() if text is not None for name in column_names(text)
+            (path, name) for path, text in templates.items() if text for name in names_in(text) if name != PROMPT
         )
 
 

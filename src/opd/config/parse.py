@@ -1,9 +1,9 @@
-"""Makes a validated spec from a plain tree: refusals, defaults, fields, then the rules between keys."""
+"""A validated spec from a plain tree: refusals, defaults, fields, then the rules between keys."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,33 +11,44 @@ from pydantic import ValidationError
 
 from opd.config.base import Kind
 from opd.config.defaults import fill_defaults
+from opd.config.environment import Applied
 from opd.config.errors import Problem, SpecError, nearest
 from opd.config.field_errors import field_problems
 from opd.config.kinds import SPEC_CLASSES, FileSpec
 from opd.config.notes import notes
 from opd.config.raw import fold
-from opd.config.reader import read_text
+from opd.config.reader import read_text, without_nulls
 from opd.config.refusals import secrets
 from opd.config.rules import check
-from opd.config.tree import MISSING
 
-CHART_KEYS = ("cluster", "global")  # the charts' part of a values file; the trainer carries it along unread
+CHART_KEYS = ("cluster", "global")
+"""The charts' part of an experiment file; the trainer does not read it."""
 
 
 @dataclass(frozen=True)
-class Parsed:
-    """A validated spec, the charts' part of the file, and what deserves a remark."""
+class Loaded:
+    """A loaded experiment.
+
+    Attributes:
+        spec: the validated spec, every default filled in.
+        chart: the file's `cluster` and `global`, unread.
+        notes: remarks for people: ignored variables, settings that are probably not meant.
+        env_applied: environment variables that override the file, in the table's order.
+        origin: name of the file.
+    """
 
     spec: FileSpec
     chart: dict[str, Any]
     notes: tuple[str, ...] = ()
+    env_applied: tuple[Applied, ...] = ()
+    origin: str = ""
 
 
 def kind_of(tree: Mapping[str, Any]) -> Kind:
     """Return the tree's kind.
 
     Raises:
-        SpecError: if it is missing or unknown.
+        SpecError: the kind is missing or unknown.
     """
     kind = tree.get("kind")
     if isinstance(kind, str) and kind in SPEC_CLASSES:
@@ -46,20 +57,25 @@ def kind_of(tree: Mapping[str, Any]) -> Kind:
     raise SpecError([Problem(path="kind", value=kind, rule=rule, fix=f"write `kind: {near}`")])
 
 
-def parse_tree(source: Mapping[str, Any]) -> Parsed:
-    """Validate a tree of plain values; see `opd.config.reader` for what may be in one.
+def parse_tree(source: Mapping[str, Any]) -> Loaded:
+    """Validate a tree of plain values; null unsets a key.
 
     Raises:
         SpecError: with every problem found.
     """
-    tree = read_text(json.dumps(source), origin="", is_json=True).tree
-    if problems := list(_broken_text(tree)):
-        raise SpecError(problems)
+    text = json.dumps(source, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # a variable of the environment may hold any bytes
+        value = ascii(text[max(0, error.start - 20) : error.end])
+        rule, fix = "text must be valid Unicode", "remove the stray bytes"
+        raise SpecError([Problem(path="", value=value, rule=rule, fix=fix)]) from None
+    tree = without_nulls(read_text(text, origin="", is_json=True).tree)
     problems = list(secrets(tree))
     chart = {key: tree.pop(key) for key in CHART_KEYS if key in tree}
-    if tree.pop("matrix", MISSING) is not MISSING:
+    if tree.pop("matrix", None) is not None:
         rule = "a matrix is a sweep of experiments; one run takes one"
-        fix = "`opdctl submit` starts a run for each cell; for one here, write its values into a file without `matrix`"
+        fix = "`opdctl submit` starts a run for each cell; here, write one cell's values into a file without `matrix`"
         problems.append(Problem(path="matrix", rule=rule, fix=fix))
     kind = kind_of(tree)
     cls = SPEC_CLASSES[kind]
@@ -74,30 +90,13 @@ def parse_tree(source: Mapping[str, Any]) -> Parsed:
     problems += check(spec)
     if problems:
         raise SpecError(problems)
-    return Parsed(spec, chart, tuple(notes(spec)))
+    return Loaded(spec, chart, tuple(notes(spec)))
 
 
 def expand_models(tree: dict[str, Any]) -> None:
     """Write a model that is given by its path alone, `model: PATH`, as its section."""
-    places = [(tree, name) for name in ("model", "teacher")]
-    if isinstance(teachers := tree.get("teachers"), dict):
-        places += [(teachers, name) for name in teachers]
-    for section, name in places:
+    teachers = tree.get("teachers")
+    several = teachers if isinstance(teachers, dict) else {}
+    for section, name in [(tree, "model"), (tree, "teacher"), *((several, name) for name in several)]:
         if isinstance(path := section.get(name), str):
             section[name] = {"path": path}
-
-
-def _broken_text(tree: Any, path: str = "") -> Iterator[Problem]:
-    """Yield a problem for every string that is no Unicode text: an environment variable may hold any bytes."""
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _broken_text(key, f"{path}.?".lstrip("."))
-            yield from _broken_text(value, f"{path}.{key}".lstrip("."))
-    elif isinstance(tree, list):
-        for index, value in enumerate(tree):
-            yield from _broken_text(value, f"{path}.{index}")
-    elif isinstance(tree, str) and not tree.isascii():
-        try:
-            tree.encode()
-        except UnicodeEncodeError:
-            yield Problem(path=path, value=ascii(tree), rule="text must be valid Unicode", fix="remove the stray bytes")

@@ -1,4 +1,4 @@
-"""A text with `{NAME}` in it, from which each row's own prompt of a teacher is made: `teacher.prompt`."""
+"""Template of a teacher's own prompt (`teacher.prompt`): a text with `{NAME}` in it, filled in for each row."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PROMPT = "prompt"
 
 
 def _parts(template: str) -> list[tuple[str, str | None]]:
-    """(text, the name behind it or None) of each part.
+    """Return (text, the name after it or None) of each part.
 
     Raises:
-        ValueError: a brace that is alone, or holds something else than a name.
+        ValueError: a brace is alone, or holds something else than a name.
     """
     out = []
     try:
@@ -22,32 +22,26 @@ def _parts(template: str) -> list[tuple[str, str | None]]:
                 raise ValueError(f"{{{name}}} is no name")
             out.append((text, name))
     except ValueError as error:
-        raise ValueError(
-            f"braces hold {{{PROMPT}}} or the name of a column, and a brace that is text is written twice ({{{{ }}}}): {error}"
-        ) from error
+        words = f"braces hold {{{PROMPT}}} or the name of a column, and a brace that is text is written twice"
+        raise ValueError(f"{words} ({{{{ }}}}): {error}") from error
     return out
 
 
-def column_names(template: str) -> list[str]:
-    """The columns that a template reads, each once, in their order.
+def names_in(template: str) -> list[str]:
+    """Return the names in a template, each once, in their order.
 
     Raises:
-        ValueError: it is no template; says why.
+        ValueError: the text is no template.
     """
-    return list(dict.fromkeys(name for _, name in _parts(template) if name is not None and name != PROMPT))
-
-
-def has_names(template: str) -> bool:
-    """Return True for a template that differs between rows."""
-    return any(name is not None for _, name in _parts(template))
+    return list(dict.fromkeys(name for _, name in _parts(template) if name is not None))
 
 
 def checked(template: str) -> str:
-    """The template as it is; `ValueError` where it is none."""
+    """Return the template as it is; `ValueError` for a text that is none."""
     _parts(template)
     return template
 
 
 def filled(template: str, value_of: Callable[[str], str]) -> str:
-    """The text with a value in the place of each name; braces in a value are text."""
+    """Return the text with a value in the place of each name; braces in a value are text."""
     return "".join(text + ("" if name is None else value_of(name)) for text, name in _parts(template))

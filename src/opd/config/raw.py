@@ -4,101 +4,61 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_origin
 
 from pydantic.fields import FieldInfo
 
 from opd.config.algorithm import Opd
 from opd.config.base import Section
-from opd.config.errors import REDACTED, Problem, SpecError, nearest
-from opd.config.reader import read_scalar, read_text
+from opd.config.errors import Problem, SpecError, nearest
+from opd.config.reader import read_text
 from opd.config.refusals import REFUSED_VERL_KEYS, holds_secret, refused_key
 from opd.config.sections import Split
-from opd.config.tree import drop_path, field_at, leaf_paths, set_path, strip_optional
+from opd.config.tree import field_at, leaf_paths, set_path, strip_optional
+from opd.redaction import REDACTED
 
 _ACTOR, _MODEL, _REF, _ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("actor", "model", "ref", "rollout"))
-_OPTIM, _FSDP, _VAL = f"{_ACTOR}.optim", f"{_ACTOR}.fsdp_config", f"{_ROLLOUT}.val_kwargs"
+_FSDP, _BUDGET = f"{_ACTOR}.fsdp_config", "log_prob_max_token_len_per_gpu"
 
-# (verl's key, the spec's path) of keys that carry one another unchanged; the first row of a path is written.
-VERL_KEYS: tuple[tuple[str, str], ...] = (
-    ("data.train_files", "data.train"),
-    ("data.val_files", "data.val"),
-    ("data.train_batch_size", "data.train_batch_size"),
-    ("data.max_prompt_length", "data.max_prompt_length"),
-    ("data.max_response_length", "data.max_response_length"),
-    ("data.filter_overlong_prompts", "data.filter_overlong"),
-    ("data.truncation", "data.truncation"),
-    ("data.shuffle", "data.shuffle"),
-    ("data.dataloader_num_workers", "data.num_workers"),
-    ("data.train_max_samples", "data.max_train_samples"),
-    ("data.val_max_samples", "data.max_val_samples"),
-    (f"{_MODEL}.path", "model.path"),
-    (f"{_MODEL}.trust_remote_code", "model.trust_remote_code"),
-    (f"{_MODEL}.use_remove_padding", "actor.use_remove_padding"),
-    (f"{_MODEL}.enable_gradient_checkpointing", "actor.gradient_checkpointing"),
-    (f"{_OPTIM}.lr", "actor.learning_rate"),
-    (f"{_OPTIM}.lr_scheduler_type", "actor.lr_schedule"),
-    (f"{_OPTIM}.min_lr_ratio", "actor.min_lr_ratio"),
-    (f"{_OPTIM}.lr_warmup_steps", "actor.num_warmup_steps"),
-    (f"{_OPTIM}.weight_decay", "actor.weight_decay"),
-    (f"{_OPTIM}.betas", "actor.betas"),
-    (f"{_OPTIM}.clip_grad", "actor.grad_clip"),
-    (f"{_ACTOR}.grad_clip", "actor.grad_clip"),
-    (f"{_ACTOR}.ppo_epochs", "actor.ppo_epochs"),
-    (f"{_ACTOR}.ppo_mini_batch_size", "actor.ppo_mini_batch_size"),
-    (f"{_ACTOR}.ppo_micro_batch_size_per_gpu", "actor.ppo_micro_batch_size_per_gpu"),
-    (f"{_ACTOR}.use_dynamic_bsz", "actor.use_dynamic_bsz"),
-    (f"{_ACTOR}.ppo_max_token_len_per_gpu", "actor.ppo_max_token_len_per_gpu"),
-    (f"{_ACTOR}.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size"),
-    (f"{_ACTOR}.use_torch_compile", "actor.torch_compile"),
-    (f"{_FSDP}.use_torch_compile", "actor.torch_compile"),
-    (f"{_FSDP}.param_offload", "actor.param_offload"),
-    (f"{_FSDP}.optimizer_offload", "actor.optimizer_offload"),
-    (f"{_ACTOR}.clip_ratio_low", "grpo.clip_ratio_low"),
-    (f"{_ACTOR}.clip_ratio_high", "grpo.clip_ratio_high"),
-    (f"{_ACTOR}.clip_ratio_c", "grpo.clip_ratio_c"),
-    (f"{_ACTOR}.kl_loss_coef", "grpo.kl_loss_coef"),
-    (f"{_ACTOR}.kl_loss_type", "grpo.kl_loss_type"),
-    (f"{_ACTOR}.entropy_coeff", "grpo.entropy_coeff"),
-    (f"{_ACTOR}.loss_agg_mode", "grpo.loss_agg_mode"),
-    ("algorithm.norm_adv_by_std_in_grpo", "grpo.norm_adv_by_std"),
-    (f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu", "actor.log_prob_micro_batch_size_per_gpu"),
-    (f"{_REF}.log_prob_micro_batch_size_per_gpu", "actor.log_prob_micro_batch_size_per_gpu"),
-    (f"{_ROLLOUT}.log_prob_max_token_len_per_gpu", "actor.log_prob_max_token_len_per_gpu"),
-    (f"{_REF}.log_prob_max_token_len_per_gpu", "actor.log_prob_max_token_len_per_gpu"),
-    (f"{_ROLLOUT}.n", "rollout.num_samples"),
-    (f"{_ROLLOUT}.temperature", "rollout.temperature"),
-    (f"{_ROLLOUT}.top_p", "rollout.top_p"),
-    (f"{_ROLLOUT}.top_k", "rollout.top_k"),
-    (f"{_VAL}.n", "rollout.val.num_samples"),
-    (f"{_VAL}.temperature", "rollout.val.temperature"),
-    (f"{_VAL}.top_p", "rollout.val.top_p"),
-    (f"{_VAL}.top_k", "rollout.val.top_k"),
-    (f"{_ROLLOUT}.tensor_model_parallel_size", "rollout.tensor_parallel_size"),
-    (f"{_ROLLOUT}.gpu_memory_utilization", "rollout.gpu_memory_utilization"),
-    (f"{_ROLLOUT}.free_cache_engine", "rollout.free_cache_engine"),
-    (f"{_ROLLOUT}.enforce_eager", "rollout.enforce_eager"),
-    (f"{_ROLLOUT}.max_num_seqs", "rollout.max_num_seqs"),
-    (f"{_ROLLOUT}.max_num_batched_tokens", "rollout.max_num_batched_tokens"),
-    (f"{_ROLLOUT}.agent.num_workers", "rollout.num_agent_workers"),
-    (f"{_ROLLOUT}.multi_turn.max_assistant_turns", "agent.max_assistant_turns"),
-    (f"{_ROLLOUT}.multi_turn.max_tool_response_length", "agent.max_tool_response_length"),
-    (f"{_ROLLOUT}.multi_turn.max_parallel_calls", "agent.max_parallel_calls"),
-    (f"{_ROLLOUT}.multi_turn.format", "agent.tool_format"),
-    ("reward.num_workers", "reward.num_workers"),
-    ("trainer.nnodes", "trainer.nnodes"),
-    ("trainer.n_gpus_per_node", "trainer.gpus_per_node"),
-    ("trainer.device", "device"),
-    ("trainer.logger", "trainer.loggers"),
-    ("trainer.project_name", "trainer.project"),
-    ("trainer.total_epochs", "trainer.total_epochs"),
-    ("trainer.total_training_steps", "trainer.total_steps"),
-    ("trainer.save_freq", "trainer.save_freq"),
-    ("trainer.test_freq", "trainer.test_freq"),
-    ("trainer.val_before_train", "trainer.val_before_train"),
+# (verl's section, ours, keys that carry one another unchanged: a name that both have, or verl's name:ours).
+# Of several keys of verl with one key of ours the first is read; all of them are written.
+_SECTIONS: tuple[tuple[str, str, str], ...] = (
+    ("data", "data", "train_files:train val_files:val train_batch_size max_prompt_length max_response_length"),
+    ("data", "data", "filter_overlong_prompts:filter_overlong truncation shuffle dataloader_num_workers:num_workers"),
+    ("data", "data", "train_max_samples:max_train_samples val_max_samples:max_val_samples"),
+    (_MODEL, "model", "path trust_remote_code"),
+    (_MODEL, "actor", "use_remove_padding enable_gradient_checkpointing:gradient_checkpointing"),
+    (f"{_ACTOR}.optim", "actor", "lr:learning_rate lr_scheduler_type:lr_schedule min_lr_ratio"),
+    (f"{_ACTOR}.optim", "actor", "lr_warmup_steps:num_warmup_steps weight_decay betas clip_grad:grad_clip"),
+    (_ACTOR, "actor", "grad_clip ppo_epochs ppo_mini_batch_size ppo_micro_batch_size_per_gpu use_dynamic_bsz"),
+    (_ACTOR, "actor", "ppo_max_token_len_per_gpu ulysses_sequence_parallel_size use_torch_compile:torch_compile"),
+    (_FSDP, "actor", "use_torch_compile:torch_compile param_offload optimizer_offload"),
+    (_ACTOR, "grpo", "clip_ratio_low clip_ratio_high clip_ratio_c kl_loss_coef kl_loss_type entropy_coeff"),
+    (_ACTOR, "grpo", "loss_agg_mode"),
+    ("algorithm", "grpo", "norm_adv_by_std_in_grpo:norm_adv_by_std"),
+    (_ROLLOUT, "actor", "log_prob_micro_batch_size_per_gpu"),
+    (_REF, "actor", "log_prob_micro_batch_size_per_gpu"),
+    (_ROLLOUT, "actor", _BUDGET),
+    (_REF, "actor", _BUDGET),
+    (_ROLLOUT, "rollout", "n:num_samples temperature top_p top_k"),
+    (f"{_ROLLOUT}.val_kwargs", "rollout.val", "n:num_samples temperature top_p top_k"),
+    (_ROLLOUT, "rollout", "tensor_model_parallel_size:tensor_parallel_size gpu_memory_utilization free_cache_engine"),
+    (_ROLLOUT, "rollout", "enforce_eager max_num_seqs max_num_batched_tokens agent.num_workers:num_agent_workers"),
+    (f"{_ROLLOUT}.multi_turn", "agent", "max_assistant_turns max_tool_response_length max_parallel_calls"),
+    (f"{_ROLLOUT}.multi_turn", "agent", "format:tool_format"),
+    ("reward", "reward", "num_workers"),
+    ("trainer", "trainer", "nnodes n_gpus_per_node:gpus_per_node"),
+    ("trainer", "", "device"),
+    ("trainer", "trainer", "logger:loggers project_name:project total_epochs total_training_steps:total_steps"),
+    ("trainer", "trainer", "save_freq test_freq val_before_train"),
 )
-# Keys that are understood but never written: ours as people type them among verl's, the original's name for the teacher.
+VERL_KEYS: tuple[tuple[str, str], ...] = tuple(
+    (f"{theirs}.{name.partition(':')[0]}", f"{ours}.{name.rpartition(':')[2]}".lstrip("."))
+    for theirs, ours, names in _SECTIONS
+    for name in names.split()
+)
+"""(verl's key, the spec's path)."""
 ALSO_READ: dict[str, str] = {
     **{f"opd.{path}": f"opd.{path}" for path, _ in leaf_paths(Opd)},
     **{f"opd.teacher.{name}": f"teacher.{name}" for name in ("path", "trust_remote_code", "dtype", "offload")},
@@ -106,6 +66,7 @@ ALSO_READ: dict[str, str] = {
     "data.seed": "seed",
     **{f"data.split.{path}": f"data.split.{path}" for path, _ in leaf_paths(Split)},
 }
+"""Keys that are read but never written: ours as people type them among verl's, the original's name for the teacher."""
 SPEC_PATH_OF: dict[str, str] = {**dict(VERL_KEYS), **ALSO_READ}
 
 # key, optional @package, `=`, value; a deletion is `~key`
@@ -119,7 +80,6 @@ _NOTHING = {"0", "0.0", "false", "null", "none"}
 """Values of verl's keys that ask for nothing."""
 _POLICY_LOSS = re.compile(rf"{re.escape(_ACTOR)}\.(use_kl_loss|clip_ratio|calculate_entropy|policy_loss\..*)")
 """verl's keys of the policy loss that the spec does not carry."""
-RULE = "a raw override is Hydra's `key=value`, `+key=value`, `++key=value` or `~key`"
 
 
 @dataclass(frozen=True)
@@ -132,7 +92,7 @@ class RawOverride:
 
 
 def parse_raw(text: str) -> RawOverride | None:
-    """Return the parts of a raw override, or None if it is none."""
+    """Return the parts of a raw override, or None if the text is none."""
     match = _OVERRIDE.fullmatch(text)
     if match is None or (match["value"] is None and match["prefix"] != "~"):
         return None
@@ -140,31 +100,33 @@ def parse_raw(text: str) -> RawOverride | None:
 
 
 def parse_value(text: str, field: FieldInfo, path: str, source: str, problems: list[Problem]) -> Any:
-    """Return the value that `text` means for `field`; append a Problem and return None where it means none."""
-
-    def refuse(rule: str, fix: str) -> None:
-        problems.append(Problem(path=path, value=text, rule=rule, fix=fix, source=source))
+    """Return the value that `text` means for `field`; append a Problem and return None for a text without one."""
 
     kind = strip_optional(field.annotation)
     if kind is str or get_origin(kind) is Literal:
         return unquote(text)
-    if kind is bool:
-        truth = _TRUTHS.get(text.strip().lower())
-        return refuse("a truth value is needed", "use true or false") if truth is None else truth
-    if kind in (int, float):
-        found: list[Problem] = []
-        value = read_scalar(text.strip(), path, found, source)
-        if found or isinstance(value, bool | str):
-            return refuse(f"{'a whole number' if kind is int else 'a number'} is needed", "write a plain decimal")
-        return value
+    if kind is bool and (word := text.strip().lower()) in _TRUTHS:
+        return _TRUTHS[word]
     if get_origin(kind) is tuple and (braced := _BRACED.fullmatch(text.strip())):
-        return refuse("a list is written in [ ]", f"[{', '.join(part.strip() for part in braced[1].split(','))}]")
-    try:  # lists and maps in YAML's flow style; a bare word stays a text
+        fix = f"[{', '.join(part.strip() for part in braced[1].split(','))}]"
+        problems.append(Problem(path=path, value=text, rule="a list is written in [ ]", fix=fix, source=source))
+        return None
+    try:  # numbers; lists and maps in YAML's flow style; a bare word stays a text
         return read_text(f"value: {text}", origin=path).tree["value"]
     except SpecError as error:
-        for problem in error.problems:
-            refuse(problem.rule, problem.fix or "quote the value")
+        problems += [replace(problem, path=path, value=text, source=source) for problem in error.problems]
         return None
+
+
+def assign(
+    tree: dict[str, Any], cls: type[Section], path: str, text: str, source: str, problems: list[Problem]
+) -> None:
+    """Set a key that the kind has to the value of a text; `null` unsets it, as in Helm."""
+    field = field_at(cls, path)
+    assert field is not None, path
+    value = None if text == "null" else parse_value(text, field, path, source, problems)
+    if not set_path(tree, path, value):
+        problems.append(Problem(path=path, value=text, rule="a key above it holds a value", source=source))
 
 
 def unquote(text: str) -> str:
@@ -174,64 +136,57 @@ def unquote(text: str) -> str:
 
 def fold(
     tree: dict[str, Any], cls: type[Section], texts: Iterable[Any], source: str, problems: list[Problem]
-) -> list[tuple[str, str]]:
+) -> dict[str, str]:
     """Apply raw overrides to the tree in order: keys the spec has become spec values, others join `overrides`.
 
-    Returns the (spec path, source) of each that became a spec value. A later raw override of the same key replaces the
-    earlier one.
+    Returns the source of each path that became a spec value. A later override of a key replaces the earlier one.
     """
     existing = tree.get("overrides", [])
     if not isinstance(existing, list):
-        return []  # validation reports it
-    folded: list[tuple[str, str]] = []
+        return {}  # validation reports it
+    folded: dict[str, str] = {}
     kept = [text for text in existing if isinstance(text, str)]
     for text in texts:
         raw = parse_raw(text) if isinstance(text, str) else None
-        if problem := _refusal(text, raw, cls, source):
-            problems.append(problem)
+        where = f"{source} {raw.key}" if raw else source
+        if refused := _refusal(text, raw, cls):
+            value, rule, fix = refused
+            problems.append(Problem(path="overrides", value=value, rule=rule, fix=fix, source=where))
             continue
         assert raw is not None
-        where, path = f"{source} {raw.key}".strip(), SPEC_PATH_OF.get(raw.key, "")
-        field = field_at(cls, path) if path and raw.prefix != "~" else None
-        if field is None or raw.value is None:
+        path = SPEC_PATH_OF.get(raw.key, "")
+        is_ours = path and raw.prefix != "~" and field_at(cls, path) is not None
+        if not is_ours or raw.value is None:
             kept = [old for old in kept if (known := parse_raw(old)) is None or known.key != raw.key] + [text]
             continue
-        folded.append((path, where))
-        if raw.value == "null":
-            drop_path(tree, path)
-        elif (value := parse_value(raw.value, field, path, where, problems)) is not None:
-            set_path(tree, path, value)
+        folded[path] = where
+        assign(tree, cls, path, raw.value, where, problems)
     if kept:
         tree["overrides"] = kept
     return folded
 
 
-def _refusal(text: Any, raw: RawOverride | None, cls: type[Section], source: str) -> Problem | None:
-    """Return the reason why an override cannot be used, or None."""
-
-    def refuse(value: object, rule: str, fix: str) -> Problem:
-        where = f"{source} {raw.key}".strip() if raw else source
-        return Problem(path="overrides", value=value, rule=rule, fix=fix, source=where)
-
+def _refusal(text: Any, raw: RawOverride | None, cls: type[Section]) -> tuple[Any, str, str] | None:
+    """Return value, rule and fix of an override that cannot be used, or None."""
     if isinstance(text, str) and holds_secret(text):
         fix = "give it in the environment of the run, or by reference to a Kubernetes Secret"
-        return refuse(REDACTED, "a secret is never written into an override", fix)
+        return REDACTED, "a secret is never written into an override", fix
     if raw is None:
-        return refuse(text, RULE, "see `--help`")
-    value = unquote(raw.value or "")
+        return text, "a raw override is Hydra's `key=value`, `+key=value`, `++key=value` or `~key`", "see `--help`"
+    value, remove = unquote(raw.value or ""), "remove the override"
     shown = f"{raw.key}={value}"
     if value.startswith("{") and (hidden := next((k for k in _GUARDED if k.startswith(f"{raw.key}.")), "")):
-        rule = f"a map here could set {hidden} unseen by the spec's checks"
-        return refuse(shown, rule, "write one override for each key")
+        return shown, f"a map here could set {hidden} unseen by the spec's checks", "write one override for each key"
     if raw.prefix != "~" and (reason := refused_key(raw.key, value)):
-        return refuse(shown, reason, "remove the override")
+        return shown, reason, remove
     path = SPEC_PATH_OF.get(raw.key, "")
-    if raw.key.startswith(_OURS) and (not path or field_at(cls, path) is None or raw.prefix == "~"):
+    is_known = bool(path) and field_at(cls, path) is not None
+    if raw.key.startswith(_OURS) and (not is_known or raw.prefix == "~"):
         near = nearest(raw.key, [name for name in SPEC_PATH_OF if name.startswith(_OURS) and name != raw.key])
-        return refuse(text, "this kind has no such key", f"did you mean {near}?" if near else "remove the override")
-    lacks = f"it has no {path}" if path and field_at(cls, path) is None else ""
+        return text, "this kind has no such key", f"did you mean {near}?" if near else remove
+    lacks = f"it has no {path}" if path and not is_known else ""
     if "grpo" not in cls.model_fields and _POLICY_LOSS.fullmatch(raw.key):
         lacks = "the policy loss of verl is kind grpo's"
     if lacks and value.lower() not in _NOTHING:
-        return refuse(shown, f"this kind does not read it: {lacks}", "remove the override")
+        return shown, f"this kind does not read it: {lacks}", remove
     return None

@@ -1,7 +1,7 @@
-"""Reads YAML and JSON into a plain tree, and refuses what Helm (YAML 1.1) would read differently from us (1.2).
+"""Reader of YAML and JSON files: a plain tree, in which Helm (YAML 1.1) and this package (YAML 1.2) see the same values.
 
-Helm's scalars are YAML 1.1: an unquoted `no` is false, `010` is 8, `1_000` is 1000, and even the *key* `n` becomes "false".
-Where the two readings differ, the reader rejects the scalar with "quote it"; elsewhere (`1e-6`, `1:30`) the YAML 1.2 core schema counts.
+To Helm an unquoted `no` is false, `010` is 8, `1_000` is 1000, and the *key* `n` is "false". The reader rejects such
+scalars with "quote it". Elsewhere (`1e-6`, `1:30`) the YAML 1.2 core schema counts.
 """
 
 from __future__ import annotations
@@ -9,26 +9,34 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+import yaml
 
 from opd.config.base import MAX_INTEGER
 from opd.config.errors import Problem, SpecError
 
-MAX_NODES = 100_000  # bound on the expanded document: aliases can blow a small file up without end
-_TRUE, _FALSE = {"true", "True", "TRUE"}, {"false", "False", "FALSE"}
-_NULL = {"", "~", "null", "Null", "NULL"}
+MAX_NODES = 100_000  # of the expanded document: aliases can blow a small file up without end
+_MAX_DIGITS = 16
 _TRUTH_11 = {"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false"}
 WORDS_11 = {w for base in _TRUTH_11 for w in (base, base.capitalize(), base.upper())}
+_NULL = {"", "~", "null", "Null", "NULL"}
+_TRUTHS = {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-# Infinities, prefixed bases and leading zeros.
 _OTHER_11 = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)|[-+]?0[xXoObB][0-9a-fA-F]+|[-+]?0[0-9]+")
+_QUOTE_RULE = "YAML 1.1 (Helm) and YAML 1.2 read this unquoted scalar differently, or it is no finite decimal number"
+
+
+class Unreadable(ValueError):
+    """An unquoted scalar without a value: `args` are the rule and the fix."""
 
 
 @dataclass
 class Document:
-    """A parsed document: the tree (dict, list, str, bool, int, float), and `line N` for each dotted path."""
+    """A parsed document: the tree (dict, list, str, bool, int, float, None), and `line N` for each dotted path."""
 
     tree: dict[str, Any]
     sources: dict[str, str] = field(default_factory=dict)
@@ -38,14 +46,16 @@ def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
     """Parse one document whose root is a mapping.
 
     Raises:
-        SpecError: on a syntax error, an ambiguous scalar, a duplicate key, null, or a number that JSON cannot carry.
+        SpecError: on a syntax error, an ambiguous scalar, a duplicate key, or a number that JSON cannot carry.
             Also on a tag, a merge key, several documents, or a root that is not a mapping.
     """
-    found = _Json() if is_json else _Yaml()
+    found = _Yaml()
     try:
-        tree = found.read(text)
+        tree = _json(text) if is_json else found.read(text)
     except RecursionError:
         found.refuse("", "the file is nested too deeply")
+    except ValueError as error:
+        found.refuse("", f"the file must be valid JSON: {error}")
     if found.problems:
         raise SpecError(found.problems, origin=origin)
     if not isinstance(tree, dict) or not tree:
@@ -55,42 +65,16 @@ def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
     return Document(tree, found.sources)
 
 
-def _may_be_null(path: str) -> bool:
-    """Return True below `cluster`, where a null unsets what a site file or the chart gives, as Helm does it."""
-    return path.startswith("cluster.")
+def without_nulls(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the tree without the keys that are null: as in Helm, null unsets a key of the site file or a default.
 
-
-def read_scalar(text: str, path: str, problems: list[Problem], source: str = "") -> Any:
-    """Return the value of one unquoted scalar; append a Problem and return None where it may not be used."""
-
-    def refuse(rule: str, fix: str, value: object = text) -> None:
-        problems.append(Problem(path=path, value=value, rule=rule, fix=fix, source=source))
-
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
-    if text in _NULL and _may_be_null(path):
-        return None
-    if text in _NULL:
-        return refuse("null is not a value", "leave the key out", None)
-    plain = text.replace("_", "") if text[0] != "_" else text
-    is_number = _INT.fullmatch(plain) or _FLOAT.fullmatch(plain)
-    if text in WORDS_11 or _OTHER_11.fullmatch(plain) or (plain != text and is_number):
-        rule = "YAML 1.1 (Helm) and YAML 1.2 read this unquoted scalar differently, or it is no finite decimal number"
-        truth, quoted = truth_of(text), f'quote it: "{text}"'
-        return refuse(
-            rule, f"write {truth}, or {quoted} for a text" if truth else f"{quoted}, or write a plain decimal"
-        )
-    if not is_number:
-        return text
-    if _INT.fullmatch(text):
-        value: int | float = int(text)
-        if abs(value) <= MAX_INTEGER:
-            return value
-        rule = f"integers beyond 2^53 ({MAX_INTEGER}) cannot be carried exactly by Helm or JSON"
-        return refuse(rule, "use a smaller integer or a string")
-    if not math.isfinite(value := float(text)):
-        return refuse("a number must be finite", "write a finite number", None)
-    return _whole(value)
+    Below `cluster` nulls stay, since they unset defaults of the chart.
+    """
+    return {
+        key: without_nulls(value) if isinstance(value, dict) and key != "cluster" else value
+        for key, value in tree.items()
+        if value is not None
+    }
 
 
 def truth_of(text: str) -> str:
@@ -98,72 +82,60 @@ def truth_of(text: str) -> str:
     return _TRUTH_11.get(text.lower(), "")
 
 
-def _whole(value: float) -> int | float:
-    """Return a whole number up to 2^53 as an int: JSON written by Helm has `1` where the file has `1.0`."""
+def _number(digits: str) -> int | float:
+    """Return a number; a whole one up to 2^53 is an int, since JSON written by Helm has `1` where the file has `1.0`."""
+    value = float(digits)
+    if not math.isfinite(value):
+        raise Unreadable("a number must be finite", "write a finite number")
     return int(value) if value.is_integer() and abs(value) <= MAX_INTEGER else value
 
 
-class _Reading:
-    """One reading of a text, with the problems found and the line of each key."""
+def _json(text: str) -> Any:
+    """Return JSON as Helm's toJson writes it: an integer beyond 2^53 there was a float such as 1e16."""
+
+    def mapping(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        out = dict(items)
+        if len(out) < len(items):
+            raise ValueError(f"a key appears twice among {', '.join(name for name, _ in items)}")
+        return out
+
+    return json.loads(text, object_pairs_hook=mapping, parse_int=_number, parse_float=_number, parse_constant=_number)
+
+
+def _scalar(text: str) -> Any:
+    """Return the value of one unquoted scalar of YAML.
+
+    Raises:
+        Unreadable: readers do not read the text alike, or JSON cannot carry its value.
+    """
+    if text in _NULL or text in _TRUTHS:
+        return _TRUTHS.get(text)
+    bare = text.replace("_", "") if text[0] != "_" else text
+    is_number = _INT.fullmatch(bare) or _FLOAT.fullmatch(bare)
+    if text in WORDS_11 or _OTHER_11.fullmatch(bare) or (bare != text and is_number):
+        truth, quoted = truth_of(text), f'quote it: "{text}"'
+        fix = f"write {truth}, or {quoted} for a text" if truth else f"{quoted}, or write a plain decimal"
+        raise Unreadable(_QUOTE_RULE, fix)
+    if not is_number:
+        return text
+    if _INT.fullmatch(text) and (len(text) > _MAX_DIGITS + 1 or abs(int(text)) > MAX_INTEGER):
+        rule = f"integers beyond 2^53 ({MAX_INTEGER}) cannot be carried exactly by Helm or JSON"
+        raise Unreadable(rule, "use a smaller integer or a string")
+    return _number(text)
+
+
+class _Yaml:
+    """One reading of a text by way of its nodes, which still know quotes, explicit tags and lines."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.sources: dict[str, str] = {}
+        self.num_nodes = 0
 
     def refuse(self, path: str, rule: str, fix: str = "", source: str = "", value: object = None) -> None:
         self.problems.append(Problem(path=path, rule=rule, fix=fix, source=source, value=value))
 
     def read(self, text: str) -> Any:
-        raise NotImplementedError
-
-
-class _Json(_Reading):
-    """JSON as Helm's toJson writes it: an integer beyond 2^53 there was a float such as 1e16."""
-
-    def read(self, text: str) -> Any:
-        try:
-            tree = json.loads(
-                text,
-                object_pairs_hook=self._pairs,
-                parse_int=lambda digits: int(digits) if abs(float(digits)) <= MAX_INTEGER else self._number(digits),
-                parse_float=self._number,
-                parse_constant=self._number,
-            )
-        except json.JSONDecodeError as error:
-            return self.refuse("", f"the file must be valid JSON: {error}")
-        self._nulls(tree, "")
-        return tree
-
-    def _pairs(self, items: list[tuple[str, Any]]) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for key, value in items:
-            if key in out:
-                self.refuse(key, "a key may appear once", "remove one of the two")
-            out[key] = value
-        return out
-
-    def _number(self, digits: str) -> int | float:
-        if math.isfinite(value := float(digits)):
-            return _whole(value)
-        self.refuse("", "a number must be finite", "write a finite number", value=digits)
-        return 0
-
-    def _nulls(self, tree: Any, path: str) -> None:
-        if isinstance(tree, dict | list):
-            for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-                self._nulls(value, f"{path}.{key}" if path else str(key))
-        elif tree is None and not _may_be_null(path):
-            self.refuse(path, "null is not a value", "leave the key out")
-
-
-class _Yaml(_Reading):
-    """YAML by way of its nodes, which still know quotes, explicit tags and lines."""
-
-    num_nodes = 0
-
-    def read(self, text: str) -> Any:
-        import yaml
-
         try:
             loader: Any = yaml.SafeLoader(text)
             loader.resolve = lambda kind, value, implicit: ""  # a tag that is left is one that the file gives
@@ -181,7 +153,6 @@ class _Yaml(_Reading):
 
     def _value(self, node: Any, path: str) -> Any:
         line = f"line {node.start_mark.line + 1}"
-        self.sources.setdefault(path, line)
         self.num_nodes += 1
         if self.num_nodes > MAX_NODES:
             if self.num_nodes == MAX_NODES + 1:
@@ -189,37 +160,37 @@ class _Yaml(_Reading):
             return None
         if node.tag:
             self.refuse(path, "tags are not read", f"remove {node.tag} and quote the value if it is a string", line)
-        if node.id == "scalar":
-            return node.value if node.style is not None else read_scalar(node.value, path, self.problems, line)
+        if node.id == "mapping":
+            return dict(self._items(node, path))
         if node.id == "sequence":
             return [self._value(item, f"{path}.{index}".lstrip(".")) for index, item in enumerate(node.value)]
-        return self._mapping(node, path)
+        try:
+            return _scalar(node.value) if node.style is None else node.value
+        except Unreadable as error:
+            return self.refuse(path, *error.args, source=line, value=node.value)
 
-    def _mapping(self, node: Any, path: str) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for key_node, value in node.value:
-            line = f"line {key_node.start_mark.line + 1}"
-            key = self._key(key_node, path, line)
-            child = f"{path}.{key or '?'}".lstrip(".")
-            if key in out:
+    def _items(self, node: Any, path: str) -> Iterator[tuple[str, Any]]:
+        seen: set[str] = set()
+        for key, value in node.value:
+            line, name = f"line {key.start_mark.line + 1}", key.value if isinstance(key.value, str) else "?"
+            child = f"{path}.{name}".lstrip(".")
+            if name in seen:
                 self.refuse(child, "a key may appear once", f"first seen at {self.sources[child]}: keep one", line)
+            elif key.id != "scalar":
+                self.refuse(child, "a key must be a plain string", "write a simple key", line)
+            elif key.style is None and name == "<<":
+                self.refuse(child, "merge keys (<<) are not part of YAML 1.2", "write the keys out", line)
+            elif key.style is None and not _is_word(name):
+                number = "; the number of samples is `num_samples`" if name in {"n", "N"} else ""
+                rule = f"the unquoted key `{name}` is not a string for every YAML reader"
+                self.refuse(child, rule, f'quote it: "{name}"{number}', line)
+            seen.add(name)
             self.sources[child] = line
-            found = self._value(value, child)
-            if key is not None:
-                out[key] = found
-        return out
+            yield name, self._value(value, child)
 
-    def _key(self, node: Any, path: str, line: str) -> str | None:
-        text = node.value
-        child = f"{path}.{text if isinstance(text, str) else '?'}".lstrip(".")
-        if node.id != "scalar":
-            self.refuse(child, "a key must be a plain string", "write a simple key", line)
-        elif node.style is None and text == "<<":
-            self.refuse(child, "merge keys (<<) are not part of YAML 1.2", "write the keys out", line)
-        elif node.style is None and not isinstance(read_scalar(text, child, []), str):
-            number = "; the number of samples is `num_samples`" if text in {"n", "N"} else ""
-            rule = f"the unquoted key `{text}` is not a string for every YAML reader"
-            self.refuse(child, rule, f'quote it: "{text}"{number}', line)
-        else:
-            return str(text)
-        return None
+
+def _is_word(text: str) -> bool:
+    try:
+        return isinstance(_scalar(text), str)
+    except Unreadable:
+        return False

@@ -19,8 +19,7 @@ from opd.config.kinds import (
     SftSpec,
     TrainSpec,
 )
-from opd.config.running import Checkpoint, Trainer
-from opd.config.sections import Agent
+from opd.config.sections import Agent, Checkpoint, Trainer
 
 KEY = "opd"
 """The one key of verl's config that is ours."""

@@ -1,4 +1,4 @@
-"""The sections that say what runs on what data: model, teacher, data, rollout, reward, agent."""
+"""The sections on models, data, rollouts, rewards, tools and the run itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from opd.config.base import (
-    KEY_PATTERN,
     Count,
     Dtype,
     Extras,
-    Modules,
     Natural,
     Offload,
     Paths,
@@ -23,15 +21,25 @@ from opd.config.base import (
     TopK,
     Weight,
     key,
+    matching,
 )
 from opd.config.errors import Problem
-from opd.config.prompt_template import checked, has_names
+from opd.config.prompt_template import checked, names_in
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
-TeacherName = Annotated[str, Field(pattern=KEY_PATTERN)]
-PromptTemplate = Annotated[Text, AfterValidator(checked)]
 RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
-Parts = Annotated[int, Field(ge=2)]
+Logger = Literal["console", "file", "wandb", "mlflow", "tensorboard"]
+Every = Annotated[int, Field(ge=-1)]
+_HEADS = ("lm_head", "embed_tokens")
+
+
+def _layers(value: tuple[str, ...]) -> tuple[str, ...]:
+    if wrong := [name for name in sorted(value) if name.rpartition(".")[2] in _HEADS]:
+        why = "the divergence is made from the head's own weight, and a tied one is the embedding"
+        raise ValueError(f"{wrong[0]} takes no adapter: {why}")
+    if "all-linear" in value and len(value) > 1:
+        raise ValueError("all-linear names every layer: give it alone, or name layers")
+    return value
 
 
 class Lora(Section):
@@ -39,48 +47,45 @@ class Lora(Section):
 
     rank: Count = key("Rank of the adapters.")
     alpha: Count = key("Scale of the adapters, over `rank`.", 16)
-    target_modules: Modules = key("Layers with an adapter, as [q_proj, v_proj]; `all-linear`: all.", ("all-linear",))
+    target_modules: Annotated[Paths, AfterValidator(_layers)] = key("Layers with one.", ("all-linear",))
 
 
 class Model(Section):
     """The student (or the model that is trained or evaluated)."""
 
-    path: Text = key("Folder, Hugging Face id or store URL of the model.", examples=["Qwen/Qwen3-1.7B"])
-    name: Text = key("Label in logs and tables; never decides behaviour.")
+    path: Text = key("Folder, Hugging Face id or store URL of the model.")
+    name: Text = key("Label in logs and tables; never decides behaviour. Default: last part of model.path.")
     revision: Text | None = key("Commit of a Hugging Face id to pin.", None)
     trust_remote_code: bool = key("Run code that the model's repository ships.", False)
-    attn_implementation: Attention = key(
-        "Attention of the trainer's forward; `varlen`: flash attention of packed rows."
-    )
+    attn_implementation: Attention = key("Attention of the trainer. Default: varlen; sdpa in fp32, padded or on a CPU.")
     lora: Lora | None = key("Train adapters on the frozen model; unset: train all weights.", None)
 
 
 class Teacher(Section):
     """A teacher of a distillation run: another model, or the student as it was (with the student's path)."""
 
-    path: Text = key("Folder, Hugging Face id or store URL of the teacher.", examples=["Qwen/Qwen3-8B"])
+    path: Text = key("Folder, Hugging Face id or store URL of the teacher.")
     revision: Text | None = key("Commit of a Hugging Face id to pin.", None)
     trust_remote_code: bool = key("Run code that the teacher's repository ships.", False)
-    dtype: Dtype = key("Precision of the teacher's weights and forward.")
-    offload: Offload = key("Keep the teacher in host memory outside its phase; `auto`: if it does not fit.")
-    prompt: PromptTemplate | None = key(
+    dtype: Dtype = key("Precision of the teacher's weights and forward. Default: bf16; on a CPU fp32.")
+    offload: Offload = key("Keep it in host memory outside its phase; `auto`: if it must. Default: as in `actor`.")
+    prompt: Annotated[Text, AfterValidator(checked)] | None = key(
         "The teacher's own user message, of {prompt}, {COLUMN} and {COLUMN.FIELD} of data.train; unset: the student's.",
         None,
         examples=["{prompt}\n\nReference solution: {reward_model.ground_truth}"],
     )
-    max_prompt_length: Count | None = key("Longest prompt in tokens that `prompt` may make.", None)
+    max_prompt_length: Count | None = key("Longest that `prompt` makes it. Default: the student's longest row.", None)
     refresh_every: Natural = key("Steps after which a teacher with model.path gets the student's weights; 0: never.", 0)
 
     def check(self) -> Iterator[Problem]:
         """Yield what is wrong with a prompt of the teacher's own."""
-        if self.prompt is not None and not has_names(self.prompt):
+        if self.prompt is not None and not names_in(self.prompt):
             rule = "there are no names in braces in it: the teacher would read the same text for every row"
             fix = "write {prompt}, which is the row's last user message, or {COLUMN} of data.train, or remove the key"
-            yield Problem(path="prompt", value=self.prompt, rule=rule, fix=fix)
+            yield self.broken("prompt", rule, fix)
         if self.max_prompt_length is not None and self.prompt is None:
             rule = "without a `prompt` the teacher reads the student's prompts, whose length is data.max_prompt_length"
-            fix = "give it a prompt, or remove the key"
-            yield Problem(path="max_prompt_length", value=self.max_prompt_length, rule=rule, fix=fix)
+            yield self.broken("max_prompt_length", rule, "give it a prompt, or remove the key")
 
 
 class Route(Section):
@@ -100,18 +105,18 @@ class Route(Section):
         return {*self.to.values()} if self.all is None else {self.all}
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where rows are routed in two ways."""
+        """Yield a problem for two routes of one row."""
         if self.all is not None and self.to:
             rule = "one reads every row, or each row has its own by route.to"
-            yield Problem(path="all", value=self.all, rule=rule, fix="remove route.all or route.to")
+            yield self.broken("all", rule, "remove route.all or route.to")
 
 
 class Split(Section):
     """One of several seeded parts of the training prompts."""
 
     part: Count | None = key("Use only this part of data.train, from 1 to `of`; unset: all.", None)
-    of: Parts | None = key("How many parts there are: 2 for halves.", None)
-    seed: Natural | None = key("Seed of the parts, never the run's: one seed gives the same parts in every run.", None)
+    of: Annotated[int, Field(ge=2)] | None = key("Number of parts. Default: 2, with a `part`.", None)
+    seed: Natural | None = key("Seed of the parts, the same in every run. Default: 42, with a `part`.", None)
 
     @property
     def parts(self) -> tuple[int, int]:
@@ -122,57 +127,59 @@ class Split(Section):
 
     def check(self) -> Iterator[Problem]:
         """Yield a problem for parts that are not used, and for a part that does not exist."""
-        for name, value in (("of", self.of), ("seed", self.seed)) if self.part is None else ():
-            if value is not None:
+        for name in ("of", "seed") if self.part is None else ():
+            if getattr(self, name) is not None:
                 rule = "it describes the parts, and no data.split.part says which of them is used: all rows would be"
-                fix = f"set data.split.part to 1, 2 and so on, or remove data.split.{name}"
-                yield Problem(path=name, value=value, rule=rule, fix=fix)
+                yield self.broken(name, rule, f"set data.split.part to 1, 2 and so on, or remove data.split.{name}")
         if self.part is not None and self.of is not None and self.part > self.of:
-            rule, fix = f"there are {self.of} parts (data.split.of), counted from 1", f"use at most {self.of}"
-            yield Problem(path="part", value=self.part, rule=rule, fix=f"{fix}, or a larger data.split.of")
+            rule = f"there are {self.of} parts (data.split.of), counted from 1"
+            yield self.broken("part", rule, f"use at most {self.of}, or a larger data.split.of")
 
 
 class Data(Section):
     """Prompts, their files, lengths in tokens and batch size in prompts."""
 
     dir: Text = key("Folder or store URL that holds the prepared files.", "data")
-    train: Paths = key("Parquet files with the training prompts.", examples=[["train.parquet"]])
-    val: Paths = key("Parquet files with the validation prompts.", examples=[["val.parquet"]])
-    train_batch_size: Count = key("Prompts of a training step; passrate: prompts whose answers are stored together.")
-    max_prompt_length: Count = key("Longest prompt in tokens.")
-    max_response_length: Count = key("Longest response in tokens, tool replies included.")
+    train: Paths = key("Files with the training prompts. Default: the kind's file below data.dir; eval: data.val.")
+    val: Paths = key("Files with validation prompts. Default: the kind's sets below data.dir; passrate: data.train.")
+    train_batch_size: Count = key("Prompts of a step; passrate: of a part. Default: 256; grpo, passrate: 512; eval 64.")
+    max_prompt_length: Count = key("Longest prompt in tokens. Default: 2048; opd-agent: 4096.")
+    max_response_length: Count = key(
+        "Longest response in tokens, tool replies included. Default: 8192; opd-agent: 24576; eval: 16384; "
+        "less for a local model with a shorter context."
+    )
     enable_thinking: bool = key("`enable_thinking` given to the chat template, for every model.", True)
     filter_overlong: bool = key("Drop (and count) prompts longer than max_prompt_length.", True)
     truncation: Literal["error", "left"] = key("Treatment of an overlong prompt that stays.", "left")
     shuffle: bool = key("Shuffle the training prompts, by `seed`.", True)
-    num_workers: Natural = key("Data loader processes; 0 loads in the trainer itself.")
+    num_workers: Natural = key("Data loader processes; 0: the trainer itself loads. Default: 8; on a CPU 0.")
     max_train_samples: Count | None = key("Use only so many training prompts (sft: conversations).", None)
     max_val_samples: Count | None = key("Use only so many validation prompts (sft: conversations).", None)
     split: Split = key("One of several disjoint parts of the training prompts, each prompt's by its text.", Split)
     train_ratio: Probability = key("Recorded only: the train share that `opd.data`'s commands were given.", 0.8)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where prompts would lose their beginning."""
+        """Yield a problem for prompts that would lose their beginning."""
         if not self.filter_overlong and self.truncation == "left":
             rule = "left truncation would cut the system prompt and the instruction first, so it is refused"
             fix = "set data.filter_overlong: true, which drops and counts such prompts, or data.truncation: error"
-            yield Problem(path="truncation", value=self.truncation, rule=rule, fix=fix)
+            yield self.broken("truncation", rule, fix)
 
 
 class Validation(Section):
     """Sampling at validation; temperature 0 with num_samples 1 is greedy."""
 
-    num_samples: Count = key("Responses a validation prompt gets.", 16)
-    temperature: Weight = key("Sampling temperature; 0 is greedy.")
-    top_p: Probability = key("Nucleus sampling mass.", 0.8)
-    top_k: TopK = key("Sample among the k likeliest tokens; -1 for all.", 20)
+    num_samples: Count = key("Responses a validation prompt gets. passrate: 8.", 16)
+    temperature: Weight = key("Temperature; 0: greedy. Default: 0.7; opd, opd-agent with thinking: 0.6; passrate: 1.")
+    top_p: Probability = key("Nucleus sampling mass. passrate: 1.", 0.8)
+    top_k: TopK = key("Sample among the k likeliest tokens; -1: all. passrate: -1.", 20)
 
 
 class Rollout(Section):
     """Sampling of responses, and the server that samples them."""
 
-    name: Literal["vllm", "cpu"] = key("Rollout server.")
-    num_samples: Count = key("Responses a training prompt gets (verl's rollout.n).")
+    name: Literal["vllm", "cpu"] = key("Rollout server. Default: vllm; on a CPU cpu.")
+    num_samples: Count = key("Responses a training prompt gets, verl's rollout.n. Default: 1; grpo, eval, passrate: 8.")
     temperature: Positive = key("Sampling temperature in training.", 1.0)
     top_p: Probability = key("Nucleus sampling mass in training.", 1.0)
     top_k: TopK = key("Sample among the k likeliest tokens; -1 for all.", -1)
@@ -183,15 +190,13 @@ class Rollout(Section):
     enforce_eager: bool = key("vLLM without CUDA graphs: starts faster, samples slower.", False)
     max_num_seqs: Count = key("Sequences the server decodes at once.", 256)
     max_num_batched_tokens: Count = key("Tokens the server processes in one forward.", 8192)
-    logprobs_every: Count = key("Steps between two whose sampled probabilities the monitor compares with the actor's.")
-    num_agent_workers: Natural = key("Processes that drive the conversations; 0: the trainer itself.")
+    logprobs_every: Count = key("Steps between checks of sampled probabilities by the actor. Default: 10; on a CPU 1.")
+    num_agent_workers: Natural = key("Processes that drive conversations; 0: the trainer. Default: 8; on a CPU 0.")
     schedule: Literal["strict", "carry"] = key(
-        "`strict`: a step trains on its own responses; `carry` (kind opd): the unfinished continue under new weights.",
+        "`strict`: a step trains on its own responses; `carry` (opd): the unfinished continue under new weights.",
         "strict",
     )
-    in_flight: Count | None = key(
-        "carry: responses that are generated at once; unset: twice those of a step.", None, examples=[512]
-    )
+    in_flight: Count | None = key("carry: responses generated at once; unset: twice those of a step.", None)
     max_age: Count | None = key(
         "carry: most versions of the weights between sampling a token and training on it; "
         "unset: 8 times in_flight over a step's responses.",
@@ -203,26 +208,29 @@ class Rollout(Section):
 
     @property
     def is_truncated(self) -> bool:
-        """True where training answers are sampled among the likeliest tokens only."""
+        """True for training answers that are sampled among the likeliest tokens only."""
         return self.top_p < 1.0 or self.top_k > 0
 
 
 class Reward(Section):
     """The function that scores a response."""
 
-    function: RewardFunction = key("Scorer by name; `custom` takes path and entry.")
+    function: RewardFunction = key(
+        "Scorer by name; `custom` takes path and entry. "
+        "Default: math_reward; eval: the variant's; with tools: environment; with reward.path: custom."
+    )
     path: Text | None = key("Python file or importable module of a custom function.", None)
     entry: Text = key("Name of the custom function in it.", "compute_score")
-    num_workers: Natural = key("Reward processes of verl; 0: scored where the conversation runs.")
+    num_workers: Natural = key("Reward processes; 0: scored where the conversation runs. Default: 8; on a CPU 0.")
     timeout_s: Positive = key("Seconds one answer may take before it scores as a wrong one.", 10.0)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where function and file do not match."""
+        """Yield a problem for a function without its file, and for a file without its function."""
         if self.function == "custom" and self.path is None:
-            yield Problem(path="path", rule="a custom reward function needs its file", fix="set reward.path: FILE.py")
+            yield self.broken("path", "a custom reward function needs its file", "set reward.path: FILE.py")
         if self.function != "custom" and self.path is not None:
             fix = "set reward.function: custom, or remove reward.path"
-            yield Problem(path="function", value=self.function, rule="reward.path belongs to function custom", fix=fix)
+            yield self.broken("function", "reward.path belongs to function custom", fix)
 
 
 class Agent(Section):
@@ -239,3 +247,59 @@ class Agent(Section):
     num_tool_processes: Count = key("Tool processes of each rollout process.", 4)
     toolset: Text | None = key("Python module or file that defines TOOLS over the database.", None)
     num_kept_trajectories: Natural = key("Conversations of each step (and validation) kept for the report.", 8)
+
+
+class RunTrainer(Section):
+    """Resources and logging, for every kind that starts verl."""
+
+    nnodes: Count = key("Nodes.", 1)
+    gpus_per_node: Count = key("Ranks on a node. Default: 8, on this machine its GPUs; on a CPU 1.")
+    loggers: tuple[Logger, ...] = key("Where metrics go, beside the run's own.", ("console",), min_length=1)
+    project: Text = key("Project name in wandb, mlflow and tensorboard.", "opd")
+    master_port: int | None = key("Port of torch's rendezvous; unset: a free one.", None, ge=1024, le=65535)
+    stall_floor_s: Weight = key("Seconds without progress that are never a stall; 0: nothing is.", 900.0)
+    stall_factor: float = key("Medians of a phase's own silences after which it is stalled and ended.", 10.0, ge=1)
+
+
+class Trainer(RunTrainer):
+    """Length and rhythm of a training run, in steps unless said otherwise."""
+
+    total_epochs: Count = key("Passes over the training prompts.", 15)
+    total_steps: Count | None = key("Stop after this many steps; unset: by epochs.", None)
+    save_freq: Every = key("Steps between checkpoints; -1 or 0: none.", 20)
+    test_freq: Every = key("Steps between validations; -1 or 0: none.", 5)
+    val_before_train: bool = key("Validate before the first step. Default: true; opd, opd-agent: false.")
+    max_skipped_updates: Natural = key("End the run after so many updates in a row that are not finite; 0: never.", 20)
+    monitor: bool = key("Detect silent training faults (frozen weights, wrong template, ...) and log them.", True)
+    resume: Literal["auto", "never"] = key("Continue from the newest complete checkpoint.", "auto")
+
+
+class Checkpoint(Section):
+    """The checkpoints that stay."""
+
+    keep_last: Count | None = key("Keep this many newest checkpoints; unset: all.", None)
+    keep_every: Count | None = key("Keep every checkpoint whose step is a multiple, for good.", None)
+    overlap: bool = key("Write and upload a checkpoint while the next steps train, where host memory has room.", True)
+
+
+class Store(Section):
+    """The object store of results, metrics and checkpoints."""
+
+    url: Text = key(
+        "fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]) or local folder; never with credentials. "
+        "Default: output.root/store.",
+        examples=["s3://experiments/opd"],
+    )
+    endpoint: Annotated[str, matching(r"^https?://[^/@\s]+$", "http:// or https:// and a host")] | None = key(
+        "S3 server other than AWS's; egress to it is opened.", None, examples=["https://minio.example:9000"]
+    )
+    region: Text | None = key("S3 region; unset: the environment's.", None)
+    addressing: Literal["path", "virtual", "auto"] | None = key(
+        "Place of S3's bucket, in the path or in the host name; unset: in the path with an endpoint.", None
+    )
+
+
+class Output(Section):
+    """Local files."""
+
+    root: Text = key("Folder under which a run makes its own.", "outputs")

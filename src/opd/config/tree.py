@@ -1,4 +1,4 @@
-"""Reads and writes dotted paths in a plain tree, and finds the field that a path names in a kind's schema."""
+"""Dotted paths in a plain tree, and the fields that they name in a kind's schema."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
-from pydantic_core import to_jsonable_python
 
 from opd.config.base import Section
 
@@ -27,45 +26,19 @@ def set_path(tree: dict[str, Any], path: str, value: Any) -> bool:
     """Set a dotted path, making the maps on the way; False where something else than a map is in the way."""
     *parents, last = path.split(".")
     for key in parents:
-        child = tree.setdefault(key, {})
-        if not isinstance(child, dict):
+        if tree.get(key) is None:
+            tree[key] = {}
+        if not isinstance(tree := tree[key], dict):
             return False
-        tree = child
     tree[last] = value
     return True
 
 
-def value_at(section: Any, path: str) -> Any:
-    """Return a validated section's value at a dotted path as plain data; None for a key that it does not have."""
-    for key in path.split("."):
-        if isinstance(section, tuple | list):
-            section = section[int(key)]
-        else:
-            section = section.get(key) if isinstance(section, dict) else getattr(section, key, None)
-    return to_jsonable_python(section)
-
-
-def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
-    """Yield a section and every section in it, each with its path in a file."""
-    yield path, section
-    for name, field in type(section).model_fields.items():
-        value, here = getattr(section, name), f"{path}.{field.alias or name}".lstrip(".")
-        items = [(here, value)]
-        if isinstance(value, dict | tuple):
-            pairs = value.items() if isinstance(value, dict) else enumerate(value)
-            items = [(f"{here}.{key}", item) for key, item in pairs]
-        for where, item in items:
-            if isinstance(item, Section):
-                yield from sections(item, where)
-
-
 def drop_path(tree: dict[str, Any], path: str) -> None:
     """Remove a dotted path if it is there."""
-    key, _, rest = path.partition(".")
-    if not rest:
-        tree.pop(key, None)
-    elif isinstance(child := tree.get(key), dict):
-        drop_path(child, rest)
+    above, _, last = path.rpartition(".")
+    if isinstance(section := get_path(tree, above) if above else tree, dict):
+        section.pop(last, None)
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,6 +48,19 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         old = out.get(key)
         out[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return out
+
+
+def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
+    """Yield a section and every section in it, each with its path in a file."""
+    yield path, section
+    for name, field in type(section).model_fields.items():
+        value, here = getattr(section, name), f"{path}.{field.alias or name}".lstrip(".")
+        items = {"": value}
+        if isinstance(value, dict | tuple):
+            items = {f".{key}": item for key, item in (value.items() if isinstance(value, dict) else enumerate(value))}
+        for key, item in items.items():
+            if isinstance(item, Section):
+                yield from sections(item, here + key)
 
 
 def strip_optional(annotation: Any) -> Any:
@@ -98,27 +84,30 @@ def section_of(field: FieldInfo) -> type[Section] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
-def item_section(field: FieldInfo, key: str) -> type[Section] | None:
-    """Return the section class of a list's item or of what a map has by a key, or None for anything else."""
+def item_section(field: FieldInfo) -> type[Section] | None:
+    """Return the section class of the items of a list or map, or None for anything else."""
     annotation = strip_optional(field.annotation)
-    origin, item = get_origin(annotation), None
-    if origin is dict or (origin is tuple and key.isdigit()):
-        item = get_args(annotation)[1 if origin is dict else 0]
+    place = {dict: 1, tuple: 0}.get(get_origin(annotation))
+    item = None if place is None else get_args(annotation)[place]
     return item if isinstance(item, type) and issubclass(item, Section) else None
 
 
 def field_at(cls: type[Section], path: str) -> FieldInfo | None:
-    """Return the field that a dotted path names (`opd.stages.0.until`, `teachers.NAME.path`), or None. Below a free-form map it is the map's."""
+    """Return the field that a dotted path names (`opd.stages.0.until`, `teachers.NAME.path`), or None.
+
+    Below a free-form map it is the map's.
+    """
     field: FieldInfo | None = None
     section: type[Section] | None = cls
     for key in path.split("."):
-        if section is None and field is not None and (item := item_section(field, key)) is not None:
-            field, section = FieldInfo(annotation=item), item
-            continue
-        if section is None:
-            is_map = field is not None and get_origin(strip_optional(field.annotation)) is dict
-            return field if is_map else None
-        field = section.model_fields.get(key) or names_of(section).get(key)
+        if section is not None:
+            field = section.model_fields.get(key) or names_of(section).get(key)
+        elif field is not None and (item := item_section(field)) is not None:
+            field = FieldInfo(annotation=item)
+        elif field is not None and get_origin(strip_optional(field.annotation)) is dict:
+            return field
+        else:
+            field = None
         if field is None:
             return None
         section = section_of(field)
@@ -133,16 +122,8 @@ def names_of(section: type[Section]) -> dict[str, FieldInfo]:
 def leaf_paths(cls: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield every (dotted path, field) of a kind that holds a value rather than a section."""
     for name, field in cls.model_fields.items():
-        path = f"{prefix}{name}"
         section = section_of(field)
         if section is None:
-            yield path, field
+            yield f"{prefix}{name}", field
         else:
-            yield from leaf_paths(section, f"{path}.")
-
-
-def in_optional_section(cls: type[Section], path: str) -> bool:
-    """Return True where a section on the way to the path may be left out altogether."""
-    parts = path.split(".")
-    fields = [field_at(cls, ".".join(parts[:depth])) for depth in range(1, len(parts))]
-    return any(field is not None and field.default is None for field in fields)
+            yield from leaf_paths(section, f"{prefix}{name}.")

@@ -1,8 +1,8 @@
-"""Computes verl's Hydra overrides from a spec: pure, in a stable order."""
+"""verl's Hydra overrides of a spec: a pure function, in a stable order."""
 
 from __future__ import annotations
 
-import math
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,45 +13,29 @@ from opd.config import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, OpdSpec,
 from opd.config.algorithm import MESSAGES
 from opd.config.raw import VERL_KEYS, parse_raw
 from opd.config.run_config import RunFacts
+from opd.config.sections import Agent, Rollout
 
 # A word that needs no quotes: it cannot start a number, hold Hydra's punctuation or open an interpolation.
-_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
-_RESERVED = {"null", "true", "false", "nan", "inf"}
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_/][A-Za-z0-9_./-]*", re.IGNORECASE)
 
 
 def hydra_value(value: Any) -> str:
-    """`value` (bool, int, finite float, str, list or tuple of them, None) as the right-hand side of an override.
+    """Return a value (bool, int, finite float, str, list or tuple of them, None) as an override's right-hand side.
 
     Raises:
-        ValueError: for a number that is not finite.
-        TypeError: for any other type; maps are written as one override a leaf.
+        ValueError: a number is not finite.
+        TypeError: the value has another type; maps are written as one override a leaf.
     """
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"override value {value}: must be finite")
-        return repr(value)
-    if isinstance(value, str):
-        return _text(value)
     if isinstance(value, list | tuple):
-        return "[" + ",".join(hydra_value(item) for item in value) + "]"
+        return f"[{','.join(map(hydra_value, value))}]"
+    if isinstance(value, str):
+        # Inside quotes Hydra unescapes only backslashes before a quote (or the text's end), OmegaConf only those before
+        # `${`: double exactly these.
+        escaped = re.sub(r"(\\*)(\$\{|'|\Z)", lambda m: m[1] * 2 + (f"\\{m[2]}" if m[2] else ""), value)
+        return value if _PLAIN.fullmatch(value) else f"'{escaped}'"
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value, allow_nan=False)
     raise TypeError(f"override value {value!r}: no type that an override can hold")
-
-
-def _text(value: str) -> str:
-    if _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:
-        return value
-    # Inside quotes Hydra unescapes only backslashes that precede a quote (or end the text), OmegaConf only those before
-    # `${`: double exactly these.
-    escaped = re.sub(r"(\\*)\$\{", lambda m: m.group(1) * 2 + "\\${", value)
-    escaped = re.sub(r"(\\*)'", lambda m: m.group(1) * 2 + "\\'", escaped)
-    escaped = re.sub(r"(\\+)\Z", lambda m: m.group(1) * 2, escaped)
-    return f"'{escaped}'"
 
 
 ACTOR = "actor_rollout_ref.actor"
@@ -62,7 +46,7 @@ RAY_INIT = "ray_kwargs.ray_init"
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 _REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
 AGENT_REWARD = "opd.agent.reward:compute_score"
-# Keys that may be left to the memory plan: verl's own switch then stands where it costs no memory.
+# Keys that may be left to the memory plan: verl's own switch then has the value that costs no memory.
 _PLANNED = ("actor.param_offload", "actor.optimizer_offload", "actor.gradient_checkpointing")
 # A server that spans more GPUs than its tensor-parallel ones: only raw overrides can ask for it.
 _MORE_GPUS = {f"{ROLLOUT}.data_parallel_size", f"{ROLLOUT}.pipeline_model_parallel_size"}
@@ -72,55 +56,50 @@ Pairs = Iterator[tuple[str, Any]]
 
 
 def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
-    """The overrides of `opd_trainer.yaml` (verl's `ppo_trainer`) for one run: what is verl's, nothing of ours.
+    """Return the overrides of `opd_trainer.yaml` (verl's `ppo_trainer`) for one run: what is verl's, nothing of ours.
 
     `key=value` for keys of that config, `++key=value` for keys that verl reads but its config does not list. A raw
-    override of the spec replaces a computed one of the same key and stands at the end.
+    override of the spec replaces a computed one of the same key and comes last.
     """
     raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text))}
+    groups = [_direct(spec, run), _lora(spec), _fixed(spec), _engines(spec, raw), _data(spec), _kind(spec)]
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
-    reward = () if raw.keys() & _REWARD_PATHS or isinstance(spec, SftSpec) else _reward(spec)
-    groups = (_direct(spec, run), _lora(spec), _fixed(spec), _engines(spec, raw), _seeds(spec), _data(spec), _kind(spec), reward,
-              _trainer(spec, run), _ray(spec, run))  # fmt: skip
-    computed: dict[str, Any] = {}
-    for group in groups:
-        computed.update(group)
+    if not isinstance(spec, SftSpec) and not raw.keys() & _REWARD_PATHS:
+        groups.append(_reward(spec))
+    computed = {key: value for group in (*groups, _trainer(spec, run), _ray(spec, run)) for key, value in group}
     lines = [f"{key}={hydra_value(value)}" for key, value in computed.items() if key.lstrip("+") not in raw]
     return [*lines, *raw.values()]
 
 
 def _direct(spec: AnyRunSpec, run: RunFacts) -> Pairs:
-    """Keys that carry a key of the spec unchanged; a key that the kind lacks or leaves unset keeps verl's default."""
-    local = {"model.path": run.model_path}
+    """Yield keys that carry a key of the spec unchanged; a key that the kind lacks or leaves unset keeps verl's default."""
     for key, path in VERL_KEYS:
         value: Any = spec
         for part in path.split("."):
             value = getattr(value, part, None)
-        value = local.get(path) or value
+        value = run.model_path or value if path == "model.path" else value
         if value is not None:
             yield key, True if value == "auto" and path in _PLANNED else value
 
 
 def _lora(spec: AnyRunSpec) -> Pairs:
-    """Adapters in peft's words; the rollout server gets whole weights, as of any student."""
-    lora = spec.model.lora
-    if lora is None:
-        return
-    yield f"{MODEL}.lora_rank", lora.rank
-    yield f"{MODEL}.lora_alpha", lora.alpha
-    # As a list peft would take it for the name of a layer.
-    yield f"{MODEL}.target_modules", "all-linear" if lora.target_modules == ("all-linear",) else lora.target_modules
-    yield f"{MODEL}.lora.merge", True
+    """Yield adapters in peft's words; the rollout server gets whole weights, as of any student."""
+    if (lora := spec.model.lora) is not None:
+        yield f"{MODEL}.lora_rank", lora.rank
+        yield f"{MODEL}.lora_alpha", lora.alpha
+        # As a list peft would take it for the name of a layer.
+        yield f"{MODEL}.target_modules", "all-linear" if lora.target_modules == ("all-linear",) else lora.target_modules
+        yield f"{MODEL}.lora.merge", True
 
 
 def _fixed(spec: AnyRunSpec) -> Pairs:
-    """What every run of ours has, whatever its spec."""
+    """Yield the keys that every run of ours has."""
     yield "algorithm.adv_estimator", "grpo"
     yield "algorithm.use_kl_in_reward", False
     yield "data.return_raw_chat", True
     yield f"{ROLLOUT}.mode", "async"
     yield f"{ROLLOUT}.calculate_log_probs", True
-    yield f"{ROLLOUT}.max_model_len", spec.data.max_prompt_length + spec.data.max_response_length
+    yield f"{ROLLOUT}.max_model_len", spec.row_length
     if not isinstance(spec, SftSpec):
         yield f"{ROLLOUT}.val_kwargs.do_sample", spec.rollout.val.temperature > 0
     yield "trainer.use_v1", True
@@ -128,7 +107,7 @@ def _fixed(spec: AnyRunSpec) -> Pairs:
 
 
 def _engines(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
-    """FSDP2 for actor and ref in one precision; master weights and reductions in fp32."""
+    """Yield FSDP2 for actor and ref in one precision, with master weights and reductions in fp32, and the server's keys."""
     precision = spec.actor.dtype
     yield f"++{MODEL}.override_config.attn_implementation", spec.model.attn_implementation
     for role in (ACTOR, REF):
@@ -143,30 +122,24 @@ def _engines(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
     yield f"{ROLLOUT}.name", "none" if isinstance(spec, SftSpec) else spec.rollout.name
     yield f"{ROLLOUT}.dtype", _ROLLOUT_DTYPES[precision]
     if isinstance(spec, SftSpec):
-        yield from _no_rollout()
-        return
-    rollout = spec.rollout
+        yield f"{ROLLOUT}.n", 1
+        yield "reward.num_workers", 0
+    else:
+        yield from _server(spec.rollout, raw)
+    for key in ("data.seed", f"{ROLLOUT}.seed", f"{ACTOR}.data_loader_seed"):
+        yield key, spec.seed
+    for role in (ACTOR, REF):
+        yield f"{role}.fsdp_config.seed", spec.seed
+
+
+def _server(rollout: Rollout, raw: Mapping[str, str]) -> Pairs:
     one_gpu = rollout.name == "vllm" and rollout.tensor_parallel_size == 1 and not raw.keys() & _MORE_GPUS
     if one_gpu and rollout.schedule == "strict":
-        # A server of one GPU starts faster without a process for it beside the engine's, which would import vLLM once more. With verl's own,
-        # "mp", the model is launched beside the scheduler, which is busy all of the time where a batch is always full.
+        # A server of one GPU starts faster without a process for it next to the engine's, which would import vLLM once
+        # more. With verl's own, "mp", the model is launched next to the scheduler, which a full batch keeps busy.
         yield f"++{ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend", "uni"
     for key, value in _leaves(rollout.engine_kwargs):
         yield f"++{ROLLOUT}.engine_kwargs.{rollout.name}.{key}", value
-
-
-def _no_rollout() -> Pairs:
-    """What verl's config must say of the rollouts and rewards of a run that has none."""
-    yield f"{ROLLOUT}.n", 1
-    yield "reward.num_workers", 0
-
-
-def _seeds(spec: AnyRunSpec) -> Pairs:
-    yield "data.seed", spec.seed
-    yield f"{ROLLOUT}.seed", spec.seed
-    yield f"{ACTOR}.data_loader_seed", spec.seed
-    yield f"{ACTOR}.fsdp_config.seed", spec.seed
-    yield f"{REF}.fsdp_config.seed", spec.seed
 
 
 def _data(spec: AnyRunSpec) -> Pairs:
@@ -180,14 +153,15 @@ def _data(spec: AnyRunSpec) -> Pairs:
     yield "++data.apply_chat_template_kwargs.enable_thinking", spec.data.enable_thinking
 
 
+def _agent(spec: AnyRunSpec) -> Agent | None:
+    return None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
+
+
 def _kind(spec: AnyRunSpec) -> Pairs:
+    yield f"{ACTOR}.use_kl_loss", isinstance(spec, GrpoSpec) and spec.grpo.kl_loss_coef > 0
     if isinstance(spec, GrpoSpec):
-        yield f"{ACTOR}.use_kl_loss", spec.grpo.kl_loss_coef > 0
         yield f"{ACTOR}.clip_ratio", spec.grpo.clip_ratio_low
-    else:
-        yield f"{ACTOR}.use_kl_loss", False
-    agent = None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
-    if agent is not None:
+    if (agent := _agent(spec)) is not None:
         yield f"{ROLLOUT}.multi_turn.enable", agent.enable_tools
         yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else SINGLE_TURN
         if agent.tool_config_path is not None:
@@ -198,14 +172,13 @@ def _kind(spec: AnyRunSpec) -> Pairs:
 
 
 def _reward(spec: AnySamplingSpec) -> Pairs:
-    reward = spec.reward
+    reward, agent = spec.reward, _agent(spec)
     functions = {"custom": f"{reward.path}:{reward.entry}", "environment": AGENT_REWARD}
+    options = "++reward.custom_reward_function.reward_kwargs"
     yield "reward.custom_reward_function.path", "pkg://opd.rewards.entry"
     yield "reward.custom_reward_function.name", "compute_score_async"
-    options = "++reward.custom_reward_function.reward_kwargs"
     yield f"{options}.function", functions.get(reward.function, reward.function)
     yield f"{options}.timeout_s", reward.timeout_s
-    agent = None if isinstance(spec, OpdSpec) else spec.agent
     if agent is not None and reward.function == "environment":
         yield f"{options}.toolset", agent.toolset or DEFAULT_TOOLSET
         yield f"{options}.database_dir", agent.database_dir
@@ -227,11 +200,10 @@ def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
 def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     for name, value in sorted(spec.env.items()):
         yield f"++{RAY_INIT}.runtime_env.env_vars.{name}", value
-    if run.in_ray_cluster:
-        return
-    yield f"++{RAY_INIT}.include_dashboard", False
-    if spec.device == "cpu":
-        yield f"++{RAY_INIT}.num_gpus", spec.trainer.nnodes * spec.trainer.gpus_per_node  # logical slots, one a rank
+    if not run.in_ray_cluster:
+        yield f"++{RAY_INIT}.include_dashboard", False
+    if not run.in_ray_cluster and spec.device == "cpu":
+        yield f"++{RAY_INIT}.num_gpus", spec.num_ranks  # logical slots, one a rank
         yield f"++{RAY_INIT}.object_store_memory", CPU_OBJECT_STORE_BYTES
 
 

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import tempfile
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import ray
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
-from tensordict import TensorDict
-from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
-from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class
+from verl.utils.dataset.rl_dataset import get_dataset_class
 
-from opd.cluster import lost
 from opd.cluster.shutdown import GracefulStop
 from opd.config import EvalSpec
 from opd.config.run_config import RunConfig
-from opd.errors import NodeLost, StoreError
+from opd.ending import STOPPED, Ending, serve_pods
+from opd.errors import StoreError
 from opd.evaluation.pass_rates import PASS_RATES_KEY, PassRate, write_pass_rates
 from opd.evaluation.problems import Problem
 from opd.evaluation.results import SetResult, as_metrics, as_record, evaluate, is_right, result_table
 from opd.evaluation.samples import GENERATIONS_KEY, Sample, read_generations, write_generations
-from opd.pods import stop as pods
 from opd.rewards import worst_score
 from opd.rollout.dialogues import DialogueLog, num_kept
 from opd.rollout.manager import RolloutManager
 from opd.rollout.reward_function import reward_function
+from opd.rollout.seeds import VALIDATION
 from opd.rollout.serving import start_reward_workers, start_servers
-from opd.rollout.worker import RolloutReport
+from opd.rollout.worker import Batch, RolloutReport
 from opd.runs import origin
 from opd.runs.progress import PROGRESS
-from opd.runs.run import EXIT_TERMINATED, Run
+from opd.runs.run import Run
 from opd.runs.start_times import START
 from opd.store.base import Store
 from opd.trainer.tracking import Trackers
@@ -48,11 +42,10 @@ logger = logging.getLogger(__name__)
 STEP = 0  # of the model, which no step of this run has trained
 
 
-def run(config: DictConfig, run: Run) -> dict[str, Any]:
-    """Evaluate the config's model; return what `result.json` holds.
+def run(config: DictConfig, run: Run) -> Ending:
+    """Evaluate the config's model, or stop before every prompt is answered if the run is asked to end: the next attempt asks the others.
 
     Raises:
-        SystemExit: someone asked the run to end before every prompt was answered; the next attempt asks the others.
         RuntimeError: not a single answer of a batch came.
     """
     OmegaConf.resolve(config)
@@ -71,11 +64,11 @@ def run(config: DictConfig, run: Run) -> dict[str, Any]:
     succeeded = False
     try:
         with GracefulStop() as stop:
-            counts, is_complete = _ask(config, run, questions, answers, trackers, stop)
-        if not is_complete:
+            counts, ending = _ask(config, run, questions, answers, trackers, stop)
+        if ending is not None:
             if not answers.not_uploaded:
                 print(f"stored {len(answers.samples)} answers; the same command goes on from here", flush=True)
-            raise SystemExit(EXIT_TERMINATED)
+            return ending
         results = answers.results(worst_score(reward_function(config)))
         Console(width=110).print(result_table(results))
         metrics = as_metrics(results) | {
@@ -89,56 +82,36 @@ def run(config: DictConfig, run: Run) -> dict[str, Any]:
         PROGRESS.rest("end")  # the store's own deadlines bound what is left
         answers.store_the_end()
         succeeded = True
-        return {"eval": {result.data_source: as_record(result) for result in results}}
+        return Ending(result={"eval": {result.data_source: as_record(result) for result in results}})
     finally:
         trackers.finish(exit_code=0 if succeeded else 1)
 
 
 def _ask(
     config: DictConfig, run: Run, questions: Questions, answers: Answers, trackers: Trackers, stop: GracefulStop
-) -> tuple[RolloutReport, bool]:
-    """Ask what no earlier attempt has stored, batch by batch; return this attempt's counts, and False if it was asked to end."""
+) -> tuple[RolloutReport, Ending | None]:
+    """Ask what no earlier attempt has stored, batch by batch; return this attempt's counts, and an ending before the last batch."""
     counts, rows, size = RolloutReport(), answers.rows_to_ask(), questions.batch_size
     if not rows:
-        return counts, True
+        return counts, None
     serving, dialogues = start_servers(config), DialogueLog(num_kept(RunConfig.of(config)))
     origin.add(run.stores[0], run.handle.attempt, devices=serving.devices, trackers=trackers.links)
     manager = RolloutManager(config, serving.client, start_reward_workers(config))
-    manager.on_report, manager.is_asked_to_end = answers.keep, lambda: stop.requested
     START.mark("rollout server")
     for start in range(0, len(rows), size):
         PROGRESS.enter("validation", STEP)
-        manager.generate_sequences(questions.batch(rows[start : start + size]))
-        report = manager.take_report()
+        report = manager.generate(questions.batch(rows[start : start + size]), stop)
+        answers.keep(report)
+        report.check()
         dialogues.write(run, report.trajectories)
         counts.add(report)
         if report.num_cut or start + size < len(rows):
-            _serve_pods(run, answers, stop)
-            if stop.requested:
-                return counts, False
-    return counts, True
-
-
-def _serve_pods(run: Run, answers: Answers, stop: GracefulStop) -> None:
-    """Tell pods that have to go that their answers are stored, and hold still until they are gone."""
-
-    def save() -> int | None:
-        PROGRESS.rest("pods")
-        run.hand_over()
-        return None if answers.not_uploaded else STEP
-
-    def is_over() -> bool:
-        gone: dict[str, str] = {}
-        with contextlib.suppress(ray.exceptions.RayError, OSError):  # where the head goes, Ray goes first
-            gone = lost.parts_of_lost_nodes()
-        if gone:
-            error = NodeLost(sorted(gone.values()))
-            print(f"the pods go: {error}", flush=True)
-            raise SystemExit(error.exit_code) from error
-        return stop.requested
-
-    if pods.serve(run.asked_in, save, is_over=is_over):
-        run.take_back()
+            ending = serve_pods(
+                run, lambda: None if answers.not_uploaded else STEP, is_over=lambda: stop.requested
+            ) or (STOPPED if stop.requested else None)
+            if ending:
+                return counts, ending
+    return counts, None
 
 
 class Questions:
@@ -171,14 +144,15 @@ class Questions:
                 f"{data.max_prompt_length} tokens: raise the limit, or leave the data set out"
             )
 
-    def batch(self, rows: Sequence[int]) -> TensorDict:
+    def batch(self, rows: Sequence[int]) -> Batch:
         """Return these rows of the data as the rollout manager takes them; a row's number decides its seeds."""
-        fields = collate_fn([self.dataset[row] for row in rows])
-        fields["uid"] = np.array([str(uuid.uuid4()) for _ in rows], dtype=object)
-        batch = tu.get_tensordict(fields)
-        tu.assign_non_tensor_data(batch, "global_steps", STEP)
-        tu.assign_non_tensor_data(batch, "validate", True)
-        return batch
+        return Batch(
+            prompts=[self.dataset[row] | {"uid": str(row)} for row in rows],
+            partition=VALIDATION,
+            step=STEP,
+            num_samples=self.num_samples,
+            is_recorded=True,
+        )
 
 
 class Answers:

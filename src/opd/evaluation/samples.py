@@ -3,9 +3,9 @@
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,8 +50,10 @@ class Sample:
 
 
 _NUMBERS = "numbers"
-_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-SCHEMA = pa.schema([(f.name, _ARROW.get(f.type, pa.map_(pa.string(), pa.float64()))) for f in fields(Sample)])
+_ARROW: dict[Any, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+SCHEMA = pa.schema(
+    [(name, _ARROW.get(kind, pa.map_(pa.string(), pa.float64()))) for name, kind in get_type_hints(Sample).items()]
+)
 _SCORED = ("score", "acc", "pred", "failed")
 """Keys of a reward row that have columns of their own."""
 

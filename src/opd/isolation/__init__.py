@@ -1,5 +1,4 @@
-"""Processes that can be killed: how code that may hang or crash runs beside the trainer.
+"""Processes that can be killed: code that may hang or crash runs outside the trainer's process.
 
-`pool` is the parent's side and `serving` the child's; built on them are `opd.rewards.pool` (scorers) and `opd.agent.tool_pool`
-(tools).
+`pool` is the parent's side, `serving` the child's. Scorers (`opd.rewards`) and tools (`opd.agent.tool_pool`) run in such a pool.
 """

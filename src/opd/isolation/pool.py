@@ -1,4 +1,4 @@
-"""A pool of child processes that answer requests: whatever a request does, its child can be killed and is replaced."""
+"""A pool of child processes that answer requests under a deadline: a child that hangs or dies is replaced."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ import atexit
 import contextlib
 import logging
 import os
+import pickle
 import queue
 import signal
 import subprocess
 import sys
 import threading
-from abc import ABC, abstractmethod
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self
 
+from opd.isolation.serving import REFUSED
 from opd.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 
+START_TIMEOUT_S = 120.0
+"""Longest start of a child, imports included."""
 REAP_TIMEOUT_S = 10.0
 
 
 class ChildProcess:
     """`python -m MODULE FD ARGUMENTS...`, where FD is the child's end of `connection`.
 
-    One thread may use the connection at a time; `kill` may come from any.
+    One thread uses the connection at a time; any thread may call `kill`.
     """
 
     def __init__(self, module: str, arguments: Sequence[str] = ()) -> None:
@@ -40,20 +44,22 @@ class ChildProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(theirs.fileno()), *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what runs there may print; the driver's standard output is not its
+                stdout=2,  # the driver's standard output is not the child's
                 pass_fds=[theirs.fileno()],
                 env=without_secrets(os.environ) | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
                 start_new_session=True,  # a Ctrl-C is the parent's to handle
             )
         self.connection: Connection = ours
         self.pid = self._process.pid
+        self.has_started = False
+        """It has answered a request."""
 
     def receive(self, timeout_s: float) -> Any:
-        """What the child sends within this time.
+        """Return what the child sends within this time.
 
         Raises:
-            TimeoutError: nothing came, or the alarm of `isolation.serving.orphan_alarm` has ended the child, which may come
-                first where this process stood still.
+            TimeoutError: nothing came, or `isolation.serving.orphan_alarm` has ended the child. The alarm may be first
+                where this process was paused.
             EOFError, OSError: the child has ended in any other way.
         """
         try:
@@ -65,7 +71,7 @@ class ChildProcess:
         raise TimeoutError(f"no answer in {timeout_s:g} s")
 
     def alive(self) -> bool:
-        """Whether the process still runs; reaps it where it does not."""
+        """Return whether the process still runs; reap it where it does not."""
         return self._process.poll() is None
 
     def kill(self) -> None:
@@ -78,11 +84,11 @@ class ChildProcess:
             logger.error("child process %d does not end %g s after SIGKILL", self.pid, REAP_TIMEOUT_S)
 
     def disconnect(self) -> None:
-        """Closes the connection; for the thread that uses it."""
+        """Close the connection; for the thread that uses it."""
         self.connection.close()
 
     def exit_status(self) -> str:
-        """` with exit status N` of a process that died, or nothing while it has not."""
+        """Return ` with exit status N` of a process that died, else an empty text."""
         code = self._exit_code()
         return "" if code is None else f" with exit status {code}"
 
@@ -93,49 +99,61 @@ class ChildProcess:
             return None
 
 
-Child = TypeVar("Child", bound=ChildProcess)
-Request = TypeVar("Request")
-Reply = TypeVar("Reply")
+class Outcome(NamedTuple):
+    """The end of a request."""
+
+    value: Any = None
+    """The result; of a refused request the exception to raise."""
+    failure: Literal["late", "died", "not_started", "refused"] | None = None
+    """`late`: killed at its deadline; `not_started`: the process never took a request."""
+    reason: str = ""
+    note: Any = None
+    """The note that the child sent before the call."""
+    seconds: float = 0.0
+    """Time from the start of the call, without the wait for a process."""
 
 
-class ProcessPool(ABC, Generic[Child, Request, Reply]):
+class _Request(NamedTuple):
+    future: Future[Outcome]
+    payload: bytes
+    timeout_s: float | None
+
+
+class ProcessPool:
     """At most `num_processes` children, started when first needed; a request waits only for a free one.
 
-    Each child has a thread of the pool (a daemon, so that a hung child never holds up the process's exit), which gives it
-    one request at a time. Safe in any thread and event loop. Close it, or use it as a context manager; at exit it closes
-    itself.
+    Each child has a thread of the pool, which gives it one request at a time. The thread is a daemon, so that a hung child
+    never delays the exit. Safe in any thread and event loop. The pool closes itself at exit.
+
+    Args:
+        server: `module:function` of the child (`opd.isolation.serving`).
+        arguments: texts for the function.
     """
 
-    def __init__(self, *, num_processes: int, name: str) -> None:
+    def __init__(self, server: str, arguments: Sequence[str] = (), *, num_processes: int, name: str) -> None:
+        self._arguments = (server, *arguments)
         self._num_processes = num_processes
         self._name = name
-        self._requests: queue.SimpleQueue[tuple[Future[Reply], Request] | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._children: set[Child] = set()
+        self._children: set[ChildProcess] = set()
         self._threads: list[threading.Thread] = []
         self._num_busy = 0
         self._closed = False
         self._at_exit = partial(_close_own, self, os.getpid())
         atexit.register(self._at_exit)
 
-    @abstractmethod
-    def _spawn(self) -> Child:
-        """Start a child; returns at once."""
+    def submit(self, request: Any, timeout_s: float | None) -> Future[Outcome]:
+        """Queue a request; cancelling the future before a child takes it drops it.
 
-    def _await_ready(self, child: Child) -> None:
-        """Return when a fresh child takes requests; what is raised here is the request's that it was started for."""
+        Args:
+            timeout_s: deadline from the start of the call; None means that the child only prepares the call.
 
-    @abstractmethod
-    def _ask(self, child: Child, request: Request) -> Reply:
-        """What a request comes to. A child killed here, and one behind an exception, is replaced for the next request."""
-
-    @abstractmethod
-    def _closed_error(self) -> Exception:
-        """What requests to a closed pool raise."""
-
-    def _submit(self, request: Request) -> Future[Reply]:
-        """Queue a request; cancelling the future before a child takes it up drops it."""
-        future: Future[Reply] = Future()
+        Raises:
+            RuntimeError: the pool is closed.
+            TypeError | AttributeError | PicklingError: the request cannot be pickled.
+        """
+        queued = _Request(Future(), pickle.dumps((request, timeout_s)), timeout_s)
         with self._lock:
             if self._closed:
                 raise self._closed_error()
@@ -144,11 +162,11 @@ class ProcessPool(ABC, Generic[Child, Request, Reply]):
                 name = f"opd-{self._name}-{len(self._threads)}"
                 self._threads.append(threading.Thread(target=self._serve, name=name, daemon=True))
                 self._threads[-1].start()
-            self._requests.put((future, request))
-        return future
+            self._requests.put(queued)
+        return queued.future
 
     def close(self) -> None:
-        """Kill and reap every child, and wait for the threads; requests that wait raise. Idempotent."""
+        """Kill and reap every child, and wait for the threads; waiting requests raise. Idempotent."""
         with self._lock:
             self._closed = True
             children, threads = list(self._children), list(self._threads)
@@ -166,44 +184,69 @@ class ProcessPool(ABC, Generic[Child, Request, Reply]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _closed_error(self) -> Exception:
+        return RuntimeError(f"the {self._name} pool is closed")
+
     def _serve(self) -> None:
-        """One thread, one child: takes requests until the pool closes."""
-        child: Child | None = None
-        while (taken := self._requests.get()) is not None:
-            future, request = taken
+        """Take requests until the pool closes, as one thread with one child."""
+        child: ChildProcess | None = None
+        while (request := self._requests.get()) is not None:
             settle: Callable[[], None] | None = None
-            if future.set_running_or_notify_cancel():
+            if request.future.set_running_or_notify_cancel():
                 try:
                     child = self._running(child)
-                    settle = partial(future.set_result, self._ask(child, request))
-                except Exception as error:  # noqa: BLE001  handed to the caller, who awaits the future
+                    settle = partial(request.future.set_result, self._ask(child, request))
+                except Exception as error:  # noqa: BLE001  the caller awaits it at the future
                     self._discard(child)
                     child = None
-                    settle = partial(future.set_exception, error)
+                    settle = partial(request.future.set_exception, error)
             with self._lock:
                 self._num_busy -= 1  # before the caller hears: its next request finds this thread free
             if settle is not None:
                 settle()
         self._discard(child)
 
-    def _running(self, child: Child | None) -> Child:
-        """A child that is ready: the given one, or a new one where that was killed, or died while idle."""
+    def _ask(self, child: ChildProcess, request: _Request) -> Outcome:
+        """Return the end of a request; a child that is late or dies is killed."""
+        started, note, limit_s = time.monotonic(), None, START_TIMEOUT_S
+        has_begun = False
+        try:
+            child.connection.send_bytes(request.payload)
+            kind, *said = child.receive(limit_s)
+            child.has_started = has_begun = True
+            if kind == REFUSED:
+                return Outcome(said[0](said[1]), "refused", said[1])
+            (note,) = said
+            if request.timeout_s is None:
+                return Outcome(note=note)
+            started, limit_s = time.monotonic(), request.timeout_s
+            return Outcome(child.receive(limit_s), note=note, seconds=time.monotonic() - started)
+        except (EOFError, OSError) as error:
+            if self._closed:
+                raise self._closed_error() from None
+            seconds = time.monotonic() - started
+            child.kill()
+            if isinstance(error, TimeoutError):
+                failure, reason = "late", f"no answer in {limit_s:g} s"
+            else:
+                failure, reason = "died", f"its process died{child.exit_status()}"
+            if not (has_begun or child.has_started):
+                failure, reason = "not_started", f"{reason} before it took a request"
+            return Outcome(None, failure, reason, note, seconds)  # type: ignore[arg-type]
+
+    def _running(self, child: ChildProcess | None) -> ChildProcess:
+        """Return a child: the given one, or a new one where that was killed, or died while idle."""
         if child is not None and child.alive():
             return child
         self._discard(child)
         with self._lock:
             if self._closed:
                 raise self._closed_error()
-            child = self._spawn()
+            child = ChildProcess("opd.isolation.serving", self._arguments)
             self._children.add(child)
-        try:
-            self._await_ready(child)
-        except Exception:
-            self._discard(child)
-            raise
         return child
 
-    def _discard(self, child: Child | None) -> None:
+    def _discard(self, child: ChildProcess | None) -> None:
         if child is None:
             return
         child.kill()
@@ -212,6 +255,6 @@ class ProcessPool(ABC, Generic[Child, Request, Reply]):
             self._children.discard(child)
 
 
-def _close_own(pool: ProcessPool[Child, Request, Reply], pid: int) -> None:
+def _close_own(pool: ProcessPool, pid: int) -> None:
     if os.getpid() == pid:  # a forked child inherits the handler, not the processes
         pool.close()

@@ -1,41 +1,56 @@
-"""The child's side of a pool: its requests, what ends it where its parent cannot, and the kernel's limits on it."""
+"""The child's side of a pool: `python -m opd.isolation.serving FD MODULE:SERVER ARGUMENTS...`.
+
+SERVER takes the arguments and returns a `Handle`. Each request gets two messages: `("started", note)` or
+`("refused", error type, text)`, then the result.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
+import pickle
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-
-
-def load_file(path: Path, name: str) -> ModuleType:
-    """Import a Python file as the module `name`.
-
-    Raises:
-        ImportError: there is no such file; or whatever the file raises.
-    """
-    spec = importlib.util.spec_from_file_location(name, path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise ImportError(f"there is no Python file {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look their module up here
-    spec.loader.exec_module(module)
-    return module
-
+from typing import Any
 
 PARENT_POLL_S = 5.0
 ORPHAN_GRACE_S = 2.0
-"""How long after the deadline the kernel's alarm ends this process if its parent is no longer there to kill it."""
+"""Seconds after the deadline until the kernel ends this process, if its parent no longer exists to kill it."""
+STARTED, REFUSED = "started", "refused"
+Handle = Callable[[Any], tuple[Callable[[], Any], Any]]
+"""Takes a request; returns the call, which the deadline bounds, and a note for the parent. It raises what no answer
+is to blame for."""
+
+
+def main(connection_fd: int, server: str, *arguments: str) -> None:
+    """Serve the connection until it closes."""
+    module, _, name = server.partition(":")
+    handle: Handle = getattr(importlib.import_module(module), name)(*arguments)
+    with Connection(connection_fd) as connection:
+        for payload in requests(connection):
+            try:
+                request, timeout_s = pickle.loads(payload)
+                call, note = handle(request)
+            except Exception as error:  # noqa: BLE001  a user's module may raise anything as it is imported
+                kind = TypeError if isinstance(error, TypeError) else ImportError
+                connection.send((REFUSED, kind, f"{type(error).__name__}: {error}"))
+                continue
+            connection.send((STARTED, note))
+            if timeout_s is not None:
+                with orphan_alarm(timeout_s):
+                    result = call()
+                connection.send(result)
 
 
 def requests(connection: Connection) -> Iterator[bytes]:
-    """What the parent sends, until it closes the connection or is gone."""
+    """Yield what the parent sends, until it closes the connection or ends."""
     parent = os.getppid()
     while True:
         while not connection.poll(PARENT_POLL_S):
@@ -49,7 +64,7 @@ def requests(connection: Connection) -> Iterator[bytes]:
 
 @contextmanager
 def orphan_alarm(timeout_s: float) -> Iterator[None]:
-    """While inside, the kernel ends this process `ORPHAN_GRACE_S` after a deadline that its parent keeps by itself."""
+    """Let the kernel end this process `ORPHAN_GRACE_S` after a deadline that its parent keeps by itself."""
     # The default action of SIGALRM ends the process even inside C code that never returns to Python.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, timeout_s + ORPHAN_GRACE_S)
@@ -63,3 +78,34 @@ def limit(kind: int, value: int) -> None:
     """Lower a soft limit of the kernel (`resource.RLIMIT_...`), within the hard one."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def load_named(name: str, prefix: str) -> Any:
+    """Load `package.module:attribute` or `path/to/file.py:attribute`; a file becomes the module `PREFIX_STEM`.
+
+    Raises:
+        ImportError: there is no such file or module; or any error of the module.
+    """
+    source, _, attribute = name.rpartition(":")
+    if source.endswith(".py"):
+        return getattr(load_file(Path(source), f"{prefix}_{Path(source).stem}"), attribute)
+    return getattr(importlib.import_module(source), attribute)
+
+
+def load_file(path: Path, name: str) -> ModuleType:
+    """Import a Python file as the module `name`.
+
+    Raises:
+        ImportError: there is no such file; or any error of the file.
+    """
+    spec = importlib.util.spec_from_file_location(name, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ImportError(f"there is no Python file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up here
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -1,7 +1,7 @@
-"""The silent faults: one small function each over a row of metrics and the rows before it, with name, meaning and what to do.
+"""The silent faults: one small function each over a row of metrics and the rows before it, with name, meaning and remedy.
 
-A verdict is a text with the measured values where the fault shows, an empty text where it does not, and None where the row
-cannot tell. Each limit has its reason next to it.
+A verdict is a text with the measured values of a fault, an empty text without it, and None if the row does not say.
+Each limit has its reason next to it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ UNIFORM = 0.9
 IMPOSSIBLE = 7.0
 """Nats a token in the run's first row. A sound toy teacher had 4.8, a teacher read one position off 9.5 and more."""
 SAME_MODEL = 1e-5
-"""Nats a token from the first step on: the teacher gives the student's own distributions."""
+"""Nats a token from the first step: the teacher gives the student's own distributions."""
 PREFERRED_Z, PREFERRED = 2.0, 0.1
-"""Standard errors of the first row's correlation; a teacher whose upper end is below tells hardly right from wrong."""
+"""Standard errors of the first row's correlation; a teacher whose upper end is below hardly tells right from wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A fault that metrics show: its name, what it means, where to look, and in how many rows in a row it must show."""
+    """A fault that metrics show: its name, its meaning, where to look, and in how many rows in a row it must show."""
 
     name: str
     what: str
@@ -58,8 +58,18 @@ def fault(name: str, what: str, look: str, *, begins_after: int = 1) -> Callable
     return entered
 
 
+def share_above(key: str, limit: float, says: str) -> Judge:
+    """Make a detector of a share above a limit; `says` formats the share."""
+
+    def judge(row: Row, past: Past) -> Verdict:
+        share = value_of(row, key)
+        return None if share is None else says.format(share) if share > limit else ""
+
+    return judge
+
+
 def value_of(row: Row, *keys: str) -> float | None:
-    """Return the first of the metrics that the row has; None where it has none or the value is not finite."""
+    """Return the first of the metrics in the row; None without one, and for a value that is not finite."""
     found = first_of(row, keys)
     return None if found is None or not math.isfinite(found) else found
 
@@ -70,7 +80,7 @@ def entropy(row: Row) -> float | None:
 
 
 def sampled_length(row: Row) -> float | None:
-    """Return the mean number of tokens that the student sampled for an answer; None where tools' tokens are in it."""
+    """Return the mean number of the student's sampled tokens of an answer; None where tools' tokens are counted, too."""
     sampled, rows = value_of(row, "opd/tool_mask/llm_tokens"), value_of(row, "opd/valid_rows")
     if sampled is not None and rows:
         return sampled / rows
@@ -80,13 +90,15 @@ def sampled_length(row: Row) -> float | None:
 def turn_length(row: Row) -> float | None:
     """Return the mean number of sampled tokens of one turn; a student that learns to call tools takes more turns."""
     length, messages = sampled_length(row), value_of(row, TURNS)
+    if "sft/num_rows" in row:  # the data set the length of given answers
+        return None
     if length is None or not messages:
         return length
     return length / (messages / 2)  # a prompt or the tools' replies, then the student's turn
 
 
 def rate_used(row: Row, past: Past) -> float | None:
-    """Return the learning rate of the row's updates; without it the lesser of what the last two rows set for the next."""
+    """Return the learning rate of the row's updates; without it the lesser of the last two rows' rates for the next step."""
     if LR_USED in row:
         return value_of(row, LR_USED)
     rates = [rate for (rate,) in past.window(LR_KEYS[0])[-2:]]
@@ -118,22 +130,17 @@ def teacher_shifted(row: Row, past: Past) -> Verdict:
     for share, num in reversed(past.window("opd/teacher_prefers_neighbour", "opd/teacher_pairs")):
         preferred, pairs = preferred + share * num, pairs + num
         if pairs >= JUDGED_TOKENS:
-            pooled = preferred / pairs
             # One position off gave 0.8 to 1.0, a teacher that knows nothing 0.4 to 0.7 by chance, a sound one 0.3 and less.
+            pooled = preferred / pairs
             return f"it prefers a neighbour to {pooled:.0%} of the tokens" if pooled > 0.75 else ""
     return None
 
 
-@fault(
+fault(
     "prompt-template",
     "prompts are not written by the model's chat template",
     "data.train's messages, the tokenizer's chat_template, data.enable_thinking",
-)
-def prompt_template(row: Row, past: Past) -> Verdict:
-    share = value_of(row, "data/prompts_off_template")
-    if share is None:
-        return None
-    return f"{share:.0%} of the prompts lack its header" if share > 0.01 else ""  # one template renders all or none
+)(share_above("data/prompts_off_template", 0.01, "{:.0%} of the prompts lack its header"))  # one template: all or none
 
 
 @fault(
@@ -142,18 +149,16 @@ def prompt_template(row: Row, past: Past) -> Verdict:
     "rollout.temperature, top_p and what the rollout server makes of them; then the weight sync",
 )
 def sampling(row: Row, past: Past) -> Verdict:
-    names = ("opd/surprise_gap", "opd/surprise_gap_z", "opd/num_tokens", "opd/num_updates", "opd/entropy")
-    num = total = squares = nats = 0.0
     if value_of(row, "opd/surprise_gap_z") is None:
         return None
+    names = ("opd/surprise_gap", "opd/surprise_gap_z", "opd/num_tokens", "opd/num_updates", "opd/entropy")
+    num = total = squares = nats = 0.0
     for gap, z, tokens, updates, mean in reversed(past.window(*names)):
-        if not z or not updates:
+        if not z or not updates or num >= 1000:  # of fewer tokens a few unlikely ones make the sum far from normal
             continue
         tokens /= updates  # the first update's
         num, total, nats = num + tokens, total + gap * tokens, nats + mean * tokens
         squares += (gap * tokens / z) ** 2
-        if num >= 1000:  # of fewer tokens a few unlikely ones make the sum far from normal
-            break
     if num < 1000 or not squares:
         return None
     z, gap = total / math.sqrt(squares), total / num
@@ -166,16 +171,11 @@ def sampling(row: Row, past: Past) -> Verdict:
     )
 
 
-@fault(
+fault(
     "divergence-floored",
     "the divergence is at the floor of a log-probability",
     "logits of -inf: a vocabulary masked in one model, weights that overflow; opd/divergence_max",
-)
-def floored(row: Row, past: Past) -> Verdict:
-    share = value_of(row, "opd/floored_share")
-    if share is None:
-        return None
-    return f"in {share:.0%} of the tokens" if share > 0.01 else ""  # logits of a model cannot reach the floor
+)(share_above("opd/floored_share", 0.01, "in {:.0%} of the tokens"))  # a model's logits cannot reach the floor
 
 
 @fault(
@@ -220,13 +220,11 @@ def weights_frozen(row: Row, past: Past) -> Verdict:
     "lr-zero",
     "the learning rate is 0",
     "actor.learning_rate, actor.num_warmup_steps and the schedule's length against trainer.total_steps",
-    begins_after=3,  # a warm-up's first step and what a schedule sets after the last one are 0 as well
+    begins_after=3,  # a warm-up's first step and a schedule's rate after the last step are 0 as well
 )
 def lr_zero(row: Row, past: Past) -> Verdict:
     rate = value_of(row, LR_USED, *LR_KEYS)
-    if rate is None:
-        return None
-    return "its schedule gives 0" if rate == 0 else ""
+    return None if rate is None else "its schedule gives 0" if rate == 0 else ""
 
 
 @fault(
@@ -258,9 +256,10 @@ def rollout_stale(row: Row, past: Past) -> Verdict:
     if now is None or least is None:
         return None
     # Rounding does not grow, staleness does with each update; a difference below 1e-4 trains as well as none.
-    if now > max(100 * least, 1e-4):
-        return f"a token's probability differs by {now:.2g} on average, by {least:.1g} when it was least"
-    return ""
+    is_stale = now > max(100 * least, 1e-4)
+    return (
+        f"a token's probability differs by {now:.2g} on average, by {least:.1g} when it was least" if is_stale else ""
+    )
 
 
 @fault(
@@ -270,7 +269,7 @@ def rollout_stale(row: Row, past: Past) -> Verdict:
 )
 def rollout_disagrees(row: Row, past: Past) -> Verdict:
     now = value_of(row, DIFFERENCE)
-    if now is None or value_of(row, "rollout/truncated"):  # the rollout's probabilities are then among the kept tokens
+    if now is None or value_of(row, "rollout/truncated"):  # then the rollout's probabilities are among the kept tokens
         return None
     # Half precision against single gives 0.01 and less, single against single 1e-7.
     return f"a token's probability differs by {now:.2g} on average" if now > 0.03 else ""
@@ -304,16 +303,16 @@ def answers_failed(row: Row, past: Past) -> Verdict:
     wanted = value_of(row, "rollout/trajectories")
     if not wanted:
         return None
-    # Below a tenth the step trains on nearly what it should.
     failed, unscored, unread = (
         (value_of(row, name) or 0.0) / wanted for name in ("rollout/failed", "reward/failed", "reward/unread")
     )
     shares = {
         "failed": failed,
         "could not be scored": unscored,
-        "hold no answer that the scorer can read": unread * (unread > 0.9),
+        "hold no answer that the scorer can read": unread * (unread > 0.9),  # an untrained model writes few
         "are empty": value_of(row, "rollout/empty") or 0.0,
     }
+    # Below a tenth the step trains on nearly all of its answers.
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.1)
 
 
@@ -328,9 +327,7 @@ def rewards_equal(row: Row, past: Past) -> Verdict:
     if least is not None and most is not None:
         return f"each is {most:.3g}" if least == most else ""
     scores = [value_of(row, "opd/score_mean"), value_of(row, *ACCURACY_KEYS)]
-    if None in scores:
-        return None
-    return "each is 0" if scores == [0.0, 0.0] else ""
+    return None if None in scores else "each is 0" if scores == [0.0, 0.0] else ""
 
 
 @fault(
@@ -343,10 +340,8 @@ def one_row(row: Row, past: Past) -> Verdict:
     if not rows or rows < 8:
         return None
     reward, problem = value_of(row, "opd/reward_weight_max"), value_of(row, "opd/problem_weight_max")
-    mean = value_of(row, "opd/problem_weight_mean")
-    shares = [
-        most / (average * rows) for most, average in ((reward, 1.0), (problem, mean)) if most is not None and average
-    ]
+    pairs = ((reward, 1.0), (problem, value_of(row, "opd/problem_weight_mean")))
+    shares = [most / (mean * rows) for most, mean in pairs if most is not None and mean]
     if not shares:
         return None
     return f"one of {rows:.0f} rows has {max(shares):.0%}" if max(shares) >= 0.5 else ""
@@ -359,11 +354,8 @@ def one_row(row: Row, past: Past) -> Verdict:
 )
 def duplicates(row: Row, past: Past) -> Verdict:
     twice, again = value_of(row, "data/duplicate_prompts"), value_of(row, "data/repeated_prompts")
-    same, surprise, length = (
-        value_of(row, "rollout/duplicate_answers"),
-        value_of(row, "opd/surprise"),
-        sampled_length(row),
-    )
+    same, surprise = value_of(row, "rollout/duplicate_answers"), value_of(row, "opd/surprise")
+    length = sampled_length(row)
     if twice is None:
         return None
     found = [f"{twice:.0%} of the prompts are in the step twice"] if twice > 0.2 else []  # sets hold some copies
@@ -375,16 +367,11 @@ def duplicates(row: Row, past: Past) -> Verdict:
     return ", ".join(found)
 
 
-@fault(
+fault(
     "answers-cut",
     "most answers end at the length limit",
     "data.max_response_length, the end token of model and template, data.enable_thinking",
-)
-def answers_cut(row: Row, past: Past) -> Verdict:
-    share = value_of(row, "response_length/clip_ratio")
-    if share is None:
-        return None
-    return f"{share:.0%} of them" if share > 0.5 else ""
+)(share_above("response_length/clip_ratio", 0.5, "{:.0%} of them"))
 
 
 @fault(
@@ -401,32 +388,29 @@ def entropy_collapse(row: Row, past: Past) -> Verdict:
     return f"{now:.2g} nats a token; {start:.2g} at the start" + (f", the teacher has {teacher:.2g}" if teacher else "")
 
 
-@fault(
+def _length(changed: Callable[[float, float], bool]) -> Judge:
+    def judge(row: Row, past: Past) -> Verdict:
+        now, start = turn_length(row), past.start_at_turns(turn_length)
+        if now is None or start is None:
+            return None
+        return f"{now:.0f} tokens a turn on average, {start:.0f} at the start" if changed(now, start) else ""
+
+    return judge
+
+
+# Some tokens of difference, so that answers of a token or two do not count; three rows, so that hard problems do not.
+fault(
     "length-inflation",
     "answers have become much longer than at the start",
     "response_length/* next to the validation score; loss_agg_mode, the end token",
-    begins_after=3,  # a step or two of problems with long answers are chance
-)
-def length_inflation(row: Row, past: Past) -> Verdict:
-    now, start = turn_length(row), past.start_at_turns(turn_length)
-    if now is None or start is None or "sft/num_rows" in row:  # the data set the length of given answers
-        return None
-    is_longer = now > max(1.75 * start, start + 2.0)  # two tokens more, so that answers of a token or two do not count
-    return f"{now:.0f} tokens a turn on average, {start:.0f} at the start" if is_longer else ""
-
-
-@fault(
+    begins_after=3,
+)(_length(lambda now, start: now > max(1.75 * start, start + 2.0)))
+fault(
     "length-collapse",
     "answers have become much shorter than at the start",
     "a few answers (`opdctl report`); the reward of short answers, the end token, loss_agg_mode",
     begins_after=3,
-)
-def length_collapse(row: Row, past: Past) -> Verdict:
-    now, start = turn_length(row), past.start_at_turns(turn_length)
-    if now is None or start is None or "sft/num_rows" in row:
-        return None
-    is_shorter = now < 0.34 * start and now < start - 3.0
-    return f"{now:.0f} tokens a turn on average, {start:.0f} at the start" if is_shorter else ""
+)(_length(lambda now, start: now < 0.34 * start and now < start - 3.0))
 
 
 @fault(
@@ -441,7 +425,7 @@ def teacher_no_better(row: Row, past: Past) -> Verdict:
     if start is not None and max(abs(now), abs(start)) < SAME_MODEL:
         return f"it is the student: {now:.1g} nats a token between them, as at the start"
     own, teacher = value_of(row, "opd/entropy"), value_of(row, "opd/teacher_entropy")
-    # Who knows more of a text is not five times less sure of it; below a nat a teacher knows a good deal.
+    # A model that knows more of a text is not five times less sure of it; below a nat a teacher knows a good deal.
     if own is not None and teacher is not None and teacher > max(5 * own, 1.0):
         return f"its entropy on the student's text is {teacher:.2g} nats a token, the student's own {own:.2g}"
     pairs = past.window("opd/teacher_preference", "opd/valid_rows")[-3:]

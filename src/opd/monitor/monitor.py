@@ -1,4 +1,4 @@
-"""Goes through a run's rows of metrics and says which faults begin and end; the rows keep what it found."""
+"""The monitor of a run: it judges each row of metrics, and adds to the row which faults begin and end."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ from opd.monitor.faults import BY_NAME, FAULTS, Fault
 from opd.monitor.past import Past, views
 
 PREFIX = "fault/"
-"""`fault/NAME` in a row: the step since which the run has the fault, 0 in the row with which it has no longer."""
+"""Metric `fault/NAME`: the step since which the run has the fault, 0 in the row with which the fault is gone."""
 TRAINING = "training/global_step"
 ENDS_AFTER = 3
-"""Rows in a row that must not show a fault before it counts as gone: one lucky step does not end it."""
+"""Rows in a row without a fault before the fault counts as gone: one lucky step does not end it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A fault that a run has, or had."""
+    """A fault of a run: the first step that showed it, and the step with which it was gone, if it was."""
 
     name: str
     what: str
     look: str
     since: int
-    """The first step that showed it."""
     until: int | None = None
-    """The step with which it was gone; None: the run's last row still has it."""
 
     @classmethod
     def of(cls, name: str, *, since: int, until: int | None = None) -> Finding:
-        """The finding of a name in a row; a name that a newer version wrote has no words here."""
+        """Make the finding of a name in a row; an unknown name has no words here."""
         fault = BY_NAME.get(name)
         what, look = (fault.what, fault.look) if fault else (name, "the version that wrote the run")
         return cls(name=name, what=what, look=look, since=since, until=until)
@@ -50,7 +48,7 @@ class _Standing:
 
 
 class Monitor:
-    """What is known of each fault after the rows so far."""
+    """The state of each fault after the rows so far."""
 
     def __init__(self, faults: Iterable[Fault] = FAULTS) -> None:
         self._faults = tuple(faults)
@@ -64,21 +62,21 @@ class Monitor:
             Metrics for the row (`PREFIX`); a line for each fault that begins or ends with it.
         """
         numbers = {name: float(value) for name, value in row.items() if isinstance(value, int | float)}
-        if TRAINING not in numbers:
-            return {}, []
         metrics: dict[str, float] = {}
         lines: list[str] = []
+        if TRAINING not in numbers:
+            return metrics, lines
         seen = list(zip(views(numbers), self._pasts, strict=False))
         for view, past in seen:
             past.add(view)
         for fault in self._faults:
-            verdict = _worst([fault.judge(view, past) for view, past in seen])
-            self._note(fault, self._standing[fault.name], step, verdict, metrics, lines)
+            whole, *of_ranks = [fault.judge(view, past) for view, past in seen]
+            on_a_rank = next((f"on a rank: {verdict}" for verdict in of_ranks if verdict), None)
+            self._note(fault, step, whole or on_a_rank or whole, metrics, lines)
         return metrics, lines
 
-    def _note(
-        self, fault: Fault, own: _Standing, step: int, verdict: str | None, metrics: dict[str, float], lines: list[str]
-    ) -> None:
+    def _note(self, fault: Fault, step: int, verdict: str | None, metrics: dict[str, float], lines: list[str]) -> None:
+        own = self._standing[fault.name]
         if verdict:
             own.shown_since = step if own.shown_since is None else own.shown_since
             own.num_shown, own.num_not_shown = own.num_shown + 1, 0
@@ -100,22 +98,14 @@ class Monitor:
             metrics[f"{PREFIX}{fault.name}"] = float(own.shown_since)
 
 
-def _worst(verdicts: list[str | None]) -> str | None:
-    """Return the verdict on the whole row, or else that on a rank that shows the fault."""
-    whole, *of_ranks = verdicts
-    on_a_rank = next((f"on a rank: {verdict}" for verdict in of_ranks if verdict), None)
-    return whole or on_a_rank or whole
-
-
 def standing(latest: Mapping[str, float]) -> list[Finding]:
-    """The faults that a run has by the last value of each of its metrics, the oldest first."""
-    found = {name: round(value) for name, value in latest.items() if name.startswith(PREFIX) and 0 < value < math.inf}
-    findings = [Finding.of(name.removeprefix(PREFIX), since=since) for name, since in found.items()]
-    return sorted(findings, key=lambda finding: (finding.since, finding.name))
+    """Return the present faults of a run by the last value of each of its metrics, the oldest first."""
+    found = findings([{"step": 0, **latest}])
+    return [finding for finding in found if finding.until is None]
 
 
 def findings(rows: Iterable[Mapping[str, Any]]) -> list[Finding]:
-    """All faults that a run had, from its rows of metrics in the order of the steps, the oldest first."""
+    """Return all faults of a run by its rows of metrics in the order of the steps, the oldest first."""
     found: dict[tuple[str, int], int | None] = {}
     open_since: dict[str, int] = {}
     for row in rows:
@@ -133,5 +123,5 @@ def findings(rows: Iterable[Mapping[str, Any]]) -> list[Finding]:
 
 
 def summary(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `result.json` says: `faults`, a list of findings."""
+    """Return the part of `result.json`: `faults`, a list of findings."""
     return {"faults": [asdict(finding) for finding in findings(rows)]}

@@ -1,4 +1,4 @@
-"""The earlier rows as detectors see them: first values of the run and of its part, the least value, and the last few rows."""
+"""Earlier rows for detectors: first values of the run and of its part, the least value, and the last few rows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 NUM_START = 3
 """Rows whose median stands for a run's start."""
 NUM_WINDOW = 8
-"""Rows over which detectors pool what each row measures, and among which a part's start is looked for."""
+"""Rows that detectors pool, and among which a part's start is found."""
 PARTS = ("opd/stage", "opd/horizon")
-"""Metrics whose change begins a part of the run with answers of its own kind."""
+"""Metrics whose change begins a part of the run with other answers."""
 TURNS = "num_turns/mean"
 SAME_TURNS = 1.25
 """Conversations are compared where their mean numbers of messages differ by less than about this factor."""
@@ -24,7 +24,7 @@ Measure = Callable[[Row], float | None]
 
 
 def views(row: Row) -> list[Row]:
-    """Return the row, then the row as its extreme ranks see it where it has extremes: sums over ranks hide one rank."""
+    """Return the row, then the row of its extreme ranks, if it has extremes: sums over ranks hide one rank."""
     extremes = [
         {name.removesuffix(suffix): value for name, value in row.items() if name.endswith(suffix)}
         for suffix in (LEAST, MOST)
@@ -63,7 +63,7 @@ class Past:
                 first.append(row)
 
     def start(self, *names: str) -> float | None:
-        """Return the median of the first values of the first metric that there is; None before there are enough."""
+        """Return the median of the first values of the first known metric; None before there are enough."""
         values = next((self._start[name] for name in names if name in self._start), [])
         return statistics.median(values) if len(values) == NUM_START else None
 
@@ -72,7 +72,7 @@ class Past:
         return _start(self._first_of_part, measure)
 
     def start_at_turns(self, measure: Measure) -> float | None:
-        """Return `start_of_part` over rows whose conversations had about as many turns as those of the present row."""
+        """Return `start_of_part` over rows whose conversations had about as many turns as the present row's."""
         return _start(self._first_by_turns.get(self._turns, []), measure)
 
     def least(self, name: str) -> float | None:
@@ -80,7 +80,7 @@ class Past:
         return self._least.get(name)
 
     def window(self, *names: str) -> list[tuple[float, ...]]:
-        """Return values of the metrics in those of the last rows that have all of them, the oldest first."""
+        """Return values of the metrics in the last rows with all of them, the oldest first."""
         rows = (tuple(row.get(name, math.nan) for name in names) for row in self._window)
         return [values for values in rows if all(map(math.isfinite, values))]
 

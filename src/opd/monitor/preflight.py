@@ -1,9 +1,9 @@
-"""The teacher looked at once, in a run's first row of metrics: what it shows of each rule that needs no more, as a short table."""
+"""A short table about the teacher from a run's first row of metrics, by the monitor's rules for a single row."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -12,36 +12,43 @@ from opd.monitor.past import Past
 from opd.runs.headline import ENTROPY_KEYS
 
 Verdict = Literal["ok", "warning", "not known"]
+Row = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One thing that was looked at: what was measured, or why it could not be."""
+    """One check: the measured values, or why there are none."""
 
     name: str
     verdict: Verdict
     says: str
 
     @classmethod
-    def read(cls, told: object) -> list[Line]:
-        """The lines of a record, as `dataclasses.asdict` wrote them; whatever else stands there is left out."""
-        records = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    def of(cls, name: str, says: str, warnings: list[str], *, is_known: bool = True) -> Line:
+        """Make the line of a check with its warnings."""
+        verdict: Verdict = "warning" if warnings else "ok" if is_known else "not known"
+        return cls(name=name, verdict=verdict, says="; ".join([*warnings, says]))
+
+    @classmethod
+    def read(cls, records: object) -> list[Line]:
+        """Read lines as `dataclasses.asdict` wrote them; leave out other content."""
+        found = [one for one in records if isinstance(one, dict)] if isinstance(records, list) else []
         return [
             cls(name=str(one.get("name", "")), verdict=one["verdict"], says=str(one.get("says", "")))
-            for one in records
+            for one in found
             if one.get("verdict") in get_args(Verdict)
         ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """What is known of student and teacher beside the row.
+    """Facts about student and teacher.
 
     Args:
-        shared: leading ids that mean one token to both.
+        shared: leading ids with the same token in both.
         student, teacher: ids of each; not more than `shared` where the other has them all.
         max_unshared_mass: as in the spec.
-        same_prompt: whether the teacher's own chat template writes a question as the student's does; None: not known.
+        same_prompt: True if the teacher's own chat template writes a question as the student's does; None means not known.
     """
 
     shared: int
@@ -52,12 +59,12 @@ class Models:
 
     @property
     def guess(self) -> float:
-        """Nats: entropy of the uniform distribution over the shared tokens, and what it gives any token as -log p."""
+        """Nats: entropy of the uniform distribution over the shared tokens, and any token's -log p under it."""
         return math.log(max(self.shared, 1))
 
 
-def look(row: Mapping[str, float], models: Models) -> list[Line]:
-    """The lines of a run's first training step; metrics that the row lacks make a line `not known`."""
+def look(row: Row, models: Models) -> list[Line]:
+    """Return the lines of a run's first training step; a missing metric makes a line `not known`."""
     past = Past()
     past.add(row)
     return [
@@ -71,109 +78,101 @@ def look(row: Mapping[str, float], models: Models) -> list[Line]:
 
 
 def table(lines: Iterable[Line]) -> list[str]:
-    """The lines as text, in columns."""
-    rows = [
-        (line.name, line.verdict.upper() if line.verdict == "warning" else line.verdict, line.says) for line in lines
-    ]
+    """Return the lines as text, in columns."""
+    rows = [(one.name, one.verdict.upper() if one.verdict == "warning" else one.verdict, one.says) for one in lines]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     return [f"{name:<{widths[0]}}  {verdict:<{widths[1]}}  {says}" for name, verdict, says in rows]
 
 
-def _line(name: str, measured: str, warnings: Sequence[str], *, is_known: bool) -> Line:
-    verdict: Verdict = "warning" if warnings else "ok" if is_known else "not known"
-    return Line(name=name, verdict=verdict, says="; ".join([*warnings, measured]))
-
-
-def _told(name: str, row: Mapping[str, float], past: Past) -> tuple[list[str], bool]:
-    """The monitor's fault, if it shows in this row alone, and whether the row can tell it."""
+def _fault(name: str, row: Row, past: Past) -> tuple[list[str], bool]:
+    """Return the monitor's fault, if this row alone shows it, and whether the row can."""
     verdict = BY_NAME[name].judge(row, past)
     return ([f"{BY_NAME[name].what} ({name})"] if verdict else []), verdict is not None
 
 
-def _tokens(row: Mapping[str, float], models: Models) -> Line:
+def _tokens(row: Row, models: Models) -> Line:
     sides = {"student": models.student, "teacher": models.teacher}
     beyond = {side: num - models.shared for side, num in sides.items() if num > models.shared}
     if not beyond:
-        return _line("tokenizer", f"{models.shared} tokens, the same in both", [], is_known=True)
+        return Line.of("tokenizer", f"{models.shared} tokens, the same in both", [])
     found = {side: value_of(row, f"opd/unshared_mass_{side}") for side in beyond}
-    parts = [f"{models.shared} tokens in both"]
+    parts, warnings, allowed = [f"{models.shared} tokens in both"], [], models.max_unshared_mass
     for side, mass in found.items():
         share = "an unknown share" if mass is None else f"{mass:.2g}"
         parts.append(f"the {side} has {beyond[side]} more and puts {share} of its probability on them")
-    allowed = models.max_unshared_mass
-    warnings = [
-        f"the {side} puts more on tokens that the other lacks than opd.max_unshared_mass={allowed:g}"
-        for side, mass in found.items()
-        if mass is not None and mass > allowed
-    ]
-    return _line("tokenizer", "; ".join(parts), warnings, is_known=None not in found.values())
+        if mass is not None and mass > allowed:
+            warnings.append(
+                f"the {side} puts more on tokens that the other lacks than opd.max_unshared_mass={allowed:g}"
+            )
+    return Line.of("tokenizer", "; ".join(parts), warnings, is_known=None not in found.values())
 
 
-def _template(row: Mapping[str, float], past: Past, models: Models) -> Line:
-    warnings, is_known = _told("prompt-template", row, past)
+def _template(row: Row, past: Past, models: Models) -> Line:
+    warnings, is_known = _fault("prompt-template", row, past)
     off = value_of(row, "data/prompts_off_template")
-    prompts = (
-        "its header cannot be told" if off is None else f"{1 - off:.0%} of the prompts end with the student's header"
-    )
+    says = "its header is not known" if off is None else f"{1 - off:.0%} of the prompts end with the student's header"
     if models.same_prompt is False:
-        warnings.append(
-            "the teacher's own template writes a question otherwise: it reads prompts in a form that is not its own"
-        )
-    own = {True: "; the teacher's own writes a question alike", False: "", None: "; the teacher's own was not compared"}
-    says = prompts + own[models.same_prompt]
-    return _line("chat template", says, warnings, is_known=is_known and models.same_prompt is not None)
+        warnings.append("the teacher's own template writes a question differently: it reads prompts in a foreign form")
+    elif models.same_prompt:
+        says += "; the teacher's own writes a question alike"
+    else:
+        says += "; the teacher's own was not compared"
+    return Line.of("chat template", says, warnings, is_known=is_known and models.same_prompt is not None)
 
 
-def _entropy(row: Mapping[str, float], past: Past, models: Models) -> Line:
+def _entropy(row: Row, past: Past, models: Models) -> Line:
     mean, spread = value_of(row, "opd/teacher_entropy"), value_of(row, "opd/teacher_entropy_std")
     if mean is None or spread is None:
-        return _line("entropy", "was not measured", [], is_known=False)
-    warnings, is_known = _told("teacher-flat", row, past)
+        return Line.of("entropy", "was not measured", [], is_known=False)
+    warnings, is_known = _fault("teacher-flat", row, past)
     if not warnings and mean > UNIFORM * models.guess:
         warnings.append("the teacher knows next to nothing of the answers")
     own = value_of(row, *ENTROPY_KEYS)
     says = f"the teacher has {mean:.3g} nats a token, within {spread:.2g}; {models.guess:.3g} would be a guess"
-    return _line("entropy", says + ("" if own is None else f", the student has {own:.3g}"), warnings, is_known=is_known)
+    return Line.of(
+        "entropy", says + ("" if own is None else f", the student has {own:.3g}"), warnings, is_known=is_known
+    )
 
 
-def _position(row: Mapping[str, float], past: Past) -> Line:
+def _position(row: Row, past: Past) -> Line:
     share, pairs = value_of(row, "opd/teacher_prefers_neighbour"), value_of(row, "opd/teacher_pairs")
     if share is None or pairs is None:
-        return _line("position", "was not measured", [], is_known=False)
-    warnings, is_known = _told("teacher-shifted", row, past)
+        return Line.of("position", "was not measured", [], is_known=False)
+    warnings, is_known = _fault("teacher-shifted", row, past)
     says = f"the teacher prefers a neighbour to {share:.0%} of {pairs:.0f} tokens"
-    return _line("position", says if is_known else f"{says}, which are too few", warnings, is_known=is_known)
+    return Line.of("position", says if is_known else f"{says}, which are too few", warnings, is_known=is_known)
 
 
-def _perplexity(row: Mapping[str, float], past: Past, models: Models) -> Line:
+def _perplexity(row: Row, past: Past, models: Models) -> Line:
     surprise, own = value_of(row, "opd/teacher_surprise"), value_of(row, "opd/surprise")
     if surprise is None:
-        return _line("perplexity", "was not measured", [], is_known=False)
-    warnings, _ = _told("divergence-floored", row, past)
+        return Line.of("perplexity", "was not measured", [], is_known=False)
+    warnings, _ = _fault("divergence-floored", row, past)
     if surprise > max(models.guess, IMPOSSIBLE):
         warnings.append("the answers are less likely to the teacher than to a guess")
     says = f"of the answers to the teacher {_exp(surprise)}; {models.shared} would be a guess"
-    return _line("perplexity", says + ("" if own is None else f", to the student {_exp(own)}"), warnings, is_known=True)
+    return Line.of("perplexity", says + ("" if own is None else f", to the student {_exp(own)}"), warnings)
 
 
-def _right_answers(row: Mapping[str, float], past: Past) -> Line:
-    """Whether it has something to teach, as far as the student's own answers tell; its own are not asked for."""
-    warnings, _ = _told("teacher-no-better", row, past)
+def _right_answers(row: Row, past: Past) -> Line:
+    """Judge what the teacher can teach by the student's answers; the teacher's own answers are not drawn."""
+    warnings, _ = _fault("teacher-no-better", row, past)
     divergence = value_of(row, "opd/divergence")
     if divergence is not None and divergence < SAME_MODEL:
-        warnings.append(f"the teacher is the student: {divergence:.1g} nats a token lie between them")
+        warnings.append(f"the teacher is the student: {divergence:.1g} nats a token are between them")
     preference, rows = value_of(row, "opd/teacher_preference"), value_of(row, "opd/valid_rows")
     if preference is None or not rows:
-        says = "it takes scores that differ, and ranks that do not share sequences, to tell which answers the teacher prefers"
-        return _line("right answers", says, warnings, is_known=False)
+        says = (
+            "which answers the teacher prefers shows only with different scores, and ranks that do not share sequences"
+        )
+        return Line.of("right answers", says, warnings, is_known=False)
     error = PREFERRED_Z / math.sqrt(rows)
     if preference + error < PREFERRED:
         warnings.append("the teacher does not prefer the answers that score more")
     says = f"score and the teacher's preference correlate by {preference:+.2f} ± {error:.2f} over {rows:.0f}"
     is_known = preference > error
-    return _line(
-        "right answers", says if is_known or warnings else f"{says}, which may be chance", warnings, is_known=is_known
-    )
+    says += "" if is_known or warnings else ", which may be chance"
+    return Line.of("right answers", says, warnings, is_known=is_known)
 
 
 def _exp(nats: float) -> str:

@@ -1,1 +1,1 @@
-"""What runs in a run's pods beside the trainer: start, stop, submit, follow the log, fetch. Read by charts/opd-lib."""
+"""Programs in a run's pods next to the trainer: start, stop, submit, follow the log, fetch, stage. charts/opd-lib starts them."""

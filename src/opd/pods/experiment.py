@@ -1,4 +1,4 @@
-"""Reads the mounted experiment for the programs in pods: quickly, so without the schema that the trainer applies."""
+"""The mounted experiment for programs in pods, without the schema that the trainer applies."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_ROOT = "outputs"
-"""Folder under which a run makes its own; the schema's default of `output.root`."""
+"""The schema's default of `output.root`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """What the programs in pods need of an experiment.
-
-    Attributes:
-        run_id: the release's name.
-        run_dir: local folder of the run, relative to the working directory of its pods.
-        store_url: the object store.
-        tree: the whole file.
-    """
+    """The fields that these programs read: the release's name, the run's local folder, its store, and the whole file."""
 
     run_id: str
     run_dir: Path
@@ -30,7 +23,7 @@ class Experiment:
 
 
 def read_experiment(path: str | Path) -> Experiment:
-    """Read the file that the chart wrote: it always has `name`."""
+    """Read the chart's file, which always has `name`."""
     tree = json.loads(Path(path).read_text(encoding="utf-8"))
     root = tree.get("output", {}).get("root", DEFAULT_ROOT).rstrip("/")
     store_url = tree.get("store", {}).get("url", f"{root}/store")

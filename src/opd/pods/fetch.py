@@ -1,4 +1,4 @@
-"""`python -m opd.pods.fetch URL --sha256 HASH --to FOLDER`: a file or tar archive into a pod, verified before it is used."""
+"""A program of pods: `python -m opd.pods.fetch URL --sha256 HASH --to FOLDER` brings a verified file or tar archive."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ CHUNK_BYTES = 8 * 2**20
 
 
 class FetchError(RuntimeError):
-    """What was fetched cannot be used; the text says why."""
+    """An archive with a wrong hash or unsafe members."""
 
 
 def fetch(url: str, sha256: str, folder: Path) -> list[str]:
-    """Download, verify and unpack; nothing appears in `folder` unless the hash holds.
+    """Download, verify and unpack; nothing appears in `folder` unless the hash is right.
 
     Args:
         url: any fsspec URL; a tar archive (compressed or not) is unpacked, anything else is one file.
-        sha256: of the file that the URL names, in hex.
+        sha256: hash of the file at the URL, in hex.
 
     Returns:
-        Names of the entries that now lie in `folder`.
+        Names of the new entries in `folder`.
 
     Raises:
         FetchError: the hash differs, or the archive has members that lead out of it or are neither file nor folder.
@@ -51,7 +51,7 @@ def fetch(url: str, sha256: str, folder: Path) -> list[str]:
 
 
 def _unpacked(archive: Path, target: Path) -> list[Path]:
-    """Files and folders only. By hand, as Python has tarfile's filters since 3.11.4 alone, and Debian 12 has 3.11.2."""
+    """Unpack files and folders only. Python has tarfile's filters since 3.11.4, and Debian 12 has 3.11.2."""
     target.mkdir()
     with tarfile.open(archive) as tar:
         for member in tar:
@@ -67,7 +67,7 @@ def _unpacked(archive: Path, target: Path) -> list[Path]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m opd.pods.fetch", description=__doc__)
     parser.add_argument("url")
     parser.add_argument("--sha256", required=True)

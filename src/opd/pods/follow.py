@@ -1,4 +1,4 @@
-"""`python -m opd.pods.follow FOLDER`: prints what Ray's job drivers write, for ever; the log container of HTTPMode."""
+"""The log container of HTTPMode: `python -m opd.pods.follow FOLDER` prints the output of Ray's job drivers until it ends."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ POLL_INTERVAL_S = 0.5
 
 
 class Follower:
-    """Copies new bytes of every matching file to `out`; files may appear later, and the folder may be a link that moves."""
+    """A copier of new bytes of every matching file; files may appear later, and the folder may be a link that moves."""
 
     def __init__(self, folder: Path, out: BinaryIO) -> None:
-        self.folder = folder
-        self.out = out
+        self.folder, self.out = folder, out
         self.offsets: dict[str, int] = {}
 
     def poll(self) -> int:
-        """Copy what is new; returns the number of bytes."""
+        """Copy new bytes; return their number."""
         num_bytes = 0
         for path in sorted(self.folder.glob(PATTERN)):
             place = os.path.realpath(path)
@@ -34,7 +33,7 @@ class Follower:
                     data = file.read()
                     self.offsets[place] = file.tell()
             except FileNotFoundError:
-                continue  # the link has moved on between the look and the read
+                continue  # the link has moved in between
             self.out.write(data)
             num_bytes += len(data)
         if num_bytes:
@@ -43,7 +42,7 @@ class Follower:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Follow until the container is told to end."""
+    """Follow until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m opd.pods.follow", description=__doc__)
     parser.add_argument("folder", type=Path, help="Ray's log folder")
     follower = Follower(parser.parse_args(argv).folder, sys.stdout.buffer)

@@ -1,7 +1,6 @@
-"""`python -m opd.pods.stage SOURCE --to FOLDER`: a store URL or a Hugging Face repository into a folder of a claim, verified.
+"""The Job of manifests/stage.yaml: `python -m opd.pods.stage SOURCE --to FOLDER` fills a claim from a store or the hub.
 
-manifests/stage.yaml runs it in a Job. A second start fetches only what is missing; `.opd-staged.json` appears last and says
-what the folder holds.
+A second start fetches only missing files; the record `.opd-staged.json` appears last.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ HUB_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")
 
 
 def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = False) -> dict[str, str | int]:
-    """Fill a folder; returns what its record says.
+    """Fill a folder; return its record.
 
     Args:
         source: a store URL (folder or single object), or `owner/name` on the hub.
-        revision: of a hub repository: a branch, tag or commit; the commit that it stands for is recorded.
+        revision: a branch, tag or commit of a hub repository; the record names the commit.
 
     Raises:
         RunError: the store or an object of it cannot be used.
         ValueError: `source` is neither.
-        OSError: the hub cannot be reached, has no such repository, or the disk is full.
+        OSError: the hub is unreachable or has no such repository, or the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
     store = LocalStore(folder)
@@ -48,7 +47,7 @@ def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = F
 
 
 def _from_hub(repository: str, folder: Path, *, revision: str, is_dataset: bool) -> dict[str, str | int]:
-    """Downloads a repository at one commit; the hub's client verifies and resumes file by file."""
+    """Download a repository at one commit; the hub's client verifies and resumes file by file."""
     from huggingface_hub import HfApi, snapshot_download
 
     kind = "dataset" if is_dataset else "model"
@@ -62,7 +61,7 @@ def _from_hub(repository: str, folder: Path, *, revision: str, is_dataset: bool)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m opd.pods.stage", description=__doc__.splitlines()[0])
     parser.add_argument("source", help="s3://..., or owner/name on the hub")
     parser.add_argument("--to", required=True, type=Path, metavar="FOLDER")

@@ -1,8 +1,8 @@
-"""`python -m opd.pods.start EXP.json`: the entrypoint of the Ray job. Starts the trainer and watches over its time.
+"""The entrypoint of the Ray job: `python -m opd.pods.start EXP.json` starts the trainer and watches over its time.
 
-KubeRay resubmits a job whose head was lost, in HTTPMode without bound; where another node of the run was lost this program begins
-again itself, since head, Ray and the other pods are there and the lost pod comes back. Starts are counted in the store and bounded
-for each Ray cluster. Before a deadline of the RayJob expires, the trainer is asked to save; once it has expired, it is ended.
+KubeRay resubmits a job whose head was lost, in HTTPMode without bound. After the loss of another node this program starts
+the trainer again in the same Ray cluster. Starts are counted in the store and bounded for each Ray cluster. Before a
+deadline of the RayJob the trainer is asked to save; after the deadline it is ended.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from opd.store.base import Store, json_bytes
 from opd.store.opening import open_store
 
 STARTS = "starts"
-CLUSTER_VARIABLE = "RAY_CLUSTER_NAME"  # set by KubeRay
+CLUSTER_VARIABLE = "RAY_CLUSTER_NAME"  # KubeRay sets it
 STARTS_VARIABLE = "OPD_STARTS_PER_CLUSTER"
 CHART_VARIABLE = "OPD_CHART_VERSION"
 ACTIVE_VARIABLE = "OPD_ACTIVE_DEADLINE_SECONDS"
 PRE_RUNNING_VARIABLE = "OPD_PRE_RUNNING_DEADLINE_SECONDS"
 EXIT_TOO_MANY_STARTS = 1
 EXIT_MISFIT = 2
-# KubeRay looks at a deadline every few seconds; a trainer that ended before it did would be retried.
+# KubeRay looks at a deadline every few seconds; it would retry a trainer that ended before that look.
 DEADLINE_MARGIN_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One start of the trainer: its number within the Ray cluster, and when that cluster's first head container began."""
+    """One start of the trainer: its number within the Ray cluster, and the start of that cluster's first head container."""
 
     number: int
     head_started_at_s: float
@@ -51,7 +51,7 @@ class Start:
 def claim_start(store: Store, cluster: str, *, head_started_at_s: float) -> Start:
     """Count this start, create-only, so that two at once get two numbers."""
     prefix = f"{STARTS}/{cluster}"
-    # The store takes equal bytes for the retry of one write: the token makes each start's its own.
+    # The store takes equal bytes for a retry of one write: the token makes each start's bytes unique.
     record = json_bytes({"head_started_at_s": head_started_at_s, "token": uuid.uuid4().hex})
     number = 1
     while True:
@@ -70,39 +70,26 @@ def misfit(chart: str, image: str) -> str:
         return ""
     return (
         f"the chart is of version {chart} and the image holds opd {image}: major and minor must be the same; "
-        f"install the chart of version {'.'.join(image.split('.')[:2])}, or name an image of {'.'.join(chart.split('.')[:2])} "
-        "in cluster.image.ref"
+        f"install the chart of version {'.'.join(image.split('.')[:2])}, or name an image of "
+        f"{'.'.join(chart.split('.')[:2])} in cluster.image.ref"
     )
 
 
-def save_before_s(start: Start, environment: Mapping[str, str], save_s: float) -> float | None:
-    """Unix time at which the trainer is asked to save; None without deadlines.
+def deadlines(start: Start, environment: Mapping[str, str], save_s: float) -> tuple[float | None, float | None]:
+    """Return the Unix times at which the trainer is asked to save, and at which KubeRay has certainly ended the run.
 
-    KubeRay counts activeDeadlineSeconds from the RayJob's startTime, which a pod cannot read and which each new Ray cluster
-    sets anew. The cluster's first head started at most preRunningDeadlineSeconds later, or there would be no job.
+    KubeRay counts activeDeadlineSeconds from the RayJob's startTime, which a pod cannot read and each new Ray cluster
+    resets. The cluster's first head started at most preRunningDeadlineSeconds later. After a failure KubeRay leaves the
+    job running until its clean-up: the trainer would hold its GPUs for nothing.
     """
     if ACTIVE_VARIABLE not in environment:
-        return None
-    return (
-        start.head_started_at_s
-        + float(environment[ACTIVE_VARIABLE])
-        - float(environment[PRE_RUNNING_VARIABLE])
-        - save_s
-    )
-
-
-def end_after_s(start: Start, environment: Mapping[str, str]) -> float | None:
-    """Unix time at which KubeRay has ended the run for certain; None without deadlines.
-
-    It leaves the job running until the clean-up after a failure: the trainer would hold its GPUs for nothing.
-    """
-    if ACTIVE_VARIABLE not in environment:
-        return None
-    return start.head_started_at_s + float(environment[ACTIVE_VARIABLE]) + DEADLINE_MARGIN_S
+        return None, None
+    deadline_s = start.head_started_at_s + float(environment[ACTIVE_VARIABLE])
+    return deadline_s - float(environment[PRE_RUNNING_VARIABLE]) - save_s, deadline_s + DEADLINE_MARGIN_S
 
 
 def head_started_at_s() -> float:
-    """When this container began: the start of its process 1, Unix seconds."""
+    """Return when this container's process 1 began, Unix seconds."""
     import psutil
 
     return float(psutil.Process(1).create_time())
@@ -115,7 +102,7 @@ def watch(
     save_s: float,
     end_at_s: float | None = None,
 ) -> int:
-    """Wait for the trainer; say meanwhile that it listens, ask it to save when its time is nearly up, end it behind that."""
+    """Wait for the trainer; give signs of life, ask it to save before the deadline, and end it after the deadline."""
     while True:
         with _surviving("the sign of life"):
             stop.sign_of_life(experiment.run_dir)
@@ -135,7 +122,7 @@ def watch(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the trainer's exit code."""
+    """Run the command line; return the trainer's exit code."""
     parser = argparse.ArgumentParser(prog="python -m opd.pods.start", description=__doc__.splitlines()[0])
     parser.add_argument("experiment", help="the mounted experiment (.json)")
     path = parser.parse_args(argv).experiment
@@ -144,18 +131,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if why := misfit(os.environ.get(CHART_VARIABLE, ""), version("opd")):
         _say(why)
         return EXIT_MISFIT
-    # Ray stops a job by signalling every process of it: the trainer handles that, this one waits for it.
-    told: list[int] = []
+    # Ray stops a job by signalling every process of it: the trainer handles the signal, this program waits.
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: told.append(number))
-    while (code := _start(path, experiment, told)) == EXIT_NODE_LOST and stays(experiment, told):
+        signal.signal(number, lambda number, frame: signals.append(number))
+    while (code := _start(path, experiment, signals)) == EXIT_NODE_LOST and stays(experiment, signals):
         _say("a node of the run is lost and the head is not: starting again in this Ray cluster")
     return NodeLost.exit_code if code == EXIT_NODE_LOST else code
 
 
-def stays(experiment: Experiment, told: Sequence[int]) -> bool:
-    """Whether another start may follow here: starts are counted, and this pod is neither told to end, by a signal, nor asks for a save, since it goes."""
-    if told or not {CLUSTER_VARIABLE, STARTS_VARIABLE} <= os.environ.keys():
+def stays(experiment: Experiment, signals: Sequence[int]) -> bool:
+    """Return True if another start may follow here: starts are counted, and this pod is not about to end."""
+    if signals or not {CLUSTER_VARIABLE, STARTS_VARIABLE} <= os.environ.keys():
         return False
     try:
         return not stop.has_asked(experiment.run_dir, socket.gethostname())
@@ -164,27 +151,27 @@ def stays(experiment: Experiment, told: Sequence[int]) -> bool:
         return False
 
 
-def _start(path: str, experiment: Experiment, told: Sequence[int]) -> int:
-    """Start the trainer once, unless told to end or out of starts in this Ray cluster; returns its exit code."""
+def _start(path: str, experiment: Experiment, signals: Sequence[int]) -> int:
+    """Start the trainer once, unless a signal came or this Ray cluster has had its starts; return its exit code."""
     save_s = stop.save_seconds()
     ask_at_s = end_at_s = None
     if cluster := os.environ.get(CLUSTER_VARIABLE):
         try:
-            start = claim_start(_store(experiment), cluster, head_started_at_s=head_started_at_s())
+            store = open_store(experiment.store_url).child(experiment.run_id)
+            start = claim_start(store, cluster, head_started_at_s=head_started_at_s())
         except StoreError as error:
             _say(f"the store cannot be used: {error}")
             return 1
         most = int(os.environ.get(STARTS_VARIABLE, start.number))
         if start.number > most:
-            _say(
-                f"start {start.number} in the Ray cluster {cluster}, and {most} are allowed (cluster.retries.startsPerCluster)"
-            )
+            allowed = f"{most} are allowed (cluster.retries.startsPerCluster)"
+            _say(f"start {start.number} in the Ray cluster {cluster}, and {allowed}")
             return EXIT_TOO_MANY_STARTS
-        ask_at_s, end_at_s = save_before_s(start, os.environ, save_s), end_after_s(start, os.environ)
+        ask_at_s, end_at_s = deadlines(start, os.environ, save_s)
     with _surviving("forgetting old requests"):
         stop.forget(experiment.run_dir)
-    if told:
-        return 128 + told[0]
+    if signals:
+        return 128 + signals[0]
     child = subprocess.Popen(
         [sys.executable, "-m", "opd.launch", path, "--grace-s", f"{save_s:g}"], preexec_fn=_default_signals
     )
@@ -198,15 +185,11 @@ def _start(path: str, experiment: Experiment, told: Sequence[int]) -> int:
 
 @contextlib.contextmanager
 def _surviving(what: str) -> Iterator[None]:
-    """A disk that takes nothing for a moment (read-only, full, stale) must not end the watch over a trainer that runs."""
+    """Survive a disk that takes nothing for a moment (read-only, full, stale)."""
     try:
         yield
     except OSError as error:
         _say(f"{what} is left out: {error}")
-
-
-def _store(experiment: Experiment) -> Store:
-    return open_store(experiment.store_url).child(experiment.run_id)
 
 
 def _default_signals() -> None:

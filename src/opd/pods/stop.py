@@ -1,8 +1,7 @@
-"""Asks the trainer to save: a pod that has to go writes a request into the run's folder and waits for the answer.
+"""Requests to save: a pod that has to end writes a request into the run's folder and waits for the answer.
 
-`python -m opd.pods.stop EXP.json` is the preStop hook of every Ray pod. The trainer answers at its next step's end, with
-`serve`, and then holds still, so that nothing is trained that would be lost. Whoever asks first checks that a trainer
-listens: a run that has ended must not delay the deletion of its pods.
+`python -m opd.pods.stop EXP.json` is the preStop hook of every Ray pod. The trainer answers after a step (`serve`), and
+then holds still, so that no work after the save is lost. A pod asks only a trainer that gives signs of life.
 """
 
 from __future__ import annotations
@@ -42,14 +41,7 @@ DEFAULT_SAVE_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Somebody's wish to have the run saved.
-
-    Attributes:
-        id: unique name of the request.
-        pod: who asks.
-        reason: why, for the log.
-        hold_s: how long the trainer holds still after the save, seconds.
-    """
+    """A request to save: its unique id, the pod that asks, the reason, and the trainer's hold after the save in seconds."""
 
     id: str
     pod: str
@@ -65,7 +57,7 @@ def ask(run_dir: Path, *, reason: str, hold_s: float) -> Request:
 
 
 def pending(run_dir: Path) -> list[Request]:
-    """Requests without an answer, in no particular order; cheap enough for every step."""
+    """Return requests without an answer; cheap enough for every step."""
     folder = run_dir / FOLDER
     paths = folder.glob("*.request") if folder.is_dir() else ()
     return [request for path in paths if not path.with_suffix(".answer").exists() and (request := _read(path))]
@@ -79,27 +71,28 @@ def serve(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Save once if anybody asks, answer, and hold still until the pods are gone; the trainer calls it after each step.
+    """Save once for all requests, answer, and hold still until the pods are gone; the trainer calls it after each step.
 
-    Who asks while it holds still is answered at once: nothing has been trained since the save.
+    Requests during the hold get an answer at once: nothing has been trained since the save.
 
     Args:
         run_dir: folder of the run.
         save: saves and uploads; returns the step that is safe, None if there is none.
-        is_over: whether the trainer is told to end, which ends the hold.
+        is_over: returns True if the trainer has to end, which ends the hold.
 
     Returns:
-        Whether anybody asked. Coming back with True means that the pods are still there: go on training.
+        True if there was a request. The caller trains on, for the pods are still there.
     """
     requests = pending(run_dir)
     if not requests:
         return False
     step = save()
+    outcome = "nothing is saved in this run" if step is None else f"saved at step {step}, holding still"
     until_s = clock()
     while requests or (clock() < until_s and not is_over()):
         for request in requests:
             _write(run_dir / FOLDER / f"{request.id}.answer", {"step": step})
-            print(f"asked to save by {request.pod} ({request.reason}): {_outcome(step)}", flush=True)
+            print(f"asked to save by {request.pod} ({request.reason}): {outcome}", flush=True)
             until_s = max(until_s, clock() + request.hold_s)
         sleep(min(POLL_INTERVAL_S, max(until_s - clock(), 0.0)))
         requests = pending(run_dir)
@@ -108,9 +101,9 @@ def serve(
 
 @contextlib.contextmanager
 def answering(run: Run) -> Iterator[None]:
-    """Answer pods on a thread while the block works on something of which nothing can be saved before its end.
+    """Answer pods on a thread during work of which nothing can be saved before its end.
 
-    It goes on meanwhile, and its end ends the wait for the pods; the lease is handed over for as long as they are waited for.
+    The work continues meanwhile, and its end ends the wait for the pods. The lease is handed over during the wait.
     """
     over = threading.Event()
 
@@ -122,7 +115,7 @@ def answering(run: Run) -> Iterator[None]:
         while True:
             try:
                 were_asked = serve(run.asked_in, save, is_over=over.is_set)
-            except OSError as error:  # a full disk ends neither this thread nor what goes on meanwhile
+            except OSError as error:  # a full disk ends neither this thread nor the work
                 logger.warning("pods that ask are not answered: %s", error)
                 were_asked = True
             if were_asked:
@@ -140,7 +133,7 @@ def answering(run: Run) -> Iterator[None]:
 
 
 def answered(run_dir: Path) -> dict[str, float]:
-    """Until when, in Unix seconds, pods that were answered may still be there, by the names of their requests."""
+    """Return the Unix time until which each answered pod may still be there, by the name of its request."""
     found = {}
     for path in (run_dir / FOLDER).glob("*.answer"):
         with _while_it_is_there():
@@ -150,7 +143,7 @@ def answered(run_dir: Path) -> dict[str, float]:
 
 
 def has_asked(run_dir: Path, pod: str) -> bool:
-    """Whether a pod has asked since the trainer was started, answered or not: it has to go."""
+    """Return True if a pod has asked since the trainer's start: it has to end."""
     asked = filter(None, map(_read, (run_dir / FOLDER).glob("*.request")))
     return any(request.pod == pod for request in asked)
 
@@ -163,7 +156,7 @@ def _read(path: Path) -> Request | None:
 
 @contextlib.contextmanager
 def _while_it_is_there() -> Iterator[None]:
-    """Around the read of a file that the start of a later trainer, which forgets it, may take away meanwhile."""
+    """Survive a file that the start of a later trainer removes during the read."""
     try:
         yield
     except OSError as error:
@@ -172,30 +165,26 @@ def _while_it_is_there() -> Iterator[None]:
 
 
 def forget(run_dir: Path) -> None:
-    """Drop what was asked of an earlier trainer, which answers no more; a pod that still waits for it goes when its time is over."""
+    """Remove requests to an earlier trainer, which cannot answer; a pod that still waits ends when its time is over."""
     for pattern in ("*.request", "*.answer", "*.clock", "*.part"):
         for path in (run_dir / FOLDER).glob(pattern):
             path.unlink(missing_ok=True)
 
 
-def _outcome(step: int | None) -> str:
-    return "nothing is saved in this run" if step is None else f"saved at step {step}, holding still"
-
-
 def sign_of_life(run_dir: Path) -> None:
-    """Say that a trainer listens here."""
+    """Record that a trainer listens here."""
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     (folder / LISTENING).write_text(socket.gethostname())
 
 
 def stop_listening(run_dir: Path) -> None:
-    """Say that no trainer listens any more."""
+    """Record that no trainer listens any more."""
     (run_dir / FOLDER / LISTENING).unlink(missing_ok=True)
 
 
 def is_listening(run_dir: Path) -> bool:
-    """Whether a trainer gave a sign of life lately, by the clock of the file system that both sides see."""
+    """Return True after a recent sign of life, by the clock of the file system that both sides see."""
     mark = run_dir / FOLDER / LISTENING
     probe = mark.with_name(f"{uuid.uuid4().hex}.clock")
     try:
@@ -209,7 +198,7 @@ def is_listening(run_dir: Path) -> bool:
 
 
 def wait(run_dir: Path, request: Request, timeout_s: float) -> int | None:
-    """The step that was saved for the request; None if the trainer ended or the time was up."""
+    """Return the step saved for the request; None if the trainer ended or the time was up."""
     answer = run_dir / FOLDER / f"{request.id}.answer"
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
@@ -223,12 +212,12 @@ def wait(run_dir: Path, request: Request, timeout_s: float) -> int | None:
 
 
 def save_seconds() -> float:
-    """The longest wait for a save, from the pod's environment."""
+    """Return the longest wait for a save, from the pod's environment."""
     return float(os.environ.get(SAVE_SECONDS_VARIABLE, DEFAULT_SAVE_S))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The preStop hook; always 0, since a hook that fails only hides why the pod goes."""
+    """Run the preStop hook; return 0, since a failed hook only hides the pod's reason to end."""
     parser = argparse.ArgumentParser(prog="python -m opd.pods.stop", description=__doc__.splitlines()[0])
     parser.add_argument("experiment", help="the mounted experiment (.json)")
     run_dir = read_experiment(parser.parse_args(argv).experiment).run_dir
@@ -242,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(path: Path, record: Mapping[str, object]) -> None:
-    """Write atomically: the other side may look at any time, and must not find half a record after a power cut."""
+    """Write atomically: the other side must not find half a record, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{uuid.uuid4().hex}.part")
     part.write_text(json.dumps(record))

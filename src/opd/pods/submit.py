@@ -1,8 +1,7 @@
-"""`python -m opd.pods.submit -- COMMAND ...`: submits the Ray job and prints its log until the job has ended.
+"""The submitter: `python -m opd.pods.submit -- COMMAND ...` submits the Ray job and prints its log to the end.
 
-A log stream that closes in mid-run, cleanly or not, is opened again where it broke off; a job that is gone because the
-head was replaced is submitted again. KubeRay reads the job's result itself, so the exit code only says whether this
-program did its part: a failed job is 0 here, or the submitter would be retried without need.
+A broken log stream is opened again at the same place, and a job that a new head lacks is submitted again. KubeRay reads
+the job's result itself: the exit code only says that this program did its part, so a failed job is 0 here.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TextIO
 
-ADDRESS_VARIABLE = "RAY_DASHBOARD_ADDRESS"  # both are set by KubeRay
+ADDRESS_VARIABLE = "RAY_DASHBOARD_ADDRESS"  # KubeRay sets both
 SUBMISSION_VARIABLE = "RAY_JOB_SUBMISSION_ID"
 PATIENCE_S = 900.0
 RETRY_INTERVAL_S = 2.0
-# A head that vanished with its node leaves a connection that never ends: look at the job after this long a silence.
+# A head that vanished with its node leaves a connection that never ends: after this silence the job is looked at.
 SILENCE_S = 300.0
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 class Jobs(Protocol):
-    """What is used of Ray's JobSubmissionClient."""
+    """The used part of Ray's JobSubmissionClient."""
 
     def get_job_status(self, job_id: str) -> Any: ...
     def submit_job(self, *, entrypoint: str, submission_id: str) -> str: ...
@@ -41,39 +40,30 @@ class Submitter:
     """
 
     def __init__(self, connect: Callable[[], Jobs], submission_id: str, entrypoint: str, out: TextIO) -> None:
-        self.connect = connect
+        self.connect, self.submission_id, self.entrypoint, self.out = connect, submission_id, entrypoint, out
         self.jobs: Jobs | None = None
-        self.submission_id = submission_id
-        self.entrypoint = entrypoint
-        self.out = out
         self.num_printed = 0
 
     def step(self, *, silence_s: float = SILENCE_S) -> str:
-        """Submit the job if it is not there, else print its log as far as it goes; returns the job's status before that.
+        """Submit a missing job, else print its log as far as it goes; return the job's status before that.
 
         Raises:
-            RuntimeError, OSError: Ray cannot be reached; try again.
+            RuntimeError, OSError: Ray is unreachable; try again.
         """
         self.jobs = self.jobs or self.connect()
-        status = self._status(self.jobs)
-        if status is None:
+        try:
+            status = self.jobs.get_job_status(self.submission_id)
+        except RuntimeError as error:
+            if "does not exist" not in str(error):
+                raise
             self.num_printed = 0
             self.jobs.submit_job(entrypoint=self.entrypoint, submission_id=self.submission_id)
             return "PENDING"
         asyncio.run(self._follow(self.jobs, silence_s))
-        return status
-
-    def _status(self, jobs: Jobs) -> str | None:
-        try:
-            status = jobs.get_job_status(self.submission_id)
-        except RuntimeError as error:
-            if "does not exist" in str(error):
-                return None
-            raise
         return str(getattr(status, "value", status))
 
     async def _follow(self, jobs: Jobs, silence_s: float) -> None:
-        """Print the stream, which starts at the log's beginning, from where the last one broke off."""
+        """Print the stream, which starts at the log's beginning, from the end of the printed part."""
         import aiohttp
 
         seen = 0
@@ -94,7 +84,7 @@ class Submitter:
 
 
 def run(submitter: Submitter, *, patience_s: float = PATIENCE_S, interval_s: float = RETRY_INTERVAL_S) -> int:
-    """Go on until the job has ended and its log is printed; 1 if Ray could not be reached for `patience_s`."""
+    """Follow the job to its end; return 1 if Ray was unreachable for `patience_s`."""
     last_contact_s = time.monotonic()
     while True:
         try:
@@ -113,7 +103,7 @@ def run(submitter: Submitter, *, patience_s: float = PATIENCE_S, interval_s: flo
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] != ["--"] or len(words) < 2:
         _say("usage: python -m opd.pods.submit -- COMMAND ...")

@@ -1,14 +1,18 @@
-"""From verl's call to a reward row: picks the scorer, runs it here or in the pool, keeps and counts every failure."""
+"""Way from verl's call to a reward row: the scorer runs here or in the pool, and each failure is kept and counted."""
 
 import asyncio
 import logging
+import os
 import re
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import lru_cache
+from pickle import PicklingError
 from typing import Any
 
-from opd.rewards.pool import ScorerProcess, scorer_pool
-from opd.rewards.protocol import Failure, ScoreTask
-from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, Score, builtin_call
+from opd.isolation.pool import Outcome, ProcessPool
+from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, Failure, Score, ScoreTask, builtin_call
 from opd.text import storable
 
 logger = logging.getLogger(__name__)
@@ -62,7 +66,7 @@ async def compute_score_async(
     _check(task, timeout_s, num_workers)
     if not task.isolated:
         return _row(task, _run_here(task))
-    return _row(task, await scorer_pool(num_workers).score(task, timeout_s=timeout_s))
+    return _row(task, await score_in(scorer_pool(num_workers), task, timeout_s))
 
 
 def compute_score(*arguments: Any, **options: Any) -> RewardRow:
@@ -71,7 +75,7 @@ def compute_score(*arguments: Any, **options: Any) -> RewardRow:
 
 
 def check_function(function: str, **function_kwargs: Any) -> None:
-    """Finds what `compute_score` would raise of every answer, before there is one; a scorer in the pool is not called.
+    """Raise what `compute_score` would raise of every answer, before there is one; the pool calls no scorer.
 
     Raises:
         ValueError | ImportError | TypeError: as `compute_score`.
@@ -81,12 +85,61 @@ def check_function(function: str, **function_kwargs: Any) -> None:
     if not task.isolated:
         _run_here(task)
         return
-    process = ScorerProcess()
+    with new_pool(1) as pool:
+        outcome = _submitted(pool, task, None).result()
+    if outcome.failure == "refused":
+        raise _refusal(outcome)
+    if outcome.failure is not None:
+        raise ImportError(f"the reward function cannot be imported: {outcome.reason}")
+
+
+def new_pool(num_workers: int) -> ProcessPool:
+    """Return a pool of scorer processes."""
+    return ProcessPool("opd.rewards.worker:serve", num_processes=num_workers, name="score")
+
+
+@lru_cache(maxsize=8)
+def _pool_of(pid: int, num_workers: int) -> ProcessPool:
+    return new_pool(num_workers)
+
+
+_pools_lock = threading.Lock()
+
+
+def scorer_pool(num_workers: int) -> ProcessPool:
+    """Return this process's pool of a size; a forked child gets its own, as it cannot share its parent's connections."""
+    with _pools_lock:
+        return _pool_of(os.getpid(), num_workers)
+
+
+async def score_in(pool: ProcessPool, task: ScoreTask, timeout_s: float) -> Score | Failure:
+    """Score one answer in a pool; the process is killed at the deadline and replaced.
+
+    Raises:
+        ImportError | TypeError: the scorer cannot be imported, or called with these arguments.
+        RuntimeError: the pool is closed.
+    """
+    outcome = await asyncio.wrap_future(_submitted(pool, task, timeout_s))
+    if outcome.failure == "refused":
+        raise _refusal(outcome)
+    if outcome.failure is not None:
+        return Failure(outcome.reason, outcome.note)
+    result: Score | Failure = outcome.value
+    return result._replace(worst_score=outcome.note) if isinstance(result, Failure) else result
+
+
+def _submitted(pool: ProcessPool, task: ScoreTask, timeout_s: float | None) -> Future[Outcome]:
     try:
-        process.check(task)
-    finally:
-        process.kill()
-        process.disconnect()
+        return pool.submit(task, timeout_s)
+    except (PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f"reward function {task.function!r} runs in its own process, and the row's extra_info or ground truth "
+            f"cannot be pickled: {error}"
+        ) from error
+
+
+def _refusal(outcome: Outcome) -> Exception:
+    return type(outcome.value)(f"the reward function cannot be called: {outcome.reason}")
 
 
 def _check(task: ScoreTask, timeout_s: float, num_workers: int) -> None:
@@ -102,8 +155,8 @@ def _check(task: ScoreTask, timeout_s: float, num_workers: int) -> None:
 
 
 def _run_here(task: ScoreTask) -> Score | Failure:
-    """Runs a built-in scorer, whose work is bounded, in this process."""
-    call = builtin_call(task.function, task.solution, task.ground_truth, task.kwargs)
+    """Run a built-in scorer, whose work is bounded, in this process."""
+    call = builtin_call(task)
     try:
         return call()
     except ImportError:  # a broken installation, not a difficult answer
@@ -113,7 +166,7 @@ def _run_here(task: ScoreTask) -> Score | Failure:
 
 
 def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
-    """The row for verl; a failure gets the worst score, is marked, and is logged with what is needed to reproduce it."""
+    """Return the row for verl; a failure gets the worst score and a mark, and the log says how to reproduce it."""
     if isinstance(result, Failure):
         score = worst_score(task.function) if result.worst_score is None else float(result.worst_score)
         logger.warning(
@@ -140,7 +193,7 @@ def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
 
 
 def worst_score(function: str) -> float:
-    """What a failed answer scores, so that hanging a scorer never pays more than a wrong answer.
+    """Return the score of a failed answer, so that hanging a scorer never pays more than a wrong answer.
 
     A built-in function's score of a wrong answer; of a function that does not declare its own, the lowest score it has
     given in this process, at most 0.

@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -195,21 +195,42 @@ BUILTIN_FUNCTIONS: dict[str, BuiltinFunction] = {
 }
 
 
-def builtin_call(name: str, solution: str, ground_truth: Any, kwargs: dict[str, Any]) -> Callable[[], Score]:
-    """The call of a built-in scorer, checked but not yet made; a number as ground truth is read as its text.
+class ScoreTask(NamedTuple):
+    """One answer to score."""
+
+    function: str
+    """A name in `BUILTIN_FUNCTIONS`, `package.module:callable` or `path/to/file.py:callable`."""
+    data_source: str
+    solution: str
+    ground_truth: Any
+    extra_info: dict[str, Any]
+    kwargs: dict[str, Any]
+
+    @property
+    def isolated(self) -> bool:
+        """Whether the pool must run it: built-in string work is bounded, other code may hang."""
+        builtin = BUILTIN_FUNCTIONS.get(self.function)
+        return builtin is None or builtin.isolated
+
+
+class Failure(NamedTuple):
+    """The reason why an answer has no score."""
+
+    reason: str
+    worst_score: float | None = None
+    """The lowest score that a custom function declares (`function.worst_score`); None means that it declares none."""
+
+
+def builtin_call(task: ScoreTask) -> Callable[[], Score]:
+    """Return the checked call of a built-in scorer; it reads a number as ground truth as its text.
 
     Raises:
-        TypeError: `kwargs` holds a key that the scorer does not have.
+        TypeError: the task has an option that the scorer lacks.
     """
-    scorer = BUILTIN_FUNCTIONS[name].scorer
-    unknown = sorted(kwargs.keys() - _option_names(name))
-    if unknown:
-        options = ", ".join(sorted(_option_names(name))) or "none"
-        raise TypeError(f"reward function {name} has no option {', '.join(unknown)}: its options are {options}")
-    return lambda: scorer(solution, str(ground_truth), **kwargs)
-
-
-@cache
-def _option_names(name: str) -> frozenset[str]:
-    parameters = inspect.signature(BUILTIN_FUNCTIONS[name].scorer).parameters.values()
-    return frozenset(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
+    scorer = BUILTIN_FUNCTIONS[task.function].scorer
+    parameters = inspect.signature(scorer).parameters.values()
+    options = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    if unknown := sorted(task.kwargs.keys() - options):
+        known = ", ".join(sorted(options)) or "none"
+        raise TypeError(f"reward function {task.function} has no option {', '.join(unknown)}: its options are {known}")
+    return lambda: scorer(task.solution, str(task.ground_truth), **task.kwargs)

@@ -1,67 +1,44 @@
-"""The scorer process itself: imports a scorer, runs it on one answer at a time, ends when its parent does."""
+"""The scorer process: imports a scorer, and runs it on one answer at a time (`opd.isolation.serving`)."""
 
 import importlib
 import inspect
 import logging
 import math
-import pickle
 import resource
-import sys
 from collections.abc import Callable
-from functools import lru_cache
-from multiprocessing.connection import Connection
-from pathlib import Path
+from functools import lru_cache, partial
 from typing import Any
 
-from opd.isolation.serving import limit, load_file, orphan_alarm, requests
-from opd.rewards.protocol import ConfigurationFault, Failure, ScoreTask, Started, WrongConfiguration
-from opd.rewards.scorers import BUILTIN_FUNCTIONS, MAX_ANSWER_CHARS, NO_ANSWER, Score, builtin_call
+from opd.isolation.serving import Handle, limit, load_named
+from opd.rewards.scorers import (
+    BUILTIN_FUNCTIONS,
+    MAX_ANSWER_CHARS,
+    NO_ANSWER,
+    Failure,
+    Score,
+    ScoreTask,
+    builtin_call,
+)
 
 MAX_DATA_BYTES = 4 << 30
-"""A scorer that eats memory gets a MemoryError, so that the kernel has no reason to kill the trainer beside it."""
+"""A scorer that eats memory gets a MemoryError, so that the kernel has no reason to kill the trainer."""
 
 
-def main(connection_fd: int) -> None:
-    """Serves the connection until it closes."""
+def serve() -> Handle:
+    """Limit the process's memory and return its handler of score tasks."""
     limit(resource.RLIMIT_DATA, MAX_DATA_BYTES)
-    with Connection(connection_fd) as connection:
-        for request in requests(connection):
-            _serve(connection, request)
+    return _handle
 
 
-def _serve(connection: Connection, payload: bytes) -> None:
-    """Answers one request: a fault of the configuration, or `Started` and, with a deadline, the result."""
-    try:
-        task, timeout_s = pickle.loads(payload)
-        call, worst_score = _prepared_call(task)
-    except Exception as error:  # noqa: BLE001  whatever a module raises on import, no answer is to blame for it
-        error_type = TypeError if isinstance(error, TypeError) else ImportError
-        message = f"the reward function cannot be called: {type(error).__name__}: {error}"
-        connection.send(ConfigurationFault(error_type, message))
-        return
-    connection.send(Started(worst_score))
-    if timeout_s is None:  # asked only whether it could score
-        return
-    result: Score | Failure | ConfigurationFault
-    with orphan_alarm(timeout_s):
-        try:
-            result = call()
-        except WrongConfiguration as error:
-            result = ConfigurationFault(WrongConfiguration, str(error))
-        except Exception as error:  # noqa: BLE001  the contract: a scorer may raise anything and its answer keeps its row
-            result = Failure(f"raised {type(error).__name__}: {error}")
-    connection.send(result)
+def _handle(task: ScoreTask) -> tuple[Callable[[], Score | Failure], float | None]:
+    """Return the call, and the worst score that a custom function declares.
 
-
-def _prepared_call(task: ScoreTask) -> tuple[Callable[[], Score], float | None]:
-    """The call to make, and the worst score that a custom function declares.
-
-    Everything is imported and the arguments are checked, so that only scoring is left to time.
+    The imports and the check of the arguments are done here, so that the deadline bounds scoring alone.
     """
     if task.function in BUILTIN_FUNCTIONS:
         if task.function == "math_verify":
             _preload_math_verify()
-        return builtin_call(task.function, task.solution, task.ground_truth, task.kwargs), None
+        return partial(_scored, builtin_call(task)), None
     function = _custom_function(task.function)
     arguments = {
         "data_source": task.data_source,
@@ -71,7 +48,14 @@ def _prepared_call(task: ScoreTask) -> tuple[Callable[[], Score], float | None]:
         **task.kwargs,
     }
     inspect.signature(function).bind(**arguments)
-    return lambda: _as_score(function(**arguments)), _declared_worst(function, task.kwargs)
+    return partial(_scored, lambda: _as_score(function(**arguments))), _declared_worst(function, task.kwargs)
+
+
+def _scored(call: Callable[[], Score]) -> Score | Failure:
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001  the contract: a scorer may raise anything and its answer keeps its row
+        return Failure(f"raised {type(error).__name__}: {error}")
 
 
 def _declared_worst(function: Callable[..., Any], options: dict[str, Any]) -> float | None:
@@ -97,19 +81,14 @@ def _preload_math_verify() -> None:
 
 @lru_cache(maxsize=8)
 def _custom_function(name: str) -> Callable[..., Any]:
-    source, _, attribute = name.rpartition(":")
-    if source.endswith(".py"):
-        module = load_file(Path(source), f"_opd_custom_reward_{Path(source).stem}")
-    else:
-        module = importlib.import_module(source)
-    function: Callable[..., Any] = getattr(module, attribute)
+    function: Callable[..., Any] = load_named(name, "_opd_custom_reward")
     if not callable(function):
         raise TypeError(f"{name} is a {type(function).__name__}, not a function")
     return function
 
 
 def _as_score(returned: Any) -> Score:
-    """A custom function's number or dict as a Score; `acc` defaults to whether the score is positive.
+    """Return a custom function's number or dict as a Score; `acc` defaults to whether the score is positive.
 
     Raises:
         ValueError: a score that is not finite, which would poison the whole batch.
@@ -123,7 +102,3 @@ def _as_score(returned: Any) -> Score:
     pred = fields.pop("pred", None)
     breakdown = {name: float(value) for name, value in fields.items()}
     return Score(score, acc, NO_ANSWER if pred is None else str(pred)[:MAX_ANSWER_CHARS], breakdown)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -10,10 +10,17 @@ An update takes place when enough rows are complete. Unfinished ones keep their 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
+
+from opd.errors import CheckpointError
+
+CHECKPOINT_FILE = "carried.json"
+"""File of a step's checkpoint that holds the rows which are on their way."""
 
 ROUNDS_OF_LONGEST = 16
 """Rounds that the longest row takes. Shorter rounds follow the lengths more closely, and each costs its requests once more."""
@@ -296,3 +303,28 @@ class Carry:
         self.waiting[:0] = sorted(unused, key=lambda row: row.number)
         self._clock += self.round_tokens
         made.num_rounds += 1
+
+
+def save(carry: Carry, folder: Path) -> None:
+    """Save with a step's checkpoint."""
+    (folder / CHECKPOINT_FILE).write_text(json.dumps(carry.state()))
+
+
+def load(carry: Carry, folder: Path) -> None:
+    """Go on with what `save` saved.
+
+    Raises:
+        CheckpointError: the file is missing, or holds something else.
+        OSError: the disk fails now, which says nothing about the checkpoint.
+    """
+    path = folder / CHECKPOINT_FILE
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        carry.restore(state)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise CheckpointError(
+            f"{path} is no file of rollout.schedule carry ({why}); resume from an earlier checkpoint"
+        ) from error

@@ -1,23 +1,23 @@
-"""The trainer's agent-loop manager: one rollout worker in this process, or several as Ray actors."""
+"""The rollouts of a run: one rollout worker in this process, or several as Ray actors."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import ray
 from omegaconf import DictConfig
 from ray.actor import ActorHandle
-from tensordict import TensorDict
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from opd.cluster.nodes import working_nodes
+from opd.cluster.shutdown import GracefulStop
 from opd.rollout.carry import Growth
-from opd.rollout.worker import Begun, RolloutActor, RolloutReport, RolloutWorker
+from opd.rollout.worker import Batch, Begun, RolloutActor, RolloutReport, RolloutWorker
 from opd.runs.progress import PROGRESS
 
 PROGRESS_POLL_S = 5.0
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class RolloutManager:
-    """What verl's V1 trainer asks of an agent-loop manager: `generate_sequences`, here blocking and with a report.
+    """The rollout workers.
 
     `rollout.agent.num_workers: 0` runs the loops and the rewards in this process (a thread with an event loop): two
     processes fewer to start, and no round trip a sample. One or more workers are Ray actors spread over the nodes.
@@ -33,11 +33,7 @@ class RolloutManager:
 
     def __init__(self, config: DictConfig, llm_client: LLMServerClient, reward_handles: list[ActorHandle] | None):
         num_workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
-        self._report = RolloutReport()
-        self.on_report: Callable[[RolloutReport], None] | None = None
-        """Told of each batch as soon as it is answered, before anything else can fail."""
-        self.is_asked_to_end: Callable[[], bool] = lambda: False
-        """Asked while a batch is answered; from then on one whose answers count one by one is cut, see `RolloutWorker.cut`."""
+        self._stop: GracefulStop | None = None
         self._num_finished = 0
         self._local: RolloutWorker | None = None
         self._actors: list[ActorHandle] = []
@@ -52,40 +48,33 @@ class RolloutManager:
         for i in range(num_workers):
             affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(nodes[i % len(nodes)], soft=True)
             options = {"name": f"rollout_worker_{i}_{uuid4().hex[:8]}", "scheduling_strategy": affinity}
-            self._actors.append(RolloutActor.options(**options).remote(config, llm_client, None, reward_handles))
+            self._actors.append(RolloutActor.options(**options).remote(config, llm_client, reward_handles))
 
     @staticmethod
     async def _make_local(
         config: DictConfig, llm_client: LLMServerClient, reward_handles: list[ActorHandle] | None
     ) -> RolloutWorker:
         # verl's classes take the running event loop in their constructors.
-        return RolloutWorker(config, llm_client, None, reward_handles)
+        return RolloutWorker(config, llm_client, reward_handles)
 
-    def generate_sequences(self, prompts: TensorDict) -> None:
-        """Answer all prompts; returns when every row is stored, or the batch is cut.
+    def generate(self, batch: Batch, stop: GracefulStop | None = None) -> RolloutReport:
+        """Answer all prompts and return the report of all workers; `RolloutReport.check` raises what ended one of them.
 
-        Raises:
-            RuntimeError: not a single trajectory of the batch came through.
-            Exception: whatever ended a worker, or kept it from storing its rows.
+        Args:
+            stop: cuts a recorded batch (`RolloutWorker.cut`) once the run is asked to end.
         """
-        batch = RolloutReport()
-        for report in self._run(prompts):
-            batch.add(report)
-        self._report.add(batch)
-        if self.on_report is not None:
-            self.on_report(batch)
-        if batch.fault is not None:
-            raise batch.fault
-        if batch.num_failed == batch.num_trajectories:
-            raise RuntimeError(f"all {batch.num_trajectories} trajectories failed; the first: {batch.first_error}")
+        total, self._stop = RolloutReport(), stop
+        for report in self._run(batch):
+            total.add(report)
+        return total
 
-    def _run(self, prompts: TensorDict) -> Iterator[RolloutReport]:
-        """Every worker's report; one that was lost reports its end, so that the others' answers are not lost with it."""
+    def _run(self, batch: Batch) -> Iterator[RolloutReport]:
+        """Yield every worker's report; a lost worker reports its end, so that the others' answers are not lost with it."""
         if self._local is not None:
-            yield self._await_local(self._local, self._local.generate(prompts))
+            yield self._await_local(self._local, self._local.generate(batch))
             return
-        chunks = prompts.chunk(min(len(self._actors), len(prompts)))
-        calls = [actor.generate.remote(chunk) for actor, chunk in zip(self._actors, chunks, strict=False)]
+        parts = batch.split(len(self._actors))
+        calls = [actor.generate.remote(part) for actor, part in zip(self._actors, parts, strict=False)]
         self._await_actors(calls)
         for running in calls:
             try:
@@ -110,7 +99,7 @@ class RolloutManager:
     def _await_actors(self, calls: list[ray.ObjectRef]) -> None:
         while ray.wait(calls, num_returns=len(calls), timeout=PROGRESS_POLL_S)[1]:
             self._note(sum(map(_num_finished, self._actors)))
-            if self.is_asked_to_end():
+            if self._stop is not None and self._stop.requested:
                 for actor in self._actors:
                     actor.cut.remote()
 
@@ -118,7 +107,7 @@ class RolloutManager:
         future = asyncio.run_coroutine_threadsafe(call, self._loop)
         while not concurrent.futures.wait([future], PROGRESS_POLL_S).done:
             self._note(worker.num_finished)
-            if self.is_asked_to_end():
+            if self._stop is not None and self._stop.requested:
                 asyncio.run_coroutine_threadsafe(worker.cut(), self._loop)
         return future.result()
 
@@ -128,14 +117,9 @@ class RolloutManager:
             self._num_finished = num_finished
             PROGRESS.tick()
 
-    def take_report(self) -> RolloutReport:
-        """The counts since the last call."""
-        report, self._report = self._report, RolloutReport()
-        return report
-
 
 def _num_finished(actor: ActorHandle) -> int:
-    """What a rollout actor has answered so far; nothing of one that is lost or does not answer."""
+    """Return what a rollout actor has answered so far; 0 of an actor that is lost or does not answer."""
     try:
         num: int = ray.get(actor.finished.remote(), timeout=PROGRESS_POLL_S)
         return num

@@ -1,10 +1,11 @@
-"""Rollout servers without a training worker: each reads the model's files itself and has its GPUs for itself alone."""
+"""Rollout servers, with ranks that train or alone with the model's files; the client that routes requests to them; reward workers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,14 +15,54 @@ from omegaconf import DictConfig, open_dict
 from ray.actor import ActorHandle
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from verl import DataProto
+from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
+from verl.trainer.ppo.reward import load_reward_manager
+from verl.utils import hf_tokenizer
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica, RolloutReplicaRegistry
+from verl.workers.rollout.router import DEFAULT_ROUTING_CACHE_SIZE
 
 from opd.cluster.nodes import working_nodes
 from opd.compat import vllm_outputs, vllm_servers
-from opd.compat.verl_trainer import InProcessClient, RewardWorker
 
 CPU_ROLLOUT = "cpu"
 NO_GPU = "CPU"
+
+
+class InProcessClient(LLMServerClient):
+    """verl's client with its routing rule (sticky by request id, else fewest requests in flight) in this process."""
+
+    def __init__(self, config: DictConfig, servers: dict[str, Any]):
+        super().__init__(config, load_balancer_handle=None)
+        self._servers = servers
+        self._in_flight: Counter[str] = Counter(dict.fromkeys(servers, 0))
+        self._sticky: dict[str, str] = {}  # kept between rounds of rows whose prefix their server has in a cache
+
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        server = self._sticky.get(request_id) or min(self._in_flight, key=lambda name: (self._in_flight[name], name))
+        self._sticky[request_id] = server
+        if len(self._sticky) > DEFAULT_ROUTING_CACHE_SIZE:
+            del self._sticky[next(iter(self._sticky))]
+        self._in_flight[server] += 1
+        return server, self._servers[server]
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        self._in_flight[server_id] -= 1
+
+
+class Servers(LLMServerManager):
+    """verl's rollout servers next to ranks that train.
+
+    Counters in the processes that ask route the requests: verl 0.9.1 starts an actor for it, whose process imports verl for 5 to 8 s.
+    """
+
+    async def _init_global_load_balancer(self) -> None:
+        self.global_load_balancer = None
+
+    def get_client(self, client_cls: type | None = None, **kwargs: Any) -> LLMServerClient:
+        """Return the client that asks these servers."""
+        return InProcessClient(self.config, dict(zip(self.server_addresses, self.server_handles, strict=True)))
 
 
 @dataclass(kw_only=True)
@@ -69,6 +110,37 @@ def start_cpu_servers(config: DictConfig) -> dict[str, Any]:
         return start_server(role.rollout, role.model, server_name(rank), scheduling_strategy=node)
 
     return {server_name(rank): start(rank) for rank in range(world // role.rollout.tensor_model_parallel_size)}
+
+
+class RewardWorker(RewardLoopWorker):
+    """verl's reward worker, whose tokenizer runs code of the model's folder only where the model's flag says so.
+
+    verl 0.9.1 loads the tokenizer with `trust_remote_code=True`, whatever the config says.
+    """
+
+    def _init_reward_fn(self) -> None:
+        model = self.config.actor_rollout_ref.model
+        path = model.get("tokenizer_path") or model.path
+        self.input_tokenizer = hf_tokenizer(path, trust_remote_code=model.trust_remote_code)
+        self.reward_model_tokenizer = None
+        self.reward_manager = load_reward_manager(
+            self.config, self.input_tokenizer, reward_router_address=None, reward_model_tokenizer=None
+        )
+
+
+class LocalReward:
+    """A reward worker in this process, for the one call that verl's agent-loop worker makes of an actor's handle."""
+
+    class _Call:
+        def __init__(self, worker: RewardWorker):
+            self._worker = worker
+
+        async def remote(self, data: DataProto) -> dict[str, Any]:
+            score: dict[str, Any] = await self._worker.compute_score(data)
+            return score
+
+    def __init__(self, config: DictConfig):
+        self.compute_score = self._Call(RewardWorker(config))
 
 
 def start_reward_workers(config: DictConfig) -> list[ActorHandle]:

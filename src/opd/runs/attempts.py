@@ -1,10 +1,12 @@
-"""Attempts of a run: claiming the next number, the lease that keeps it, and the check that stops an overtaken writer."""
+"""Attempts of a run: the claim of the next number, the lease that keeps it, and the check that stops an overtaken writer."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import re
+import socket
 import threading
 import time
 import uuid
@@ -13,51 +15,38 @@ from dataclasses import dataclass
 from typing import Any
 
 from opd.errors import AlreadyExists, CorruptRecord, LeaseLost, Overtaken, RunIsLive, StoreUnavailable
-from opd.runs.process import ProcessIdentity, is_lock_free, lock_alive, this_process
+from opd.runs.process import boot_id, is_locked, lock_alive
 from opd.store.base import RetryPolicy, Store, json_bytes
 from opd.store.local import LocalStore
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_FOLDER = "attempts"
-# str.isdigit is true of "²" too, and int() refuses thousands of digits.
-_NUMBER = re.compile(r"[0-9]{1,9}")
+_NUMBER = re.compile(r"[0-9]{1,9}")  # str.isdigit accepts "²", and int() rejects thousands of digits
 OWNER_FILE = "owner.json"
 HEARTBEAT_FILE = "heartbeat.json"
 ENDED_FILE = "ended.json"
 DEFAULT_LEASE_TTL_S = 60.0
-# Beats in one lease: three may be lost before anybody takes over.
+# An attempt may miss three beats of a lease before another attempt takes over.
 BEATS_PER_LEASE = 4
-# A terminating pod may go on beating through its grace period (30 s by default): wait for it, then one lease more.
+# A terminating pod may beat through its grace period (30 s by default); then follows one whole lease.
 LEASES_TO_WAIT = 2.5
+OUTAGE_S = 1800.0
+"""Seconds for which an attempt survives an unreachable store: no other attempt can claim the run there meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """The content of owner.json; `token` makes each claim's bytes its own, `lease_ttl_s` is this owner's promise."""
+    """The content of owner.json; `token` makes the bytes of each claim unique, `lease_ttl_s` is this owner's own term."""
 
     attempt: int
     token: str
-    process: ProcessIdentity
+    host: str
+    pid: int
+    boot_id: str
     started_at_s: float
     lease_ttl_s: float
     spec_hash: str
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Owner:
-        return cls(**{**record, "process": ProcessIdentity(**record["process"])})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Obstacle:
-    """Why the highest attempt cannot be taken over yet; `is_local` when its living process was seen on this host."""
-
-    message: str
-    last_beat_s: float
-    is_local: bool
 
 
 def attempt_prefix(attempt: int) -> str:
@@ -65,17 +54,17 @@ def attempt_prefix(attempt: int) -> str:
 
 
 def attempt_of(name: str) -> int | None:
-    """The number of an attempt's folder name, None for other names."""
+    """Return the number of an attempt's folder name, None for other names."""
     return int(name) if _NUMBER.fullmatch(name) else None
 
 
 def attempt_numbers(store: Store) -> list[int]:
-    """Numbers with a folder under attempts/, ascending; a number counts as claimed only with its owner.json."""
+    """Return numbers with a folder under attempts/, ascending; only a number with an owner.json is claimed."""
     return sorted(number for name in store.children(ATTEMPTS_FOLDER) if (number := attempt_of(name)) is not None)
 
 
 def highest_attempt(store: Store, *, above: int = 0) -> int:
-    """The number that owns the run, 0 before the first claim; `above` where no higher one has claimed it."""
+    """Return the number that owns the run, `above` where no higher number is claimed."""
     for attempt in reversed(attempt_numbers(store)):
         if attempt <= above:
             break
@@ -85,27 +74,25 @@ def highest_attempt(store: Store, *, above: int = 0) -> int:
 
 
 def read_owner(store: Store, attempt: int) -> Owner | None:
-    """The owner of an attempt, None if its record was cut short by a kill on a file system without hard links."""
+    """Return the owner of an attempt, None for a record cut short on a file system without hard links."""
     try:
         record = store.get_json(f"{attempt_prefix(attempt)}/{OWNER_FILE}")
-        return Owner.from_json(record) if record is not None else None
-    except (CorruptRecord, KeyError, TypeError) as error:
+        return Owner(**record) if record is not None else None
+    except (CorruptRecord, TypeError) as error:
         logger.warning("attempt %d: unreadable owner record (%s); only its lease counts", attempt, error)
         return None
 
 
 def _other_owner(store: Store, attempt: int, token: str) -> Owner | None:
-    """Who owns the attempt by the store's record, None if it is the token's claim or cannot be told."""
     owner = read_owner(store, attempt)
     return owner if owner is not None and owner.token != token else None
 
 
 def check_owner(stores: Sequence[Store], attempt: int, token: str) -> None:
-    """Raises Overtaken if the run is another's by now; every writer asks before it commits.
+    """Raise Overtaken if a store knows a higher attempt, or this number under another claim's token.
 
-    That is, if any of the run's stores knows a higher attempt, or this one under another claim's token. The number alone
-    would do if every store kept its word, but some services check a condition first and write later (versitygw before
-    1.8: two winners in 5 to 9 % of races), and then the claim that was written over has to give way.
+    Every writer calls this before it commits. Some services check a condition first and write later (versitygw before
+    1.8: two winners in 5 to 9 % of races): there the claim that was overwritten has to give way.
     """
     for store in stores:
         highest = highest_attempt(store, above=attempt)
@@ -115,9 +102,8 @@ def check_owner(stores: Sequence[Store], attempt: int, token: str) -> None:
             )
         if (winner := _other_owner(store, attempt, token)) is not None:
             raise Overtaken(
-                f"attempt {attempt} of {store.url} was claimed over this one by process {winner.process.pid} on "
-                f"{winner.process.host}: the store let two create-only writes of one object succeed; stopping without "
-                "another write"
+                f"attempt {attempt} of {store.url} was claimed over this one by process {winner.pid} on {winner.host}: "
+                "the store let two create-only writes of one object succeed; stopping without another write"
             )
 
 
@@ -137,34 +123,27 @@ class Claim:
         return attempt_prefix(self.attempt)
 
     def with_policy(self, policy: RetryPolicy) -> Claim:
-        """The same claim with another patience for a store that is away."""
+        """Return the same claim with another patience for an unreachable store."""
         return dataclasses.replace(self, stores=tuple(store.with_policy(policy) for store in self.stores))
 
     def check(self) -> None:
         check_owner(self.stores, self.attempt, self.owner.token)
 
     def beat(self, progress: Mapping[str, Any] | None = None) -> None:
-        """Renews the lease, telling how far the run is, then stops the writer if it was overtaken.
-
-        Raises:
-            Overtaken: see `check_owner`.
-            StoreError: the store is away; the lease runs on.
-        """
-        self.stores[0].put_json(
-            f"{self.prefix}/{HEARTBEAT_FILE}", {"token": self.owner.token, "time_s": time.time(), **(progress or {})}
-        )
+        """Renew the lease with the run's progress, then raise Overtaken where another claim owns the run."""
+        record = {"token": self.owner.token, "time_s": time.time(), **(progress or {})}
+        self.stores[0].put_json(f"{self.prefix}/{HEARTBEAT_FILE}", record)
         self.check()
 
     def end(self, outcome: str, detail: str = "") -> None:
-        """Says that this attempt writes no more, so that the next one need not wait for the lease; local disk first.
+        """Record the attempt's last write, local disk first, so that the next attempt need not wait for the lease.
 
-        Where another claim came over this one the attempt is not this one's to end.
+        Where another claim overwrote this claim, its record stays untouched.
         """
         record = {"token": self.owner.token, "outcome": outcome, "detail": detail, "time_s": time.time()}
         for store in reversed(self.stores):
-            if _other_owner(store, self.attempt, self.owner.token) is not None:
-                continue
-            store.put_json(f"{self.prefix}/{ENDED_FILE}", record)
+            if _other_owner(store, self.attempt, self.owner.token) is None:
+                store.put_json(f"{self.prefix}/{ENDED_FILE}", record)
 
 
 def claim_attempt(
@@ -175,38 +154,36 @@ def claim_attempt(
     max_wait_s: float | None = None,
     on_wait: Callable[[str], None] = logger.warning,
 ) -> Claim:
-    """Claims the number after the highest one, taking over from an owner that is gone.
+    """Claim the number after the highest, and take over from an owner that has ended.
 
-    An owner that has ended, or whose process is gone from this host or, by its lock, from this kernel, is followed at once; any
-    other one when its lease has run out by the store's own clock.
+    An owner with an end on record, or whose lock under this kernel is released, needs no wait. Any other owner loses the
+    run after its lease has passed here without a beat.
 
     Args:
         stores: run directories, the arbiter first.
-        max_wait_s: how long a living owner is waited for; LEASES_TO_WAIT leases by default.
+        max_wait_s: longest wait for a living owner; LEASES_TO_WAIT leases by default.
 
     Raises:
-        RunIsLive: the owner went on renewing its lease.
-        CreateOnlyUnsupported: the arbiter cannot tell who was first.
+        RunIsLive: the owner renewed its lease all the time.
+        CreateOnlyUnsupported: the arbiter cannot decide who was first.
     """
-    arbiter = stores[0]
-    store_clock_offset_s = arbiter.check_create_only() - time.monotonic()
-    waited_from_s = time.monotonic()
-    deadline_s = waited_from_s + (LEASES_TO_WAIT * lease_ttl_s if max_wait_s is None else max_wait_s)
-    first_beat_s: float | None = None
-    seen = _Sightings()
+    stores[0].check_create_only()
+    deadline_s = time.monotonic() + (LEASES_TO_WAIT * lease_ttl_s if max_wait_s is None else max_wait_s)
+    first: Obstacle | None = None
+    signs = _Signs()
     while True:
         highest = max(highest_attempt(store) for store in stores)
-        obstacle = _obstacle(stores, highest, time.monotonic() + store_clock_offset_s, lease_ttl_s, seen)
+        obstacle = _obstacle(stores, highest, lease_ttl_s, signs)
         if obstacle is None:
             claim = _try_claim(stores, highest + 1, spec_hash, lease_ttl_s)
             if claim is not None:
                 return claim
-            continue  # another process won this number: look at its lease
-        renewed = first_beat_s is not None and obstacle.last_beat_s > first_beat_s
-        if time.monotonic() >= deadline_s or (obstacle.is_local and renewed):
+            continue  # another process won this number
+        is_renewed = first is not None and obstacle.sign != first.sign
+        if time.monotonic() >= deadline_s or (obstacle.is_local and is_renewed):
             raise RunIsLive(f"{obstacle.message}; wait for its end, cancel it, or start under another name")
-        if first_beat_s is None:
-            first_beat_s = obstacle.last_beat_s
+        if first is None:
+            first = obstacle
             on_wait(f"{obstacle.message}; waiting for its lease to run out")
         time.sleep(min(1.0, lease_ttl_s / (2 * BEATS_PER_LEASE)))
 
@@ -215,12 +192,14 @@ def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_
     owner = Owner(
         attempt=attempt,
         token=uuid.uuid4().hex,
-        process=this_process(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        boot_id=boot_id(),
         started_at_s=time.time(),
         lease_ttl_s=lease_ttl_s,
         spec_hash=spec_hash,
     )
-    key, data = f"{attempt_prefix(attempt)}/{OWNER_FILE}", json_bytes(owner.to_json())
+    key, data = f"{attempt_prefix(attempt)}/{OWNER_FILE}", json_bytes(dataclasses.asdict(owner))
     try:
         stores[0].create(key, data)
     except AlreadyExists:
@@ -233,74 +212,78 @@ def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_
     return Claim(stores=tuple(stores), owner=owner)
 
 
-def _has_let_go(stores: Sequence[Store], owner: Owner) -> bool:
-    """Whether the owner is gone by its lock, which pods of one node see of each other."""
-    folders = [store.local_path(attempt_prefix(owner.attempt)) for store in stores if isinstance(store, LocalStore)]
-    return owner.process.is_of_this_kernel() and any(is_lock_free(folder, owner.token) for folder in folders)
+@dataclass(frozen=True, kw_only=True)
+class Obstacle:
+    """A reason to wait for the highest attempt: its last sign of life, and True for a lock that is held on this machine."""
+
+    message: str
+    sign: object
+    is_local: bool
 
 
 @dataclass
-class _Sightings:
-    """Since when, by our own clock, an attempt's last sign of life has been the same one."""
+class _Signs:
+    """The last sign of life of an attempt, and the time on our own clock since which it is unchanged."""
 
     attempt: int = 0
-    last_beat_s: float = 0.0
+    sign: object = None
     since_s: float = 0.0
-    is_renewed: bool = False
 
-    def age_s(self, attempt: int, last_beat_s: float) -> float:
-        """Seconds since this sign of life was first seen from here; `is_renewed` once it is not the first of its attempt."""
-        if (self.attempt, self.last_beat_s) != (attempt, last_beat_s):
-            self.is_renewed = self.attempt == attempt
-            self.attempt, self.last_beat_s, self.since_s = attempt, last_beat_s, time.monotonic()
-        return time.monotonic() - self.since_s
+    def age_s(self, attempt: int, sign: object, asked_at_s: float) -> float:
+        """Return how long the sign has been the same; this process may have been paused after the store's answer."""
+        if (self.attempt, self.sign) != (attempt, sign):
+            self.attempt, self.sign, self.since_s = attempt, sign, time.monotonic()
+        return asked_at_s - self.since_s
 
 
-def _obstacle(
-    stores: Sequence[Store], attempt: int, store_now_s: float, default_ttl_s: float, seen: _Sightings
-) -> Obstacle | None:
-    """What keeps `attempt` from being taken over, None if nothing does.
+def _obstacle(stores: Sequence[Store], attempt: int, default_ttl_s: float, signs: _Signs) -> Obstacle | None:
+    """Return why `attempt` cannot be taken over yet, None if it can.
 
-    A lease is over when its owner's last sign of life is older than its term by the store's own clock, or when a whole term
-    has passed here without another one. Only the latter counts once another one was seen: a store's clock that is set back
-    makes a living owner look old, and a dead one's last sign of life lie in the future.
+    No clock of another machine counts: a lease is over after a whole term on our own clock without a new sign of life.
     """
     prefix = attempt_prefix(attempt)
     if attempt == 0 or any(store.exists(f"{prefix}/{ENDED_FILE}") for store in stores):
         return None
-    store = stores[0]
-    owner = read_owner(store, attempt)
-    gone = owner.process.is_gone() if owner else None
-    if gone or (gone is None and owner is not None and _has_let_go(stores, owner)):
+    owner = read_owner(stores[0], attempt)
+    locked = _is_locked(stores, owner) if owner else None
+    if locked is False:
         return None
-    # The heartbeat is the later one, whatever a clock that was set in between says.
-    mark = store.info(f"{prefix}/{HEARTBEAT_FILE}") or store.info(f"{prefix}/{OWNER_FILE}")
-    last_beat_s = mark.modified_s if mark is not None else 0.0
+    asked_at_s = time.monotonic()
+    try:
+        beat = stores[0].get_json(f"{prefix}/{HEARTBEAT_FILE}") or {}
+    except CorruptRecord:
+        beat = {}
     ttl_s = owner.lease_ttl_s if owner else default_ttl_s
-    age_s = store_now_s - last_beat_s
-    unchanged_s = seen.age_s(attempt, last_beat_s)
-    if unchanged_s > ttl_s or (age_s > ttl_s and not seen.is_renewed):
+    sign = (beat.get("token"), beat.get("time_s"))
+    if signs.age_s(attempt, sign, asked_at_s) > ttl_s:
         return None
-    who = f"pid {owner.process.pid} on {owner.process.host}" if owner else "an unreadable owner record"
+    who = f"pid {owner.pid} on {owner.host}" if owner else "an unreadable owner record"
+    last_s = beat.get("time_s", owner.started_at_s if owner else 0.0)
+    age_s = max(time.time() - last_s, 0.0) if isinstance(last_s, int | float) else 0.0
     return Obstacle(
-        message=f"run {store.url} is held by attempt {attempt} ({who}), last sign of life {max(age_s, 0):.0f} s ago "
+        message=f"run {stores[0].url} is held by attempt {attempt} ({who}), last sign of life {age_s:.0f} s ago "
         f"of a lease of {ttl_s:g} s",
-        last_beat_s=last_beat_s,
-        is_local=gone is False,
+        sign=sign,
+        is_local=locked is True,
     )
 
 
-OUTAGE_S = 1800.0
-"""An unreachable store stops nobody for so long: no other attempt can claim the run there, unless only this node is cut off."""
+def _is_locked(stores: Sequence[Store], owner: Owner) -> bool | None:
+    """Return what the owner's locks say, which processes of one machine see across its pods."""
+    if not owner.boot_id or owner.boot_id != boot_id():
+        return None
+    folders = [store.local_path(attempt_prefix(owner.attempt)) for store in stores if isinstance(store, LocalStore)]
+    found = {is_locked(folder, owner.token) for folder in folders}
+    return False if False in found else True if True in found else None
 
 
 class Watch:
-    """Calls `beat` every `interval_s` and remembers when another attempt has overtaken this one.
+    """A thread that calls `beat` every `interval_s` and records when the attempt has lost the run.
 
     The attempt must end if the lease was not renewed for `term_s`, or for `outage_s` while the store is unreachable.
 
     Args:
-        end: asks the attempt to save and end; None lets `check` raise at once.
+        end: asks the attempt to save and end; None makes `check` raise at once.
     """
 
     def __init__(
@@ -340,15 +323,10 @@ class Watch:
             self._thread.join()
 
     def check(self) -> None:
-        """Raise what stops the attempt at once.
-
-        Raises:
-            Overtaken: a beat found that another attempt owns the run.
-            LeaseLost: the lease is too old; with `end`, only where the attempt has gone on for another step after it was asked.
-        """
+        """Raise Overtaken, or LeaseLost; with `end` the latter only if the attempt trains another step after the request."""
         was_asked = self.lost is not None
         if self._overtaken is None and not was_asked and self._clock() - self._excused_s > self.term_s:
-            self._beat()  # the thread may have stood still with the whole process
+            self._beat()  # the whole process may have been paused, with its thread
         if self._overtaken is not None:
             raise Overtaken(str(self._overtaken))
         if self.lost is not None and ((was_asked and self._has_warned) or self._end is None):

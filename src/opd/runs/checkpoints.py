@@ -1,4 +1,4 @@
-"""Checkpoints of a run as its driver sees them: sealing a saved step, and the way to resuming from it and pruning it."""
+"""Checkpoints of a run on its driver: the seal of a saved step, the choice to resume from, uploads and retention."""
 
 from __future__ import annotations
 
@@ -34,16 +34,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class Checkpoints:
-    """The checkpoints of one run, in the local run directory and, if it is another place, in the object store."""
+    """The checkpoints of one run, in the local run directory and, if it is another place, in the object store.
+
+    Args:
+        before_store_seal: stores what leads up to a step: another machine may resume from it.
+        before_local_seal: syncs what leads up to a step to the disk.
+    """
 
     local: LocalStore
     remote: Store | None
     attempt: int
     token: str
     spec_hash: str
-    # A step that the store seals is resumed from on other machines: what leads up to it must be in the store by then.
     before_store_seal: Callable[[], None] = lambda: None
-    # What leads up to a step that the disk seals must be on the disk by then.
     before_local_seal: Callable[[], None] = lambda: None
     resumed_step: int | None = None
     # The checkpoint that this attempt has loaded or sealed last.
@@ -51,37 +54,29 @@ class Checkpoints:
     num_failed_uploads: int = 0
     _in_progress: set[int] = field(default_factory=set)
     _sealed_step: int | None = None
-    # Why a resume passes a step over, as this attempt has found out: retention must not count it.
+    # Reasons why this attempt's resume passed a step over: retention must not count it.
     _unfit: dict[int, list[str]] = field(default_factory=dict)
 
     def folder(self, step: int) -> Path:
-        """The local folder of a step, where it is sealed."""
+        """Return the local folder in which a step is sealed."""
         return self.local.local_path(step_folder(step))
 
     @property
     def staging(self) -> Path:
-        """Where verl saves this attempt's steps, each in its `global_step_N`."""
+        """The folder in which verl saves this attempt's steps, each in its `global_step_N`."""
         return self.local.local_path(staging_folder(self.attempt))
 
     def staged(self, step: int) -> Path:
-        """The local folder of a step that verl has saved, until `move_in` brings its files to `folder`."""
+        """Return the local folder of a saved step until `move_in` moves its files to `folder`."""
         return self.staging / Path(step_folder(step)).name
 
     def check_owner(self) -> None:
-        """Asked before anything is written: raises Overtaken as far as can be known.
-
-        A store that is away does not stop the training. On a disk that attempts share, the local record of the newer
-        owner still stops the older one.
-        """
+        """Raise Overtaken as far as can be known; an unreachable store does not stop the training."""
         self._check([self.local])
         self._if_store_answers("the look for another owner", lambda store: self._check([store]))
 
     def begin(self, step: int) -> bool:
-        """Call before a step is saved: takes the seal off an older save of it and clears what was left behind.
-
-        Returns:
-            False if this is the step that was resumed from, which is complete: there is nothing to save.
-        """
+        """Remove an older save of a step before it is saved again; return False for the step that was resumed from."""
         if step == self.resumed_step:
             return False
         self.check_owner()
@@ -89,18 +84,18 @@ class Checkpoints:
         self._unfit.pop(step, None)
         _clear_step(self.local, step)
         sweep_older(self.staging)
-        # If the store is away, its old copy stays sealed: whole as it is, and refused by its hashes once half replaced.
+        # An unreachable store's old copy stays sealed: whole as it is, and its hashes fail once half of it is replaced.
         self._if_store_answers(f"clearing global_step_{step}", lambda store: _clear_step(store, step))
         return True
 
     def finalise(self, step: int, reports: Sequence[ShardReport]) -> Manifest:
-        """Seals a saved step once every rank has acknowledged: manifest.json, then COMPLETE; local first, then the store.
+        """Seal a saved step after every rank's report: manifest.json, then COMPLETE; local first, then the store.
 
-        A step whose upload failed is sealed locally only, counted in `num_failed_uploads` and warned of.
+        A step whose upload failed is sealed locally only, with a warning.
 
         Raises:
-            Overtaken: the run is another's by now; the step stays unsealed.
-            CheckpointError: a file is listed twice, or what a resume needs is not among them.
+            Overtaken: another claim owns the run; the step stays unsealed.
+            CheckpointError: a file is listed twice, or a file that a resume needs is missing.
         """
         entries = sorted((entry for report in reports for entry in report.entries), key=lambda entry: entry.path)
         manifest = Manifest(step=step, attempt=self.attempt, spec_hash=self.spec_hash, files=tuple(entries))
@@ -126,16 +121,14 @@ class Checkpoints:
         return manifest
 
     def complete_steps(self, store: Store | None = None) -> list[int]:
-        """Steps with a COMPLETE marker, ascending: of one place, or of all."""
+        """Return steps with a COMPLETE marker, ascending: in one place, or in all."""
         return complete_steps(self._stores() if store is None else [store])
 
     def missing_in_store(self) -> list[Manifest]:
-        """Checkpoints that are sealed locally, but not in the store or only as an earlier attempt saved them, by step."""
-        if self.remote is None:
-            return []
+        """Return checkpoints, by step, that the store lacks or has only as an earlier attempt saved them."""
         missing = []
-        for step in self.complete_steps(self.local):
-            mine, stored = _readable(self.local, step), _readable(self.remote, step)
+        for step in [] if self.remote is None else self.complete_steps(self.local):
+            mine, stored = _readable(self.local, step), _readable(self.remote, step) if self.remote else None
             if mine is None or find_unfit(mine, self.spec_hash):
                 continue
             if stored is None or stored.attempt < mine.attempt:
@@ -143,16 +136,13 @@ class Checkpoints:
         return missing
 
     def upload_missing(self, *, upload: Fetch | None = None) -> list[int]:
-        """Uploads and seals what was saved while the store was away; what this machine does not hold whole is warned of.
+        """Upload and seal checkpoints that the store lacks; return their steps. Damaged files here make a warning.
 
         Args:
             upload: as `Fetch`, but from the processes to the store; the default serves one machine.
 
-        Returns:
-            The steps that the store has now got, ascending.
-
         Raises:
-            StoreError: the store is still away.
+            StoreError: the store is still unreachable.
         """
         uploaded: list[int] = []
         if self.remote is None:
@@ -163,21 +153,28 @@ class Checkpoints:
             )
             if problems:
                 logger.warning("global_step_%d is not in the store: %s", manifest.step, "; ".join(problems))
-                continue
-            uploaded.append(manifest.step)
+            else:
+                uploaded.append(manifest.step)
         return uploaded
 
     def choose(self, *, fetch: Fetch | None = None) -> ResumeDecision:
-        """The newest complete checkpoint whose hashes hold, brought to this machine; else the one before, and so on.
+        """Bring the newest complete checkpoint with the right hashes to this machine; else the step before, and so on.
 
         Raises:
-            StoreUnavailable: the store cannot be asked; resuming from an older local step would lose work.
+            StoreUnavailable: the store does not answer; an older local step would lose work.
         """
         rejected: list[str] = []
         for step in reversed(candidate_steps(self.local, self.remote)):
             if step not in self._unfit:
                 reasons: list[str] = []
-                decision = self._try(step, fetch, reasons)
+                decision = try_step(
+                    step,
+                    local=self.local,
+                    remote=self.remote,
+                    spec_hash=self.spec_hash,
+                    fetch=fetch or self._fetch_here,
+                    rejected=reasons,
+                )
                 if decision is not None:
                     self.resumed_step, self.current = step, decision.manifest
                     return replace(decision, rejected=(*rejected, *reasons))
@@ -186,19 +183,18 @@ class Checkpoints:
         return ResumeDecision(step=None, path=None, source="", manifest=None, rejected=tuple(rejected))
 
     def pass_over(self, step: int, reason: str) -> None:
-        """Says that a step which `choose` gave cannot be loaded: it gives the one before from now on."""
+        """Mark a chosen step as one that cannot be loaded: `choose` gives the step before from now on."""
         self._unfit[step] = [f"global_step_{step}: {reason}"]
         self.resumed_step = self.current = None
 
     def prune(self, *, keep_last: int | None, keep_every: int | None = None) -> list[int]:
-        """Deletes complete checkpoints beyond the last `keep_last`, but for multiples of `keep_every`.
+        """Delete complete checkpoints beyond the last `keep_last`, except for multiples of `keep_every`.
 
-        Counts only what a resume would take. Never touches the step resumed from, one being saved, the one sealed last, or
-        the newest one. COMPLETE goes first and manifest.json last, so that a kill in between leaves something no resume
-        takes and the next call finishes.
+        Only steps that a resume would take count. The step resumed from, a step being saved, the step sealed last and the
+        newest step stay. COMPLETE goes first and manifest.json last: after a kill the next call continues.
 
         Returns:
-            The deleted steps, ascending, which ranks with disks of their own are to delete; not those that stay here.
+            Deleted steps, ascending, for ranks with disks of their own to delete; not steps that stay here.
         """
         check_limits(keep_last, keep_every)
         if keep_last is None:
@@ -210,10 +206,10 @@ class Checkpoints:
 
         def prune_one(store: Store) -> None:
             def counts(step: int) -> bool:
-                is_own_disk = store is self.local
                 try:
-                    return step not in self._unfit and is_fit(store, step, self.spec_hash, is_own_disk=is_own_disk)
-                except StoreError:  # what cannot be read now counts as nothing that is kept
+                    own = store is self.local
+                    return step not in self._unfit and is_fit(store, step, self.spec_hash, is_own_disk=own)
+                except StoreError:  # an unreadable step does not count as kept
                     return False
 
             deleted.update(
@@ -231,16 +227,16 @@ class Checkpoints:
         return [self.local] if self.remote is None else [self.local, self.remote]
 
     def _if_store_answers(self, what: str, call: Callable[[Store], None]) -> None:
-        """Does something in the object store that may be left out while it is away; one try, the training waits."""
+        """Try once in the object store; the training waits, so an unreachable store makes a warning."""
         if self.remote is None:
             return
         try:
             call(self.remote.with_policy(NO_RETRY))
         except StoreError as error:
-            logger.warning("%s is left out, the store is away: %s", what, error)
+            logger.warning("%s is left out, the store does not take it: %s", what, error)
 
     def _seal_remote(self, remote: Store, manifest: Manifest) -> list[str]:
-        """Seals a step in the store, unless that does not hold what was uploaded to it; what is wrong there."""
+        """Seal a step in the store; return what is wrong with the uploaded files there."""
         self.before_store_seal()
         problems = [f"in {remote.url} {problem}" for problem in find_wrong_sizes(remote, manifest, is_own_disk=False)]
         if not problems:
@@ -257,23 +253,13 @@ class Checkpoints:
             store.put_file(entry.path, folder / entry.path)
         return []
 
-    def _try(self, step: int, fetch: Fetch | None, rejected: list[str]) -> ResumeDecision | None:
-        return try_step(
-            step,
-            local=self.local,
-            remote=self.remote,
-            spec_hash=self.spec_hash,
-            fetch=fetch or self._fetch_here,
-            rejected=rejected,
-        )
-
     def _fetch_here(self, manifest: Manifest, store_url: str | None) -> list[str]:
         folder, policy = self.folder(manifest.step), self.local.policy
         return fetch_shards(step_dir=folder, manifest=manifest, store_url=store_url, policy=policy)
 
 
 def _seal(store: Store, manifest: Manifest, check: Callable[[], None]) -> None:
-    """manifest.json, a last look whether the run is still ours, COMPLETE."""
+    """Write manifest.json, check the owner once more, and write COMPLETE."""
     folder = step_folder(manifest.step)
     store.put(f"{folder}/{MANIFEST_FILE}", manifest.to_bytes())
     check()
@@ -281,7 +267,7 @@ def _seal(store: Store, manifest: Manifest, check: Callable[[], None]) -> None:
 
 
 def _readable(store: Store, step: int) -> Manifest | None:
-    """The sealed manifest of a step, None if there is none or it is damaged, which is warned of."""
+    """Return the sealed manifest of a step, None if there is none or, with a warning, a damaged one."""
     try:
         return read_sealed(store, step)
     except (CorruptRecord, CheckpointError) as error:
@@ -295,7 +281,7 @@ def _clear_step(store: Store, step: int) -> None:
 
 
 def check_limits(keep_last: int | None, keep_every: int | None) -> None:
-    """Raises CheckpointError for limits that would keep nothing."""
+    """Raise CheckpointError for limits that would keep nothing."""
     if (keep_last is not None and keep_last < 1) or (keep_every is not None and keep_every < 1):
         raise CheckpointError(f"retention keep_last={keep_last}, keep_every={keep_every}: both must be at least 1")
 
@@ -303,13 +289,13 @@ def check_limits(keep_last: int | None, keep_every: int | None) -> None:
 def prune_store(
     store: Store, *, keep_last: int, keep_every: int | None, protected: Set[int], is_fit: Callable[[int], bool]
 ) -> list[int]:
-    """Deletes the complete checkpoints of one place but for the last fit ones, the multiples and the protected ones.
+    """Delete complete checkpoints of one place except for the last fit ones, the multiples and the protected ones.
 
-    Only what is older than the newest fit step goes. What an interrupted deletion left there, a manifest without COMPLETE,
-    goes too; a step that never got its manifest belongs to whoever saves it again.
+    Only steps older than the newest fit step go, and the remains of interrupted deletions: a manifest without COMPLETE.
+    A step without its manifest belongs to the attempt that saves it.
 
     Args:
-        is_fit: whether a resume would take this place's copy of a step; others do not count as kept.
+        is_fit: returns True if a resume would take this place's copy of a step; other steps do not count as kept.
 
     Returns:
         The deleted steps, ascending.
@@ -322,15 +308,10 @@ def prune_store(
     half_deleted = {step for step in saved_steps(store) if has_file(store, step, MANIFEST_FILE)}
     doomed = sorted(step for step in half_deleted.union(complete) - kept if step < last[0])
     for step in doomed:
-        delete_step(store, step)
+        folder = step_folder(step)
+        store.delete(f"{folder}/{COMPLETE_FILE}")
+        for info in store.list(folder):
+            if info.key != f"{folder}/{MANIFEST_FILE}":
+                store.delete(info.key)
+        store.delete_tree(folder)
     return doomed
-
-
-def delete_step(store: Store, step: int) -> None:
-    """COMPLETE first, so that no resume takes it any more; manifest.json last, so that a later call finishes."""
-    folder = step_folder(step)
-    store.delete(f"{folder}/{COMPLETE_FILE}")
-    for info in store.list(folder):
-        if info.key != f"{folder}/{MANIFEST_FILE}":
-            store.delete(info.key)
-    store.delete_tree(folder)

@@ -1,4 +1,4 @@
-"""An attempt at the run that a spec names, claimed before Ray or a worker is started."""
+"""The claim of the run that a spec names, before Ray or a worker starts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import sys
 import traceback
 from collections.abc import Iterator
 
-from opd.config import BaseSpec, PipelineSpec, SpecError, dump_spec, identity, spec_hash
+from opd.config import BaseSpec, SpecError, dump_spec, identity, spec_hash
 from opd.errors import RunError, RunFinished, Unfit, Unforeseen
-from opd.runs.disk import as_disk_full
 from opd.runs.result import INSTALL_VARIABLE, refuse_if_over
-from opd.runs.run import Run
+from opd.runs.run import Run, as_disk_full
 from opd.store.opening import open_store
 
 
 def open_run(spec: BaseSpec, *, within: Run | None = None) -> Run:
-    """Claim the next attempt at the spec's run, a stage of another's if `within` that; raises as `Run.open`."""
+    """Claim the next attempt at the spec's run, as a stage of `within` if given; raises as `Run.open`."""
     return Run.open(
         run_id=spec.name,
         local_root=spec.output.root,
@@ -25,26 +24,25 @@ def open_run(spec: BaseSpec, *, within: Run | None = None) -> Run:
         identity=identity(spec),
         spec_hash=spec_hash(spec),
         store_url=spec.store.url,
-        tells_cluster=not isinstance(spec, PipelineSpec),
         within=within,
     )
 
 
 @contextlib.contextmanager
 def attempting(claimed: Run, *foreseen: type[Exception]) -> Iterator[Run]:
-    """The attempt as a context manager that leaves the traceback of an unforeseen error in its log.
+    """Enter the attempt, and print the traceback of an unforeseen error into its log.
 
     Args:
-        foreseen: what the caller tells in a line, beside errors of a run, of its spec and of its inputs.
+        foreseen: errors that the caller prints in a line, next to errors of a run, of its spec and of its inputs.
 
     Raises:
-        Unforeseen: from the error, whose traceback is told by then.
+        Unforeseen: from the error, after its traceback is printed.
     """
-    told: tuple[type[Exception], ...] = (RunError, SpecError, Unfit, *foreseen)
+    known: tuple[type[Exception], ...] = (RunError, SpecError, Unfit, *foreseen)
     with claimed:
         try:
             yield claimed
-        except told:
+        except known:
             raise
         except Exception as error:
             if as_disk_full(error, claimed.local.root) is not None:
@@ -56,8 +54,8 @@ def attempting(claimed: Run, *foreseen: type[Exception]) -> Iterator[Run]:
 def refuse(spec: BaseSpec, error: SpecError) -> int:
     """End a start whose data or models cannot be used: print why, and return the exit code.
 
-    In an installation of our charts the refusal is stored, so that no retry of its RayJob asks for GPUs again. Elsewhere
-    nothing is written. A run that has finished needs its inputs no more.
+    An installation of our charts stores the reason, so that no retry of its RayJob asks for GPUs again. A finished run
+    needs its inputs no more.
     """
     try:
         if os.environ.get(INSTALL_VARIABLE):

@@ -1,7 +1,6 @@
-"""`python copy_lines.py LOG IN OUT [IN OUT ...]`: copies descriptors IN to OUT at once and, line by line, to LOG without secrets.
+"""A program: `python copy_lines.py LOG IN OUT [IN OUT ...]` copies descriptors IN to OUT, and whole lines without secrets to LOG.
 
-One process serves all streams, so that no stream cuts into another's line. The process imports little and starts within
-tens of milliseconds (`-I -S`).
+One process serves all streams, so that no stream cuts into another's line. It starts within tens of milliseconds (`-I -S`).
 """
 
 import importlib.util
@@ -16,7 +15,7 @@ REDACTION = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 
 
 def copy(log: str, streams: dict[int, int]) -> None:
-    """Copy until every IN has ended, then write what is left of unfinished lines."""
+    """Copy until every IN has ended, then write the rest of unfinished lines."""
     target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     redacted = _redaction()
     unfinished = dict.fromkeys(streams, b"")
@@ -41,7 +40,7 @@ def copy(log: str, streams: dict[int, int]) -> None:
 
 
 def _redaction() -> Callable[[bytes], bytes]:
-    """Return the rule of `opd.redaction` over bytes; the package itself would bring its imports along."""
+    """Load the rule of `opd.redaction` without the package, which would import more."""
     spec = importlib.util.spec_from_file_location("redaction", REDACTION)
     assert spec is not None
     assert spec.loader is not None
@@ -66,7 +65,8 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    # A signal to the whole group must not end the copy before the last lines of the others.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # a signal to the group must not end the copy before the others' last lines
     numbers = [int(word) for word in sys.argv[2:]]
     copy(sys.argv[1], dict(zip(numbers[::2], numbers[1::2], strict=True)))

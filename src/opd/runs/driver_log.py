@@ -1,8 +1,8 @@
-"""driver.log: a copy of everything the process and its children print, taken at the file descriptors.
+"""driver.log: a copy of the output of the process and its children, taken at the file descriptors.
 
-A copying process (`copy_lines.py`) stands between descriptors 1 and 2 and where they led before, so that C++ prints and
-the output that Ray forwards are kept too. It is a process of its own because a thread would die with a SIGKILL of the
-driver before it has written what is in the pipe, and would deadlock with native code that prints while it holds the GIL.
+A copying process (`copy_lines.py`) reads descriptors 1 and 2, so that C++ prints and Ray's forwarded output are kept, too.
+A thread would die with a SIGKILL before it has written the pipe's content. It would deadlock with native code that prints
+while it holds the GIL.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TextIO
 
 LOG_FILE = "driver.log"
 COPIER = Path(__file__).with_name("copy_lines.py")
-# A child that outlives the driver (a Ray daemon) keeps the pipe open; the copier then ends with it.
+# A child that outlives the driver (a Ray daemon) keeps the pipe open; the copier then ends with the child.
 DRAIN_TIMEOUT_S = 5.0
 
 
 class LogTee:
-    """Copies stdout and stderr to `path`, appending; `terminal` writes to the original stdout only (progress bars)."""
+    """A copy of stdout and stderr to `path`, appending; `terminal` writes to the original stdout only (progress bars)."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -36,7 +36,7 @@ class LogTee:
         pipes = {descriptor: os.pipe() for descriptor in (1, 2)}
         self._saved = {descriptor: os.dup(descriptor) for descriptor in pipes}
         pairs = [number for descriptor, (end, _) in pipes.items() for number in (end, self._saved[descriptor])]
-        # A session of its own: Ctrl-C must not take the copy away before the driver has said its last words.
+        # A session of its own: Ctrl-C must not end the copy before the driver's last words.
         self._copier = subprocess.Popen(
             [sys.executable, "-I", "-S", str(COPIER), str(self.path), *map(str, pairs)],
             pass_fds=pairs,
@@ -52,12 +52,11 @@ class LogTee:
         self.terminal = os.fdopen(os.dup(self._saved[1]), "w", buffering=1)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                # A pipe would hold lines back by the block; and under PYTHONUNBUFFERED a print is two writes, the text and
-                # its newline, between which the other stream may put a line of its own.
+                # A pipe buffers by the block; under PYTHONUNBUFFERED a print is two writes, and streams would mix.
                 stream.reconfigure(line_buffering=True, write_through=False)
 
     def stop(self) -> None:
-        """Gives the descriptors back and waits until the copy holds all that was printed; a second call does nothing."""
+        """Give the descriptors back and wait for the rest of the copy; a second call does nothing."""
         if not self._saved:
             return
         _flush_python_streams()

@@ -1,6 +1,6 @@
-"""The few metrics that stand for a run where there is no room for all: loss, score, pace, skipped updates.
+"""The few metrics in a run's line of a list: loss, score, pace, skipped updates.
 
-Kinds of runs log them under different names; the first that is there counts.
+Kinds of runs log them under different names; the first name in the row counts.
 """
 
 from __future__ import annotations
@@ -15,43 +15,39 @@ VALIDATION_LOSS = "val-aux/loss"
 LOSS_KEYS = ("opd/loss", "actor/pg_loss", "actor/loss")
 ACCURACY_KEYS = ("opd/accuracy",)
 SCORE_KEYS = ("critic/score/mean",)
-"""Means of what the scorer gave, on a scale of its own."""
+"""Means of the scorer's values, on a scale of its own."""
 ENTROPY_KEYS = ("opd/entropy", "actor/entropy")
 GRAD_NORM_KEYS = ("opd/grad_norm", "actor/grad_norm")
 STEP_SECONDS_KEYS = ("timing/step_s", "timing_s/step")
 THROUGHPUT_KEYS = ("perf/throughput",)
-# GiB, though verl names them so.
+# GiB, in spite of verl's name.
 MEMORY_KEYS = ("perf/max_memory_allocated_gb", "actor/perf/max_memory_allocated_gb")
 SKIPPED_KEYS = ("opd/skipped", "opd/skipped_step", "actor/skipped")
 MAX_STEP = 2**63 - 1
-"""No column of steps can hold more."""
+"""The largest step in a column."""
 
 
 class Score(NamedTuple):
-    """How good a run's answers are."""
+    """The quality of a run's answers."""
 
     value: float
     is_share: bool
-    """A share of right answers by its definition, whatever its value: the one kind that may be shown in percent."""
+    """True for a share of right answers, which alone may be shown in percent."""
 
 
 def first_of(metrics: Mapping[str, Value], keys: tuple[str, ...]) -> Value | None:
-    """The value of the first of the keys that is there, else None."""
+    """Return the value of the first key in the row, else None."""
     return next((metrics[key] for key in keys if key in metrics), None)
 
 
 def score(latest: Mapping[str, float]) -> Score | None:
-    """Held-out accuracy of the first validation set, else the rollouts' own score.
-
-    Args:
-        latest: the last value of every metric.
-    """
+    """Return held-out accuracy of the first validation set, else the rollouts' own score, by each metric's last value."""
     held_out = min(filter(_is_held_out, latest), default=None)
     return rollout_score(latest) if held_out is None else Score(latest[held_out], is_share=True)
 
 
 def rollout_score(latest: Mapping[str, float]) -> Score | None:
-    """The rollouts' accuracy, else the mean of what their scorer gave."""
+    """Return the rollouts' accuracy, else the mean of their scorer's values."""
     accuracy, mean = first_of(latest, ACCURACY_KEYS), first_of(latest, SCORE_KEYS)
     if accuracy is not None:
         return Score(accuracy, is_share=True)
@@ -59,12 +55,12 @@ def rollout_score(latest: Mapping[str, float]) -> Score | None:
 
 
 def is_headline(name: str) -> bool:
-    """Whether a run's line in a list is made of this metric: its loss, score or pace."""
+    """Return True for a metric in a run's line of a list: its loss, score or pace."""
     return name in (*LOSS_KEYS, *ACCURACY_KEYS, *SCORE_KEYS, *STEP_SECONDS_KEYS) or _is_held_out(name)
 
 
 def total_steps(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> int | None:
-    """How long the run is, None where neither the spec nor the result says it."""
+    """Return the length of the run, None where neither the spec nor the result has it."""
     trainer = spec.get("trainer")
     total = trainer.get("total_steps") if isinstance(trainer, Mapping) else None
     if total is None and result is not None:
@@ -73,7 +69,7 @@ def total_steps(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> in
 
 
 def seconds_left(step: int | None, total_steps: int | None, step_s: float | None) -> float | None:
-    """Seconds to the last step at the last step's pace; None where one of the three is not known."""
+    """Return seconds to the last step at the last step's pace; None where one of the three is not known."""
     if step is None or total_steps is None or step_s is None:
         return None
     return max(total_steps - step, 0) * step_s

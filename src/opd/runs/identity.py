@@ -1,4 +1,4 @@
-"""Which experiment a run id stands for: run.json and spec.json, written once and compared at every later start."""
+"""The experiment of a run id: run.json and spec.json, written once and compared at every later start."""
 
 from __future__ import annotations
 
@@ -18,32 +18,25 @@ from opd.store.base import Store, json_bytes
 
 RUN_FILE = "run.json"
 SPEC_FILE = "spec.json"
-# Raised when a reader of an older layout could misread a newer one.
+# Rises when a reader of an older layout could misread a newer one.
 LAYOUT_VERSION = 1
 
 
 def settle_identity(
     stores: Sequence[Store], *, run_id: str, spec_hash: str, identity: Mapping[str, Any], spec: Mapping[str, Any]
 ) -> None:
-    """Writes run.json and spec.json at the first start, compares the hash at every later one.
+    """Write run.json and spec.json at the first start, and compare the hash at every later start.
 
     Args:
         stores: the run directory's places; all are compared before any is written.
-        identity: the spec's identity fields (model, data, algorithm, seed), which `spec_hash` was computed over.
+        identity: the fields that `spec_hash` covers (model, data, algorithm, seed).
         spec: the whole experiment, stored for readers.
 
     Raises:
-        SpecChanged: the run id belongs to another spec hash; the message lists what differs.
+        SpecChanged: the run id belongs to another spec hash; the message lists the differences.
     """
-    # Through JSON and back, so that a tuple or an int key compares equal to what is stored.
-    identity = json.loads(json_bytes(identity))
-    record = {
-        "layout_version": LAYOUT_VERSION,
-        "run_id": run_id,
-        "spec_hash": spec_hash,
-        "identity": identity,
-        "created_at_s": time.time(),
-    }
+    identity = json.loads(json_bytes(identity))  # so that a tuple or an int key compares equal to its stored form
+    record = {"layout_version": LAYOUT_VERSION, "run_id": run_id, "spec_hash": spec_hash, "identity": identity}
     try:
         for store in stores:
             _compare(store, run_id, spec_hash, identity)
@@ -51,8 +44,8 @@ def settle_identity(
         raise SpecChanged(f"{error}{_how_to_free(stores)}") from None
     for store in stores:
         if not store.exists(RUN_FILE):
-            with contextlib.suppress(AlreadyExists):  # two first starts at once: the first one decides for both
-                store.create(RUN_FILE, json_bytes(record))
+            with contextlib.suppress(AlreadyExists):  # of two first starts at once the first decides for both
+                store.create(RUN_FILE, json_bytes(record | {"created_at_s": time.time()}))
             _compare(store, run_id, spec_hash, identity)
         if not store.exists(SPEC_FILE):
             store.put_json(SPEC_FILE, spec)
@@ -65,18 +58,18 @@ def _compare(store: Store, run_id: str, spec_hash: str, identity: Mapping[str, A
     changes = "\n".join(f"  {line}" for line in describe_changes(stored["identity"], identity))
     raise SpecChanged(
         f"run id {run_id!r} in {store.url} belongs to spec hash {stored['spec_hash']}, this experiment has {spec_hash}; "
-        f"what differs (stored -> this):\n{changes or '  (nothing in the identity fields: another hash version)'}\n"
-        "a run id stands for one experiment: choose another name, or restore the stored values to resume"
+        f"the differences (stored -> this):\n{changes or '  (none in the identity fields: another hash version)'}\n"
+        "a run id belongs to one experiment: choose another name, or restore the stored values to resume"
     )
 
 
 def _how_to_free(stores: Sequence[Store]) -> str:
-    """How a person frees a name under which nothing was trained; empty where something was, or an attempt may be alive."""
-    if os.environ.get("RAY_ADDRESS"):  # a pod's paths are none of the person's
+    """Return the command that frees a name under which nothing was trained; empty in a pod, and for a name with results."""
+    if os.environ.get("RAY_ADDRESS"):
         return ""
     with contextlib.suppress(StoreError):
         found = [(store, {info.key: info.size for info in store.list("")}) for store in stores]
-        if any(map(_is_worth_keeping, (sizes for _, sizes in found))):
+        if any(_is_worth_keeping(sizes) for _, sizes in found):
             return ""
         commands = [f"`opdctl delete {store.url} --results`" for store, sizes in found if sizes]
         return (
@@ -87,7 +80,7 @@ def _how_to_free(stores: Sequence[Store]) -> str:
 
 
 def _is_worth_keeping(sizes: Mapping[str, int]) -> bool:
-    """Whether a run's objects, its stages' among them, hold something trained, or an attempt that has not said its end."""
+    """Return True if a run's objects, with its stages', hold a result of training, or an attempt without an end."""
     for key, size in sizes.items():
         folder, _, name = key.rpartition("/")
         if name in (COMPLETE_FILE, RESULT_FILE) or (name == METRICS_FILE and size):
@@ -98,12 +91,12 @@ def _is_worth_keeping(sizes: Mapping[str, int]) -> bool:
 
 
 def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """One line a differing leaf, sorted by path: `model.path: 'a' -> 'b'`, `(absent)` where a side lacks it."""
-    old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
+    """Return one line for each differing leaf, sorted by path: `model.path: 'a' -> 'b'`, `(absent)` for a missing side."""
+    old, new = ({path: repr(value) for path, value in _leaves(tree, "")} for tree in (before, after))
     return [
-        f"{path}: {_shown(old, path)} -> {_shown(new, path)}"
+        f"{path}: {old.get(path, '(absent)')} -> {new.get(path, '(absent)')}"
         for path in sorted(old.keys() | new.keys())
-        if _shown(old, path) != _shown(new, path)
+        if old.get(path) != new.get(path)
     ]
 
 
@@ -116,7 +109,3 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(inner, f"{path}[{index}]")
     else:
         yield path, value
-
-
-def _shown(leaves: Mapping[str, Any], path: str) -> str:
-    return repr(leaves[path]) if path in leaves else "(absent)"

@@ -1,4 +1,4 @@
-"""Small files of a run for a person to read: on the disk at once, in the store as soon as it takes them."""
+"""Small files of a run for people: written to the disk at once, and to the store as soon as it takes them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from opd.errors import StoreError
-from opd.runs.writer import RunWriter
+from opd.runs.run import Run
 from opd.store.base import NO_RETRY
 
 logger = logging.getLogger(__name__)
 
 
 class KeptFiles:
-    """Writes them; what the store does not take is offered again with the next ones."""
+    """Files that wait for the store until the next call."""
 
     def __init__(self) -> None:
         self._waiting: set[str] = set()
 
-    def put(self, run: RunWriter, files: Mapping[str, bytes]) -> None:
-        """Contents by key in the run directory; a store that is away costs one try."""
+    def put(self, run: Run, files: Mapping[str, bytes]) -> None:
+        """Write contents by key in the run directory; an unreachable store costs one try."""
         for key, content in files.items():
             run.local.put(key, content)
         if run.remote is None:

@@ -1,4 +1,4 @@
-"""What a checkpoint consists of: every file's size and sha256, the manifest that lists them, and the marker that seals it."""
+"""The manifest of a checkpoint: every file's size and sha256, and the marker that seals it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from opd.errors import CheckpointError, CorruptRecord, UnsafePath
-from opd.store.durable import fsync_names, hash_file
-from opd.store.transfer import ListedFile, in_threads
+from opd.store.transfer import ListedFile
 
 CHECKPOINTS_FOLDER = "checkpoints"
 MANIFEST_FILE = "manifest.json"
 COMPLETE_FILE = "COMPLETE"
-# Bumped when a field changes its meaning; a reader refuses a version it does not know.
+# Rises with a field's meaning; a reader rejects an unknown version.
 MANIFEST_VERSION = 1
 # The rank of files that the driver saves itself (data.pt).
 DRIVER_RANK = -1
 DATA_FILE = "data.pt"
-# What verl's FSDP engine saves for each rank, all of which a resume loads.
+# Files that verl's FSDP engine saves for each rank; a resume loads all of them.
 RANK_PARTS = ("model", "optim", "extra_state")
 _STEP_FOLDER = re.compile(r"global_step_([0-9]{1,18})")
 _RANK_FILE = re.compile(r"_rank_(\d+)\.")
@@ -46,7 +45,9 @@ class FileEntry(ListedFile):
         leaves = self.path.startswith("/") or ".." in parts or "\\" in self.path or "\0" in self.path
         if not parts or leaves or "/".join(parts) != self.path:
             raise UnsafePath(f"manifest path {self.path!r}: must be relative, normal and inside its checkpoint folder")
-        if max(len(part.encode("utf-8", "surrogatepass")) for part in parts) > _LONGEST_NAME or not _is_text(self.path):
+        # JSON's "\ud800" is half a character, which UTF-8 cannot hold.
+        encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
+        if max(map(len, encoded)) > _LONGEST_NAME or any("\ud800" <= letter <= "\udfff" for letter in self.path):
             raise UnsafePath(f"manifest path {self.path[:80]!r}: no file system takes it")
 
 
@@ -73,7 +74,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
-        """Raises CorruptRecord for anything but a manifest of this version, UnsafePath for a path that leaves its folder."""
+        """Read a manifest; raise CorruptRecord for any other content, UnsafePath for a path that leaves its folder."""
         try:
             record: dict[str, Any] = json.loads(data)
             if record.pop("version") != MANIFEST_VERSION:
@@ -84,28 +85,26 @@ class Manifest:
             raise CorruptRecord(f"not a manifest: {type(error).__name__}: {error}") from error
 
     def seal(self) -> bytes:
-        """The content of COMPLETE, which binds it to exactly this manifest."""
+        """Return the content of COMPLETE, which binds it to exactly this manifest."""
         record = {"manifest_sha256": hashlib.sha256(self.to_bytes()).hexdigest(), "step": self.step}
         return (json.dumps(record, sort_keys=True) + "\n").encode()
 
     def files_of(self, ranks: Sequence[int] | None) -> list[FileEntry]:
-        """The entries of the given ranks, all of them for None."""
+        """Return the entries of the given ranks, all entries for None."""
         return [entry for entry in self.files if ranks is None or entry.rank in ranks]
 
     def find_gaps(self) -> list[str]:
-        """Why no resume could load this checkpoint even if every file is as listed; empty if nothing is missing.
+        """Return why no resume could load this checkpoint even if every file is as listed.
 
-        It needs weights, optimizer and extra state of every rank, each listed under the rank that loads it, and the
-        driver's place in the data.
+        A resume needs each rank's weights, optimizer and extra state, listed under that rank, and the place in the data.
         """
         listed = {entry.path for entry in self.files}
         sizes = {int(match[1]) for path in listed if (match := _SHARD.fullmatch(path))}
         if len(sizes) != 1:
-            return [
-                f"it lists shards saved by {' and '.join(map(str, sorted(sizes))) or 'no'} ranks, expected one number"
-            ]
+            found = " and ".join(map(str, sorted(sizes))) or "no"
+            return [f"it lists shards saved by {found} ranks, expected one number"]
         num_ranks = sizes.pop()
-        # As many ranks as there are files are enough to name what is missing, whatever number a name claims.
+        # A name may claim any number of ranks; as many as there are files suffice to name a missing part.
         ranks = range(min(num_ranks, len(listed) + 1))
         needed = [f"actor/{part}_world_size_{num_ranks}_rank_{rank}.pt" for rank in ranks for part in RANK_PARTS]
         missing = [path for path in [DATA_FILE, *needed] if path not in listed]
@@ -117,11 +116,7 @@ class Manifest:
 
 
 def open_sealed(manifest_data: bytes, complete_data: bytes) -> Manifest:
-    """The manifest, if COMPLETE was written for it.
-
-    Raises:
-        CorruptRecord: either is unreadable or they do not belong together.
-    """
+    """Return the manifest; raise CorruptRecord if it is unreadable or COMPLETE was not written for it."""
     manifest = Manifest.from_bytes(manifest_data)
     if complete_data != manifest.seal() or manifest.to_bytes() != manifest_data:
         raise CorruptRecord("COMPLETE was not written for this manifest.json")
@@ -133,23 +128,23 @@ def step_folder(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """The step of a folder name, None for other names."""
+    """Return the step of a folder name, None for other names."""
     match = _STEP_FOLDER.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def files_of_rank(step_dir: Path, rank: int) -> list[str]:
-    """The files of a freshly saved step that one rank answers for, by verl's names, sorted.
+    """Return the files of a freshly saved step that one rank answers for, by verl's names, sorted.
 
-    A shard belongs to the rank in its name, data.pt and other files at the top to the driver (DRIVER_RANK), the rest of
-    the sub-folders (configs, tokenizer) to rank 0, which saved it.
+    A shard belongs to the rank in its name, data.pt and other files at the top to the driver (DRIVER_RANK). Rank 0 saves
+    the rest of the sub-folders (configs, tokenizer).
     """
     sealing = (MANIFEST_FILE, COMPLETE_FILE)
     return [path for path in visible_files(step_dir) if path not in sealing and _owner(path) == rank]
 
 
 def visible_files(folder: Path) -> list[str]:
-    """Every file below a folder but hidden ones, relative with `/`, sorted; other processes may be changing it."""
+    """Return every file below a folder except hidden files, relative with `/`, sorted."""
     found = []
     for parent, subfolders, names in os.walk(folder):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
@@ -157,17 +152,7 @@ def visible_files(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def _is_text(text: str) -> bool:
-    """Return True if UTF-8 can hold the text: JSON's `"\\ud800"` is half a character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _check_types(record: Any, **types: type) -> None:
-    """Raises TypeError for a field of another type: dataclasses take whatever a JSON file holds."""
     for name, expected in types.items():
         if type(getattr(record, name)) is not expected:
             raise TypeError(f"{name} {getattr(record, name)!r}: expected {expected.__name__}")
@@ -178,13 +163,3 @@ def _owner(path: str) -> int:
         return DRIVER_RANK
     match = _RANK_FILE.search(path.rpartition("/")[2])
     return int(match[1]) if match else 0
-
-
-def hash_files(step_dir: Path, paths: Sequence[str], *, rank: int) -> list[FileEntry]:
-    """Entries of files just saved, in the given order, hashed in parallel; bytes and names are synced to the disk."""
-    hashed = in_threads(lambda path: hash_file(step_dir / path, sync=True), paths)
-    fsync_names(step_dir, paths)
-    return [
-        FileEntry(path=path, size=size, sha256=digest, rank=rank)
-        for path, (size, digest) in zip(paths, hashed, strict=True)
-    ]

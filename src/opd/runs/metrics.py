@@ -1,7 +1,7 @@
 """metrics.jsonl: one JSON object a line and step, and the merge of all attempts into one history.
 
-A line is `{"step": int, "time": Unix seconds, "<metric>": number, ...}`. JSON has no NaN or infinity: they are written as
-the strings "NaN", "Infinity" and "-Infinity" and read back as floats; no other string is a value.
+A line is `{"step": int, "time": Unix seconds, "<metric>": number, ...}`. JSON has no NaN or infinity: the file holds
+the strings "NaN", "Infinity" and "-Infinity". Readers turn them into floats; no other string is a value.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ class MetricsWriter:
     """Appends rows to one attempt's file, each with a single write, so that a kill tears at most the last line."""
 
     path: Path
-    num_dropped_values: int = 0
     _descriptor: int | None = None
     _torn: bool = False
     _warned: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Writes one row.
+        """Write one row.
 
         Args:
-            step: the global step the values belong to, >= 0.
-            metrics: numbers (also 0-d arrays and tensors). Other values are dropped, counted and warned of once a key.
+            step: the global step of the values, >= 0.
+            metrics: numbers (also 0-d arrays and tensors). Other values are dropped, with one warning a key.
 
         Raises:
             ValueError: the step is no non-negative integer, or a metric is called `step` or `time`.
@@ -55,20 +54,20 @@ class MetricsWriter:
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"metrics step {step!r}: a global step is an integer >= 0")
-        taken = [key for key in RESERVED_KEYS if key in metrics]
-        if taken:
+        if taken := [key for key in RESERVED_KEYS if key in metrics]:
             raise ValueError(f"metric {taken[0]!r}: the name is the row's own; use another one")
         row: Row = {"step": step, "time": round(time.time(), 3)}
         for key, value in metrics.items():
             number = as_number(value)
-            if number is None:
-                self._drop(key, value)
-            else:
+            if number is not None:
                 row[key] = number
+            elif key not in self._warned:
+                self._warned.add(key)
+                logger.warning("metric %r: %s is no number; dropped from now on", key, type(value).__name__)
         self._append((json.dumps(row, allow_nan=False) + "\n").encode())
 
     def flush(self) -> None:
-        """Has the disk hold every row written so far, under the file's name."""
+        """Sync every row written so far, and the file's name."""
         with self._lock:
             if self._descriptor is not None:
                 os.fsync(self._descriptor)
@@ -96,19 +95,11 @@ class MetricsWriter:
                 raise OSError(error.errno, f"metrics row not written: {error.strerror}", str(self.path)) from error
             self._torn = False
 
-    def _drop(self, key: str, value: Any) -> None:
-        self.num_dropped_values += 1
-        if key not in self._warned:
-            self._warned.add(key)
-            logger.warning("metric %r: %s is no number; dropped here and from now on", key, type(value).__name__)
-
 
 def as_number(value: Any) -> int | float | str | None:
-    """The JSON form of a scalar, None for anything else."""
+    """Return the JSON form of a scalar, None for any other value."""
     if not isinstance(value, int | float | bool) and getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
-    if isinstance(value, bool):
-        return int(value)
     if isinstance(value, int):
         return int(value)
     if not isinstance(value, float):
@@ -120,7 +111,7 @@ def as_number(value: Any) -> int | float | str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptReport:
-    """What reading one attempt's file met: rows kept, whole lines that are no row, and a last line cut short."""
+    """Counts of one attempt's file: rows, whole lines that are no row, and a last line cut short."""
 
     attempt: int
     num_rows: int
@@ -138,18 +129,14 @@ class AttemptReport:
 
 @dataclass(frozen=True, kw_only=True)
 class MergedMetrics:
-    """One row a step, ascending, and what was skipped on the way."""
+    """One row a step, ascending, and the reports of the attempts."""
 
     rows: list[Row]
     reports: list[AttemptReport]
 
-    @property
-    def num_skipped_lines(self) -> int:
-        return sum(report.num_corrupt_lines + report.num_half_lines for report in self.reports)
-
 
 def parse_metrics(data: bytes, *, attempt: int) -> tuple[list[Row], AttemptReport]:
-    """Rows of one attempt's file in file order; a line that is no row is skipped and counted, never raised."""
+    """Return rows of one attempt's file in file order; skip and count a line that is no row."""
     rows: list[Row] = []
     problems: list[str] = []
     lines = data.split(b"\n")
@@ -161,10 +148,9 @@ def parse_metrics(data: bytes, *, attempt: int) -> tuple[list[Row], AttemptRepor
         if row is not None:
             rows.append(row)
             continue
-        is_last_and_cut = number == len(lines)
-        num_half_lines += is_last_and_cut
-        kind = "half-written" if is_last_and_cut else "corrupt"
-        problems.append(f"line {number} is {kind}: {line[:60]!r}")
+        is_cut = number == len(lines)
+        num_half_lines += is_cut
+        problems.append(f"line {number} is {'half-written' if is_cut else 'corrupt'}: {line[:60]!r}")
     report = AttemptReport(
         attempt=attempt,
         num_rows=len(rows),
@@ -180,21 +166,19 @@ def _parse_row(line: bytes) -> Row | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(row, dict):
-        return None
-    step = row.get("step")
+    step = row.get("step") if isinstance(row, dict) else None
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         return None
     if b'"NaN"' in line or b'Infinity"' in line:
         row = {key: NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in row.items()}
-    return row
+    return row  # type: ignore[no-any-return]
 
 
 def merge_attempts(attempts: Mapping[int, Iterable[Row]]) -> list[Row]:
-    """One row a step, ascending: of every (step, key) the value of the latest attempt, in it of the latest line.
+    """Return one row a step, ascending: of every (step, key) the value of the latest attempt, in it of the latest line.
 
-    A resumed attempt may log fewer keys at a step that an earlier one has trained (validation only): the earlier one's
-    other keys stay. Steps that no later attempt reached again stay too.
+    A resumed attempt may log fewer keys at a step that an earlier attempt has trained: the earlier keys stay. Steps that
+    no later attempt reached again stay, too.
     """
     merged: dict[int, Row] = {}
     for attempt in sorted(attempts):
@@ -204,11 +188,11 @@ def merge_attempts(attempts: Mapping[int, Iterable[Row]]) -> list[Row]:
 
 
 def read_metrics(run_stores: Store | Sequence[Store]) -> MergedMetrics:
-    """All attempts of a run merged.
+    """Merge all attempts of a run.
 
     Args:
-        run_stores: one store rooted at the run directory, or several places of the same run (local spool and object
-            store): of each attempt the longest copy counts.
+        run_stores: one store rooted at the run directory, or several places of the same run: of each attempt the longest
+            copy counts.
     """
     stores = [run_stores] if isinstance(run_stores, Store) else list(run_stores)
     rows: dict[int, list[Row]] = {}

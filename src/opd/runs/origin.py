@@ -1,5 +1,4 @@
-"""What an attempt ran, on what, and where else it logs: version and commit of this package, image, Python, devices, trackers, and
-what it found of its teacher; told to readers, asked by nobody else."""
+"""origin.json of an attempt, for readers: version, commit, image, Python, devices, trackers and the teacher's preflight."""
 
 from __future__ import annotations
 
@@ -28,14 +27,18 @@ GIT_TIMEOUT_S = 10.0
 
 
 def file_key(attempt: int) -> str:
-    """Where an attempt's origin lies in the run directory."""
+    """Return the file's key in the run directory."""
     return f"{attempt_prefix(attempt)}/{FILE}"
 
 
 def origin(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Of this process; what cannot be told is empty."""
+    """Return this process's origin; an unknown value is empty."""
+    try:
+        installed = version("opd")
+    except PackageNotFoundError:  # only PYTHONPATH names the sources
+        installed = ""
     return {
-        "version": _version(),
+        "version": installed,
         "commit": environment.get(REVISION_VARIABLE) or _commit_of_checkout(Path(__file__).resolve().parents[3]),
         "image": environment.get(IMAGE_VARIABLE, ""),
         "python": platform.python_version(),
@@ -43,49 +46,32 @@ def origin(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def tell(store: Store, attempt: int) -> None:
-    """Write it into the run directory; a store that is away just then costs readers that, and the run nothing."""
-    try:
-        store.put_json(file_key(attempt), origin())
-    except StoreError as error:
-        logger.warning("version and commit of attempt %d are not stored: %s", attempt, error)
+    """Write the origin; as in all functions here, an unreachable store costs readers the values, and the run nothing."""
+    _add(store, attempt, origin())
 
 
 def add(store: Store, attempt: int, *, devices: Iterable[str], trackers: Mapping[str, str]) -> None:
-    """Add what is known once the workers are up; a store that is away just then costs readers that, and the run nothing.
-
-    Args:
-        devices: each rank's, by its own name.
-        trackers: URL of this run by tracker.
-    """
-    _add(store, attempt, devices=dict(Counter(devices)), trackers=dict(trackers))
+    """Add each rank's device by its name, and the run's URL by tracker."""
+    _add(store, attempt, {"devices": dict(Counter(devices)), "trackers": dict(trackers)})
 
 
 def add_preflight(store: Store, attempt: int, lines: Iterable[Mapping[str, str]]) -> None:
-    """Add what the first step showed of the teacher; a store that is away just then costs readers that, and the run nothing."""
-    _add(store, attempt, preflight=list(lines))
+    """Add the first step's view of the teacher."""
+    _add(store, attempt, {"preflight": list(lines)})
 
 
-def _add(store: Store, attempt: int, **found: Any) -> None:
+def _add(store: Store, attempt: int, found: Mapping[str, Any]) -> None:
     try:
-        told = store.get_json(file_key(attempt)) or {}
-        store.put_json(file_key(attempt), {**told, **found})
+        store.put_json(file_key(attempt), {**(store.get_json(file_key(attempt)) or {}), **found})
     except (StoreError, CorruptRecord) as error:
         logger.warning("%s of attempt %d are not stored: %s", " and ".join(found), attempt, error)
 
 
-def _version() -> str:
-    """Empty where the package is not installed: only PYTHONPATH names its sources."""
-    try:
-        return version("opd")
-    except PackageNotFoundError:
-        return ""
-
-
 def _commit_of_checkout(folder: Path) -> str:
-    """The commit of a checkout, `-dirty` behind it where files differ from it; empty for an installed package."""
+    """Return the commit of a checkout, with `-dirty` where files differ from it; empty for an installed package."""
     if not (folder / ".git").exists():
         return ""
-    # A tag's name would say less; a repository of another owner is refused, which is no reason to stop.
+    # A tag's name says less than the commit; git rejects a repository of another owner, which ends nothing here.
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=GIT_TIMEOUT_S)

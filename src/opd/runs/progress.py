@@ -1,8 +1,7 @@
-"""How far a run's driver is, in memory that its supervisor shares: the phase, the last progress in it, and how long is too long.
+"""A driver's progress in memory shared with its supervisor: the phase, the last progress, and the limit of silence.
 
-The driver notes each phase it enters and each sign of progress within one. How long a phase may go without is learnt from
-the phase itself: `factor` medians of its longest silences so far, but never less than `floor_s`. The supervisor reads what
-was noted last, so it needs no answer of a process that hangs or is stopped.
+The driver notes each phase and each progress within a phase. A phase's limit is `factor` medians of its longest silences
+so far, at least `floor_s`. The supervisor reads the last note without an answer of the driver, which may hang.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 
 _NUM_BYTES = 4096
-_HEADER = struct.Struct("=QI")  # a count that is odd while the rest is being written, and the length of what follows
-# A phase that was never seen may compile, load or fill caches.
+_HEADER = struct.Struct("=QI")  # a count that is odd during a write, and the length of the record
+# A new phase may compile, load or fill caches.
 FIRST_FLOORS = 4.0
 _NUM_REMEMBERED = 50
 _NUM_LOOKS = 1000
@@ -26,20 +25,20 @@ _NUM_LOOKS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What the driver noted last. Times are seconds of `time.monotonic`, which all processes of a machine share."""
+    """The driver's last note. Times are seconds of `time.monotonic`, which all processes of a machine share."""
 
     phase: str
     step: int
     progress_at_s: float
     limit_s: float | None
-    """More silence than this is a stall; None: this phase may take as long as it takes."""
+    """More silence than this is a stall; None means no limit."""
     folder: str = ""
-    """Where the attempt's files lie."""
+    """The attempt's folder."""
     stage: str = ""
-    """Of a pipeline, `distil (2 of 3)`: phase and step are its run's."""
+    """The pipeline's stage, `distil (2 of 3)`; phase and step belong to its run."""
 
     def silent_s(self) -> float:
-        """Seconds since the last progress."""
+        """Return seconds since the last progress."""
         return max(time.monotonic() - self.progress_at_s, 0.0)
 
     @property
@@ -48,7 +47,7 @@ class Standing:
 
 
 class Progress:
-    """Written by the driver's main thread, read by anybody who was forked from the same process."""
+    """Notes of the driver's main thread, for readers that were forked from the same process."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, _NUM_BYTES)
@@ -60,15 +59,15 @@ class Progress:
         self._silences: dict[str, list[float]] = defaultdict(list)
 
     def watch(self, *, folder: str, floor_s: float, factor: float) -> None:
-        """From now on silence may be a stall; `floor_s` 0 never makes it one."""
+        """Make silence a stall from now on; with `floor_s` 0 it never is."""
         self._folder, self._floor_s, self._factor = folder, floor_s or math.inf, factor
 
     def within(self, stage: str) -> None:
-        """From now on what is noted is of this stage of a pipeline."""
+        """Set the pipeline's stage of later notes."""
         self._stage = stage
 
     def enter(self, phase: str, step: int) -> None:
-        """A phase begins, which is progress too; the one before has taken as long as it has."""
+        """Begin a phase, which is progress too."""
         self._mark()
         if self._phase:
             self._silences[self._phase] = [*self._silences[self._phase], self._longest_s][-_NUM_REMEMBERED:]
@@ -76,17 +75,17 @@ class Progress:
         self._write(self._limit_s())
 
     def tick(self) -> None:
-        """Something of the phase is done."""
+        """Note progress within the phase."""
         self._mark()
         self._write(self._limit_s())
 
     def rest(self, phase: str) -> None:
-        """What follows waits for others for as long as they take."""
+        """Begin a phase that waits for others without a limit."""
         self.enter(phase, self._step)
         self._write(None)
 
     def read(self) -> Standing | None:
-        """What was noted last; None before anything was, and of a writer that was killed while it noted something."""
+        """Return the last note; None before the first, and from a writer that was killed during a note."""
         for _ in range(_NUM_LOOKS):
             count, length = _HEADER.unpack_from(self._shared)
             data = self._shared[_HEADER.size : _HEADER.size + length]
@@ -116,7 +115,7 @@ class Progress:
             stage=self._stage,
         )
         data = json.dumps(asdict(standing)).encode()[: _NUM_BYTES - _HEADER.size]
-        self._count += 1 + self._count % 2  # odd, also where an exception ended the call before
+        self._count += 1 + self._count % 2  # odd, also after a call that an exception ended
         _HEADER.pack_into(self._shared, 0, self._count, 0)
         self._shared[_HEADER.size : _HEADER.size + len(data)] = data
         self._count += 1
@@ -124,4 +123,4 @@ class Progress:
 
 
 PROGRESS = Progress()
-"""This process's, shared with what it forks."""
+"""This process's progress, shared with its forks."""

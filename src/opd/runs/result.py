@@ -1,4 +1,4 @@
-"""The end of a run: result.json, written after all that the run leaves, or fatal.json, which stops an installation's retries."""
+"""The end of a run: result.json, written last, or fatal.json, which stops an installation's retries."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ logger = logging.getLogger(__name__)
 RESULT_FILE = "result.json"
 FATAL_FILE = "fatal.json"
 INSTALL_VARIABLE = "OPD_INSTALL"
-"""A name of one `helm install`, set by our charts: all pods of its RayJob have it, later installations have another."""
+"""The name of one `helm install`, set by our charts: all pods of its RayJob share it, later installations have another."""
 
 
 def write_result(
     store: Store, result: Mapping[str, Any], *, run_id: str, attempt: int, spec_hash: str
 ) -> dict[str, Any]:
-    """Write result.json atomically: the caller's values, and which attempt of which experiment they come from."""
+    """Write result.json atomically: the caller's values, with their attempt and experiment."""
     record = {**result, "run_id": run_id, "attempt": attempt, "spec_hash": spec_hash, "finished_at_s": time.time()}
     store.put_json(RESULT_FILE, record)
     return record
@@ -37,9 +37,9 @@ def write_fatal(store: Store, reason: str, *, run_id: str, attempt: int) -> dict
 
 
 def refuse_if_over(store: Store) -> None:
-    """Raise RunFinished or RunFatal if no attempt of this installation may follow; what the store holds survives a power cut.
+    """Raise RunFinished or RunFatal if no attempt of this installation may follow, and sync the record.
 
-    A fatal.json of another installation is passed over: somebody has installed the run again, with what was wrong mended.
+    A fatal.json of another installation is removed: the user has mended the cause and installed the run again.
     """
     result = store.get_json(RESULT_FILE)
     if result is not None:
@@ -61,11 +61,7 @@ def refuse_if_over(store: Store) -> None:
 
 
 def clear_fatal(store: Store) -> bool:
-    """Let a run that ended for good be started again; return True if there was something to clear.
-
-    Args:
-        store: the run's own folder in the store.
-    """
+    """Let a run be started again after its fatal.json; return True if there was one. `store` is the run's own folder."""
     was_there = store.exists(FATAL_FILE)
     store.delete(FATAL_FILE)
     return was_there

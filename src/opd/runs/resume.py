@@ -1,4 +1,4 @@
-"""Choosing the checkpoint to resume from: sealed, whole, and verified before anything is loaded."""
+"""Choice of the checkpoint to resume from: sealed, whole, and verified before anything is loaded."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from opd.runs.manifest import (
 from opd.store.base import Store
 from opd.store.local import LocalStore
 
-# fetch(manifest, store_url or None) -> problems: brings every file to the processes that load it. The default serves one
-# machine; a trainer on several has each rank call `fetch_shards(..., ranks=[rank])` and joins their answers.
+# fetch(manifest, store_url or None) -> problems: brings every file to the processes that load it. A trainer on several
+# machines has each rank call `fetch_shards(..., ranks=[rank])` and joins their answers.
 Fetch = Callable[[Manifest, str | None], list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeDecision:
-    """Where to resume from; `step` None means from the start. `rejected` says why newer steps were passed over."""
+    """The checkpoint to resume from; `step` None means from the start. `rejected` names newer steps with the reasons."""
 
     step: int | None
     path: Path | None
@@ -43,7 +43,7 @@ class ResumeDecision:
 
 
 def candidate_steps(local: LocalStore, remote: Store | None) -> list[int]:
-    """`complete_steps` of both places, and steps whose marker this disk cannot read: `try_step` says so and goes on."""
+    """Return `complete_steps` of both places, and steps with an unreadable marker here, which `try_step` reports."""
 
     def may_be_complete(step: int) -> bool:
         try:
@@ -56,19 +56,18 @@ def candidate_steps(local: LocalStore, remote: Store | None) -> list[int]:
 
 
 def complete_steps(stores: Sequence[Store]) -> list[int]:
-    """Steps with a COMPLETE marker in any of the places, ascending."""
+    """Return steps with a COMPLETE marker in any of the places, ascending."""
     return sorted({step for store in stores for step in saved_steps(store) if has_file(store, step, COMPLETE_FILE)})
 
 
 def newest_complete_step(store: Store) -> int | None:
-    """The highest step with a COMPLETE marker, None without one."""
-    return next(
-        (step for step in sorted(saved_steps(store), reverse=True) if has_file(store, step, COMPLETE_FILE)), None
-    )
+    """Return the highest step with a COMPLETE marker, None without one."""
+    steps = sorted(saved_steps(store), reverse=True)
+    return next((step for step in steps if has_file(store, step, COMPLETE_FILE)), None)
 
 
 def saved_steps(store: Store) -> list[int]:
-    """Steps that have a folder, complete or not."""
+    """Return steps that have a folder, complete or not."""
     return [step for name in store.children(CHECKPOINTS_FOLDER) if (step := step_of(name)) is not None]
 
 
@@ -77,7 +76,7 @@ def has_file(store: Store, step: int, name: str) -> bool:
 
 
 def read_sealed(store: Store, step: int) -> Manifest | None:
-    """The manifest of a complete step, None if the step is not complete there."""
+    """Return the manifest of a complete step, None if the step is not complete there."""
     try:
         complete = store.get(f"{step_folder(step)}/{COMPLETE_FILE}")
     except FileNotFoundError:
@@ -93,17 +92,17 @@ def read_sealed(store: Store, step: int) -> Manifest | None:
 
 
 def find_unfit(manifest: Manifest, spec_hash: str) -> list[str]:
-    """Why a run must not resume from a sealed step, even if its files are whole; empty if it may."""
+    """Return why a run must not resume from a sealed step, even if its files are whole."""
     if manifest.spec_hash != spec_hash:
         return [f"it was saved by another experiment (spec hash {manifest.spec_hash}, this run has {spec_hash})"]
     return manifest.find_gaps()
 
 
 def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> list[str]:
-    """Files that a place does not hold in the size that the manifest says, from its listing alone.
+    """Return files that a place does not hold in the manifest's size, by its listing alone.
 
     Args:
-        is_own_disk: the place is the driver's disk, where only the driver's files must be: ranks may have disks of their own.
+        is_own_disk: the place is the driver's disk, which must hold only the driver's files: ranks may have other disks.
     """
     folder = step_folder(manifest.step)
     sizes = {info.key.removeprefix(f"{folder}/"): info.size for info in store.list(folder)}
@@ -117,7 +116,7 @@ def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> 
 
 
 def is_fit(store: Store, step: int, spec_hash: str, *, is_own_disk: bool) -> bool:
-    """Whether a resume would take this place's copy of a step, as far as seal, manifest and sizes tell.
+    """Return True if a resume would take this place's copy of a step, by seal, manifest and sizes.
 
     Raises:
         StoreError: the place does not answer.
@@ -134,31 +133,33 @@ def is_fit(store: Store, step: int, spec_hash: str, *, is_own_disk: bool) -> boo
 def try_step(
     step: int, *, local: LocalStore, remote: Store | None, spec_hash: str, fetch: Fetch, rejected: list[str]
 ) -> ResumeDecision | None:
-    """The decision for one step if any copy of it holds; what is wrong with the others is added to `rejected`."""
+    """Return the decision for one step if any copy of it holds; add the faults of other copies to `rejected`."""
+
+    def reject(source: str, reason: object) -> None:
+        rejected.append(f"global_step_{step} ({source}): {reason}")
+
     copies: list[tuple[Manifest, str]] = []
     for store, source in ((local, "local"), (remote, "store")):
         try:
             manifest = read_sealed(store, step) if store is not None else None
         except (CorruptRecord, CheckpointError) as error:
-            rejected.append(f"global_step_{step} ({source}): {error}")
+            reject(source, error)
             continue
         except StoreError as error:
             if store is not local:
                 raise
-            rejected.append(f"global_step_{step} ({source}): {error}")
+            reject(source, error)
             continue
-        if manifest is None:
-            continue
-        if problems := find_unfit(manifest, spec_hash):
-            rejected.append(f"global_step_{step} ({source}): {'; '.join(problems)}")
-            continue
-        copies.append((manifest, source))
-    # A later attempt's save of the same step is the one that the run went on from; of equal ones the local one first.
+        if manifest is not None and (problems := find_unfit(manifest, spec_hash)):
+            reject(source, "; ".join(problems))
+        elif manifest is not None:
+            copies.append((manifest, source))
+    # The run continued from the latest attempt's save of the step; of equal copies the local one is first.
     copies.sort(key=lambda copy: copy[0].attempt, reverse=True)
     for manifest, source in copies:
         problems = fetch(manifest, remote.url if remote is not None and source == "store" else None)
         if problems:
-            rejected.append(f"global_step_{step} ({source}): {'; '.join(problems)}")
+            reject(source, "; ".join(problems))
             continue
         if source == "store":
             local.put(f"{step_folder(step)}/{MANIFEST_FILE}", manifest.to_bytes())

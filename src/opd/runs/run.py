@@ -1,39 +1,44 @@
-"""One attempt at a run, from claiming it to its end: what a launcher opens around its trainer."""
+"""One attempt at a run from its claim to its end: the context around a trainer."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
-from opd.errors import Overtaken, RunError, StoreError, Unforeseen
+from opd.errors import DiskFull, Overtaken, RunError, StoreError, Unforeseen
 from opd.runs.attempts import (
     BEATS_PER_LEASE,
     DEFAULT_LEASE_TTL_S,
     ENDED_FILE,
     Claim,
+    Watch,
     attempt_numbers,
     attempt_prefix,
+    check_owner,
     claim_attempt,
 )
-from opd.runs.disk import as_disk_full
+from opd.runs.checkpoints import Checkpoints
 from opd.runs.driver_log import LOG_FILE, LogTee
 from opd.runs.identity import settle_identity
-from opd.runs.metrics import METRICS_FILE, read_metrics
+from opd.runs.metrics import METRICS_FILE, MetricsWriter, Row, read_metrics
 from opd.runs.progress import PROGRESS
-from opd.runs.reporter import ProgressConfigMap, Reporter
+from opd.runs.reporter import Reporter
 from opd.runs.result import refuse_if_over, write_fatal, write_result
 from opd.runs.resume import newest_complete_step
 from opd.runs.stacks import FILE as STACKS_FILE
-from opd.runs.stream import FLUSH_INTERVAL_S, upload_leftovers
-from opd.runs.summary import FINISHED, INTERVAL_S, SummaryKeeper
-from opd.runs.writer import RunHandle, RunWriter
+from opd.runs.stream import FLUSH_INTERVAL_S, FileMirror, Streamer, upload_leftovers
+from opd.runs.summary import FINISHED, SummaryKeeper
 from opd.store.base import DEFAULT_POLICY, NO_RETRY, RetryPolicy, Store
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
@@ -41,45 +46,85 @@ from opd.store.opening import open_store
 logger = logging.getLogger(__name__)
 # 128 + SIGTERM, as a shell reports it.
 EXIT_TERMINATED = 143
+# A write that failed for lack of space fills the disk up to a block or two.
+FULL_BELOW_BYTES = 2**20
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Run(RunWriter):
-    """The attempt as its owner sees it: `RunWriter` and the lease, the driver's log and the end. Use as a context manager.
+@dataclass(frozen=True, kw_only=True)
+class RunHandle:
+    """Plain data about an attempt: `store_url` is the run's URL in the object store, None for a local run."""
 
-    Leaving the block with an exception marks the attempt as failed, and says DiskFull where that was the cause; `finish`
-    marks the run as done. SIGTERM unwinds the
-    main thread by SystemExit(143), so that everything is flushed on the way out.
+    run_id: str
+    local_dir: str
+    store_url: str | None
+    attempt: int
+    token: str
+    spec_hash: str
+
+    @property
+    def attempt_dir(self) -> Path:
+        return Path(self.local_dir) / attempt_prefix(self.attempt)
+
+
+class Run:
+    """One attempt: metrics, checkpoints, the lease, the driver's log and the end. Use as a context manager.
+
+    An exception that leaves the block marks the attempt as failed; `finish` marks the run as done. SIGTERM unwinds the
+    main thread by SystemExit(143), so that everything is flushed.
     """
 
     def __init__(
         self,
-        handle: RunHandle,
         claim: Claim,
         *,
+        run_id: str,
         spec: Mapping[str, Any],
+        flush_interval_s: float,
         tee: bool,
-        tells_cluster: bool,
-        within: Run | None = None,
+        within: Run | None,
+        policy: RetryPolicy,
     ):
-        super().__init__(handle, renew=lambda: self.impatient.beat(progress_record()), end=_ask_to_end)
-        self.within = within
-        self.impatient = claim.with_policy(NO_RETRY)
-        self.claim = claim
-        self.reporter = Reporter(attempt=handle.attempt)
-        """Who is told how this attempt stands while it lives."""
-        # On a thread of its own: a store that does not answer keeps the news from nobody else.
-        self._summariser = Reporter(attempt=handle.attempt, interval_s=INTERVAL_S)
-        impatient = [store.with_policy(NO_RETRY) for store in self.stores]
-        self.summary = SummaryKeeper(
-            impatient[0],
-            attempt=handle.attempt,
-            spec=spec,
-            history=lambda: read_metrics(impatient).rows,
-            newest_checkpoint=lambda: newest_complete_step(impatient[0]),
-            check=self.impatient.check,
+        *remotes, local = claim.stores
+        assert isinstance(local, LocalStore)
+        self.local, self.remote = local, remotes[0] if remotes else None
+        self.claim, self.within, self._policy = claim, within, policy
+        owner = claim.owner
+        self.handle = RunHandle(
+            run_id=run_id,
+            local_dir=str(local.root),
+            store_url=self.remote.url if self.remote is not None else None,
+            attempt=owner.attempt,
+            token=owner.token,
+            spec_hash=owner.spec_hash,
         )
-        self.tee = LogTee(handle.attempt_dir / LOG_FILE) if tee else None
-        self._tells_cluster = tells_cluster
+        self.metrics = MetricsWriter(path=self.handle.attempt_dir / METRICS_FILE)
+        self._streamer = Streamer(interval_s=flush_interval_s)
+        self.checkpoints = Checkpoints(
+            local=local,
+            remote=self.remote,
+            attempt=owner.attempt,
+            token=owner.token,
+            spec_hash=owner.spec_hash,
+            before_store_seal=lambda: self._streamer.flush(policy),
+            before_local_seal=self.metrics.flush,
+        )
+        self.reporter = Reporter(attempt=owner.attempt)
+        # The next beat is the retry, and the end of the run must not wait for retries.
+        impatient = claim.with_policy(NO_RETRY)
+        self.summary = SummaryKeeper(
+            impatient.stores[0],
+            attempt=owner.attempt,
+            spec=spec,
+            newest_checkpoint=lambda: newest_complete_step(impatient.stores[0]),
+            check=impatient.check,
+        )
+        interval_s = owner.lease_ttl_s / BEATS_PER_LEASE
+        self._watch = Watch(
+            beat=lambda: self._renew(impatient), interval_s=interval_s, term_s=owner.lease_ttl_s, end=_ask_to_end
+        )
+        self.tee = LogTee(self.handle.attempt_dir / LOG_FILE) if tee else None
+        self._mirrored: set[str] = set()
         self._has_ended = False
         self._previous_sigterm: Any = None
 
@@ -97,78 +142,90 @@ class Run(RunWriter):
         max_wait_s: float | None = None,
         flush_interval_s: float = FLUSH_INTERVAL_S,
         tee: bool = True,
-        tells_cluster: bool = True,
         within: Run | None = None,
         policy: RetryPolicy = DEFAULT_POLICY,
     ) -> Run:
-        """Claims the next attempt of `run_id`, or says why there is none.
+        """Claim the next attempt of `run_id`.
 
         Args:
-            local_root: folder that holds the run directories of this machine; the run's is `local_root/run_id`.
+            local_root: folder with the run directories of this machine.
             spec: the whole experiment, stored as spec.json.
-            identity: the fields that `spec_hash` covers, for the diff that a refused start shows; `spec` by default.
-            store_url: prefix in the object store; the run lies under `store_url/run_id`. None, or the same folder as
-                `local_root`, makes the local run directory the store.
-            max_wait_s: how long an owner that still lives is waited for.
+            identity: the fields that `spec_hash` covers, for the diff of a rejected start; `spec` by default.
+            store_url: prefix in the object store. None, or `local_root` itself, makes the local run directory the store.
+            max_wait_s: longest wait for a living owner.
             tee: copy stdout and stderr to driver.log while the run is entered.
-            tells_cluster: keep the run's ConfigMap, where its chart has made one; a pipeline leaves it to its stages.
-            within: the pipeline's attempt, of which this run is a stage: its pods are this run's.
+            within: the pipeline's attempt, of which this run is a stage.
 
         Raises:
             SpecChanged, RunFinished, RunFatal, RunIsLive, CreateOnlyUnsupported, StoreError: see opd.errors.
         """
-        local, remote = _places(local_root, store_url, run_id, policy)
-        stores: list[Store] = [local] if remote is None else [remote, local]
+        local = LocalStore(Path(local_root) / run_id, policy=policy)
+        stores: list[Store] = [local]
+        if store_url is not None:
+            remote = open_store(store_url, policy=policy).child(run_id)
+            if not isinstance(remote, LocalStore) or os.path.realpath(remote.root) != os.path.realpath(local.root):
+                stores = [remote, local]
         settle_identity(stores, run_id=run_id, spec_hash=spec_hash, identity=identity or spec, spec=spec)
         refuse_if_over(stores[0])
         claim = claim_attempt(stores, spec_hash=spec_hash, lease_ttl_s=lease_ttl_s, max_wait_s=max_wait_s)
         try:
-            refuse_if_over(stores[0])  # the owner that was waited for may have brought the run to its end
+            refuse_if_over(stores[0])  # the previous owner may have finished the run meanwhile
         except RunError:
             claim.end("not needed")
             raise
-        if remote is not None:
-            _upload_streams(local, remote)
-        handle = RunHandle(
-            run_id=run_id,
-            local_dir=str(local.root),
-            store_url=remote.url if remote is not None else None,
-            attempt=claim.attempt,
-            token=claim.owner.token,
-            spec_hash=spec_hash,
-            check_interval_s=lease_ttl_s / BEATS_PER_LEASE,
-            flush_interval_s=flush_interval_s,
-            policy=policy,
+        run = cls(
+            claim, run_id=run_id, spec=spec, flush_interval_s=flush_interval_s, tee=tee, within=within, policy=policy
         )
-        return cls(handle, claim, spec=spec, tee=tee, tells_cluster=tells_cluster, within=within)
+        run._upload_streams()
+        return run
 
-    def start(self) -> None:
-        if self.tee is not None:
-            self.tee.start()
-            self._mirror(LOG_FILE)
-        super().start()
-        self._summariser.add(self.summary)
-        if self._tells_cluster and (config_map := ProgressConfigMap.of(os.environ)) is not None:
-            self.reporter.add(config_map)
-        if threading.current_thread() is threading.main_thread():
-            self._previous_sigterm = signal.signal(signal.SIGTERM, _raise_system_exit)
+    # ---- the trainer's side ----
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """The run directory's places, the place that decides ownership first."""
+        return self.claim.stores
+
+    def check_owner(self) -> None:
+        """Raise Overtaken if another claim owns the run, by the stores' records."""
+        check_owner(self.stores, self.handle.attempt, self.handle.token)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        super().log(step, metrics)
+        """Write one row of metrics.
+
+        Raises:
+            Overtaken: the last beat found that another claim owns the run.
+            LeaseLost: the lease is older than its term.
+        """
+        self._watch.check()
+        self._mirror(METRICS_FILE)
+        self.metrics.log(step, metrics)
         self.reporter.see(step, metrics)
         self.summary.see(step, metrics)
 
+    def history(self) -> list[Row]:
+        """Return the metrics of all attempts merged, for the result of a finished run."""
+        with self.storing_the_end():
+            return read_metrics(self.stores).rows
+
+    @contextlib.contextmanager
+    def storing_the_end(self) -> Iterator[None]:
+        """Add the place of the finished work to the error of a store that fails within the block."""
+        try:
+            yield
+        except StoreError as error:
+            raise type(error)(
+                f"the run is done but its result could not be stored: {error}; metrics, log and checkpoints are complete in "
+                f"{self.local.root}, starting the run again on this machine uploads them and writes the result"
+            ) from error
+
     @property
     def asked_in(self) -> Path:
-        """The folder in which the pods of this process ask for a save (`opd.pods.stop`): they know the outermost run's."""
+        """The folder in which the pods of this process ask for a save (`opd.pods.stop`): the outermost run's."""
         return Path(self.handle.local_dir) if self.within is None else self.within.asked_in
 
     def hand_over(self) -> None:
-        """Let the next attempt start at once, without waiting for this one's lease: its pods are about to go, and it is saved.
-
-        So too of the run that this one is a stage of. Should it go on after all, it still owns the run until somebody
-        overtakes it.
-        """
+        """Let the next attempt start without waiting for this lease, and so for the outer run: the pods are about to end."""
         for run in self._with_outer():
             try:
                 run.claim.end("stopped", "saved for its pods, which are being deleted")
@@ -176,7 +233,7 @@ class Run(RunWriter):
                 logger.warning("the next attempt will wait for this one's lease: %s", error)
 
     def take_back(self) -> None:
-        """The pods have stayed: the attempt goes on, and the next one has to wait for it again."""
+        """Undo `hand_over`: the pods have stayed, and the attempt continues."""
         for run in self._with_outer():
             try:
                 for store in run.stores:
@@ -189,42 +246,54 @@ class Run(RunWriter):
         if self.within is not None:
             yield from self.within._with_outer()
 
+    # ---- start and end ----
+
+    def start(self) -> None:
+        if self.tee is not None:
+            self.tee.start()
+            self._mirror(LOG_FILE)
+        self._watch.start()
+        if self.remote is not None:
+            self._streamer.start()
+        if threading.current_thread() is threading.main_thread():
+            self._previous_sigterm = signal.signal(signal.SIGTERM, _raise_system_exit)
+
     def close(self) -> None:
+        """Stop the threads and flush; with a warning for files that the store does not take now."""
         if self.tee is not None:
             self.tee.stop()
-        super().close()
+        self._watch.stop()
+        self.metrics.close()
+        if not self._streamer.close():
+            logger.warning("not uploaded yet: %s; the next start on this machine uploads it", self.handle.attempt_dir)
         if self._previous_sigterm is not None:
             signal.signal(signal.SIGTERM, self._previous_sigterm)
             self._previous_sigterm = None
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Ends the run well: all streams uploaded first, then result.json. What is printed later is not logged.
-
-        A `RunWriter` in another process must be closed before.
-
-        Returns:
-            The record as written.
+        """Upload all streams, then write result.json, and return it. Later output is not logged.
 
         Raises:
-            Overtaken: the run is another's by now; no result is written.
-            StoreError: the store did not come back; everything is on the local disk.
+            Overtaken: another claim owns the run; no result is written.
+            StoreError: the store is still unreachable; everything is on the local disk.
         """
         with self.storing_the_end():
             self.check_owner()
             self.close()
             if self.remote is not None:
-                self._streamer.flush(self.handle.policy)  # these mirrors know what was sent without an answer
-                _upload_streams(self.local, self.remote)
+                self._streamer.flush(self._policy)  # these mirrors know of uploads without an answer
+                self._upload_streams()
                 self.checkpoints.upload_missing()
-            # Before the attempt's end: a launcher that waits for that would find no result yet, and start the run again.
+            # Before the attempt's end: a launcher that waits for it would find no result yet, and start the run again.
+            handle = self.handle
             record = write_result(
-                self.stores[0],
-                result,
-                run_id=self.handle.run_id,
-                attempt=self.handle.attempt,
-                spec_hash=self.handle.spec_hash,
+                self.stores[0], result, run_id=handle.run_id, attempt=handle.attempt, spec_hash=handle.spec_hash
             )
-        self._has_ended = True  # whatever interrupts what follows: the run is done
+        self._has_ended = True  # an interruption after this line changes nothing: the run is done
         try:
             self._end(FINISHED)
         except StoreError as error:
@@ -233,7 +302,7 @@ class Run(RunWriter):
         return record
 
     def fail(self, error: BaseException | str, *, fatal: bool = False) -> None:
-        """Marks the attempt as failed; with `fatal` also the run, so that no later attempt tries again."""
+        """Mark the attempt as failed; with `fatal` also the run, so that no later attempt tries again."""
         why = error.__cause__ if isinstance(error, SystemExit | Unforeseen) and error.__cause__ is not None else error
         text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         if fatal:
@@ -248,70 +317,61 @@ class Run(RunWriter):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         ending: RunError | None = as_disk_full(error, self.local.root) if isinstance(error, Exception) else None
-        if isinstance(error, SystemExit):
+        if error is None or isinstance(error, SystemExit):  # asked to end, maybe by the watch over the lease
             ending = self._watch.lost
         self.close()
         if self._has_ended:
             return
         try:
-            if error is None:
+            if error is None and ending is None:
                 self._end("stopped")
                 self._summarise("stopped")
             else:
-                self.fail(ending or error)
+                self.fail(ending or error or "")
         except StoreError as away:
             logger.warning("the end of attempt %d is not marked, its lease runs out: %s", self.handle.attempt, away)
         if ending is not None:
             raise ending from error
 
-    def _end(self, outcome: str, detail: str = "") -> None:
+    def _renew(self, claim: Claim) -> None:
+        """Renew the lease, then the summary; without a summary readers read more, and the run loses nothing."""
+        standing = PROGRESS.read()
+        progress: dict[str, Any] = {}
+        if standing is not None:
+            progress = {"phase": standing.phase, "step": standing.step, "limit_s": standing.limit_s}
+            progress |= {"progress_at_s": time.time() - standing.silent_s()}
+            progress |= {"stage": standing.stage} if standing.stage else {}
+        claim.beat(progress)
         try:
-            self.reporter.close(outcome)  # first: a store that is away is waited for
-            self.claim.end(outcome, detail)
-        finally:
-            self._summariser.stop()
+            self.summary.write(standing)
+        except StoreError as error:
+            logger.info("%s", error)
+
+    def _mirror(self, name: str) -> None:
+        """Make the streamer keep one file of the attempt in the store."""
+        if self.remote is not None and name not in self._mirrored:
+            self._mirrored.add(name)
+            key = f"{attempt_prefix(self.handle.attempt)}/{name}"
+            self._streamer.add(FileMirror(path=self.local.local_path(key), store=self.remote, key=key))
+
+    def _upload_streams(self) -> None:
+        """Upload the missing bytes of every attempt's files on this disk, also of killed processes."""
+        if self.remote is None:
+            return
+        prefixes = [attempt_prefix(attempt) for attempt in attempt_numbers(self.local)]
+        names = (METRICS_FILE, LOG_FILE, STACKS_FILE)
+        if num_bytes := upload_leftovers(self.local, self.remote, names=names, prefixes=prefixes):
+            logger.info("uploaded %d bytes of metrics and logs that were on this disk only", num_bytes)
+
+    def _end(self, outcome: str, detail: str = "") -> None:
+        self.claim.end(outcome, detail)
         self._has_ended = True
 
     def _summarise(self, outcome: str, detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
-        """Has the summary tell of the end, unless the run is another's by now; without it readers read more."""
         try:
             self.summary.end(outcome, detail, result=result)
         except RunError as error:
-            logger.warning("%s does not tell of the end: %s", self.summary, error)
-
-
-def progress_record() -> dict[str, Any]:
-    """What a heartbeat says of the driver's progress, in Unix seconds; empty before there is any."""
-    standing = PROGRESS.read()
-    if standing is None:
-        return {}
-    return {
-        **({"stage": standing.stage} if standing.stage else {}),
-        "phase": standing.phase,
-        "step": standing.step,
-        "progress_at_s": time.time() - standing.silent_s(),
-        "limit_s": standing.limit_s,
-    }
-
-
-def _places(
-    local_root: str | Path, store_url: str | None, run_id: str, policy: RetryPolicy
-) -> tuple[LocalStore, Store | None]:
-    """The local run directory and, if it is another place, the run in the object store."""
-    local = LocalStore(Path(local_root) / run_id, policy=policy)
-    if store_url is None:
-        return local, None
-    remote = open_store(store_url, policy=policy).child(run_id)
-    is_same = isinstance(remote, LocalStore) and os.path.realpath(remote.root) == os.path.realpath(local.root)
-    return local, None if is_same else remote
-
-
-def _upload_streams(local: LocalStore, remote: Store) -> None:
-    """Brings the store up to date with every attempt's files on this disk, those of killed processes included."""
-    prefixes = [attempt_prefix(attempt) for attempt in attempt_numbers(local)]
-    num_bytes = upload_leftovers(local, remote, names=(METRICS_FILE, LOG_FILE, STACKS_FILE), prefixes=prefixes)
-    if num_bytes:
-        logger.info("uploaded %d bytes of metrics and logs that were on this disk only", num_bytes)
+            logger.warning("the summary of the run lacks its end: %s", error)
 
 
 def _outcome(error: BaseException | str) -> str:
@@ -321,9 +381,38 @@ def _outcome(error: BaseException | str) -> str:
 
 
 def _ask_to_end() -> None:
-    """Have the main thread do what it does at SIGTERM: finish its step, save, end."""
+    """Make the main thread act as at SIGTERM: finish its step, save, end."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _raise_system_exit(signum: int, frame: FrameType | None) -> None:
     raise SystemExit(EXIT_TERMINATED)
+
+
+def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
+    """Return the error's cause as DiskFull, None for another cause.
+
+    The cause is a full disk if an OSError in the chain says so, or if the run's disk has next to no space.
+    PyTorch's and Ray's own errors carry no number. An overtaken attempt ended for another reason.
+    """
+    if isinstance(error, Overtaken):
+        return None
+    link, is_named, seen = error, False, set[int]()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        is_named |= isinstance(link, OSError) and link.errno in (errno.ENOSPC, errno.EDQUOT)
+        link = link.__cause__ or link.__context__  # type: ignore[assignment]
+    try:
+        status = os.statvfs(folder)
+        free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+        room = f" ({free / 2**20:.1f} of {size / 2**20:.0f} MiB free)"
+    except OSError:  # its server is unreachable, or the folder is gone
+        free, room = FULL_BELOW_BYTES, ""
+    if free >= FULL_BELOW_BYTES and not is_named:
+        return None
+    # Ray's message holds the worker's traceback in colours: the cause is its last line.
+    cause = (_ANSI.sub("", str(error)).strip().splitlines() or [""])[-1].strip()
+    return DiskFull(
+        f"the disk of {folder} is full{room}, the run ended with {type(error).__name__}: {cause[:200]}; make room "
+        "(checkpoint.keep_last keeps fewer checkpoints) and start the run again: it resumes from its last complete checkpoint"
+    )

@@ -1,4 +1,4 @@
-"""The part of saving and resuming that runs in each rank's process: hash and upload its files, verify or download them."""
+"""Saving and resuming in each rank's process: hash and upload its files, verify or download them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from opd.runs.manifest import (
     FileEntry,
     Manifest,
     files_of_rank,
-    hash_files,
     step_folder,
     visible_files,
 )
 from opd.store.base import DEFAULT_POLICY, RetryPolicy
-from opd.store.durable import fsync_names
+from opd.store.durable import fsync_names, hash_file
 from opd.store.opening import open_store
 from opd.store.transfer import bring, find_problem, find_problems, in_threads
 
 logger = logging.getLogger(__name__)
 
-# Files that nobody listed are moved here; names with a leading dot are never loaded, uploaded or counted.
+# No listing, upload or resume sees names with a leading dot.
 UNLISTED_FOLDER = ".unlisted"
-# Downloads wait here until all of them are whole: a damaged copy in the store must not spoil the one on the disk.
+# Downloads wait here until all of them are whole: a damaged copy in the store must not spoil the copy on the disk.
 INCOMING_FOLDER = ".incoming"
+_STAGING = re.compile(r"\.saving-(\d{4,})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,33 +55,40 @@ def upload_shards(
     files: Sequence[str] | None = None,
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> ShardReport:
-    """Hashes one rank's files of a saved step and uploads them; called in the process of each rank.
+    """Hash, sync and upload one rank's files of a saved step, in the process of that rank.
+
+    An unreachable store makes a report, not an error: the hashes still make a complete local checkpoint.
 
     Args:
-        step_dir: this machine's folder of the step, as verl saved it.
-        store_url: URL of the run in the object store (`RunHandle.store_url`); None where the local folder is the store.
+        step_dir: this machine's folder of the step.
+        store_url: URL of the run in the object store; None where the local folder is the store.
         files: paths relative to `step_dir`; by default `files_of_rank(step_dir, rank)`.
-
-    Returns:
-        The report for the driver's `Checkpoints.finalise`. A store that is away is reported, not raised: the hashes
-        still make a complete local checkpoint.
 
     Raises:
         OSError: a local file cannot be read.
     """
     folder = Path(step_dir)
     paths = files_of_rank(folder, rank) if files is None else list(files)
-    entries = tuple(hash_files(folder, paths, rank=rank))
-    if store_url is None:
-        return ShardReport(rank=rank, entries=entries)
+    entries = hash_files(folder, paths, rank=rank)
     try:
-        store = open_store(store_url, policy=policy).child(step_folder(step))
-        # One lost file spoils the step: the others' retries are not waited out.
-        in_threads(lambda path: store.put_file(path, folder / path), paths)
+        if store_url is not None:
+            store = open_store(store_url, policy=policy).child(step_folder(step))
+            # One lost file spoils the step: the retries of the others are not waited for.
+            in_threads(lambda path: store.put_file(path, folder / path), paths)
     except StoreError as error:
         logger.warning("rank %d: global_step_%d is on the local disk only: %s", rank, step, error)
         return ShardReport(rank=rank, entries=entries, upload_error=str(error))
     return ShardReport(rank=rank, entries=entries)
+
+
+def hash_files(folder: Path, paths: Sequence[str], *, rank: int) -> tuple[FileEntry, ...]:
+    """Hash freshly saved files in parallel, and sync their bytes and names."""
+    hashed = in_threads(lambda path: hash_file(folder / path, sync=True), paths)
+    fsync_names(folder, paths)
+    return tuple(
+        FileEntry(path=path, size=size, sha256=digest, rank=rank)
+        for path, (size, digest) in zip(paths, hashed, strict=True)
+    )
 
 
 def fetch_shards(
@@ -92,26 +99,24 @@ def fetch_shards(
     ranks: Sequence[int] | None = None,
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> list[str]:
-    """Makes this machine's folder hold exactly what the manifest lists, downloading what is missing or differs.
+    """Make this machine's folder hold exactly the manifest's files, downloading missing and different ones.
 
     Args:
-        ranks: whose files are needed here; None for all.
-        store_url: URL of the run in the object store; None to verify only.
+        ranks: ranks whose files are needed here; None means all.
+        store_url: URL of the run in the object store; None means verify only.
 
     Returns:
-        One line a file that is not as the manifest says; empty means that the files may be loaded.
+        One line for each file that is not as the manifest says; without a line the files may be loaded.
 
     Raises:
-        StoreUnavailable: the store went away; nothing can be said about the checkpoint.
+        StoreUnavailable: the store became unreachable, which says nothing about the checkpoint.
     """
     folder = Path(step_dir)
-    entries = manifest.files_of(ranks)
-    problems = find_problems(folder, entries)
+    problems = find_problems(folder, manifest.files_of(ranks))
     if problems and store_url is not None:
         store = open_store(store_url, policy=policy).child(step_folder(manifest.step))
-        # A folder of each rank's: those that share a disk bring their files at the same time. So may an attempt and the one that has
-        # overtaken it: whichever moves a file first has moved it for both, and what counts is that it lies there. A file that the
-        # other one has moved in is none to miss, though the rest of the same download still waits here for either of them.
+        # Ranks on one disk download at the same time, and so do an attempt and its successor. The first to move a file
+        # in has moved it for all.
         incoming = folder / INCOMING_FOLDER / ("all" if ranks is None else "-".join(map(str, ranks)))
         missing = list(problems)
         problems = {
@@ -125,7 +130,7 @@ def fetch_shards(
 
 
 def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> list[FileEntry]:
-    """Takes downloaded files over, once all of them are what the manifest says; returns those that were gone."""
+    """Move downloaded files in, once all of them are whole; return files that another process had moved."""
     gone = []
     for entry in entries:
         target = folder / entry.path
@@ -136,14 +141,14 @@ def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> list
             gone.append(entry)
     try:
         fsync_names(folder, [entry.path for entry in entries])
-    except FileNotFoundError:  # the successor needs the step no more
+    except FileNotFoundError:  # the successor has deleted the step
         return list(entries)
     shutil.rmtree(incoming, ignore_errors=True)
     return gone
 
 
 def move_unlisted(folder: Path, manifest: Manifest) -> list[str]:
-    """Moves files that the manifest does not list out of the loader's way, so that nothing foreign is unpickled."""
+    """Hide files that the manifest does not list, so that no loader reads a foreign file."""
     listed = {entry.path for entry in manifest.files} | {MANIFEST_FILE, COMPLETE_FILE}
     unlisted = [path for path in visible_files(folder) if path not in listed]
     for path in unlisted:
@@ -152,40 +157,32 @@ def move_unlisted(folder: Path, manifest: Manifest) -> list[str]:
         with contextlib.suppress(FileNotFoundError):  # another rank on this disk moved it first
             (folder / path).replace(target)
     if unlisted:
-        logger.warning(
-            "%s: %d files not in the manifest moved to %s: %s", folder, len(unlisted), UNLISTED_FOLDER, unlisted
-        )
+        logger.warning("%s: %d unlisted files moved to %s: %s", folder, len(unlisted), UNLISTED_FOLDER, unlisted)
     return unlisted
 
 
-# A leading dot: no step is ever listed, uploaded or counted there.
-_FOLDER = re.compile(r"\.saving-(\d{4,})")
-
-
 def staging_folder(attempt: int) -> str:
-    """Of a run directory; its steps are called as verl calls them."""
+    """Return the hidden folder of the run directory in which an attempt's unsealed steps are saved."""
     return f"{CHECKPOINTS_FOLDER}/.saving-{attempt:04d}"
 
 
 def sweep_older(folder: Path) -> None:
-    """Deletes what saves of attempts before a staging folder's own have left beside it; other folders are left alone."""
-    mine = _FOLDER.fullmatch(folder.name)
-    if mine is None:
-        return
-    for other in folder.parent.glob(".saving-*"):
-        found = _FOLDER.fullmatch(other.name)
-        if found and int(found[1]) < int(mine[1]):
-            shutil.rmtree(other, ignore_errors=True)  # other ranks on this disk may be deleting it too
+    """Delete the staging folders of attempts before this folder's own."""
+    mine = _STAGING.fullmatch(folder.name)
+    for other in folder.parent.glob(".saving-*") if mine else ():
+        found = _STAGING.fullmatch(other.name)
+        if found and mine and int(found[1]) < int(mine[1]):
+            shutil.rmtree(other, ignore_errors=True)  # other ranks on this disk may delete it, too
 
 
 def move_in(staged: Path, step_dir: Path, *, rank: int) -> None:
-    """Moves one rank's files of a saved step to where they are sealed; folders that are empty by then go.
+    """Move one rank's files of a saved step to the folder in which they are sealed, and remove empty folders.
 
-    The driver's come first: on its disk `Checkpoints.begin` has taken the seal off what an earlier attempt saved. The disk of
-    a rank that was once a driver's may hold seals that count for nobody.
+    The driver moves first: on its disk `Checkpoints.begin` has removed an earlier attempt's seal. Seals on the disks of
+    other ranks do not count.
 
     Raises:
-        CheckpointError: the driver's step is sealed, by an attempt that has taken over meanwhile.
+        CheckpointError: an attempt that has taken over meanwhile sealed the driver's step.
     """
     if rank == DRIVER_RANK and (step_dir / COMPLETE_FILE).exists():
         raise CheckpointError(f"{step_dir} was sealed by another attempt while this one saved it")

@@ -1,76 +1,69 @@
-"""summary.json: the little that a list shows of a run, so that who lists many runs reads one small object of each.
+"""summary.json: the content of a list's line, so that a list of many runs reads one small object of each.
 
-All of it follows from the run directory's other files, and nothing is decided by it. The newest attempt writes it while it
-lives and once more at its end; one that is killed leaves it as it was. So a reader believes it only where it tells of an end
-or is younger than a lease, and of an end that is not the run's only where no later attempt has begun. Where it is not to be
-believed, or is not there, the other files are read.
+It repeats the run directory's other files, and decides nothing. The newest attempt writes it with each beat and once more
+at its end. A killed attempt leaves it as it was, so a reader believes it only if it records an end or is younger than a
+lease. It believes an attempt's end only if no later attempt has begun. Else the reader reads the other files.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from opd.errors import CorruptRecord
-from opd.runs.attempts import BEATS_PER_LEASE, DEFAULT_LEASE_TTL_S
+from opd.runs.attempts import DEFAULT_LEASE_TTL_S
 from opd.runs.headline import MAX_STEP, is_headline, total_steps
-from opd.runs.metrics import NON_FINITE, Row, as_number
-from opd.runs.reporter import Snapshot
+from opd.runs.metrics import NON_FINITE, as_number
+from opd.runs.progress import Standing
 from opd.store.base import Store
 
 SUMMARY_FILE = "summary.json"
 FINISHED = "finished"
 """The outcome of a run that has its result.json."""
-# As often as the lease is renewed.
-INTERVAL_S = DEFAULT_LEASE_TTL_S / BEATS_PER_LEASE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """How a run stands after its newest attempt."""
+    """The state of a run after its newest attempt."""
 
     attempt: int
     kind: str
     outcome: str
-    """How the attempt ended, as its ended.json says; empty while it goes on."""
+    """The attempt's end, as in its ended.json; empty before the end."""
     detail: str
     time_s: float
-    """When this was written, Unix seconds of the writer's clock."""
+    """The time of this record, Unix seconds of the writer's clock."""
     last_step: int | None
     """The highest step with a row of metrics."""
     total_steps: int | None
     latest: dict[str, float]
-    """Of each metric of the headline the value at the highest step that has one."""
+    """The last value of each metric of the headline."""
     checkpoint: int | None
     """The newest sealed step."""
     stage: str = ""
-    """Of a pipeline that goes on, the stage that runs and its step: `distil (2 of 3), step 7`."""
+    """The stage of a running pipeline and its step: `distil (2 of 3), step 7`."""
 
     @property
     def is_current(self) -> bool:
-        """Whether it says how the run stands now: it tells of an end, or is younger than a lease by both clocks."""
+        """True for an end, and for a record younger than a lease by both clocks."""
         return bool(self.outcome) or abs(time.time() - self.time_s) <= DEFAULT_LEASE_TTL_S
 
     @property
     def may_go_on(self) -> bool:
-        """Whether it tells of an attempt's end after which another attempt may have begun."""
+        """True for an attempt's end after which another attempt may have begun."""
         return self.outcome not in ("", FINISHED)
 
     def to_json(self) -> dict[str, Any]:
-        """With numbers that JSON lacks as metrics.jsonl writes them, and without a stage where there is none."""
+        """Return the record, with numbers that JSON lacks as in metrics.jsonl, and without an empty stage."""
         record = asdict(self) | {"latest": {name: as_number(value) for name, value in self.latest.items()}}
         return {name: value for name, value in record.items() if name != "stage" or value}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """What `to_json` gave.
-
-        Raises:
-            CorruptRecord: it is something else.
-        """
+        """Read the output of `to_json`; raise CorruptRecord for any other content."""
         try:
             found = cls(**{**record, "latest": {name: _float(value) for name, value in record["latest"].items()}})
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -84,13 +77,12 @@ class Summary:
 
 
 class SummaryKeeper:
-    """What a run has logged, and the file that says so; a `reporter.Tell` while the attempt lives.
+    """The writer of a run's summary.
 
     Args:
-        store: where others read the run.
-        history: the rows of all attempts so far.
-        newest_checkpoint: the newest sealed step in `store`.
-        check: raises Overtaken where the run is another attempt's by now.
+        store: the store that other programs read.
+        newest_checkpoint: returns the newest sealed step in `store`.
+        check: raises Overtaken where another claim owns the run.
     """
 
     def __init__(
@@ -99,68 +91,44 @@ class SummaryKeeper:
         *,
         attempt: int,
         spec: Mapping[str, Any],
-        history: Callable[[], Sequence[Row]],
         newest_checkpoint: Callable[[], int | None],
         check: Callable[[], None],
     ):
         self._store, self._attempt, self._spec = store, attempt, spec
-        self._history, self._newest_checkpoint, self._check = history, newest_checkpoint, check
-        self._knows_history = attempt == 1
+        self._newest_checkpoint, self._check = newest_checkpoint, check
+        self._knows_earlier = attempt == 1
         self._last_step: int | None = None
-        self._latest: dict[str, tuple[int, float]] = {}
+        self._latest: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._has_ended = False
 
-    def __str__(self) -> str:
-        return SUMMARY_FILE
-
-    def see(self, step: int, metrics: Mapping[str, Any], *, is_earlier: bool = False) -> None:
-        """Take note of a row of metrics.
-
-        Args:
-            is_earlier: of an earlier attempt, whose values give way to this one's of the same step.
-        """
+    def see(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Take note of a row of metrics."""
         values = {name: as_number(value) for name, value in metrics.items() if is_headline(name)}
         with self._lock:
             self._last_step = max(step, self._last_step or 0)
-            for name, value in values.items():
-                known = self._latest[name][0] if name in self._latest else -1
-                if value is not None and (step > known or (step == known and not is_earlier)):
-                    self._latest[name] = (step, _float(value))
+            self._latest |= {name: _float(value) for name, value in values.items() if value is not None}
 
-    def __call__(self, snapshot: Snapshot) -> None:
-        """Write how the run stands; its end is for `end` to tell.
+    def write(self, standing: Standing | None) -> None:
+        """Write the state of the living attempt.
 
         Raises:
-            Overtaken: the run is another attempt's by now, and so is its summary.
-            StoreError: the store is away; a later call tries again.
+            Overtaken: another attempt owns the run and its summary.
+            StoreError: the store is unreachable; a later call tries again.
         """
-        if not self._has_ended and not snapshot.is_over:
-            is_told = snapshot.stage and self._spec.get("kind") == "pipeline"
-            self._write("", "", None, stage=f"{snapshot.stage}, step {snapshot.stage_step}" if is_told else "")
+        is_stage = standing is not None and standing.stage and self._spec.get("kind") == "pipeline"
+        self._put("", "", None, f"{standing.stage}, step {standing.step}" if standing and is_stage else "")
 
     def end(self, outcome: str, detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
-        """Write how the attempt ended; a write that was on its way may come later, and is not believed for long.
+        """Write the attempt's end; `result` is a finished run's. Raises as `write`."""
+        self._put(outcome, detail, result, "")
 
-        Args:
-            result: of a run that is done.
-
-        Raises:
-            Overtaken: the run is another attempt's by now, and so is its summary.
-            StoreError: the store is away; what it has is not believed for long.
-        """
-        self._has_ended = True
-        self._write(outcome, detail, result)
-
-    def _write(self, outcome: str, detail: str, result: Mapping[str, Any] | None, stage: str = "") -> None:
-        if not self._knows_history:
-            for row in self._history():
-                self.see(row["step"], row, is_earlier=True)
-            self._knows_history = True
+    def _put(self, outcome: str, detail: str, result: Mapping[str, Any] | None, stage: str) -> None:
+        if not self._knows_earlier:
+            self._take_earlier()
         checkpoint = self._newest_checkpoint()
-        self._check()  # right before the write: this process may have stood still for long
+        self._check()  # right before the write: this process may have been paused for long
         with self._lock:
-            last_step, latest = self._last_step, {name: value for name, (_, value) in self._latest.items()}
+            last_step, latest = self._last_step, dict(self._latest)
         summary = Summary(
             attempt=self._attempt,
             kind=str(self._spec.get("kind", "")),
@@ -174,6 +142,19 @@ class SummaryKeeper:
             stage=stage,
         )
         self._store.put_json(SUMMARY_FILE, summary.to_json())
+
+    def _take_earlier(self) -> None:
+        """Take over the values that the attempt before left in the store."""
+        try:
+            earlier = Summary.from_json(self._store.get_json(SUMMARY_FILE) or {})
+        except CorruptRecord:  # or none
+            earlier = None
+        self._knows_earlier = True
+        if earlier is not None:
+            with self._lock:
+                self._latest = {**earlier.latest, **self._latest}
+                steps = [step for step in (earlier.last_step, self._last_step) if step is not None]
+                self._last_step = max(steps, default=None)
 
 
 def _float(value: Any) -> float:

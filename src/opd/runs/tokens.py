@@ -1,4 +1,4 @@
-"""What a run keeps of a training step's tokens for a person to look at: a few rollouts and a density (torch-free)."""
+"""Tokens of a training step that a run keeps for people: a few rollouts and a density (torch-free)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pydantic import Field, ValidationError, model_validator
 from opd.config.base import Natural, Section
 
 FOLDER = "tokens"
-"""In the run directory: one JSON file for each step that was kept."""
+"""Folder of the run directory with one JSON file for each kept step."""
 EDGES = tuple(10 ** (k / 6) for k in range(-36, 7))
-"""Nats at which the density's bins meet, for entropy and divergence alike: six a decade from 1e-6 to 10. Bin 0 lies below the
-first (rounding can leave a divergence just under 0), the last one above the last."""
+"""Nats between the density's bins, for entropy and divergence: six a decade from 1e-6 to 10; the outer bins are open."""
 NUM_BINS = len(EDGES) + 1
 MAX_TOKENS = 1024
-"""Of a rollout's response; the tokens behind them are counted and not kept."""
+"""Kept tokens of a response; later tokens are only counted."""
 
 Bin = Annotated[int, Field(ge=0, lt=NUM_BINS)]
 
@@ -28,19 +27,19 @@ class TokenRow(Section):
     turn: Natural
     prompt: str
     score: float | None
-    """None where it is not finite."""
+    """None means not finite."""
     num_tokens: Natural
-    """Of the whole response."""
+    """Tokens of the whole response."""
     texts: tuple[str, ...]
-    """They join to the response; of a character in several tokens the last one has it, the others are empty."""
+    """Parts of the response; the last token of a character has its text, the others are empty."""
     trained: tuple[bool, ...]
-    """False for what tools and the template wrote: never in the loss."""
+    """False for tokens of tools and the template, which are never in the loss."""
     kept: tuple[bool, ...]
     """In the loss."""
     entropy: tuple[float | None, ...]
-    """The student's, in nats; None where it was not computed or is not finite."""
+    """The student's entropy in nats; None means not computed, or not finite."""
     divergence: tuple[float | None, ...]
-    """Of student and teacher, in nats; None likewise."""
+    """Divergence of student and teacher in nats; None as above."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
@@ -51,37 +50,33 @@ class TokenRow(Section):
 
 
 class StepTokens(Section):
-    """One step's tokens."""
+    """Tokens of one step."""
 
     step: Natural
     score: str
-    """`opd.importance.tokens.score`, by which tokens were chosen; `none`: all are in the loss."""
+    """The score that chose tokens, `opd.importance.tokens.score`; `none`: all are in the loss."""
     ratio: float
     divergence: str
-    """Which divergence was measured: `reverse_kl`, `forward_kl` or `jsd`."""
+    """The measured divergence: `reverse_kl`, `forward_kl` or `jsd`."""
     covers_all: bool
-    """Whether `density` counts all trained tokens; False: entropy or divergence is known of those in the loss only."""
+    """True if `density` counts all trained tokens; else entropy or divergence is known only in the loss."""
     density: tuple[tuple[Bin, Bin, Natural, Natural], ...]
-    """(bin of the entropy, bin of the divergence, tokens there, of which in the loss); bins without a token are left out."""
+    """(bin of the entropy, bin of the divergence, tokens there, tokens of these in the loss), without empty bins."""
     rows: tuple[TokenRow, ...]
 
 
 def file_key(step: int) -> str:
-    """Where a step's tokens lie in the run directory."""
+    """Return the key of a step's file in the run directory."""
     return f"{FOLDER}/step-{step:06d}.json"
 
 
 def to_bytes(tokens: StepTokens) -> bytes:
-    """The file's content."""
+    """Return the file's content."""
     return tokens.model_dump_json().encode()
 
 
 def from_bytes(content: bytes) -> StepTokens:
-    """A step's tokens.
-
-    Raises:
-        ValueError: the content is none, and why.
-    """
+    """Read a step's tokens; raise ValueError with the reason for any other content."""
     try:
         return StepTokens.model_validate_json(content)
     except ValidationError as error:

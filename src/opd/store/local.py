@@ -1,4 +1,4 @@
-"""The store on a local or mounted folder: hard-link creates, rename puts, everything synced to disk before it shows."""
+"""The store in a local or mounted folder: hard links create, renames put, and every file is synced before it has its name."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from opd.store.durable import fsync_file, fsync_folder, make_folder
 
 logger = logging.getLogger(__name__)
 
-# What a network file system answers while its server is away; everything else is permanent.
+# Answers of a network file system without its server; all others are permanent.
 TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR}
-# A file system without hard links says one of these (SMB, some FUSE mounts).
+# Answers of a file system without hard links (SMB, some FUSE mounts).
 NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-# Names of files on their way to their final name; nothing lists or loads them.
+# Prefix of files without their final name yet, which no listing shows.
 TEMPORARY_PREFIX = ".opd-tmp-"
 
 
 class LocalStore(Store):
-    """Objects as files under `root`, which is created at the first write."""
+    """Objects as files under `root`, which the first write creates."""
 
     def __init__(self, root: Path, *, policy: RetryPolicy = DEFAULT_POLICY):
         self.root = Path(os.path.abspath(root))
@@ -36,14 +36,14 @@ class LocalStore(Store):
         return self.root / key
 
     def sweep_temporary(self, prefix: str) -> None:
-        """Removes what a killed process left half deleted or half written directly below a prefix; its owner may ask."""
+        """Remove half-written and half-deleted files of killed processes directly below a prefix."""
         for path in self.local_path(prefix).glob(f"{TEMPORARY_PREFIX}*"):
             try:
                 if path.is_dir():
                     _remove(path)
                 else:
                     path.unlink(missing_ok=True)
-            except OSError as error:  # nothing reads it, so nothing ends by it
+            except OSError as error:  # no reader needs the file
                 logger.warning("%s cannot be removed: %s", path, error)
 
     def _child(self, key: str) -> Self:
@@ -68,7 +68,7 @@ class LocalStore(Store):
     def _put_file(self, key: str, path: Path) -> None:
         target = self.local_path(key)
         if target.exists() and os.path.samefile(path, target):
-            return  # the run directory is the store: the file lies where it belongs
+            return  # the run directory is the store
         temporary = self._temporary(key)
         try:
             shutil.copyfile(path, temporary)
@@ -79,18 +79,18 @@ class LocalStore(Store):
         fsync_folder(temporary.parent)
 
     def _create(self, key: str, data: bytes) -> None:
-        # A hard link is as exclusive as O_EXCL and shows the file only once it holds all its bytes, so that a kill
-        # in between leaves no empty claim behind.
+        # A hard link is as exclusive as O_EXCL, and the file has all its bytes when it gets its name.
         temporary, target = self._temporary(key), self.local_path(key)
         try:
             _write_synced(temporary, data)
-            os.link(temporary, target)
+            try:
+                os.link(temporary, target)
+            except OSError as error:
+                if error.errno not in NO_HARD_LINK_ERRNOS:
+                    raise
+                _write_synced(target, data)
         except FileExistsError as error:
             raise AlreadyExists(f"{target} exists") from error
-        except OSError as error:
-            if error.errno not in NO_HARD_LINK_ERRNOS:
-                raise
-            _write_exclusive(target, data)
         finally:
             temporary.unlink(missing_ok=True)
         fsync_folder(target.parent)
@@ -124,12 +124,8 @@ class LocalStore(Store):
         found = []
         for folder, subfolders, names in os.walk(self.local_path(prefix), onerror=_raise_unless_missing):
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-            for name in names:
-                if not name.startswith("."):
-                    key = (Path(folder) / name).relative_to(self.root).as_posix()
-                    info = self._info(key)
-                    if info is not None:  # None: deleted since the listing
-                        found.append(info)
+            keys = [(Path(folder) / name).relative_to(self.root).as_posix() for name in names if name[0] != "."]
+            found += [info for info in map(self._info, keys) if info is not None]  # some are deleted since the listing
         return found
 
     def _delete(self, key: str) -> None:
@@ -142,7 +138,7 @@ class LocalStore(Store):
     def _delete_tree(self, prefix: str) -> None:
         folder = self.local_path(prefix)
         if folder.exists():
-            # Out of sight first: a half-deleted folder must not look like one that is being written.
+            # Renamed first: a half-deleted folder must not look like a half-written one.
             doomed = folder.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
             folder.rename(doomed)
             _remove(doomed)
@@ -165,23 +161,13 @@ def _write_synced(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _write_exclusive(target: Path, data: bytes) -> None:
-    try:
-        _write_synced(target, data)
-    except FileExistsError as error:
-        raise AlreadyExists(f"{target} exists") from error
-
-
 def _remove(folder: Path) -> None:
-    """Removes a folder that nothing lists any more; what somebody reads in it stays until its owner sweeps again.
-
-    NFS keeps a file that is open on this node under another name, and the folder with it.
-    """
+    """Remove a hidden folder; files that a reader of this node holds open on NFS stay until the next sweep."""
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:
-        return  # somebody else removes it, too
+        return  # another process removes it, too
     except OSError as error:
         if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
             raise
-        logger.info("%s stays until nobody reads it: %s", folder, error)
+        logger.info("%s stays until no process reads it: %s", folder, error)

@@ -1,4 +1,4 @@
-"""Which store a URL or path means: a local folder, or a service behind fsspec."""
+"""The choice of a store by its URL or path."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from opd.store.remote import FsspecStore
 def open_store(
     url: str | Path, *, policy: RetryPolicy = DEFAULT_POLICY, environment: Mapping[str, str] | None = None
 ) -> Store:
-    """The store behind a local path, a `file://` URL or another fsspec URL.
+    """Open the store at a local path, a `file://` URL or another fsspec URL.
 
     Args:
-        environment: variables that say how to reach it, instead of the process's own.
+        environment: variables with the access settings, in place of the process's own.
 
     Raises:
         CreateOnlyUnsupported: the URL's service is not known to have a create-only write.
         StoreRefused: the service's fsspec package is not installed.
     """
-    text = str(url)
-    if "://" not in text:
-        return LocalStore(Path(text), policy=policy)
-    if text.startswith("file://"):
-        return LocalStore(Path(text.removeprefix("file://")), policy=policy)
-    return FsspecStore(text, policy=policy, environment=environment)
+    path = str(url).removeprefix("file://")
+    return (
+        FsspecStore(path, policy=policy, environment=environment)
+        if "://" in path
+        else LocalStore(Path(path), policy=policy)
+    )

@@ -1,15 +1,13 @@
-"""The store behind an fsspec URL: S3, GCS and Azure, whose services refuse the second of two create-only writes."""
+"""The store at an fsspec URL: S3, GCS and Azure, whose services reject the second of two create-only writes."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import errno
-import importlib
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +17,7 @@ from opd.errors import AlreadyExists, CreateOnlyUnsupported, NoBucket, StoreErro
 from opd.store.access import CREATE_ONLY_PROTOCOLS, require_package, storage_options
 from opd.store.base import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 
-# How s3fs.errors maps 409, 500, 503 and the codes it does not know (502, 504, ConditionalRequestConflict).
+# s3fs.errors maps 409, 500, 503 and unknown codes (502, 504, ConditionalRequestConflict) to these.
 TRANSIENT_ERRNOS = {
     errno.EBUSY,
     errno.EIO,
@@ -29,38 +27,17 @@ TRANSIENT_ERRNOS = {
     errno.ECONNRESET,
     errno.EPIPE,
 }
-# HTTP statuses that a service means to pass: time-out, too many requests, server errors.
-TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
-# Base classes, by name, that the client libraries use for no connection, a cut one, a time-out and half an answer.
-CONNECTION_FAILURES = {
-    "ConnectionError",  # botocore's, requests'
-    "HTTPClientError",  # botocore's
-    "ResponseParserError",  # botocore's
-    "ClientConnectionError",  # aiohttp's
-    "ClientPayloadError",  # aiohttp's
-    "ServiceRequestError",  # Azure's
-    "ServiceResponseError",  # Azure's
-}
-# Errors of each service's client library that are no OSError; imported only when the service is used.
-CLIENT_ERRORS = {
-    "s3": ("botocore.exceptions:BotoCoreError", "aiohttp:ClientError"),
-    "gs": (
-        "gcsfs.retry:HttpError",
-        "google.auth.exceptions:GoogleAuthError",
-        "google.api_core.exceptions:GoogleAPIError",
-        "aiohttp:ClientError",
-    ),
-    "az": ("azure.core.exceptions:AzureError",),
-}
+# HTTP statuses for a moment: time-out, too many requests, server errors.
+TRANSIENT_STATUSES = {"408", "429", "500", "502", "503", "504"}
+# Names of client libraries' errors that another try cannot mend.
+_PERMANENT = re.compile(r"Credential|Auth|Validation|Invalid|Region|ImportError")
 NUM_DELETE_THREADS = 8
-# How long one request may take in all: a connection on which a byte comes now and then never times out by itself.
+# Limit of one request: a connection that brings a byte now and then never times out by itself.
 CALL_DEADLINE_S = 25.0
-# A listing is as many requests as it has thousands of objects.
+# A listing is one request for each thousand objects.
 LIST_DEADLINE_S = 600.0
-# A transfer that is slower does not end in useful time.
+# A slower transfer does not end in useful time.
 SLOWEST_BYTES_PER_S = 64 * 2**10
-# What the client libraries stumble over in an answer without its headers or fields, or with values that are none.
-ODD_ANSWERS = (LookupError, ValueError, TypeError, AttributeError, RuntimeError)
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
@@ -68,12 +45,15 @@ class FsspecStore(Store):
     """Objects below `url`; credentials and endpoint come from the environment (AWS_*, GOOGLE_*, AZURE_*; `opd.store.access`).
 
     Args:
-        environment: variables instead of the process's own, but for credentials.
+        environment: variables in place of the process's own, except for credentials.
 
     Raises:
         CreateOnlyUnsupported: the protocol is not one of CREATE_ONLY_PROTOCOLS.
         StoreRefused: the protocol's package is not installed.
     """
+
+    # The client libraries raise nearly anything at an answer without its headers or fields.
+    native_errors = (Exception,)
 
     def __init__(
         self,
@@ -91,10 +71,8 @@ class FsspecStore(Store):
                 f"with; use a local path, file:// or one of {', '.join(sorted(CREATE_ONLY_PROTOCOLS))}"
             )
         self.filesystem = filesystem or _filesystem(self.protocol, url, environment, policy.silence_s)
-        service = CREATE_ONLY_PROTOCOLS[self.protocol]
-        # s3fs would first ask for the size, to read large objects in parts at once: twice the requests for a record.
-        self._one_request = {"max_concurrency": 1} if service == "s3" else {}
-        self.native_errors = (OSError, *ODD_ANSWERS, *_client_errors(service))
+        # s3fs asks for the size first, to read large objects in parts at once: twice the requests for a record.
+        self._one_request = {"max_concurrency": 1} if CREATE_ONLY_PROTOCOLS[self.protocol] == "s3" else {}
 
     def _child(self, key: str) -> Self:
         return type(self)(f"{self.url}/{key}", policy=self.policy, filesystem=self.filesystem)
@@ -105,18 +83,9 @@ class FsspecStore(Store):
     def _relative(self, path: str) -> str:
         return path.removeprefix(self.root).strip("/")
 
-    def _call(
-        self, name: str, *arguments: Any, num_bytes: int = 0, deadline_s: float | None = None, **more: Any
-    ) -> Any:
-        """One call of the file system, ended where it outlasts its deadline.
-
-        Args:
-            num_bytes: what is transferred, which gets its own time.
-
-        Raises:
-            TimeoutError: it did; its connection is closed.
-        """
-        deadline_s = (deadline_s or min(CALL_DEADLINE_S, self.policy.call_s)) + num_bytes / SLOWEST_BYTES_PER_S
+    def _call(self, name: str, *arguments: Any, num_bytes: int = 0, deadline_s: float = 0.0, **more: Any) -> Any:
+        """Call the file system, and close the connection at the deadline, to which each transferred byte adds time."""
+        deadline_s = (deadline_s or CALL_DEADLINE_S) + num_bytes / SLOWEST_BYTES_PER_S
         call = getattr(self.filesystem, f"_{name}")(*arguments, **more)
         future = asyncio.run_coroutine_threadsafe(call, self.filesystem.loop)
         try:
@@ -140,7 +109,7 @@ class FsspecStore(Store):
         except FileExistsError as error:
             raise AlreadyExists(f"{self.url}/{key} exists") from error
         except OSError as error:
-            # s3fs turns 412 into EINVAL, which it also uses for bad requests: only an object that is there means "lost".
+            # s3fs turns 412 into EINVAL, as it does for bad requests: only an existing object means "lost".
             if error.errno == errno.EINVAL and self._info(key) is not None:
                 raise AlreadyExists(f"{self.url}/{key} exists") from error
             if error.errno == errno.ENOSYS:
@@ -190,7 +159,7 @@ class FsspecStore(Store):
         return [_object_info(self._relative(path), entry) for path, entry in found.items() if _is_object(path, entry)]
 
     def _refuse_without_bucket(self, error: FileNotFoundError) -> None:
-        """What is missing is the bucket: no prefix in it is just empty. The service's own answer says so; nothing more is asked."""
+        """Raise NoBucket where the service's answer says that the bucket is missing: no prefix in it is just empty."""
         bucket = self.root.partition("/")[0]
         if _is_of_bucket(error, bucket):
             raise NoBucket(f"object store {self.url!r}: bucket {bucket!r} does not exist") from error
@@ -202,7 +171,7 @@ class FsspecStore(Store):
             return
 
     def _delete_tree(self, prefix: str) -> None:
-        # One request an object: s3fs' bulk delete drops the errors of single objects.
+        # One request for each object: s3fs' bulk delete drops the errors of single objects.
         with ThreadPoolExecutor(NUM_DELETE_THREADS) as pool:
             list(pool.map(lambda info: self._delete(info.key), self._list(prefix)))
 
@@ -232,7 +201,7 @@ def _filesystem(
 
 
 def _refusing_no_listing(call: Callable[..., Any]) -> Callable[..., Any]:
-    """botocore makes an empty listing of any XML: a proxy's page with status 200 must not read as a folder without objects."""
+    """Wrap s3fs' call: botocore reads any XML, such as a proxy's page with status 200, as an empty listing."""
 
     async def called(method: str, *arguments: Any, **more: Any) -> Any:
         found = await call(method, *arguments, **more)
@@ -243,43 +212,37 @@ def _refusing_no_listing(call: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-@cache
-def _client_errors(service: str) -> tuple[type[Exception], ...]:
-    """The classes behind CLIENT_ERRORS, of the packages that the service's file system has imported anyway."""
-    names = [name.split(":") for name in CLIENT_ERRORS[service]]
-    return tuple(getattr(importlib.import_module(module), attribute) for module, attribute in names)
-
-
 def _is_of_bucket(error: FileNotFoundError, bucket: str) -> bool:
-    """Whether the service has said that the bucket is missing, by what its package leaves of the answer."""
+    """Return True if the part of the answer that the service's package keeps says that the bucket is missing."""
     s3 = getattr(error.__cause__, "response", None) or {}
     return (
         s3.get("Error", {}).get("Code") == "NoSuchBucket"
-        # gcsfs drops the text and keeps the address: GCS answers a listing with 404 only where there is no bucket to list.
+        # gcsfs drops the text and keeps the address: GCS answers a listing with 404 only without the bucket.
         or error.args == (f"b/{bucket}/o",)
-        # adlfs, in `ls` alone: in `info` and `find` it takes both for nothing there.
+        # adlfs, in `ls` alone: in `info` and `find` it reads a missing container as an empty prefix.
         or getattr(error.__context__, "error_code", None) == "ContainerNotFound"
     )
 
 
 def _is_transient(error: Exception) -> bool:
-    """Whether the service may answer the same request a moment later."""
-    status = getattr(error, "code", None) or getattr(error, "status_code", None)
-    return (
-        isinstance(error, (TimeoutError, ConnectionError, *ODD_ANSWERS))
-        or (isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS)
-        or any(base.__name__ in CONNECTION_FAILURES for base in type(error).__mro__)
-        or str(status) in map(str, TRANSIENT_STATUSES)
-    )
+    """Return True if the service may answer the same request a moment later."""
+    names = [base.__name__ for base in type(error).__mro__]
+    if isinstance(error, PermissionError) or any(map(_PERMANENT.search, names)):
+        return False
+    if status := getattr(error, "code", None) or getattr(error, "status_code", None):
+        return str(status) in TRANSIENT_STATUSES
+    if isinstance(error, OSError) and not any("Connection" in name or name == "TimeoutError" for name in names):
+        return error.errno in TRANSIENT_ERRNOS
+    return True
 
 
 def _is_object(path: str, entry: dict[str, Any]) -> bool:
-    """Not the empty object `folder/` by which consoles and mounts mark a folder."""
+    """Return False for the empty object `folder/` by which consoles and mounts mark a folder."""
     return not path.endswith("/") and not str(entry.get("Key") or entry["name"]).endswith("/")
 
 
 def _object_info(key: str, entry: dict[str, Any]) -> ObjectInfo:
-    """fsspec's entry with the modification time each service calls differently."""
+    """Read fsspec's entry, in which each service has its own name for the modification time."""
     modified = entry.get("LastModified") or entry.get("last_modified") or entry.get("mtime")
     timestamp = modified.timestamp() if modified is not None else 0.0
     return ObjectInfo(key=key, size=int(entry["size"] or 0), modified_s=timestamp)

@@ -1,4 +1,4 @@
-"""Files that somebody lists by size and hash: whether a folder holds them, and the download of those that it does not."""
+"""Files listed by size and hash: the check that a folder holds them, and the download of the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opd.errors import RunError, StoreUnavailable
 from opd.store.base import Store
 from opd.store.durable import hash_file
 
-# Transfers wait for the network and sha256 releases the GIL; more threads than this only compete for the disk.
+# Transfers wait for the network and sha256 releases the GIL; more threads only compete for the disk.
 NUM_THREADS = 4
 T = TypeVar("T")
 R = TypeVar("R")
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True)
 class ListedFile:
-    """One file: `path` relative to its folder with `/`, `size` in bytes, `sha256` in hex, or None where nobody knows it."""
+    """One file: `path` relative to its folder with `/`, `size` in bytes, `sha256` in hex; None means not known."""
 
     path: str
     size: int
@@ -33,7 +33,7 @@ OnDone = Callable[[ListedFile], object]
 
 
 def find_problem(folder: Path, file: ListedFile) -> str | None:
-    """What is wrong with one file on disk, None if it is as listed."""
+    """Return what is wrong with one file on disk, None if it is as listed."""
     try:
         return _compare(folder, file)
     except OSError as error:  # a bad sector: another copy may do
@@ -41,7 +41,7 @@ def find_problem(folder: Path, file: ListedFile) -> str | None:
 
 
 def _compare(folder: Path, file: ListedFile) -> str | None:
-    """As `find_problem`; raises OSError for a file that cannot be read."""
+    """Return the same; raise OSError for a file that cannot be read."""
     path = folder / file.path
     try:
         if not path.is_file():
@@ -56,22 +56,21 @@ def _compare(folder: Path, file: ListedFile) -> str | None:
 
 
 def find_problems(folder: Path, files: Sequence[F], *, on_done: OnDone = lambda file: None) -> dict[F, str]:
-    """What is wrong with files on disk, in order; those that are as listed are left out."""
+    """Return what is wrong with files on disk, in order; files that are as listed are left out."""
     return _problems(lambda file: find_problem(folder, file), files, on_done)
 
 
 def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = lambda file: None) -> dict[F, str]:
-    """Make a folder hold listed files: one that is there as listed stays, any other is downloaded and verified.
+    """Download and verify the listed files that a folder does not hold as listed.
 
     Args:
-        on_done: called with each file that was looked at, in the threads of the transfer.
+        on_done: called with each file after its check, in the threads of the transfer.
 
     Returns:
-        Why files are still not as listed, in order; empty if all are.
+        Why files are still not as listed, in order.
 
     Raises:
-        StoreError: the store went away, or what came from it cannot be read here, which says nothing about the store's copy;
-            what has arrived whole stays.
+        StoreError: the store became unreachable, or an arrived file cannot be read here; whole files stay.
     """
 
     def one(file: ListedFile) -> str | None:
@@ -81,8 +80,7 @@ def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = l
             store.get_file(file.path, folder / file.path)
         except FileNotFoundError:
             return f"{file.path} is missing in {store.url}"
-        except FileExistsError as error:
-            # Of `mkdir`: a file lies there, or the folder was there and another process swept it away before it was looked at.
+        except FileExistsError as error:  # a file in a folder's place, or a folder that another process swept meanwhile
             return f"{error.filename} is no folder" if os.path.exists(error.filename) else f"{folder} was swept away"
         try:
             return _compare(folder, file)
@@ -93,10 +91,9 @@ def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = l
 
 
 def in_threads(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """`[call(item) for item in items]`, `NUM_THREADS` at a time.
+    """Return `[call(item) for item in items]`, `NUM_THREADS` at a time.
 
-    After an error of a call no further one begins, and those under way are waited for. What interrupts the caller (a
-    signal's exception) waits for nothing.
+    After an error of a call no further call begins, and the running ones end first. A signal's exception waits for none.
     """
     pool = ThreadPoolExecutor(NUM_THREADS)
     try:

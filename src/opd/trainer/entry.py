@@ -9,10 +9,10 @@ import signal
 import sys
 import traceback
 import warnings
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.errors import HydraException
@@ -25,17 +25,21 @@ from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.config import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
 from opd.config.context import context_of, context_problems, teacher_notes
 from opd.config.errors import Problem
-from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
+from opd.config.needs import sizes_of
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides
 from opd.convert.errors import ConvertError
 from opd.errors import MissingPackage, RunError, Unfit
 from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts
+from opd.inputs.fetch import cache_dir
 from opd.runs import origin, stacks
 from opd.runs.claim import attempting
 from opd.runs.run import Run
 from opd.runs.start_times import START
-from opd.trainer import compiled, tracking
+from opd.trainer import tracking
+
+if TYPE_CHECKING:
+    from opd.ending import Ending
 
 CONFIG_NAME = "opd_trainer"
 # verl imports this package in each of its processes; see `opd.compat.cpu`.
@@ -48,21 +52,46 @@ _PROCESS_ENVIRONMENT = (
     "PYTHONWARNINGS",
     "SAGEMAKER_CONTAINER_LOG_LEVEL",
     "TQDM_DISABLE",
-    "TQ_NUM_THREADS",
     "VERL_ENGINE_DEVICE",
     "VERL_LOGGING_LEVEL",
     "VERL_USE_EXTERNAL_MODULES",
     "VLLM_DISABLE_COMPILE_CACHE",
 )
+COMPILERS = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",  # the fused loss keeps its CUDA kernels there too
+    "VLLM_CACHE_ROOT": "vllm",  # its torch.compile's, and DeepGEMM's kernels
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",  # where an engine asks for its attention
+    "CUDA_CACHE_PATH": "driver",  # what the driver makes of kernels that have no machine code for the device
+}
+"""Environment variable of each compiler's cache, and its folder. Each names its entries by versions, device and source."""
+
+
+def keep_compiled() -> Path | None:
+    """Keep what this process and its children compile with the fetched models; a variable that is set already stays.
+
+    Returns:
+        The folder. None means that it cannot be written to, and every compiler has its own default.
+    """
+    root = cache_dir().parent / "compiled"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    if not os.access(root, os.W_OK):
+        return None
+    for name, folder in COMPILERS.items():
+        os.environ.setdefault(name, str(root / folder))
+    return root
 
 
 def config_dir() -> str:
-    """The folder of `opd_trainer.yaml`."""
+    """Return the folder of `opd_trainer.yaml`."""
     return str(Path(__file__).resolve().parent.parent / "config")
 
 
 def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
-    """verl's trainer config for a run, which carries what is ours.
+    """Return verl's trainer config for a run, which carries what is ours.
 
     Raises:
         SpecError: a raw override cannot be used.
@@ -81,30 +110,30 @@ def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
 
 
 def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
-    """`opd.launch`'s way in: one attempt at a run with a run directory.
+    """Make one attempt at a run; the one place where a run ends.
+
+    While the attempt lives, threads renew its lease and upload its files (`attempting`), and look for lost parts (`_work`'s `Watch`).
 
     Args:
         within: the attempt of the pipeline that the run is a stage of.
 
     Returns:
-        0 done (or done before), 1 the run failed or is not ours to start, 2 another spec has this name, or the spec asks
-        for what its models or this installation cannot do, EXIT_NODE_LOST in a Ray cluster that has lost a node of it; the reason is
-        printed.
+        0 done (or done before), 143 asked to stop, EXIT_NODE_LOST a Ray cluster lost a node of the run, 2 another spec has this name, or
+        the spec asks for what its models or this installation cannot do, 1 every other end; the reason is printed.
     """
     set_process_environment(spec.device)
     try:
         config = compose(spec, facts)
         START.mark("config")
-        ours = RunConfig.of(config)
         check_installed(config)
-        tracking.set_wandb_environment(ours.run.run_id, tags=(spec.kind, spec.model.name))
+        tracking.set_wandb_environment(facts.run_id, tags=(spec.kind, spec.model.name))
         claimed = Run.open(
-            run_id=ours.run.run_id,
-            local_root=Path(ours.run.run_dir or "").absolute().parent,
+            run_id=facts.run_id,
+            local_root=Path(facts.run_dir or "").absolute().parent,
             spec=dump_spec(spec),
             identity=identity(spec),
             spec_hash=spec_hash(spec),
-            store_url=ours.spec.store.url,
+            store_url=spec.store.url,
             within=within,
         )
         START.mark("claim")
@@ -112,11 +141,12 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
             try:
                 tracking.write_into(claimed.handle.local_dir)
                 origin.tell(claimed.stores[0], claimed.handle.attempt)
-                result = _run_claimed(spec, config, claimed)
+                ending = _work(spec, config, claimed)
             except (Unfit, SpecError) as error:
                 claimed.fail(error, fatal=facts.in_ray_cluster)
                 raise
-            claimed.finish(result)
+            if ending.result is not None:
+                claimed.finish(ending.result)
     except ConvertError as error:
         print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
         return 1
@@ -126,7 +156,60 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
     except Exception:  # noqa: BLE001 - the front door of a run: whatever it was, the exit code and the traceback say so
         traceback.print_exc()
         return 1
-    return 0
+    return ending.exit_code
+
+
+def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
+    """Train or evaluate in a Ray of its own, or that of a cluster; raise what the run raises."""
+    import ray
+
+    if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
+        config.actor_rollout_ref.model.path = _converted(spec, spec.eval.checkpoint, Path(claimed.handle.local_dir))
+    models = prepare(config)
+    START.mark("inputs")
+    # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
+    # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
+    from opd.cluster import lost
+    from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
+    from opd.cluster.watch import Watch
+
+    if isinstance(spec, EvalSpec):
+        from opd.evaluation.run import run as work
+    else:
+        from opd.loop import train as work
+    START.mark("imports")
+    sizes = sizes_of(spec)
+    print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
+    print("starting Ray", flush=True)
+    with rendezvous_in_a_file(spec):
+        embedded = start_ray(config, num_cpus=sizes.num_nodes * sizes.node_cpus)
+        try:
+            wait_for_nodes(sizes, is_alone=embedded)
+            check_server(spec)
+            fetch_on_nodes(models)
+            START.mark("Ray")
+            print(f"starting {_parts_of(spec)}", flush=True)
+            looks = [lost.look_for_lost_daemons(), lost.look_for_lost_nodes(), lost.look_for_lost_parts()]
+            looks += [lost.look_for_unplaced_parts(sizes), lost.look_for_dead_engines()]
+            told = claimed.reporter.telling(tracking.RunGauges())
+            with Watch(looks), told, lost.naming_lost_nodes():
+                return work(config, claimed)
+        finally:
+            if embedded:
+                ray.shutdown()
+
+
+def _converted(spec: EvalSpec, checkpoint: str, local_dir: Path) -> str:
+    """Return the folder of the model that `convert` makes of a checkpoint: any world size, any store, every hash checked."""
+    from opd.config.algorithm import Convert
+    from opd.convert.pipeline import convert_checkpoint
+
+    folder, trusts = local_dir / "model", spec.model.trust_remote_code
+    shutil.rmtree(folder, ignore_errors=True)
+    convert_checkpoint(
+        Convert(checkpoint=checkpoint, target=str(folder), dtype="checkpoint", trust_remote_code=trusts, verify=False)
+    )
+    return str(folder)
 
 
 def check_installed(config: DictConfig) -> None:
@@ -141,75 +224,11 @@ def check_installed(config: DictConfig) -> None:
     check_attention(config.actor_rollout_ref.model.override_config.get("attn_implementation"))
 
 
-def _run_claimed(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> dict[str, Any]:
-    if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
-        from opd.config.algorithm import Convert
-        from opd.convert.pipeline import convert_checkpoint
-
-        # Any world size, any store, every hash checked: what `convert` makes of it is what is evaluated.
-        folder = Path(claimed.handle.local_dir) / "model"
-        shutil.rmtree(folder, ignore_errors=True)
-        convert_checkpoint(
-            Convert(
-                checkpoint=spec.eval.checkpoint,
-                target=str(folder),
-                dtype="checkpoint",
-                trust_remote_code=spec.model.trust_remote_code,
-                verify=False,
-            )
-        )
-        config.actor_rollout_ref.model.path = str(folder)
-    return run_config(config, claimed)
-
-
-def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]:
-    """Run a composed config to its end; raises what the run raises."""
-    import ray
-
-    models = prepare(config)
-    START.mark("inputs")
-    # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
-    # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
-    from opd.cluster import lost
-    from opd.cluster.lost import look_for_dead_engines, look_for_unplaced_parts
-    from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
-    from opd.cluster.watch import Watch
-    from opd.trainer.gauges import RunGauges
-
-    ours = RunConfig.of(config)
-    if isinstance(ours.spec, EvalSpec):
-        from opd.evaluation.run import run as work
-    else:
-        from opd.trainer.task_runner import TaskRunner
-
-        work = TaskRunner().run
-    START.mark("imports")
-    sizes = sizes_of(ours.spec)
-    print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
-    print("starting Ray", flush=True)
-    with rendezvous_in_a_file(ours.spec):
-        embedded = start_ray(config, num_cpus=sizes.num_nodes * worker_needs(sizes).cpus)
-        try:
-            wait_for_nodes(sizes, is_alone=embedded)
-            check_server(ours.spec)
-            fetch_on_nodes(models)
-            START.mark("Ray")
-            print(f"starting {_parts_of(ours.spec)}", flush=True)
-            told = nullcontext() if claimed is None else claimed.reporter.telling(RunGauges())
-            looks = [lost.look_for_lost_daemons(), lost.look_for_lost_nodes(), lost.look_for_lost_parts()]
-            looks += [look_for_unplaced_parts(sizes), look_for_dead_engines()]
-            with Watch(looks), told, lost.naming_lost_nodes():
-                return work(config, claimed)
-        finally:
-            if embedded:
-                ray.shutdown()
-
-
 def _parts_of(spec: AnyRunSpec) -> str:
     """Return what a run starts, for its log."""
     if isinstance(spec, EvalSpec):
         return "rollout server"
-    return "trainer, queue" if isinstance(spec, SftSpec) else "trainer, queue and rollout server"
+    return "ranks" if isinstance(spec, SftSpec) else "ranks and rollout server"
 
 
 def check_server(spec: AnyRunSpec) -> None:
@@ -241,19 +260,18 @@ def set_process_environment(device: str) -> None:
         os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "INFO")
         # verl switches vLLM's compile cache off, for several engines at once left torn files there; torch has written them whole since 2.10.
         os.environ.setdefault("VLLM_DISABLE_COMPILE_CACHE", "0")
-        compiled.keep_compiled()
+        keep_compiled()
     else:
         modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]
         os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join([CPU_PROFILE, *modules])
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models: more threads wait for each other
-        os.environ.setdefault("TQ_NUM_THREADS", os.environ["OMP_NUM_THREADS"])  # else it asks for 8 and warns each time
         os.environ["VERL_ENGINE_DEVICE"] = "cuda"  # verl registers its FSDP engines for accelerators only
         if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
             del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray raises on an empty one
 
 
 def prepare(config: DictConfig) -> dict[str, str]:
-    """Fill in what is left to us: the queue's size, fetched and bundled paths, the shared vocabulary.
+    """Fill in what is left to us: fetched and bundled paths, the shared vocabulary.
 
     Returns:
         Local folders of the models that were fetched, by their URLs.
@@ -274,7 +292,6 @@ def prepare(config: DictConfig) -> dict[str, str]:
     with open_dict(config):
         config.actor_rollout_ref.ref.pop("model", None)  # the original's key of a teacher, of which this kind has none
         config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
-        OmegaConf.update(config, STORAGE_UNITS_KEY, sizes_of(RunConfig.of(config).spec).num_storage_units)
     models = resolve_store_urls(config)
     data = Path(run.run_dir or ".").absolute() / "data"
     resolve_toy(config, data)
@@ -371,9 +388,9 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
     runtime_env: Any = OmegaConf.merge(get_ppo_ray_runtime_env(config), init.pop("runtime_env", None) or {})
     runtime_env = OmegaConf.to_container(runtime_env)
     # A raylet that others started does not have this process's environment.
-    ours = {name: os.environ[name] for name in (*_PROCESS_ENVIRONMENT, *compiled.folders()) if name in os.environ}
+    ours = {name: os.environ[name] for name in (*_PROCESS_ENVIRONMENT, *COMPILERS) if name in os.environ}
     runtime_env.setdefault("worker_process_setup_hook", "opd.runs.stacks.register")
-    runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
+    runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {})}
     on_sigterm = signal.getsignal(signal.SIGTERM)
     joins = bool(os.environ.get("RAY_ADDRESS"))
     if not joins:

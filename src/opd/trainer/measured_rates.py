@@ -6,22 +6,20 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
-from uuid import uuid4
 
 import numpy as np
-from tensordict import TensorDict
-from verl.utils import tensordict_utils as tu
-from verl.utils.dataset.rl_dataset import collate_fn
 
+from opd.cluster.shutdown import GracefulStop
 from opd.config import OpdAgentSpec, OpdSpec
 from opd.errors import StoreError
 from opd.evaluation.pass_rates import PassRate, by_prompt
 from opd.evaluation.results import is_right
 from opd.evaluation.samples import Sample
 from opd.rollout.manager import RolloutManager
-from opd.rollout.worker import ONLY_SCORED
+from opd.rollout.seeds import PASS_RATES
+from opd.rollout.worker import Batch
 from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
 from opd.store.base import Store
@@ -57,11 +55,11 @@ class Measuring:
         if self._counts:
             print(f"pass rates of {len(self._counts)} of {len(dataset)} prompts are of an earlier attempt", flush=True)
 
-    def measure(self, manager: RolloutManager, *, between: Callable[[], None]) -> None:
-        """Ask what is not answered yet.
+    def measure(self, manager: RolloutManager, stop: GracefulStop) -> Iterator[None]:
+        """Ask what is not answered yet; yield after each batch, and go on with the next.
 
         Args:
-            between: called after each batch, a cut one included; what it raises ends the measuring.
+            stop: cuts a batch once the run is asked to end.
 
         Raises:
             RuntimeError: not a single answer of a batch came.
@@ -69,13 +67,12 @@ class Measuring:
         left = [row for row in range(len(self._dataset)) if row not in self._counts]
         # In even parts: a last batch of a single prompt that cannot be answered would end the run.
         for part in np.array_split(left, max(math.ceil(len(left) / self._batch_size), 1)):
-            if not len(part):
-                break
             rows = [int(row) for row in part]
-            manager.generate_sequences(self._batch(rows))
-            report = manager.take_report()
-            self._count(rows, report.samples, is_cut=report.num_cut > 0)
-            between()
+            if rows:
+                report = manager.generate(self._batch(rows), stop)
+                report.check()
+                self._count(rows, report.samples, is_cut=report.num_cut > 0)
+                yield
 
     def rates(self, checkpoint: str) -> dict[str, PassRate]:
         """The pass rates by the prompts' ids; an answer that never came, or whose scorer failed, is wrong.
@@ -101,18 +98,14 @@ class Measuring:
         content = json.dumps({"weights": of_weights, "prompts": self._counts})
         KeptFiles().put(self._run, {UNFINISHED_KEY: content.encode()})
 
-    def _batch(self, rows: Sequence[int]) -> TensorDict:
-        # No loader: making one draws from the global generators, which a run without measuring would not.
-        fields = collate_fn([self._dataset[row] for row in rows])
-        fields["uid"] = np.array([str(uuid4()) for _ in rows], dtype=object)
-        batch = tu.get_tensordict(fields)
-        for name, value in (
-            ("global_steps", self._step),
-            ("__rollout_n__", self._num_samples),
-            (ONLY_SCORED, True),
-        ):
-            tu.assign_non_tensor_data(batch, name, value)
-        return batch
+    def _batch(self, rows: Sequence[int]) -> Batch:
+        return Batch(
+            prompts=[self._dataset[row] | {"uid": str(row)} for row in rows],
+            partition=PASS_RATES,
+            step=self._step,
+            num_samples=self._num_samples,
+            is_recorded=True,
+        )
 
     def _count(self, rows: Sequence[int], samples: Sequence[Sample], *, is_cut: bool) -> None:
         """Count the answers to each prompt; of a cut batch, only to those prompts that have all of theirs."""

@@ -18,35 +18,39 @@ from opd.runs import origin
 from opd.runs.headline import MEMORY_KEYS, first_of
 from opd.runs.metrics import as_number
 from opd.runs.run import Run
+from opd.trainer.dataset import PromptDataset
 
 logger = logging.getLogger(__name__)
 
 _QUESTION = [{"role": "user", "content": "What is 1 + 1?"}]
 
 
-def tell(
-    row: Mapping[str, Any],
-    ours: RunConfig,
-    *,
-    run: Run | None,
-    tokenizer: Any,
-    template_kwargs: Mapping[str, Any],
-    plan: Plan | None,
-) -> None:
-    """Print the table, and keep it with the attempt.
+def tell(row: Mapping[str, Any], ours: RunConfig, *, run: Run | None, data: PromptDataset, plan: Plan | None) -> None:
+    """Print the table, and keep it with the attempt; a fault of this look ends no run.
 
     Args:
         row: metrics of the run's first step.
-        tokenizer, template_kwargs: the student's.
+        data: the training prompts, with the student's tokenizer.
         plan: the memory plan that the workers follow.
     """
-    assert ours.distillation is not None  # `OPDTrainer` runs nothing else
+    try:
+        lines = _lines(row, ours, data=data, plan=plan)
+        for line in table(lines):
+            print(f"opd.preflight: {line}", flush=True)
+        if run is not None:
+            origin.add_preflight(run.stores[0], run.handle.attempt, map(asdict, lines))
+    except Exception:
+        logger.warning("the teacher's preflight is not told", exc_info=True)
+
+
+def _lines(row: Mapping[str, Any], ours: RunConfig, *, data: PromptDataset, plan: Plan | None) -> list[Line]:
+    assert ours.distillation is not None  # no other kind has a teacher
     alike = [
         same_prompt(
-            tokenizer,
+            data.tokenizer,
             ours.teacher_paths[key],
             trust_remote_code=teacher.trust_remote_code,
-            template_kwargs=template_kwargs,
+            template_kwargs=data.template_kwargs,
         )
         for key, teacher in ours.distillation.named_teachers.items()
     ]
@@ -59,11 +63,7 @@ def tell(
         # Of several teachers one that differs, or does not say, speaks for all.
         same_prompt=min(alike, key=[False, None, True].index),
     )
-    lines = [*look(numbers, models), memory(plan, first_of(numbers, MEMORY_KEYS))]
-    for line in table(lines):
-        print(f"opd.preflight: {line}", flush=True)
-    if run is not None:
-        origin.add_preflight(run.stores[0], run.handle.attempt, map(asdict, lines))
+    return [*look(numbers, models), memory(plan, first_of(numbers, MEMORY_KEYS))]
 
 
 def same_prompt(

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from tensordict import TensorDict
+from omegaconf import DictConfig
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from opd.batch import TEACHER_PROMPTS
@@ -17,10 +18,10 @@ from opd.config import OpdAgentSpec, OpdSpec
 from opd.config.algorithm import Policy
 from opd.config.errors import Problem, SpecError
 from opd.losses import reward_weights
+from opd.rollout.rows import Row
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.problem_weights import ProblemWeights
 from opd.trainer.teacher_prompts import TeacherPrompts
-from opd.trainer.token_log import Order, row_id
 
 _NUM_SHOWN = 5
 
@@ -64,21 +65,20 @@ class TeacherRoute:
 
     @classmethod
     def of(cls, dataset: PromptDataset, spec: OpdSpec | OpdAgentSpec) -> TeacherRoute | None:
-        """The route of a run with several teachers; None: one teacher reads all."""
+        """Return the route of a run with several teachers. None means that one teacher reads all."""
         return cls(dataset, spec) if spec.teachers else None
 
     def of_rows(self, rows: Sequence[int]) -> Tensor:
-        """[R] int64, the teachers of rows of the data set, as it counts them now."""
+        """Return [R] int64, the teachers of rows of the data set, as it counts them now."""
         return self._numbers[list(rows)]
 
 
-def group_advantages(scores: Tensor, uids: Sequence[str] | np.ndarray, *, by_std: bool) -> Tensor:
-    """[R] float32: each row's score less its prompt's mean and, `by_std`, over its prompt's standard deviation.
+def group_advantages(scores: Tensor, uids: Sequence[str], *, by_std: bool) -> Tensor:
+    """Return [R] float32: each row's score less its prompt's mean and, `by_std`, over its prompt's standard deviation.
 
     Args:
         scores: [R] one scalar a row.
-        uids: [R] the prompt each row answers. A row without siblings, those that failed left out, has nothing to be
-            compared with: 0, where verl keeps its score.
+        uids: [R] the prompt that each row answers. A row without siblings has nothing to be compared with: 0, where verl keeps its score.
     """
     rewards = scores.detach().float().clone()[:, None]
     found, _ = get_adv_estimator_fn("grpo")(
@@ -92,16 +92,41 @@ def group_advantages(scores: Tensor, uids: Sequence[str] | np.ndarray, *, by_std
     return advantages
 
 
+def put_advantages(rows: Sequence[Row], algorithm: DictConfig) -> None:
+    """Give rows the columns `advantages` and `returns` by verl's estimator of the config.
+
+    An answer in several outputs is compared by its last one under `grpo`, and all of its outputs get that advantage, as in verl 0.9.1.
+    """
+    name = algorithm.adv_estimator
+    last = {(row.uid, row.order.sample): row for row in sorted(rows, key=lambda row: row.order)}
+    compared = list(last.values()) if name == "grpo" else list(rows)
+    mask = pad_sequence([row.columns["response_mask"] for row in compared], batch_first=True)
+    made = get_adv_estimator_fn(name)(
+        token_level_rewards=pad_sequence([row.columns["rm_scores"] for row in compared], batch_first=True),
+        response_mask=mask,
+        index=np.asarray([row.uid for row in compared], dtype=object),
+        config=algorithm,
+        **({"norm_adv_by_std_in_grpo": algorithm.norm_adv_by_std_in_grpo} if name == "grpo" else {}),
+    )
+    for column, values in zip(("advantages", "returns"), made, strict=True):
+        for row, own in zip(compared, values, strict=True):
+            row.columns[column] = own[: len(row.response)]
+        for row in rows if name == "grpo" else ():
+            own = last[row.uid, row.order.sample].columns
+            first = int(own["response_mask"].argmax())
+            row.columns[column] = own[column][first] * row.columns["response_mask"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowFacts:
-    """Makes them.
+    """The facts of a distillation's rows.
 
     Args:
-        reward_beta: of the weights by reward; None: all answers count alike.
-        policy: the policy gradient's settings; None: the run has none.
-        weights: of the prompts; None: all count alike.
-        route: to one of several teachers; None: one reads all rows.
-        prompts: of teachers that have their own; None: all read the student's.
+        reward_beta: of the weights by reward. None means that all answers count alike.
+        policy: the policy gradient's settings. None means that the run has none.
+        weights: of the prompts. None means that all count alike.
+        route: to one of several teachers. None means that one teacher reads all rows.
+        prompts: of teachers that have their own. None means that all read the student's.
     """
 
     reward_beta: float | None
@@ -110,42 +135,38 @@ class RowFacts:
     route: TeacherRoute | None
     prompts: TeacherPrompts | None
 
-    @property
-    def reads(self) -> list[str]:
-        """The fields of the rows that `of` reads."""
-        return ["uid", "rm_scores", *(["prompts"] if self.prompts is not None else ())]
-
-    def of(self, orders: Sequence[Order], data: TensorDict) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """The facts of B rows as fields for the workers (`OPDWorker.update_opd` says what each is), and metrics of them."""
-        rows = [index for index, _, _ in orders]
-        rewards = torch.stack([scores.sum() for scores in data["rm_scores"].unbind()]).float()
-        weights = torch.ones(len(orders))
+    def put(self, rows: Sequence[Row]) -> dict[str, float]:
+        """Give rows their columns (`OPDWorker.update_opd` says what each is); return metrics of them."""
+        indices, uids = [row.order.index for row in rows], [row.uid for row in rows]
+        rewards = torch.tensor([row.score for row in rows])
+        weights = torch.ones(len(rows))
         if self.reward_beta is not None:
-            weights = reward_weights(rewards, list(data["uid"]), beta=self.reward_beta)
-        metrics = {
-            "opd/reward_weight_max": weights.max().item(),
-            "opd/reward_weight_min": weights.min().item(),
-        }
+            weights = reward_weights(rewards, uids, beta=self.reward_beta)
+        metrics = _ends("opd/reward_weight", weights)
         if self.weights is not None:
-            of_prompts = self.weights.of_rows(rows)
+            of_prompts = self.weights.of_rows(indices)
             metrics["opd/problem_weight_mean"] = of_prompts.mean().item()
             metrics["opd/problem_weight_max"] = of_prompts.max().item()
             weights = weights * of_prompts
-        row_ids = torch.tensor([row_id(order) for order in orders])
-        facts = {"sample_weights": weights.float(), "row_id": row_ids, "row_score": rewards}
+        facts = {"sample_weights": weights.float(), "row_score": rewards}
+        facts["row_id"] = torch.tensor([row.order.row_id for row in rows])
         if self.policy is not None:
-            advantages = group_advantages(rewards, list(data["uid"]), by_std=self.policy.norm_adv_by_std)
-            facts["advantage"] = advantages
-            metrics["opd/advantage_max"] = advantages.max().item()
-            metrics["opd/advantage_min"] = advantages.min().item()
-            metrics["opd/advantage_zero"] = (advantages == 0).float().mean().item()
+            facts["advantage"] = group_advantages(rewards, uids, by_std=self.policy.norm_adv_by_std)
+            metrics |= _ends("opd/advantage", facts["advantage"])
+            metrics["opd/advantage_zero"] = (facts["advantage"] == 0).float().mean().item()
         if self.route is not None:
-            facts["teacher"] = self.route.of_rows(rows)
+            facts["teacher"] = self.route.of_rows(indices)
+        for name, values in facts.items():
+            for row, value in zip(rows, values, strict=True):
+                row.columns[name] = value
         if self.prompts is not None:
-            pairs = zip(self.prompts.of_rows(rows), data["prompts"].unbind(), strict=True)
-            prompts = [asked if own is None else own for own, asked in pairs]
-            facts[TEACHER_PROMPTS] = torch.nested.as_nested_tensor(prompts, layout=torch.jagged)
-            lengths = [len(prompt) for prompt in prompts]
+            for row, own in zip(rows, self.prompts.of_rows(indices), strict=True):
+                row.columns[TEACHER_PROMPTS] = row.prompt if own is None else own
+            lengths = [len(row.columns[TEACHER_PROMPTS]) for row in rows]
             metrics["opd/teacher_prompt_length/mean"] = sum(lengths) / len(lengths)
             metrics["opd/teacher_prompt_length/max"] = float(max(lengths))
-        return facts, metrics
+        return metrics
+
+
+def _ends(name: str, values: Tensor) -> dict[str, float]:
+    return {f"{name}_max": values.max().item(), f"{name}_min": values.min().item()}

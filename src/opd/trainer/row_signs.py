@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from opd.data.chat_template import render
+from opd.rollout.rows import Row
 
 logger = logging.getLogger(__name__)
 
@@ -59,27 +60,19 @@ class RowSigns:
         self._num_prompts = num_prompts
         self._asked_last: set[int] = set()
 
-    def of(
-        self,
-        orders: Sequence[tuple[int, int, int]],
-        prompts: Sequence[torch.Tensor],
-        responses: Sequence[torch.Tensor],
-        *,
-        max_tokens: int,
-    ) -> dict[str, float]:
-        """The step's metrics.
+    def of(self, rows: Sequence[Row], *, max_tokens: int) -> dict[str, float]:
+        """Return the step's metrics.
 
         Args:
-            orders: data row, sample and turn of each row. prompts, responses: token ids of each row, [n] int64.
             max_tokens: how many an answer of the step may have.
         """
-        by_prompt = {index: prompt for (index, _, turn), prompt in zip(orders, prompts, strict=True) if turn == 0}
+        by_prompt = {row.order.index: row.prompt for row in rows if row.order.turn == 0}
         least = min(MIN_ANSWER_TOKENS, max_tokens)
         metrics = {
             "data/duplicate_prompts": _share_repeated([tuple(ids.tolist()) for ids in by_prompt.values()]),
-            "rollout/empty": sum(len(ids) < least for ids in responses) / max(len(responses), 1),
+            "rollout/empty": sum(len(row.response) < least for row in rows) / max(len(rows), 1),
         }
-        answers = [(index, tuple(ids.tolist())) for (index, _, _), ids in zip(orders, responses, strict=True)]
+        answers = [(row.order.index, tuple(row.response.tolist())) for row in rows]
         if len(answers) > len(by_prompt):
             metrics["rollout/duplicate_answers"] = (len(answers) - len(set(answers))) / (len(answers) - len(by_prompt))
         if len(header := self._header):

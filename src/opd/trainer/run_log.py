@@ -1,4 +1,4 @@
-"""The record of a step: verl's own logger backends, the run directory's metrics, and one readable line."""
+"""The record of a step: verl's trackers, the run directory's metrics, and one readable line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from opd.errors import StoreError
 from opd.monitor.faults import FAULTS, Fault
@@ -24,8 +24,7 @@ from opd.runs.headline import (
 )
 from opd.runs.metrics import as_number, read_metrics
 from opd.runs.run import Run
-from opd.trainer import tracking
-from opd.trainer.tracking import MlflowRun
+from opd.trainer.tracking import Trackers
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ logger = logging.getLogger(__name__)
 class FaultWatch:
     """Feeds a `Monitor` with each row that is logged; it never ends a run: where it fails, the attempt goes on without."""
 
-    def __init__(self, run: Run | None, faults: Iterable[Fault] = FAULTS) -> None:
+    def __init__(self, run: Run, faults: Iterable[Fault] = FAULTS) -> None:
         self._run, self._faults = run, tuple(faults)
         self._monitor: Monitor | None = None
         self._has_failed = False
@@ -54,7 +53,7 @@ class FaultWatch:
     def _begun(self, step: int) -> Monitor:
         """A monitor that has seen the steps before this one."""
         monitor = Monitor(self._faults)
-        if self._run is None or step <= 1:
+        if step <= 1:
             return monitor
         try:
             rows = read_metrics(self._run.stores).rows
@@ -105,52 +104,34 @@ def validation_scores(metrics: dict[str, Any]) -> dict[str, float]:
     return scores
 
 
-class _Steps(Protocol):
-    """What the logger needs of a trainer."""
-
-    total_training_steps: int
-
-    def on_step_logged(self) -> None: ...
-
-
 class StepLogger:
-    """Stands where verl's `Tracking` stands: everything it gets goes to the backends, the run directory and stdout."""
+    """The record of each step: trackers, the run directory and one readable line.
 
-    def __init__(
-        self,
-        trackers: Any,
-        *,
-        trainer: _Steps,
-        run: Run | None = None,
-        mlflow: MlflowRun | None = None,
-        monitor: FaultWatch | None = None,
-    ):
-        self._trackers, self._trainer, self._run, self._mlflow = trackers, trainer, run, mlflow
-        self._tracked_until = tracking.last_logged_step(run) if run is not None else -1
+    Args:
+        run: whose metrics are written. trackers: get the same.
+        total_steps: that the run ends with.
+        monitor: names faults. None means that nothing looks for them.
+    """
+
+    def __init__(self, run: Run, trackers: Trackers, *, total_steps: int, monitor: FaultWatch | None = None):
+        self._run, self._trackers, self._total_steps = run, trackers, total_steps
         self._first_step: int | None = None
         self._first_time = 0.0
         self._monitor = monitor
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._trackers, name)
-
     def log(self, data: dict[str, Any], step: int) -> None:
+        """Record the metrics of a step."""
         faults: list[str] = []
         if self._monitor is not None:
             found, faults = self._monitor.see(step, data)
             data = data | found
-        if self._run is not None:
-            self._run.log(step, data)
-        is_repeated = step <= self._tracked_until
-        tracking.log(self._trackers, data, step, is_repeated=is_repeated)
-        if self._mlflow is not None and not is_repeated:
-            self._mlflow.log(data, step)
+        self._run.log(step, data)
+        self._trackers.log(data, step)
         for line in [*self._lines(data, step), *(f"opd.monitor: {fault}" for fault in faults)]:
             print(line, flush=True)
-        self._trainer.on_step_logged()
 
     def _lines(self, data: dict[str, Any], step: int) -> list[str]:
-        total = self._trainer.total_training_steps
+        total = self._total_steps
         lines = []
         if "training/global_step" in data:
             lines.append(self._step_line(data, step, total))
@@ -182,7 +163,6 @@ class StepLogger:
         return "  ".join(cells)
 
     def finish(self, exit_code: int) -> None:
+        """Close the trackers; 0 means that the run is done."""
         self._trackers.finish(exit_code=exit_code)
-        if self._mlflow is not None:
-            self._mlflow.finish(exit_code)
         sys.stdout.flush()

@@ -1,15 +1,14 @@
-"""What the steps of a distillation train on, on the driver's side: the stage, the teacher's answers in it, the horizon."""
+"""Training targets of a distillation's steps on the driver's side: the stage, the teacher's answers in it, the horizon."""
 
 from __future__ import annotations
 
-from tensordict import TensorDict
-from verl.utils import tensordict_utils as tu
+from dataclasses import replace
 
 from opd.config import OpdAgentSpec, OpdSpec
 from opd.config.algorithm import LossType
 from opd.config.errors import Problem, SpecError
 from opd.importance import Schedule
-from opd.rollout.worker import GIVEN, MAX_TOKENS
+from opd.rollout.worker import Batch
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.teacher_answers import TeacherAnswers
 
@@ -42,27 +41,27 @@ class Stages:
             )
 
     def loss_type(self, step: int) -> LossType:
-        """The divergence that a step trains by."""
+        """Return the divergence that a step trains by."""
         loss_type = self.schedule.stage(step).loss_type
         assert loss_type is not None  # `Schedule` fills it in
         return loss_type
 
-    def put(self, batch: TensorDict, step: int) -> None:
+    def of(self, batch: Batch) -> Batch:
         """Give a step's prompts the teacher's answers, in a stage that trains on them, and the step's horizon."""
+        step, given = batch.step, batch.given
         if self._answers is not None and self.schedule.stage(step).rollouts == "teacher":
-            num_samples = self._spec.rollout.num_samples
-            answers = [self._answers.of(int(i), step=step, num_samples=num_samples) for i in batch["index"]]
-            given = [dict(enumerate(of_prompt)) for of_prompt in answers]
-            tu.assign_non_tensor_stack(batch, GIVEN, given)
-        if (generated := self.num_generated(step)) is not None:
-            tu.assign_non_tensor_data(batch, MAX_TOKENS, generated)
+            given = [
+                dict(enumerate(self._answers.of(int(prompt["index"]), step=step, num_samples=batch.num_samples)))
+                for prompt in batch.prompts
+            ]
+        return replace(batch, given=given, max_tokens=self.num_generated(step))
 
     def num_generated(self, step: int) -> int | None:
-        """Tokens that the step's horizon lets be generated of a response; None: as many as the data allow."""
+        """Return the tokens of a response that the step's horizon lets be generated. None means as many as the data allow."""
         return self.schedule.num_tokens(step) if self._spec.opd.horizon.applies == "generate" else None
 
     def metrics(self, step: int) -> dict[str, float]:
-        """The step's stage, counted from 1, and its horizon in tokens, of a run that has stages or a horizon; the weights of the
+        """Return the step's stage, counted from 1, and its horizon in tokens, of a run that has stages or a horizon; the weights of the
         two parts of the loss, of a run that has a policy gradient."""
         metrics: dict[str, float] = {}
         if self._spec.opd.has_policy:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
-from tensordict import TensorDict
 
 from opd.config import OpdAgentSpec, OpdSpec
 from opd.config.algorithm import LossType
 from opd.importance import scored_divergence
+from opd.rollout.rows import Row
 from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
 from opd.runs.tokens import MAX_TOKENS, StepTokens, TokenRow, file_key, to_bytes
@@ -21,24 +21,6 @@ MAX_PROMPT_CHARS = 8000
 SIGNIFICANT_DIGITS = 4
 # A tokenizer's answer to bytes that are no character yet.
 _UNFINISHED = "\ufffd"
-
-Order = tuple[int, int, int]
-"""Data index, sample and turn: a row's place among those of a step."""
-
-
-def row_id(order: Order) -> int:
-    """A number of a rollout row that no other row of its step has: data row, sample of it, output of that."""
-    index, sample, turn = order
-    return (index << 24) | (sample << 12) | turn
-
-
-class ShownRow(NamedTuple):
-    """What the driver knows of a row: whose it is, its token ids, its score."""
-
-    order: Order
-    prompt: list[int]
-    response: list[int]
-    score: float
 
 
 class TokenLog:
@@ -52,57 +34,31 @@ class TokenLog:
         self._spec, self._run = spec, run
         self._num_rows = 0 if run is None else spec.opd.num_kept_rollouts
         self._files = KeptFiles()
-        self._shown: tuple[int, ...] = ()
+        self._shown: dict[int, Row] = {}
 
-    def choose(self, step: int, last_step: int, orders: Iterable[Order]) -> tuple[int, ...]:
-        """The `row_id`s that the workers are to tell token by token, of the step that `keep` writes."""
-        self._shown = tuple(map(row_id, self.wanted(step, last_step, orders)))
-        return self._shown
+    def choose(self, step: int, last_step: int, rows: Sequence[Row]) -> tuple[int, ...]:
+        """Return the `row_id`s that the workers are to report token by token, of the step that `keep` writes.
 
-    def wanted(self, step: int, last_step: int, orders: Iterable[Order]) -> list[Order]:
-        """The rows that the step keeps: the first of as many prompts as the run keeps rollouts, and none of most steps."""
+        They are the first rows of as many prompts as the run keeps rollouts, in the first, the last and each saved step.
+        """
         every = self._spec.trainer.save_freq
-        if not (step in (1, last_step) or (every > 0 and step % every == 0)):
-            return []
-        first: dict[int, Order] = {}
-        for order in sorted(orders):
-            first.setdefault(order[0], order)
-        return list(first.values())[: self._num_rows]
+        first: dict[int, Row] = {}
+        if step in (1, last_step) or (every > 0 and step % every == 0):
+            for row in sorted(rows, key=lambda row: row.order):
+                first.setdefault(row.order.index, row)
+        self._shown = {row.order.row_id: row for row in list(first.values())[: self._num_rows]}
+        return tuple(self._shown)
 
-    def keep(
-        self,
-        step: int,
-        orders: Sequence[Order],
-        data: TensorDict,
-        *,
-        read: Callable[[], Sequence[Seen]],
-        loss_type: LossType,
-        tokenizer: Any,
-    ) -> None:
+    def keep(self, step: int, *, read: Callable[[], Sequence[Seen]], loss_type: LossType, tokenizer: Any) -> None:
         """Write the rows that were chosen, if any were.
 
         Args:
-            orders: of all rows of the step.
-            data: their nested `prompts`, `responses` and `rm_scores`, in the same order.
             read: asks every rank what it saw.
             loss_type: of the step's stage.
         """
-        if not self._shown:
+        if not self._shown or self._run is None:
             return
-        prompts, responses, scores = (data[name].unbind() for name in ("prompts", "responses", "rm_scores"))
-        rows = {
-            number: ShownRow(order, prompts[i].tolist(), responses[i].tolist(), float(scores[i].sum()))
-            for i, order in enumerate(orders)
-            if (number := row_id(order)) in self._shown
-        }
-        self.write(step, Seen.of_ranks(read()), rows, loss_type=loss_type, tokenizer=tokenizer)
-
-    def write(
-        self, step: int, seen: Seen, rows: Mapping[int, ShownRow], *, loss_type: LossType, tokenizer: Any
-    ) -> None:
-        """Write what the ranks saw of the step; `rows` by `row_id`."""
-        assert self._run is not None
-        selection = self._spec.opd.importance.tokens
+        seen, selection = Seen.of_ranks(read()), self._spec.opd.importance.tokens
         places = np.argwhere(seen.density[..., 0])
         tokens = StepTokens(
             step=step,
@@ -111,7 +67,9 @@ class TokenLog:
             divergence=scored_divergence(selection.score, loss_type),
             covers_all=seen.covers_all,
             density=tuple((h, d, *map(int, seen.density[h, d])) for h, d in places.tolist()),
-            rows=tuple(_row(row, seen.rows[number], tokenizer) for number, row in rows.items() if number in seen.rows),
+            rows=tuple(
+                _row(row, seen.rows[number], tokenizer) for number, row in self._shown.items() if number in seen.rows
+            ),
         )
         self._files.put(self._run, {file_key(step): to_bytes(tokens)})
 
@@ -131,8 +89,9 @@ def pieces(ids: Sequence[int], tokenizer: Any) -> Iterator[str]:
         start, done = done, end
 
 
-def _row(row: ShownRow, view: RowView, tokenizer: Any) -> TokenRow:
+def _row(row: Row, view: RowView, tokenizer: Any) -> TokenRow:
     index, sample, turn = row.order
+    response = row.response.tolist()
     trained = view.trained[:MAX_TOKENS]
     kept, entropy, divergence = (
         _by_token(view.trained, values) for values in (view.kept, view.entropy, view.divergence)
@@ -141,10 +100,10 @@ def _row(row: ShownRow, view: RowView, tokenizer: Any) -> TokenRow:
         data_index=index,
         sample=sample,
         turn=turn,
-        prompt=shortened(storable(tokenizer.decode(row.prompt)), MAX_PROMPT_CHARS),
+        prompt=shortened(storable(tokenizer.decode(row.prompt.tolist())), MAX_PROMPT_CHARS),
         score=_written(row.score),
-        num_tokens=len(row.response),
-        texts=tuple(map(storable, pieces(row.response[:MAX_TOKENS], tokenizer))),
+        num_tokens=len(response),
+        texts=tuple(map(storable, pieces(response[:MAX_TOKENS], tokenizer))),
         trained=tuple(trained.tolist()),
         kept=tuple(bool(value) for value in kept),
         entropy=tuple(map(_written, entropy)),

@@ -20,6 +20,7 @@ from opd.config.run_config import KEY, RunConfig
 from opd.errors import MissingPackage
 from opd.redaction import redact
 from opd.runs.identity import SPEC_FILE
+from opd.runs.reporter import Snapshot
 from opd.runs.run import Run
 
 logger = logging.getLogger(__name__)
@@ -103,35 +104,6 @@ def last_logged_step(run: Run) -> int:
     attempt's; the run's own metrics take the latest.
     """
     return max((int(row["step"]) for row in run.history()), default=-1)
-
-
-def log(tracking: Any, data: Mapping[str, Any], step: int, *, is_repeated: bool) -> None:
-    """Log a step to verl's backends; one that an earlier attempt logged only to those that know which steps they have.
-
-    That is W&B with its server: it drops what it has and takes what a killed attempt had not sent yet. The others are made
-    to write at once, since a later attempt logs none of these steps again.
-    """
-    wandb, tensorboard = tracking.logger.get("wandb"), tracking.logger.get("tensorboard")
-    takes_repeated = wandb is not None and not wandb.run.offline
-    if not is_repeated:
-        tracking.log(data=data, step=step)
-    elif takes_repeated:
-        tracking.log(data=data, step=step, backend=["wandb"])
-    if wandb is not None and (takes_repeated or not is_repeated):
-        wandb.log({}, step=step, commit=True)  # else it keeps a step's row back until the next one begins
-    if tensorboard is not None:
-        tensorboard.writer.flush()  # else every two minutes
-
-
-def links(tracking: Any, mlflow: MlflowRun | None) -> dict[str, str]:
-    """Where a browser finds this run, by tracker: of those that have a server, without credentials.
-
-    Args:
-        tracking: verl's.
-    """
-    wandb = tracking.logger.get("wandb")
-    found = {"wandb": str((wandb.run.url if wandb is not None else None) or ""), "mlflow": mlflow.url if mlflow else ""}
-    return {name: without_credentials(url) for name, url in found.items() if url.startswith(("http://", "https://"))}
 
 
 class Trackers:
@@ -258,3 +230,49 @@ class MlflowRun:
 
         if self._adapter is not None:
             mlflow.end_run("FINISHED" if exit_code == 0 else "FAILED")
+
+
+GAUGES = {
+    "opd_attempt": "Number of the attempt, from 1: it grows with every start.",
+    "opd_step": "Global step, the last one that was logged.",
+    "opd_total_steps": "The step that the run ends with.",
+    "opd_eta_seconds": "Seconds to the last step at the last step's pace.",
+    "opd_step_seconds": "Seconds that the last step took.",
+    "opd_tokens_per_second": "Tokens per second and GPU of the last step.",
+    "opd_score": "Held-out accuracy of the first validation set, else the rollouts' own.",
+    "opd_loss": "Loss of the last step.",
+    "opd_progress_time_seconds": "When the driver last made progress, Unix seconds.",
+    "opd_progress_limit_seconds": "Without progress for this long the attempt is ended; 0 while it waits for others.",
+    "opd_skipped_updates": "Updates that this attempt skipped, since loss or gradient was not finite.",
+}
+
+
+class RunGauges:
+    """A run's own metrics for Prometheus, set from each snapshot while Ray runs: what is set after its end may end the process.
+
+    Ray's exporter on port 8080 puts `ray_` before each name.
+    """
+
+    def __init__(self) -> None:
+        from ray.util.metrics import Gauge
+
+        self._gauges = {name: Gauge(name, text) for name, text in GAUGES.items()}
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Set what the snapshot knows."""
+        values = {
+            "opd_attempt": snapshot.attempt,
+            "opd_step": snapshot.step,
+            "opd_total_steps": snapshot.total_steps,
+            "opd_eta_seconds": snapshot.eta_s,
+            "opd_step_seconds": snapshot.step_s,
+            "opd_tokens_per_second": snapshot.tokens_per_s,
+            "opd_score": None if snapshot.score is None else snapshot.score.value,
+            "opd_loss": snapshot.loss,
+            "opd_progress_time_seconds": snapshot.progress_at_s,
+            "opd_progress_limit_seconds": snapshot.limit_s or 0.0,
+            "opd_skipped_updates": snapshot.num_skipped,
+        }
+        for name, value in values.items():
+            if value is not None:
+                self._gauges[name].set(float(value))

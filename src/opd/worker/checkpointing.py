@@ -14,14 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from omegaconf import DictConfig, open_dict
 from ray.exceptions import RayActorError
 from verl.single_controller.base import WorkerGroup
 from verl.single_controller.base.decorator import Dispatch, register
 
 from opd.compat.host_copies import HostCopies
 from opd.compat.plain_loads import find_unloadable, plain_loads
-from opd.config.running import Checkpoint
+from opd.config.sections import Checkpoint
 from opd.errors import CheckpointError, StoreError
 from opd.runs.manifest import DRIVER_RANK, Manifest, step_folder
 from opd.runs.resume import Fetch
@@ -171,15 +170,15 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, onerror=unless_gone)
 
 
-def resume(config: DictConfig, run: Run, worker_group: WorkerGroup, load: Callable[[], None]) -> None:
-    """Load the newest complete checkpoint of the run that can be loaded; says what it chose and what it passed over.
+def resume(run: Run, worker_group: WorkerGroup, load: Callable[[Path], None]) -> int:
+    """Load the newest complete checkpoint of the run that can be loaded; say what it chose and passed over, and return the step.
 
     The workers must exist: each brings its own files to its disk before anything is loaded. What was saved while the store
     was away is uploaded on the way. A checkpoint that cannot be loaded is verified and loaded once more before it is passed
     over: a file may go bad between its hash and its reading, and the store may have a sound copy.
 
     Args:
-        load: verl's own loading, of what `config.trainer` names; of nothing where that is left as it is.
+        load: loads what is in the folder of a checkpoint; not called where the run begins, whose step is 0.
 
     Raises:
         CheckpointError: the checkpoint was saved by another number of ranks.
@@ -195,15 +194,13 @@ def resume(config: DictConfig, run: Run, worker_group: WorkerGroup, load: Callab
         if decision.step is None or decision.manifest is None:
             if first_failure is not None:
                 raise first_failure
-            return load()
+            return 0
         _check_ranks(decision.manifest, worker_group.world_size)
         if first_failure is None:
             upload_missing(run, worker_group)
-        with open_dict(config):
-            config.trainer.resume_mode = "resume_path"
-            config.trainer.resume_from_path = str(decision.path)
         try:
-            return load()
+            load(Path(str(decision.path)))
+            return decision.step
         except RayActorError:
             raise  # a worker has died, which says nothing about the checkpoint
         except Exception as error:  # whatever torch and verl raise over what does not fit

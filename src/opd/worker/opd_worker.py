@@ -11,7 +11,6 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from torch import distributed
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
-from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.utils import tensordict_utils as tu
 from verl.utils.profiler import DistProfiler
 from verl.workers.config import DistillationConfig, TrainingWorkerConfig
@@ -20,6 +19,7 @@ from verl.workers.engine_workers import TrainingWorker
 from opd.batch import TEACHER_PROMPTS, OpdBatch, build_opd_batch
 from opd.importance import Schedule
 from opd.importance.counter import step_seed
+from opd.rollout.rows import FILLER_TOKENS
 from opd.worker.divergence_loss import DivergenceLoss, RowWeights, row_names
 from opd.worker.engines import TeacherEngine
 from opd.worker.reading import as_teacher_reads, read_by_teacher
@@ -45,7 +45,7 @@ class OPDWorker(StudentWorker):
         self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
     ):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
-        assert self.ours.distillation is not None  # `OPDTrainer` makes this worker for no other kind
+        assert self.ours.distillation is not None  # no other kind has this worker
         self.spec, self.facts = self.ours.distillation, self.ours.run
         self.opd, self._teacher_paths = self.spec.opd, self.ours.teacher_paths
         self.teachers: list[TrainingWorker] = []
@@ -190,8 +190,8 @@ class OPDWorker(StudentWorker):
         over_row = self.opd.loss_agg_mode == "seq-mean-token-mean"
         of_rows = RowWeights.of(data, weights, has_policy=has_policy, over_row=over_row)
         keep_rows(data, of_rows.are_needed)
-        # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
-        longest = max(self.opd.max_length, SYNTHETIC_PADDING_SEQ_LEN)
+        # Rows that only fill the step up train nothing; no other row may be longer than agreed.
+        longest = max(self.opd.max_length, FILLER_TOKENS)
         batch = build_opd_batch(data, max_length=longest)
         shown = tu.get_non_tensor_data(data, "shown_rows", ())
         loss = DivergenceLoss(

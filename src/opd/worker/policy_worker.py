@@ -201,7 +201,7 @@ class PolicyWorker(StudentWorker):
     @property
     def spec(self) -> GrpoSpec:
         """Return the experiment."""
-        assert isinstance(self.ours.spec, GrpoSpec)  # `GrpoTrainer` makes this worker for no other kind
+        assert isinstance(self.ours.spec, GrpoSpec)  # no other kind has this worker
         return self.ours.spec
 
     @property

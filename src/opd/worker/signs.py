@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from opd.losses import Output
+from opd.monitor.faults import JUDGED_TOKENS
+from opd.monitor.past import LEAST, MOST
+from opd.worker.counts import flatten
 from opd.worker.loss_task import LossTask
 
 # Twice the largest half-precision number: logits that a model gives differ by no more, so only a floored log-probability
@@ -20,6 +24,14 @@ from opd.worker.loss_task import LossTask
 LARGEST_DIVERGENCE = 2 * 65504.0
 NUM_COMPARED = 1024
 """Tokens of a micro-batch whose neighbours are looked at: a bound on memory, [NUM_COMPARED, d] at a time."""
+EXTREMES = {
+    "sum/tokens": {"opd/teacher_entropy", "opd/teacher_entropy_std"},
+    "sum/neighbours": {"opd/teacher_prefers_neighbour"},
+    "sum/weights": {"opd/weight_change"},
+}
+"""Signs with extremes, by the count that they are divided by."""
+LEAST_COUNTS = {"sum/tokens": JUDGED_TOKENS, "sum/neighbours": JUDGED_TOKENS, "sum/weights": 1e-300}
+"""Smaller counts of a micro-batch make its signs chance."""
 NUM_WATCHED = 8
 """Entries of each local parameter by which it is seen whether an update moved the weights."""
 
@@ -141,6 +153,30 @@ class WatchedWeights:
         for tensor in local:
             by_device.setdefault(tensor.device, []).append(tensor.detach().reshape(-1)[-NUM_WATCHED:].float())
         return torch.cat([torch.cat(some).cpu() for some in by_device.values()] or [torch.empty(0)]).double()
+
+
+def extreme_signs(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return `NAME/rank_min` and `NAME/rank_max` of a few signs over micro-batches of all ranks: sums hide one rank.
+
+    Args:
+        raw: nested lists by name, whose micro-batches are in the same order. Small micro-batches do not count.
+    """
+    sums = {key: list(flatten(value)) for key, value in raw.items() if key.startswith("sum/")}
+    found: dict[str, list[float]] = {}
+    for counted in ("sum/tokens", "sum/neighbours", "sum/weights"):
+        num = len(sums.get(counted, []))
+        aligned = {key: values for key, values in sums.items() if len(values) == num}
+        for place in range(num):
+            one = {key: values[place] for key, values in aligned.items()}
+            if one[counted] < LEAST_COUNTS[counted]:
+                continue
+            signs = sign_metrics({**one, "sum/told": 0.0, "sum/sampled": 0.0, "sum/preferred_rows": 0.0})
+            if counted == "sum/tokens" and "sum/teacher_entropy" in one:
+                signs["opd/teacher_entropy"] = one["sum/teacher_entropy"] / one[counted]
+            for name in EXTREMES[counted] & signs.keys():
+                found.setdefault(name, []).append(signs[name])
+    least = {f"{name}{LEAST}": min(values) for name, values in found.items()}
+    return least | {f"{name}{MOST}": max(values) for name, values in found.items()}
 
 
 def sign_metrics(total: Mapping[str, float]) -> dict[str, float]:

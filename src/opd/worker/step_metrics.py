@@ -20,7 +20,7 @@ from opd.config.algorithm import Reduction
 from opd.losses import Output
 from opd.worker.counts import flatten, largest, totals, update_metrics
 from opd.worker.loss_task import LossTask
-from opd.worker.signs import sign_metrics
+from opd.worker.signs import extreme_signs, sign_metrics
 from opd.worker.teacher_cache import HiddenCache
 
 TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers
@@ -195,7 +195,7 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
         count = {of: total[f"sum/{TEACHER}{name}/{of}"] for of in _OF_TEACHER}
         metrics |= {f"opd/{TEACHER}{name}/{of}": value for of, value in count.items()}
         metrics[f"opd/{TEACHER}{name}/divergence"] /= max(count["tokens"], 1.0)
-    return metrics | sign_metrics(total) | agreement_metrics(total, raw)
+    return metrics | sign_metrics(total) | extreme_signs(raw) | agreement_metrics(total, raw)
 
 
 def agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> dict[str, float]:

@@ -11,7 +11,7 @@ import math
 import os
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from tests.after_import import change_after_import
 
@@ -60,52 +60,44 @@ def _set_answers(config, phases: Sequence[Phase], step: int) -> None:
     config.actor_rollout_ref.rollout.n = phase_of(phases, step).rows // config.data.train_batch_size
 
 
-def _bound(worker, given, max_tokens) -> None:
-    """Prompts have their phase's number of answers, and answers its lengths, in this class of rollout workers."""
-    from opd.rollout.worker import _row
+def _bound(worker) -> None:
+    """Have answers their phase's lengths, in this class of rollout workers."""
+    phases, original = _own(), worker._trajectory
 
-    phases, original, generate = _own(), worker._trajectory, worker.generate
+    async def trajectory(self, batch, place, sample):
+        if not batch.given:  # else carried, and complete
+            phase = phase_of(phases, batch.step)
+            batch = replace(batch, max_tokens=phase.length(int(batch.prompts[place]["index"]), sample))
+        return await original(self, batch, place, sample)
 
-    async def sized(self, batch):
-        # A worker in a process of its own has a config of its own, which the trainer's change (_sized) does not reach.
-        _set_answers(self.config, phases, int(_row(batch, 0)["global_steps"]))
-        return await generate(self, batch)
-
-    async def trajectory(self, prompt, sample, partition):
-        if given in prompt:  # carried, and complete
-            return await original(self, prompt, sample, partition)
-        step = int(prompt["global_steps"])
-        tokens = phase_of(phases, step).length(int(prompt["index"]), sample)
-        return await original(self, prompt | {max_tokens: tokens}, sample, partition)
-
-    worker._trajectory, worker.generate = trajectory, sized
+    worker._trajectory = trajectory
 
 
 def _in_process(module) -> None:
-    _bound(module.RolloutWorker, module.GIVEN, module.MAX_TOKENS)
+    _bound(module.RolloutWorker)
 
 
 def _in_actors(module) -> None:
     """An actor imports its own module first of all, too early for the change of it, so it gets a class that travels with the change."""
     import ray
 
-    from opd.rollout.worker import GIVEN, MAX_TOKENS, RolloutActor
+    from opd.rollout.worker import RolloutActor
 
     class Bound(RolloutActor.__ray_metadata__.modified_class):
         pass
 
-    _bound(Bound, GIVEN, MAX_TOKENS)
+    _bound(Bound)
     module.RolloutActor = ray.remote(Bound)
 
 
 def _sized(module) -> None:
-    phases, original = _own(), module.OPDTrainer.prepare_step
+    phases, original = _own(), module.Sampled.ask
 
-    def prepare_step(self):
-        _set_answers(self.config, phases, self.global_steps)
-        return original(self)
+    def ask(self, job, step):
+        _set_answers(job.config, phases, step)
+        return original(self, job, step)
 
-    module.OPDTrainer.prepare_step = prepare_step
+    module.Sampled.ask = ask
 
 
 def _carried(module) -> None:
@@ -123,7 +115,7 @@ if PHASES in os.environ:
         {
             "opd.rollout.worker": _in_process,
             "opd.rollout.manager": _in_actors,
-            "opd.trainer.distillation": _sized,
+            "opd.kinds": _sized,
             "opd.rollout.carry": _carried,
         }
     )

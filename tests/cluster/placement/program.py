@@ -1,4 +1,4 @@
-"""Places a run's real placement groups, queue and actors, with empty bodies, on Ray nodes whose CPUs and GPUs are logical.
+"""Places a run's real placement groups and actors, with empty bodies, on Ray nodes whose CPUs and GPUs are logical.
 
     python -m tests.cluster.placement.program 1x8 2x8
 
@@ -25,21 +25,22 @@ from ray._raylet import PlacementGroupID
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from verl.experimental.reward_loop import reward_loop
-from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
+from verl.single_controller.base import Worker
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.single_controller.ray import RayWorkerGroup
 
 from opd.cluster.lost import look_for_unplaced_parts, unplaced_parts
 from opd.cluster.nodes import wait_for_nodes, working_nodes
 from opd.cluster.watch import Watch
 from opd.compat.ray_start import patient_start
 from opd.config import ConvertSpec, parse_tree
-from opd.config.needs import STORAGE_UNITS_KEY, Sizes, sizes_of, worker_needs
+from opd.config.needs import Sizes, sizes_of
 from opd.config.run_config import RunConfig, RunFacts
 from opd.errors import NoPlace, TooFewNodes
+from opd.job import start_ranks
 from opd.rollout import manager as rollout_manager
+from opd.rollout import serving
 from opd.trainer.entry import compose
-from opd.trainer.task_runner import RunQueue
-from opd.trainer.trainer import OrderedTrainer
 
 OBJECT_STORE_BYTES = 80_000_000
 PATIENCE_S = 3.0
@@ -51,6 +52,14 @@ class Empty:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
+    def is_up(self) -> bool:
+        return True
+
+
+class EmptyRank(Worker):
+    """The body of a rank."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def is_up(self) -> bool:
         return True
 
@@ -76,7 +85,6 @@ def config_of(num_nodes: int, gpus: int) -> Any:
     spec = parse_tree(tree).spec
     assert not isinstance(spec, ConvertSpec)
     config = compose(spec, RunFacts(run_id="r", run_dir="r", in_ray_cluster=True))
-    OmegaConf.update(config, STORAGE_UNITS_KEY, sizes_of(RunConfig.of(config).spec).num_storage_units)
     OmegaConf.resolve(config)
     return config
 
@@ -93,23 +101,17 @@ def ended_wait(call: Callable[[], Any], sizes: Sizes) -> tuple[str, float]:
 
 
 def worker_group(config: Any) -> RayWorkerGroup:
-    """The trainer's placement groups with an empty worker a rank."""
-    trainer = object.__new__(OrderedTrainer)
-    trainer.config = config
-    trainer._init_resource_pool_mgr()
-    trainer.resource_pool_manager.create_resource_pool()
-    [pool] = trainer.resource_pool_manager.resource_pool_dict.values()
-    return RayWorkerGroup(
-        resource_pool=pool, ray_cls_with_init=RayClassWithInitArgs(ray.remote(Empty)), device_name="cpu"
-    )
+    """The run's placement groups with an empty worker a rank."""
+    group = start_ranks(config, EmptyRank, "actor")[1]
+    return group
 
 
 def other_actors(config: Any) -> list[Any]:
     """Rollout workers, reward workers and rollout servers by the options of those who start them, without bodies."""
     rollout_manager.RolloutActor = ray.remote(Empty)
-    reward_loop.RewardLoopWorker = Empty
+    serving.RewardWorker = Empty
     rollouts = rollout_manager.RolloutManager(config, None, None)._actors
-    rewards = reward_loop.RewardLoopManager(config).reward_loop_workers
+    rewards = serving.start_reward_workers(config)
     nodes = working_nodes()
     num_servers = config.trainer.nnodes * config.trainer.n_gpus_per_node
     # As verl starts vLLM's (test_verl_s_facts holds that): bound to the node of their ranks, no resources named.
@@ -162,7 +164,7 @@ def play(cluster: Cluster, num_nodes: int, gpus: int) -> dict[str, Any]:
     """One size, first with one CPU less on each node, then with all of them."""
     config = config_of(num_nodes, gpus)
     sizes = sizes_of(RunConfig.of(config).spec)
-    cpus = worker_needs(sizes).cpus
+    cpus = sizes.node_cpus
     added = [cluster.add_node(**node_options(cpus, gpus)) for _ in range(num_nodes)]
     cluster.wait_for_nodes()
     found: dict[str, Any] = {"cpus": cpus}
@@ -171,31 +173,16 @@ def play(cluster: Cluster, num_nodes: int, gpus: int) -> dict[str, Any]:
         wait_for_nodes(sizes, timeout_s=2.0)
     except TooFewNodes as error:
         found["refused"] = str(error)
-    if num_nodes * gpus == 1:
-        group = worker_group(config)
-        all_up(group.workers)
-        queue = RunQueue(config.transfer_queue)
-        found["queue"], found["queue_s"] = ended_wait(queue.wait_until_up, sizes)
-        queue.close()
-        del group
-        remove_groups()
-        for other in held:
-            ray.kill(other)
-        wait_until_ended()
-        held = held_cpus()
-    queue = RunQueue(config.transfer_queue)
-    queue.wait_until_up()
     found["group"], found["group_s"] = ended_wait(lambda: worker_group(config), sizes)
     remove_groups()
     for other in held:
         ray.kill(other)
-    ranks = worker_group(config).workers
+    group = worker_group(config)
     rest = other_actors(config)
-    found["ranks"], found["others"] = all_up(ranks), all_up(rest)
+    found["ranks"], found["others"] = sum(group.is_up()), all_up(rest)
     found["unplaced"] = sorted(unplaced_parts().values())
     found["free"] = ray.available_resources().get("CPU", 0.0)
-    queue.close()
-    for handle in [*ranks, *rest]:
+    for handle in [*group.workers, *rest]:
         ray.kill(handle)
     remove_groups()
     wait_until_ended()

@@ -1,7 +1,7 @@
 """With the CPUs that are derived every part of a run finds its place on a real Ray; with one less the wait ends and says so.
 
-The nodes' CPUs and GPUs are logical, so 32 ranks need no GPU. What is placed, and by which options, is the trainer's own,
-verl's and the queue's (placement/program.py); only the bodies of ranks, workers and servers are empty.
+The nodes' CPUs and GPUs are logical, so 32 ranks need no GPU. What is placed, and by which options, is the trainer's own
+and verl's (placement/program.py); only the bodies of ranks, workers and servers are empty.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT_S = 900.0
 SMALL = ("1x1",)
 BIG = ("1x8", "2x8", "4x8")  # thirty to a hundred processes
-# Nodes x GPUs: CPUs of a node = 3 a rank + 2 storage units + the queue's controller.
-CPUS = {"1x1": 3 + 2 + 1, "1x8": 24 + 2 + 1, "2x8": 24 + 2 + 1, "4x8": 24 + 2 + 1}
+# Nodes x GPUs: CPUs of a node = 3 a rank.
+CPUS = {"1x1": 3, "1x8": 24, "2x8": 24, "4x8": 24}
 NUM_WORKERS = 8 + 8  # of rollout and reward, a run's own defaults
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TIMEOUT_S + 60)]
@@ -56,18 +56,18 @@ def must_be_placed(found: dict[str, Any], size: str) -> None:
     assert found["cpus"] == CPUS[size]
     assert (found["ranks"], found["others"]) == (num_nodes * gpus, NUM_WORKERS + num_nodes * gpus)
     assert found["unplaced"] == []
-    assert found["free"] == num_nodes - 1, "each node has room for the queue's controller, and one has it: no CPU more"
+    assert found["free"] == 0, "no CPU more"
 
 
 def must_end_with_one_cpu_less(found: dict[str, Any], size: str) -> None:
     num_nodes, gpus = map(int, size.split("x"))
-    needed = f"{gpus} GPU{'s' * (gpus > 1)} and {CPUS[size]} CPUs (ranks {3 * gpus}, storage units and controller of the queue 3)"
+    needed = f"{gpus} GPU{'s' * (gpus > 1)} and {CPUS[size]} CPUs for its ranks"
     assert f"0 of {num_nodes} nodes with {needed}" in found["refused"], "before anything is placed"
     assert f"{gpus} GPUs, {CPUS[size] - 1} CPUs" in found["refused"]
     assert "no node had room within 3 s for placement group global_pool" in found["group"]
     assert f"({gpus} x CPU 3 and GPU 1)" in found["group"]
     assert f"a node needs {needed}" in found["group"]
-    assert f"{gpus} GPUs, {CPUS[size] - 1 - 3} CPUs" in found["group"], "what is left beside the queue"
+    assert f"{gpus} GPUs, {CPUS[size] - 1} CPUs" in found["group"]
     assert found["group_s"] < 120
 
 
@@ -79,13 +79,6 @@ def test_everything_is_placed_with_the_cpus_that_are_derived_and_none_is_left(sm
 @pytest.mark.parametrize("size", SMALL)
 def test_with_one_cpu_less_a_node_the_ranks_wait_ends_with_the_number_and_the_node(small, size):
     must_end_with_one_cpu_less(small[size], size)
-
-
-def test_a_queue_without_a_place_ends_its_wait_too_and_closes(small):
-    said = small["1x1"]["queue"]
-    assert "no node had room within 3 s for actor TransferQueue" in said
-    assert f"a node needs 1 GPU and {CPUS['1x1']} CPUs" in said
-    assert small["1x1"]["queue_s"] < 120
 
 
 @pytest.mark.parametrize("size", BIG)

@@ -8,7 +8,6 @@ of the ranks. Prints a line of JSON. Devices are logical, and vLLM is empty.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
@@ -25,15 +24,19 @@ from tests.processes import is_running
 from verl.plugin.platform import get_platform
 from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, register
-from verl.single_controller.ray import RayClassWithInitArgs, ResourcePoolManager, create_colocated_worker_cls
-from verl.trainer.ppo.v1 import trainer_base
+from verl.single_controller.ray import (
+    RayClassWithInitArgs,
+    RayWorkerGroup,
+    ResourcePoolManager,
+    create_colocated_worker_cls,
+)
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from opd.compat.ray_start import patient_start
-from opd.compat.verl_trainer import routing_in_process, told
 from opd.compat.vllm_servers import begun_beside_models
 from opd.config import OpdSpec, parse_tree
 from opd.config.run_config import RunFacts
+from opd.rollout.serving import Servers
 from opd.trainer.entry import compose
 
 ROLE = "actor_rollout_ref"
@@ -79,18 +82,18 @@ def config_of(num_ranks: int) -> Any:
     return config
 
 
-def start(config: Any, num_ranks: int, how: str) -> dict[str, Any]:
-    """What `PPOTrainer._setup` does with ranks and servers, in its order; what the servers then say."""
+def start(config: Any, num_ranks: int, how: str, load_models: Any) -> dict[str, Any]:
+    """Start ranks and servers in the order of `opd.job.Job`; return what the servers then say."""
     pools = ResourcePoolManager(resource_pool_spec={"global_pool": [num_ranks]}, mapping={ROLE: "global_pool"})
     pools.create_resource_pool()
     pool = pools.get_resource_pool(ROLE)
     of_rank = RayClassWithInitArgs(cls=ray.remote(Rank), how=how)
-    group = trainer_base.RayWorkerGroup(
+    group = RayWorkerGroup(
         resource_pool=pool, ray_cls_with_init=create_colocated_worker_cls({ROLE: of_rank}), device_name="cpu"
     )
-    ranks = group.spawn(prefix_set={ROLE: of_rank}.keys())[ROLE]
-    ranks.init_model()
-    manager = trainer_base.LLMServerManager.create(config=config, worker_group=ranks, rollout_resource_pool=pool)
+    ranks = group.spawn(prefix_set={ROLE})[ROLE]
+    load_models(ranks)
+    manager = Servers.create(config=config, worker_group=ranks, rollout_resource_pool=pool)
     return {
         "servers": ray.get([server.facts.remote() for server in manager.server_handles]),
         "pids": ray.get([server.pid.remote() for server in manager.server_handles]),
@@ -111,21 +114,17 @@ def wait_for_end(pid: int) -> bool:
 
 def play(how: str, num_ranks: int) -> dict[str, Any]:
     config = config_of(num_ranks)
-    before = (trainer_base.RayWorkerGroup, RolloutReplicaRegistry.get("vllm"))
-    marks: list[str] = []
+    before = RolloutReplicaRegistry.get("vllm")
     found: dict[str, Any] = {}
-    with contextlib.ExitStack() as patches:
-        patches.enter_context(routing_in_process())
-        patches.enter_context(begun_beside_models(config))
-        patches.enter_context(told(marks.append))
-        try:
-            found = start(config, num_ranks, how)
-        except ray.exceptions.RayTaskError as error:
-            found["error"] = str(error.cause)
+    try:
+        with begun_beside_models(config) as load_models:
+            found = start(config, num_ranks, how, load_models)
+    except ray.exceptions.RayTaskError as error:
+        found["error"] = str(error.cause)
     if how == "failing":
         found["has_ended"] = wait_for_end(int(found["error"].rpartition(" ")[2]))
-    found["is_as_before"] = before == (trainer_base.RayWorkerGroup, RolloutReplicaRegistry.get("vllm"))
-    return found | {"how": how, "marks": marks}
+    found["is_as_before"] = before == RolloutReplicaRegistry.get("vllm")
+    return found | {"how": how}
 
 
 def main(how: str, num_ranks: str) -> None:

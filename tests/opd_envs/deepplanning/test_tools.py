@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
+from tests.agent_evidence.play import make_environment
+from tests.agent_evidence.settings import settings
 from tests.opd_envs.deepplanning.published import DATE, POINTS
 
 from opd.agent.environments import load_environment, tool_schemas
@@ -11,6 +14,7 @@ from opd.agent.tool_pool import ToolPool
 from opd.agent.tools import BadArguments, parse_arguments, render
 from opd_envs.deepplanning.database import open_database
 from opd_envs.travel.entries import LANGUAGES
+from opd_envs.travel.toy import STUDENT, model_folder
 
 TOOLSET = "deepplanning-{}"
 MILL = dict(zip(("latitude", "longitude"), POINTS["mill"], strict=True))
@@ -26,7 +30,7 @@ def database(imported):
 
 def call(database, tool_name: str, /, language: str = "en", case: str = "0", **arguments):
     tool = load_environment(TOOLSET.format(language)).tools[tool_name]
-    parsed = parse_arguments(tool, json.dumps(arguments))
+    parsed = parse_arguments(tool, arguments)
     return json.loads(render(tool.run(database.in_case(f"{language}/{case}"), parsed)))
 
 
@@ -166,3 +170,13 @@ def test_a_pool_of_processes_answers_from_the_rows_own_case_and_language(importe
         ("云雀客栈", "301.0"),
     ]
     assert absent.error == "crashed"
+
+
+def test_a_row_without_a_case_ends_the_run_and_says_what_to_prepare(imported):
+    found = replace(settings(imported), toolset=TOOLSET.format("en"))
+    environment = make_environment(model_folder(STUDENT), found)
+    try:
+        with pytest.raises(ValueError, match=r"extra_info.case_id is not set: agent.toolset = deepplanning-en"):
+            environment.tools({"case_id": None})
+    finally:
+        environment.close()

@@ -51,11 +51,6 @@ def _write(_, arguments):
     return {}
 
 
-def _print(_, __):
-    print("noise")
-    return {"printed": True}
-
-
 def _not_json(_, __):
     return {"value": object()}
 
@@ -64,20 +59,14 @@ def _pid(_, __):
     return {"pid": os.getpid()}
 
 
-def _long(_, __):
-    return {"text": "长" * 3_000_000}
-
-
 _MISBEHAVING = {
     "hang": _hang,
     "hang_in_c": _hang_in_c,
     "die": _die,
     "raise": _raise,
     "eat": _eat,
-    "print": _print,
     "not_json": _not_json,
     "pid": _pid,
-    "long": _long,
 }
 TOOLS = {
     **TRAVEL.tools,

@@ -11,17 +11,12 @@ import pytest
 from tests.agent.talk import END, QUESTION, SCHEMA, TOKENIZER, Answered, Tools, ids_of, runner, talk
 
 from opd.agent.dialogue import ENDINGS, Sampled
-from opd.agent.environments import load_environment, tool_schemas
-from opd.agent.parsing import HermesParser
-from opd.agent.tool_worker import _answer
-from opd.agent.tools import ToolCall
+from opd.agent.environments import load_environment
+from opd.agent.tool_pool import ToolCall, _answer
 from opd.agent.trajectories import from_lines, to_lines
 from opd.agent.verl_tools import call_parser
-from opd.agent.viewer.page import render as page
+from opd.agent.viewer import render as page
 from opd.rollout.dialogues import DialogueKeeper
-from opd_envs.travel.generate import generate_task
-from opd_envs.travel.reward import compute_score
-from opd_envs.travel.task import task_text
 
 LONE = '{"name":"nosuch","arguments":{"city":"\\ud800"}}'
 SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"
@@ -119,35 +114,14 @@ def test_a_parser_of_verls_that_stumbles_leaves_an_unreadable_call(monkeypatch):
 
 
 @pytest.mark.slow
-def test_4300_hostile_turns_are_parsed_and_scored(database, database_dir):
-    rng = random.Random(17)
-    schemas = tool_schemas("travel")
-    others = [call_parser(name, TOKENIZER, schemas) for name in ("qwen3_coder", "kimi")]
-    tasks = [generate_task(database, seed=5, grade=grade, language="en", number=0, episodes=True, num_cities=None)
-             for grade in (0, 3)]  # fmt: skip
-    for number in range(4300):
-        text = hostile_turn(rng)
-        for call in now(HermesParser().parse(text, ())):
-            to_json = json.dumps([call.name, call.arguments, call.problem], ensure_ascii=False, allow_nan=False)
-            to_json.encode()
-        if number % 43 == 0:
-            ids = ids_of(text)
-            for parser in others:
-                for call in asyncio.run(parser.parse(text, ids)):
-                    json.dumps(call.arguments, ensure_ascii=False).encode()
-            for task in tasks:
-                info = {"episode_seed": task.episode_seed, "final_text": text}
-                row = compute_score("toy", text, task_text(task.task), info, database_dir=str(database_dir))
-                assert row["score"] < 1
-
-
-@pytest.mark.slow
 def test_300_hostile_conversations_end_are_stored_read_and_shown(database):
     rng = random.Random(18)
 
     class Real(Tools):
         async def call(self, name, arguments):
-            reply = _answer(TOOLSET, database, ToolCall(name, arguments, 1, 60.0))
+            reply = _answer(TOOLSET, database, ToolCall(name, arguments, 1, None))
+            assert reply.error in (None, "bad_arguments")
+            assert "<" not in reply.text
             return Answered(text=reply.text, error=reply.error)
 
     shared = runner(max_response_tokens=3000, max_assistant_turns=4)
@@ -157,7 +131,7 @@ def test_300_hostile_conversations_end_are_stored_read_and_shown(database):
             said = ids_of(hostile_turn(rng) + END)
             return Sampled(token_ids=said[:max_tokens], logprobs=None)
 
-        return await shared.run(QUESTION, generate=generate, tools=Real(names=(*TOOLS, "price")))
+        return await shared.run(QUESTION, generate=generate, tools=Real(names=tuple(TOOLS)))
 
     async def all_of(number: int):
         return [await converse() for _ in range(number)]
@@ -166,10 +140,3 @@ def test_300_hostile_conversations_end_are_stored_read_and_shown(database):
         batch = asyncio.run(all_of(100))
         assert {dialogue.ending for dialogue in batch} <= set(ENDINGS)
         kept(*batch)
-
-
-def now(coroutine):
-    """The result of a coroutine that waits for nothing."""
-    with pytest.raises(StopIteration) as done:
-        coroutine.send(None)
-    return done.value.value

@@ -1,4 +1,4 @@
-"""The tool pool: whatever a tool does, its call is answered, other calls go on, and nothing is left behind."""
+"""The tool pool: every call is answered, other calls continue, and no process stays."""
 
 import asyncio
 import json
@@ -35,8 +35,8 @@ def make_pool(database_dir):
         pool.close()
 
 
-def run(pool: ToolPool, name: str, arguments="{}", **options):
-    return asyncio.run(pool.call(name, arguments, **options))
+def run(pool: ToolPool, name: str, arguments=None, **options):
+    return asyncio.run(pool.call(name, arguments or {}, **options))
 
 
 def wait_until(condition) -> bool:
@@ -67,14 +67,10 @@ def test_a_call_is_answered_in_the_episode_it_is_made_in(make_pool, database):
 @pytest.mark.parametrize(
     ("name", "arguments", "error", "said"),
     [
-        ("get_price", "{", "bad_json", "not JSON at character 1"),
-        ("get_price", "[]", "bad_json", "write one JSON object"),
-        ("no_such_tool", "{}", "unknown_tool", 'there is no tool "no_such_tool"; the tools are search_flights'),
-        ("", "{}", "unknown_tool", "there is no tool"),
-        ("get_price", '{"city": 1}', "bad_arguments", "name is missing"),
-        ("raise", "{}", "crashed", "raise failed (RuntimeError)"),
-        ("not_json", "{}", "crashed", "not_json failed (TypeError)"),
-        ("eat", "{}", "crashed", "eat failed (MemoryError)"),
+        ("get_price", {"city": 1}, "bad_arguments", "name is missing"),
+        ("raise", {}, "crashed", "raise failed (RuntimeError)"),
+        ("not_json", {}, "crashed", "not_json failed (TypeError)"),
+        ("eat", {}, "crashed", "eat failed (MemoryError)"),
     ],
 )
 def test_a_failed_call_is_an_error_that_a_model_can_read_and_leaves_the_process_alone(
@@ -94,9 +90,9 @@ def test_a_hung_call_holds_up_its_own_process_and_nothing_else(make_pool):
     pool = make_pool(num_processes=2)
 
     async def conversation():
-        hung = asyncio.create_task(pool.call("hang", "{}"))
+        hung = asyncio.create_task(pool.call("hang", {}))
         await asyncio.sleep(0)
-        replies = [await pool.call("pid", "{}") for _ in range(50)]
+        replies = [await pool.call("pid", {}) for _ in range(50)]
         assert not hung.done()
         hung.cancel()
         return replies
@@ -106,37 +102,46 @@ def test_a_hung_call_holds_up_its_own_process_and_nothing_else(make_pool):
     assert len({reply.text for reply in replies}) == 1
 
 
-def test_256_conversations_at_once_are_all_answered_without_a_lock_error(make_pool, database):
+def test_64_conversations_at_once_are_all_answered_without_a_lock_error(make_pool, database):
     pool = make_pool(num_processes=2)
-    cities = database.cities("en")
+    city = database.cities("en")[0]
+    place = database.places(city, "restaurant")[0]
 
-    async def conversation(number: int):
-        city = cities[number % len(cities)]
-        place = database.places(city, "restaurant")[number % 10]
-        texts = []
-        for turn in range(4):
-            seed = number * 10 + turn
-            reply = await pool.call("get_price", {"city": city.name, "name": place.name}, episode_seed=seed)
-            expected = database.in_episode(seed).place(city, place.name).price
-            texts.append((reply.error, json.loads(reply.text) == {"price": expected}))
-        return texts
+    async def conversation(seed: int):
+        reply = await pool.call("get_price", {"city": city.name, "name": place.name}, episode_seed=seed)
+        return json.loads(reply.text) == {"price": database.in_episode(seed).place(city, place.name).price}
 
     async def load():
-        return await asyncio.gather(*(conversation(number) for number in range(256)))
+        return await asyncio.gather(*(conversation(seed) for seed in range(64)))
 
-    assert asyncio.run(load()) == [[(None, True)] * 4] * 256
+    assert all(asyncio.run(load()))
 
 
-def test_a_call_cancelled_before_its_turn_is_never_run(make_pool):
+def test_a_call_cancelled_before_its_turn_is_never_run_and_one_under_way_ends_with_the_pool(make_pool, tmp_path):
     pool = make_pool()
-    first = pool.submit("pid", "{}")
-    first.result(PATIENCE_S)
-    busy = pool.submit("hang", "{}")
-    waiting = pool.submit("pid", "{}")
-    assert waiting.cancel()
-    pool.close()
-    with pytest.raises(ToolPoolError, match="closed"):
-        busy.result(PATIENCE_S)
+    pid_of(pool)
+
+    async def conversation():
+        busy, waiting = (asyncio.create_task(pool.call("hang", {})) for _ in range(2))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.to_thread(pool.close)
+        with pytest.raises(ToolPoolError, match="the tool pool is closed"):
+            await busy
+
+    asyncio.run(conversation())
+
+
+@pytest.mark.parametrize("name", ["hang", "hang_in_c", "die"])
+def test_a_call_that_never_ends_or_dies_is_answered_and_its_process_replaced(make_pool, name):
+    pool = make_pool(timeout_s=1.0)
+    pid = pid_of(pool)
+    reply = run(pool, name)
+    expected = ("crashed", "failed: its process died") if name == "die" else ("timeout", "gave no answer in 1 s")
+    assert reply.error == json.loads(reply.text)["error"] == expected[0]
+    assert f"{name} {expected[1]}; try other arguments or another tool" in reply.text
+    assert not is_running(pid)
+    assert pid_of(pool) != pid
 
 
 def test_a_tool_cannot_write_a_file(make_pool, tmp_path):
@@ -146,23 +151,15 @@ def test_a_tool_cannot_write_a_file(make_pool, tmp_path):
 
 
 @pytest.mark.slow
-def test_arguments_that_cannot_travel_are_the_callers_fault_and_the_pool_goes_on(make_pool):
-    pool = make_pool()
-    with pytest.raises((TypeError, AttributeError), match="pickle"):
-        run(pool, "get_price", {"city": lambda: None})
-    assert run(pool, "pid").error is None
-
-
-@pytest.mark.slow
 def test_no_tool_process_outlives_its_parent_however_it_ends(database_dir, tmp_path):
     script = textwrap.dedent(
         f"""
-        import json, os, signal, sys, time
+        import asyncio, json, os, signal, sys, threading, time
         from opd.agent.tool_pool import ToolPool
         pool = ToolPool({str(database_dir)!r}, num_processes=1, timeout_s={CALL_TIMEOUT_S}, toolset={TOOLSET!r})
-        print(json.loads(pool.submit("pid", "{{}}").result().text)["pid"], flush=True)
+        print(json.loads(asyncio.run(pool.call("pid", {{}})).text)["pid"], flush=True)
         if sys.argv[1] == "busy":
-            pool.submit("hang", "{{}}")
+            threading.Thread(target=asyncio.run, args=[pool.call("hang", {{}})], daemon=True).start()
             time.sleep(0.2)
         if sys.argv[1] != "exit":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -183,30 +180,3 @@ def test_a_damaged_database_or_toolset_is_refused_before_any_process_starts(data
     for options in ({"num_processes": 0, "timeout_s": 1}, {"num_processes": 1, "timeout_s": 0}):
         with pytest.raises(ValueError, match="must be"):
             ToolPool(database_dir, **options)
-
-
-def test_a_toolset_may_open_a_database_of_its_own(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "stock.json").write_text('{"shoes": 7}')
-    toolset = tmp_path / "shop.py"
-    toolset.write_text(
-        textwrap.dedent(
-            """
-            import json
-            from pathlib import Path
-            from pydantic import BaseModel
-            from opd.agent import Environment, Tool
-
-            class Product(BaseModel):
-                name: str
-
-            def open_database(folder):
-                return json.loads((Path(folder) / "stock.json").read_text())
-
-            STOCK = Tool("stock", "Number in stock.", Product, lambda stock, a: {"number": stock[a.name]})
-            ENVIRONMENT = Environment(tools={"stock": STOCK}, open_database=open_database)
-            """
-        )
-    )
-    with ToolPool(tmp_path / "data", num_processes=1, timeout_s=PATIENCE_S, toolset=str(toolset)) as pool:
-        assert json.loads(run(pool, "stock", {"name": "shoes"}, episode_seed=3).text) == {"number": 7}

@@ -7,7 +7,7 @@ import pytest
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from opd.agent.environments import tool_schemas
-from opd.agent.tools import BadArguments, BadJson, parse_arguments, render
+from opd.agent.tools import BadArguments, parse_arguments, render
 from opd_envs.travel.entries import clock
 from opd_envs.travel.tools import MAX_RESULTS, TOOLS
 
@@ -16,7 +16,7 @@ MONDAY = datetime.date(2026, 1, 5)
 
 def call(database, tool_name: str, /, **arguments):
     tool = TOOLS[tool_name]
-    reply = tool.run(database, parse_arguments(tool, json.dumps(arguments, default=str)))
+    reply = tool.run(database, parse_arguments(tool, json.loads(json.dumps(arguments, default=str))))
     return json.loads(render(reply))
 
 
@@ -129,14 +129,6 @@ def test_a_misspelt_city_or_place_gets_names_that_look_alike(database):
     hotel = database.places(city, "hotel")[0]
     assert f"similar: {city.name}" in refusal(database, "search_hotels", {"city": city.name[:-1] + "q"})
     assert hotel.name in refusal(database, "get_price", {"city": city.name, "name": hotel.name[:-1]})
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[1]", "null", '"x"', "{'city': 1}", "[" * 100_000, '{"a": ' * 50_000, "9" * 5000, "\ud800"]
-)
-def test_what_is_no_json_object_is_bad_json_or_too_long(text):
-    with pytest.raises((BadJson, BadArguments)):
-        parse_arguments(TOOLS["get_price"], text)
 
 
 def test_nothing_a_model_writes_can_come_back_as_a_control_token(database):

@@ -37,7 +37,8 @@ def test_a_wrong_secret_is_one_clear_line_without_the_secret(s3_url: str, s3_env
 
 
 def test_pull_from_s3_verifies_and_resumes(s3_url: str, s3_environment: dict, call: Callable, make_run: Callable, proxy, tmp_path: Path) -> None:  # fmt: skip
-    from opd.runs.manifest import DRIVER_RANK, Manifest, hash_files
+    from opd.runs.manifest import DRIVER_RANK, Manifest
+    from opd.runs.shards import hash_files
 
     make_run("r", url=s3_url)
     folder = tmp_path / "made"

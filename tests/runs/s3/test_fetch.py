@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -56,13 +54,6 @@ def test_a_folder_is_fetched_once(s3_url: str, proxy, tmp_path: Path, said: list
     assert downloads(proxy) == []
 
 
-def test_a_single_file_is_fetched_under_its_own_name(s3_url: str, tmp_path: Path) -> None:
-    upload(s3_url, {"train.parquet": b"rows", "train.parquet.bak": b"other"})
-    path = local_copy(f"{s3_url}/train.parquet", cache=tmp_path)
-    assert (Path(path).name, Path(path).read_bytes()) == ("train.parquet", b"rows")
-    assert held(str(Path(path).parent)) == {"train.parquet": b"rows"}
-
-
 def test_an_interrupted_start_goes_on_file_by_file(s3_url: str, proxy, tmp_path: Path, monkeypatch) -> None:
     upload(s3_url, FILES)
     monkeypatch.setattr(transfer, "NUM_THREADS", 1)  # in the order of the names
@@ -92,13 +83,6 @@ def test_a_file_that_was_lost_cut_or_replaced_is_fetched_again(s3_url: str, prox
     proxy.requests.clear()
     assert held(local_copy(s3_url, cache=tmp_path)) == {**FILES, "sub/extra.txt": b"newer, longer text"}
     assert sorted(downloads(proxy)) == ["config.json", "extra.txt", "model.safetensors"]
-
-
-def test_what_the_store_no_longer_has_goes_from_the_cache(s3_url: str, tmp_path: Path) -> None:
-    upload(s3_url, FILES)
-    local_copy(s3_url, cache=tmp_path)
-    open_store(s3_url).delete("sub/extra.txt")
-    assert "sub/extra.txt" not in held(local_copy(s3_url, cache=tmp_path))
 
 
 def test_a_file_that_does_not_match_its_checksum_is_refused(s3_url: str, tmp_path: Path, said: list[str]) -> None:
@@ -142,21 +126,3 @@ def test_a_url_with_nothing_behind_it_is_named(s3_url: str, tmp_path: Path) -> N
     for url in (f"{s3_url}/typo", "s3://no-such-bucket/typo"):
         with pytest.raises(NothingThere, match=f"{url}: there is nothing"):
             local_copy(url, cache=tmp_path)
-
-
-def test_a_disk_that_is_too_small_is_named_before_the_download(s3_url: str, proxy, tmp_path: Path, monkeypatch) -> None:
-    upload(s3_url, FILES)
-    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    with pytest.raises(FetchError, match=r"GiB free: make room, or set OPD_CACHE_DIR"):
-        local_copy(s3_url, cache=tmp_path)
-    assert downloads(proxy) == []
-
-
-def test_two_starts_at_once_both_get_the_whole_folder(s3_url: str, tmp_path: Path) -> None:
-    upload(s3_url, FILES)
-    with ThreadPoolExecutor(2) as pool:
-        folders = list(pool.map(lambda _: local_copy(s3_url, cache=tmp_path, say=lambda line: None), range(2)))
-    assert folders[0] == folders[1]
-    assert held(folders[0]) == FILES
-    record = json.loads((Path(folders[0]) / RECORD_FILE).read_text())
-    assert set(record["files"]) == set(FILES)

@@ -68,12 +68,6 @@ def test_a_bucket_that_is_not_there_is_no_empty_store(s3_environment: dict[str, 
             call()
 
 
-def test_the_stores_clock_is_read_from_an_object_that_does_not_stay(s3_url: str) -> None:
-    store = open_store(s3_url)
-    assert abs(store.check_create_only() - time.time()) < 60
-    assert store.list("") == []
-
-
 def test_of_racing_processes_exactly_one_creates_each_key(
     s3_url: str, s3_server: int, tmp_path: Path, start_child: Callable, until: Callable
 ) -> None:
@@ -86,14 +80,6 @@ def test_of_racing_processes_exactly_one_creates_each_key(
     assert sum(len(racer.text.splitlines()) for racer in racers) == len(wins) == 60
     store = open_store(s3_url)
     assert {n: store.get(f"contest/{n}") for n in range(60)} == {n: f"racer-{w}".encode() for n, w in wins.items()}
-
-
-def test_an_outage_is_waited_out(s3_url: str, proxy) -> None:
-    store = open_store(s3_url, policy=RetryPolicy(max_elapsed_s=60, first_wait_s=0.01, max_wait_s=0.05))
-    proxy.num_refusals = 3
-    store.put("key", b"data")
-    assert proxy.num_refusals == 0
-    assert store.get("key") == b"data"
 
 
 def test_an_outage_that_lasts_ends_in_store_unavailable_for_every_call(s3_url: str, proxy, tmp_path: Path) -> None:
@@ -129,12 +115,6 @@ def test_a_wrong_secret_ends_at_once_in_one_clear_line(
     assert "\n" not in str(refused.value)
     assert "wrong" not in str(refused.value)
     assert time.monotonic() - started < 30
-
-
-def test_a_missing_bucket_is_named(s3_environment: dict[str, str]) -> None:
-    with pytest.raises(StoreRefused, match=r"cannot create s3://no-such-bucket/.*bucket") as refused:
-        open_store("s3://no-such-bucket/r").check_create_only()
-    assert "credentials" not in str(refused.value), "they are good"
 
 
 def test_a_file_larger_than_one_request_arrives_whole(s3_url: str, proxy, tmp_path: Path) -> None:

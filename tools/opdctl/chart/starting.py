@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from opd.config import SpecError
-from opd.config.cluster import Gpu
+from opd.config.cluster import Gpu, number
 from opd.config.keys import Key, cluster_keys, spec_keys
 from opd.config.load import SITE_KEYS
-from opd.config.quantity import number
 from opd.config.tree import set_path
 from opdctl.chart.values import load_experiments
 from opdctl.kube.client import CLASSES, DEFAULT_CLASS, KUEUE, KubeApi

@@ -123,7 +123,7 @@ class Examination:
     def __init__(self, api: KubeApi, item: Experiment, text: str):
         self.api = api
         self.tree = item.values.get("cluster") or {}
-        self.cluster: Cluster = parse_cluster(self.tree, item.spec.kind)
+        self.cluster: Cluster = parse_cluster(self.tree)
         at = address_of(dump_spec(item.spec))
         self.is_on_s3 = at is not None and at.url.partition("://")[0] in S3_PROTOCOLS
         self.objects = rendered_objects(text)

@@ -65,6 +65,5 @@ def _fix(status: int, message: str) -> str:
     if status == HTTP_FORBIDDEN and "at the cluster scope" in message:
         return "the Role opd-user is for one namespace: name it with -n, or ask the cluster's admin for a ClusterRole"
     if status == HTTP_FORBIDDEN and "User " in message:
-        part = " with the component progress" if "rbac.authorization.k8s.io" in message else ""
-        return f"ask the cluster's admin for the Role opd-user of manifests/cluster{part} in this namespace"
+        return "ask the cluster's admin for the Role opd-user of manifests/cluster in this namespace"
     return ""

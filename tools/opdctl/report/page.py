@@ -14,9 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from opd.agent import trajectories
-from opd.agent.viewer import collect
-from opd.agent.viewer.page import render as render_conversations
+from opd.agent import trajectories, viewer
 from opd.evaluation.pass_rates import PASS_RATES_KEY, WEIGHT, WEIGHTS_FOLDER
 from opd.redaction import redact
 from opd.runs import tokens
@@ -147,8 +145,8 @@ def _texts(
     samples = {}
     for place, run in enumerate(runs, start=1):
         run_id, store = run.record.run_id, stores[run.record.url]
-        if talks := _read(run, trajectories.FOLDER, partial(collect.load, store)):
-            write(name := f"{stem}-conversations-{place}.html", render_conversations(run_id, talks))
+        if talks := _read(run, trajectories.FOLDER, partial(viewer.load, store)):
+            write(name := f"{stem}-conversations-{place}.html", viewer.render(run_id, talks))
             links.append((quote(name), f"{run_id}: turns, calls and the author of each token"))
             rollouts += texts.of_trajectories(talks)
         if steps := _read(run, tokens.FOLDER, partial(token_page.load, store)):

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from opd.agent.viewer.collect import pick
+from opd.agent.viewer import pick
 from opd.runs.tokens import FOLDER, StepTokens, TokenRow, from_bytes
 from opd.store.base import Store
 from opd.text import shortened, storable

@@ -66,7 +66,7 @@ def attempt_line(listing: Listing, attempt: int) -> AttemptLine:
     signs = (seconds(record.get("time_s")) or 0.0 for record in (ended, beat))
     return AttemptLine(
         attempt=attempt,
-        host=str(owner.process.host) if owner else "?",
+        host=str(owner.host) if owner else "?",
         started_at_s=started_at_s,
         outcome=str(ended.get("outcome", "")),
         detail=str(ended.get("detail", "")),

@@ -6,49 +6,59 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasGenerator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import to_jsonable_python
 
-from opd.config.base import Count, Kind, Natural, Section, Text, key
+from opd.config.base import Count, EnvName, Natural, Section, Text, key, matching
 from opd.config.errors import Problem, SpecError
-from opd.config.field_errors import (
-    ABSOLUTE_PATH,
-    ENV_NAME,
-    IMAGE,
-    LABEL_VALUE,
-    NVIDIA_RESOURCE,
-    OBJECT_NAME,
-    QUANTITY,
-    field_problems,
-)
-from opd.config.schema import inlined_schema
+from opd.config.field_errors import field_problems
 from opd.config.tree import merge
 
-QuantityText = Annotated[str, Field(pattern=QUANTITY)]
+_QUANTITIES = "a quantity of Kubernetes: a number, alone or with m, k, M, G, T, P, Ki, Mi, Gi, Ti or Pi"
+_NAMES = "a name in Kubernetes: lower-case letters, digits, `-` and `.`, a letter or digit at both ends"
+_LABELS = "a label's value: letters, digits, `-`, `_` and `.`, a letter or digit at both ends"
+_IMAGES = "an image: a repository in lower-case letters, then `:TAG` or `@sha256:` and 64 digits"
+_IMAGE = r"^[a-z0-9][-a-z0-9._:/]*(:[A-Za-z0-9._-]+)?(@sha256:[0-9a-f]{64})?$"
+_PATHS = "an absolute path, from `/` on, without `:` and without `/` at its end"
+_DEVICES = "a resource of NVIDIA's, nvidia.com/NAME: the image and its kernels are CUDA's"
+QuantityText = Annotated[str, matching(r"^[0-9]+(\.[0-9]+)?(m|k|[MGTP]|[KMGTP]i)?$", _QUANTITIES)]
 Quantity = Annotated[int, Field(ge=0)] | QuantityText
 Resources = dict[str, Quantity]
-ObjectName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=253)]
-LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
-AbsolutePath = Annotated[str, Field(pattern=ABSOLUTE_PATH)]
-EnvName = Annotated[str, Field(pattern=ENV_NAME)]
+ObjectName = Annotated[str, matching(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", _NAMES, max_length=253)]
+LabelValue = Annotated[str, matching(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", _LABELS, max_length=63)]
+AbsolutePath = Annotated[str, matching(r"^/[^:]*[^:/]$", _PATHS)]
+ImageRef = Annotated[Text, matching(_IMAGE, _IMAGES)]
+GpuResource = Annotated[Text, matching(r"^nvidia\.com/[-a-zA-Z0-9._]+$", _DEVICES)]
 Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PositiveSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Gib = Annotated[float, Field(gt=0, le=2**20)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
-ImageRef = Annotated[Text, Field(pattern=IMAGE)]
-GpuResource = Annotated[Text, Field(pattern=NVIDIA_RESOURCE)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Cidr = Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")]
 Interval = Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m|h)$")]
+GIB = 2**30
+_QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:[eE]([+-]?[0-9]+)|([a-zA-Z]*))")
+_UNITS = {unit: Decimal(1000) ** power for power, unit in enumerate(["n", "u", "m", "", "k", *"MGTPE"], start=-3)}
+_UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)}
 KubeObject = dict[str, Any]
 """An object of the Kubernetes API, handed on as it is; the API server validates it."""
 KubeObjects = tuple[KubeObject, ...]
 Labels = dict[str, LabelValue]
+
+
+def number(quantity: int | str) -> Decimal:
+    """Return a quantity of Kubernetes, a server's or an experiment's, in its base unit: cores, bytes."""
+    match = _QUANTITY.fullmatch(str(quantity))
+    if match is None or match[3] not in (None, *_UNITS):
+        raise ValueError(f"{quantity!r} is no quantity of Kubernetes")
+    return Decimal(match[1]) * (Decimal(10) ** int(match[2]) if match[2] else _UNITS[match[3]])
 
 
 class ClusterSection(Section):
@@ -60,15 +70,9 @@ class ClusterSection(Section):
 class Image(ClusterSection):
     """The image of every pod of the run."""
 
-    ref: ImageRef | None = key(
-        "Image by digest (`...@sha256:...`), as `images/build.sh trainer --push REGISTRY` prints it.",
-        None,
-        examples=["registry.example.com/team/opd-trainer@sha256:" + 64 * "0"],
-    )
+    ref: ImageRef | None = key("Image by digest, as `images/build.sh trainer --push REGISTRY` prints it.", None)
     local: bool = key("Allow a tag: the image was loaded onto the nodes, not pulled.", False)
-    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key(
-        "When to pull; unset: IfNotPresent, with `local` Never.", None
-    )
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key("Default: IfNotPresent; local: Never.", None)
     pull_secrets: tuple[ObjectName, ...] = key("Existing Secrets for the registry, on every pod.", ())
 
 
@@ -84,8 +88,7 @@ class Ttl(ClusterSection):
         last = self.cluster_seconds if self.self_seconds is None else self.self_seconds
         if not self.workers_seconds <= self.cluster_seconds <= last:
             rule = "KubeRay demands workersSeconds <= clusterSeconds <= selfSeconds"
-            fix = "let each stage last at least as long as the one before"
-            yield Problem(path="", value=self.model_dump(by_alias=True), rule=rule, fix=fix)
+            yield self.broken("", rule, "let each stage last at least as long as the one before")
 
 
 def _ttl(workers: int, cluster: int, self_: int) -> Ttl:
@@ -118,8 +121,7 @@ class Deadlines(ClusterSection):
         """Yield a problem where one deadline is missing."""
         if (self.active_seconds is None) != (self.pre_running_seconds is None):
             rule = "the trainer finds the time to save from both deadlines: give both or none"
-            value = self.model_dump(by_alias=True, exclude_none=True)
-            yield Problem(path="", value=value, rule=rule, fix="set activeSeconds and preRunningSeconds")
+            yield self.broken("", rule, "set activeSeconds and preRunningSeconds")
 
 
 class Stop(ClusterSection):
@@ -141,22 +143,13 @@ class Auth(ClusterSection):
     """Access to Ray's dashboard and job server, which run any code they are given."""
 
     token: bool = key("Demand a token; false opens the cluster to whoever reaches it.", True)
-    secret: LabelValue | None = key(
-        "Existing Secret with the key auth_token; unset: KubeRay makes one per Ray cluster.", None
-    )
-
-
-ALL_ADDRESSES = "0.0.0.0/0"
-# All addresses -> the addresses of a node's own link: clouds give out the node's credentials there, over plain http.
-OWN_LINKS = {ALL_ADDRESSES: "169.254.0.0/16", "::/0": "fd00:ec2::/32"}
-DNS_NAMESPACES = ("kube-system", "openshift-dns")
-"""Namespaces in which Kubernetes' distributions and OpenShift run their DNS."""
+    secret: LabelValue | None = key("Existing Secret with the key auth_token; unset: KubeRay makes one.", None)
 
 
 class Egress(ClusterSection):
     """One allowed way out: to addresses, or to pods of the cluster."""
 
-    cidr: Cidr = key("Addresses.", ALL_ADDRESSES)
+    cidr: Cidr = key("Addresses.", "0.0.0.0/0")
     namespace: LabelValue | None = key("Pods of this namespace instead of addresses.", None)
     pod_labels: Labels = key("Pods with these labels, of `namespace` or else of the run's own.", dict)
     ports: tuple[Port, ...] = key("TCP ports.", min_length=1)
@@ -167,41 +160,11 @@ class NetworkPolicy(ClusterSection):
 
     enabled: bool = key("Render the policies.", True)
     accept_open_network: bool = key("Something else keeps other pods away, as `enabled: false` needs.", False)
-    dns_namespaces: tuple[LabelValue, ...] = key("Namespaces of the cluster's DNS.", DNS_NAMESPACES, min_length=1)
-    dns_cidrs: tuple[Cidr, ...] = key(
-        "Addresses that answer DNS too: a node's cache; on GKE with Cloud DNS 169.254.169.254/32.",
-        ("169.254.20.10/32",),
-    )
+    dns_namespaces: tuple[LabelValue, ...] = key("Of DNS.", ("kube-system", "openshift-dns"), min_length=1)
+    dns_cidrs: tuple[Cidr, ...] = key("More DNS: a node's cache; Cloud DNS 169.254.169.254/32.", ("169.254.20.10/32",))
     operator_namespace: LabelValue = key("Namespace of the KubeRay operator.", "kuberay-system")
     metrics_namespace: LabelValue | None = key("Namespace that may scrape Ray's metrics; unset: none.", None)
-    egress: tuple[Egress, ...] = key(
-        "Store, hub and trackers; the cluster's DNS and the server of `store.endpoint` are always allowed.",
-        (Egress(ports=(443,)),),
-    )
-
-    def check(self) -> Iterator[Problem]:
-        """Yield a problem where nothing keeps other pods away."""
-        if not self.enabled and not self.accept_open_network:
-            rule = (
-                "Ray's token does not guard the ports on which verl, TransferQueue and torch exchange pickled objects: "
-                "without a policy every pod that reaches them runs code in the run"
-            )
-            fix = "leave it true; or, where something else keeps pods away, set cluster.networkPolicy.acceptOpenNetwork: true"
-            yield Problem(path="enabled", value=False, rule=rule, fix=fix)
-
-
-class ApiServer(ClusterSection):
-    """The address of the cluster's API server, as the network sees it."""
-
-    cidr: Cidr = key("Addresses.", ALL_ADDRESSES)
-    ports: tuple[Port, ...] = key("TCP ports.", (443, 6443), min_length=1)
-
-
-class Progress(ClusterSection):
-    """Progress in the ConfigMap `RUN-progress`, opt-in, for who reaches the API server and not the store."""
-
-    enabled: bool = key("Keep phase, step, time left and score there; the head may patch this one ConfigMap.", False)
-    api_server: ApiServer = key("The way to the API server.", ApiServer)
+    egress: tuple[Egress, ...] = key("More ways out than DNS and `store.endpoint`.", (Egress(ports=(443,)),))
 
 
 class PodMonitor(ClusterSection):
@@ -213,20 +176,17 @@ class PodMonitor(ClusterSection):
 
 
 class ServiceAccount(ClusterSection):
-    """The ServiceAccount of the pods; its token is mounted nowhere, unless `progress` needs it in the head."""
+    """The ServiceAccount of the pods; its token is mounted nowhere."""
 
     name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
     annotations: dict[str, str] = key("Of the run's own account: the cloud role of workload identity.", dict)
-    identity: Literal["gke", "eks-pod-identity", "azure"] | None = key(
-        "Workload identity of an account that no annotation here describes. IRSA needs none.", None
-    )
+    identity: Literal["gke", "eks-pod-identity", "azure"] | None = key("Identity of an existing account.", None)
 
     def check(self) -> Iterator[Problem]:
         """Yield a problem for annotations of an account that is not the run's own."""
         if self.name is not None and self.annotations:
-            rule = f"they are for the run's own account; {self.name} is another's"
-            fix = "annotate that account itself, or remove cluster.serviceAccount.name"
-            yield Problem(path="annotations", value=self.annotations, rule=rule, fix=fix)
+            rule, fix = f"they are for the run's own account; {self.name} is another's", "annotate that account itself"
+            yield self.broken("annotations", rule, f"{fix}, or remove cluster.serviceAccount.name")
 
 
 class Pods(ClusterSection):
@@ -235,24 +195,13 @@ class Pods(ClusterSection):
     requests: Resources = key("Resource requests.", dict)
     limits: Resources = key("Resource limits.", dict)
     node_selector: dict[str, str] = key("Node labels the pods need.", dict)
-    tolerations: KubeObjects = key(
-        "Taints the pods tolerate.", (), examples=[[{"key": "nvidia.com/gpu", "operator": "Exists"}]]
-    )
+    tolerations: KubeObjects = key("Taints the pods tolerate.", ())
     affinity: KubeObject = key("Affinity rules.", dict)
-    topology_spread_constraints: KubeObjects = key(
-        "How the pods spread.",
-        (),
-        examples=[
-            [{"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}]
-        ],
-    )
+    topology_spread_constraints: KubeObjects = key("How the pods spread.", ())
     priority_class_name: ObjectName | None = key("PriorityClass; unset: the cluster's own.", None)
     labels: Labels = key("Extra pod labels.", dict)
     annotations: dict[str, str] = key("Extra pod annotations.", dict)
-    pod_spec: KubeObject = key(
-        "Any fields of a pod's spec, merged last over the chart's; null drops a field. How: charts/README.md.",
-        dict,
-    )
+    pod_spec: KubeObject = key("Fields of a pod's spec, merged last; null drops one. How: charts/README.md.", dict)
 
 
 class RayPods(Pods):
@@ -268,8 +217,7 @@ class RayPods(Pods):
         """Yield a problem where Ray's object store does not fit."""
         if self.object_store_gib > self.shm_gib:
             rule = f"Ray's object store is in /dev/shm, which has {self.shm_gib:g} GiB"
-            fix = "raise shmGib of these pods, or lower objectStoreGib"
-            yield Problem(path="objectStoreGib", value=self.object_store_gib, rule=rule, fix=fix)
+            yield self.broken("objectStoreGib", rule, "raise shmGib of these pods, or lower objectStoreGib")
 
 
 def _ray_pods(object_store_gib: float, shm_gib: float) -> RayPods:
@@ -288,9 +236,7 @@ class Gpu(ClusterSection):
     """The GPUs of a worker pod; how many is `trainer.gpus_per_node`."""
 
     resource: GpuResource = key("Extended resource of a GPU, nvidia.com/...: the kernels are CUDA's.", "nvidia.com/gpu")
-    type: Text | None = key(
-        "Value of the node label `typeLabel`; unset: any GPU.", None, examples=["NVIDIA-H100-80GB-HBM3"]
-    )
+    type: Text | None = key("Value of the node label `typeLabel`; unset: any GPU.", None)
     type_label: Text = key("Node label that names the type of GPU.", "nvidia.com/gpu.product")
 
 
@@ -306,7 +252,7 @@ class Rdma(ClusterSection):
         """Yield a problem for the capability without the devices."""
         if self.ipc_lock and not self.enabled:
             fix = "set cluster.rdma.enabled: true, or remove ipcLock"
-            yield Problem(path="ipcLock", value=True, rule="the capability is for RDMA only", fix=fix)
+            yield self.broken("ipcLock", "the capability is for RDMA only", fix)
 
 
 class PodSecurity(ClusterSection):
@@ -336,8 +282,7 @@ class EnvVar(ClusterSection):
     def check(self) -> Iterator[Problem]:
         """Yield a problem where the variable has two values, or none."""
         if (self.value is None) == (self.value_from is None):
-            rule = "a variable has either a value or a valueFrom"
-            yield Problem(path="", value=self.name, rule=rule, fix="keep one of the two")
+            yield self.broken("name", "a variable has either a value or a valueFrom", "keep one of the two")
 
 
 class Checkpoints(ClusterSection):
@@ -345,18 +290,15 @@ class Checkpoints(ClusterSection):
 
     claim: ObjectName | None = key("Existing claim; unset: the chart makes one and keeps it.", None)
     size: Quantity = key("Size of the claim that the chart makes.", "500Gi")
-    storage_class: ObjectName | None = key("StorageClass; unset: the cluster's default.", None, examples=["longhorn"])
-    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = key(
-        "Head and workers mount it: ReadWriteOnce binds them to one node.", "ReadWriteMany"
-    )
+    storage_class: ObjectName | None = key("StorageClass; unset: the cluster's default.", None)
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = key("ReadWriteOnce binds all to a node.", "ReadWriteMany")
     path: AbsolutePath = key("Where it is mounted.", "/opd")
     ephemeral: bool = key("No claim: each pod has its own empty folder, and only the store keeps results.", False)
 
     def check(self) -> Iterator[Problem]:
         """Yield a problem for a claim that nothing mounts."""
         if self.ephemeral and self.claim is not None:
-            rule = "an ephemeral run has no claim"
-            yield Problem(path="claim", value=self.claim, rule=rule, fix="remove claim, or ephemeral")
+            yield self.broken("claim", "an ephemeral run has no claim", "remove claim, or ephemeral")
 
 
 class Cache(ClusterSection):
@@ -387,11 +329,9 @@ class ToolDatabase(ClusterSection):
     def check(self) -> Iterator[Problem]:
         """Yield a problem where the database has two sources, or no checksum."""
         if self.claim is not None and self.url is not None:
-            rule = "the tool database comes from one place"
-            yield Problem(path="", value=self.url, rule=rule, fix="keep claim or url")
+            yield self.broken("url", "the tool database comes from one place", "keep claim or url")
         if (self.url is None) != (self.sha256 is None):
-            rule = "a fetched database is verified: url and sha256 belong together"
-            yield Problem(path="sha256", value=self.sha256, rule=rule, fix="give both")
+            yield self.broken("sha256", "a fetched database is verified: url and sha256 belong together", "give both")
 
 
 class SecretKey(ClusterSection):
@@ -411,23 +351,17 @@ class Secrets(ClusterSection):
 
 
 class Cluster(ClusterSection):
-    """The keys under `cluster` of every kind."""
+    """The keys under `cluster`; a conversion, which has no workers, leaves theirs unread."""
 
     image: Image = key("The image of every pod.", Image)
-    submission_mode: Literal["K8sJobMode", "HTTPMode"] = key(
-        "K8sJobMode: a submitter pod, whose log outlives the Ray cluster; HTTPMode: the operator submits.", "K8sJobMode"
-    )
-    lifecycle: Literal["rules", "suspendable"] = key(
-        "rules: staged clean-up after the end; suspendable: `suspend` and Kueue work, one time limit.", "rules"
-    )
+    submission_mode: Literal["K8sJobMode", "HTTPMode"] = key("A submitter pod, or the operator, submits.", "K8sJobMode")
+    lifecycle: Literal["rules", "suspendable"] = key("Staged clean-up after the end, or Kueue's suspending.", "rules")
     clean_up: CleanUp = key("The times of deletion.", CleanUp)
     retries: Retries = key("The numbers of attempts.", Retries)
     deadlines: Deadlines = key("Time limits of the whole run.", Deadlines)
     stop: Stop = key("Saving before a pod goes.", Stop)
     queue: Queue | None = key("Queue the run waits in; unset: none.", None)
-    head: RayPods = key(
-        "The head: the driver, a conversion, Ray's own processes; no training.", lambda: _ray_pods(1, 2)
-    )
+    head: RayPods = key("The head: the driver, a conversion, Ray's own processes.", lambda: _ray_pods(1, 2))
     submitter: SubmitterPods = key("The submitter of K8sJobMode.", SubmitterPods)
     checkpoints: Checkpoints = key("The run's volume.", Checkpoints)
     cache: Cache = key("Fetched models and data.", Cache)
@@ -438,74 +372,35 @@ class Cluster(ClusterSection):
     pod_security: PodSecurity = key("User and groups.", PodSecurity)
     service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
     disruption: Disruption = key("Drains and autoscalers.", Disruption)
-    progress: Progress = key("The run's progress, in its namespace.", Progress)
     pod_monitor: PodMonitor = key("Metrics of Ray for Prometheus.", PodMonitor)
     extra_env: tuple[EnvVar, ...] = key("More variables of every Ray pod; they win.", ())
-    env_from: KubeObjects = key(
-        "`envFrom` of every Ray container.", (), examples=[[{"secretRef": {"name": "variables"}}]]
-    )
-    extra_volumes: KubeObjects = key(
-        "More volumes of every Ray pod.", (), examples=[[{"name": "scratch", "emptyDir": {}}]]
-    )
-    extra_volume_mounts: KubeObjects = key(
-        "More mounts of every Ray container.", (), examples=[[{"name": "scratch", "mountPath": "/scratch"}]]
-    )
+    env_from: KubeObjects = key("`envFrom` of every Ray container.", ())
+    extra_volumes: KubeObjects = key("More volumes of every Ray pod.", ())
+    extra_volume_mounts: KubeObjects = key("More mounts of every Ray container.", ())
     labels: Labels = key("Extra labels of every object.", dict)
     annotations: dict[str, str] = key("Extra annotations of the RayJob.", dict)
-    check_first: bool = Field(
-        default=True,
-        alias="check",
-        description="A pod without GPUs checks the file and its inputs before a RayJob exists.",
-    )
-
-
-class RunCluster(Cluster):
-    """The keys of a kind that trains or samples: with workers, `trainer.nnodes` of them."""
-
+    check_first: bool = key("A pod without GPUs checks the file before a RayJob exists.", True, alias="check")
     worker: RayPods = key("The workers: training and sampling.", lambda: _ray_pods(8, 16))
     gpu: Gpu = key("GPUs of a worker; `trainer.gpus_per_node` of them.", Gpu)
     rdma: Rdma = key("RDMA devices of a worker.", Rdma)
     tool_database: ToolDatabase | None = key("The tool database; null: none.", None)
 
 
-_NO_WORKERS = "Not used: a conversion has no workers. Accepted, so that one site file fits every kind."
-
-
-class ConvertCluster(Cluster):
-    """The keys of a conversion, which runs in the head."""
-
-    worker: KubeObject | None = key(_NO_WORKERS, None)
-    gpu: KubeObject | None = key(_NO_WORKERS, None)
-    rdma: KubeObject | None = key(_NO_WORKERS, None)
-
-
-def cluster_class(kind: Kind) -> type[Cluster]:
-    """Return the section's class for a kind."""
-    return ConvertCluster if kind == "convert" else RunCluster
-
-
-def cluster_schema(kind: Kind) -> dict[str, Any]:
-    """Return the JSON Schema of the section, without `$ref`; it rejects unknown keys and null."""
-    return inlined_schema(cluster_class(kind))
-
-
-def cluster_defaults(kind: Kind) -> dict[str, Any]:
+def cluster_defaults() -> dict[str, Any]:
     """Return every default of the section, optional keys without one left out."""
-    tree: dict[str, Any] = to_jsonable_python(cluster_class(kind)(), by_alias=True, exclude_none=True)
+    tree: dict[str, Any] = to_jsonable_python(Cluster(), by_alias=True, exclude_none=True)
     return tree
 
 
-def parse_cluster(tree: Mapping[str, Any], kind: Kind) -> Cluster:
+def parse_cluster(tree: Mapping[str, Any]) -> Cluster:
     """Return the section of a file, laid over the defaults as Helm does it, validated field by field.
 
     Raises:
         SpecError: unknown keys, wrong types or values; `opd.config.cluster.rules.load_cluster` has the rules between keys.
     """
-    cls = cluster_class(kind)
-    whole = merge(cluster_defaults(kind), tree)
+    whole = merge(cluster_defaults(), tree)
     try:
-        return cls.model_validate_json(json.dumps(whole))
+        return Cluster.model_validate_json(json.dumps(whole))
     except ValidationError as error:
-        raise SpecError(
-            problem.below("cluster") for problem in field_problems(error, whole, cls, above="cluster")
-        ) from None
+        problems = field_problems(error, whole, Cluster, above="cluster")
+    raise SpecError(problem.below("cluster") for problem in problems)

@@ -1,1 +1,0 @@
-"""A page of the conversations that a run kept (torch-free)."""

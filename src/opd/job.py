@@ -1,0 +1,260 @@
+"""Everything that a run trains with, built once: data, ranks, rollout servers, reward workers, trackers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from omegaconf import DictConfig, OmegaConf, open_dict
+from torchdata.stateful_dataloader import StatefulDataLoader
+from verl.checkpoint_engine import CheckpointEngineManager
+from verl.single_controller.ray import (
+    RayClassWithInitArgs,
+    RayWorkerGroup,
+    ResourcePoolManager,
+    create_colocated_worker_cls,
+)
+from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
+from verl.utils.config import omega_conf_to_dataclass
+
+from opd.compat import vllm_servers
+from opd.compat.plain_loads import plain_loads
+from opd.config import OpdSpec
+from opd.config.run_config import KEY, RunConfig
+from opd.rollout.manager import RolloutManager
+from opd.rollout.rows import Row, share_out
+from opd.rollout.serving import Servers, start_cpu_servers, start_reward_workers
+from opd.rollout.worker import Prompt
+from opd.runs import origin
+from opd.runs.run import Run
+from opd.runs.start_times import START
+from opd.trainer.dataset import PromptDataset
+from opd.trainer.run_log import FaultWatch, StepLogger
+from opd.trainer.tracking import Trackers
+from opd.worker import checkpointing
+
+DATA_FILE = "data.pt"
+"""File of a step's checkpoint that holds the place in the training data."""
+
+
+class Data:
+    """Tokenizer and data sets of a run.
+
+    Attributes:
+        total_steps: of the run, once `begin` was called. steps_per_epoch: passes over the training prompts.
+    """
+
+    total_steps: int
+    steps_per_epoch: int
+
+    def __init__(self, config: DictConfig) -> None:
+        self.config, self.ours = config, RunConfig.of(config)
+        model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        self.tokenizer, self._processor = model.tokenizer, model.processor
+        self.train = self._read("train", {"split": self.ours.spec.data.split.model_dump(exclude_none=True)})
+        self.val = self._read("val", {})
+        self._rows: Iterator[list[Prompt]] | None = None
+
+    def _read(self, part: str, settings: Mapping[str, Any]) -> PromptDataset:
+        data = self.config.data.copy()
+        with open_dict(data):
+            data.update(settings)
+        dataset: PromptDataset = create_rl_dataset(
+            data[f"{part}_files"],
+            data,
+            self.tokenizer,
+            self._processor,
+            is_train=part == "train",
+            max_samples=data.get(f"{part}_max_samples", -1),
+        )
+        return dataset
+
+    def begin(self) -> None:
+        """Fix the order of the training prompts, and with it the number of steps; from now on no prompt may leave.
+
+        The optimizers' schedules end with the last step, which verl's workers read from their config as they start.
+
+        Raises:
+            SpecError: a step draws more prompts than there are.
+        """
+        trainer, batch_size = self.config.trainer, int(self.config.data.train_batch_size)
+        self.train.check_fills(batch_size, self.ours.spec.data.split)
+        self.loader = StatefulDataLoader(
+            dataset=self.train,
+            batch_size=batch_size,
+            num_workers=self.config.data.dataloader_num_workers,
+            drop_last=True,
+            collate_fn=list,
+            sampler=create_rl_sampler(self.config.data, self.train),
+        )
+        self.steps_per_epoch = len(self.train) // batch_size
+        self.total_steps = int(trainer.total_training_steps or self.steps_per_epoch * trainer.total_epochs)
+        with open_dict(self.config):
+            self.config.actor_rollout_ref.actor.optim.total_training_steps = self.total_steps
+
+    def next_prompts(self, step: int) -> list[Prompt]:
+        """Draw the next prompts of the training data, as many as a step has."""
+        rows = next(self._rows, None) if self._rows is not None else None
+        if rows is None:
+            self._rows = iter(self.loader)
+            rows = next(self._rows)
+        return [row | {"uid": f"{step}/{place}"} for place, row in enumerate(rows)]
+
+    def validation_batches(self) -> Iterator[list[Prompt]]:
+        """Yield the validation prompts in their order, `data.val_batch_size` at once."""
+        num = len(self.val)
+        size = self.config.data.val_batch_size or num
+        for begin in range(0, num, size):
+            yield [self.val[place] | {"uid": str(place)} for place in range(begin, min(begin + size, num))]
+
+    def epoch(self, step: int) -> int:
+        """Return the passes over the training prompts that ended before a step."""
+        return (step - 1) // self.steps_per_epoch
+
+
+class Job:
+    """The processes of a run, and what reaches them.
+
+    Args:
+        config: verl's, resolved.
+        run: the attempt.
+        data: that `Data.begin` was called on.
+        worker: class of the ranks. role: verl's name of what a rank holds.
+        serves: whether rollout servers answer prompts.
+    """
+
+    def __init__(
+        self, config: DictConfig, run: Run, data: Data, *, worker: type, role: str, serves: bool = True
+    ) -> None:
+        self.config, self.run, self.data, self.ours = config, run, data, data.ours
+        self.num_ranks = int(config.trainer.nnodes * config.trainer.n_gpus_per_node)
+        self.rollouts: RolloutManager | None = None
+        run.reporter.total_steps = data.total_steps
+        # Handles found by name, as verl's are, do not keep an actor alive: these are held to the end.
+        self._cpu_servers = start_cpu_servers(config) if serves else []
+        START.mark("tokenizer and data")
+        self.pool, self.ranks = start_ranks(config, worker, role)
+        START.mark("worker processes")
+        keeps = isinstance(self.ours.spec, OpdSpec) and self.ours.spec.rollout.keep_prefixes
+        with vllm_servers.begun_beside_models(config, keeps_prefixes=keeps) as load_models:
+            load_models(self.ranks)
+            START.mark("models")
+            replicas = self._start_servers() if serves else []
+        engine = omega_conf_to_dataclass(config.actor_rollout_ref.rollout.checkpoint_engine)
+        engine.backend = "naive"  # the ranks hand their weights to the servers on their own devices
+        self._weights = CheckpointEngineManager(config=engine, actor_wg=self.ranks, replicas=replicas)
+        trackers = Trackers(config, run)
+        devices = self.ranks.tell_device()
+        origin.add(run.stores[0], run.handle.attempt, devices=devices, trackers=trackers.links)
+        watch = FaultWatch(run) if data.ours.trained.trainer.monitor else None
+        self.log = StepLogger(run, trackers, total_steps=data.total_steps, monitor=watch)
+
+    def _start_servers(self) -> list[Any]:
+        """Launch rollout servers and reward workers; return the servers' replicas."""
+        servers = Servers.create(config=self.config, worker_group=self.ranks, rollout_resource_pool=self.pool)
+        self.rollouts = RolloutManager(self.config, servers.get_client(), start_reward_workers(self.config))
+        START.mark("rollout server")
+        replicas: list[Any] = servers.get_replicas()
+        return replicas
+
+    @functools.cached_property
+    def num_groups(self) -> int:
+        """Return the ranks with different rows."""
+        ranks: Any = self.ranks
+        ranks._dispatch_info.setdefault("actor", ranks._query_dispatch_info("actor"))
+        return int(max(ranks._dispatch_info["actor"])) + 1
+
+    @property
+    def update_settings(self) -> dict[str, Any]:
+        """Return how the ranks cut a step's rows into updates, in verl's words."""
+        config = self.config.actor_rollout_ref
+        mini_batch = config.actor.ppo_mini_batch_size * config.rollout.n
+        return {
+            "global_batch_size": mini_batch,
+            "mini_batch_size": mini_batch,
+            "epochs": config.actor.ppo_epochs,
+            "seed": config.actor.data_loader_seed,
+            "dataloader_kwargs": {"shuffle": config.actor.shuffle},
+            "temperature": config.rollout.temperature,
+        }
+
+    def batch(self, rows: Sequence[Row], **settings: Any) -> tuple[Any, dict[str, float]]:
+        """Return rows as one dispatch takes them, filled up to whole updates, and how evenly they are shared out."""
+        settings = self.update_settings | settings
+        return share_out(
+            rows,
+            num_ranks=self.num_groups,
+            multiple_of=settings["mini_batch_size"],
+            eos_token_id=self.data.tokenizer.eos_token_id,
+            settings=settings,
+        )
+
+    def send_weights(self, step: int) -> None:
+        """Wake the servers up with the ranks' weights, which those of a step are from now on."""
+        if self.rollouts is not None:
+            self._weights.update_weights(step)
+
+    def let_servers_sleep(self) -> None:
+        """Have the servers free their devices for the ranks."""
+        self._weights.sleep_replicas()
+
+    def save(self, step: int) -> Path:
+        """Save models, optimizers and the place in the data where the run stages a step; return the folder."""
+        folder = self.run.checkpoints.staged(step)
+        self.ranks.save_checkpoint(str(folder / "actor"), None, step)
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(self.data.loader.state_dict(), folder / DATA_FILE)
+        return folder
+
+    def resume(self, load_more: Callable[[Path], None]) -> int:
+        """Load the newest checkpoint of the run that can be loaded; return its step, 0 where the run begins.
+
+        Args:
+            load_more: loads what the kind has saved in the same folder.
+        """
+        self.let_servers_sleep()
+        if self.data.ours.trained.trainer.resume == "never":
+            return 0
+
+        def load(folder: Path) -> None:
+            self.ranks.load_checkpoint(local_path=str(folder / "actor"))
+            with plain_loads():
+                self.data.loader.load_state_dict(torch.load(folder / DATA_FILE, weights_only=True))
+            load_more(folder)
+
+        # The ranks exist and nothing is loaded yet: each can bring its files to the disk that it reads.
+        step = checkpointing.resume(self.run, self.ranks, load)
+        if step:
+            self.run.reporter.go_on_from(step)
+        return step
+
+
+def start_ranks(config: DictConfig, worker: type, role: str) -> tuple[Any, RayWorkerGroup]:
+    """Return the pool of devices, and the group of its processes, one a device."""
+    trainer = config.trainer
+    OmegaConf.update(config, f"actor_rollout_ref.{KEY}", config[KEY], force_add=True)
+    pools = ResourcePoolManager(
+        resource_pool_spec={"global_pool": [trainer.n_gpus_per_node] * trainer.nnodes},
+        mapping={role: "global_pool"},
+    )
+    pools.create_resource_pool()
+    pool = pools.get_resource_pool(role)
+    of_rank = RayClassWithInitArgs(
+        cls=ray.remote(worker),
+        config=config.actor_rollout_ref,
+        distillation_config=config.get("distillation"),
+        role=role,
+    )
+    port = RunConfig.of(config).spec.trainer.master_port
+    group = RayWorkerGroup(
+        resource_pool=pool,
+        ray_cls_with_init=create_colocated_worker_cls({role: of_rank}),
+        device_name=trainer.device,
+        # Of torch's rendezvous, on rank 0's node; a taken port is an error there.
+        master_port_range=None if port is None else [port, port + 1],
+    )
+    return pool, group.spawn(prefix_set={role})[role]

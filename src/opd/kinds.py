@@ -1,0 +1,400 @@
+"""Kinds of training: who answers the prompts of a step, what each row weighs, which update the ranks make, what is validated."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from opd.cluster.shutdown import GracefulStop
+from opd.config import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec
+from opd.config.kinds import TrainSpec
+from opd.data.answered import AnsweredRow, answer_row
+from opd.job import Data, Job
+from opd.memory.sources import has_reference
+from opd.rollout.dialogues import DialogueLog, num_kept
+from opd.rollout.rows import Order, Row, row_of
+from opd.rollout.seeds import TRAIN, VALIDATION
+from opd.rollout.worker import Batch, RolloutReport
+from opd.runs.headline import VALIDATION_LOSS
+from opd.runs.progress import PROGRESS
+from opd.runs.run import Run
+from opd.trainer import metrics as made
+from opd.trainer import preflight
+from opd.trainer.carried import CarriedRows
+from opd.trainer.conversations import ConversationDataset
+from opd.trainer.measured_rates import Measuring
+from opd.trainer.problem_weights import ProblemWeights
+from opd.trainer.row_facts import RowFacts, TeacherRoute, put_advantages
+from opd.trainer.row_signs import RowSigns, generation_header
+from opd.trainer.stages import Stages
+from opd.trainer.teacher_answers import TeacherAnswers
+from opd.trainer.teacher_prompts import TeacherPrompts
+from opd.trainer.token_log import TokenLog
+from opd.worker import answer_worker, counts, policy_worker, step_metrics
+from opd.worker.answer_worker import AnswerWorker
+from opd.worker.nonfinite import SkippedUpdates
+from opd.worker.opd_worker import OPDWorker
+from opd.worker.policy_worker import PolicyWorker
+from opd.worker.self_teachers import refresh_metrics
+from opd.worker.unshared_tokens import check_unshared
+
+Spec = TypeVar("Spec", bound=TrainSpec)
+
+
+class Kind:
+    """One kind of training; the loop calls its methods in the order in which they stand here.
+
+    Args:
+        data: of the run. Prompts that the kind does not train on leave the data set, and then `Data.begin` is called.
+        run: the attempt, which keeps what people read.
+    """
+
+    worker: type
+    role = "actor_rollout_ref"
+    """verl's name of the models that a rank holds."""
+    serves = True
+    """Whether rollout servers answer prompts."""
+
+    def __init__(self, data: Data, run: Run) -> None:
+        self.data, self.run, self.ours = data, run, data.ours
+        self.skipped = SkippedUpdates(self.ours.trained.trainer.max_skipped_updates)
+        self.select()
+        data.begin()
+        self.prepare()
+
+    def select(self) -> None:
+        """Take prompts that are not trained on out of the data set."""
+
+    def prepare(self) -> None:
+        """Read what the kind needs besides the data, now that the number of steps is known."""
+
+    def load(self, folder: Path) -> None:
+        """Load what `save` saved."""
+
+    def measure(self, job: Job, step: int, stop: GracefulStop) -> Iterator[None]:
+        """Measure before a step what its weights need; yield between batches, where the loop may end the run."""
+        yield from ()
+
+    @abstractmethod
+    def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
+        """Return the rows of a step, and metrics of how they came."""
+
+    def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
+        """Give each row what the loss multiplies it by; return metrics of that."""
+        return {}
+
+    @abstractmethod
+    def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
+        """Have the ranks make the step's updates; return their metrics."""
+
+    def save(self, folder: Path) -> None:
+        """Save in a step's checkpoint what the ranks do not know."""
+
+    def keep_unfinished(self) -> None:
+        """Keep what was measured so far for an attempt that resumes from the checkpoint that was saved last."""
+
+    @abstractmethod
+    def validate(self, job: Job, step: int) -> dict[str, Any]:
+        """Return the metrics of the held-out prompts."""
+
+    @abstractmethod
+    def describe(self, job: Job, rows: list[Row], step: int, timing: Mapping[str, float]) -> dict[str, Any]:
+        """Return the metrics of a step's rows and of its pace."""
+
+    def check(self) -> None:
+        """End a run that the step has shown to learn nothing; its metrics are written, and what it saved is sealed."""
+        self.skipped.check()
+
+    def dispatch(self, job: Job, rows: Sequence[Row], method: str, **settings: Any) -> tuple[Any, dict[str, float]]:
+        """Call a method of the ranks with rows; return its lists of counts, and how evenly the rows were shared out."""
+        batch, metrics = job.batch(rows, **settings)
+        return getattr(job.ranks, method)(batch)["metrics"], metrics
+
+
+class Sampled(Kind):
+    """A kind whose rows are answers of the rollout servers."""
+
+    def prepare(self) -> None:
+        self._dialogues = DialogueLog(num_kept(self.ours))
+
+    def ask(self, job: Job, step: int) -> Batch:
+        """Return the step's prompts."""
+        num = int(job.config.actor_rollout_ref.rollout.n)
+        return Batch(prompts=self.data.next_prompts(step), partition=TRAIN, step=step, num_samples=num)
+
+    def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
+        assert job.rollouts is not None
+        report = job.rollouts.generate(self.ask(job, step))
+        report.check()
+        rollout = self.ours.sampling.rollout
+        return report.rows, {
+            "rollout/trajectories": float(report.num_trajectories),
+            "rollout/failed": float(report.num_failed),
+            "reward/failed": float(report.num_reward_failed),
+            "data/num_overlong_dropped": float(self.data.train.num_overlong_dropped),
+            **{f"timing_s/rollout_{name}": seconds for name, seconds in report.seconds.items()},
+            **({"rollout/truncated": 1.0} if rollout.is_truncated else {}),
+            **self._keep_dialogues(report),
+        }
+
+    def validate(self, job: Job, step: int) -> dict[str, Any]:
+        assert job.rollouts is not None
+        report, prompts = RolloutReport(), list[Mapping[str, Any]]()
+        num = int(job.config.actor_rollout_ref.rollout.val_kwargs.n)
+        for asked in self.data.validation_batches():
+            batch = Batch(prompts=asked, partition=VALIDATION, step=step, num_samples=num)
+            answered = job.rollouts.generate(batch)
+            answered.check()
+            report.add(answered)
+            prompts += asked
+        return made.validation(report.rows, prompts, num_samples=num) | {
+            "val-aux/rollout/failed": float(report.num_failed),
+            "val-aux/reward/failed": float(report.num_reward_failed),
+            "val-aux/num_overlong_dropped": float(self.data.val.num_overlong_dropped),
+            **{f"val-aux/{name}": value for name, value in self._keep_dialogues(report).items()},
+        }
+
+    def _keep_dialogues(self, report: RolloutReport) -> dict[str, float]:
+        """Store the report's conversations; return their metrics."""
+        self._dialogues.write(self.run, report.trajectories)
+        return report.agent.metrics()
+
+
+class Grpo(Sampled):
+    """Kind `grpo`: verl's advantages, and the update of all kinds with a policy loss.
+
+    The ranks read old and reference log-probabilities themselves, where the loss needs them.
+    """
+
+    worker = PolicyWorker
+
+    def prepare(self) -> None:
+        super().prepare()
+        assert isinstance(self.ours.spec, GrpoSpec)
+        self.role = "actor_rollout_ref" if has_reference(self.ours.spec) else "actor_rollout"
+
+    def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
+        put_advantages(rows, self.data.config.algorithm)
+        return {}
+
+    def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
+        raw, metrics = self.dispatch(job, rows, "update_policy")
+        metrics |= policy_worker.reduce(raw)
+        self.skipped.see(made=round(metrics["actor/num_updates"]), skipped_last=counts.skipped_last(raw))
+        return metrics
+
+    def describe(self, job: Job, rows: list[Row], step: int, timing: Mapping[str, float]) -> dict[str, Any]:
+        found = made.policy_rows(rows, step=step, timing=timing, num_ranks=job.num_ranks)
+        return made.progress(step, self.data.epoch(step), timing) | found
+
+
+class Distillation(Sampled):
+    """Kinds `opd` and `opd-agent`: the ranks' second model is the teacher, and the loss its divergence from the student."""
+
+    worker = OPDWorker
+    _measuring: Measuring | None = None
+    _update_metrics: dict[str, float] | None = None
+
+    @property
+    def spec(self) -> OpdSpec | OpdAgentSpec:
+        assert self.ours.distillation is not None
+        return self.ours.distillation
+
+    def select(self) -> None:
+        train, spec = self.data.train, self.spec
+        self._teacher_prompts = TeacherPrompts.of(train, spec)
+        self._weights = ProblemWeights.of(train, spec.opd.importance.problems, self.run)
+
+    def prepare(self) -> None:
+        super().prepare()
+        data, spec, opd = self.data, self.spec, self.spec.opd
+        self._tokens = TokenLog(spec, self.run)
+        self._stages = Stages(spec, data.train, data.tokenizer, total_steps=data.total_steps)
+        self._facts = RowFacts(
+            reward_beta=opd.reward_beta,
+            policy=opd.policy if opd.has_policy else None,
+            weights=self._weights,
+            route=TeacherRoute.of(data.train, spec),
+            prompts=self._teacher_prompts,
+        )
+        carries = isinstance(spec, OpdSpec) and spec.rollout.schedule == "carry"
+        self._carried = CarriedRows(spec, data.train) if carries and isinstance(spec, OpdSpec) else None
+        header = generation_header(data.tokenizer, data.train.template_kwargs) if spec.trainer.monitor else []
+        self._signs = RowSigns(header, num_prompts=len(data.train)) if spec.trainer.monitor else None
+
+    def load(self, folder: Path) -> None:
+        for part in (self._weights, self._carried):
+            if part is not None:
+                part.load(folder)
+
+    def measure(self, job: Job, step: int, stop: GracefulStop) -> Iterator[None]:
+        """Weigh the prompts by pass rates of the student as it is before this step, if the spec asks for it."""
+        self._measured: dict[str, float] = {}
+        weights = self._weights
+        if weights is None or not weights.are_due(step, self._stages.schedule):
+            return
+        assert job.rollouts is not None
+        self._measuring = Measuring(self.spec, self.data.train, step=step, run=self.run)
+        yield from self._measuring.measure(job.rollouts, stop)
+        rates = self._measuring.rates(f"{self.ours.run.run_id}/global_step_{step - 1}")
+        failed_share, self._measuring = self._measuring.failed_share, None
+        is_used = weights.use_measured(rates, failed_share)
+        weights.keep(step=step)
+        self._measured = {
+            "opd/pass_rate_mean": float(np.mean([rate.pass_rate for rate in rates.values()])),
+            "opd/pass_rate_failed_share": failed_share,
+            "opd/pass_rates_used": float(is_used),
+        }
+
+    def ask(self, job: Job, step: int) -> Batch:
+        if self._carried is None:
+            return self._stages.of(super().ask(job, step))
+        assert job.rollouts is not None
+        return self._carried.batch(step, lambda: self.data.next_prompts(step), job.rollouts)
+
+    def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
+        rows, metrics = super().answers(job, step)
+        metrics |= self._measured
+        if self._carried is not None:
+            carried = self._carried.metrics(step)
+            carried["rollout/failed"] += metrics["rollout/failed"]
+            metrics |= carried
+        return rows, metrics
+
+    def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
+        metrics: dict[str, Any] = self._facts.put(rows)
+        if self._teacher_prompts is not None:
+            metrics["data/num_teacher_overlong_dropped"] = float(self.data.train.num_teacher_overlong_dropped)
+        return metrics
+
+    def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
+        shown = self._tokens.choose(step, self.data.total_steps, rows)
+        raw, metrics = self.dispatch(job, rows, "update_opd", training_step=step, shown_rows=shown)
+        self._update_metrics = step_metrics.reduce(raw, loss_agg_mode=self.spec.opd.loss_agg_mode)
+        metrics |= self._update_metrics | self._stages.metrics(step)
+        metrics |= refresh_metrics(self.spec.named_teachers, step)
+        of_ranks = job.ranks.read_nonfinite_rows() if metrics["opd/skipped"] else []
+        self.skipped.see(
+            made=round(metrics["opd/num_updates"]),
+            skipped_last=counts.skipped_last(raw),
+            rows=sorted({row for of_rank in of_ranks for row in of_rank}),
+        )
+        return metrics
+
+    def save(self, folder: Path) -> None:
+        for part in (self._weights, self._carried):
+            if part is not None:
+                part.save(folder)
+
+    def keep_unfinished(self) -> None:
+        if self._measuring is not None:
+            self._measuring.save()
+
+    def describe(self, job: Job, rows: list[Row], step: int, timing: Mapping[str, float]) -> dict[str, Any]:
+        data = self.data
+        metrics = made.progress(step, data.epoch(step), timing)
+        metrics |= made.distilled_rows(rows, max_response_length=data.config.data.max_response_length)
+        metrics |= made.pace(rows, timing["step"], num_ranks=job.num_ranks)
+        metrics |= {
+            "timing/generate_s": timing["gen"],
+            "timing/train_s": timing["update_actor"],
+            "timing/step_s": timing["step"],
+        }
+        if self._signs is not None:
+            most = self._stages.num_generated(step) or self.spec.data.max_response_length
+            metrics |= self._signs.of(rows, max_tokens=most)
+            if step == 1:
+                seen = (self._update_metrics or {}) | metrics
+                preflight.tell(seen, self.ours, run=self.run, data=data.train, plan=job.ranks.tell_plan()[0])
+        loss_type = self._stages.loss_type(step)
+        self._tokens.keep(step, read=job.ranks.read_token_view, loss_type=loss_type, tokenizer=data.tokenizer)
+        return metrics
+
+    def check(self) -> None:
+        super().check()
+        if self._update_metrics is not None:
+            check_unshared(self._update_metrics, limit=self.spec.opd.max_unshared_mass)
+
+
+class Sft(Kind):
+    """Kind `sft`: cross-entropy on given answers; nothing is rolled out, scored or served."""
+
+    worker, role, serves = AnswerWorker, "actor", False
+    _VALIDATION_STEP = 0
+    """The step whose draw of a teacher's answers every validation is measured on: its losses are of the same tokens."""
+
+    @property
+    def spec(self) -> SftSpec:
+        assert isinstance(self.ours.spec, SftSpec)
+        return self.ours.spec
+
+    def prepare(self) -> None:
+        trainer, data = self.spec.trainer, self.data
+        parts = {"train": data.train}
+        if trainer.test_freq > 0 or trainer.val_before_train:  # a teacher may not have answered the others
+            parts["val"] = data.val
+        files = self.spec.sft.teacher_answers or ()
+        self._answers = {
+            part: TeacherAnswers(files, dataset, data.tokenizer, seed=self.spec.seed, key="sft.teacher_answers")
+            for part, dataset in parts.items()
+            if not isinstance(dataset, ConversationDataset)
+        }
+
+    def _row(self, part: str, index: int, step: int) -> AnsweredRow:
+        """Return a row of the conversations, or a prompt with the teacher's answer that seed, step and prompt draw."""
+        dataset = getattr(self.data, part)
+        if isinstance(dataset, ConversationDataset):
+            return dataset.row(index, step)
+        [answer] = self._answers[part].of(index, step=step, num_samples=1)
+        messages = dataset.dataframe[index][dataset.prompt_key]
+        row = answer_row(dataset.tokenizer, messages, answer, **dataset.template_kwargs)
+        return row.cut(int(dataset.config.max_response_length))
+
+    def _rows(self, part: str, indices: Sequence[int], step: int) -> tuple[list[Row], int]:
+        """Return rows of a data set, and how many of them were cut."""
+        read = [(index, self._row(part, index, step)) for index in indices]
+        rows = [row_of(Order(index), str(index), row.prompt, row.response, row.mask) for index, row in read]
+        return rows, sum(row.is_cut for _, row in read)
+
+    def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
+        indices = [int(prompt["index"]) for prompt in self.data.next_prompts(step)]
+        rows, num_cut = self._rows("train", indices, step)
+        dropped = float(self.data.train.num_overlong_dropped)
+        return rows, {"sft/num_cut": float(num_cut), "data/num_overlong_dropped": dropped}
+
+    def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
+        raw, metrics = self.dispatch(job, rows, "update_actor")
+        metrics |= answer_worker.reduce(raw)
+        self.skipped.see(made=round(metrics["actor/num_updates"]), skipped_last=counts.skipped_last(raw))
+        return metrics
+
+    def validate(self, job: Job, step: int) -> dict[str, Any]:
+        """Return the loss on the validation rows, over all their trained tokens."""
+        num, at_once = len(self.data.val), self.spec.data.train_batch_size
+        loss, num_tokens, num_cut = 0.0, 0.0, 0
+        for begin in range(0, num, at_once):
+            rows, cut = self._rows("val", range(begin, min(begin + at_once, num)), self._VALIDATION_STEP)
+            more = answer_worker.sums(self.dispatch(job, rows, "measure_loss")[0])
+            loss, num_tokens, num_cut = loss + more[0], num_tokens + more[1], num_cut + cut
+            PROGRESS.tick()
+        return {
+            VALIDATION_LOSS: loss / max(num_tokens, 1.0),
+            "val-aux/num_tokens": num_tokens,
+            "val-aux/num_cut": float(num_cut),
+            "val-aux/num_overlong_dropped": float(self.data.val.num_overlong_dropped),
+        }
+
+    def describe(self, job: Job, rows: list[Row], step: int, timing: Mapping[str, float]) -> dict[str, Any]:
+        return {
+            **made.progress(step, self.data.epoch(step), timing),
+            "sft/num_rows": float(len(rows)),
+            **made.answer_lengths(rows),
+            **made.pace(rows, timing["step"], num_ranks=job.num_ranks),
+        }
+
+
+KINDS: dict[str, type[Kind]] = {"opd": Distillation, "opd-agent": Distillation, "grpo": Grpo, "sft": Sft}

@@ -1,0 +1,125 @@
+"""Metrics that the driver makes of a step's rows, and of a validation's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch.nn.utils.rnn import pad_sequence
+from verl import DataProto
+from verl.trainer.ppo.metric_utils import (
+    compute_data_metrics,
+    compute_throughout_metrics,
+    compute_timing_metrics,
+    process_validation_metrics,
+)
+
+from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
+from opd.rollout.rows import Row, columns_of
+
+
+def progress(step: int, epoch: int, timing: Mapping[str, float]) -> dict[str, float]:
+    """Return what every step's row holds."""
+    return {
+        "training/global_step": step,
+        "training/epoch": epoch,
+        **{f"timing_s/{name}": seconds for name, seconds in timing.items()},
+    }
+
+
+def pace(rows: Sequence[Row], step_s: float, *, num_ranks: int) -> dict[str, float]:
+    """Return the tokens of the rows, prompts included, and their number a second and rank."""
+    num_tokens = sum(row.num_tokens for row in rows)
+    return {
+        "perf/total_num_tokens": float(num_tokens),
+        "perf/throughput": num_tokens / max(step_s, 1e-9) / num_ranks,
+    }
+
+
+def answer_lengths(rows: Sequence[Row]) -> dict[str, float]:
+    """Return mean and maximum tokens of an answer."""
+    lengths = np.array([len(row.response) for row in rows])
+    return {"response_length/mean": float(lengths.mean()), "response_length/max": float(lengths.max())}
+
+
+def distilled_rows(rows: Sequence[Row], *, max_response_length: int) -> dict[str, float]:
+    """Return the metrics of rows that a distillation trains on.
+
+    Args:
+        max_response_length: tokens of a response that has been cut.
+    """
+    scores, right = (np.array([getattr(row, name) for row in rows]) for name in ("score", "is_right"))
+    lengths, turns = (np.array(of) for of in ([len(r.response) for r in rows], [r.num_turns for r in rows]))
+    return {
+        "opd/valid_rows": float(len(rows)),
+        "opd/n_correct": float(right.sum()),
+        "opd/accuracy": float(right.mean()),
+        "opd/score_mean": float(scores.mean()),
+        **answer_lengths(rows),
+        "response_length/clip_ratio": float((lengths >= max_response_length).mean()),
+        **{f"opd/num_turns/{name}": float(getattr(turns, name)()) for name in ("min", "max", "mean")},
+        **tool_mask_metrics(tool_mask_counts(rows_from_batch(columns_of(rows)))),
+    }
+
+
+def policy_rows(rows: Sequence[Row], *, step: int, timing: Mapping[str, float], num_ranks: int) -> dict[str, Any]:
+    """Return verl's metrics of rows with advantages, under its names.
+
+    Args:
+        timing: seconds of the step's parts.
+    """
+    vectors = ("prompts", "responses", "response_mask", "rm_scores", "advantages", "returns")
+    padded = {name: pad_sequence([row.columns[name] for row in rows], batch_first=True) for name in vectors}
+    padded["token_level_scores"] = padded["token_level_rewards"] = padded.pop("rm_scores")
+    padded["prompt_length"] = torch.tensor([float(len(row.prompt)) for row in rows])
+    padded["response_length"] = torch.tensor([float(len(row.response)) for row in rows])
+    turns = np.array([row.num_turns for row in rows])
+    batch = DataProto(
+        batch=TensorDict(padded, batch_size=len(rows)),
+        non_tensor_batch={"__num_turns__": turns.astype(np.int32)},
+        meta_info={"global_token_num": [row.num_tokens for row in rows]},
+    )
+    metrics: dict[str, Any] = compute_data_metrics(batch=batch, use_critic=False)
+    metrics |= compute_timing_metrics(batch=batch, timing_raw=dict(timing))
+    metrics |= compute_throughout_metrics(batch=batch, timing_raw=dict(timing), n_gpus=num_ranks)
+    first, last = (np.array([row.versions[end] for row in rows], dtype=int) for end in (0, 1))
+    for name, values, ends in (
+        ("num_turns", turns, ("mean", "max", "min")),
+        ("off_policy/trajectory_spans", last - first + 1, ("mean", "max", "min")),
+        ("off_policy/trajectory_staleness", step - 1 - last, ("mean", "max", "min")),
+        ("off_policy/trajectory_staleness_worst", step - 1 - first, ("mean", "max", "min")),
+    ):
+        metrics |= {f"training/{name}/{end}": getattr(values, end)() for end in ends}
+    return metrics
+
+
+def validation(rows: Sequence[Row], prompts: Sequence[Mapping[str, Any]], *, num_samples: int) -> dict[str, Any]:
+    """Return verl's metrics of a validation, under its names; an answer that failed counts as wrong where answers have an `acc`.
+
+    Args:
+        rows: of the answers that came; of an answer in several outputs the last one counts.
+        prompts: all that were asked, with `uid` and `data_source`.
+    """
+    last = {(row.uid, row.order.sample): row for row in rows}.values()
+    infos: dict[str, list[Any]] = {"reward": [row.score for row in last]}
+    for name in dict.fromkeys(name for row in last for name in row.info):
+        infos[name] = [row.info.get(name) for row in last]
+    found = process_validation_metrics(
+        [row.data_source for row in last],
+        [row.uid for row in last],
+        infos,
+        expected_acc_counts={(str(p.get("data_source", "unknown")), p["uid"]): num_samples for p in prompts},
+    )
+    metrics: dict[str, Any] = {}
+    for source, of_source in found.items():
+        core = "acc" if "acc" in of_source else "reward"
+        for name, values in of_source.items():
+            most = max(int(key.split("@")[-1].split("/")[0]) for key in values)
+            for key, value in values.items():
+                is_core = name == core and key.startswith(("mean", "maj", "best")) and f"@{most}" in key
+                metrics[f"{'val-core' if is_core else 'val-aux'}/{source}/{name}/{key}"] = value
+    turns = np.array([row.num_turns for row in last])
+    return metrics | {f"val-aux/num_turns/{end}": getattr(turns, end)() for end in ("min", "max", "mean") if len(turns)}
