@@ -139,7 +139,7 @@ class DivergenceLoss(HeadLoss):
 
     def task(self, micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> LossTask:
         mine, found = trained_positions(self.rows, micro_batch, starts)
-        # Asked for here, before the backbone's forward is queued: copies from the host run beside it.
+        # Asked for here, before the backbone's forward is queued: copies from the host run during it.
         numbers, is_own = micro_batch["opd_row"].tolist(), None
         teacher = self.states.for_head(numbers, mine.num_trained_tokens, found.flat_index, own)
         old = None if self.old_log_probs is None else torch.cat([self.old_log_probs[row] for row in numbers])
@@ -183,7 +183,7 @@ class DivergenceLoss(HeadLoss):
     def metrics(
         self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
     ) -> dict[str, float]:
-        counts = no_teacher_counts(self.spec.routed)  # every rank has the same, whatever rows it has
+        counts = no_teacher_counts(self.spec.routed)  # every rank has the same, with any rows
         counts |= micro_batch_counts(micro_batch, task, output, first_update=first_update)
         if self.spec.trainer.monitor:
             drawn = first_update and is_sampled(self.spec, self.stage)

@@ -130,11 +130,11 @@ class OPDWorker(StudentWorker):
 
         Args:
             data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, in some steps
-                `rollout_log_probs`; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step. With teachers' own
-                prompts nested `teacher_prompts`, with several teachers `teacher` [B] int64, each row's in the order of their names,
-                with a policy gradient `advantage` [B] fp32. `seed` and `training_step`, by which tokens are drawn and the
-                stage is known; `shown_rows`, numbers of the rows that `read_token_view` shows token by token; the batch
-                settings of verl's `train_mini_batch`.
+                `rollout_log_probs`; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step. Teachers with their
+                own prompts read nested `teacher_prompts`. Of several teachers `teacher` [B] int64 is the number of each row's.
+                A policy gradient needs `advantage` [B] fp32. `training_step` decides the stage, and with `seed` which tokens are
+                drawn. `shown_rows` are the rows that `read_token_view` shows. verl's `train_mini_batch` reads the batch
+                settings.
 
         Returns:
             No rows; `metrics`: lists of counts for `opd.worker.step_metrics.reduce`.

@@ -41,7 +41,7 @@ def read_tokens(
     Ranks that share a sequence all get the numbers of all its tokens.
 
     Args:
-        rows: those of `data`, with the masks of what is trained on.
+        rows: the rows of `data`, with the masks of what is trained on.
         values: of the head's output: the numbers by name.
     """
     engine: StudentEngine | TeacherEngine = worker.engine
@@ -102,7 +102,7 @@ def choose_among_ranks(
 ) -> tuple[Tensor, dict[str, float]]:
     """Choose among the trained tokens of all ranks (a collective call): every rank computes the whole choice.
 
-    Normalisation, ties and metrics are those of the global batch, for two numbers a token over the network.
+    The global batch decides normalisation, ties and metrics. Two numbers a token go over the network.
 
     Args:
         row_ids: [B] int64, a number of each row that no other row of the step has, on any rank.
@@ -117,7 +117,9 @@ def choose_among_ranks(
     distributed.all_gather_object(of_ranks, mine, group=group)
     rows = torch.cat([of_rank[0] for of_rank in of_ranks]).to(device)
     gathered = {name: torch.cat([of_rank[1][name] for of_rank in of_ranks]).to(device) for name in scores}
-    order = rows.argsort(stable=True)  # of equal tokens the first is kept: the same one however rows lie on ranks
+    order = rows.argsort(
+        stable=True
+    )  # of equal tokens the first is kept: the same one however rows are spread over ranks
     kept = torch.empty_like(rows, dtype=torch.bool)
     ordered = {name: values[order] for name, values in gathered.items()}
     kept[order] = choose_tokens(selection, rows[order], seed=seed, **ordered)

@@ -23,13 +23,13 @@ from opd.worker.unshared_tokens import readable_ids
 
 
 class Holders:
-    """Which rank of the group computed the hidden states of which trained tokens, known on every rank of it."""
+    """The rank of the group that computed the hidden state of each trained token, known on every rank."""
 
     def __init__(self) -> None:
         self._counts: dict[int, list[int]] = {}
 
     def note(self, rows: Sequence[int], found: LossPositions, piece: Slice) -> list[int]:
-        """Remember where a micro-batch of the teacher's lies; returns how many tokens of each row lie on this rank.
+        """Remember the ranks of a micro-batch of the teacher; return how many tokens of each row this rank has.
 
         Args:
             rows: [B] numbers of its rows. found: trained tokens of all of them, of all ranks.
@@ -40,13 +40,13 @@ class Holders:
         return [of_rank[piece.rank] for of_rank in counts]
 
     def of(self, rows: Sequence[int]) -> Tensor:
-        """[N] int64 (host): the rank that holds each trained token of these rows, in their order."""
+        """Return [N] int64 (host), the rank that holds each trained token of these rows, in their order."""
         ranks = [torch.arange(len(self._counts[row])) for row in rows]
         counts = [torch.tensor(self._counts[row]) for row in rows]
         return torch.cat([rank.repeat_interleave(count) for rank, count in zip(ranks, counts, strict=True)])
 
     def keep(self, row: int, kept: Tensor) -> tuple[Tensor, ...]:
-        """Of a row's trained tokens [n] only the `kept` ones from now on; returns `kept` of each rank's tokens."""
+        """Keep only some of a row's trained tokens [n]; return `kept` of each rank's tokens."""
         parts: tuple[Tensor, ...] = kept.split(self._counts[row])
         self._counts[row] = [int(part.sum()) for part in parts]
         return parts
@@ -70,7 +70,7 @@ class Regrouped(Fetch):
         self._order = torch.argsort(wanted, stable=True)
 
     def ready(self) -> Tensor:
-        """[N_own, d] in the order of this rank's tokens."""
+        """Return [N_own, d] in the order of this rank's tokens."""
         cached = self._cached.ready()
         if not self._is_moved:
             return cached
@@ -84,7 +84,7 @@ class Regrouped(Fetch):
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherStates:
-    """What the teachers leave of a step on this rank.
+    """Hidden states and heads that the teachers leave of a step on this rank.
 
     Args:
         cache: hidden states of the rows' trained tokens.
@@ -119,7 +119,7 @@ class TeacherStates:
 
         Args:
             numbers: [B] of the micro-batch's rows. counts: [B] their trained tokens.
-            flat_index: [N] int64, these tokens among those of the micro-batch, of all ranks that share it.
+            flat_index: [N] int64, the places of these tokens in the micro-batch, of all ranks that share it.
             own: this rank's slice of it. With several teachers there is none.
         """
         if self.of_rows is not None:
