@@ -17,7 +17,6 @@ RESIDENT = Choice(
     activation_share=1.0,
     score_tokens=80,
     train_tokens=40,
-    load_ahead=False,
 )
 OFFLOADED = replace(RESIDENT, offload_teacher=True, offload_params=True, offload_optimizer=True)
 
@@ -157,11 +156,6 @@ def test_of_several_teachers_all_rest_one_reads_and_every_head_stays():
         assert parts(two, RESIDENT)[phase]["teacher weights"] == both
     alone, found = parts(job(), OFFLOADED), parts(two, OFFLOADED)
     assert found["teacher"] == alone["teacher"], "the larger one's"
-    ahead = parts(two, replace(OFFLOADED, load_ahead=True))["teacher"]
-    assert ahead["teacher weights"] == both, "one that reads beside the next"
-    small_between = job(more_teachers=((OTHER, 4), (TEACHER, 2)))
-    ahead = parts(small_between, replace(OFFLOADED, load_ahead=True))["teacher"]
-    assert ahead["teacher weights"] == 2 * 2 * 13584, "in a step without rows of the one between them"
     two_ranks = parts(replace(two, num_ranks=2), OFFLOADED)["teacher"]
     assert two_ranks["teacher weights"] == 13584 + 2 * 1600, "a share, and the head that is gathered of it"
     assert found["student"]["teacher head"] == 2 * 1600 + 4 * 800

@@ -94,18 +94,6 @@ def test_a_wish_is_never_overruled():
     assert not tight.choice.offload_teacher
 
 
-def test_the_next_teacher_comes_while_one_reads_where_there_is_room_for_both():
-    several = {"offload_teacher": True, "more_teachers": ((TEACHER, 2),)}
-    assert not make_plan(job(device_bytes=10**12, offload_teacher=True)).choice.load_ahead
-    with_room = make_plan(job(device_bytes=10**12, **several))
-    assert with_room.choice.load_ahead
-    teacher = with_room.phases[1]
-    assert with_room.peak == teacher
-    less = make_plan(job(device_bytes=teacher.total - 1, **several))
-    assert less.fits
-    assert less.choice == replace(with_room.choice, load_ahead=False), "nothing else is given up for it"
-
-
 def test_one_micro_batch_an_update_has_nothing_to_defer():
     choice = make_plan(job(mini_rows=2)).choice
     assert not choice.defer_sync

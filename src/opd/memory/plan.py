@@ -88,7 +88,6 @@ def _everything(job: Job) -> Choice:
         activation_share=SHARES[0] if job.activation_share is None else job.activation_share,
         score_tokens=job.score_tokens,
         train_tokens=job.train_tokens,
-        load_ahead=False,
     )
 
 
@@ -146,7 +145,7 @@ def _pulled(job: Job, choice: Choice, lever: str, phases: tuple[Phase, ...]) -> 
 
 
 def _refilled(job: Job, choice: Choice) -> Choice:
-    """What there is room for after all: activations, then sums and weights, the next teacher beside one that reads, the cache, longer
+    """What there is room for after all: activations, then sums and weights, the cache, longer
     micro-batches and forwards.
     """
     if job.checkpointing is None and job.activation_share is None and job.compiled and not job.student.num_experts:
@@ -155,8 +154,6 @@ def _refilled(job: Job, choice: Choice) -> Choice:
     for better in (replace(choice, defer_sync=True), replace(choice, defer_sync=True, keep_gathered=True)):
         if _sums_updates(job, choice.train_tokens) and _fits(job, phases_of(job, better)):
             choice = better
-    ahead = replace(choice, load_ahead=choice.offload_teacher and bool(job.more_teachers))
-    choice = _first_that_fits(job, [ahead]) or choice
     wanted = _wanted_cache(job)
     if job.device_bytes is not None and choice.cache_bytes < wanted:
         phases = phases_of(job, replace(choice, cache_bytes=0))

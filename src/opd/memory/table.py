@@ -64,7 +64,7 @@ def _decisions(plan: Plan) -> list[str]:
     per_update = "once an update" if choice.keep_gathered else "every micro-batch"
     reduced = "once an update" if choice.defer_sync else "every micro-batch"
     return [
-        f"weights: {where}{'; the next teacher comes while one reads' if choice.load_ahead else ''}",
+        f"weights: {where}",
         *hidden,
         f"student's weights are gathered {per_update}, its gradients reduced {reduced}",
         f"student's micro-batches: {choice.train_tokens:,} tokens at most",

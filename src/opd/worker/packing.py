@@ -71,7 +71,7 @@ def may_pack(
         packed: the forward of a step, of rows in one pack.
         alone: the model's own forward of one row, with its eager attention.
         dtype: the precision of the computation.
-        agreed: makes this rank's verdict that of all ranks.
+        agreed: turns this rank's verdict into the verdict of all ranks.
 
     Raises:
         Unfit: the forward of a single row differs too.
