@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.memory.jobs import STUDENT, TEACHER, job
+from tests.memory.jobs import STUDENT, job
 
 from opd.memory.phases import ASLEEP_BYTES, RESERVE_BYTES, SYNC_BYTES, Choice, phases_of
 
