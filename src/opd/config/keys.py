@@ -102,5 +102,5 @@ def _shape(node: Schema, schemas: Schema) -> str:
     if node.get("type") == "array":
         return f"list of {_shape(node['items'], schemas)}" if "items" in node else "list"
     limits = [f"{sign} {node[key]}" for key, sign in _BOUNDS.items() if abs(node.get(key, MAX_INTEGER)) < MAX_INTEGER]
-    kind = {"object": "map"}.get(node.get("type", ""), node.get("type", "any"))
+    kind = str(node.get("type", "any")).replace("object", "map")
     return " ".join([kind, " and ".join(limits)]).strip()

@@ -285,5 +285,5 @@ def divergence(
         raise ValueError(f"divergence {kind} with top_k: only `head_loss` makes events of the teacher's tokens")
     check_temperature(temperature)
     dtype = compute_dtype(student_logits, teacher_logits)
-    sides = (log_probs(each.to(dtype), temperature) for each in (student_logits, teacher_logits.detach()))
-    return found.function(*sides, ids, checked)
+    student, teacher = (log_probs(each.to(dtype), temperature) for each in (student_logits, teacher_logits.detach()))
+    return found.function(student, teacher, ids, checked)

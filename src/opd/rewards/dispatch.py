@@ -146,7 +146,8 @@ def _submitted(pool: ProcessPool, task: ScoreTask, timeout_s: float | None) -> F
 
 
 def _refusal(outcome: Outcome) -> Exception:
-    return type(outcome.value)(f"the reward function cannot be called: {outcome.reason}")
+    refused: Exception = type(outcome.value)(f"the reward function cannot be called: {outcome.reason}")
+    return refused
 
 
 def _check(task: ScoreTask, timeout_s: float, num_workers: int) -> None:

@@ -104,8 +104,7 @@ def check_store(at: str | StoreAddress) -> Check:
     from opdctl.doctor import MISSING, OK, UNSEEN, WARNING, Check
     from opdctl.runs.find import open_place
 
-    is_run_s = isinstance(at, StoreAddress)
-    if is_run_s and urlsplit(at.url).scheme in ("", "file"):
+    if isinstance(at, StoreAddress) and urlsplit(at.url).scheme in ("", "file"):
         text = f"store.url is {at.url}: a folder of the run's own volume, which only its pods see"
         return Check(
             "store", WARNING, text, "set store.url to a bucket (s3://BUCKET/PREFIX), to read results from anywhere"
@@ -116,7 +115,7 @@ def check_store(at: str | StoreAddress) -> Check:
     except ToolError as error:
         return Check("store", MISSING, str(error), error.fix)
     except StoreError as error:
-        if is_run_s and (isinstance(error, StoreUnavailable) or "credentials" in str(error)):
+        if isinstance(at, StoreAddress) and (isinstance(error, StoreUnavailable) or "credentials" in str(error)):
             return Check("store", UNSEEN, f"not from this shell: {error}", FORWARD)
         return Check(
             "store", MISSING, str(error), "check the URL, the credentials in the environment and that the bucket exists"

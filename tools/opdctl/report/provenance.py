@@ -53,8 +53,8 @@ class Origin:
         """Number of GPUs by the spec; 0 on CPUs."""
         trainer = self.record.spec.get("trainer", {})
         numbers = [trainer.get(name) for name in ("nnodes", "gpus_per_node")] if isinstance(trainer, dict) else [None]
-        is_known = all(type(number) is int and abs(number) <= MAX_GPUS for number in numbers)
-        return 0 if self.record.spec.get("device") == "cpu" or not is_known else int(numbers[0] * numbers[1])
+        known = [number for number in numbers if type(number) is int and abs(number) <= MAX_GPUS]
+        return 0 if self.record.spec.get("device") == "cpu" or len(known) < 2 else known[0] * known[1]
 
     @property
     def gpu_hours(self) -> float:
