@@ -18,11 +18,11 @@ from opd.runs.run import EXIT_TERMINATED, Run
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a run ended; `opd.trainer.entry.run` makes the process's end of it, as of every error.
+    """The end of a run without an error, from which `opd.trainer.entry.run` makes the end of the process.
 
     Attributes:
         exit_code: of the process.
-        result: what `result.json` holds of a run that is done. None means that a later attempt goes on.
+        result: what `result.json` holds of a run that is done. None means that a later attempt continues it.
     """
 
     exit_code: int = 0
@@ -33,11 +33,14 @@ STOPPED = Ending(exit_code=EXIT_TERMINATED)
 
 
 def serve_pods(run: Run, save: Callable[[], int | None], *, is_over: Callable[[], bool]) -> Ending | None:
-    """Save for pods that have to go, and hold still until they are gone; return an ending if a node of the run went with them.
+    """Save for pods that have to go, and hold still until they are gone.
 
     Args:
         save: saves and uploads; returns the step that is safe. None means that there is none.
         is_over: returns True once the run ends by itself, which ends the hold.
+
+    Returns:
+        An ending if a node of the run is gone with the pods. None means that the run continues.
     """
     gone: dict[str, str] = {}
 

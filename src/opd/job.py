@@ -202,7 +202,7 @@ class Job:
         return getattr(self.ranks, method)(batch)["metrics"], metrics
 
     def send_weights(self, step: int) -> None:
-        """Wake the servers up with the ranks' weights, which those of a step are from now on."""
+        """Wake the servers up with the ranks' weights, as the weights of a step."""
         if self.rollouts is not None:
             self._weights.update_weights(step)
 

@@ -41,7 +41,7 @@ from opd.worker.unshared_tokens import check_unshared
 
 
 class Kind:
-    """One kind of training; the loop calls its methods in the order in which they stand here.
+    """One kind of training; the loop calls its methods in the order of this class.
 
     Args:
         data: of the run. Prompts that the kind does not train on leave the data set, and then `Data.begin` is called.

@@ -1,4 +1,4 @@
-"""What the loop does between steps: saves that are asked for, servers that sleep meanwhile, and the end of a run."""
+"""Saves that are asked for between steps, servers that sleep meanwhile, and the end of a run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Addresses of an embedded Ray and of verl's processes: 127.0.0.1, out of reach of the machine's network.
 
-Ray runs what its clients send, and gloo and NCCL read what reaches them: on the address of a laptop's network they would
-run anybody's code. In a cluster the chart's NetworkPolicy guards these ports.
+Ray runs what its clients send, and gloo and NCCL read what reaches them. On the address of a laptop's network they would run
+any sender's code. In a cluster the chart's NetworkPolicy guards these ports.
 """
 
 from __future__ import annotations

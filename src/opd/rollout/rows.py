@@ -40,8 +40,8 @@ class Row:
 
     Attributes:
         uid: of its prompt in this step.
-        columns: tensors for the ranks: token ids `prompts` and `responses`; `response_mask`, 1 for a token of the model; where the row
-            was scored `rm_scores`; where the server told them `rollout_log_probs`. A kind adds its own: scalars, or vectors.
+        columns: tensors for the ranks. `prompts` and `responses` are token ids; `response_mask` is 1 for a token of the model. A scored
+            row has `rm_scores`; where the server reports them there are `rollout_log_probs`. A kind adds scalars or vectors.
         info: the scorer's own values. num_turns: of the conversation.
         versions: steps of the oldest and the newest weights that wrote the answer. None means that a server wrote nothing.
     """
@@ -110,7 +110,7 @@ def share_out(
 ) -> tuple[TensorDict, dict[str, float]]:
     """Return the batch that verl cuts into equal parts for the ranks, and metrics of how even these are.
 
-    Rows are put in the order of the data, filled up by rows of weight 0, and ordered so that the ranks' parts cost about the same.
+    Rows come in the order of the data, filled up by rows of weight 0. Then they are shared out so that the ranks' parts cost about the same.
 
     Args:
         multiple_of: rows of an update over all ranks.
