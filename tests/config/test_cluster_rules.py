@@ -84,7 +84,7 @@ def test_a_broken_rule_is_refused(kind, cluster, keys, path, words):
         ({"checkpoints": {"accessMode": "ReadWriteOnce", "claim": "c"}}, {"trainer.nnodes": 2}),
         ({"checkpoints": {"accessMode": "ReadWriteOnce"}}, {}),
         ({"rdma": {"ipcLock": True, "enabled": True}}, {}),
-        ({"worker": {"requests": {"cpu": "26500m"}}}, {}),  # KubeRay rounds up
+        ({"worker": {"requests": {"cpu": "23500m"}}}, {}),  # KubeRay rounds up
         ({"worker": {"requests": {"cpu": 1}}}, {"device": "cpu"}),  # the chart gives its slots
     ],
 )

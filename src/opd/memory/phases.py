@@ -226,7 +226,7 @@ def _logits(job: Job, choice: Choice) -> int:
 
 def _head_work(job: Job, *teacher: tuple[ModelShape, int]) -> int:
     """Return the bytes that the head needs for the rows of one teacher, or without one, without its inputs."""
-    if job.fused:
+    if job.workspace_bytes:
         return job.workspace_bytes
     # The plain form: both heads in fp32 where they are not already, and about a dozen tensors of a chunk's size.
     casts = sum(

@@ -233,7 +233,7 @@ def _changes(job: Job, plan: Plan) -> Iterator[tuple[str, Job]]:
     one = job.teacher_row_tokens or job.row_tokens
     if job.score_tokens > one and not job.score_is_planned:
         yield f"opd.read_tokens: {one} instead of {job.score_tokens}", replace(job, score_tokens=one)
-    if job.fused and job.workspace_bytes > GIB // 2:
+    if job.workspace_bytes > GIB // 2:
         yield "opd.workspace_gib: 0.5", replace(job, workspace_bytes=GIB // 2)
     doubled = replace(job, num_ranks=2 * job.num_ranks, rows_per_step=-(-job.rows_per_step // 2))
     yield f"trainer.gpus_per_node or nnodes: {2 * job.num_ranks} ranks instead of {job.num_ranks}", doubled

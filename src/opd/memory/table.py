@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opd.memory.device import PRODUCT_GIB
+from opd.memory.device import PRODUCTS
 from opd.memory.job import GIB
 from opd.memory.plan import Plan, checkpoint_bytes
 
@@ -87,7 +87,7 @@ def _verdict(plan: Plan, gpu_name: str | None) -> list[str]:
         if gpu_name is None:
             how = f"name it by {by_key and f'{by_key}, or by '}cluster.gpu.type"
         else:
-            known = ", ".join(part for part, _ in PRODUCT_GIB)
+            known = ", ".join(part for part, _, _ in PRODUCTS)
             how = f"cluster.gpu.type {gpu_name} is not in the table ({known}){by_key and f', so set {by_key}'}"
         return [f"the device's memory is not known, {_gib(plan.peak.total)} GiB are needed: {how}"]
     if plan.fits:

@@ -129,7 +129,7 @@ class DivergenceLoss(HeadLoss):
 
     def loss_of(self, kind: LossType) -> Loss:
         """Return the loss with a divergence; the parameters are of the stage's own divergence only."""
-        params: dict[str, float] = {}
+        params = dict(self.stage.loss_params) if kind == self.stage.loss_type else {}
         if kind == self.stage.loss_type == "jsd":
             params["beta"] = self.stage.beta or 0.0
         if kind == self.stage.loss_type == "topk_reverse_kl":

@@ -76,7 +76,7 @@ class PolicyLoss(HeadLoss):
     reference: Sequence[Tensor] | None
     states: TeacherStates | None
     temperature: float
-    workspace_gib: float
+    workspace_gib: float | None
 
     def task(self, micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> LossTask:
         mine, found = trained_positions(self.rows, micro_batch, starts)
