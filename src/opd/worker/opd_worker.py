@@ -217,8 +217,12 @@ class OPDWorker(StudentWorker):
         if batch.teacher_rows is not None:
             rows = replace(batch.teacher_rows, response_mask=rows.response_mask)
             data = as_teacher_reads(data, rows)
-        teachers, valid = self.teachers, self.facts.valid_vocab
-        read_teachers(data, rows, states=loss.states, teachers=teachers, reading=self.reading, valid_vocab=valid)
+        options: dict[str, Any] = {
+            "teachers": self.teachers,
+            "reading": self.reading,
+            "valid_vocab": self.facts.valid_vocab,
+        }
+        read_teachers(data, rows, states=loss.states, **options)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_nonfinite_rows(self) -> list[str]:

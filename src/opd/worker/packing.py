@@ -43,8 +43,8 @@ def probe_rows(config: Any) -> list[Tensor]:
 def token_errors(found: Tensor, expected: Tensor) -> Tensor:
     """Return the relative error [T] of hidden states [T, d]."""
     distance = (found.float() - expected.float()).norm(dim=-1)
-    errors: Tensor = distance / expected.float().norm(dim=-1).clamp_min(1e-12)
-    return errors
+    relative: Tensor = distance / expected.float().norm(dim=-1).clamp_min(1e-12)
+    return relative
 
 
 def part_errors(found: Tensor, expected: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def part_errors(found: Tensor, expected: Tensor) -> Tensor:
 
 @torch.no_grad()
 def may_pack(
-    module: nn.Module,
+    module: Any,
     name: str,
     *,
     packed: Forward,
@@ -94,9 +94,8 @@ def may_pack(
         logger.warning("%s: rows that share a pack change each other in %s; each row is computed alone", name, layers)
         return False
     layers = _departing(module, lambda: packed(rows[1:]), lambda: [alone(rows[1:])], allowed.max())
-    attention = getattr(module.config, "_attn_implementation", None)
     raise Unfit(
-        f"{name}: attn_implementation={attention} gives other hidden states than the model's own forward, from "
+        f"{name}: attn_implementation={module.config._attn_implementation} gives other hidden states than the model's own forward, from "
         f"{layers} on: it lacks something that these layers need (sinks, a soft cap, a window); choose another "
         "model.attn_implementation, or another model"
     )
