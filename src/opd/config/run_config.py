@@ -31,7 +31,7 @@ class RunFacts:
 
     Attributes:
         run_id: the name people see; prefix in the store.
-        run_dir: local folder of the run; None: no run directory, and so no store (plain Hydra use).
+        run_dir: local folder of the run.
         in_ray_cluster: a cluster exists (RAY_ADDRESS): sizes given to `ray.init` would raise.
         model_path: local folder of a fetched model; None: `spec.model.path` as it is.
         teacher_paths: local folders of fetched teachers, by their keys (`named_teachers`); of others the path is as it is.
@@ -42,7 +42,7 @@ class RunFacts:
     """
 
     run_id: str
-    run_dir: str | None
+    run_dir: str
     in_ray_cluster: bool = False
     model_path: str | None = None
     teacher_paths: dict[str, str] = field(default_factory=dict)
