@@ -182,16 +182,24 @@ class Job:
             "temperature": config.rollout.temperature,
         }
 
-    def batch(self, rows: Sequence[Row], **settings: Any) -> tuple[Any, dict[str, float]]:
-        """Return rows as one dispatch takes them, filled up to whole updates, and how evenly they are shared out."""
+    def call_ranks(self, method: str, rows: Sequence[Row], **settings: Any) -> tuple[Any, dict[str, float]]:
+        """Give every rank its part of the rows in one dispatch, filled up to whole updates.
+
+        Args:
+            settings: values that every rank gets with its part.
+
+        Returns:
+            The lists of counts that the ranks' method returns, and metrics of how evenly the rows were shared out.
+        """
         settings = self.update_settings | settings
-        return share_out(
+        batch, metrics = share_out(
             rows,
             num_ranks=self.num_groups,
             multiple_of=settings["mini_batch_size"],
             eos_token_id=self.data.tokenizer.eos_token_id,
             settings=settings,
         )
+        return getattr(self.ranks, method)(batch)["metrics"], metrics
 
     def send_weights(self, step: int) -> None:
         """Wake the servers up with the ranks' weights, which those of a step are from now on."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from opd.cluster.shutdown import GracefulStop
 from opd.config import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec
-from opd.config.kinds import TrainSpec
-from opd.data.answered import AnsweredRow, answer_row
 from opd.job import Data, Job
 from opd.memory.sources import has_reference
 from opd.rollout.dialogues import DialogueLog, num_kept
-from opd.rollout.rows import Order, Row, row_of
+from opd.rollout.rows import Row
 from opd.rollout.seeds import TRAIN, VALIDATION
 from opd.rollout.worker import Batch, RolloutReport
 from opd.runs.headline import VALIDATION_LOSS
@@ -25,13 +23,12 @@ from opd.runs.run import Run
 from opd.trainer import metrics as made
 from opd.trainer import preflight
 from opd.trainer.carried import CarriedRows
-from opd.trainer.conversations import ConversationDataset
+from opd.trainer.conversations import GivenAnswers
 from opd.trainer.measured_rates import Measuring
 from opd.trainer.problem_weights import ProblemWeights
 from opd.trainer.row_facts import RowFacts, TeacherRoute, put_advantages
 from opd.trainer.row_signs import RowSigns, generation_header
 from opd.trainer.stages import Stages
-from opd.trainer.teacher_answers import TeacherAnswers
 from opd.trainer.teacher_prompts import TeacherPrompts
 from opd.trainer.token_log import TokenLog
 from opd.worker import answer_worker, counts, policy_worker, step_metrics
@@ -41,8 +38,6 @@ from opd.worker.opd_worker import OPDWorker
 from opd.worker.policy_worker import PolicyWorker
 from opd.worker.self_teachers import refresh_metrics
 from opd.worker.unshared_tokens import check_unshared
-
-Spec = TypeVar("Spec", bound=TrainSpec)
 
 
 class Kind:
@@ -77,7 +72,7 @@ class Kind:
 
     def measure(self, job: Job, step: int, stop: GracefulStop) -> Iterator[None]:
         """Measure before a step what its weights need; yield between batches, where the loop may end the run."""
-        yield from ()
+        return iter(())
 
     @abstractmethod
     def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
@@ -109,10 +104,10 @@ class Kind:
         """End a run that the step has shown to learn nothing; its metrics are written, and what it saved is sealed."""
         self.skipped.check()
 
-    def dispatch(self, job: Job, rows: Sequence[Row], method: str, **settings: Any) -> tuple[Any, dict[str, float]]:
-        """Call a method of the ranks with rows; return its lists of counts, and how evenly the rows were shared out."""
-        batch, metrics = job.batch(rows, **settings)
-        return getattr(job.ranks, method)(batch)["metrics"], metrics
+    def note_skipped(self, raw: Mapping[str, Any], rows: Sequence[str] = ()) -> None:
+        """Count the skipped updates of a step's counts; `rows` are the names of those that made them so."""
+        made, skipped = len(counts.gradient_norms(raw)), counts.skipped_last(raw)
+        self.skipped.see(made=made, skipped_last=skipped, rows=rows)
 
 
 class Sampled(Kind):
@@ -182,10 +177,9 @@ class Grpo(Sampled):
         return {}
 
     def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
-        raw, metrics = self.dispatch(job, rows, "update_policy")
-        metrics |= policy_worker.reduce(raw)
-        self.skipped.see(made=round(metrics["actor/num_updates"]), skipped_last=counts.skipped_last(raw))
-        return metrics
+        raw, metrics = job.call_ranks("update_policy", rows)
+        self.note_skipped(raw)
+        return metrics | policy_worker.reduce(raw)
 
     def describe(self, job: Job, rows: list[Row], step: int, timing: Mapping[str, float]) -> dict[str, Any]:
         found = made.policy_rows(rows, step=step, timing=timing, num_ranks=job.num_ranks)
@@ -221,15 +215,14 @@ class Distillation(Sampled):
             route=TeacherRoute.of(data.train, spec),
             prompts=self._teacher_prompts,
         )
-        carries = isinstance(spec, OpdSpec) and spec.rollout.schedule == "carry"
-        self._carried = CarriedRows(spec, data.train) if carries and isinstance(spec, OpdSpec) else None
+        self._carried = CarriedRows.of(spec, data.train)
+        self._kept = [part for part in (self._weights, self._carried) if part is not None]
         header = generation_header(data.tokenizer, data.train.template_kwargs) if spec.trainer.monitor else []
         self._signs = RowSigns(header, num_prompts=len(data.train)) if spec.trainer.monitor else None
 
     def load(self, folder: Path) -> None:
-        for part in (self._weights, self._carried):
-            if part is not None:
-                part.load(folder)
+        for part in self._kept:
+            part.load(folder)
 
     def measure(self, job: Job, step: int, stop: GracefulStop) -> Iterator[None]:
         """Weigh the prompts by pass rates of the student as it is before this step, if the spec asks for it."""
@@ -273,22 +266,16 @@ class Distillation(Sampled):
 
     def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
         shown = self._tokens.choose(step, self.data.total_steps, rows)
-        raw, metrics = self.dispatch(job, rows, "update_opd", training_step=step, shown_rows=shown)
+        raw, metrics = job.call_ranks("update_opd", rows, training_step=step, shown_rows=shown)
         self._update_metrics = step_metrics.reduce(raw, loss_agg_mode=self.spec.opd.loss_agg_mode)
-        metrics |= self._update_metrics | self._stages.metrics(step)
-        metrics |= refresh_metrics(self.spec.named_teachers, step)
+        metrics |= self._update_metrics | self._stages.metrics(step) | refresh_metrics(self.spec.named_teachers, step)
         of_ranks = job.ranks.read_nonfinite_rows() if metrics["opd/skipped"] else []
-        self.skipped.see(
-            made=round(metrics["opd/num_updates"]),
-            skipped_last=counts.skipped_last(raw),
-            rows=sorted({row for of_rank in of_ranks for row in of_rank}),
-        )
+        self.note_skipped(raw, sorted({row for of_rank in of_ranks for row in of_rank}))
         return metrics
 
     def save(self, folder: Path) -> None:
-        for part in (self._weights, self._carried):
-            if part is not None:
-                part.save(folder)
+        for part in self._kept:
+            part.save(folder)
 
     def keep_unfinished(self) -> None:
         if self._measuring is not None:
@@ -333,52 +320,29 @@ class Sft(Kind):
         return self.ours.spec
 
     def prepare(self) -> None:
-        trainer, data = self.spec.trainer, self.data
-        parts = {"train": data.train}
+        trainer = self.spec.trainer
+        self._train = GivenAnswers(self.data.train, self.spec)
         if trainer.test_freq > 0 or trainer.val_before_train:  # a teacher may not have answered the others
-            parts["val"] = data.val
-        files = self.spec.sft.teacher_answers or ()
-        self._answers = {
-            part: TeacherAnswers(files, dataset, data.tokenizer, seed=self.spec.seed, key="sft.teacher_answers")
-            for part, dataset in parts.items()
-            if not isinstance(dataset, ConversationDataset)
-        }
-
-    def _row(self, part: str, index: int, step: int) -> AnsweredRow:
-        """Return a row of the conversations, or a prompt with the teacher's answer that seed, step and prompt draw."""
-        dataset = getattr(self.data, part)
-        if isinstance(dataset, ConversationDataset):
-            return dataset.row(index, step)
-        [answer] = self._answers[part].of(index, step=step, num_samples=1)
-        messages = dataset.dataframe[index][dataset.prompt_key]
-        row = answer_row(dataset.tokenizer, messages, answer, **dataset.template_kwargs)
-        return row.cut(int(dataset.config.max_response_length))
-
-    def _rows(self, part: str, indices: Sequence[int], step: int) -> tuple[list[Row], int]:
-        """Return rows of a data set, and how many of them were cut."""
-        read = [(index, self._row(part, index, step)) for index in indices]
-        rows = [row_of(Order(index), str(index), row.prompt, row.response, row.mask) for index, row in read]
-        return rows, sum(row.is_cut for _, row in read)
+            self._val = GivenAnswers(self.data.val, self.spec)
 
     def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
         indices = [int(prompt["index"]) for prompt in self.data.next_prompts(step)]
-        rows, num_cut = self._rows("train", indices, step)
+        rows, num_cut = self._train.rows(indices, step)
         dropped = float(self.data.train.num_overlong_dropped)
         return rows, {"sft/num_cut": float(num_cut), "data/num_overlong_dropped": dropped}
 
     def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
-        raw, metrics = self.dispatch(job, rows, "update_actor")
-        metrics |= answer_worker.reduce(raw)
-        self.skipped.see(made=round(metrics["actor/num_updates"]), skipped_last=counts.skipped_last(raw))
-        return metrics
+        raw, metrics = job.call_ranks("update_actor", rows)
+        self.note_skipped(raw)
+        return metrics | answer_worker.reduce(raw)
 
     def validate(self, job: Job, step: int) -> dict[str, Any]:
         """Return the loss on the validation rows, over all their trained tokens."""
         num, at_once = len(self.data.val), self.spec.data.train_batch_size
         loss, num_tokens, num_cut = 0.0, 0.0, 0
         for begin in range(0, num, at_once):
-            rows, cut = self._rows("val", range(begin, min(begin + at_once, num)), self._VALIDATION_STEP)
-            more = answer_worker.sums(self.dispatch(job, rows, "measure_loss")[0])
+            rows, cut = self._val.rows(range(begin, min(begin + at_once, num)), self._VALIDATION_STEP)
+            more = answer_worker.sums(job.call_ranks("measure_loss", rows)[0])
             loss, num_tokens, num_cut = loss + more[0], num_tokens + more[1], num_cut + cut
             PROGRESS.tick()
         return {

@@ -37,6 +37,7 @@ _ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
         (f"{_MODEL}.target_parameters=[x]", "LoRA"),
         ("trainer.v1.trainer_mode='separate_async'", "sync"),
         ("trainer.use_v1=False", "V1"),
+        ("reward.reward_model.enable=True", "reward.function"),
         ("actor_rollout_ref.hybrid_engine=False", "pool"),
         (f"{_ACTOR}.strategy=megatron", "Megatron"),
         (f"+{_ACTOR}.megatron.tensor_model_parallel_size=2", "Megatron"),

@@ -19,6 +19,7 @@ from opd.evaluation.samples import Sample, write_generations
 from opd.job import Data
 from opd.kinds import Sft
 from opd.runs.run import Run
+from opd.trainer.conversations import GivenAnswers
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.teacher_answers import TeacherAnswers
 
@@ -143,10 +144,12 @@ def test_a_run_that_validates_needs_answers_to_its_validation_prompts(tmp_path, 
 def test_a_teachers_answer_is_drawn_for_each_step_and_is_the_whole_of_what_is_trained(tmp_path, dataset, tokenizer):
     kind = _sft(tmp_path, dataset, tokenizer, test_freq=-1, val_before_train=False)
     dataset.config.max_response_length = 3
-    drawn = [kind._row("train", 0, step) for step in range(1, 9)]
-    assert drawn == [kind._row("train", 0, step) for step in range(1, 9)]
+    given = GivenAnswers(dataset, kind.spec)
+    drawn = [given.row(0, step) for step in range(1, 9)]
+    assert drawn == [given.row(0, step) for step in range(1, 9)]
     assert len({tuple(row.response) for row in drawn}) > 1, "another answer in another step"
-    given = TeacherAnswers(kind.spec.sft.teacher_answers, dataset, tokenizer, seed=kind.spec.seed, key=KEY)
-    [whole] = given.of(0, step=1, num_samples=1)
+    answered = TeacherAnswers(kind.spec.sft.teacher_answers, dataset, tokenizer, seed=kind.spec.seed, key=KEY)
+    [whole] = answered.of(0, step=1, num_samples=1)
     assert drawn[0] == answer_row(tokenizer, dataset.dataframe[0]["prompt"], whole).cut(3)
-    assert drawn[0].is_cut
+    [row], num_cut = given.rows([0], 1)
+    assert (row.response.tolist(), num_cut) == (drawn[0].response, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from opd.agent.settings import LOOP_COLUMN, SINGLE_TURN
-from opd.config import OpdSpec
+from opd.config import OpdAgentSpec, OpdSpec
 from opd.config.errors import Problem, SpecError
 from opd.rollout.carry import Carry, Growth, Slot, Update, load, save
 from opd.rollout.manager import RolloutManager
@@ -41,6 +41,11 @@ class CarriedRows:
         rows = spec.data.train_batch_size * rollout.num_samples
         self.carry = Carry(rows=rows, in_flight=in_flight, max_age=max_age, longest=self._limit)
         self._update = Update()
+
+    @classmethod
+    def of(cls, spec: OpdSpec | OpdAgentSpec, dataset: PromptDataset) -> CarriedRows | None:
+        """Return the rows of a run. None means that every step answers prompts of its own."""
+        return cls(spec, dataset) if isinstance(spec, OpdSpec) and spec.rollout.schedule == "carry" else None
 
     def batch(self, step: int, draw: Callable[[], Sequence[Prompt]], manager: RolloutManager) -> Batch:
         """Generate until the update of a step is full; return its prompts, each with the one answer that is trained on.

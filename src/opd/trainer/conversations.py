@@ -10,13 +10,16 @@ from typing import Any
 
 import datasets
 
+from opd.config import SftSpec
 from opd.config.algorithm import TOOLS
 from opd.config.errors import Problem as Fault
 from opd.config.errors import SpecError, show
-from opd.data.answered import ASSISTANT, AnsweredRow, answered_rows
+from opd.data.answered import ASSISTANT, AnsweredRow, answer_row, answered_rows
 from opd.data.chat_template import UnfitTemplate
 from opd.data.split import without_nulls
+from opd.rollout.rows import Order, Row, row_of
 from opd.trainer.dataset import PromptDataset
+from opd.trainer.teacher_answers import TeacherAnswers
 
 logger = logging.getLogger(__name__)
 
@@ -117,3 +120,34 @@ def _read_tools(text: Any, source: str) -> list[dict[str, Any]] | None:
     rule = f"column {TOOLS!r} holds the list of a conversation's tools as JSON text: {why}"
     fix = "json.dumps([...]) in every row with tools, null in the others"
     raise SpecError([Fault(path="data", value=text, rule=rule, fix=fix, source=source)])
+
+
+class GivenAnswers:
+    """Rows of supervised fine-tuning: the conversations' own, or prompts with the answers that a teacher gave.
+
+    Args:
+        dataset: conversations, or prompts.
+    """
+
+    def __init__(self, dataset: PromptDataset, spec: SftSpec) -> None:
+        self._dataset, self._answers = dataset, None
+        if not isinstance(dataset, ConversationDataset):
+            files = spec.sft.teacher_answers or ()
+            self._answers = TeacherAnswers(files, dataset, dataset.tokenizer, seed=spec.seed, key="sft.teacher_answers")
+
+    def row(self, index: int, step: int) -> AnsweredRow:
+        """Return a conversation's row, or a prompt with the answer that seed, step and prompt draw."""
+        dataset = self._dataset
+        if self._answers is None:
+            assert isinstance(dataset, ConversationDataset)
+            return dataset.row(index, step)
+        [answer] = self._answers.of(index, step=step, num_samples=1)
+        messages = dataset.dataframe[index][dataset.prompt_key]
+        row = answer_row(dataset.tokenizer, messages, answer, **dataset.template_kwargs)
+        return row.cut(int(dataset.config.max_response_length))
+
+    def rows(self, indices: Sequence[int], step: int) -> tuple[list[Row], int]:
+        """Return rows of a step, and how many of them were cut."""
+        read = [(index, self.row(index, step)) for index in indices]
+        rows = [row_of(Order(index), str(index), row.prompt, row.response, row.mask) for index, row in read]
+        return rows, sum(row.is_cut for _, row in read)

@@ -98,21 +98,6 @@ def test_a_script_prescribes_the_tokens_and_the_model_their_probability():
     assert scripted.logprobs == free.logprobs[:4]
 
 
-def test_an_aborted_request_keeps_what_it_has_and_frees_its_row():
-    engine = make_engine(tiny_model())
-    full = answer_one(engine, [5, 6], max_tokens=10, seed=1)
-    engine.submit([5, 6], {"max_tokens": 10, "seed": 1}, "a")
-    engine.submit([5, 6], {"max_tokens": 10, "seed": 1}, "b")
-    for _ in range(4):
-        engine.step()
-    engine.submit([5, 6], {"max_tokens": 10, "seed": 1}, "waiting")
-    [(request, answer)] = engine.abort("a")
-    assert (request.request_id, answer.stop_reason) == ("a", "aborted")
-    assert answer.token_ids == full.token_ids[:4]
-    assert answer_all(engine) == {"b": full, "waiting": full}
-    assert engine.num_unfinished == 0
-
-
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [

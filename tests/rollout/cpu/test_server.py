@@ -61,51 +61,12 @@ def test_a_broken_weight_sync_fails_and_leaves_the_server_without_weights():
 
 def test_weights_are_refused_while_requests_run():
     async def scenario(server):
-        running = asyncio.create_task(server.generate([5], {"max_tokens": 3000}, "long"))
+        running = asyncio.create_task(server.generate([5], {"max_tokens": 300}, "long"))
         await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="1 requests are unfinished; drain or abort them"):
+        with pytest.raises(RuntimeError, match="1 requests are unfinished; wait for them"):
             await server.load_weights(tiny_model().state_dict(), last=True, global_steps=8)
-        await server.abort_all_requests()
-        assert (await running).stop_reason == "aborted"
+        await running
         await server.load_weights(tiny_model().state_dict(), last=True, global_steps=8)
-
-    with_server(scenario)
-
-
-async def until_generated(server: RolloutServer, num_tokens: int) -> None:
-    def num_generated(engine):
-        return sum(len(request.token_ids) for batch in engine._all_batches() for _, request in batch.running)
-
-    await asyncio.sleep(0)
-    while await server._engine.call(num_generated) < num_tokens:
-        await asyncio.sleep(0.001)
-
-
-def test_an_aborted_request_returns_what_it_has():
-    async def scenario(server):
-        running = asyncio.create_task(server.generate([5], {"max_tokens": 3000, "seed": 1}, "long"))
-        await until_generated(server, 3)
-        assert await server.abort_request("long") == {"aborted": True, "request_id": "long"}
-        output = await running
-        assert output.stop_reason == "aborted"
-        assert 3 <= len(output.token_ids) < 3000
-        same = answer_one(make_engine(tiny_model()), [5], max_tokens=len(output.token_ids), seed=1)
-        assert output.token_ids == same.token_ids
-        assert await server.abort_request("long") == {"aborted": False, "request_id": "long"}
-
-    with_server(scenario)
-
-
-def test_after_abort_all_requests_wait_or_are_turned_away_until_generation_resumes():
-    async def scenario(server):
-        await server.abort_all_requests(reject_request=True)
-        assert (await server.generate([5], {"max_tokens": 2}, "r")).stop_reason == "aborted"
-        await server.abort_all_requests()
-        waiting = asyncio.create_task(server.generate([5], {"max_tokens": 2}, "r"))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        await server.resume_generation()
-        assert (await waiting).stop_reason == "completed"
 
     with_server(scenario)
 

@@ -175,17 +175,6 @@ class RolloutEngine:
         self._waiting.append(request)
         return request
 
-    def abort(self, request_id: str | None = None) -> list[tuple[Request, Answer]]:
-        """Stop the requests of that id (all for None); their answers keep what was generated."""
-        stopped = [request for request in self._waiting if request_id in (None, request.request_id)]
-        self._waiting = deque(request for request in self._waiting if request not in stopped)
-        for batch in self._all_batches():
-            for row, request in batch.running:
-                if request_id in (None, request.request_id):
-                    stopped.append(request)
-                    batch.rows[row] = None
-        return [(request, request.answer("aborted")) for request in stopped]
-
     @property
     def num_running(self) -> int:
         return sum(len(batch.running) for batch in self._all_batches())

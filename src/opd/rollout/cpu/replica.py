@@ -97,7 +97,7 @@ def start_server(rollout: Any, model: Any, name: str, **options: Any) -> Any:
     """
     rollout_config: RolloutConfig = omega_conf_to_dataclass(rollout, dataclass_type=RolloutConfig)
     model_config: HFModelConfig = omega_conf_to_dataclass(model, dataclass_type=HFModelConfig)
-    # Requests wait inside the server, not in Ray's queue, where an abort could not reach them.
+    # Requests wait inside the server, whose engine batches them, and not in Ray's queue.
     concurrency = max(1000, rollout_config.max_num_seqs + CONTROL_METHOD_CONCURRENCY)
     actor: Any = ray.remote(RolloutServer)
     actor = actor.options(name=name, get_if_exists=True, num_cpus=0, max_concurrency=concurrency, **options)
@@ -126,11 +126,6 @@ class CPURolloutReplica(RolloutReplica):
         """Wait for the last request, then free the key-value memory."""
         await self._server_handle.wait_for_requests_to_drain.remote()
         await super().sleep()
-
-    async def abort_request(self, request_id: str) -> dict[str, Any]:
-        """Stop one request."""
-        stopped: dict[str, Any] = await self._server_handle.abort_request.remote(request_id)
-        return stopped
 
 
 class CPUServerAdapter(BaseRollout):

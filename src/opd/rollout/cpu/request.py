@@ -13,8 +13,6 @@ class Answer:
     """Answer tokens, an end token included."""
     logprobs: list[float]
     """Log-probability of each answer token, under temperature, top-k and top-p as sampled."""
-    stop_reason: str
-    """`completed` (end token or length, as verl's vLLM server reports both) or `aborted`."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -53,5 +51,5 @@ class Request:
         self.logprobs.append(logprob)
         return done or len(self.token_ids) >= self.sampling.max_tokens
 
-    def answer(self, stop_reason: str = "completed") -> Answer:
-        return Answer(token_ids=self.token_ids, logprobs=self.logprobs, stop_reason=stop_reason)
+    def answer(self) -> Answer:
+        return Answer(token_ids=self.token_ids, logprobs=self.logprobs)

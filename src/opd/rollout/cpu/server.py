@@ -68,10 +68,6 @@ class EngineThread:
         if self._failure is not None:
             raise self._broken()
 
-    @property
-    def failed(self) -> bool:
-        return self._failure is not None
-
     async def call(self, function: Callable[[RolloutEngine], Result]) -> Result:
         """Run `function(engine)` in the thread and return its result or raise its ValueError or RuntimeError."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -94,13 +90,6 @@ class EngineThread:
 
         request = await self.call(submit_and_wait)
         return request, await future
-
-    def abort(self, engine: RolloutEngine, request_id: str | None) -> list[str]:
-        """In the thread (by `call`): stop requests and settle their callers; returns their ids."""
-        stopped = engine.abort(request_id)
-        for request, answer in stopped:
-            _settle(self._waiters.pop(request), result=answer)
-        return [request.request_id for request, _ in stopped]
 
     # -- inside the thread --------------------------------------------------------------------------------------------
 
@@ -237,9 +226,6 @@ class RolloutServer:
         self._checked = False
         self._loader: WeightLoader | None = None
         self._global_steps: int | None = None
-        self._admission = asyncio.Event()
-        self._admission.set()
-        self._rejecting = False
         self._engine = EngineThread(self._build)
 
     def _build(self) -> RolloutEngine:
@@ -278,10 +264,6 @@ class RolloutServer:
         """
         if image_data or video_data or audio_data or mm_processor_kwargs:
             raise ValueError(f"request {request_id}: the CPU rollout takes text only, not images, video or audio")
-        while not self._admission.is_set():
-            if self._rejecting:
-                return self._output(Answer(token_ids=[], logprobs=[], stop_reason="aborted"), logprobs=False)
-            await self._admission.wait()
 
         def submit(engine: RolloutEngine) -> Request:
             if not self._has_weights:
@@ -289,39 +271,17 @@ class RolloutServer:
             script = self._script.reply if self._script is not None else None
             return engine.submit(prompt_ids, sampling_params, request_id, script)
 
-        try:
-            request, answer = await self._engine.generate(submit)
-        except asyncio.CancelledError:
-            if not self._engine.failed:
-                await self.abort_request(request_id)
-            raise
+        request, answer = await self._engine.generate(submit)
         return self._output(answer, request.sampling.logprobs)
 
     def _output(self, answer: Answer, logprobs: bool) -> VerlTokenOutput:
         return VerlTokenOutput(
             token_ids=answer.token_ids,
             log_probs=answer.logprobs if logprobs else None,
-            stop_reason=answer.stop_reason,
+            stop_reason="completed",  # an end token or the length, as verl's vLLM server reports both
             num_preempted=0,
             extra_fields={"global_steps": self._global_steps, "num_cached_tokens": 0},
         )
-
-    async def abort_request(self, request_id: str) -> dict[str, Any]:
-        """Stop one request; its caller gets what was generated, with stop reason `aborted`."""
-        stopped = await self._engine.call(lambda engine: self._engine.abort(engine, request_id))
-        return {"aborted": bool(stopped), "request_id": request_id}
-
-    async def abort_all_requests(self, reject_request: bool = False) -> dict[str, Any]:
-        """Stop all requests and hold new ones (or turn them away) until `resume_generation`."""
-        self._rejecting = reject_request
-        self._admission.clear()
-        stopped = await self._engine.call(lambda engine: self._engine.abort(engine, None))
-        return {"aborted_count": len(stopped), "request_ids": stopped}
-
-    async def resume_generation(self) -> None:
-        """Take requests again after `abort_all_requests`."""
-        self._rejecting = False
-        self._admission.set()
 
     async def wait_for_requests_to_drain(self) -> None:
         """Return when no request is unfinished."""
@@ -343,7 +303,7 @@ class RolloutServer:
         self, engine: RolloutEngine, tensors: Mapping[str, torch.Tensor], last: bool, global_steps: int | None
     ) -> int:
         if engine.num_unfinished:
-            raise RuntimeError(f"weight sync: {engine.num_unfinished} requests are unfinished; drain or abort them")
+            raise RuntimeError(f"weight sync: {engine.num_unfinished} requests are unfinished; wait for them")
         loader = self._loader or WeightLoader(engine.model)
         # Until the set is complete, and after any error, there are no weights to answer with.
         self._loader, self._has_weights = None, False
@@ -370,19 +330,6 @@ class RolloutServer:
 
     async def clear_kv_cache(self) -> None:
         """No answer reuses another's keys and values: there is no prefix cache to clear."""
-
-    async def release_kv_cache(self) -> None:
-        """See `sleep`."""
-        await self.sleep()
-
-    async def resume_kv_cache(self) -> None:
-        """See `wake_up`."""
-
-    async def start_profile(self, **kwargs: Any) -> None:
-        """No profiler of its own: point a sampling profiler at the process id that `ping` returns."""
-
-    async def stop_profile(self) -> None:
-        """See `start_profile`."""
 
     async def ping(self) -> int:
         """This process's id; answers once the engine is built."""
