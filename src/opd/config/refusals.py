@@ -41,7 +41,11 @@ _REFUSED: tuple[tuple[str, str, str], ...] = (
     (r"(^|\.)policy_loss\.loss_mode$", _LOSSES, _MICRO_BATCH),
     (r"(^|\.)adv_estimator$", _ESTIMATORS, _CRITIC),
     (r"(^|\.)rollout_correction\.(rollout_is|rollout_rs|bypass_mode)$", _OFF, _CORRECTION),
-    (r"(^|\.)reward_model\.enable$", _OFF, "reward.function scores the answers, and no server of a reward model is started"),
+    (
+        r"(^|\.)reward_model\.enable$",
+        _OFF,
+        "reward.function scores the answers, and no server of a reward model is started",
+    ),
     (r"(^|\.)use_kl_in_reward$", _OFF, "the reward is the scorer's alone; grpo.kl_loss_coef puts a KL into the loss"),
     (r"(^|\.)actor\.use_kl_loss$", "0 false", "grpo.kl_loss_coef says whether there is a reference"),
     (r"\bactor\.(use_prefix_grouper|calculate_sum_pi_squared|freeze_vision_tower|use_fused_kernels)$", _OFF, _UNREAD),
