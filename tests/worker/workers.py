@@ -158,7 +158,7 @@ def config(case: Case, kind: str = "opd"):
     overrides = [f"{role}.actor.optim.total_training_steps=10", *case.overrides]
     with patch("opd.config.parse.check", return_value=[]):
         spec = load_text(f"kind: {kind}", sets=sets, overrides=overrides).spec
-    composed = compose(spec, RunFacts(run_id="r", run_dir=None, **case.facts))
+    composed = compose(spec, RunFacts(run_id="r", run_dir="out/r", **case.facts))
     if case.device != "cpu":
         composed.actor_rollout_ref.rollout.name = "none"
     OmegaConf.update(composed, f"{role}.{KEY}", composed[KEY], force_add=True)

@@ -186,8 +186,7 @@ def _reward(spec: AnySamplingSpec) -> Pairs:
 
 def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "trainer.experiment_name", run.run_id
-    if run.run_dir is not None:
-        yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
+    yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
     yield "trainer.resume_mode", "disable"  # the run directory chooses a verified checkpoint and passes its path
     if isinstance(spec, EvalSpec):
         yield "trainer.val_only", True
