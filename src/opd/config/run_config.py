@@ -31,11 +31,7 @@ class RunFacts:
 
     Attributes:
         run_id: the name people see; prefix in the store.
-<<<<<<< HEAD
-        run_dir: local folder of the run. None means no run directory and no store.
-=======
         run_dir: local folder of the run.
->>>>>>> 0299152c9e5cb8a5313f84948d0ba1681bdf6abf
         in_ray_cluster: a cluster exists (RAY_ADDRESS): sizes given to `ray.init` would raise.
         model_path, teacher_paths, database_dir: local folders of what was fetched, teachers by key (`named_teachers`).
         valid_vocab: leading ids that mean the same token to all models.
