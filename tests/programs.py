@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -15,7 +16,10 @@ def need(*names: str, build: bool = False) -> None:
         if build:
             gotools.install_all(names)
         for name in names:
-            gotools.find(name)
+            if name in gotools.PROGRAMS:
+                gotools.find(name)
+            elif shutil.which(name) is None:
+                raise gotools.ToolError(f"{name} is not on PATH")
     except gotools.ToolError as error:
         if os.environ.get("OPD_NO_SKIP"):
             pytest.fail(str(error), pytrace=False)

@@ -90,8 +90,8 @@ LAYERS = (
     ("main_opd", "quickstart"),
 )
 TOOL_LAYERS = (
-    ("errors",),
-    ("console", "kube"),
+    ("console", "tables"),
+    ("kube",),
     ("chart",),
     ("runs",),
     ("doctor", "logs", "report"),

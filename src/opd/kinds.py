@@ -130,6 +130,7 @@ class Sampled(Kind):
             "rollout/trajectories": float(report.num_trajectories),
             "rollout/failed": float(report.num_failed),
             "reward/failed": float(report.num_reward_failed),
+            "reward/unread": float(report.num_unread),
             "data/num_overlong_dropped": float(self.data.train.num_overlong_dropped),
             **{f"timing_s/rollout_{name}": seconds for name, seconds in report.seconds.items()},
             **({"rollout/truncated": 1.0} if rollout.is_truncated else {}),

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from opd.config.sections import Data
 from opd.data import command_line
 from opd.data.command_line import SetReport
@@ -94,7 +92,7 @@ def finish(
     files = {output_dir / command_line.SUMMARY_FILE: command_line.summary_json(reports, told)}
     files |= {output_dir / name: text for name, text in (texts or {}).items()}
     write_files({output_dir / name: rows for name, rows in filtered.tables.items()}, files, schema=AGENT_SCHEMA)
-    command_line.print_reports(reports, output_dir, Console())
+    command_line.print_reports(reports, output_dir)
     for what in left_out:
         print(f"left out: {what}")
 

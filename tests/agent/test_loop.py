@@ -46,7 +46,7 @@ def config_of(database: Path):
         "database_dir": str(database), "call_timeout_s": TIMEOUT_S, "num_tool_processes": 3, "toolset": TOOLSET,
     }  # fmt: skip
     tree = {"kind": "opd-agent", "model": {"path": "m"}, "teacher": {"path": "t"}, "agent": agent}
-    ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
+    ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r"))
     return OmegaConf.create(
         {
             KEY: ours.text(),

@@ -135,8 +135,8 @@ def parse_tree_of(name):
 
 @pytest.mark.parametrize(
     ("sizes", "cpu", "memory"),
-    [({}, 27, "309Gi"), ({"trainer": {"gpus_per_node": 4, "nnodes": 2}}, 15, "173Gi"),
-     ({"trainer": {"gpus_per_node": 1}}, 6, "71Gi"), ({"device": "cpu", "trainer": {"gpus_per_node": 4}}, 14, "28Gi")],
+    [({}, 24, "306Gi"), ({"trainer": {"gpus_per_node": 4, "nnodes": 2}}, 12, "170Gi"),
+     ({"trainer": {"gpus_per_node": 1}}, 3, "68Gi"), ({"device": "cpu", "trainer": {"gpus_per_node": 4}}, 12, "26Gi")],
 )  # fmt: skip
 def test_what_is_not_given_follows_the_sizes(sizes, cpu, memory):
     tree = {**OPD, **sizes}
@@ -147,8 +147,8 @@ def test_what_is_not_given_follows_the_sizes(sizes, cpu, memory):
 
 @pytest.mark.parametrize(
     ("given", "requests", "limits"),
-    [({"requests": {"cpu": 40}}, {"cpu": 40, "memory": "309Gi"}, {"memory": "309Gi"}),
-     ({"requests": {"memory": "300Gi"}}, {"cpu": 27, "memory": "300Gi"}, {"memory": "300Gi"}),
+    [({"requests": {"cpu": 40}}, {"cpu": 40, "memory": "306Gi"}, {"memory": "306Gi"}),
+     ({"requests": {"memory": "300Gi"}}, {"cpu": 24, "memory": "300Gi"}, {"memory": "300Gi"}),
      ({"limits": {"memory": "300Gi", "cpu": 64}}, {"cpu": 64, "memory": "300Gi"}, {"memory": "300Gi", "cpu": 64})],
 )  # fmt: skip
 def test_what_is_given_stays_and_the_rest_follows_it(given, requests, limits):
@@ -172,7 +172,7 @@ def test_a_run_on_the_cpu_has_logical_slots_and_asks_for_no_device():
     devices = {"rdma": {"enabled": True, "ipcLock": True}, "gpu": {"type": "A"}}
     [group] = groups(rayjob("opd", {"cluster": devices}, experiment="quickstart"))
     container = group["template"]["spec"]["containers"][0]
-    assert (group["rayStartParams"]["num-gpus"], group["rayStartParams"]["num-cpus"]) == ("1", "5")
+    assert (group["rayStartParams"]["num-gpus"], group["rayStartParams"]["num-cpus"]) == ("1", "3")
     assert not [key for key in container["resources"]["limits"] if "/" in key]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert "nodeSelector" not in group["template"]["spec"]

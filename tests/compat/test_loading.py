@@ -22,7 +22,7 @@ from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from opd.compat.loading import sharded_before_they_come, stored_dtype
-from opd.worker.engines import _PackedEngine
+from opd.worker.engines import _HeadEngine
 
 
 def _stored_as(path: str, dtype: torch.dtype, *, but: tuple[str, ...] = ()) -> str:
@@ -70,14 +70,15 @@ class TestRead:
 
         def build(engine: FSDPEngineWithLMHead) -> nn.Module:
             seen.append(engine.engine_config.model_dtype)
-            module = nn.Linear(2, 2)
+            module = nn.Linear(2, 2, bias=False)
             module.config = SimpleNamespace(dtype=torch.bfloat16)
+            module.get_output_embeddings = lambda: module
             return module
 
         monkeypatch.setattr(FSDPEngineWithLMHead, "_build_module", build)
         save_file({"x": torch.ones(2).bfloat16()}, tmp_path / "model.safetensors")
-        engine = object.__new__(_PackedEngine)
-        engine.engine_config = kept = FSDPEngineConfig(model_dtype="fp32")
+        engine = object.__new__(_HeadEngine)
+        engine.engine_config = kept = FSDPEngineConfig(model_dtype="fp32", use_torch_compile=False)
         engine.model_config = SimpleNamespace(model_type="ours", local_path=str(tmp_path))
         engine.use_ulysses_sp, engine._is_lora = False, is_lora
         module = engine._build_module()

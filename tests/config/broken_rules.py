@@ -12,7 +12,7 @@ PROBLEMS = "opd.importance.problems"
 RATES = {f"{PROBLEMS}.pass_rates": "p.parquet"}
 AGAIN = RATES | {f"{PROBLEMS}.weights": "competence", f"{PROBLEMS}.drop": False, f"{PROBLEMS}.recompute.every": 50}
 
-# kind, changes that are refused, path of the problem, words of the rule, changes that make it valid again
+# kind, changes that break a rule, path of the problem, words of the rule, changes that make it valid again
 # fmt: off
 RULES = [
     ("opd", {"store.url": "s3:/bucket/x"}, "store.url", "PROTOCOL://BUCKET", {"store.url": "s3://bucket/x"}),

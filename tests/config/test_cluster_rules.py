@@ -49,10 +49,10 @@ RULES = [
     ("opd", {"rdma": {"ipcLock": True}}, {}, "cluster.rdma.ipcLock", "for RDMA only"),
     ("convert", {"head": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}, {}, "cluster.head.requests.cpu",
      "which is 1500m"),
-    ("opd", {"worker": {"requests": {"cpu": 26}}}, {}, "cluster.worker.requests.cpu",
-     "needs 27 (3 for each of 8 ranks, the rest for the queue)"),
-    ("opd", {"worker": {"requests": {"cpu": 2}, "limits": {"cpu": "25500m"}}}, {}, "cluster.worker.limits.cpu",
-     "needs 27"),
+    ("opd", {"worker": {"requests": {"cpu": 23}}}, {}, "cluster.worker.requests.cpu",
+     "needs 24 (3 for each of 8 ranks)"),
+    ("opd", {"worker": {"requests": {"cpu": 2}, "limits": {"cpu": "22500m"}}}, {}, "cluster.worker.limits.cpu",
+     "needs 24"),
     ("convert", {"head": {"shmGib": 17, "limits": {"memory": "16Gi"}}}, {}, "cluster.head.shmGib", "which is 16Gi"),
     ("opd", {"checkpoints": {"accessMode": "ReadWriteOnce"}}, {"trainer.nnodes": 2}, "cluster.checkpoints.accessMode",
      "trainer.nnodes is 2"),
@@ -84,7 +84,7 @@ def test_a_broken_rule_is_refused(kind, cluster, keys, path, words):
         ({"checkpoints": {"accessMode": "ReadWriteOnce", "claim": "c"}}, {"trainer.nnodes": 2}),
         ({"checkpoints": {"accessMode": "ReadWriteOnce"}}, {}),
         ({"rdma": {"ipcLock": True, "enabled": True}}, {}),
-        ({"worker": {"requests": {"cpu": "26500m"}}}, {}),  # KubeRay rounds up
+        ({"worker": {"requests": {"cpu": "23500m"}}}, {}),  # KubeRay rounds up
         ({"worker": {"requests": {"cpu": 1}}}, {"device": "cpu"}),  # the chart gives its slots
     ],
 )

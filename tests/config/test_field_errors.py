@@ -1,4 +1,4 @@
-"""What is to be written instead of a field's value is made from the value and from the type of the error."""
+"""Fixes of single fields, made from the value and from the type of the error."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_a_pattern_is_told_in_words_and_a_key_by_its_description():
     problem = of_cluster({"worker": {"requests": {"memory": "900GB"}}})
     assert "a quantity of Kubernetes" in problem.rule
     assert "^" not in problem.rule
-    assert of_cluster({"lifecycle": "x"}).about.startswith("Staged clean-up")
+    assert of_cluster({"lifecycle": "x"}).about.startswith("rules: staged clean-up")
 
 
 @pytest.mark.parametrize(("word", "truth"), [("yes", "true"), ("No", "false")])

@@ -1,4 +1,4 @@
-"""What verl gets for every shipped experiment and for many that users write, byte for byte."""
+"""verl's overrides of every shipped experiment and of many that users write, byte for byte."""
 
 import pytest
 from tests.golden import experiments

@@ -1,4 +1,4 @@
-"""Whatever is done to a spec, it is either valid or one SpecError: never another exception."""
+"""Any change of a spec gives a valid one or one SpecError, never another exception."""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A pipeline's stages: the order of their references, what each gets from the pipeline, and what is refused before any runs."""
+"""A pipeline's stages: the order of their references, their share of the pipeline, and faults found before any runs."""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ def test_an_integer_beyond_2_53_is_refused_and_the_bound_itself_is_not():
     assert read(f"key: {MAX_INTEGER}") == {"key": 2**53}
     assert "2^53" in str(refusal(f"key: {2**53 + 1}"))
     assert "2^53" in str(refusal(f"key: -{2**64}"))
+    assert "2^53" in str(refusal("key: " + "9" * 4301))  # more digits than Python reads as an integer
 
 
 def test_json_written_by_helm_gives_the_same_tree():

@@ -1,4 +1,4 @@
-"""Features that cannot work are refused with their reason, however they are asked for; secrets are refused and never shown."""
+"""Features that cannot work, with their reason in any spelling, and secrets, which no error shows."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is ours reaches every process typed and unchanged."""
+"""Spec and facts reach every process typed and unchanged."""
 
 import pytest
 from omegaconf import OmegaConf

@@ -1,4 +1,4 @@
-"""What `store.url` may be: a URL that a store opens, or a folder's path; never a mistyped URL, which a run would make a folder of."""
+"""`store.url`: a URL that a store opens, or a folder's path, never a mistyped URL."""
 
 import pytest
 from tests.config.trees import problems_of, tree_of

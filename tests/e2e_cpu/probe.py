@@ -21,16 +21,17 @@ def _write(kind: str, record: dict) -> None:
 
 
 def _watch_rollout(module) -> None:
-    original = module.RolloutWorker._row_of
+    original = module.RolloutWorker._trajectory
 
-    def row_of(self, output, kwargs, sample, turn):
-        key, fields, tag = original(self, output, kwargs, sample, turn)
-        if "validate" not in kwargs and fields["global_steps"] > 0:
-            names = ("prompts", "responses", "response_mask")
-            _write("rollout", {name: fields[name].tolist() for name in names} | {"step": int(fields["global_steps"])})
-        return key, fields, tag
+    async def trajectory(self, batch, place, sample):
+        rows = await original(self, batch, place, sample)
+        if batch.partition == "train" and not batch.is_recorded:
+            for row in rows:
+                names = ("prompts", "responses", "response_mask")
+                _write("rollout", {name: row.columns[name].tolist() for name in names} | {"step": batch.step})
+        return rows
 
-    module.RolloutWorker._row_of = row_of
+    module.RolloutWorker._trajectory = trajectory
 
 
 def _watch_student(module) -> None:

@@ -58,11 +58,11 @@ def test_a_run_from_submit_over_cancel_and_resume_to_delete(tier, tool):
 
     good(tool("cancel", run))
     assert "claim life-checkpoints stays" in good(tool("delete", run))
-    assert "say --yes" in refused(tool("delete", run, "--claim"), code=2)
-    assert "claim life-checkpoints deleted" in good(tool("delete", run, "--claim", "--yes"))
+    assert "say --yes" in refused(tool("delete", "--unused-claims"), code=2)
+    assert "claim life-checkpoints deleted" in good(tool("delete", "--unused-claims", "--yes"))
 
 
-def test_a_failed_run_is_resumed_and_a_succeeded_one_refused_or_given_a_new_name(tier, tool):
+def test_a_failed_run_is_resumed_and_the_name_of_a_succeeded_run_is_rejected(tier, tool):
     run = "ended"
     good(tool.submit("quickstart", layer=SHARED, name=run))
     reached(tier, NAMESPACE, run, "Running")
@@ -81,10 +81,8 @@ def test_a_failed_run_is_resumed_and_a_succeeded_one_refused_or_given_a_new_name
     end(tier, NAMESPACE, run, jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
     assert "has succeeded already" in refused(tool.submit("quickstart", layer=SHARED, name=run))
     good(tool("wait", run, "--timeout", "60"))
-    assert good(tool.submit("quickstart", "--new", layer=SHARED, name=run)).startswith("ended-2  submitted")
-    for name in (run, f"{run}-2"):
-        good(tool("cancel", name))
-        good(tool("delete", name))
+    good(tool("cancel", run))
+    good(tool("delete", run))
 
 
 def test_the_api_server_s_own_refusal_stops_a_submit_before_anything_is_installed(tier, tool):

@@ -52,7 +52,7 @@ def manifests(folder: Path) -> None:
         for kind in RENDERED:
             found[kind].pop("hub", False)
             chart = helm.find_chart(kind, ROOT / "charts")
-            text = helm.template(_load(found[kind]), chart=chart, namespace="opd", timeout_s=120)
+            text = helm.template(_load(found[kind]), chart=chart, namespace="opd")
             for mark, broken in _BREAKS:
                 text = text.replace(mark, broken)
             _write(folder, kind, text.splitlines())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import tensor
 
-from opd.importance import competence_weights, hard_filter, moment_matched
+from opd.config.algorithm import ProblemImportance
+from opd.importance import competence_weights, hard_filter, moment_matched, weights_of_problems
 
 RATES = [0.0, 0.25, 0.5, 1.0]
 
@@ -23,11 +23,6 @@ def test_exponents_move_the_weight_towards_harder_or_easier_problems():
     torch.testing.assert_close(weights, tensor([0, 36 / 17, 32 / 17, 0], dtype=torch.float64))
 
 
-def test_leaving_out_problems_of_weight_0_changes_no_other_weight():
-    weights = competence_weights(RATES)
-    torch.testing.assert_close(competence_weights(RATES, kept=weights > 0), weights)
-
-
 def test_a_hard_filter_with_equal_weights_keeps_the_mean():
     rates = [0.0, 0.125, 0.2, 0.5, 0.8, 0.875, 1.0]
     kept = hard_filter(rates)
@@ -35,13 +30,6 @@ def test_a_hard_filter_with_equal_weights_keeps_the_mean():
     weights = competence_weights(rates, alpha=0, beta=0, kept=kept)
     torch.testing.assert_close(weights, kept.double() * (7 / 3))
     assert float(weights.mean()) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("rates", [tensor(RATES).half(), tensor(RATES).bfloat16(), np.array(RATES, dtype=np.float32)])
-def test_rates_of_any_float_type_are_computed_in_double_precision(rates):
-    weights = competence_weights(rates)
-    assert weights.dtype == torch.float64
-    torch.testing.assert_close(weights, competence_weights(RATES))
 
 
 @pytest.mark.parametrize(
@@ -65,14 +53,21 @@ def test_moment_matching_gives_the_exponents_of_the_matching_beta_density():
     assert moment_matched(rates, num_samples=4) == pytest.approx((2.5, 2.5))
 
 
-def test_moment_matching_of_a_lopsided_spread():
-    # Mean 3/8, variance 1/64: s = 15/64 * 64 - 1 = 14, alpha = 14 * 3/8 - 1, beta = 14 * 5/8 - 1.
-    assert moment_matched([0.25, 0.5], num_samples=8) == pytest.approx((4.25, 7.75))
-
-
 @pytest.mark.parametrize(
     ("rates", "words"), [([0.0, 1.0, 0.5], "1 problems lie"), ([0.01, 0.99, 0.01, 0.99], "negative exponent")]
 )
 def test_a_spread_that_no_weight_follows_from_is_refused(rates, words):
     with pytest.raises(ValueError, match=words):
         moment_matched(rates, num_samples=100)
+
+
+def hardest_half(rates, problems, num_samples):
+    """Weight of a user's own."""
+    return (rates <= rates.median()).double()
+
+
+def test_a_weight_of_ones_own_is_a_function_named_in_the_experiment():
+    problems = ProblemImportance.model_construct(weights=f"{__name__}:hardest_half")
+    assert weights_of_problems(RATES, problems, num_samples=4).tolist() == [2.0, 2.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match="must be one of competence"):
+        weights_of_problems(RATES, ProblemImportance.model_construct(weights="nonsense"), num_samples=4)

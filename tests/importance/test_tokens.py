@@ -7,9 +7,9 @@ import torch
 from torch import tensor
 
 from opd.config.algorithm import TokenImportance
-from opd.importance import choose_tokens, select_tokens, soft_or_scores, token_scores
+from opd.importance import choose_tokens, select_tokens, soft_or_scores
 from opd.importance.counter import step_seed
-from opd.importance.tokens import normalised, quantile
+from opd.importance.tokens import Tokens, normalised
 
 ALL = torch.ones(5, dtype=torch.bool)
 
@@ -52,20 +52,6 @@ def test_masked_tokens_neither_set_the_scale_nor_score():
     assert scores.tolist() == [0.0, 0.5, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_16_bit_inputs_are_computed_in_fp32(dtype):
-    entropy, divergence = torch.rand(64, generator=torch.manual_seed(0)), torch.rand(64)
-    mask = torch.ones(64, dtype=torch.bool)
-    narrow = [values.to(dtype) for values in (entropy, divergence)]
-    scores = soft_or_scores(*narrow, mask=mask)
-    assert scores.dtype == torch.float32
-    torch.testing.assert_close(scores, soft_or_scores(*(v.float() for v in narrow), mask=mask), rtol=0, atol=0)
-
-
-def test_equal_values_score_alike_and_are_finite():
-    assert soft_or_scores(torch.ones(5), torch.ones(5), mask=ALL).tolist() == [0.0] * 5
-
-
 def test_without_a_trained_token_nothing_is_scored_or_kept():
     none = torch.zeros(5, dtype=torch.bool)
     scores = soft_or_scores(torch.rand(5), torch.rand(5), mask=none)
@@ -95,18 +81,6 @@ def test_topk_keeps_the_floor_of_the_share_of_each_rollout():
     assert kept_places(scores, 0.5, row) == [1, 3, 5]
     assert kept_places(scores, 0.5, row, scope="batch") == [1, 5, 6, 7]
     assert kept_places(scores, 0.5, row, mode="bottomk") == [0, 4, 6]
-
-
-def test_only_trained_tokens_count_and_are_kept():
-    assert kept_places([9.0, 1.0, 2.0, 3.0, 4.0], 0.5, mask=[False, True, True, True, True]) == [3, 4]
-
-
-def test_a_rollout_too_short_for_one_token_keeps_none():
-    assert kept_places([1.0, 2.0, 3.0, 4.0, 5.0], 0.2, [0, 0, 0, 0, 1]) == []
-
-
-def test_tokens_of_several_rollouts_may_come_in_any_order():
-    assert kept_places([1.0, 5.0, 2.0, 6.0], 0.5, [7, 3, 7, 3]) == [2, 3]
 
 
 @pytest.mark.parametrize("mode", ["topk", "bottomk", "sample"])
@@ -140,15 +114,27 @@ def test_position_keeps_the_first_or_the_last_share():
 
 
 def test_q3_ranks_by_the_divergence_of_tokens_that_the_student_is_sure_of():
-    # h = 0, .5, 1: d (1 - h) = 2, 2, 0.
-    scores = token_scores(
-        TokenImportance(score="q3", entropy_clip_q=1.0),
-        mask=ALL[:3],
-        row_index=torch.zeros(3, dtype=torch.int64),
-        entropy=tensor([0.0, 1.0, 2.0]),
-        divergence=tensor([2.0, 4.0, 9.0]),
-    )
-    assert scores.tolist() == [2.0, 2.0, 0.0]
+    # h = 0, .5, 1: d (1 - h) = 2, 2.5, 0.
+    selection = TokenImportance(score="q3", entropy_clip_q=1.0, ratio=0.34)
+    values = {"entropy": tensor([0.0, 1.0, 2.0]), "divergence": tensor([2.0, 5.0, 9.0])}
+    assert choose_tokens(selection, torch.zeros(3, dtype=torch.int64), seed=0, **values).tolist() == [
+        False,
+        True,
+        False,
+    ]
+
+
+def shortest_first(tokens: Tokens) -> torch.Tensor:
+    """Score of a user's own: tokens of short responses first."""
+    return -torch.bincount(tokens.row_index)[tokens.row_index].float()
+
+
+def test_a_score_of_ones_own_is_a_function_named_in_the_experiment():
+    selection = TokenImportance(score=f"{__name__}:shortest_first", ratio=0.5, scope="batch")
+    kept = choose_tokens(selection, tensor([0, 0, 0, 1]), seed=0)
+    assert (kept.tolist(), selection.needs_student, selection.needs_teacher) == ([True, False, False, True], True, True)
+    with pytest.raises(ValueError, match="must be one of random, position"):
+        choose_tokens(TokenImportance.model_construct(score="nonsense"), tensor([0]), seed=0)
 
 
 @pytest.mark.parametrize("score", ["entropy", "divergence"])
@@ -162,16 +148,6 @@ def test_the_plain_scores_rank_by_what_they_are_named_after(score):
 def test_a_score_without_what_it_needs_is_refused(score):
     with pytest.raises(ValueError, match=f"score='{score}'"):
         choose_tokens(TokenImportance(score=score), torch.zeros(4, dtype=torch.int64), seed=0)
-
-
-def test_none_keeps_all_whatever_the_ratio():
-    assert choose_tokens(TokenImportance(score="none", ratio=0.1), torch.zeros(4, dtype=torch.int64), seed=0).all()
-
-
-@pytest.mark.parametrize(("ratio", "words"), [(-0.1, "ratio=-0.1"), (1.1, "ratio=1.1")])
-def test_a_share_outside_of_0_and_1_is_refused(ratio, words):
-    with pytest.raises(ValueError, match=words):
-        kept_places([1.0], ratio)
 
 
 def test_a_token_is_sampled_alike_whatever_it_is_batched_with():
@@ -204,28 +180,8 @@ def test_tokens_are_sampled_in_proportion_to_their_scores():
     torch.testing.assert_close(shares, tensor([1 / 8, 2 / 8, 5 / 8]).double(), rtol=0, atol=0.03)
 
 
-def test_a_token_of_score_0_is_sampled_only_where_no_other_is_left():
-    scores = [0.0, 1e-9, 0.0, 1.0]
-    for seed in range(5):
-        assert kept_places(scores, 0.5, mode="sample", seed=seed) == [1, 3]
-        assert kept_places(scores, 0.75, mode="sample", seed=seed) == [0, 1, 3]
-
-
-def test_random_keeps_each_place_equally_often():
-    row = torch.arange(4000).repeat_interleave(4)
-    kept = choose_tokens(TokenImportance(score="random", ratio=0.25), row, seed=5).view(4000, 4)
-    assert kept.sum(dim=1).eq(1).all()
-    torch.testing.assert_close(kept.double().mean(dim=0), torch.full((4,), 0.25).double(), rtol=0, atol=0.03)
-
-
 def test_the_seeds_of_steps_differ():
     assert len({step_seed(1, step) for step in range(100)} | {step_seed(2, step) for step in range(100)}) == 200
-
-
-@pytest.mark.parametrize("q", [0.0, 0.1, 0.5, 0.98, 1.0])
-def test_quantiles_are_torchs(q):
-    values = torch.rand(37, generator=torch.manual_seed(2))
-    torch.testing.assert_close(quantile(values, q), torch.quantile(values, q))
 
 
 def test_a_quantile_outside_of_0_and_1_is_refused():

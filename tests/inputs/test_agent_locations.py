@@ -19,7 +19,7 @@ def config(seed: int = 1, **paths):
     tree = {
         "data": {"train_files": ["agent://train"], "val_files": ["agent://heldout", "else.parquet"]},
         "actor_rollout_ref": {"model": {"path": "agent://student"}},
-        KEY: RunConfig(spec=parse_tree(SPEC | {"seed": seed}).spec, run=RunFacts(run_id="r", run_dir=None)).text(),
+        KEY: RunConfig(spec=parse_tree(SPEC | {"seed": seed}).spec, run=RunFacts(run_id="r", run_dir="out/r")).text(),
         "reward": {"custom_reward_function": {"reward_kwargs": {"database_dir": "agent://database"}}},
     }
     return OmegaConf.merge(OmegaConf.create(tree), OmegaConf.from_dotlist([f"{k}={v}" for k, v in paths.items()]))

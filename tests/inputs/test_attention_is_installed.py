@@ -1,11 +1,8 @@
-"""Attention kernels that are not installed are refused at the front door, and nothing that is shipped asks for one."""
+"""The front door rejects an attention kernel that is not installed."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from opd.config import parse_tree
 from opd.inputs import model_files
@@ -13,18 +10,6 @@ from opd.launch import facts
 from opd.trainer.entry import run
 
 GRPO = {"kind": "grpo", "model": {"path": "m"}}
-
-
-@pytest.mark.parametrize("path", sorted(Path("manifests/experiments").glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_shipped_experiment_asks_for_a_kernel_that_the_lock_has(path):
-    model = yaml.safe_load(path.read_text()).get("model", {})  # the file itself: one with a matrix is many specs
-    assert model.get("attn_implementation") in (None, "varlen", "sdpa")
-
-
-@pytest.mark.parametrize("kind", ["grpo", "eval"])
-def test_ranks_that_share_sequences_get_a_kernel_that_the_lock_has_by_default(kind):
-    spec = parse_tree(GRPO | {"kind": kind, "actor": {"ulysses_sequence_parallel_size": 2}}).spec
-    assert spec.model.attn_implementation == "varlen"
 
 
 @pytest.mark.usefixtures("own_environment")

@@ -49,7 +49,7 @@ def _check(model: Path, *, custom: str | None = None, max_parallel_calls: int | 
         "teacher": {"path": "t"},
         "agent": {"database_dir": "d"},
     }
-    ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
+    ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r"))
     loop = "single_turn_agent" if max_parallel_calls is None else AGENT_LOOP
     paths = {"path": str(model), "tokenizer_path": None, "custom_chat_template": custom, "trust_remote_code": False}
     config = OmegaConf.create(

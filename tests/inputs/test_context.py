@@ -10,10 +10,8 @@ from tests.inputs.files import write_model
 
 from opd.config import SpecError, parse_tree
 from opd.config.context import context_of, context_problems
-from opd.config.run_config import RunFacts
 from opd.data.toy.tokenizer import MODEL_MAX_LENGTH
 from opd.inputs import Inputs, check_inputs
-from opd.trainer.entry import compose, prepare
 
 PROMPT = 100
 
@@ -70,13 +68,3 @@ def test_a_folder_and_a_bundled_model_are_refused_before_anything_starts(tmp_pat
         check_inputs(Inputs.of(spec(most, kind=kind, model=model)))
         with pytest.raises(SpecError, match=rf"data\.max_response_length\n.*\n.*\n    fix:   at most {most},"):
             check_inputs(Inputs.of(spec(most + 1, kind=kind, model=model)))
-
-
-@pytest.mark.slow
-def test_a_model_that_had_to_be_fetched_is_refused_before_ray_is_started(tmp_path):
-    def prepared(response):
-        prepare(compose(spec(response), RunFacts(run_id="r", run_dir=str(tmp_path))))
-
-    prepared(MODEL_MAX_LENGTH - PROMPT)
-    with pytest.raises(SpecError, match=r"data\.max_response_length\n"):
-        prepared(MODEL_MAX_LENGTH - PROMPT + 1)

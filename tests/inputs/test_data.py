@@ -162,15 +162,6 @@ def test_prompts_of_a_distillation_need_answers_only_where_it_learns_from_their_
     assert scorers == {"data.val": "math_dapo", "data.train": "math_dapo" if learns else ""}
 
 
-def test_files_whose_columns_no_type_holds_are_refused_before_they_are_joined(tmp_path):
-    first = write_rows(tmp_path / "a.parquet", prompt_rows(2))
-    rows = [{**row, "extra_info": "0"} for row in prompt_rows(2)]
-    second = write_rows(tmp_path / "b.parquet", rows, None)
-    problem = only([first, second])
-    assert problem.value == second
-    assert "column 'extra_info'" in problem.rule
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -31,7 +31,7 @@ def config(*, model, teacher, train, val):
         {
             "data": {"train_files": train, "val_files": val},
             "actor_rollout_ref": {"model": {"path": model}},
-            KEY: RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None)).text(),
+            KEY: RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r")).text(),
         }
     )
 

@@ -120,9 +120,7 @@ def test_stages_run_in_order_and_each_is_a_run_of_its_own_and_the_pipeline_one_l
 
     monkeypatch.chdir(folder)
     listed = {
-        store: json.loads(CliRunner().invoke(app, ["list", "--store", store, "-o", "json", "--no-cache"]).stdout)[
-            "runs"
-        ]
+        store: json.loads(CliRunner().invoke(app, ["list", "--store", store, "-o", "json"]).stdout)["runs"]
         for store in ("store", "store/pipe/stages")
     }
     [line] = listed["store"]

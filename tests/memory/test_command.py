@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 
 from opd.config import load_text
-from opd.memory import command, shapes
+from opd.memory import command, device, shapes
+from opd.memory.plan import make_plan
 from opd.memory.shapes import Unplannable, read_shape
 from opd.store.base import NO_RETRY
 
@@ -30,12 +31,31 @@ def told(tmp_path, capsys):
 
 
 def test_a_gpu_that_is_not_in_the_table_is_said_to_be_and_the_key_that_mends_it(told, monkeypatch):
-    monkeypatch.setattr(command, "local_bytes", lambda: None)
+    monkeypatch.setattr(device, "_local", lambda: None)
     code, out, _ = told(gpu="p5.48xlarge")
     assert code == 0
     assert "cluster.gpu.type p5.48xlarge is not in the table (B200, H200, " in out
     assert out.rstrip().endswith("so set opd.gpu_memory_gib")
     assert "opd.gpu_memory_gib" not in told(gpu="p5.48xlarge", kind="sft")[1], "it has no such key"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "weight", "workspace"),
+    [
+        ("NVIDIA-H200", 0, 1.15),
+        ("NVIDIA-H200", 1, 2.6),
+        ("A100-SXM4-40GB", 0, 2.6),
+        ("NVIDIA-L40S", 0, 2.6),
+        ("NVIDIA-B200", 0, 2.6),
+    ],
+)
+def test_the_head_is_planned_in_the_form_that_the_declared_gpu_runs(told, monkeypatch, gpu, weight, workspace):
+    jobs = []
+    monkeypatch.setattr(command, "make_plan", lambda job: jobs.append(job) or make_plan(job))
+    sets = ("device=cuda", "rollout.num_samples=2", f"opd.policy.weight={weight}")
+    told(*sets, gpu=gpu)
+    told(*sets, "opd.workspace_gib=4.1", gpu=gpu)
+    assert [job.workspace_bytes / 2**30 for job in jobs] == pytest.approx([workspace, 4.1])
 
 
 class NoCredentialsError(Exception):

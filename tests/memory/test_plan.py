@@ -51,13 +51,6 @@ def test_what_is_given_up_follows_the_memory_down():
 AUTO = {"checkpointing": None, "activation_share": None, "compiled": True}
 
 
-def test_with_room_all_activations_stay_and_long_forwards_are_made():
-    plan = make_plan(job(device_bytes=10**12, **AUTO, score_is_planned=True))
-    assert not plan.choice.checkpointing
-    assert (plan.choice.activation_share, plan.choice.score_tokens) == (1.0, 80)
-    assert "student's activations: all kept" in render(plan)
-
-
 @pytest.mark.slow
 def test_activations_are_given_up_share_by_share_and_recomputed_before_anything_is_offloaded():
     deep = replace(job().student, layers=20)
@@ -71,29 +64,6 @@ def test_activations_are_given_up_share_by_share_and_recomputed_before_anything_
     assert [share for checkpointing, share, _ in order if not checkpointing][:4] == [1.0, 0.7, 0.5, 0.35]
     assert order[4][0], "then the layers are recomputed"
     assert not any(offloaded for checkpointing, _, offloaded in order if not checkpointing)
-
-
-@pytest.mark.slow
-def test_micro_batches_shrink_before_activations_are_given_up_and_to_rows_where_nothing_else_helps():
-    # Micro-batches of 40,000 tokens down to 5,000, which the host still launches in time, then of one row of 20.
-    deep = replace(job().student, layers=20)
-    wide = {
-        "train_tokens": 40_000,
-        "least_train_tokens": 5000,
-        "mini_rows": 4000,
-        "rows_per_step": 4000,
-        "student": deep,
-    }
-    size, seen = peak(job(device_bytes=10**12, **AUTO, **wide)), []
-    least = smallest_device(job(**AUTO, **wide))
-    while size > least and (plan := make_plan(job(device_bytes=size, **AUTO, **wide))).fits:
-        seen.append((plan.choice.train_tokens, plan.choice.activation_share, plan.choice.checkpointing))
-        size -= 200_000
-    order = list(dict.fromkeys(seen))
-    assert order[:4] == [(num_tokens, 1.0, False) for num_tokens in (40_000, 20_000, 10_000, 5000)]
-    tight = make_plan(job(device_bytes=least, **AUTO, **wide)).choice
-    assert tight.train_tokens < 5000
-    assert tight.checkpointing
 
 
 # Weights of 0.78 MB: more than shorter micro-batches or forwards save below, less than the activations of those that are wished for.
@@ -110,22 +80,6 @@ def test_micro_batches_are_as_long_as_wished_where_what_was_given_up_later_makes
     assert plan.choice.train_tokens == 2000
 
 
-def test_an_only_micro_batch_of_an_update_that_fits_after_all_sums_nothing():
-    facts = {"teacher": HEAVY, "train_tokens": 2000, "least_train_tokens": 1000, "mini_rows": 100, "cache_bytes": 0}
-    plan = make_plan(job(**facts, device_bytes=peak(job(**facts, offload_teacher=True))))
-    assert plan.choice.train_tokens == 2000
-    assert not plan.choice.defer_sync
-    assert not plan.choice.keep_gathered
-
-
-def test_forwards_without_a_gradient_are_as_long_as_wished_where_an_offloaded_teacher_makes_room_for_them():
-    facts = {"teacher": HEAVY, "more_teachers": ((HEAVY, 2),) * 2, "score_tokens": 2000, "score_is_planned": True}
-    plan = make_plan(job(**facts, device_bytes=peak(job(**facts, offload_teacher=True))))
-    assert plan.fits
-    assert plan.choice.offload_teacher
-    assert plan.choice.score_tokens == 2000
-
-
 def test_a_short_forward_without_a_gradient_makes_room_in_the_teachers_phase():
     plan = make_plan(job(device_bytes=peak(job(score_tokens=500)), score_tokens=4000, score_is_planned=True))
     assert plan.fits
@@ -133,28 +87,11 @@ def test_a_short_forward_without_a_gradient_makes_room_in_the_teachers_phase():
     assert not plan.choice.offload_teacher
 
 
-def test_a_mixture_of_experts_recomputes_its_layers():
-    experts = replace(job().student, num_experts=4, experts_per_token=2)
-    assert make_plan(job(device_bytes=10**12, **AUTO, student=experts)).choice.checkpointing
-
-
 def test_a_wish_is_never_overruled():
     plan = make_plan(job(device_bytes=10**12, offload_teacher=True))
     assert plan.choice.offload_teacher
     tight = make_plan(job(device_bytes=peak(job(device_bytes=10**12)) - 20_000, offload_teacher=False))
     assert not tight.choice.offload_teacher
-
-
-def test_the_next_teacher_comes_while_one_reads_where_there_is_room_for_both():
-    several = {"offload_teacher": True, "more_teachers": ((TEACHER, 2),)}
-    assert not make_plan(job(device_bytes=10**12, offload_teacher=True)).choice.load_ahead
-    with_room = make_plan(job(device_bytes=10**12, **several))
-    assert with_room.choice.load_ahead
-    teacher = with_room.phases[1]
-    assert with_room.peak == teacher
-    less = make_plan(job(device_bytes=teacher.total - 1, **several))
-    assert less.fits
-    assert less.choice == replace(with_room.choice, load_ahead=False), "nothing else is given up for it"
 
 
 def test_one_micro_batch_an_update_has_nothing_to_defer():
@@ -173,14 +110,6 @@ def test_an_explicit_cache_is_kept_and_the_rest_waits_on_the_host():
     plan = make_plan(job(device_bytes=10**12, cache_bytes=1000))
     assert plan.choice.cache_bytes == 1000
     assert plan.host_bytes == plan.job.hidden_bytes - 1000
-
-
-def test_what_cannot_fit_names_the_knob_that_helps():
-    # All that remains on the device in the student's phase is halved by a second rank.
-    smallest = min(peak(job(device_bytes=1)), peak(job(device_bytes=1, num_ranks=2)))
-    plan = make_plan(job(device_bytes=smallest))
-    assert not plan.fits
-    assert any("2 ranks instead of 1: fits" in knob for knob in plan.knobs)
 
 
 def smallest_device(job) -> int:
@@ -219,12 +148,6 @@ def test_a_server_that_asks_too_much_is_told_its_largest_share():
     assert plan.knobs[0] == "rollout.gpu_memory_utilization: 0.8: fits"
 
 
-def test_a_share_that_the_server_does_not_read_is_not_proposed():
-    plan = make_plan(job(device_bytes=10**10, rollout_share=0.95, rollout_cache_bytes=2 * 10**10))
-    assert not plan.fits
-    assert not any("gpu_memory_utilization" in knob for knob in plan.knobs)
-
-
 def test_the_table_has_a_column_a_phase_and_adds_up():
     text = render(make_plan(job(device_bytes=10**12, rollout_share=0.5)))
     header = text.splitlines()[0]
@@ -232,9 +155,3 @@ def test_the_table_has_a_column_a_phase_and_adds_up():
         assert name in header
     assert "fits:" in text
     assert "teacher on the device" in text
-
-
-@pytest.mark.parametrize("copies", [True, False])
-def test_a_checkpoints_copy_is_told_where_saves_overlap_training(copies):
-    text = render(make_plan(job(device_bytes=10**12, copies_checkpoints=copies)))
-    assert ("checkpoint.overlap" in text) is copies

@@ -1,42 +1,67 @@
-"""What a comparison calls notable: by Student's t, so that few seeds raise no false alarm more often than they should."""
+"""Comparison of runs: groups over seeds, pairs, and differences against hand-computed ones."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from opdctl.runs.compare import Group, compare_metric
-from opdctl.runs.compare_view import difference_text
+from opd.evaluation.results import evaluate
+from opdctl.runs.compare import Group, compare_evaluations, compare_metric, difference_text, group_runs
 from opdctl.runs.record import RunRecord
 
 
-def group(values: list[float], *, first_seed: int = 0) -> Group:
-    records = tuple(
-        RunRecord(
-            run_id=f"r{seed}", url="", kind="opd", spec_hash="", state="succeeded", detail="", num_attempts=1, last_step=1,
-            total_steps=1, latest={"m": value}, spec={"seed": seed},
-        )
-        for seed, value in enumerate(values, start=first_seed)
-    )  # fmt: skip
-    return Group(name="g", records=records)
+def record(name: str, *, seed: int = 1, lr: float = 1e-6, **latest: float) -> RunRecord:
+    spec = {"kind": "opd", "name": name, "seed": seed, "actor": {"learning_rate": lr}}
+    return RunRecord(run_id=name, url=name, state="succeeded", latest=latest, spec=spec)
 
 
-@pytest.mark.parametrize("first_seed", [0, 100], ids=["paired", "unpaired"])
-def test_three_seeds_without_a_difference_are_starred_in_one_case_of_twenty_and_not_of_five(first_seed: int) -> None:
+def group(values: list[float]) -> Group:
+    return Group(name="g", records=tuple(record(f"r{seed}", seed=seed, m=value) for seed, value in enumerate(values)))
+
+
+def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
+    groups = group_runs([record("a", seed=1), record("b", seed=1, lr=2e-6), record("c", seed=2)])
+    assert [[run.run_id for run in group.records] for group in groups] == [["a", "c"], ["b"]]
+
+
+def test_a_metric_is_paired_by_seed() -> None:
+    found = compare_metric("m", group([1.0, 2.0, 3.0]), group([2.0, 4.0, 6.0]))
+    assert found is not None
+    # Differences 1, 2, 3: mean 2, deviation 1, error 1 / sqrt(3).
+    assert found.difference == (2.0, pytest.approx(1 / math.sqrt(3)))
+    assert (found.num_pairs, found.paired_by) == (3, "seed")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_starred"),
+    [([1.0, 1.1, 0.9], [3.0, 3.05, 2.95], True), ([1.0], [3.0], False), ([2.5, 2.5, 2.5], [2.5, 2.5, 2.5], False)],
+)
+def test_a_star_marks_a_clear_difference_and_neither_single_runs_nor_an_exact_zero(
+    before: list[float], after: list[float], is_starred: bool
+) -> None:
+    found = compare_metric("m", group(before), group(after))
+    assert found is not None
+    assert difference_text(found).endswith("*") == is_starred
+
+
+def test_three_seeds_without_a_difference_are_starred_in_one_case_of_twenty() -> None:
     random = np.random.default_rng(1)
     stars = 0
     for _ in range(2000):
-        before, after = random.normal(size=(2, 3)).tolist()
-        found = compare_metric("m", group(before), group(after, first_seed=first_seed))
+        found = compare_metric("m", *(group(side) for side in random.normal(size=(2, 3)).tolist()))
         assert found is not None
-        stars += difference_text(found).endswith("*")
+        stars += found.is_notable
     assert stars / 2000 < 0.07
 
 
-def test_a_clear_difference_of_three_seeds_is_starred_and_one_of_single_runs_never() -> None:
-    clear = compare_metric("m", group([1.0, 1.1, 0.9]), group([3.0, 3.05, 2.95]))
-    single = compare_metric("m", group([1.0]), group([3.0]))
-    assert clear is not None
-    assert single is not None
-    assert clear.is_notable
-    assert not single.is_notable
+def test_evaluations_are_paired_by_problem_and_say_what_they_leave_out(answers: Callable) -> None:
+    runs = [
+        {"math": evaluate(answers("r", accuracies), num_samples=2)[0]}
+        for accuracies in ({0: [0, 0], 1: [1, 0], 2: [1, 1]}, {0: [1, 0], 1: [1, 1], 3: [1, 1]})
+    ]
+    found, _ = compare_evaluations(runs[:1], runs[1:])
+    assert (found.quantity, found.difference, found.num_pairs) == ("math mean@n", (0.5, 0.0), 2)
+    assert found.remark.startswith("2 problems")

@@ -11,8 +11,10 @@ import pytest
 
 from opd.runs.summary import SUMMARY_FILE
 from opd.store.local import LocalStore
+from opdctl.commands import list_runs
+from opdctl.commands.list_runs import rows
 from opdctl.kube.rayjob import read_job
-from opdctl.runs.rows import Row, rows
+from opdctl.runs.record import RunRecord
 
 from .conftest import SPEC
 from .test_store_commands import seal_checkpoint
@@ -25,42 +27,26 @@ def job(name: str, status: str) -> Any:
     return read_job({"metadata": metadata, "spec": {}, "status": {"jobDeploymentStatus": status}})
 
 
-def test_a_live_run_is_told_by_the_cluster_and_by_its_store_together() -> None:
-    from opdctl.runs.record import RunRecord
+def test_a_live_run_is_shown_by_the_cluster_and_by_its_store_together() -> None:
+    def record(name: str, state: str) -> RunRecord:
+        latest = {"opd/loss": 0.5, "timing/step_s": 60.0, "val-core/math/acc/mean@4": 0.4}
+        return RunRecord(run_id=name, url=f"s3://b/{name}", state=state, last_step=3, total_steps=10, latest=latest)
 
-    def record(name: str, state: Any) -> RunRecord:
-        return RunRecord(
-            run_id=name, url=f"s3://b/{name}", kind="opd", spec_hash="", state=state, detail="", num_attempts=2, last_step=3,
-            total_steps=10, latest={"opd/loss": 0.5, "timing/step_s": 60.0, "val-core/math/acc/mean@4": 0.4},
-            validation={"val-core/math/acc/mean@4": [0.1, 0.4]},
-        )  # fmt: skip
-
-    found = rows(
-        [("opd", job("live", "Running"), 8), ("opd", job("waiting", "Initializing"), 0)],
+    live = rows(
+        [(job("live", "Running"), 8), (job("waiting", "Initializing"), 0)],
         [record("live", "running"), record("done", "succeeded")],
     )
-    assert [(row.run, row.phase, row.step, row.gpus) for row in found] == [
+    assert [(row["run"], row["phase"], row["step"], row["gpus"]) for row in live] == [
         ("live", "running", 3, 8),
         ("waiting", "starting", None, 0),
         ("done", "succeeded", 3, 0),
     ]
-    assert found[0].eta_s == 420.0
-    assert found[0].validation_accuracy == 0.4
+    assert (live[0]["eta_s"], live[0]["validation_accuracy"]) == (420.0, 0.4)
 
 
-def test_programs_get_json_and_names(inside: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    make_run("a", result={"steps": 1})
-    make_run("b")
-    as_json = json.loads(inside("list", "--store", store, "-o", "json").stdout)["runs"]
-    assert [run["run"] for run in as_json] == ["a", "b"]
-    assert as_json[0].keys() == {*Row.__dataclass_fields__}
-    assert inside("list", "--store", store, "-o", "name").stdout.split() == ["a", "b"]
-    assert inside("list", "--store", tmp_path / "empty", "-o", "name").stdout == "", "a folder without runs"
-    assert str(store / "a") in inside("list", "--store", store, "-o", "wide").stdout.replace("\n", "")
-
-
-def test_a_run_s_summary_says_what_its_other_files_say(inside: Callable, make_run: Callable, store: Path) -> None:
+def test_a_run_s_summary_says_what_its_other_files_say(
+    inside: Callable, make_run: Callable, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     score = "val-core/math/acc/mean@4"
     make_run("done", attempts=[{1: {score: 0.5}, 2: {"opd/loss": 2.0}}, {2: {"opd/loss": 1.5}}], result={"steps": 2})
     make_run("stopped", attempts=[{1: {"opd/loss": float("inf"), "timing/step_s": 2.0}}], spec={**SPEC, "kind": "grpo"})
@@ -69,24 +55,17 @@ def test_a_run_s_summary_says_what_its_other_files_say(inside: Callable, make_ru
     summary = store / "done" / SUMMARY_FILE
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"checkpoint": 2}))
 
-    def seen(*words: str) -> list[dict[str, Any]]:
-        found = json.loads(inside("list", "--store", store, "-o", "json", *words).stdout)["runs"]
+    def seen() -> list[dict[str, Any]]:
+        found = json.loads(inside("list", "--store", store, "-o", "json").stdout)["runs"]
         return [{name: value for name, value in row.items() if name != "age_s"} for row in found]
 
-    assert seen() == seen("--no-cache")
+    by_summary = seen()
+    with monkeypatch.context() as patch:
+        patch.setattr(list_runs, "by_summary", lambda place: None)
+        assert seen() == by_summary
     assert [(row["run"], row["phase"], row["validation_accuracy"], row["checkpoint"]) for row in seen()] == [
         ("done", "succeeded", 0.5, 2), ("nothing", "stopped", None, None), ("stopped", "stopped", None, None)
     ]  # fmt: skip
-
-
-def test_a_run_that_got_its_summary_later_is_believed_again(inside: Callable, make_run: Callable, store: Path) -> None:
-    make_run("r", attempts=[{1: {"opd/loss": 1.0}}])
-    (store / "r" / SUMMARY_FILE).unlink()
-    inside("list", "--store", store)
-    make_run("r", attempts=[{2: {"opd/loss": 0.5}}], result={"steps": 2})
-    for _ in range(2):
-        [row] = json.loads(inside("list", "--store", store, "-o", "json").stdout)["runs"]
-        assert (row["step"], row["phase"], row["attempts"]) == (2, "succeeded", 2)
 
 
 def test_a_list_of_many_runs_asks_once_for_their_names_and_once_for_each(

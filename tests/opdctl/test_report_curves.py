@@ -1,11 +1,10 @@
-"""The curves of a report: thinning keeps extremes, the page holds every logged value, and a browser draws them."""
+"""The curves of a report, and the origin of its runs."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
-import shutil
 import subprocess
 import zlib
 from collections import Counter
@@ -14,20 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from tests.programs import need
 
 from opd.runs import origin
 from opd.runs.origin import file_key
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
-from opdctl.report import assets, curves
+from opdctl.report import curves
 from opdctl.report.curves import OTHER, panels_of, thin
-from opdctl.report.provenance import Origin, models
-from opdctl.report.steps import step_time
-from opdctl.report.texts import Text, text_table
+from opdctl.report.page import asset
+from opdctl.report.provenance import Origin
+from opdctl.runs.find import RunPlace
 from opdctl.runs.gather import gather
-from opdctl.runs.places import RunPlace
 
 
 def charts_of(page: Path) -> dict[str, Any]:
@@ -91,7 +89,7 @@ def test_the_base_of_a_whole_store_is_the_best_that_has_finished(
         spec = {"kind": "opd", "seed": 1, "actor": {"learning_rate": float(number)}}
         make_run(name, attempts=[{1: {"opd/loss": 1.0, "opd/accuracy": 0.1 * number}}], spec=spec, result=result)
     assert inside("report", "--store", store).returncode == 0
-    assert "Differences to c-better</h2>" in (tmp_path / "report.html").read_text()
+    assert "<h3>base c-better</h3>" in (tmp_path / "report.html").read_text()
     assert [run["name"] for run in charts_of(tmp_path / "report.html")["runs"]] == ["c-better", "a-crashed", "b-good"]
 
 
@@ -107,7 +105,7 @@ def test_a_run_has_its_attempts_devices_and_trackers(
     )
     origin.add(LocalStore(store / "r"), 2, devices=Counter({"NVIDIA H200": 8, "<b>": 8}).elements(), trackers=trackers)
     root = open_store(store)
-    found = Origin(gather([RunPlace(run_id="r", store=root.child("r"))], folder=store / "cache")[0])
+    found = Origin(gather([RunPlace(run_id="r", store=root.child("r"))])[0])
     assert [line.end for line in found.attempts] == ["stopped", "finished"]
     assert [found.devices(attempt) for attempt in (1, 2)] == ["", "8 × <b>, 8 × NVIDIA H200"]
     assert (found.version, found.num_gpus, found.trackers) == ("0.1.0 (0123456789ab-dirty)", 16, [url])
@@ -115,33 +113,6 @@ def test_a_run_has_its_attempts_devices_and_trackers(
     html = (tmp_path / "report.html").read_text()
     assert "8 × &lt;b&gt;, 8 × NVIDIA H200</td>" in html
     assert "javascript:" not in html
-
-
-def test_teachers_and_adapters_are_shown_of_any_spec() -> None:
-    lora = {"rank": 8, "alpha": 16}
-    assert models({"kind": "eval"}) == ""
-    assert models({"teacher": {"path": "t"}, "model": {"lora": lora}}) == "teacher t; LoRA, rank 8, alpha 16"
-    assert models({"model": "x", "teachers": {"b": {"path": "u"}, "a": 3}}) == "teacher a: –; b: u"
-
-
-def test_texts_are_next_to_each_other_by_problem() -> None:
-    cell = Text(about="", prompt="p", response="r")
-    found = text_table("t", {"step 1": {1: cell, 2: cell}, "step 9": {2: cell}})
-    assert found.rows == ((cell, cell), (cell, None)), "the shared problem comes first"
-    apart = text_table("t", {"step 1": {1: cell}, "step 9": {2: cell, 3: cell}})
-    assert apart.rows == ((cell, cell), (None, cell)), "without a shared problem the first of each step"
-
-
-def test_the_parts_of_a_step_add_up_to_it() -> None:
-    table = pa.table({
-        "step": [1, 2], "timing/step_s": [10.0, 10.0], "timing_s/gen": [4.0, 4.0], "timing_s/update_actor": [5.0, 5.0],
-        "timing/teacher_s": [1.0, 1.0], "timing/student_s": [3.0, 3.0], "timing_s/save_checkpoint": [None, 1.0],
-        "timing_s/testing": [6.0, None],
-    })  # fmt: skip
-    assert step_time(table) == {
-        "rollout": 4.0, "teacher": 1.0, "student": 3.0, "other update": 1.0, "checkpoint": 0.5, "validation": 3.0, "rest": 0.5,
-    }, "a validation's time is no part of the step's clock"  # fmt: skip
-    assert step_time(pa.table({"step": [1], "opd/loss": [1.0]})) == {}
 
 
 # A page without a browser: elements that record their children, charts that record their data.
@@ -174,9 +145,7 @@ const timer = setInterval(() => {
 def test_the_page_s_script_draws_seeds_as_mean_and_band_and_each_run_alone(
     inside: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("CURVES OF THE PAGE UNTESTED: no node on PATH")
+    need("node")
     for seed in (1, 2):
         make_run(
             f"s{seed}",
@@ -185,7 +154,7 @@ def test_the_page_s_script_draws_seeds_as_mean_and_band_and_each_run_alone(
         )
     assert inside("report", "--store", store).returncode == 0
     [packed] = re.findall(r'id="chart-data">([^<]*)<', (tmp_path / "report.html").read_text())
-    words = [node, "-e", PAGE + assets.read("curves.js")]
+    words = ["node", "-e", PAGE + asset("curves.js")]
     done = subprocess.run(words, input=packed, capture_output=True, text=True, timeout=60, check=True)
     pooled, alone = json.loads(done.stdout)
     assert pooled == [["step", "s1 (+1 seeds)", None, None], [[1, 2], [1.5, 3], [2, 3], [1, 3]]]

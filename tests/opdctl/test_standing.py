@@ -14,8 +14,9 @@ from opd.runs.progress import Standing
 from opd.runs.run import Run
 from opd.store.base import RetryPolicy
 from opd.store.opening import open_store
+from opdctl.commands.wait import wait_for_end
 from opdctl.logs.store import LogReader
-from opdctl.runs.control import wait_for_end
+from opdctl.runs.find import RunPlace
 
 
 @pytest.fixture
@@ -28,32 +29,30 @@ def live_run(tmp_path: Path, store: Path) -> Iterator[Run]:
         yield run
 
 
-def test_status_shows_a_running_run_and_the_time_it_has_left(call: Callable, live_run: Run, store: Path) -> None:
+def test_status_shows_a_running_run_and_the_time_it_has_left(inside: Callable, live_run: Run, store: Path) -> None:
     live_run.log(4, {"opd/loss": 0.5, "timing/step_s": 20.0})
     deadline = time.monotonic() + 120
-    while "4/10" not in (text := call("status", "live", "--store", store).stdout):
+    while "4/10" not in (text := inside("status", "live", "--store", store).stdout):
         assert time.monotonic() < deadline, text
     assert "running" in text
     assert "2 min" in text  # 6 steps of 20 s
 
 
-@pytest.mark.slow
 def test_status_says_for_how_long_a_run_has_made_no_progress(
-    call: Callable, live_run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
+    inside: Callable, live_run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def silent() -> Standing:
         return Standing(phase="rollout", step=7, progress_at_s=time.monotonic() - 2 * 3600, limit_s=3 * 3600.0)
 
     monkeypatch.setattr("opd.runs.run.PROGRESS", SimpleNamespace(read=silent))
     live_run._renew(live_run.claim)
-    text = call("status", "live", "--store", store).stdout
+    text = inside("status", "live", "--store", store).stdout
     assert "no progress for 2 h" in text
     assert "(rollout at step 7); ended after 3 h" in text
 
 
-@pytest.mark.slow
 def test_status_and_list_of_a_pipeline_name_the_stage_that_runs_and_its_step(
-    call: Callable, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+    inside: Callable, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standing = Standing(phase="rollout", step=7, progress_at_s=time.monotonic(), limit_s=None, stage="distil (2 of 3)")
     monkeypatch.setattr("opd.runs.run.PROGRESS", SimpleNamespace(read=lambda: standing))
@@ -61,26 +60,30 @@ def test_status_and_list_of_a_pipeline_name_the_stage_that_runs_and_its_step(
                    store_url=str(store), tee=False)  # fmt: skip
     with run:
         run._renew(run.claim)
-        assert "distil (2 of 3): rollout at step 7" in call("status", "bridge", "--store", store).stdout
-        assert "distil (2 of 3), step 7" in call("list", "--store", store).stdout
+        assert "distil (2 of 3): rollout at step 7" in inside("status", "bridge", "--store", store).stdout
+        assert "distil (2 of 3), step 7" in inside("list", "--store", store).stdout
 
 
-@pytest.mark.slow
-def test_wait_ends_with_the_run_and_its_exit_code_is_the_result(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
+def test_wait_ends_with_the_run_and_its_exit_code_is_the_result(inside: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
     make_run("good", result={"steps": 1})
-    assert call("wait", "good", "--store", store).returncode == 0
+    assert inside("wait", "good", "--store", store).returncode == 0
     run = Run.open(run_id="bad", local_root=tmp_path / "local", spec={"kind": "opd"}, spec_hash="h",
                    store_url=str(store), tee=False)  # fmt: skip
     with run:
         run.fail("the tokenizers differ", fatal=True)
-    done = call("wait", "bad", "--store", store)
+    done = inside("wait", "bad", "--store", store)
     assert done.returncode == 1
     assert "the tokenizers differ" in done.stderr
 
 
 def test_wait_sees_an_end_that_comes_later(live_run: Run, store: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(wait_for_end, open_store(store / "live"), silent_s=60, poll_s=0.05)
+        waiting = pool.submit(
+            wait_for_end,
+            RunPlace(run_id="live", store=open_store(store / "live")),
+            silent_s=60,
+            pause=lambda seconds: time.sleep(0.05),
+        )
         time.sleep(0.3)
         assert not waiting.done()
         live_run.finish({"steps": 1})
@@ -89,7 +92,7 @@ def test_wait_sees_an_end_that_comes_later(live_run: Run, store: Path) -> None:
 
 def test_an_attempt_that_nobody_follows_is_the_end(make_run: Callable, store: Path) -> None:
     make_run("left")
-    end = wait_for_end(open_store(store / "left"), silent_s=0.0, poll_s=0.05)
+    end = wait_for_end(RunPlace(run_id="left", store=open_store(store / "left")), silent_s=0.0)
     assert not end.is_success
     assert "no other followed" in end.reason
 
@@ -156,7 +159,7 @@ def test_a_log_says_how_its_attempt_ended_or_that_it_goes_on(
     inside: Callable, make_run: Callable, live_run: Run, store: Path
 ) -> None:
     make_run("r", attempts=[{1: {"opd/loss": 2.0}}, {2: {"opd/loss": 1.0}}], log="a line\n", result={"steps": 2})
-    words = ("--store", store, "--no-cluster")
+    words = ("--store", store)
     whole = inside("logs", "r", *words)
     assert whole.stdout.splitlines()[0] == "===== attempt 1 ====="
     assert whole.stderr == "attempt 2 ended: finished\n"

@@ -6,12 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from opdctl.commands import watching
-from opdctl.errors import ToolError
-from opdctl.kube.errors import ClusterUnreachable
-
 from .test_store_commands import seal_checkpoint
 
 
@@ -23,26 +17,3 @@ def test_status_for_programs_says_what_the_screen_says(inside: Callable, make_ru
     assert told["cluster"] is None
     assert (told["store"]["last_step"], told["store"]["loss"], told["store"]["total_steps"]) == (2, 1.0, 4)
     assert [attempt["attempt"] for attempt in told["attempts"]] == [1, 2]
-    assert told["places"]["checkpoint"] == str(store / "r" / "checkpoints" / "global_step_2")
-
-
-def test_watching_goes_on_through_a_cluster_that_is_away_but_not_from_the_start(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(watching, "WATCH_S", 0.0)
-    answers: list[object] = ["first", ClusterUnreachable("no answer"), "second", ToolError("gone for good")]
-    seen: list[object] = []
-
-    def look() -> object:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    with pytest.raises(ToolError, match="gone for good"):
-        watching.look_and_show(look, seen.append, is_watching=True, timeout_s=60)
-    assert seen == ["first", "second"]
-    assert "looking again: no answer" in capsys.readouterr().err
-    answers.append(ClusterUnreachable("no answer"))
-    with pytest.raises(ClusterUnreachable):
-        watching.look_and_show(look, seen.append, is_watching=True, timeout_s=60)

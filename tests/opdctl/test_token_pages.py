@@ -9,10 +9,10 @@ import pytest
 
 from opd.runs.tokens import StepTokens, TokenRow, file_key, to_bytes
 from opd.store.opening import open_store
-from opdctl.report.page import write_report
+from opdctl.report.page import environment, write_report
 from opdctl.report.token_page import render, shown_tokens
+from opdctl.runs.find import RunPlace
 from opdctl.runs.gather import gather
-from opdctl.runs.places import RunPlace
 
 HOSTILE = '</pre></i><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'
 
@@ -48,7 +48,7 @@ def test_a_token_shows_its_levels_its_values_and_that_it_is_in_the_loss():
 
 
 def test_the_page_escapes_what_a_model_wrote():
-    html = render(HOSTILE, [step(), step(2, rows=(), score="none")])
+    html = render(HOSTILE, [step(), step(2, rows=(), score="none")], environment())
     assert "<script" not in html
     assert "<img" not in html
     assert html.count("&lt;script&gt;") == 5  # title, heading, prompt, token, table
@@ -68,9 +68,8 @@ def kept(make_run: Callable, store: Path) -> Path:
     return path.parent
 
 
-@pytest.mark.slow
-def test_a_report_links_to_the_tokens_of_a_run(call: Callable, kept: Path, store: Path, tmp_path: Path) -> None:  # fmt: skip
-    done = call("report", "chosen", "other", "--store", store)
+def test_a_report_links_to_the_tokens_of_a_run(inside: Callable, kept: Path, store: Path, tmp_path: Path) -> None:  # fmt: skip
+    done = inside("report", "chosen", "other", "--store", store)
     assert done.returncode == 0, done.stderr
     html = (tmp_path / "report.html").read_text()
     assert '<a href="report-tokens-1.html">chosen: ' in html
@@ -83,9 +82,8 @@ def test_a_report_links_to_the_tokens_of_a_run(call: Callable, kept: Path, store
 def test_a_damaged_file_costs_the_page_and_not_the_report(kept: Path, store: Path, tmp_path: Path, capsys) -> None:  # fmt: skip
     (kept / "step-000020.json").write_text('{"step": "<b>"}')
     root = open_store(store)
-    found = gather([RunPlace(run_id="chosen", store=root.child("chosen"))], folder=tmp_path / "cache")
-    stores = {run.record.url: root.child("chosen") for run in found}
+    found = gather([RunPlace(run_id="chosen", store=root.child("chosen"))])
     written: dict[str, str] = {}
-    write_report(found, stores, written.__setitem__, stem="report", num_samples=3)
+    write_report(found, written.__setitem__, stem="report", num_samples=3)
     assert list(written) == ["report.html"]
     assert "chosen: its tokens are left out: tokens/step-000020.json: step: " in capsys.readouterr().err

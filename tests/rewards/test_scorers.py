@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from opd.rewards import NO_ANSWER_PREDICTIONS, compute_score
+from opd.rewards import NO_ANSWER_PREDICTIONS, compute_score, is_unread
 from opd.rewards.scorers import last_boxed, load_verl_scorer
 
 
@@ -42,7 +42,11 @@ def test_pred_is_the_answer_in_a_form_in_which_equal_answers_are_equal_strings(f
 
 @pytest.mark.parametrize("function", ["exact_match", "math_reward", "math_dapo", "math_verify"])
 def test_an_answer_without_an_answer_is_recognisable(function):
-    assert score(function, "")["pred"] in NO_ANSWER_PREDICTIONS
+    assert (row := score(function, ""))["pred"] in NO_ANSWER_PREDICTIONS
+    assert is_unread(function, row)
+    assert not is_unread("mine:scorer", row)  # it need not say what it read
+    assert not is_unread(function, row | {"failed": 1})
+    assert not is_unread(function, row | {"pred": "7"})
 
 
 # Defect 6 of the original: prompts asked for a box while the reward looked for `Answer:`; the two must not be mixed up.

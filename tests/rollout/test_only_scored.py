@@ -57,6 +57,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> RolloutWorker:
     made.__dict__ |= {
         "config": OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "algorithm": {}}),
         "ours": SimpleNamespace(spec=spec, sampling=spec, run=SimpleNamespace(run_id="r"), agent=None),
+        "_reward_function": "math_reward",
         "tokenizer": AutoTokenizer.from_pretrained(STUDENT_DIR),
         "rollout_config": SimpleNamespace(response_length=8),
         "llm_client": _Server(),

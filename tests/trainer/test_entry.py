@@ -39,7 +39,7 @@ def test_the_cpu_server_needs_no_package(monkeypatch):
 def test_an_override_that_verls_config_does_not_know_is_refused_by_its_key():
     given = ["actor_rollout_ref.model.path=m", "trainer.device=cpu", "actor_rollout_ref.rollout.nn=3"]
     with pytest.raises(SpecError) as refused:
-        compose(spec_of(given, {"TEACHER_MODEL_PATH": "t"}), RunFacts(run_id="r", run_dir=None))
+        compose(spec_of(given, {"TEACHER_MODEL_PATH": "t"}), RunFacts(run_id="r", run_dir="out/r"))
     [problem] = refused.value.problems
     assert problem.path == "overrides"
     assert "Could not override 'actor_rollout_ref.rollout.nn'" in problem.rule

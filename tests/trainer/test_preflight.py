@@ -62,7 +62,7 @@ def run_with(teachers: dict) -> RunConfig:
         "kind": "opd", "name": "r", "seed": 1, "device": "cpu", "model": {"path": "toy://student"}, **teachers,
         "data": {"train": ["toy://train"], "val": ["toy://heldout"]}, "trainer": {"gpus_per_node": 1},
     }).spec  # fmt: skip
-    facts = RunFacts(run_id="r", run_dir=None, valid_vocab=112, student_vocab=112, teacher_vocab=112)
+    facts = RunFacts(run_id="r", run_dir="out/r", valid_vocab=112, student_vocab=112, teacher_vocab=112)
     return RunConfig(spec=spec, run=facts)
 
 

@@ -117,7 +117,7 @@ def test_a_choice_of_rows_is_verls_own(tmp_path, monkeypatch, shuffle):
 def _data(dataset: PromptDataset, batch_size: int, **trainer: int | None) -> Data:
     tree = {"kind": "grpo", "model": {"path": "m"}, "data": {"split": {"part": 1}}}
     made = object.__new__(Data)
-    made.ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
+    made.ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r"))
     made.train, made._rows = dataset, None
     made.config = OmegaConf.create({
         "data": {"train_batch_size": batch_size, "dataloader_num_workers": 0, "shuffle": False},

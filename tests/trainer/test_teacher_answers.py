@@ -128,7 +128,7 @@ def _sft(tmp_path, dataset, tokenizer, **trainer) -> Sft:
         "sft": {"teacher_answers": stored(tmp_path / "a.parquet", answers(8))}, "trainer": trainer,
     }  # fmt: skip
     val = PromptDataset([str(held_out)], tokenizer, dataset.config)
-    ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
+    ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r"))
     data = SimpleNamespace(train=dataset, val=val, tokenizer=tokenizer, ours=ours, begin=lambda: None)
     return Sft(cast(Data, data), cast(Run, None))
 

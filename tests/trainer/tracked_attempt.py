@@ -31,7 +31,7 @@ def main(folder: Path, attempt: int) -> None:
         tracking.write_into(run.handle.local_dir)
         trainer = {"logger": ["wandb", "tensorboard", "mlflow"], "project_name": PROJECT, "experiment_name": RUN_ID}
         tree = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}}
-        ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id=RUN_ID, run_dir=None))
+        ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id=RUN_ID, run_dir="out/r"))
         config = {"trainer": trainer, "lr": 0.1, "resumed": attempt > 1, KEY: ours.text()}
         trackers = tracking.Trackers(OmegaConf.create(config), run)
         (run.handle.attempt_dir / "links.json").write_text(json.dumps(trackers.links))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,14 +15,13 @@ from ray.exceptions import RayActorError
 
 from opd.compat.plain_loads import plain_loads
 from opd.config.sections import Checkpoint
-from opd.errors import CheckpointError, Overtaken, RunIsLive
+from opd.errors import CheckpointError, Overtaken
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK, RANK_PARTS, Manifest, step_folder
 from opd.runs.run import Run
 from opd.runs.shards import move_in, sweep_older, upload_shards
 from opd.store.base import NO_RETRY
 from opd.store.durable import hash_file
-from opd.store.local import LocalStore
 from opd.store.opening import open_store
 from opd.worker import checkpointing
 from opd.worker.background import Job
@@ -89,16 +87,6 @@ def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(t
     assert (stored / "COMPLETE").exists()
     for name in ("actor/model_world_size_2_rank_1.pt", "data.pt"):
         assert (stored / name).read_bytes() == (folder / name).read_bytes()
-
-
-def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_end(tmp_path):
-    ranks = Ranks(2)
-    with attempt(tmp_path) as run:
-        save(run, ranks, 1)
-        store = open_store(tmp_path / "store").child("r")
-        store.delete_tree(step_folder(1))
-        checkpointing.upload_what_is_left(run, ranks)
-    assert store.exists(f"{step_folder(1)}/COMPLETE")
 
 
 def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(tmp_path, caplog):
@@ -203,22 +191,6 @@ def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path
         assert run.checkpoints.complete_steps() == [1, 4], "the step resumed from and the newest"
 
 
-def test_why_a_step_cannot_be_loaded_is_logged_whole_and_once(tmp_path, caplog):
-    ranks = saved(tmp_path, Ranks(1), 1, 2)
-
-    def load(folder):
-        if folder.name.endswith("_2"):
-            try:
-                raise KeyError("lm_head.weight")
-            except KeyError as error:
-                raise RuntimeError("keys of another model:\nmissing\nmore") from error
-
-    with attempt(tmp_path) as run:
-        checkpointing.resume(run, ranks, load)
-    for part in ("KeyError: 'lm_head.weight'", "RuntimeError: keys of another model:\nmissing\nmore"):
-        assert caplog.text.count(part) == 1
-
-
 def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loaded_weights(tmp_path):
     ranks = saved(tmp_path, Ranks(1), 1)
     loads = []
@@ -258,33 +230,6 @@ def test_a_dead_worker_or_a_failing_disk_is_no_fault_of_the_checkpoint(tmp_path,
     with attempt(tmp_path) as run, pytest.raises(type(fault)):
         checkpointing.resume(run, ranks, load)
     assert len(loads) == 1
-
-
-def test_retention_deletes_on_every_disk_also_what_others_are_deleting(tmp_path):
-    ranks = Ranks(2)
-    with attempt(tmp_path) as run:
-        for step in (1, 2, 3):
-            save(run, ranks, step, keep_last=1)
-        left = sorted(path.name for path in run.checkpoints.folder(3).parent.glob("global_step_*"))
-    assert left == ["global_step_3"]
-
-
-def test_a_run_that_was_saved_for_its_pods_is_taken_over_at_once(tmp_path):
-    with attempt(tmp_path, lease_ttl_s=600) as first:
-        first.hand_over()
-        began_s = time.monotonic()
-        with attempt(tmp_path, lease_ttl_s=600) as second:
-            assert second.handle.attempt == 2
-        assert time.monotonic() - began_s < 60, "its lease is not waited for"
-
-
-@pytest.mark.slow
-def test_a_run_whose_pods_stayed_is_not_taken_over(tmp_path):
-    with attempt(tmp_path, lease_ttl_s=8) as first:
-        first.hand_over()
-        first.take_back()
-        with pytest.raises(RunIsLive):
-            attempt(tmp_path, lease_ttl_s=8)
 
 
 class OwnDisk(Rank):
@@ -352,15 +297,6 @@ def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_
         assert (chosen.step, chosen.source) == (1, "local")
 
 
-def test_a_rank_whose_disk_was_once_a_driver_s_saves_over_its_seals(tmp_path):
-    ranks, staged, folder = Ranks(1), tmp_path / ".saving-0002" / "global_step_1", tmp_path / "global_step_1"
-    write(staged, ranks, 1)
-    folder.mkdir()
-    (folder / "COMPLETE").write_text("of a step that no other disk holds")
-    (report,) = ranks.upload_shards(step=1, staged=str(staged), step_dir=str(folder), store_url=None)
-    assert len(report.entries) == len(RANK_PARTS)
-
-
 def test_what_a_killed_save_left_on_a_disk_goes_with_the_next_save_there(tmp_path):
     ranks = Ranks(1)
     with attempt(tmp_path) as run:
@@ -374,33 +310,6 @@ def test_what_a_killed_save_left_on_a_disk_goes_with_the_next_save_there(tmp_pat
         write(later / "global_step_2", ranks, 2)
         sweep_older(run.checkpoints.staging)
         assert (later / "global_step_2" / "data.pt").exists(), "a successor's save is left alone"
-
-
-def test_each_rank_sweeps_its_own_disk_before_it_saves(tmp_path):
-    class VerlWorker:
-        def save_checkpoint(self, local_path, *rest):
-            self.saved = (local_path, *rest)
-
-    class Worker(ShardUploads, VerlWorker):
-        rank = 0
-
-    (tmp_path / ".saving-0001" / "global_step_3").mkdir(parents=True)
-    worker = Worker()
-    worker.save_checkpoint(str(tmp_path / ".saving-0002" / "global_step_3" / "actor"), None, 3, None)
-    assert [path.name for path in tmp_path.iterdir()] == []
-    assert worker.saved == (str(tmp_path / ".saving-0002" / "global_step_3" / "actor"), None, 3, None)
-
-
-def test_who_was_overtaken_while_verl_saved_writes_over_nothing_of_its_successor(tmp_path):
-    ranks = Ranks(1)
-    with attempt(tmp_path, lease_ttl_s=600) as run:
-        save(run, ranks, 1)
-        successor = LocalStore(tmp_path / "store" / "r")
-        successor.put_json("attempts/0002/owner.json", {})
-        successor.put(f"{step_folder(1)}/data.pt", b"the successor's")
-        with pytest.raises(Overtaken):
-            checkpointing.seal(run, ranks, 1, Checkpoint())
-        assert successor.get(f"{step_folder(1)}/data.pt") == b"the successor's"
 
 
 class Writer(ShardUploads):
@@ -469,13 +378,6 @@ def test_who_fails_leaves_a_save_that_takes_too_long_unsealed_and_says_so(beside
     assert run.checkpoints.complete_steps() == []
 
 
-def test_who_fails_lets_a_save_come_to_its_end_whose_own_error_is_only_told(beside, caplog):
-    _, sealing, may_write = beside(OSError("torn"))
-    may_write.set()
-    sealing.leave()
-    assert "global_step_1 is not sealed: torn" in caplog.text
-
-
 def test_the_next_save_is_copied_and_written_after_the_call(tmp_path, monkeypatch):
     left = []
 
@@ -498,21 +400,3 @@ def test_the_next_save_is_copied_and_written_after_the_call(tmp_path, monkeypatc
     worker.save_checkpoint(str(folder), None, 4, None)
     assert [path.name for path in folder.iterdir()] == ["model"], "only the save that was asked for"
     assert left == []
-
-
-def test_each_answer_of_all_ranks_is_told_while_they_write(beside):
-    run, sealing, may_write = beside()
-    told = []
-    ranks = Ranks(1)
-    rank = Writer(0, may_write, None)
-    ranks._ranks = [rank]
-    rank.save_beside(run.checkpoints.staged(2), ranks, 2)
-
-    def answered() -> None:
-        told.append(None)
-        if len(told) == 2:
-            may_write.set()
-
-    checkpointing.beside_training(ranks, "finish_writing", answered=answered)
-    assert len(told) >= 2
-    assert sealing.wait() == 1

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,11 +27,10 @@ def group() -> Iterator[None]:
     distributed.destroy_process_group()
 
 
-def _model(num_layers: int = 1) -> nn.Sequential:
-    """[*, 4] -> [*, 3], of as many units and that of the last layer."""
+def _model() -> nn.Sequential:
+    """Return a model [*, 4] -> [*, 3] of two units."""
     torch.manual_seed(0)
-    layers = [nn.Linear(4, 8), *(nn.Linear(8, 8) for _ in range(num_layers - 1))]
-    model = nn.Sequential(*layers, nn.Linear(8, 3)).requires_grad_(False)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)).requires_grad_(False)
     mesh = distributed.init_device_mesh("cpu", (1,))
     for layer in model[:-1]:
         fully_shard(layer, mesh=mesh)
@@ -89,74 +87,6 @@ class TestParkedWeights:
         model.reshard()
         assert _is_loaded(model, host)
 
-    def test_they_come_unit_by_unit_beside_a_reader_whose_own_come_too(self, model, expected):
-        reader = _model(num_layers=5)
-        parked = ParkedWeights(model, DEVICE)
-        ParkedWeights(reader, DEVICE)
-        host = _addresses(model)
-        parked.load_beside(reader)
-        seen = []
-        for layer in (reader[0], reader[-1]):
-            layer.register_forward_pre_hook(lambda *_: seen.append(_is_loaded(model, host)))
-        reader(torch.ones(2, 4))
-        assert seen == [False, True]
-        assert torch.equal(model(torch.ones(2, 4)), expected)
-
-    def test_they_come_beside_the_forwards_that_they_are_asked_for(self, group):
-        reader, model = _model(num_layers=5), _model(num_layers=5)
-        parked = ParkedWeights(model, DEVICE)
-        host = _addresses(model)
-        parked.load_beside(reader, range(1, 2))
-        reader(torch.ones(2, 4))
-        assert _addresses(model) == host
-        assert not parked.is_there
-        reader(torch.ones(2, 4))
-        assert _is_loaded(model, host)
-        assert parked.is_there
-
-    def test_a_large_part_takes_the_time_of_many_small_ones(self, group):
-        reader, model = (
-            _model(num_layers=12),
-            nn.Sequential(*(nn.Linear(*sizes) for sizes in ((4, 4), (4, 4), (4, 400), (400, 4)))),
-        )
-        mesh = distributed.init_device_mesh("cpu", (1,))
-        for part in (*model, model):
-            fully_shard(part.requires_grad_(False), mesh=mesh)
-        parked = ParkedWeights(model, DEVICE)
-        host = _addresses(model)
-        parked.load_beside(reader)
-        seen = []
-        for layer in reader:
-            layer.register_forward_hook(lambda *_: seen.append(len(_addresses(model) - host)))
-        reader(torch.ones(2, 4))
-        # Ten of the reader's parts count. The third part begins after 1 % of the bytes, the fourth after 56 %.
-        assert seen[:8] == [0, 3, 3, 3, 3, 3, 4, 4]
-
-    def test_as_many_bytes_come_beside_each_of_a_readers_layers_but_none_beside_its_ends(self, group):
-        reader, model = _model(num_layers=7), _model(num_layers=7)
-        parked = ParkedWeights(model, DEVICE)
-        host = _addresses(model)
-        parked.load_beside(reader, range(2))
-        seen = []
-        for layer in reader:
-            layer.register_forward_hook(lambda *_: seen.append(len(_addresses(model) - host)))
-        for _ in range(2):
-            reader(torch.ones(2, 4))
-        # Of a reader's eight units the whole, the first layer and the last one bring nothing; each of the others a tenth of the bytes.
-        assert (seen[0], seen[8], seen[6:8]) == (0, seen[7], [seen[5], seen[5]])
-        assert seen == sorted(seen)
-        assert seen[7] in (4, 5)
-        assert seen[-1] == 8
-
-    def test_a_reader_brings_nothing_once_they_were_let_go(self, model):
-        reader = _model()
-        parked = ParkedWeights(model, DEVICE)
-        host = _addresses(model)
-        parked.load_beside(reader)
-        parked.release()
-        reader(torch.ones(2, 4))
-        assert _addresses(model) == host
-
     def test_what_is_written_while_they_wait_is_what_comes_next(self, model, expected):
         parked = ParkedWeights(model, DEVICE)
         parked.load()
@@ -200,19 +130,12 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 7), nn.Linear(7, 2)).requires_grad_(False)
 expected = model(torch.ones(2, 4))
 mesh = distributed.init_device_mesh("cpu", (3,))
-reader = nn.Sequential(nn.Linear(4, 2)).requires_grad_(False)
 fully_shard(model[0], mesh=mesh)
 fully_shard(model, mesh=mesh)
-fully_shard(reader, mesh=mesh)
 parked = ParkedWeights(model, torch.device("cpu"))
-host = {parameter.to_local().untyped_storage().data_ptr() for parameter in model.parameters()}
-for way in ("at once", "as read", "beside"):
+for way in ("at once", "as read"):
     if way == "at once":
         parked.load()
-    if way == "beside":
-        parked.load_beside(reader)
-        reader(torch.ones(2, 4))
-        assert not host & {parameter.to_local().untyped_storage().data_ptr() for parameter in model.parameters()}
     assert torch.equal(model(torch.ones(2, 4)), expected), way
     parked.release()
 print([tuple(parameter.to_local().shape) for parameter in model.parameters()])
@@ -264,11 +187,6 @@ class TestTeachers:
         for name, weight in routed["false"]["weights"].items():
             assert torch.equal(weight, routed["true"]["weights"][name]), name
 
-    def test_each_comes_once_the_next_beside_it_and_one_without_rows_never(self, routed):
-        moved = ["load b", "release a", "load c", "release b", "release c"]
-        assert routed["true"]["moved"] == 2 * moved
-        assert routed["false"]["moved"] == []
-
 
 def test_a_head_that_stays_gathered_after_a_forward_outlives_the_other_weights(group):
     module = nn.Module()
@@ -288,23 +206,3 @@ def test_a_head_that_stays_gathered_after_a_forward_outlives_the_other_weights(g
     engine.parked.release()
     assert kept.untyped_storage().size(), "its memory was let go"
     assert torch.equal(kept, expected)
-
-
-@pytest.mark.parametrize(
-    ("own", "num_forwards", "beside"),
-    [
-        (None, 3, range(3)),  # always there
-        (True, 3, range(3)),
-        (False, 3, range(1, 3)),
-        (False, 1, range(1)),  # there is no other
-    ],
-)
-def test_weights_do_not_come_beside_the_first_of_several_forwards_that_brings_the_readers_own(
-    own, num_forwards, beside
-):
-    asked = []
-    engine, reader = TeacherEngine.__new__(TeacherEngine), TeacherEngine.__new__(TeacherEngine)
-    engine.parked = SimpleNamespace(load_beside=lambda module, forwards: asked.append((module, forwards)))
-    reader.parked, reader.module = None if own is None else SimpleNamespace(is_there=own), "module"
-    engine.load_beside(reader, num_forwards)
-    assert asked == [("module", beside)]

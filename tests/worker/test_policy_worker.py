@@ -122,3 +122,37 @@ def test_the_exact_kl_to_the_reference_is_zero_where_the_model_is_its_reference(
     exact.sets.append("grpo.kl_loss_type=full")
     (found,) = run_cases([exact])
     assert found["update"]["actor/kl_loss"] == pytest.approx(0.0, abs=1e-6)
+
+
+def steps(model: str, *sets: str, **more: Any) -> Case:
+    """Two steps of two updates each."""
+    asked = case(model, num_steps=2, mini_batch=4, micro_batch=2, **more)
+    asked.method = "policy steps"
+    asked.sets.extend(sets)
+    return asked
+
+
+def test_a_killed_run_goes_on_bit_for_bit(model, tmp_path):
+    folder = str(tmp_path / "global_step_1")
+    whole, resumed = run_cases([steps(model, saves_to=folder), steps(model, resumes_from=folder)])
+    assert not torch.equal(whole["weights"]["lm_head.weight"], whole["weights_before"]["lm_head.weight"])
+    for part in ("weights_before", "weights"):
+        for name, weight in whole[part].items():
+            assert torch.equal(weight, resumed[part][name]), name
+    told = {
+        name: value for name, value in whole["update"].items() if name.startswith("actor/") and "/perf/" not in name
+    }
+    assert told == {name: resumed["update"][name] for name in told}
+
+
+def test_adapters_train_against_the_model_without_them(model, plain):
+    lora = ("model.lora.rank=3", "model.lora.alpha=6", "actor.learning_rate=3e-2")
+    (found,) = run_cases([steps(model, *lora)])
+    moved = {
+        name for name, weight in found["weights"].items() if not torch.equal(weight, found["weights_before"][name])
+    }
+    assert moved == {name for name in found["weights"] if ".lora_" in name}
+    with torch.no_grad():
+        log_prob = read_by(plain)[0][MASK]
+    torch.testing.assert_close(found["reference"].double(), log_prob, rtol=1e-5, atol=1e-5)
+    assert found["update"]["actor/kl_loss"] > 0

@@ -12,9 +12,9 @@ from torch.distributions import Categorical
 
 from opd.config.sections import Rollout
 from opd.losses import Loss, Weights
+from opd.worker.divergence_loss import is_sampled
 from opd.worker.loss_task import LossTask, Reference
 from opd.worker.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
-from opd.worker.step_metrics import is_sampled
 from opd.worker.teacher_cache import Fetch
 
 WIDTH, VOCAB = 16, 32

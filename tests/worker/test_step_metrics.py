@@ -16,6 +16,7 @@ from opd.worker.step_metrics import micro_batch_counts, over_sequence, reduce
 def _raw(**extra):
     return {
         "sum/tokens": [[1.0, 3.0], [6.0]],
+        "sum/counted": [[1.0, 3.0], [6.0]],
         "sum/loss": [[2.0, 3.0], [5.0]],
         "sum/divergence": [[1.0, 1.0], [8.0]],
         "sum/student_entropy": [[0.0, 1.0], [4.0]],

@@ -158,7 +158,7 @@ def config(case: Case, kind: str = "opd"):
     overrides = [f"{role}.actor.optim.total_training_steps=10", *case.overrides]
     with patch("opd.config.parse.check", return_value=[]):
         spec = load_text(f"kind: {kind}", sets=sets, overrides=overrides).spec
-    composed = compose(spec, RunFacts(run_id="r", run_dir=None, **case.facts))
+    composed = compose(spec, RunFacts(run_id="r", run_dir="out/r", **case.facts))
     if case.device != "cpu":
         composed.actor_rollout_ref.rollout.name = "none"
     OmegaConf.update(composed, f"{role}.{KEY}", composed[KEY], force_add=True)
@@ -209,7 +209,6 @@ def run_case(case: Case) -> dict[str, Any]:
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
     tu.assign_non_tensor(data, shown_rows=case.shown)
     gradients, places = _keep_gradients(worker.student_engine), _note_places(worker)
-    moved = _note_moves(worker)
     if case.resumes_from:
         worker.load_checkpoint(f"{case.resumes_from}/actor")
     for number in range(0 if case.resumes_from else case.num_steps - 1):
@@ -253,7 +252,6 @@ def run_case(case: Case) -> dict[str, Any]:
         "seen": Seen.of_ranks(seen),
         "gradients": gradients,
         "places": places | {"done": _places(worker)},
-        "moved": moved,
         "activation_budget": functorch.activation_memory_budget,
         "checkpointing": worker.student_engine.module.is_gradient_checkpointing,
         "collectives": dict(collectives.counts),
@@ -276,29 +274,6 @@ def _note_places(worker) -> dict[str, dict[str, str]]:
     for name, engine in (("teacher", worker.teacher_engine), ("student", worker.student_engine)):
         engine.module.register_forward_pre_hook(lambda *_, name=name: noted.update({name: _places(worker)}))
     return noted
-
-
-def _note_moves(worker) -> list[str]:
-    """Filled with each teacher's weights that begin to come while another reads, `load NAME`, and that leave, `release NAME`, in their order."""
-    moved: list[str] = []
-
-    def note(name: str, parked) -> None:
-        load_beside, release = parked.load_beside, parked.release
-
-        def loading(*args) -> None:
-            moved.append(f"load {name}")
-            load_beside(*args)
-
-        def releasing() -> None:
-            moved.append(f"release {name}")
-            release()
-
-        parked.load_beside, parked.release = loading, releasing
-
-    for key, engine in zip(worker.spec.named_teachers, worker.teacher_engines, strict=True):
-        if engine.parked is not None:
-            note(key.removeprefix("teachers."), engine.parked)
-    return moved
 
 
 def _tell_step(data: TensorDict, case: Case, number: int) -> None:
@@ -376,6 +351,32 @@ def run_policy_case(case: Case) -> dict[str, Any]:
     return {"log_probs": read, "gradients": gradients, "update": metrics}
 
 
+def run_policy_steps(case: Case) -> dict[str, Any]:
+    """One fresh worker of GRPO that makes whole steps; saved before the last one, or resumed there."""
+    from verl.utils import tensordict_utils as tu
+
+    from opd.batch import rows_from_batch
+    from opd.worker.policy_worker import PolicyWorker, reduce
+    from opd.worker.update import numbered
+
+    torch.manual_seed(0)
+    worker = PolicyWorker(config=config(case, "grpo"), role="actor_rollout_ref")
+    worker.init_model()
+    data = numbered(tensordict(case.rows))
+    data["advantages"] = nested([torch.sin(r.float()) for r in data["responses"].unbind()])
+    cut_into_mini_batches(data, case.mini_batch or len(case.rows))
+    if case.resumes_from:
+        worker.load_checkpoint(f"{case.resumes_from}/actor")
+    for _ in range(0 if case.resumes_from else case.num_steps - 1):
+        worker.update_policy(data.clone())
+    if case.saves_to:
+        worker.save_checkpoint(f"{case.saves_to}/actor", global_step=case.num_steps - 1)
+    before = _weights(worker)
+    reference = torch.cat(worker._read_reference(data, rows_from_batch(data)))
+    metrics = reduce(tu.get(worker.update_policy(data.clone()), "metrics"))
+    return {"update": metrics, "weights_before": before, "weights": _weights(worker), "reference": reference}
+
+
 def run_answer_case(case: Case) -> dict[str, Any]:
     """One fresh worker of supervised fine-tuning: the loss measured without a gradient, then one update."""
     from verl.utils import tensordict_utils as tu
@@ -431,7 +432,7 @@ def _keep_gradients(engine) -> dict[str, torch.Tensor]:
 _IMPORTED = [
     "verl",
     "opd.trainer.entry",
-    *(f"opd.worker.{name}" for name in ("opd_worker", "policy_worker", "answer_worker", "served_worker")),
+    *(f"opd.worker.{name}" for name in ("opd_worker", "policy_worker", "answer_worker")),
 ]
 
 
@@ -452,7 +453,8 @@ def _main(rank: int, world: int, port: int, folder: str) -> None:
     results = []
     for case in cases:
         try:
-            results.append({"policy": run_policy_case, "answers": run_answer_case}.get(case.method, run_case)(case))
+            run = {"policy": run_policy_case, "policy steps": run_policy_steps, "answers": run_answer_case}
+            results.append(run.get(case.method, run_case)(case))
         except ValueError as error:
             results.append({"error": str(error)})
     torch.save(results, Path(folder) / f"results_{rank}.pt")

@@ -9,16 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from opdctl.console import run_guarded, speak_plainly
-from opdctl.errors import EXIT_OK, EXIT_USAGE, ToolError, usage_error
+from opdctl.console import EXIT_OK, EXIT_USAGE, ToolError, run_guarded, usage_error
 
 EPILOG = (
-    "A RUN is its name (in a namespace or below --store), the path or URL of its directory, or its experiment file. "
+    "A RUN is its name (in a namespace or below --store), or the path or URL of its directory. "
     "Exit codes: 0 done, 1 failure, 2 bad spec or usage, 130 interrupted."
 )
 # Commands by panel of `opdctl --help`; each is a function of its own name in a module of its own name.
 PANELS = {
-    "Start": ("init", "explain", "render", "doctor", "submit"),
+    "Start": ("explain", "render", "doctor", "submit"),
     "Watch": ("list", "status", "logs", "wait"),
     "End": ("cancel", "delete"),
     "Results": ("collect", "compare", "report", "pull"),
@@ -29,7 +28,7 @@ _UsageError: Any = typer.BadParameter.__base__
 app = typer.Typer(
     name="opdctl",
     epilog=EPILOG,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -60,7 +59,6 @@ for panel, names in PANELS.items():
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
-    speak_plainly()
     sys.exit(run_guarded(lambda: _invoke(list(sys.argv[1:] if arguments is None else arguments))))
 
 

@@ -1,7 +1,7 @@
 """Token ids of a conversation in pieces: the prompt, and what the chat template writes between two turns of the model.
 
-What the model said is never tokenised again: its ids are kept as they were sampled, and only the template's own text
-(end of turn, tool replies, the next turn's header) is tokenised. `verify` holds that the pieces are what the template
+Sampled ids are never tokenised again. Only the template's own text is tokenised: end of turn, tool replies, the next turn's
+header. `verify` holds that the pieces are what the template
 writes for the whole conversation.
 """
 
@@ -50,11 +50,11 @@ class Conversation:
         self._markers = sorted(_markers(tokenizer), key=len, reverse=True)
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Ids of the messages and the header of the model's first turn."""
+        """Return ids of the messages and the header of the model's first turn."""
         return self._encode(self._render(messages))
 
     def after_turn(self, replies: Sequence[str], *, last_token: int, call_ids: Sequence[str | None] = ()) -> list[int]:
-        """Ids of what stands between a turn that ended with `last_token` and the next one, the replies included.
+        """Return ids of the text between a turn that ended with `last_token` and the next one, the replies included.
 
         Raises:
             UnfitTemplate: the template writes no `last_token` after a turn with tool calls.
@@ -64,12 +64,12 @@ class Conversation:
 
     @cached_property
     def opens_thought(self) -> bool:
-        """Whether the header of the model's turn begins its thought (DeepSeek-R1's, Qwen3-Thinking's do)."""
+        """True if the header of the model's turn begins its thought (DeepSeek-R1's, Qwen3-Thinking's do)."""
         header = self._render([_QUESTION]).rpartition(_ASKED)[2]
         return header.rfind(THOUGHT_START) > header.rfind(THOUGHT_END)
 
     def clean(self, text: str) -> tuple[str, int]:
-        """A reply in which nothing reads as one of the tokenizer's own markers, and how many were broken up.
+        """Return a reply in which nothing reads as one of the tokenizer's own markers, and how many were broken up.
 
         A marker in a database entry, or echoed in an error, would otherwise end the turn or open another one. What no
         tokenizer takes (a lone surrogate out of a tool of the user's own) is replaced.
@@ -113,7 +113,7 @@ class Conversation:
                 raise self._unfit(f"tokens run across the end of turn {k + 1}")
 
     def _turn(self, turn: int, replies: Sequence[str], call_ids: Sequence[str | None]) -> list[dict[str, Any]]:
-        """An assistant message with the calls that were run, then the replies to these and to those that were not."""
+        """Return an assistant message with the calls that were run, then the replies to these and to those that were not."""
         ids = [given or _call_id(turn, i) for i, given in enumerate(call_ids or [None] * len(replies))]
         calls = [
             {"id": id_, "type": "function", "function": {"name": f"{_CALLED}{turn}_{i}", "arguments": {}}}
@@ -126,7 +126,7 @@ class Conversation:
         ]
 
     def _end_of_turn(self, text: str, turn: int, num_replies: int, last_token: int) -> int:
-        """Where in a rendered text the model's turn is over: behind `last_token`'s text."""
+        """Return where in a rendered text the model's turn is over: after `last_token`'s text."""
         marker = self._tokenizer.decode([last_token], skip_special_tokens=False)
         start = text.find(f"{_CALLED}{turn}_{min(num_replies, self._max_calls) - 1}")
         if start < 0:
@@ -150,7 +150,7 @@ class Conversation:
 
 
 def _markers(tokenizer: Any) -> Iterator[str]:
-    """The texts that the tokenizer reads as control tokens or markup, whatever stands around them."""
+    """Return the texts that the tokenizer reads as control tokens or markup in any text."""
     for token in tokenizer.added_tokens_decoder.values():
         text = token.content
         if token.special or (len(text) > 2 and text[0] in "<[" and text[-1] in ">]"):
@@ -158,16 +158,16 @@ def _markers(tokenizer: Any) -> Iterator[str]:
 
 
 def _call_id(turn: int, call: int) -> str:
-    """An id for a call whose syntax has none: nine letters and digits, the only form that Mistral's templates take."""
+    """Return an id for a call whose syntax has none: nine letters and digits, the only form that Mistral's templates take."""
     return f"opd{turn:03d}{call:03d}"
 
 
 def _as_json(reply: str) -> str:
-    """The inside of a reply that a template writes as a JSON string, as Llama 3's do."""
+    """Return the inside of a reply that a template writes as a JSON string, as Llama 3's do."""
     return json.dumps(reply, ensure_ascii=False)[1:-1]
 
 
 def _start_of_turn(text: str, turn: int) -> int:
-    """Where the first thing that turn says begins, in a rendered text."""
+    """Return where the first thing that turn says begins, in a rendered text."""
     places = [place for mark in (f"{_SAID}-{turn}", f"{_CALLED}{turn}_0") if (place := text.find(mark)) >= 0]
     return min(places) if places else len(text)

@@ -27,7 +27,7 @@ UNREADABLE = "(unreadable)"
 
 
 class Reply(Protocol):
-    """What a tool answers (`opd.agent.tool_pool.ToolReply`)."""
+    """Answer of a tool (`opd.agent.tool_pool.ToolReply`)."""
 
     @property
     def text(self) -> str: ...
@@ -42,7 +42,7 @@ class Tools(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """What may be called."""
+        """Names that may be called."""
         ...
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Reply:
@@ -52,7 +52,7 @@ class Tools(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """What the model said in one turn."""
+    """Tokens of one turn of the model."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float] | None
@@ -66,7 +66,7 @@ Truncate = Callable[[str], tuple[str, bool]]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What bounds a conversation. Tokens of a response are the model's and the tools' together."""
+    """Bounds of a conversation. Tokens of a response are the model's and the tools' together."""
 
     max_prompt_tokens: int
     max_response_tokens: int
@@ -141,7 +141,7 @@ class Dialogue:
 
 
 class DialogueRunner:
-    """What conversations of one model in one environment share."""
+    """Shared parts of the conversations of one model in one environment."""
 
     def __init__(
         self, *, tokenizer: Any, conversation: Conversation, parser: CallParser, truncate: Truncate, limits: Limits
@@ -172,7 +172,7 @@ class DialogueRunner:
         return dialogue
 
     async def _round(self, dialogue: Dialogue, generate: Generate, tools: Tools) -> str | None:
-        """A turn of the model and the replies to its calls; why the conversation ends, or None if it goes on."""
+        """Add a turn of the model and the replies to its calls; return the ending, or None to continue."""
         limits = self.limits
         room = limits.max_response_tokens - len(dialogue.response_ids)
         said = await generate(dialogue.ids, room)
@@ -208,14 +208,14 @@ class DialogueRunner:
         return None
 
     async def _calls(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
-        """The calls of a turn. A parser sees nothing of a thought, whose calls are not meant to be run."""
+        """Return the calls of a turn. A parser sees nothing of a thought, whose calls are not meant to be run."""
         spoken = without_thought(text, opened=self.conversation.opens_thought)
         if spoken != text:
             token_ids = self._tokenizer(spoken, add_special_tokens=False)["input_ids"]
         return await self.parser.parse(spoken, token_ids)
 
     async def _answer(self, calls: Sequence[ToolCall], tools: Tools) -> tuple[list[CallRecord], int]:
-        """A record for each call in its order, and how many markers were broken up in the replies."""
+        """Return a record for each call in its order, and how many markers were broken up in the replies."""
         limit = self.limits.max_parallel_calls
         answers = await asyncio.gather(*(self._one(call, i >= limit, tools) for i, call in enumerate(calls)))
         return [record for record, _ in answers], sum(broken for _, broken in answers)

@@ -1,4 +1,4 @@
-"""The agent loop that verl runs: our dialogue behind verl's registry, with one environment a process."""
+"""The agent loop that verl runs: our dialogue in verl's registry, with one environment a process."""
 
 from __future__ import annotations
 

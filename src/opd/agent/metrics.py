@@ -32,7 +32,7 @@ class ToolCounts:
 
 @dataclass(kw_only=True)
 class AgentCounts:
-    """What happened in a number of conversations."""
+    """Events of a number of conversations."""
 
     num_dialogues: int = 0
     tools: dict[str, ToolCounts] = field(default_factory=lambda: defaultdict(ToolCounts))
@@ -49,7 +49,7 @@ class AgentCounts:
 
     @classmethod
     def of(cls, dialogue: Dialogue) -> AgentCounts:
-        """The counts of one conversation."""
+        """Return the counts of one conversation."""
         turns = num_turns(dialogue)
         counts = cls(
             num_dialogues=1, total_turns=turns, min_turns=turns, max_turns=turns,
@@ -86,7 +86,7 @@ class AgentCounts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def metrics(self) -> dict[str, float]:
-        """`agent/*`, `tool_mask/*` and `num_turns/*`; nothing where there was no conversation with tools."""
+        """Return `agent/*`, `tool_mask/*` and `num_turns/*`; nothing where there was no conversation with tools."""
         if not self.num_dialogues:
             return {}
         out = {
@@ -114,5 +114,5 @@ class AgentCounts:
 
 
 def num_turns(dialogue: Dialogue) -> int:
-    """verl's count: the question, each turn of the model, each round of tool replies."""
+    """Return verl's count: the question, each turn of the model, each round of tool replies."""
     return 1 + len(dialogue.turns) + sum(turn.num_reply_tokens > 0 for turn in dialogue.turns)

@@ -38,19 +38,19 @@ class CallParser(Protocol):
     """Tokens that end a turn in this syntax beside the end-of-turn token."""
 
     async def parse(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
-        """The calls in what a turn says outside its thoughts, in their order: decoded with special tokens, and as ids."""
+        """Return the calls in what a turn says outside its thoughts, in their order: decoded with special tokens, and as ids."""
         ...
 
 
 def without_thought(text: str, *, opened: bool) -> str:
-    """What a turn says outside its thought, where alone a tool call is one.
+    """Return what a turn says outside its thought, where alone a tool call is one.
 
     Args:
         text: the model's turn.
         opened: the turn's header, which the model did not write, already begins the thought.
 
     Returns:
-        The text behind the last end of a thought, up to a thought that is begun and not ended; "" if all is thought.
+        The text after the last end of a thought, up to a thought that is begun and not ended; "" if all is thought.
     """
     _, ended, spoken = text.rpartition(THOUGHT_END)
     if opened and not ended:
@@ -77,7 +77,7 @@ def _read(match: re.Match[str]) -> ToolCall:
 
 
 def call_from_json(text: str) -> ToolCall:
-    """A call from `{"name": ..., "arguments": {...}}`."""
+    """Return a call from `{"name": ..., "arguments": {...}}`."""
     try:
         value = _loads(text)
     except (ValueError, RecursionError) as error:
@@ -93,7 +93,7 @@ def call_from_json(text: str) -> ToolCall:
 
 
 def call_from_parts(name: str, arguments: str, call_id: str | None) -> ToolCall:
-    """A call whose arguments came as JSON text, as verl's parsers hand them out."""
+    """Return a call whose arguments came as JSON text, as verl's parsers hand them out."""
     try:
         value = _loads(arguments)
     except (ValueError, RecursionError) as error:
@@ -105,7 +105,7 @@ def call_from_parts(name: str, arguments: str, call_id: str | None) -> ToolCall:
 
 
 def _loads(text: str) -> Any:
-    """JSON as a model wrote it, its texts storable and its numbers finite.
+    """Return JSON as a model wrote it, its texts storable and its numbers finite.
 
     Raises:
         ValueError, RecursionError: not JSON, nested more than `MAX_DEPTH` deep, or a number beyond a float's range.

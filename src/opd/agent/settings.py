@@ -1,4 +1,4 @@
-"""What the trainer's resolved config says about conversations with tools."""
+"""Settings of conversations with tools, from the trainer's resolved config."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class AgentSettings:
 
     @classmethod
     def of(cls, config: Any) -> AgentSettings:
-        """From the trainer's config (the spec's `agent` and verl's own multi-turn keys).
+        """Read the trainer's config (the spec's `agent` and verl's own multi-turn keys).
 
         Raises:
             ValueError: the spec has no `agent`.

@@ -1,4 +1,4 @@
-"""What the conversations of one process share: the tool processes, the tools' descriptions, the checked chat template."""
+"""Shared parts of the conversations of one process: the tool processes, the tools' descriptions, the checked chat template."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MAX_CHARS_PER_TOKEN = 256
 
 
 def truncate_reply(text: str, *, tokenizer: Any, max_tokens: int) -> tuple[str, bool]:
-    """The text, or its longest beginning that with the mark has at most `max_tokens` tokens.
+    """Return the text, or its longest beginning that with the mark has at most `max_tokens` tokens.
 
-    The cut lies between two tokens of the text as it is tokenised by itself and between two characters; what is
-    returned, tokenised again by itself, has at most `max_tokens` tokens.
+    The cut is between two tokens of the text as it is tokenised by itself, and between two characters. The result,
+    tokenised again by itself, has at most `max_tokens` tokens.
 
     Args:
         text: the reply.
-        tokenizer: of transformers, a fast one (it tells which characters a token stands for).
+        tokenizer: of transformers, a fast one (it tells which characters a token covers).
         max_tokens: the limit, mark included.
 
     Returns:
@@ -109,7 +109,7 @@ class Runners:
         runner.conversation.verify(sorted(runner.end_tokens))
 
     def tool_names(self, extra_info: Mapping[str, Any]) -> tuple[str, ...]:
-        """The tools that a row is offered, in their fixed order.
+        """Return the tools that a row is offered, in their fixed order.
 
         Raises:
             ValueError: the row selects a tool that there is not.
@@ -125,7 +125,7 @@ class Runners:
         return tuple(name for name in self._schemas if name in set(selection))
 
     def runner(self, extra_info: Mapping[str, Any]) -> DialogueRunner:
-        """The runner for a row's tools."""
+        """Return the runner for a row's tools."""
         names = self.tool_names(extra_info)
         if names not in self._runners:
             schemas = [self._schemas[name] for name in names]
@@ -148,7 +148,7 @@ class Shared(Runners):
     """The runners of a run, and the tools they call.
 
     Args:
-        schemas: descriptions of tools that are not ours (`agent.tool_config_path`); None: ours, in a pool of processes.
+        schemas: descriptions of tools that are not ours (`agent.tool_config_path`). None means ours, in a pool of processes.
 
     Raises:
         UnfitTemplate: the chat template cannot carry tool conversations exactly.
@@ -178,7 +178,7 @@ class Shared(Runners):
         )  # fmt: skip
 
     def tools(self, extra_info: Mapping[str, Any]) -> EpisodeTools:
-        """Our tools in a row's episode and case.
+        """Return our tools in a row's episode and case.
 
         Raises:
             ValueError: the row selects a tool that there is not, or names no case and the tools need one.
@@ -200,7 +200,7 @@ class Shared(Runners):
         )
 
     def final_text(self, dialogue: Dialogue) -> str:
-        """What the model said last, as text without control tokens; empty if its last turn still asked for tools."""
+        """Return what the model said last, as text without control tokens; empty if its last turn still asked for tools."""
         if not dialogue.turns or dialogue.turns[-1].calls:
             return ""
         last = dialogue.turns[-1].num_tokens
@@ -210,7 +210,7 @@ class Shared(Runners):
         return text
 
     def text(self, dialogue: Dialogue) -> str:
-        """The whole response as verl hands it to a reward function."""
+        """Return the whole response as verl hands it to a reward function."""
         text: str = self._tokenizer.decode(dialogue.response_ids, skip_special_tokens=True)
         return text
 

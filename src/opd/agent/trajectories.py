@@ -45,19 +45,19 @@ class Trajectory:
 
 
 def file_key(partition: str, step: int) -> str:
-    """Where a batch's conversations lie in the run directory."""
+    """Return where a batch's conversations are in the run directory."""
     return f"{FOLDER}/{partition}-{step:06d}.jsonl"
 
 
 def to_lines(trajectories: Iterable[Trajectory]) -> bytes:
-    """The file's content: readable in any script, and any text comes back from `from_lines` as it was."""
+    """Return the file's content: readable in any script, and any text comes back from `from_lines` as it was."""
     lines = "".join(json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in trajectories)
     # A lone surrogate has no UTF-8; the handler writes it as JSON's own escape of it.
     return lines.encode(errors="backslashreplace")
 
 
 def from_lines(data: bytes) -> list[Trajectory]:
-    """The conversations of a file.
+    """Return the conversations of a file.
 
     Raises:
         ValueError: a line is no conversation; names it.

@@ -1,4 +1,4 @@
-"""Tools of the user's own (`agent.tool_config_path`, verl's BaseTool) and verl's tool-call syntaxes, behind our protocols."""
+"""Tools of the user's own (`agent.tool_config_path`, verl's BaseTool) and verl's tool-call syntaxes, as our protocols."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class VerlTools:
             text = response.text or ""
         except TimeoutError:
             text = error = f"Error: {name} did not answer within {self._timeout_s:g} s"
-        except Exception as raised:  # noqa: BLE001 - a user's tool may raise anything; the model reads it and goes on
+        except Exception as raised:  # noqa: BLE001 - a user's tool may raise anything; the model reads it and continues
             text = error = f"Error: {name} failed: {raised}"
         return VerlReply(text=text, error=error, seconds=time.perf_counter() - started)
 
@@ -101,7 +101,7 @@ class VerlParser:
 
 
 def call_parser(name: str, tokenizer: Any, schemas: Sequence[Mapping[str, Any]]) -> CallParser:
-    """The parser of a tool-call syntax.
+    """Return the parser of a tool-call syntax.
 
     Raises:
         ValueError: verl has no parser of that name.

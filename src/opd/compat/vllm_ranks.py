@@ -17,7 +17,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import zmq
 from verl.workers.rollout import base
 
 _TAKE_WEIGHTS = "update_weights_from_ipc"
@@ -88,7 +87,7 @@ class Answered:
 
     def send_pyobj(self, part: Any) -> None:
         """Tell of a part of the weights; raises as `recv`."""
-        self._await(zmq.POLLOUT)
+        self._await("POLLOUT")
         self._socket.send_pyobj(part)
 
     def recv(self) -> bytes:
@@ -98,7 +97,7 @@ class Answered:
             Exception: whatever ended the taking.
             RuntimeError: it ended and left a part unanswered.
         """
-        self._await(zmq.POLLIN)
+        self._await("POLLIN")
         answer: bytes = self._socket.recv()
         return answer
 
@@ -106,7 +105,10 @@ class Answered:
         """Close it; nobody waits for words that nobody reads."""
         self._socket.close(linger=0)
 
-    def _await(self, event: int) -> None:
+    def _await(self, name: str) -> None:
+        import zmq  # comes with vLLM
+
+        event = getattr(zmq, name)
         while not self._socket.poll(_POLL_MS, event):
             if self._taking.done():
                 self._taking.result()

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from opd.config.base import (
     Count,
     Dtype,
+    Extras,
+    Named,
     Natural,
     Offload,
     Paths,
@@ -91,18 +93,19 @@ class Policy(Section):
     norm_adv_by_std: bool = key("Divide a prompt's advantages by their standard deviation.", True)
 
 
-Score = Literal["none", "random", "position", "entropy", "divergence", "soft_or", "q3"]
+Score = Annotated[str, Named("none", "random", "position", "entropy", "divergence", "soft_or", "q3")]
 Mode = Literal["topk", "bottomk", "sample"]
 Scope = Literal["rollout", "batch"]
 Position = Literal["first", "last"]
-_NEED_ENTROPY: tuple[Score, ...] = ("entropy", "soft_or", "q3")
-_NEED_DIVERGENCE: tuple[Score, ...] = ("divergence", "soft_or", "q3")
+_NEED_NOTHING = ("none", "random", "position")
 
 
 class TokenImportance(Section):
     """The tokens of a response that are trained on; src/opd/importance/README.md has the scores."""
 
-    score: Score = key("Score of a token, by which tokens are kept; `none` keeps all.", "none")
+    score: Score = key(
+        "Score of a token, by which tokens are kept, or your own as package.module:function; `none` keeps all.", "none"
+    )
     ratio: Share = key("Share of the tokens that is kept, rounded down for each response.", 0.5)
     mode: Mode = key("Keep the highest scores, the lowest, or draw in proportion to them.", "topk")
     scope: Scope = key("The share is of each response, or of all responses of a step together.", "rollout")
@@ -113,12 +116,12 @@ class TokenImportance(Section):
     @property
     def needs_student(self) -> bool:
         """True where the student reads the tokens before any is chosen."""
-        return self.score in (*_NEED_ENTROPY, *_NEED_DIVERGENCE)
+        return self.score not in _NEED_NOTHING
 
     @property
     def needs_teacher(self) -> bool:
         """True where the teacher reads them too."""
-        return self.score in _NEED_DIVERGENCE
+        return self.score not in (*_NEED_NOTHING, "entropy")
 
 
 class Recompute(Section):
@@ -134,12 +137,15 @@ class Recompute(Section):
         return self.every is not None or self.at_stages
 
 
+ProblemWeights = Annotated[str, Named("none", "competence", "moment_matched", "hard_filter")]
+
+
 class ProblemImportance(Section):
     """The weight of each training prompt; src/opd/importance/README.md has the weights."""
 
-    weights: Literal["none", "competence", "moment_matched", "hard_filter"] = key(
+    weights: ProblemWeights = key(
         "A prompt's weight by its pass rate p: `competence`: p^alpha (1 - p)^beta; `moment_matched`: the same, "
-        "exponents from the spread of the rates; `hard_filter`: 1 where 0.2 <= p <= 0.8, else 0.",
+        "exponents from the spread of the rates; `hard_filter`: 1 where 0.2 <= p <= 0.8, else 0; or package.module:name.",
         "none",
     )
     pass_rates: Text | None = key("File or store URL of `pass_rates.parquet` of a run of kind passrate.", None)
@@ -149,7 +155,6 @@ class ProblemImportance(Section):
     recompute: Recompute = key("When the run measures the pass rates again; by default never.", Recompute)
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between weights and pass rates."""
         section, again, none = "opd.importance.problems", self.recompute, self.weights == "none"
         competence = f"set {section}.weights: competence"
         if not none and self.pass_rates is None:
@@ -183,7 +188,9 @@ class Importance(Section):
     problems: ProblemImportance = key("How much each training prompt counts.", ProblemImportance)
 
 
-LossType = Literal["reverse_kl", "forward_kl", "jsd", "sampled_reverse_kl", "topk_reverse_kl"]
+LossType = Annotated[
+    str, Named("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
+]
 """The last two are approximations of the reverse KL that others train on, to compare with it."""
 
 
@@ -209,6 +216,7 @@ class Stage(Section):
 
     until: RunPoint | None = key("Its last step, or below 1 a share of the run's steps; the last stage has none.", None)
     loss_type: LossType | None = key("Divergence a token; unset: opd.loss_type.", None)
+    loss_params: Extras = key("Parameters of the stage's own loss_type.", dict)
     beta: Open | None = key("Weight of the teacher in the JSD's mixture, given with loss_type jsd only.", None)
     divergence_weight: Weight | None = key("Weight of the divergence; unset: opd.divergence_weight.", None)
     policy_weight: Weight | None = key("Weight of the policy loss; unset: opd.policy.weight.", None)
@@ -218,7 +226,9 @@ class Stage(Section):
     lr_schedule: Literal["keep", "restart"] = key("The learning rate's schedule continues, or begins anew.", "keep")
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where `beta` and the stage's own loss do not match."""
+        if self.loss_params and self.loss_type is None:
+            rule = "they belong to the stage's own loss_type"
+            yield self.broken("loss_params", rule, "set the stage's loss_type, or opd.loss_params")
         if (self.beta is not None) != (self.loss_type == "jsd"):
             rule = "beta weighs the mixture of the stage's own loss_type jsd, and is given with it"
             yield self.broken("beta", rule, "set beta: 0.5 with loss_type: jsd, and none with another")
@@ -232,7 +242,6 @@ class Horizon(Section):
     grow_until: RunPoint | None = key("Step, or share of the steps, by which all tokens count; unset: never.", None)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem for a horizon that grows from nothing."""
         if self.grow_until is not None and self.tokens is None:
             rule = "a horizon grows from its tokens in the first step"
             yield self.broken("grow_until", rule, "set opd.horizon.tokens, or remove the key")
@@ -241,7 +250,8 @@ class Horizon(Section):
 class Opd(Section):
     """The divergence that is distilled."""
 
-    loss_type: LossType = key("Divergence a token; the sampled and the top-k one are approximations.", "reverse_kl")
+    loss_type: LossType = key("Divergence a token, or your own as package.module:function.", "reverse_kl")
+    loss_params: Extras = key("Parameters of skew_kl (`skew`), akl (`mu`) and a function of yours.", dict)
     beta: float | None = key("Weight of the teacher in the JSD's mixture. Default: 0.5 with loss_type jsd.", None)
     top_k: Count | None = key("Tokens that topk_reverse_kl compares one by one; all others are one more.", None)
     divergence_weight: Weight = key("Weight of the divergence in the loss; stages may have their own.", 1.0)
@@ -250,7 +260,7 @@ class Opd(Section):
     max_length: Count = key("Longest prompt + response in tokens. Default: their sum in `data`.")
     cache_gib: Weight | None = key("GiB of GPU memory for the teacher's hidden states; unset: the plan's.", None)
     gpu_memory_gib: Positive | None = key("GiB of one GPU that the memory plan may use; unset: the GPU's.", None)
-    workspace_gib: Positive = key("GiB of GPU memory for the logits of the fused head; more is faster.", 1.1)
+    workspace_gib: Positive | None = key("GiB of a GPU for logits; unset: 1.15 with fused kernels, else 2.6.", None)
     activation_budget: Probability | None = key("Share of a layer's activations that is kept; unset: planned.", None)
     read_tokens: Count | None = key("Tokens of a forward without a gradient on a GPU; unset: by the memory plan.", None)
     train_tokens: Count | None = key("Tokens of a forward and backward on a GPU; unset: by the memory plan.", None)
@@ -268,15 +278,7 @@ class Opd(Section):
         """True where some step has a policy gradient."""
         return self.policy.weight > 0 or any(stage.policy_weight for stage in self.stages)
 
-    @property
-    def without_kernels(self) -> tuple[str, ...]:
-        """Parts of the loss that the fused CUDA kernels do not have; the whole head then runs without them."""
-        losses = (self.loss_type, *(stage.loss_type for stage in self.stages))
-        lacking = [name for name in dict.fromkeys(losses) if name in ("sampled_reverse_kl", "topk_reverse_kl")]
-        return (*(["the policy gradient"] if self.has_policy else []), *lacking)
-
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where `beta` and the loss do not match."""
         if self.beta is None:
             return
         if self.loss_type != "jsd":

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic_core import PydanticUndefined, to_jsonable_python
+from pydantic_core import PydanticUndefined, core_schema, to_jsonable_python
 
 from opd.config.errors import Problem
 
@@ -138,6 +138,27 @@ Probability = Annotated[float, Field(gt=0, le=1)]
 TopK = Annotated[int, Field(ge=-1, json_schema_extra={"not": {"const": 0}}), AfterValidator(_not_zero)]
 Dtype = Literal["bf16", "fp16", "fp32"]
 Offload = bool | Literal["auto"]
+
+
+class Named:
+    """Annotation of a text: a name among `names`, or a user's own function as package.module:name."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def _checked(self, name: str) -> str:
+        if name in self.names or _OWN_FUNCTION.fullmatch(name):
+            return name
+        raise ValueError(f"must be one of {', '.join(self.names)}, or a function of yours as package.module:name")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"enum": list(self.names)}, {"type": "string", "pattern": f"^{_OWN_FUNCTION.pattern}$"}]}
+
+
+_OWN_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 Extras = Annotated[dict[str, Any], AfterValidator(_extras)]
 """Free-form keyword arguments for another library: plain values, lists of them and nested maps."""
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}

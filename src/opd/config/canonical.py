@@ -11,13 +11,13 @@ from opd.config.pipeline import FOLDER
 from opd.config.tree import drop_path
 
 # Keys that may change between two attempts of a run: labels, places, length, rhythm and logging. Memory settings too:
-# a person changes them after an out-of-memory error. nnodes and gpus_per_node stay in: a checkpoint's shards belong to a world size.
+# a person changes them after an out-of-memory error. nnodes and gpus_per_node stay in: shards belong to a world size.
 _NOT_IDENTITY = {
     "": ("name", "env", "store", "output", "checkpoint", "stages"),
     "model": ("name",),
     "data": ("num_workers", "train_ratio"),
-    "rollout": ("gpu_memory_utilization", "free_cache_engine", "enforce_eager", "max_num_seqs", "max_num_batched_tokens",
-                "logprobs_every", "num_agent_workers"),
+    "rollout": ("gpu_memory_utilization", "free_cache_engine", "enforce_eager", "max_num_seqs",
+                "max_num_batched_tokens", "logprobs_every", "num_agent_workers"),
     "actor": ("gradient_checkpointing", "param_offload", "optimizer_offload", "torch_compile",
               "ppo_micro_batch_size_per_gpu", "log_prob_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu",
               "log_prob_max_token_len_per_gpu", "cut_updates", "cut_reads"),

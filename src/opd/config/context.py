@@ -18,7 +18,7 @@ _OWN_LENGTH = ("rollout.max_model_len", f"model.override_config.{_LENGTH}")
 
 
 def context_of(config: Mapping[str, Any]) -> int | None:
-    """Return the tokens of the longest row that a Hugging Face config allows; None: it does not say."""
+    """Return the tokens of the longest row that a Hugging Face config allows; None means that it does not say."""
     for part in (config, config.get("text_config")):
         if isinstance(part, Mapping) and isinstance(length := part.get(_LENGTH), int):
             return length
@@ -26,7 +26,7 @@ def context_of(config: Mapping[str, Any]) -> int | None:
 
 
 def local_context(path: str) -> int | None:
-    """Return the context of a model in a local folder; None: there is none, or it does not say."""
+    """Return the context of a model in a local folder; None means that there is none."""
     try:
         config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -47,7 +47,7 @@ def context_problems(spec: AnyRunSpec, context: int | None) -> Iterator[Problem]
         return
     longer = f"a model with a larger {_LENGTH} in its config.json"
     rule = (
-        f"with data.max_prompt_length={prompt} a row has up to {prompt + response} tokens, and the rollout server takes "
+        f"with data.max_prompt_length={prompt} a row has up to {prompt + response} tokens, and the server takes "
         f"no more than {context}, the model's {_LENGTH} (its rope_scaling does not count)"
     )
     fix = f"a data.max_prompt_length below {context}, or {longer}"

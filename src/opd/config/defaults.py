@@ -55,11 +55,11 @@ class Lookup:
 
     @property
     def on_gpu(self) -> bool:
-        return self["device"] != "cpu"
+        return bool(self["device"] != "cpu")
 
     @property
     def row_length(self) -> int:
-        return self["data.max_prompt_length"] + self["data.max_response_length"]
+        return int(self["data.max_prompt_length"] + self["data.max_response_length"])
 
     @property
     def uses_tools(self) -> bool:
@@ -104,7 +104,7 @@ def _response_length(look: Lookup) -> int:
     return min(length, left) if left > 0 else length
 
 
-def _mini_batch(look: Lookup) -> int:
+def _mini_batch(look: Lookup) -> Any:
     batch = look["data.train_batch_size"]
     samples = 1 if look.kind == "sft" else look["rollout.num_samples"]
     ranks = look["trainer.nnodes"] * look["trainer.gpus_per_node"]
@@ -122,14 +122,14 @@ def _reward_function(look: Lookup) -> str:
     return {"dapo": "math_dapo", "none": "math_verify"}.get(variant, "math_reward")
 
 
-def _basename(look: Lookup) -> str:
+def _basename(look: Lookup) -> Any:
     if name := look["model.path"].rstrip("/").rpartition("/")[2]:
         return name
     raise Unresolvable("model.path")
 
 
 def _run_name(look: Lookup) -> str:
-    """Return a name like the original's: `opd-qwen3-1-7b-reverse-kl`; a conversion's follows its checkpoint's folders."""
+    """Return a name like the original's: `opd-qwen3-1-7b-reverse-kl`; a conversion's has its checkpoint's folders."""
     if look.kind == "convert":
         folders = [part for part in look["convert.checkpoint"].split("/") if part not in _CHECKPOINT_FOLDERS]
         return joined([look.kind, *folders[-2:]])
@@ -148,7 +148,7 @@ def _val_temperature(look: Lookup) -> float:
     return 0.6 if look.kind in DISTILS and look["data.enable_thinking"] else 0.7
 
 
-def _score_budget(look: Lookup) -> int:
+def _score_budget(look: Lookup) -> Any:
     longest = max((given for given in look.of_teachers("max_prompt_length") if isinstance(given, int)), default=0)
     return max(3 * look.row_length, longest + look["data.max_response_length"])
 

@@ -17,7 +17,7 @@ class Problem:
     Args:
         path: dotted path of the key (`data.train_batch_size`); empty for the document itself.
         rule: the rule that was broken, as a sentence.
-        value: the offending value, already redacted where it may be a secret; None: there is none.
+        value: the offending value, already redacted where it may be a secret; None means that there is none.
         fix: the text to write instead; may be empty.
         about: the key's description; may be empty.
         source: the value's origin (`line 12`, `environment variable TP_SIZE`, `--set`); may be empty.

@@ -86,7 +86,7 @@ def unknown_key(path: str, value: object, cls: type[Section], *, above: str = ""
 
 
 def _by_path(error: ValidationError, tree: Any) -> dict[str, list[Any]]:
-    """Return pydantic's errors by the dotted paths of their keys; the branches of a union are together, without tags."""
+    """Return pydantic's errors by the dotted paths of their keys, the branches of a union together."""
     found: dict[str, list[Any]] = {}
     for item in error.errors(include_url=False, include_context=True):
         node, parts = tree, []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from opd.config.defaults import DEFAULTS
 from opd.config.kinds import SPEC_CLASSES
 from opd.config.tree import MISSING, get_path
 
+Schema = Mapping[str, Any]
+DefaultOf = Callable[[str], Any]
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
@@ -21,7 +23,7 @@ class Key:
     """One key.
 
     Attributes:
-        path: its dotted path; `[]` stands for the place in a list of maps.
+        path: its dotted path; `[]` means each place in a list of maps.
         takes: its type in a few words: `integer >= 1`, `"a" | "b"`, `list of string`.
         says: its description; ends with its default where that follows from other keys.
         default: as JSON; empty where there is none.
@@ -36,82 +38,69 @@ class Key:
 
 
 def spec_keys(kind: Kind) -> dict[str, Key]:
-    """Return every key of a kind's experiment file by its path, but for those of `cluster`."""
+    """Return every key of a kind's experiment file by its path, without the keys of `cluster`."""
     computed = {path: value for path, kinds, value in DEFAULTS if kind in kinds}
-    fixed = {path: value[kind] if isinstance(value, dict) else None for path, value in computed.items()}
+    known = {path: value[kind] if isinstance(value, dict) else None for path, value in computed.items()}
     schema = SPEC_CLASSES[kind].model_json_schema()
-    return {key.path: key for key in _keys(schema, schema["$defs"], fixed)}
+    return {key.path: key for key in _keys(schema, schema["$defs"], lambda path: known.get(path, MISSING))}
 
 
 def cluster_keys() -> dict[str, Key]:
     """Return every key of `cluster` by its path."""
     schema, defaults = Cluster.model_json_schema(), {"cluster": cluster_defaults()}
-    keys = {key.path: key for key in _keys(schema, schema["$defs"], {}, "cluster.")}
-    values = {path: get_path(defaults, path) for path in keys}
-    return {
-        path: key
-        if values[path] is MISSING
-        else Key(**{**vars(key), "default": json.dumps(values[path]), "needed": ""})
-        for path, key in keys.items()
-    }
+    return {key.path: key for key in _keys(schema, schema["$defs"], lambda path: get_path(defaults, path), "cluster.")}
 
 
-def _keys(
-    node: Mapping[str, Any],
-    definitions: Mapping[str, Any],
-    computed: Mapping[str, Any],
-    prefix: str = "",
-    within: str = "",
-) -> Iterator[Key]:
+def _keys(node: Schema, schemas: Schema, default_of: DefaultOf, prefix: str = "", within: str = "") -> Iterator[Key]:
     """Yield the keys of a section that hold a value.
 
     Args:
         node: the section's schema.
-        definitions: schemas by name.
-        computed: paths with a default that is not on the field, and that default; None: it follows from other keys.
+        schemas: schemas by name.
+        default_of: the default of a path that is not on the field, or MISSING. None means that other keys decide it.
         prefix: path of the section and a dot.
         within: the section above that may be missing, whose keys count only where it is given.
     """
     for name, child in node["properties"].items():
-        path, needed = f"{prefix}{name}", ""
-        inner = _resolved(child, definitions)
+        path, needed, inner = f"{prefix}{name}", "", _resolved(child, schemas)
         if "properties" in inner:
-            may_miss = path if child.get("default", "") is None else within
-            yield from _keys(inner, definitions, computed, f"{path}.", may_miss)
+            yield from _keys(
+                inner, schemas, default_of, f"{path}.", path if child.get("default", "") is None else within
+            )
             continue
-        default = computed.get(path, child.get("default"))
-        if name in node.get("required", ()) and path not in computed:
+        default = default_of(path)
+        if default is MISSING and name in node.get("required", ()):
             needed = f"required with `{within}`" if within else "required"
+        default = child.get("default") if default is MISSING else default
         shown = "" if default is None else json.dumps(default)
-        yield Key(
-            path=path, takes=_shape(child, definitions), says=child.get("description", ""), default=shown, needed=needed
-        )
-        item = _resolved(inner.get("items", {}), definitions)
+        says = child.get("description", "")
+        yield Key(path=path, takes=_shape(child, schemas), says=says, default=shown, needed=needed)
+        item = _resolved(inner.get("items", {}), schemas)
         if "properties" in item:
-            yield from _keys(item, definitions, computed, f"{path}[].", path)
+            yield from _keys(item, schemas, default_of, f"{path}[].", path)
 
 
-def _resolved(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolved(node: Schema, schemas: Schema) -> Schema:
     """Return a node without `$ref` and without the choice of null."""
     choices = [choice for choice in node.get("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) == 1:
         node = choices[0]
-    return definitions[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+    return schemas[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
 
 
-def _shape(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+def _shape(node: Schema, schemas: Schema) -> str:
     """Return what a node of the schema takes, in a few words."""
-    node = _resolved(node, definitions)
+    node = _resolved(node, schemas)
     if "const" in node:
         return json.dumps(node["const"])
     if "enum" in node:
         return " | ".join(json.dumps(value) for value in node["enum"])
     if "anyOf" in node:
         return " | ".join(
-            dict.fromkeys(_shape(choice, definitions) for choice in node["anyOf"] if choice != {"type": "null"})
+            dict.fromkeys(_shape(choice, schemas) for choice in node["anyOf"] if choice != {"type": "null"})
         )
     if node.get("type") == "array":
-        return f"list of {_shape(node['items'], definitions)}" if "items" in node else "list"
+        return f"list of {_shape(node['items'], schemas)}" if "items" in node else "list"
     limits = [f"{sign} {node[key]}" for key, sign in _BOUNDS.items() if abs(node.get(key, MAX_INTEGER)) < MAX_INTEGER]
-    kind = {"object": "map"}.get(node.get("type", ""), node.get("type", "any"))
+    kind = str(node.get("type", "any")).replace("object", "map")
     return " ".join([kind, " and ".join(limits)]).strip()

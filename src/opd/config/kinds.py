@@ -94,7 +94,7 @@ class RunSpec(BaseSpec):
 
     @property
     def is_packed(self) -> bool:
-        """True where work and memory go with the tokens: a GPU, no padding, attention without a matrix of all tokens by all."""
+        """True where work and memory grow with the tokens: a GPU, no padding, flash attention."""
         packs = self.model.attn_implementation in ("varlen", "flash_attention_2")
         return self.device == "cuda" and self.actor.use_remove_padding and packs
 
@@ -122,7 +122,7 @@ class SamplingSpec(RunSpec):
 
     @property
     def carried(self) -> tuple[int, int]:
-        """Under the schedule carry: answers that are generated at once, and the largest age of their tokens in updates."""
+        """Answers that the schedule carry generates at once, and the largest age of their tokens in updates."""
         rows, rollout = self.step_rows, self.rollout
         in_flight = 2 * rows if rollout.in_flight is None else rollout.in_flight
         return in_flight, 8 * -(-in_flight // rows) if rollout.max_age is None else rollout.max_age
@@ -167,7 +167,7 @@ class DistillationSpec(SamplingSpec):
 
     @property
     def reads_by_actor(self) -> bool:
-        """True where actor.log_prob_* cut a forward without a gradient; else opd.read_tokens or the memory plan does."""
+        """True where actor.log_prob_* cut a forward without a gradient, not opd.read_tokens or the memory plan."""
         return self.opd.read_tokens is None and super().reads_by_actor
 
     @property
@@ -239,7 +239,7 @@ class PipelineSpec(BaseSpec):
 
     kind: Literal["pipeline"] = key(_KIND)
     stages: dict[StageName, dict[str, Any]] = key(
-        "Experiments by name, of any other kind; ${stages.NAME.RESULT} is what an earlier stage left; `skip: true` skips.",
+        "Experiments by name, of any other kind; ${stages.NAME.RESULT}: what an earlier stage left; `skip: true`: none.",
         min_length=1,
         examples=[{"ask": {"kind": "eval", "model": {"path": "Qwen/Qwen3-1.7B"}}}],
     )

@@ -15,7 +15,7 @@ def notes(spec: BaseSpec) -> Iterator[str]:
         variant = spec.eval.instruction_variant if isinstance(spec, EvalSpec) else "boxed"
         if (spec.reward.function, variant) == ("math_dapo", "boxed"):
             yield (
-                "reward.function math_dapo looks for `Answer:` while the prepared prompts ask for \\boxed{}: unless your "
+                "reward.function math_dapo looks for `Answer:`, but prepared prompts ask for \\boxed{}: unless your "
                 "files differ every answer scores as wrong; use math_reward or math_verify"
             )
         if (spec.reward.function, variant) == ("math_reward", "dapo"):
@@ -30,20 +30,18 @@ def notes(spec: BaseSpec) -> Iterator[str]:
 def _distillation(spec: DistillationSpec) -> Iterator[str]:
     for name in sorted(spec.teachers.keys() - set(spec.routed)):
         yield f"teachers.{name}: no value in route.to leads to it, so it is loaded and reads nothing"
-    if spec.device == "cuda" and (lacking := ", ".join(spec.opd.without_kernels).removeprefix("the ")):
-        yield f"opd: the fused CUDA kernels have no {lacking}: the heads run as plain fp32 products, which are slower"
     decoded = spec.rollout.max_num_seqs
     of_each = -(-spec.carried[0] * spec.rollout.tensor_parallel_size // spec.num_ranks)
     if spec.rollout.schedule == "carry" and of_each > decoded:
         yield (
-            f"rollout.max_num_seqs {decoded}: a rollout server has {of_each} responses in flight (rollout.in_flight) and "
+            f"rollout.max_num_seqs {decoded}: a server has {of_each} responses in flight (rollout.in_flight) and "
             f"decodes {decoded} at once, so the others wait; set it to {of_each}, or a smaller rollout.in_flight"
         )
     losses = {spec.opd.loss_type, *(stage.loss_type for stage in spec.opd.stages)}
     off_policy = spec.actor.ppo_epochs > 1 or spec.actor.ppo_mini_batch_size < spec.data.train_batch_size
     if "sampled_reverse_kl" in losses and (spec.rollout.is_truncated or off_policy):
         yield (
-            "opd.loss_type sampled_reverse_kl: its mean is the reverse KL only of tokens drawn from the student's whole "
+            "opd.loss_type sampled_reverse_kl: its mean is the reverse KL only of tokens from the student's whole "
             "distribution, in a step of one update; set rollout.top_p: 1, rollout.top_k: -1 and one mini-batch a step"
         )
 

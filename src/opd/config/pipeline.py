@@ -1,4 +1,4 @@
-"""The stages of a pipeline as specs of their own; README.md has the references `${stages.NAME.RESULT}` and their meaning."""
+"""The stages of a pipeline as specs of their own; README.md has the references `${stages.NAME.RESULT}`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SKIP = "skip"
 FOLDER = "stages"
 """In the pipeline's run directory: the store of its stages."""
 OF_A_STAGE = "stages://"
-"""Begins what stands for a result that is not there yet."""
+"""Begins the place-holder of a result that is not there yet."""
 PIPELINES_OWN = ("name", "store", "output", "env", *CHART_KEYS)
 """Keys that no stage has."""
 _MODEL_KEY = re.compile(r"(model|teacher|teachers\.[^.]+)\.path")
@@ -46,7 +46,7 @@ class Reference:
     result: str
 
     def __str__(self) -> str:
-        """Return what stands for it until it is there: no reader takes it for a file of this machine."""
+        """Return its place-holder until it is there: no reader takes the text for a file of this machine."""
         return f"{OF_A_STAGE}{self.stage}/{self.result}"
 
 
@@ -88,7 +88,7 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
     problems: list[Problem] = []
     trees: dict[str, Tree] = {}
     for name, given in _that_run(spec, problems).items():
-        for key in given.keys() & PIPELINES_OWN:
+        for key in (key for key in PIPELINES_OWN if key in given):
             problems += _at(name, key, None, f"`{key}` is the whole pipeline's", f"set {key} at the top")
         if given.get("kind") == "pipeline":
             problems += _at(name, "kind", "pipeline", "a stage is one run, and no pipeline", "name its stages here")
@@ -122,7 +122,7 @@ def runs_of(spec: FileSpec) -> tuple[AnySpec, ...]:
 
 
 def before_it_runs(stages: Sequence[Stage]) -> list[AnySpec]:
-    """Return the stages' specs with each model that a stage leaves replaced by the one it began with, of the same shapes."""
+    """Return the stages' specs, each with the model that an earlier stage began with, which has the same shapes."""
     begun_with: dict[str, str] = {}
 
     def value_of(reference: Reference) -> str:
@@ -166,7 +166,7 @@ def _whole(spec: PipelineSpec, name: str, stage: Tree) -> Tree:
 
 
 def _that_run(spec: PipelineSpec, problems: list[Problem]) -> dict[str, Tree]:
-    """Return the stages that are not skipped; in place of a skipped one's model they have the model that it begins with."""
+    """Return the stages that are not skipped, with the model that a skipped stage begins with in place of its own."""
     stages = copy.deepcopy(spec.stages)
     skips = {}
     for name, tree in stages.items():

@@ -1,4 +1,4 @@
-"""Reader of YAML and JSON files: a plain tree, in which Helm (YAML 1.1) and this package (YAML 1.2) see the same values.
+"""Reader of YAML and JSON: a plain tree, in which Helm (YAML 1.1) and this package (YAML 1.2) see the same values.
 
 To Helm an unquoted `no` is false, `010` is 8, `1_000` is 1000, and the *key* `n` is "false". The reader rejects such
 scalars with "quote it". Elsewhere (`1e-6`, `1:30`) the YAML 1.2 core schema counts.
@@ -83,7 +83,7 @@ def truth_of(text: str) -> str:
 
 
 def _number(digits: str) -> int | float:
-    """Return a number; a whole one up to 2^53 is an int, since JSON written by Helm has `1` where the file has `1.0`."""
+    """Return a number; a whole one up to 2^53 is an int, since Helm's JSON has `1` where the file has `1.0`."""
     value = float(digits)
     if not math.isfinite(value):
         raise Unreadable("a number must be finite", "write a finite number")
@@ -167,7 +167,8 @@ class _Yaml:
         try:
             return _scalar(node.value) if node.style is None else node.value
         except Unreadable as error:
-            return self.refuse(path, *error.args, source=line, value=node.value)
+            rule, fix = error.args
+            return self.refuse(path, rule, fix, line, node.value)
 
     def _items(self, node: Any, path: str) -> Iterator[tuple[str, Any]]:
         seen: set[str] = set()

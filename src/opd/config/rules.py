@@ -51,7 +51,7 @@ def _store(spec: BaseSpec) -> Problems:
 
 
 def _policy_loss(spec: GrpoSpec) -> Problems:
-    """verl would divide by the width of a micro-batch's padding."""
+    """Reject modes for which verl would divide by the width of a micro-batch's padding."""
     has_factor = any("loss_scale_factor" in text for text in spec.overrides)
     if spec.grpo.loss_agg_mode == "seq-mean-token-sum-norm" and not has_factor:
         rule = "the mode divides by a number of tokens that stays the same, and none is given"
@@ -168,7 +168,7 @@ def _teachers(spec: DistillationSpec) -> Problems:
             rule, fix = "there is no teacher of that name under teachers", "name one that is there, or add it"
             yield Problem(path=f"route.{key}", value=name, rule=rule, fix=fix)
     if teachers and spec.num_sharing > 1:
-        rule = "ranks that share a sequence read one teacher's hidden states for all tokens, and there are several teachers"
+        rule = "ranks that share a sequence read one teacher's hidden states, and there are several teachers"
         yield spec.broken(_SP, rule, "set it to 1, or use one teacher")
     first, *others = spec.named_teachers.items() or [("", None)]
     for key, teacher in others:
@@ -239,6 +239,9 @@ def _losses_and_weights(spec: DistillationSpec) -> Problems:
     if opd.top_k is not None and opd.loss_type != "topk_reverse_kl" and not opd.stages:
         rule = f"it belongs to loss_type topk_reverse_kl; loss_type {opd.loss_type} compares all tokens"
         yield spec.broken("opd.top_k", rule, "remove the key, or set opd.loss_type: topk_reverse_kl")
+    if opd.loss_params and opd.loss_type in ("reverse_kl", "forward_kl", "jsd", "topk_reverse_kl"):
+        fix = "remove the key; jsd takes opd.beta and topk_reverse_kl opd.top_k"
+        yield spec.broken("opd.loss_params", f"loss_type {opd.loss_type} takes none of them", fix)
     if not opd.stages and opd.divergence_weight == opd.policy.weight == 0:
         rule = "both parts of the loss have weight 0, so that nothing is learnt"
         yield spec.broken("opd.divergence_weight", rule, "set it to 1, or opd.policy.weight above 0")

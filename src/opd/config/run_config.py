@@ -1,4 +1,4 @@
-"""What every process of a run reads of ours: the validated spec and the facts of this start, one text in verl's config."""
+"""The validated spec and the facts of a start, which each process of a run reads from one text in verl's config."""
 
 from __future__ import annotations
 
@@ -31,18 +31,15 @@ class RunFacts:
 
     Attributes:
         run_id: the name people see; prefix in the store.
-        run_dir: local folder of the run; None: no run directory, and so no store (plain Hydra use).
+        run_dir: local folder of the run.
         in_ray_cluster: a cluster exists (RAY_ADDRESS): sizes given to `ray.init` would raise.
-        model_path: local folder of a fetched model; None: `spec.model.path` as it is.
-        teacher_paths: local folders of fetched teachers, by their keys (`named_teachers`); of others the path is as it is.
-        database_dir: local folder of a tool database that was made; None: `spec.agent.database_dir` as it is.
-        valid_vocab: leading ids that mean the same token to both models.
-        student_vocab, teacher_vocab: ids of each model's tokenizer; from `valid_vocab` on the other lacks them. 0: not more.
-            Of several teachers all have the student's tokens.
+        model_path, teacher_paths, database_dir: local folders of what was fetched, teachers by key (`named_teachers`).
+        valid_vocab: leading ids that mean the same token to all models.
+        student_vocab, teacher_vocab: ids of each tokenizer, if it has more than `valid_vocab`, else 0.
     """
 
     run_id: str
-    run_dir: str | None
+    run_dir: str
     in_ray_cluster: bool = False
     model_path: str | None = None
     teacher_paths: dict[str, str] = field(default_factory=dict)
@@ -54,26 +51,26 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """A run's spec and facts. Each process reads them with `of` from the config that it is given; nobody else's change."""
+    """A run's spec and facts; each process reads them with `of` from the config that it has."""
 
     spec: AnyRunSpec
     run: RunFacts
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> RunConfig:
-        """From verl's config, or a part of it that was given a copy."""
+        """Read verl's config, or a part of it that has a copy."""
         return _read(config[KEY])
 
     def tree(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return {"spec": dump_spec(self.spec), "run": asdict(self.run)}
 
     def text(self) -> str:
-        """What `of` reads: JSON in which OmegaConf finds no interpolation."""
+        """Return the JSON that `of` reads, in which OmegaConf finds no interpolation."""
         return canonical_json(self.tree()).replace("$", r"\u0024")
 
     def with_facts(self, **facts: Any) -> RunConfig:
-        """The same with other facts."""
+        """Return the same with other facts."""
         return replace(self, run=replace(self.run, **facts))
 
     @property
@@ -100,7 +97,7 @@ class RunConfig:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """Which checkpoints stay; the defaults where the run saves none."""
+        """The checkpoints that stay; the defaults where the run saves none."""
         return Checkpoint() if isinstance(self.spec, EvalSpec) else self.spec.checkpoint
 
     @property
@@ -110,13 +107,13 @@ class RunConfig:
 
     @property
     def teacher_paths(self) -> dict[str, str]:
-        """Where each teacher is read from, by its key."""
+        """The path of each teacher, by its key."""
         teachers = self.distillation.named_teachers if self.distillation else {}
         return {key: self.run.teacher_paths.get(key, teacher.path) for key, teacher in teachers.items()}
 
     @property
     def database_dir(self) -> str | None:
-        """Where the tool database is read from."""
+        """The folder of the tool database."""
         return self.run.database_dir or (self.agent.database_dir if self.agent else None)
 
 

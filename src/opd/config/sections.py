@@ -78,7 +78,6 @@ class Teacher(Section):
     refresh_every: Natural = key("Steps after which a teacher with model.path gets the student's weights; 0: never.", 0)
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong with a prompt of the teacher's own."""
         if self.prompt is not None and not names_in(self.prompt):
             rule = "there are no names in braces in it: the teacher would read the same text for every row"
             fix = "write {prompt}, which is the row's last user message, or {COLUMN} of data.train, or remove the key"
@@ -105,7 +104,6 @@ class Route(Section):
         return {*self.to.values()} if self.all is None else {self.all}
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem for two routes of one row."""
         if self.all is not None and self.to:
             rule = "one reads every row, or each row has its own by route.to"
             yield self.broken("all", rule, "remove route.all or route.to")
@@ -126,7 +124,6 @@ class Split(Section):
         return self.of, self.seed
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem for parts that are not used, and for a part that does not exist."""
         for name in ("of", "seed") if self.part is None else ():
             if getattr(self, name) is not None:
                 rule = "it describes the parts, and no data.split.part says which of them is used: all rows would be"
@@ -159,7 +156,6 @@ class Data(Section):
     train_ratio: Probability = key("Recorded only: the train share that `opd.data`'s commands were given.", 0.8)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem for prompts that would lose their beginning."""
         if not self.filter_overlong and self.truncation == "left":
             rule = "left truncation would cut the system prompt and the instruction first, so it is refused"
             fix = "set data.filter_overlong: true, which drops and counts such prompts, or data.truncation: error"
@@ -225,7 +221,6 @@ class Reward(Section):
     timeout_s: Positive = key("Seconds one answer may take before it scores as a wrong one.", 10.0)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem for a function without its file, and for a file without its function."""
         if self.function == "custom" and self.path is None:
             yield self.broken("path", "a custom reward function needs its file", "set reward.path: FILE.py")
         if self.function != "custom" and self.path is not None:
@@ -286,7 +281,7 @@ class Store(Section):
     """The object store of results, metrics and checkpoints."""
 
     url: Text = key(
-        "fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]) or local folder; never with credentials. "
+        "fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]) or folder; never with credentials. "
         "Default: output.root/store.",
         examples=["s3://experiments/opd"],
     )

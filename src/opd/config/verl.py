@@ -72,7 +72,7 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
 
 
 def _direct(spec: AnyRunSpec, run: RunFacts) -> Pairs:
-    """Yield keys that carry a key of the spec unchanged; a key that the kind lacks or leaves unset keeps verl's default."""
+    """Yield keys that carry a key of the spec unchanged; without a value verl's default stays."""
     for key, path in VERL_KEYS:
         value: Any = spec
         for part in path.split("."):
@@ -107,7 +107,7 @@ def _fixed(spec: AnyRunSpec) -> Pairs:
 
 
 def _engines(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
-    """Yield FSDP2 for actor and ref in one precision, with master weights and reductions in fp32, and the server's keys."""
+    """Yield FSDP2 in one precision, master weights and reductions in fp32, and the server's keys."""
     precision = spec.actor.dtype
     yield f"++{MODEL}.override_config.attn_implementation", spec.model.attn_implementation
     for role in (ACTOR, REF):
@@ -186,8 +186,7 @@ def _reward(spec: AnySamplingSpec) -> Pairs:
 
 def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "trainer.experiment_name", run.run_id
-    if run.run_dir is not None:
-        yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
+    yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
     yield "trainer.resume_mode", "disable"  # the run directory chooses a verified checkpoint and passes its path
     if isinstance(spec, EvalSpec):
         yield "trainer.val_only", True

@@ -1,4 +1,4 @@
-"""What the preparation commands share: their options, the progress bar, the table at the end and the exit code."""
+"""Parts of the preparation commands: options, the counts at the end, the exit code."""
 
 import argparse
 import hashlib
@@ -10,10 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-
 from opd.data.math_sources import MathSource, Problems
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row
@@ -23,7 +19,7 @@ SUMMARY_FILE = "summary.json"
 
 
 class SetReport(NamedTuple):
-    """What became of one raw file."""
+    """Counts of one raw file."""
 
     name: str
     raw_path: Path
@@ -35,7 +31,7 @@ class SetReport(NamedTuple):
 
 
 def make_parser(*, module: str, description: str, example: str) -> argparse.ArgumentParser:
-    """The parser with the options that the commands have in common."""
+    """Return the parser with the options of all commands."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=description,
@@ -53,7 +49,7 @@ def make_parser(*, module: str, description: str, example: str) -> argparse.Argu
 
 
 def add_sets_option(parser: argparse.ArgumentParser, sources: Sequence[MathSource]) -> None:
-    """`--sets`, which leaves data sets out."""
+    """Add `--sets`, which leaves data sets out."""
     names = [source.name for source in sources]
     parser.add_argument(
         "--sets",
@@ -65,47 +61,34 @@ def add_sets_option(parser: argparse.ArgumentParser, sources: Sequence[MathSourc
     )
 
 
-def progress_bar(console: Console) -> Progress:
-    """A bar on standard error; where that is no terminal, only its last state is printed."""
-    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console)
-
-
-def read_sources(sources: Sequence[MathSource], data_dir: Path, console: Console) -> dict[str, Problems]:
-    """The problems of each source by its name, with a line of progress for each file."""
-    problems = {}
-    for source in sources:
-        path = data_dir / source.raw_path
-        console.print(f"reading {path}", highlight=False, soft_wrap=True)
-        problems[source.name] = source.read(path)
-    return problems
+def read_sources(sources: Sequence[MathSource], data_dir: Path) -> dict[str, Problems]:
+    """Read the problems of each source, by its name."""
+    return {source.name: source.read(data_dir / source.raw_path) for source in sources}
 
 
 def make_report(
     source: MathSource, data_dir: Path, problems: Problems, dropped: Counter[str], written: Mapping[str, Sequence[Row]]
 ) -> SetReport:
-    """The report of one source whose prepared files are `written`."""
+    """Return the report of one source whose prepared files are `written`."""
     num_written = {name: len(rows) for name, rows in written.items()}
     return SetReport(
         source.name, data_dir / source.raw_path, len(problems.problems), dropped, num_written, problems.notes
     )
 
 
-def print_reports(reports: Sequence[SetReport], output_dir: Path, console: Console) -> None:
-    """The table of counts in and out, drops by reason, and notes."""
-    table = Table("set", "raw rows", "dropped", "written", title=f"Prepared in {output_dir}")
+def print_reports(reports: Sequence[SetReport], output_dir: Path) -> None:
+    """Print the counts in and out, drops by reason, and notes."""
+    print(f"prepared in {output_dir}")
     for report in reports:
-        dropped = "\n".join(f"{count} {reason}" for reason, count in sorted(report.dropped.items())) or "0"
-        written = "\n".join(f"{count} → {name}" for name, count in report.num_written.items())
-        table.add_row(report.name, str(report.num_raw), dropped, written)
-    console.print(table)
-    for report in reports:
+        written = ", ".join(f"{count} to {name}" for name, count in report.num_written.items()) or "none written"
+        dropped = "".join(f", {count} dropped: {reason}" for reason, count in sorted(report.dropped.items()))
+        print(f"  {report.name}: {report.num_raw} raw rows, {written}{dropped}")
         for note in report.notes:
-            console.print(f"note: {report.name}: {note}", highlight=False, soft_wrap=True)
+            print(f"  note: {report.name}: {note}")
 
 
 def summary_json(reports: Sequence[SetReport], options: dict[str, Any]) -> str:
-    """The same counts for machines, with the hash of each raw file: what this folder was made from, and how."""
+    """Return the counts as JSON, with the hash of each raw file."""
     sets = {
         report.name: {
             "raw_file": report.raw_path.name,
@@ -121,15 +104,15 @@ def summary_json(reports: Sequence[SetReport], options: dict[str, Any]) -> str:
 
 
 def ratio(text: str) -> float:
-    """A share between 0 and 1, both excluded, for argparse."""
+    """Return a share between 0 and 1, both excluded, for argparse."""
     value = float(text)
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must lie between 0 and 1, both excluded")
+        raise argparse.ArgumentTypeError(f"{text}: must be between 0 and 1, both excluded")
     return value
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1, for argparse."""
+    """Return a whole number of at least 1, for argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
@@ -137,7 +120,7 @@ def positive(text: str) -> int:
 
 
 def run(command: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:
-    """Runs a command; a bad raw file ends it with one clear line and exit code 2."""
+    """Run a command; a bad raw file ends it with one line and exit code 2."""
     try:
         command(arguments)
     except RawFileError as error:

@@ -5,12 +5,10 @@ import os
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from rich.console import Console
 
 from opd.config.sections import Data
 from opd.data import command_line
@@ -24,7 +22,7 @@ DropReason = Literal[
 
 
 class Filtered(NamedTuple):
-    """What is kept, in its order, and what was dropped why."""
+    """Kept problems in their order, and drops by reason."""
 
     kept: list[Problem]
     dropped: Counter[str]
@@ -32,7 +30,7 @@ class Filtered(NamedTuple):
 
 
 def normalised(question: str) -> str:
-    """A question's identity: its text up to Unicode form, case and white space."""
+    """Return a question's identity: its text up to Unicode form, case and white space."""
     return " ".join(unicodedata.normalize("NFKC", question).casefold().split())
 
 
@@ -41,15 +39,13 @@ def filter_problems(
     *,
     benchmark_questions: Iterable[str] = (),
     is_too_long: Callable[[Problem], bool] | None = None,
-    track: Callable[[Sequence[Problem]], Iterable[Problem]] = iter,
 ) -> Filtered:
-    """Drops what teaches nothing or what validation must not have seen; the first rule that applies is counted.
+    """Drop problems that teach nothing or that validation asks; the first rule that applies is counted.
 
     Args:
         problems: in the order of the raw file.
         benchmark_questions: questions of the validation sets, which must not be trained on.
         is_too_long: says of a problem that its prompt exceeds the length limit.
-        track: passes the problems on while it shows progress.
     """
     benchmark = {normalised(question) for question in benchmark_questions}
     answers: dict[str, set[str]] = {}
@@ -59,7 +55,7 @@ def filter_problems(
     kept: list[Problem] = []
     dropped: Counter[str] = Counter()
     seen: set[str] = set()
-    for problem in track(problems):
+    for problem in problems:
         identity = normalised(problem.question)
         reason = _drop_reason(problem, identity, answers, seen, benchmark)
         if reason is None and is_too_long is not None and is_too_long(problem):
@@ -111,7 +107,7 @@ class TrainingSplit(NamedTuple):
 def split_training(
     problems: Iterable[Problem], *, num_raw: int, train_ratio: float, seed: int, variant: Variant
 ) -> TrainingSplit:
-    """Shuffles and splits the problems, as rows.
+    """Shuffle and split the problems, as rows.
 
     The permutation is drawn over the *raw* rows, so that a dropped row moves no other row to the other side. It is
     the one that Hugging Face's `Dataset.shuffle(seed)` draws.
@@ -136,10 +132,9 @@ def split_training(
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Reads, filters, splits and writes as the command line says."""
-    console = Console(stderr=True)
+    """Read, filter, split and write as the command line says."""
     sources = [source for source in (DAPO, *BENCHMARKS) if source.name in arguments.sets]
-    problems = command_line.read_sources(sources, arguments.data_dir, console)
+    problems = command_line.read_sources(sources, arguments.data_dir)
     output_dir = arguments.output_dir or arguments.data_dir / "grpo_processed"
     tables: dict[Path, list[Row]] = {}
     reports = []
@@ -147,7 +142,7 @@ def prepare(arguments: argparse.Namespace) -> None:
         raw = problems[source.name]
         dropped: Counter[str] = Counter()
         if source is DAPO:
-            written, dropped = _training_files(problems, arguments, console)
+            written, dropped = _training_files(problems, arguments)
         else:
             written = {f"val_{source.name}.parquet": benchmark_rows(source, raw.problems, arguments.variant)}
         tables |= {output_dir / name: rows for name, rows in written.items()}
@@ -155,25 +150,23 @@ def prepare(arguments: argparse.Namespace) -> None:
     options = {"variant": arguments.variant, "train_ratio": arguments.train_ratio, "seed": arguments.seed}
     summary = command_line.summary_json(reports, options)
     write_files(tables, {output_dir / command_line.SUMMARY_FILE: summary})
-    command_line.print_reports(reports, output_dir, Console())
+    command_line.print_reports(reports, output_dir)
 
 
 def _training_files(
-    problems: dict[str, Problems], arguments: argparse.Namespace, console: Console
+    problems: dict[str, Problems], arguments: argparse.Namespace
 ) -> tuple[dict[str, list[Row]], Counter[str]]:
-    """DAPO's two files and what the filters dropped."""
+    """Return DAPO's two files, and the numbers that the filters dropped."""
     raw = problems[DAPO.name].problems
     benchmarks = [problems[source.name] for source in BENCHMARKS if source.name in problems]
     is_too_long = None
     if arguments.tokenizer is not None:
         is_too_long = _length_rule(arguments.tokenizer, arguments.max_prompt_length, arguments.variant)
-    with command_line.progress_bar(console) as bar:
-        filtered = filter_problems(
-            raw,
-            benchmark_questions=[problem.question for benchmark in benchmarks for problem in benchmark.problems],
-            is_too_long=is_too_long,
-            track=partial(bar.track, description="filtering"),
-        )
+    filtered = filter_problems(
+        raw,
+        benchmark_questions=[problem.question for benchmark in benchmarks for problem in benchmark.problems],
+        is_too_long=is_too_long,
+    )
     split = split_training(
         filtered.kept,
         num_raw=len(raw),
@@ -192,7 +185,7 @@ def _training_files(
 
 
 def _length_rule(tokenizer_path: str, max_prompt_length: int, variant: Variant) -> Callable[[Problem], bool]:
-    """Whether a prompt, through the tokenizer's chat template, exceeds the limit in tokens."""
+    """Return the rule that a prompt, through the tokenizer's chat template, exceeds the limit in tokens."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
@@ -208,7 +201,7 @@ def _length_rule(tokenizer_path: str, max_prompt_length: int, variant: Variant) 
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = command_line.make_parser(
         module="opd.data.prepare_grpo_data",
         description="Prepares DAPO-Math-17k for training (80/20 split) and AIME24, AIME25 and MATH-500 for validation.",

@@ -4,8 +4,6 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from rich.console import Console
-
 from opd.data import command_line
 from opd.data.math_sources import BENCHMARKS, VARIANTS
 from opd.data.rows import Row, benchmark_rows, write_files
@@ -18,10 +16,9 @@ EXAMPLE = """\
 
 
 def process(arguments: argparse.Namespace) -> None:
-    """Reads and writes as the command line says."""
-    console = Console(stderr=True)
+    """Read and write as the command line says."""
     sources = [source for source in BENCHMARKS if source.name in arguments.sets]
-    problems = command_line.read_sources(sources, arguments.data_dir, console)
+    problems = command_line.read_sources(sources, arguments.data_dir)
     output_dir = arguments.output_dir or arguments.data_dir / "eval_processed"
     tables: dict[Path, list[Row]] = {}
     reports = []
@@ -35,11 +32,11 @@ def process(arguments: argparse.Namespace) -> None:
         reports.append(command_line.make_report(source, arguments.data_dir, raw, Counter(), written))
     summary = command_line.summary_json(reports, {"variants": arguments.variants})
     write_files(tables, {output_dir / command_line.SUMMARY_FILE: summary})
-    command_line.print_reports(reports, output_dir, Console())
+    command_line.print_reports(reports, output_dir)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = command_line.make_parser(
         module="opd.data.process_eval_data",
         description="Prepares AIME24, AIME25 and MATH-500 for evaluation; every problem is kept, in its order.",

@@ -1,14 +1,20 @@
 """Which tokens are trained on (TIP), how much each problem counts and which stage a step has (PACED); torch and numpy only."""
 
-from opd.importance.problems import competence_weights, hard_filter, moment_matched
+from opd.importance.problems import (
+    competence_weights,
+    hard_filter,
+    moment_matched,
+    register_problem_weight,
+    weights_of_problems,
+)
 from opd.importance.stages import Schedule
 from opd.importance.tokens import (
     choose_tokens,
+    register_token_score,
     scored_divergence,
     select_tokens,
     selection_metrics,
     soft_or_scores,
-    token_scores,
 )
 
 __all__ = [
@@ -17,9 +23,11 @@ __all__ = [
     "competence_weights",
     "hard_filter",
     "moment_matched",
+    "register_problem_weight",
+    "register_token_score",
     "scored_divergence",
     "select_tokens",
     "selection_metrics",
     "soft_or_scores",
-    "token_scores",
+    "weights_of_problems",
 ]

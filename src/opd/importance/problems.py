@@ -3,25 +3,85 @@
 PACED, https://arxiv.org/abs/2603.11178. A pass rate is the share of K answers of a checkpoint that were right.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from opd.config.algorithm import ProblemImportance
+from opd.losses.divergences import own_function
+
+ProblemWeight = Callable[[Tensor, ProblemImportance, int], Tensor]
+"""(pass rates [P] float64, the section's keys, fewest answers behind a rate) -> weights [P], 0 or more, of any mean."""
+PROBLEM_WEIGHTS: dict[str, ProblemWeight] = {}
+
+
+def register_problem_weight(name: str) -> Callable[[ProblemWeight], ProblemWeight]:
+    """Return a decorator that registers a function of (pass rates, keys, number of answers) -> weights [P].
+
+    A problem of weight 0 may be left out of the data. The caller scales the weights to a mean of 1 over all problems.
+    """
+
+    def register(function: ProblemWeight) -> ProblemWeight:
+        PROBLEM_WEIGHTS[name] = function
+        return function
+
+    return register
+
+
+def weights_of_problems(pass_rate: Any, problems: ProblemImportance, *, num_samples: int) -> Tensor:
+    """Return [P] float64 weights with a mean of 1 over all P problems, by the registered or own function of the section.
+
+    Normalised in a batch, weights would cancel what they are for.
+
+    Raises:
+        ValueError: a pass rate outside of [0, 1], weights that are negative or not finite, or none above 0.
+    """
+    name, p = problems.weights, _rates(pass_rate)
+    function = PROBLEM_WEIGHTS.get(name) or own_function("opd.importance.problems.weights", name, PROBLEM_WEIGHTS)
+    return scaled(torch.as_tensor(function(p, problems, num_samples)).double(), num_problems=len(p))
+
+
+def scaled(weights: Tensor, *, num_problems: int) -> Tensor:
+    """Return weights [P] scaled to a mean of 1.
+
+    Raises:
+        ValueError: their number is another, one is negative or not finite, or none is above 0.
+    """
+    if weights.shape != (num_problems,) or not bool(((weights >= 0.0) & weights.isfinite()).all()):
+        raise ValueError(f"weights of {num_problems} problems: must be as many finite numbers, 0 or more")
+    if not weights.sum() > 0:
+        raise ValueError(
+            f"pass_rate: no weight is above 0 among {num_problems} problems, so nothing is left to train on; measure pass "
+            "rates with more answers a problem, or take problems that the student solves at times"
+        )
+    return weights * (num_problems / weights.sum())
+
+
+@register_problem_weight("competence")
+def _competence(p: Tensor, problems: ProblemImportance, num_samples: int) -> Tensor:
+    return competence_weights(p, alpha=problems.alpha, beta=problems.beta)
+
+
+@register_problem_weight("hard_filter")
+def _hard_filter(p: Tensor, problems: ProblemImportance, num_samples: int) -> Tensor:
+    return hard_filter(p).double()
+
+
+@register_problem_weight("moment_matched")
+def _moment_matched(p: Tensor, problems: ProblemImportance, num_samples: int) -> Tensor:
+    alpha, beta = moment_matched(p, num_samples=num_samples)
+    return competence_weights(p, alpha=alpha, beta=beta)
+
 
 def competence_weights(pass_rate: Any, *, alpha: float = 1.0, beta: float = 1.0, kept: Any | None = None) -> Tensor:
-    """p ** alpha (1 - p) ** beta, scaled to a mean of 1 over all P problems of the data set.
-
-    A problem of weight 0 (never or always solved, or not kept) may be left out of the data: the others' weights stay what
-    they are, since the mean is over all P. Normalised in a batch, weights would cancel what they are for.
+    """Return p ** alpha (1 - p) ** beta, [P] float64, scaled to a mean of 1 over all P problems of the data set.
 
     Args:
         pass_rate: [P] between 0 and 1, any float dtype or array.
         alpha, beta: exponents, 0 or more; 0 and 0 weigh all kept problems alike.
         kept: [P] bool, e.g. of `hard_filter`; the others get weight 0. None: all.
-
-    Returns:
-        [P] float64.
 
     Raises:
         ValueError: a pass rate outside of [0, 1], a negative exponent, or no problem with a weight above 0.
@@ -32,23 +92,17 @@ def competence_weights(pass_rate: Any, *, alpha: float = 1.0, beta: float = 1.0,
     weights = p**alpha * (1.0 - p) ** beta
     if kept is not None:
         weights = weights * torch.as_tensor(kept, dtype=torch.bool, device=p.device)
-    total = weights.sum()
-    if not total > 0:
-        raise ValueError(
-            f"pass_rate: no weight is above 0 among {len(p)} problems, so nothing is left to train on; measure pass rates "
-            "with more answers a problem, or take problems that the student solves at times"
-        )
-    return weights * (len(p) / total)
+    return scaled(weights, num_problems=len(p))
 
 
 def hard_filter(pass_rate: Any, *, low: float = 0.2, high: float = 0.8) -> Tensor:
-    """[P] bool: low <= p <= high, up to the rounding of a division by K."""
+    """Return [P] bool: low <= p <= high, up to the rounding of a division by K."""
     p = _rates(pass_rate)
     return (p >= low - 1e-6) & (p <= high + 1e-6)
 
 
 def moment_matched(pass_rate: Any, *, num_samples: int) -> tuple[float, float]:
-    """Exponents alpha, beta whose curve has mean and variance of the pass rates strictly between 0 and 1.
+    """Return exponents alpha, beta whose curve has mean and variance of the pass rates strictly between 0 and 1.
 
     With mean m and (population) variance v of the rates in [1 / K, 1 - 1 / K] and s = m (1 - m) / v - 1, the density of
     Beta(s m, s (1 - m)) is proportional to p ** alpha (1 - p) ** beta with alpha = s m - 1 and beta = s (1 - m) - 1.

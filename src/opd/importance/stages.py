@@ -111,7 +111,7 @@ class Schedule:
         Raises:
             ValueError: a stage would have no step.
         """
-        own = {"loss_type": opd.loss_type, "beta": opd.beta}
+        own = {"loss_type": opd.loss_type, "loss_params": opd.loss_params, "beta": opd.beta}
         stages = tuple(s if s.loss_type else s.model_copy(update=own) for s in opd.stages or (Stage(),))
         weights = Weights(opd.divergence_weight, opd.policy.weight)
         stages = tuple(weights.fill(stage) for stage in stages)

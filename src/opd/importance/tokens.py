@@ -4,14 +4,16 @@ TIP, https://arxiv.org/abs/2604.14084. Each function takes the tokens over which
 all of a global batch, gathered from its ranks.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from opd.config.algorithm import LossType, Mode, Position, Scope, Score, TokenImportance
+from opd.config.algorithm import LossType, Mode, Scope, Score, TokenImportance
 from opd.importance.counter import uniform
+from opd.losses.divergences import own_function
 
 
 def places(row_index: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,6 +72,79 @@ def normalised(values: Tensor, *, mask: Tensor, clip_q: float | None = None) -> 
     return scaled.masked_fill(~finite, torch.inf).masked_fill(~mask, 0.0)
 
 
+class Tokens(NamedTuple):
+    """The trained tokens of a batch, gathered from its ranks.
+
+    Args:
+        selection: the keys of `opd.importance.tokens`.
+        mask: [T] bool, True = trained on. row_index: [T] int64, the response of each token.
+        entropy: [T] the student's, and divergence: [T] by `scored_divergence`, for the scores that need them.
+    """
+
+    selection: TokenImportance
+    mask: Tensor
+    row_index: Tensor
+    entropy: Tensor | None = None
+    divergence: Tensor | None = None
+
+
+TokenScore = Callable[[Tokens], Tensor]
+TOKEN_SCORES: dict[str, TokenScore] = {}
+
+
+def register_token_score(name: str) -> Callable[[TokenScore], TokenScore]:
+    """Return a decorator that registers a function of `Tokens` -> scores [T]; the higher, the rather a token is kept.
+
+    A score costs forwards of student and teacher before the update, unless `TokenImportance` says that it needs none.
+    """
+
+    def register(function: TokenScore) -> TokenScore:
+        TOKEN_SCORES[name] = function
+        return function
+
+    return register
+
+
+def _read(tokens: Tokens, *names: str) -> list[Tensor]:
+    """Return quantities of tokens.
+
+    Raises:
+        ValueError: one is not given.
+    """
+    values = [getattr(tokens, name) for name in names]
+    if any(each is None for each in values):
+        raise ValueError(f"score={tokens.selection.score!r}: needs {' and '.join(names)} of each token; give them")
+    return values
+
+
+@register_token_score("random")
+def _equal(tokens: Tokens) -> Tensor:
+    return torch.ones(len(tokens.mask), device=tokens.mask.device)
+
+
+@register_token_score("position")
+def _from_end(tokens: Tokens) -> Tensor:
+    """Return the share of its row's tokens that a token is ahead of, itself counted: from the start or, with `first`, the end."""
+    place, size = places(tokens.row_index)
+    return (place + 1 if tokens.selection.position == "last" else size - place).double() / size
+
+
+@register_token_score("entropy")
+def _entropy(tokens: Tokens) -> Tensor:
+    return _finite_or_first(_wide(*_read(tokens, "entropy")))
+
+
+@register_token_score("divergence")
+def _divergence(tokens: Tokens) -> Tensor:
+    return _finite_or_first(_wide(*_read(tokens, "divergence")))
+
+
+@register_token_score("soft_or")
+def _soft_or(tokens: Tokens) -> Tensor:
+    clips = {key: getattr(tokens.selection, key) for key in ("entropy_clip_q", "divergence_clip_q")}
+    return soft_or_scores(*_read(tokens, "entropy", "divergence"), mask=tokens.mask, **clips)
+
+
 def soft_or_scores(
     entropy: Tensor,
     divergence: Tensor,
@@ -78,7 +153,7 @@ def soft_or_scores(
     entropy_clip_q: float | None = 0.98,
     divergence_clip_q: float | None = None,
 ) -> Tensor:
-    """TIP's score h + d - h d of both quantities scaled to [0, 1]: high where either is.
+    """Return TIP's score h + d - h d of both quantities scaled to [0, 1]: high where either is.
 
     Args:
         entropy, divergence: [T] in nats, any float dtype; computed in float32 (float64 where both are).
@@ -94,24 +169,16 @@ def soft_or_scores(
     return torch.where(torch.isinf(h) | torch.isinf(d), torch.inf, h + d - h * d)
 
 
-def q3_scores(entropy: Tensor, divergence: Tensor, *, mask: Tensor, entropy_clip_q: float | None = 0.98) -> Tensor:
-    """TIP's score d (1 - h) of over-confident wrong tokens: h scaled as in `soft_or_scores`, d KL(p_T || p_S) as it is.
-
-    Args and Returns: as of `soft_or_scores`, not bounded above.
-    """
-    sure = 1.0 - normalised(entropy, mask=mask, clip_q=entropy_clip_q)
-    return _finite_or_first(_wide(divergence) * sure).masked_fill(~mask, 0.0)
-
-
-def _from_end(row_index: Tensor, position: Position) -> Tensor:
-    """[T] share of its row's tokens that a token is ahead of, itself counted: from the row's start or, with `first`, its end."""
-    place, size = places(row_index)
-    return (place + 1 if position == "last" else size - place).double() / size
+@register_token_score("q3")
+def _q3(tokens: Tokens) -> Tensor:
+    """Return TIP's score d (1 - h) of over-confident wrong tokens: h scaled as in `soft_or_scores`, d KL(p_T || p_S) as it is."""
+    entropy, divergence = _read(tokens, "entropy", "divergence")
+    sure = 1.0 - normalised(entropy, mask=tokens.mask, clip_q=tokens.selection.entropy_clip_q)
+    return _finite_or_first(_wide(divergence) * sure).masked_fill(~tokens.mask, 0.0)
 
 
 def scored_divergence(score: Score, loss_type: LossType) -> LossType:
-    """The divergence that tokens are scored by: TIP's Q3 ranks by KL(p_T || p_S) whatever the loss is, the others by the loss's,
-    and by the reverse KL where that is estimated only.
+    """Return the divergence that tokens are scored by: for `q3` KL(p_T || p_S), else the loss's, or what it estimates.
 
     Args:
         loss_type: of the step's stage.
@@ -119,40 +186,6 @@ def scored_divergence(score: Score, loss_type: LossType) -> LossType:
     if score == "q3":
         return "forward_kl"
     return "reverse_kl" if loss_type in ("sampled_reverse_kl", "topk_reverse_kl") else loss_type
-
-
-def token_scores(
-    selection: TokenImportance,
-    *,
-    mask: Tensor,
-    row_index: Tensor,
-    entropy: Tensor | None = None,
-    divergence: Tensor | None = None,
-) -> Tensor:
-    """[T] scores of a selection: the higher, the rather a token is kept.
-
-    Args:
-        entropy: [T] the student's, for the scores that need it (`entropy`, `soft_or`, `q3`).
-        divergence: [T], for the scores that need it, by `scored_divergence`.
-
-    Raises:
-        ValueError: the score needs what is not given.
-    """
-    match selection.score:
-        case "none" | "random":
-            return torch.ones(len(mask), device=mask.device)
-        case "position":
-            return _from_end(row_index, selection.position)
-        case "entropy" if entropy is not None:
-            return _finite_or_first(_wide(entropy))
-        case "divergence" if divergence is not None:
-            return _finite_or_first(_wide(divergence))
-        case "soft_or" if entropy is not None and divergence is not None:
-            clips = {"entropy_clip_q": selection.entropy_clip_q, "divergence_clip_q": selection.divergence_clip_q}
-            return soft_or_scores(entropy, divergence, mask=mask, **clips)
-        case "q3" if entropy is not None and divergence is not None:
-            return q3_scores(entropy, divergence, mask=mask, entropy_clip_q=selection.entropy_clip_q)
-    raise ValueError(f"score={selection.score!r}: needs the student's entropy, the divergence, or both; give them")
 
 
 def choose_tokens(
@@ -163,17 +196,22 @@ def choose_tokens(
     entropy: Tensor | None = None,
     divergence: Tensor | None = None,
 ) -> Tensor:
-    """[T] bool: which of T trained tokens a selection keeps; arguments as of `token_scores` and `select_tokens`."""
+    """Return [T] bool: which of T trained tokens a selection keeps; arguments as of `Tokens` and `select_tokens`.
+
+    Raises:
+        ValueError: the score needs what is not given, or is no name of a score.
+    """
     mask = torch.ones_like(row_index, dtype=torch.bool)
     if selection.score == "none":
         return mask
-    scores = token_scores(selection, mask=mask, row_index=row_index, entropy=entropy, divergence=divergence)
+    name = selection.score
+    function = TOKEN_SCORES.get(name) or own_function("opd.importance.tokens.score", name, TOKEN_SCORES)
     return select_tokens(
-        scores,
+        function(Tokens(selection, mask, row_index, entropy, divergence)),
         mask=mask,
         row_index=row_index,
         ratio=selection.ratio,
-        mode="sample" if selection.score == "random" else selection.mode,
+        mode="sample" if name == "random" else selection.mode,
         scope=selection.scope,
         seed=seed,
     )

@@ -31,10 +31,8 @@ _COLUMNS = {
     "reward_model": "{style: rule, ground_truth: ...}",
 }
 _NUM_SHOWN = 5
-_NULL = "null"  # the type of a column without a value, which goes with any other
 _BATCH_ROWS = 16_384
 _MAX_SHOWN_CHARS = 60
-_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 _WHOLE = Split()
@@ -100,7 +98,6 @@ def _set_problems(data: DataSet) -> Iterator[Problem]:
             yield Problem(path=data.key, value=data.name(path), rule=rule, fix=fix)
     if any(file.problems for file in files.values()):
         return
-    yield from _disagreements(data.key, {data.name(path): file for path, file in files.items()})
     yield from _column_problems(data, files)
     yield from _truth_problems(data)
     counts = [file.num_rows for file in files.values()]
@@ -205,40 +202,6 @@ def _first_that_is_no_text(truths: pa.ChunkedArray, *, may_be_float: bool) -> in
     return None if row < 0 else row
 
 
-def _disagreements(key: str, files: dict[str, _File]) -> Iterator[Problem]:
-    """Files are laid one behind another: a column that is a struct or a list in one must not be a value in the next.
-
-    Values of different types are read as texts, and structs with different fields are joined.
-    """
-    types: dict[str, tuple[str, pa.DataType]] = {}
-    for path, file in files.items():
-        for field in file.schema or ():
-            first, expected = types.setdefault(field.name, (path, field.type))
-            if str(expected) == _NULL:
-                types[field.name] = path, field.type
-            elif not _go_together(expected, field.type):
-                yield Problem(
-                    path=key,
-                    value=path,
-                    rule=f"its column {field.name!r} is {field.type}, that of {first} is {expected}; files of one data set "
-                    "are laid one behind another, and no type holds both",
-                    fix=f"write both with one schema, or leave the column out; {_PREPARE}",
-                )
-
-
-def _go_together(one: pa.DataType, other: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    if _NULL in (str(one), str(other)):
-        return True
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        shared = _names(one) & _names(other)
-        return all(_go_together(one.field(name).type, other.field(name).type) for name in shared)
-    if _is_list(one) and _is_list(other):
-        return _go_together(one.value_type, other.value_type)
-    return not (pa.types.is_nested(one) or pa.types.is_nested(other))
-
-
 def _look_at(path: Path, prompt_key: str, name: str) -> _File:
     if path.is_dir():
         inside = (p.name for p in path.iterdir() if p.suffix in _SUFFIXES and not p.name.startswith("."))
@@ -307,12 +270,10 @@ def _look_at_parquet(path: Path, prompt_key: str, version: tuple[int, int]) -> _
             if not num_rows:
                 problems.append(("the file has no rows", _PREPARE))
             bad: list[int] = []
-            strange: list[tuple[int, str]] = []
             start = 0
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 if not problems:
                     bad += [start + row for row in _empty_prompts(batch.column(prompt_key))]
-                    strange += [(start + row, role) for row, role in _strange_roles(batch.column(prompt_key))]
                 start += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         what = " ".join(str(error).split())
@@ -326,13 +287,6 @@ def _look_at_parquet(path: Path, prompt_key: str, version: tuple[int, int]) -> _
             "with a role, and what a user or system says is not null or blank"
         )
         problems.append((rule, "take these rows out of the file, or fill them"))
-    if strange:
-        row, role = strange[0]
-        rule = (
-            f"its column {prompt_key!r} has a message of role {role!r} in row {row} (counted from 0): roles are "
-            f"{', '.join(_ROLES)}, and chat templates leave out or refuse another"
-        )
-        problems.append((rule, "name the role of each message as one of these"))
     return _File(num_rows, schema, tuple(problems))
 
 
@@ -403,14 +357,3 @@ def _empty_prompts(prompts: pa.Array) -> list[int]:
     speaks = pc.is_in(pc.fill_null(role, ""), value_set=pa.array(["user", "system"], pa.string()))
     wrong = pc.or_(pc.is_null(role), pc.and_(silent, speaks))
     return sorted(empty | set(pc.filter(rows, wrong).to_pylist()))
-
-
-def _strange_roles(prompts: pa.Array) -> list[tuple[int, str]]:
-    """(row, role) of messages with a role that chat templates do not know."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    roles = pc.struct_field(pc.list_flatten(prompts), "role").cast(pa.string())
-    strange = pc.invert(pc.is_in(roles, value_set=pa.array([*_ROLES, None], pa.string())))
-    rows = pc.list_parent_indices(prompts)
-    return list(zip(pc.filter(rows, strange).to_pylist(), pc.filter(roles, strange).to_pylist(), strict=True))

@@ -19,9 +19,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-_WEB = ("http://", "https://", "hf://")
 _LATER = (OF_A_STAGE, "hdfs://")  # there by then, and copied by verl itself
-_HUB_ADDRESS = re.compile(r"(?:https?://(?:www\.)?huggingface\.co|hf:/)/(?:models/)?([\w.-]+/[\w.-]+)")
 _COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
 _NUM_SHOWN = 3
 _MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
@@ -53,26 +51,20 @@ def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
             yield Problem(
                 path=key,
                 value=path,
-                rule=f"there is no such folder{_nearest_folder(folder)}; a Hugging Face id is NAME or OWNER/NAME",
+                rule="there is no such folder; a Hugging Face id is NAME or OWNER/NAME",
                 fix="a folder that is there, OWNER/NAME of a model on the hub, or a store URL",
             )
 
 
 def _address_fault(path: str) -> tuple[str, str]:
-    """(rule, fix) of an address that no model is read from."""
-    may_be = "a model is a folder, OWNER/NAME on the hub, or a store URL"
-    if path.startswith(_WEB):
-        found = _HUB_ADDRESS.match(path)
-        fix = "write OWNER/NAME" + (f": {found[1]}" if found else ", where the model is on the hub")
-        return f"this is an address on the web; {may_be}", fix
-    protocol, _, rest = path.partition("://")
-    if protocol == "file":
-        return f"no model is read from file://; {may_be}", f"write the folder: {rest}"
-    known = [name for name in _bundled() if name.startswith(f"{protocol}://")]
-    if known:
-        return "this is no bundled model", " or ".join(known)
+    """Return (rule, fix) of an address that no model is read from."""
+    protocol = path.partition("://")[0]
+    bundled = [name for name in _bundled() if name.startswith(f"{protocol}://")]
+    if bundled:
+        return "this is no bundled model", " or ".join(bundled)
     stores = ", ".join(f"{name}://" for name in CREATE_ONLY_PROTOCOLS)
-    return f"no model is read from {protocol}://; {may_be} ({stores})", "copy it into a folder or into such a store"
+    rule = f"no model is read from {protocol}://; a model is a folder, OWNER/NAME on the hub, or a store URL ({stores})"
+    return rule, "write OWNER/NAME, the folder's path, or copy it into such a store"
 
 
 def context_of_folder(path: str) -> int | None:
@@ -97,15 +89,8 @@ def _folder_faults(folder: Path) -> Iterator[str]:
         return
     except (OSError, ValueError) as error:
         yield f"its config.json cannot be read: {error}"
-    found = [folder / name for name in _TOKENIZERS if (folder / name).exists()]
-    if not found:
+    if not any((folder / name).exists() for name in _TOKENIZERS):
         yield f"it has no tokenizer (none of {', '.join(_TOKENIZERS)})"
-    for file in found:
-        if file.suffix == ".json":
-            try:
-                json.loads(file.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                yield f"its {file.name} cannot be read: {error}"
     yield from _weight_faults(folder)
 
 
@@ -128,7 +113,7 @@ def _weight_faults(folder: Path) -> Iterator[str]:
 
 
 def _cut_off(file: Path) -> str | None:
-    """Whether a safetensors file has the length that its header asks for (8 bytes: length of the JSON header)."""
+    """Return the fault of a safetensors file that is shorter than its header asks for (8 bytes: length of the JSON header)."""
     size = file.stat().st_size
     try:
         with file.open("rb") as stream:
@@ -140,11 +125,3 @@ def _cut_off(file: Path) -> str | None:
     if header is None or 8 + header_bytes + max(ends, default=0) > size:
         return f"its {file.name} is cut off: {size} bytes, fewer than its header asks for"
     return None
-
-
-def _nearest_folder(folder: Path) -> str:
-    """What is beside a folder that is not there, as a hint."""
-    if not folder.parent.is_dir():
-        return f" (nor {folder.parent})" if str(folder.parent) != "." else ""
-    beside = sorted(p.name for p in folder.parent.iterdir() if (p / "config.json").exists())
-    return f"; {folder.parent} has {', '.join(beside[:_NUM_SHOWN])}" if beside else ""

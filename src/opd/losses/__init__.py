@@ -1,9 +1,8 @@
 """The loss of a language model's tokens from hidden states: divergences, their registry, and the weights of their sums."""
 
 from opd.losses.divergences import DIVERGENCES, divergence, divergence_of, register_divergence
-from opd.losses.head import head_loss, token_log_probs
+from opd.losses.head import head_loss, token_log_probs, unshared_mass
 from opd.losses.terms import EventTargets, HiddenTargets, Loss, Output, Weights
-from opd.losses.unshared import unshared_mass
 from opd.losses.weighting import reward_weights, token_weights
 
 __all__ = [

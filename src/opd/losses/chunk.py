@@ -123,7 +123,8 @@ def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> Result:
         if "teacher_entropy" in form.watch:
             statistics["teacher_entropy"] = _entropy(log_t, events_t)
 
-    total, g = loss, None
+    total = loss
+    g: Tensor | None = None
     shrink = torch.zeros_like(loss) if slope is None else slope
     if form.function is not None:
         function, columns = form.function, torch.where(is_known, column, -1)
@@ -173,7 +174,7 @@ def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> Result:
         own = torch.where(column > last, by_logit(log_own, shared(log_own)), _at(at_events, column.clamp(max=last)))
     scale = (FP16_SCALE if out.dtype == torch.float16 else 1.0) / form.temperature
     out.copy_(z * scale)
-    entries = [] if slope is None else [(token, own + slope)]
+    entries: list[tuple[Tensor, Tensor]] = [] if slope is None else [(token, own + slope)]
     if at_events is not None and x.events is not None:
         largest = at_events.abs().argmax(-1)
         place, value = _at(x.events, largest), _at(at_events, largest)

@@ -181,7 +181,9 @@ class _Run:
             **per_token,
         )
         out = None if self.gradient is None else self.gradient[start - group : start - group + rows, : self.width]
-        run = compiled(self.form, *x.student.shape) if self.compile else functools.partial(chunk_loss, self.form)
+        run: Callable[[Chunk, Tensor | None], Result] = functools.partial(chunk_loss, self.form)
+        if self.compile:
+            run = compiled(self.form, *x.student.shape)
         statistics, at_events, kept = run(x, out)
         statistics = {name: values[: stop - start] for name, values in statistics.items()}
         if out is not None and events is not None and at_events is not None:
@@ -197,7 +199,7 @@ class _Run:
             return
         gradient = self.gradient[: stop - start]
         unit = 1.0 / FP16_SCALE if gradient.dtype == torch.float16 else 1.0
-        entries = [] if kept is None else [each.unbind(1) for each in kept]
+        entries: list[tuple[Tensor, ...]] = [] if kept is None else [each.unbind(1) for each in kept]
         if self.grad_hidden is not None:
             product = self.hidden.new_empty(stop - start, self.hidden.shape[1], dtype=self.dtype)
             self.head.hidden_gradient(gradient, product, unit)

@@ -2,7 +2,7 @@
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,22 +98,32 @@ def divergence_of(name: str) -> Divergence:
     Raises:
         ValueError: no divergence has this name, or the module or its function cannot be imported.
     """
-    if name in DIVERGENCES:
-        return DIVERGENCES[name]
+    found = DIVERGENCES.get(name)
+    return found or Divergence(name=name, function=own_function("divergence kind", name, DIVERGENCES), params=None)
+
+
+def own_function(key: str, name: str, registered: Collection[str]) -> Callable[..., Any]:
+    """Return the function that `package.module:name` names.
+
+    Args:
+        key, registered: the key of the name and the other names that it takes, for the error.
+
+    Raises:
+        ValueError: `name` is neither registered nor a function that can be imported.
+    """
     module, _, attribute = name.partition(":")
     if not attribute:
-        raise ValueError(
-            f"divergence kind={name!r}: must be one of {', '.join(DIVERGENCES)}, or a function of yours as package.module:name"
-        )
+        names = ", ".join(registered)
+        raise ValueError(f"{key}={name!r}: must be one of {names}, or a function of yours as package.module:name")
     try:
         function = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"divergence kind={name!r}: {error}; put the module's folder on PYTHONPATH and name a function of it"
-        ) from error
+        fix = "put the module's folder on PYTHONPATH and name a function of it"
+        raise ValueError(f"{key}={name!r}: {error}; {fix}") from error
     if not callable(function):
-        raise ValueError(f"divergence kind={name!r}: {attribute} is {type(function).__name__}, not a function")
-    return Divergence(name=name, function=function, params=None)
+        raise ValueError(f"{key}={name!r}: {attribute} is {type(function).__name__}, not a function")
+    result: Callable[..., Any] = function
+    return result
 
 
 def check_temperature(temperature: float) -> None:
@@ -255,8 +265,7 @@ def divergence(
 ) -> Tensor:
     """Return the divergence [T] of logits [T, V], in nats, under plain autograd. Training uses `head_loss`.
 
-    Both logits are divided by the temperature, without a factor temperature ** 2. The numbers are float32, or float64 if
-    a side is float64. The teacher receives no gradient.
+    Both logits are divided by the temperature, without a factor temperature ** 2. The teacher receives no gradient.
 
     Args:
         params: of the divergence, also those that the kind lacks, so that a loop over kinds can give them all; `ids` [T]
@@ -268,15 +277,13 @@ def divergence(
     found = divergence_of(kind)
     ids = params.pop("ids", torch.zeros(student_logits.shape[:-1], dtype=torch.int64, device=student_logits.device))
     if student_logits.shape != teacher_logits.shape:
-        raise ValueError(
-            f"student_logits {tuple(student_logits.shape)} and teacher_logits {tuple(teacher_logits.shape)}: must have "
-            "the same shape; cut both to the tokenizer's entries first"
-        )
+        shapes = f"student_logits {tuple(student_logits.shape)} and teacher_logits {tuple(teacher_logits.shape)}"
+        raise ValueError(f"{shapes}: must have the same shape; cut both to the tokenizer's entries first")
     known = params if found.params is None else {name: params[name] for name in found.params if name in params}
     checked = found.checked(known)
     if "top_k" in checked or "top_k" in params:
         raise ValueError(f"divergence {kind} with top_k: only `head_loss` makes events of the teacher's tokens")
     check_temperature(temperature)
     dtype = compute_dtype(student_logits, teacher_logits)
-    log_s = log_probs(student_logits.to(dtype), temperature)
-    return found.function(log_s, log_probs(teacher_logits.detach().to(dtype), temperature), ids, checked)
+    student, teacher = (log_probs(each.to(dtype), temperature) for each in (student_logits, teacher_logits.detach()))
+    return found.function(student, teacher, ids, checked)

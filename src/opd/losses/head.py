@@ -5,25 +5,48 @@ from __future__ import annotations
 import functools
 import importlib.util
 import logging
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from opd.losses.chunks import Forward, run_chunks
-from opd.losses.terms import Loss, Output, Request, Targets, Weights, check, counted_vocab
+from opd.losses.chunks import WORKSPACE_GIB, Forward, run_chunks
+from opd.losses.divergences import compute_dtype
+from opd.losses.terms import HiddenTargets, Loss, Output, Request, Targets, Weights, check, counted_vocab
 
 logger = logging.getLogger(__name__)
 
 BackendName = Literal["plain", "compiled", "fused"]
+UNSHARED_ROWS = 1024
+"""Rows whose token's entry of the head is gathered at once."""
+
+
+class Need(NamedTuple):
+    """The facts of a training loss and its device that decide the form in which it runs.
+
+    Args:
+        terms: names of the terms and further inputs of one number per token.
+        dtypes: of both heads. capability: of the CUDA device; None means a CPU.
+    """
+
+    kind: str
+    top_k: int
+    terms: frozenset[str]
+    dtypes: frozenset[torch.dtype]
+    capability: tuple[int, int] | None
 
 
 class Backend(Protocol):
     """A faster form of some calls. It registers itself with `register_backend` when its package is imported."""
 
-    def obstacle(self, hidden: Tensor, weight: Tensor, request: Request) -> str | None:
-        """Return the reason why this backend cannot run a call. None means that it can."""
+    workspace_gib: float
+
+    def lacks(self, need: Need) -> str | None:
+        """Return the part of a loss, or of a device, that the backend lacks. None means that all is there."""
+
+    def obstacle(self, weight: Tensor, request: Request) -> str | None:
+        """Return the reason why the backend cannot run a call, besides what it lacks. None means that it can."""
 
     def forward(
         self, hidden: Tensor, weight: Tensor, request: Request, *, need_hidden: bool, need_weight: bool
@@ -47,6 +70,17 @@ def load_backends() -> None:
     for package in BACKEND_PACKAGES:
         if importlib.util.find_spec(package) is not None:
             importlib.import_module(package)
+
+
+def form_of(need: Need) -> tuple[BackendName, float]:
+    """Return the form that trains a loss on a device, and the GiB for logits that it takes by default, 0 on a CPU."""
+    if need.capability is None:
+        return "plain", 0.0
+    load_backends()
+    for name, each in BACKENDS.items():
+        if each.lacks(need) is None:
+            return name, each.workspace_gib  # type: ignore[return-value]  # a name of `BackendName`
+    return "compiled", WORKSPACE_GIB
 
 
 def head_loss(
@@ -107,7 +141,7 @@ def head_loss(
         trains=torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad),
     )
     check(request, hidden)
-    chosen = choose_backend(hidden, weight, request, backend)
+    chosen = choose_backend(weight, request, backend)
     total, forward = _HeadLoss.apply(hidden, weight, request, chosen)
     statistics = dict(forward.statistics)
     is_unknown = (ids < 0) | (ids >= request.vocab)
@@ -116,7 +150,7 @@ def head_loss(
     return Output(total, statistics, forward.backend, forward.facts)
 
 
-def choose_backend(hidden: Tensor, weight: Tensor, request: Request, backend: BackendName | None = None) -> BackendName:
+def choose_backend(weight: Tensor, request: Request, backend: BackendName | None = None) -> BackendName:
     """Return the form that runs a call.
 
     Raises:
@@ -127,7 +161,7 @@ def choose_backend(hidden: Tensor, weight: Tensor, request: Request, backend: Ba
     load_backends()
     reasons = {}
     for name, each in BACKENDS.items():
-        obstacle = each.obstacle(hidden, weight, request)
+        obstacle = each.lacks(_need_of(weight, request)) or each.obstacle(weight, request)
         if obstacle is None and backend in (None, name):
             return name  # type: ignore[return-value]  # a name of `BackendName`
         reasons[name] = obstacle
@@ -136,6 +170,18 @@ def choose_backend(hidden: Tensor, weight: Tensor, request: Request, backend: Ba
             f"backend={backend!r}: {reasons.get(backend) or 'its package is missing'}; leave backend unset for the compiled form"
         )
     return "compiled" if _can_compile() else "plain"
+
+
+def _need_of(weight: Tensor, request: Request) -> Need:
+    targets = request.targets
+    heads = (weight, targets.weight) if isinstance(targets, HiddenTargets) else (weight,)
+    return Need(
+        request.loss.kind,
+        request.loss.top_k,
+        frozenset(name for name, values in request.per_token.items() if values is not None),
+        frozenset(head.dtype for head in heads),
+        torch.cuda.get_device_capability(weight.device) if weight.device.type == "cuda" else None,
+    )
 
 
 @functools.cache
@@ -205,3 +251,36 @@ def token_log_probs(hidden: Tensor, weight: Tensor, ids: Tensor, *, temperature:
         return head_loss(hidden, weight, ids, Weights(), Loss(temperature=temperature), **options).statistics[
             "log_prob"
         ]
+
+
+@torch.no_grad()
+def unshared_mass(
+    hidden: Tensor,
+    weight: Tensor,
+    *,
+    shared: int,
+    entries: int,
+    token_ids: Tensor,
+    log_prob: Tensor,
+    temperature: float,
+) -> Tensor:
+    """Return the probability [T] of the tokens `shared` ... `entries - 1`, without a second pass over the vocabulary.
+
+    With logits z over the temperature, logsumexp(z_shared) = z_token - log_prob of any shared token. With the few unshared
+    logits the probability is sigmoid(logsumexp(z_unshared) - logsumexp(z_shared)).
+
+    Args:
+        hidden, weight, temperature: as of `head_loss`; `weight` has at least `entries` rows.
+        token_ids: [T] any shared token of each position. log_prob: [T] its log-probability among the shared ones.
+    """
+    dtype = compute_dtype(hidden, weight)
+    parts = []
+    with torch.autocast(hidden.device.type, enabled=False):
+        own = weight[shared:entries].to(dtype)
+        for states, ids, log_p in zip(
+            *(each.split(UNSHARED_ROWS) for each in (hidden, token_ids, log_prob)), strict=True
+        ):
+            states, tokens = states.to(dtype), weight.index_select(0, ids).to(dtype)
+            of_shared = (states * tokens).sum(dim=-1) / temperature - log_p
+            parts.append(torch.sigmoid(torch.logsumexp(states @ own.T / temperature, dim=-1) - of_shared))
+    return torch.cat(parts)

@@ -8,16 +8,11 @@ from torch import Tensor
 
 
 def token_weights(mask: Tensor, *, row_index: Tensor | None = None, row_weights: Tensor | None = None) -> Tensor:
-    """Weight of each token in the loss sum: its row's weight where it is trained on, else 0.
+    """Return each token's weight [N] in the loss sum: its row's weight where `mask` [N] is True, else 0.
 
     Args:
-        mask: [N] True = trained on.
         row_index: [N] int64, the row of each token; needed with `row_weights`.
-        row_weights: [B] one weight a row (`reward_weights`); None weighs every row 1. They are not renormalised here:
-            normalised inside a micro-batch they would cancel.
-
-    Returns:
-        [N] float32 (float64 for float64 row weights).
+        row_weights: [B] one weight a row. None weighs every row 1. Normalised inside a micro-batch they would cancel.
     """
     if row_weights is None:
         return mask.to(torch.float32)
@@ -27,15 +22,11 @@ def token_weights(mask: Tensor, *, row_index: Tensor | None = None, row_weights:
 
 
 def reward_weights(rewards: Tensor, uids: Sequence[str] | np.ndarray, *, beta: float) -> Tensor:
-    """Row weights n softmax(r / beta) within each prompt's group of n rows: mean 1 in every group.
+    """Return row weights [R] n softmax(r / beta) within each prompt's group of n rows: mean 1 in every group.
 
     Args:
-        rewards: [R] one scalar reward a row.
-        uids: [R] the prompt each row answers; rows of one prompt share it.
+        rewards: [R] one scalar reward a row. uids: [R] the prompt of each row.
         beta: softmax temperature, > 0; large is uniform, small puts all weight on the best rows.
-
-    Returns:
-        [R] float32 on the rewards' device. Rows without siblings get weight 1.
 
     Raises:
         ValueError: lengths differ, beta is not positive and finite, or a reward is not finite.
@@ -56,5 +47,4 @@ def reward_weights(rewards: Tensor, uids: Sequence[str] | np.ndarray, *, beta: f
     top = torch.full((len(size),), -torch.inf, dtype=torch.float64).scatter_reduce(0, groups, scaled, "amax")
     unnormalised = (scaled - top[groups]).exp()
     norm = torch.zeros(len(size), dtype=torch.float64).index_add_(0, groups, unnormalised)
-    weights = size[groups] * unnormalised / norm[groups]
-    return weights.to(device=rewards.device, dtype=torch.float32)
+    return (size[groups] * unnormalised / norm[groups]).to(device=rewards.device, dtype=torch.float32)

@@ -8,7 +8,7 @@ from opd.config import Loaded, OpdAgentSpec, OpdSpec, SpecError, TrainSpec
 from opd.config.context import context_problems
 from opd.config.sections import Model, Teacher
 from opd.errors import StoreUnavailable
-from opd.memory.device import declared_bytes, declared_name, local_bytes
+from opd.memory.device import Device, declared_name, planned_device
 from opd.memory.plan import make_plan
 from opd.memory.shapes import ModelShape, Unplannable, read_shape
 from opd.memory.sources import has_reference, job_from_spec, update_settings
@@ -39,10 +39,12 @@ def run(loaded: Loaded) -> int:
     if problems := list(context_problems(spec, student.context)):
         print(SpecError(problems, origin=loaded.origin), file=sys.stderr)
         return EXIT_REFUSED
-    device_bytes = None
+    device = Device(None, None)
     if spec.device == "cuda":
-        device_bytes = declared_bytes(update_settings(spec).gpu_memory_gib, loaded.chart) or local_bytes()
-    plan = make_plan(job_from_spec(spec, student, *teachers, device_bytes=device_bytes))
+        device = planned_device(update_settings(spec).gpu_memory_gib, loaded.chart)
+    plan = make_plan(
+        job_from_spec(spec, student, *teachers, device_bytes=device.num_bytes, capability=device.capability)
+    )
     print(render(plan, gpu_name=declared_name(loaded.chart) if spec.device == "cuda" else None))
     return 0 if plan.fits else EXIT_REFUSED
 

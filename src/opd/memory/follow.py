@@ -39,7 +39,8 @@ def worker_plan(
             logger.warning("no memory plan, offload stays as configured: %s", error)
         return None
     device_bytes = _device_bytes(update_settings(spec).gpu_memory_gib, device)
-    job = job_from_spec(spec, *shapes, device_bytes=device_bytes, num_sharing=num_sharing)
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    job = job_from_spec(spec, *shapes, device_bytes=device_bytes, capability=capability, num_sharing=num_sharing)
     plan = make_plan(job)
     if first and job.device_bytes is not None:
         print(f"memory plan of one of {job.num_ranks} ranks\n{render(plan)}", flush=True)

@@ -35,8 +35,7 @@ class Job:
         activation_share: what is kept of a layer's activations without checkpointing (`opd.activation_budget`); None: left
             to the plan.
         compiled: the student's layers are compiled, so that a share of their activations can be kept.
-        fused: the head runs as the fused CUDA form; else in chunks of `chunk_rows` tokens in fp32.
-        workspace_bytes: what the fused form may take for logits.
+        workspace_bytes: what the head may take for logits. 0 means the plain form, in chunks of `chunk_rows` tokens in fp32.
         memory_key: key of the spec that names the device's memory, where the kind has one.
         samples: a rollout server answers prompts; supervised fine-tuning has none.
         rollout_share: share of the device that the rollout server takes while it samples; 0 without one on the device.
@@ -70,7 +69,6 @@ class Job:
     checkpointing: Wish
     activation_share: float | None = 1.0
     compiled: bool = False
-    fused: bool = True
     workspace_bytes: int
     chunk_rows: int = 256
     memory_key: str = ""

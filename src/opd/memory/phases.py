@@ -23,7 +23,6 @@ class Choice:
 
     Attributes:
         offload_teacher: the teachers' weights wait on the host but while their own reads; their heads stay for the student's phase.
-        load_ahead: the next of several teachers comes while one reads.
         offload_params, offload_optimizer: the student's weights (and gradients) and AdamW's moments, likewise.
         defer_sync: gradients are summed unsharded over an update's micro-batches, and reduced once.
         keep_gathered: gathered weights stay over an update's micro-batches, and are gathered once.
@@ -44,7 +43,6 @@ class Choice:
     activation_share: float
     score_tokens: int
     train_tokens: int
-    load_ahead: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,18 +141,14 @@ def _teacher(job: Job, choice: Choice) -> Phase:
 
 
 def _reading(job: Job, choice: Choice) -> int:
-    """The teachers' weights while they read: of offloaded ones one's own, the next's, and the heads of those that have read."""
+    """The teachers' weights while they read: of offloaded ones one's own, and the heads of those that have read."""
     sizes = teacher_sizes(job)
     if not choice.offload_teacher:
         return sum(sizes)
     heads = _head_sizes(job)
     # A lone rank's head is a part of the weights that stays.
     own = 0 if job.num_ranks == 1 else 1
-    # The next is the next that has rows in a step: any of those behind.
-    return max(
-        size + choice.load_ahead * max(sizes[number + 1 :], default=0) + sum(heads[: number + own])
-        for number, size in enumerate(sizes)
-    )
+    return max(size + sum(heads[: number + own]) for number, size in enumerate(sizes))
 
 
 def _student(job: Job, choice: Choice) -> Phase:
@@ -232,7 +226,7 @@ def _logits(job: Job, choice: Choice) -> int:
 
 def _head_work(job: Job, *teacher: tuple[ModelShape, int]) -> int:
     """Return the bytes that the head needs for the rows of one teacher, or without one, without its inputs."""
-    if job.fused:
+    if job.workspace_bytes:
         return job.workspace_bytes
     # The plain form: both heads in fp32 where they are not already, and about a dozen tensors of a chunk's size.
     casts = sum(

@@ -88,7 +88,6 @@ def _everything(job: Job) -> Choice:
         activation_share=SHARES[0] if job.activation_share is None else job.activation_share,
         score_tokens=job.score_tokens,
         train_tokens=job.train_tokens,
-        load_ahead=False,
     )
 
 
@@ -146,7 +145,7 @@ def _pulled(job: Job, choice: Choice, lever: str, phases: tuple[Phase, ...]) -> 
 
 
 def _refilled(job: Job, choice: Choice) -> Choice:
-    """What there is room for after all: activations, then sums and weights, the next teacher beside one that reads, the cache, longer
+    """What there is room for after all: activations, then sums and weights, the cache, longer
     micro-batches and forwards.
     """
     if job.checkpointing is None and job.activation_share is None and job.compiled and not job.student.num_experts:
@@ -155,8 +154,6 @@ def _refilled(job: Job, choice: Choice) -> Choice:
     for better in (replace(choice, defer_sync=True), replace(choice, defer_sync=True, keep_gathered=True)):
         if _sums_updates(job, choice.train_tokens) and _fits(job, phases_of(job, better)):
             choice = better
-    ahead = replace(choice, load_ahead=choice.offload_teacher and bool(job.more_teachers))
-    choice = _first_that_fits(job, [ahead]) or choice
     wanted = _wanted_cache(job)
     if job.device_bytes is not None and choice.cache_bytes < wanted:
         phases = phases_of(job, replace(choice, cache_bytes=0))
@@ -236,7 +233,7 @@ def _changes(job: Job, plan: Plan) -> Iterator[tuple[str, Job]]:
     one = job.teacher_row_tokens or job.row_tokens
     if job.score_tokens > one and not job.score_is_planned:
         yield f"opd.read_tokens: {one} instead of {job.score_tokens}", replace(job, score_tokens=one)
-    if job.fused and job.workspace_bytes > GIB // 2:
+    if job.workspace_bytes > GIB // 2:
         yield "opd.workspace_gib: 0.5", replace(job, workspace_bytes=GIB // 2)
     doubled = replace(job, num_ranks=2 * job.num_ranks, rows_per_step=-(-job.rows_per_step // 2))
     yield f"trainer.gpus_per_node or nnodes: {2 * job.num_ranks} ranks instead of {job.num_ranks}", doubled

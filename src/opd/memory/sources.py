@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 from opd.config import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec, TrainSpec
-from opd.config.algorithm import Opd
+from opd.config.algorithm import Opd, Stage
 from opd.memory.job import GIB, Job, Wish
 from opd.memory.shapes import ModelShape
 
@@ -23,7 +24,7 @@ HOST_SHARE = 2
 ENTRY_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
-_SETTINGS = Opd.model_construct(workspace_gib=2.6)
+_SETTINGS = Opd.model_construct()
 
 
 def update_settings(spec: TrainSpec) -> Opd:
@@ -41,12 +42,14 @@ def job_from_spec(
     student: ModelShape,
     *teacher_shapes: ModelShape,
     device_bytes: int | None,
+    capability: tuple[int, int] | None = None,
     num_sharing: int | None = None,
 ) -> Job:
     """Return the job of one rank, with every row and response as long as the spec allows.
 
     Args:
         teacher_shapes: of the models that only read: teachers in the order of `named_teachers`, or the reference of GRPO.
+        capability: of the CUDA device. None means that it is not known, and the head's compiled form is planned.
         num_sharing: ranks that share the weights. None means all.
     """
     opd, actor, on_gpu, is_packed = update_settings(spec), spec.actor, spec.device == "cuda", spec.is_packed
@@ -60,8 +63,7 @@ def job_from_spec(
         checkpointing=True if checkpointing is None and on_gpu and not is_packed else checkpointing,
         activation_share=opd.activation_budget if actor.torch_compile and on_gpu else 1.0,
         compiled=actor.torch_compile and on_gpu,
-        fused=on_gpu and not opd.without_kernels and "fp32" not in (actor.dtype, *dtypes),
-        workspace_bytes=int(opd.workspace_gib * GIB),
+        workspace_bytes=_workspace_bytes(spec, {actor.dtype, *dtypes}, capability if on_gpu else None),
         chunk_rows=opd.chunk_size,
         memory_key="opd.gpu_memory_gib" if teachers else "",
     )
@@ -90,6 +92,27 @@ def job_from_spec(
         cache_bytes=_bytes(opd.cache_gib),
         offload_teacher=_wish(teachers[0].offload) if teachers else None,
     )
+
+
+def _workspace_bytes(spec: TrainSpec, dtypes: Collection[str], capability: tuple[int, int] | None) -> int:
+    """Return the bytes for logits of the largest form that a step of the run takes. 0 means the plain form, on a CPU."""
+    if spec.device != "cuda":
+        return 0
+    import torch  # loaded where a plan is made only
+
+    from opd.losses.head import Need, form_of
+
+    opd = update_settings(spec)
+    heads = frozenset({"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name] for name in dtypes)
+    losses = [(opd.loss_type, {"policy"})]
+    if isinstance(spec, OpdSpec | OpdAgentSpec):
+        losses = []
+        for stage in opd.stages or (Stage(),):
+            policy = max(opd.policy.weight, stage.policy_weight or 0.0)
+            losses.append((stage.loss_type or opd.loss_type, {"divergence"} | ({"policy"} if policy else set())))
+    device = capability or (0, 0)
+    sizes = [form_of(Need(kind, 0, frozenset(terms), heads, device))[1] for kind, terms in losses]
+    return int((opd.workspace_gib or max(sizes)) * GIB)
 
 
 def _server_share(spec: OpdSpec | OpdAgentSpec | GrpoSpec) -> float:
@@ -154,7 +177,6 @@ def _alone(spec: TrainSpec, model: ModelShape, *, device_bytes: int | None) -> J
         score_tokens=0,
         mini_rows=mini_rows,
         checkpointing=actor.gradient_checkpointing is not False,
-        fused=False,
         workspace_bytes=0,
         device_bytes=device_bytes,
         samples=not isinstance(spec, SftSpec),

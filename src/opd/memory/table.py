@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opd.memory.device import PRODUCT_GIB
+from opd.memory.device import PRODUCTS
 from opd.memory.job import GIB
 from opd.memory.plan import Plan, checkpoint_bytes
 
@@ -64,7 +64,7 @@ def _decisions(plan: Plan) -> list[str]:
     per_update = "once an update" if choice.keep_gathered else "every micro-batch"
     reduced = "once an update" if choice.defer_sync else "every micro-batch"
     return [
-        f"weights: {where}{'; the next teacher comes while one reads' if choice.load_ahead else ''}",
+        f"weights: {where}",
         *hidden,
         f"student's weights are gathered {per_update}, its gradients reduced {reduced}",
         f"student's micro-batches: {choice.train_tokens:,} tokens at most",
@@ -87,7 +87,7 @@ def _verdict(plan: Plan, gpu_name: str | None) -> list[str]:
         if gpu_name is None:
             how = f"name it by {by_key and f'{by_key}, or by '}cluster.gpu.type"
         else:
-            known = ", ".join(part for part, _ in PRODUCT_GIB)
+            known = ", ".join(part for part, _, _ in PRODUCTS)
             how = f"cluster.gpu.type {gpu_name} is not in the table ({known}){by_key and f', so set {by_key}'}"
         return [f"the device's memory is not known, {_gib(plan.peak.total)} GiB are needed: {how}"]
     if plan.fits:

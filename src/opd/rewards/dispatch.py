@@ -12,7 +12,15 @@ from pickle import PicklingError
 from typing import Any
 
 from opd.isolation.pool import Outcome, ProcessPool
-from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, Failure, Score, ScoreTask, builtin_call
+from opd.rewards.scorers import (
+    BUILTIN_FUNCTIONS,
+    NO_ANSWER,
+    NO_ANSWER_PREDICTIONS,
+    Failure,
+    Score,
+    ScoreTask,
+    builtin_call,
+)
 from opd.text import storable
 
 logger = logging.getLogger(__name__)
@@ -49,10 +57,9 @@ async def compute_score_async(
         solution_str: the decoded response.
         ground_truth: the row's `reward_model.ground_truth`.
         extra_info: the row's `extra_info` with what verl adds to it, handed to custom functions; must pickle.
-        function: exact_match | math_reward | math_dapo | math_verify, or `package.module:callable` or
-            `path/to/file.py:callable`: a function with verl's own signature `(data_source, solution_str,
-            ground_truth, extra_info, **kwargs)` that returns a number or a dict with `score` and optionally `acc`,
-            `pred` and further numbers. It runs in the pool.
+        function: a name of `BUILTIN_FUNCTIONS`, `package.module:callable` or `path/to/file.py:callable`. A callable has
+            verl's own signature `(data_source, solution_str, ground_truth, extra_info, **kwargs)`. It returns a number,
+            or a dict with `score` and optionally `acc`, `pred` and further numbers. It runs in the pool.
         timeout_s: deadline of one call in the pool, counted from when the scorer starts.
         num_workers: size of this process's pool.
         function_kwargs: options of the function (`math_dapo`: strict_box, box_fallback).
@@ -139,7 +146,8 @@ def _submitted(pool: ProcessPool, task: ScoreTask, timeout_s: float | None) -> F
 
 
 def _refusal(outcome: Outcome) -> Exception:
-    return type(outcome.value)(f"the reward function cannot be called: {outcome.reason}")
+    refused: Exception = type(outcome.value)(f"the reward function cannot be called: {outcome.reason}")
+    return refused
 
 
 def _check(task: ScoreTask, timeout_s: float, num_workers: int) -> None:
@@ -192,11 +200,16 @@ def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
     return {name: float(value) for name, value in result.breakdown.items()} | row
 
 
+def is_unread(function: str, row: Mapping[str, Any]) -> bool:
+    """Return True if a built-in function scored an answer in which it found none; other functions need not report one."""
+    return function in BUILTIN_FUNCTIONS and not row.get("failed") and row.get("pred") in NO_ANSWER_PREDICTIONS
+
+
 def worst_score(function: str) -> float:
     """Return the score of a failed answer, so that hanging a scorer never pays more than a wrong answer.
 
-    A built-in function's score of a wrong answer; of a function that does not declare its own, the lowest score it has
-    given in this process, at most 0.
+    That is a built-in function's score of a wrong answer. For a function that declares none it is the lowest score in this
+    process, at most 0.
     """
     if function in BUILTIN_FUNCTIONS:
         return BUILTIN_FUNCTIONS[function].worst_score

@@ -19,11 +19,11 @@ _BOX_COMMANDS = ("\\boxed", "\\fbox")  # the second counts only where the first 
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}` (else the last `\fbox{...}`), or None.
+    r"""Return the content of the last `\boxed{...}` (else the last `\fbox{...}`), or None.
 
     Braces are balanced and escaped braces are no group. `\boxed 42$` without braces gives the text up to the next
-    `$`. A last box that never closes gives None: an answer cut off in mid-box is no answer, even after an earlier
-    box. Linear in the text's length.
+    `$`. A last box that never closes gives None, since an answer cut off in mid-box is no answer, even after an
+    earlier box. Linear in the text's length.
     """
     for command in _BOX_COMMANDS:
         start = text.rfind(command)
@@ -33,7 +33,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def _box_content(text: str, start: int) -> str | None:
-    """What follows a box command that ends at `start`."""
+    """Return what follows a box command that ends at `start`."""
     content_start = start
     while content_start < len(text) and text[content_start] in " \t\n":
         content_start += 1
@@ -45,7 +45,7 @@ def _box_content(text: str, start: int) -> str | None:
 
 
 def _balanced(text: str, opening: int) -> str | None:
-    """The content of the group whose `{` is at `opening`, or None where it never closes."""
+    """Return the content of the group whose `{` is at `opening`, or None where it never closes."""
     depth = 0
     for token in _BRACE_TOKEN.finditer(text, opening):
         if token.group() == "{":
@@ -59,7 +59,7 @@ def _balanced(text: str, opening: int) -> str | None:
 
 @lru_cache(maxsize=8)
 def load_verl_scorer(name: str) -> ModuleType:
-    """verl's `utils/reward_score/<name>.py` as a module, without executing `verl/__init__.py`.
+    """Return verl's `utils/reward_score/<name>.py` as a module, without executing `verl/__init__.py`.
 
     Raises:
         ImportError: verl is not installed, or has no such scorer.
@@ -90,7 +90,7 @@ DAPO_TAIL_CHARS = 300
 
 
 class Score(NamedTuple):
-    """What a scorer says about one answer."""
+    """Result of a scorer for one answer."""
 
     score: float
     """The reward."""
@@ -103,14 +103,14 @@ class Score(NamedTuple):
 
 
 def exact_match(solution: str, ground_truth: str) -> Score:
-    """1 if the answer equals the ground truth, white space at both ends aside; the toy task's reward."""
+    """Return 1 if the answer equals the ground truth, white space at both ends aside; the toy task's reward."""
     pred = solution.strip()
     correct = float(pred == ground_truth.strip())
     return Score(correct, correct, pred[:MAX_ANSWER_CHARS])
 
 
 def math_reward(solution: str, ground_truth: str) -> Score:
-    r"""1 if the last `\boxed{}` equals the ground truth after Hendrycks' MATH normalisation (verl's) of both, else 0."""
+    r"""Return 1 if the last `\boxed{}` equals the ground truth after Hendrycks' MATH normalisation (verl's) of both, else 0."""
     answer = last_boxed(solution)
     if answer is None:
         return Score(0.0, 0.0, NO_ANSWER)
@@ -126,12 +126,12 @@ def math_reward(solution: str, ground_truth: str) -> Score:
 
 
 def math_dapo(solution: str, ground_truth: str, *, strict_box: bool = False, box_fallback: bool = False) -> Score:
-    r"""+1 or -1: the last `Answer: ...` line of the last 300 characters, Minerva normalisation (verl's) of both sides.
+    r"""Return +1 or -1: the last `Answer: ...` line of the last 300 characters, Minerva normalisation (verl's) of both sides.
 
     Args:
-        strict_box: read the last `\boxed{}` of the last 100 characters instead, compared as it stands.
-        box_fallback: where there is no `Answer:` line, take that box (what verl 0.9.1's `compute_score` does by
-            itself); by default such an answer is `[INVALID]`, which is the published DAPO rule.
+        strict_box: read the last `\boxed{}` of the last 100 characters instead, compared unchanged.
+        box_fallback: take that box where there is no `Answer:` line, as verl 0.9.1's `compute_score` does. By default
+            such an answer is `[INVALID]`, the published DAPO rule.
     """
     verl = load_verl_scorer("math_dapo")
     tail = solution[-DAPO_TAIL_CHARS:]
@@ -148,7 +148,7 @@ def math_dapo(solution: str, ground_truth: str, *, strict_box: bool = False, box
 
 
 def math_verify(solution: str, ground_truth: str) -> Score:
-    r"""1 if the library math-verify finds the answer mathematically equal to the ground truth, else 0.
+    r"""Return 1 if the library math-verify finds the answer mathematically equal to the ground truth, else 0.
 
     The ground truth is read as `\boxed{ground_truth}`. The library's own alarms are off: it runs in the killable
     pool, whose deadline ends any hang, those in C code included.
@@ -169,7 +169,7 @@ def math_verify(solution: str, ground_truth: str) -> Score:
 
 
 def _expression_text(parsed: list[Any]) -> str:
-    """math-verify's parse as text: the expression in SymPy's form, so that 1/2 and \\frac{1}{2} are one vote."""
+    """Return math-verify's parse as text: the expression in SymPy's form, so that 1/2 and \\frac{1}{2} are one vote."""
     try:
         text = str(parsed[0])
     except ValueError:  # an integer of more than 4300 digits: Python refuses to print it
@@ -208,7 +208,7 @@ class ScoreTask(NamedTuple):
 
     @property
     def isolated(self) -> bool:
-        """Whether the pool must run it: built-in string work is bounded, other code may hang."""
+        """True if the pool must run it: built-in string work is bounded, other code may hang."""
         builtin = BUILTIN_FUNCTIONS.get(self.function)
         return builtin is None or builtin.isolated
 

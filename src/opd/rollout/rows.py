@@ -21,7 +21,7 @@ _OF_PROMPT = ("prompts", "teacher_prompts")
 class Order(NamedTuple):
     """Place of a row among the rows of its step."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     """Row of the data set."""
     sample: int = 0
     """Number of the prompt's answer."""

@@ -33,7 +33,7 @@ from opd.compat import quiet
 from opd.compat.vllm_prefixes import begun_under
 from opd.config.run_config import RunConfig
 from opd.evaluation.samples import Sample, further_numbers
-from opd.rewards import worst_score
+from opd.rewards import is_unread, worst_score
 from opd.rollout.carry import CarriedRow, Growth
 from opd.rollout.dialogues import DialogueKeeper, num_kept
 from opd.rollout.pieces import PieceClient, advance, end_tokens
@@ -95,6 +95,8 @@ class RolloutReport:
     num_trajectories: int = 0
     num_failed: int = 0
     num_reward_failed: int = 0
+    num_unread: int = 0
+    """Training answers in which the scorer found no answer."""
     num_cut: int = 0
     """Given up unanswered, because the run is asked to end."""
     first_error: str = ""
@@ -112,6 +114,7 @@ class RolloutReport:
         self.num_trajectories += other.num_trajectories
         self.num_failed += other.num_failed
         self.num_reward_failed += other.num_reward_failed
+        self.num_unread += other.num_unread
         self.num_cut += other.num_cut
         self.first_error = self.first_error or other.first_error
         self.fault = self.fault or other.fault
@@ -222,6 +225,7 @@ class RolloutWorker(AgentLoopWorker):
             else:
                 report.rows.extend(result)
                 report.num_reward_failed += int(bool(result[-1].info.get("failed", 0)))
+                report.num_unread += is_unread(self._reward_function, result[-1].info)
 
     def _sampling(self, partition: str, step: int) -> dict[str, Any]:
         """Return the sampling parameters of a request.

@@ -129,7 +129,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
         tracking.set_wandb_environment(facts.run_id, tags=(spec.kind, spec.model.name))
         claimed = Run.open(
             run_id=facts.run_id,
-            local_root=Path(facts.run_dir or "").absolute().parent,
+            local_root=Path(facts.run_dir).absolute().parent,
             spec=dump_spec(spec),
             identity=identity(spec),
             spec_hash=spec_hash(spec),
@@ -293,7 +293,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
         config.actor_rollout_ref.ref.pop("model", None)  # the original's key of a teacher, of which this kind has none
         config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
     models = resolve_store_urls(config)
-    data = Path(run.run_dir or ".").absolute() / "data"
+    data = Path(run.run_dir).absolute() / "data"
     resolve_toy(config, data)
     resolve_agent(config, data)
     check_inputs(_inputs(config))

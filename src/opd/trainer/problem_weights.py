@@ -13,7 +13,7 @@ from opd.config.algorithm import ProblemImportance
 from opd.config.errors import Problem, SpecError
 from opd.errors import CheckpointError
 from opd.evaluation.pass_rates import PassRate, read_pass_rates, weights_bytes, weights_key, write_pass_rates
-from opd.importance import Schedule, competence_weights, hard_filter, moment_matched
+from opd.importance import Schedule, weights_of_problems
 from opd.inputs.fetch import local_copy, naming
 from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
@@ -146,12 +146,7 @@ def problem_weights(rates: Sequence[PassRate], problems: ProblemImportance) -> T
         ValueError: as the functions of `opd.importance.problems`, which have the formulas.
     """
     p = torch.tensor([rate.pass_rate for rate in rates], dtype=torch.float64)
-    if problems.weights == "hard_filter":
-        return competence_weights(p, alpha=0.0, beta=0.0, kept=hard_filter(p))
-    alpha, beta = problems.alpha, problems.beta
-    if problems.weights == "moment_matched":
-        alpha, beta = moment_matched(p, num_samples=min(rate.k for rate in rates))
-    return competence_weights(p, alpha=alpha, beta=beta)
+    return weights_of_problems(p, problems, num_samples=min(rate.k for rate in rates))
 
 
 def _of_rows(by_prompt: Mapping[str, PassRate], ids: list[str]) -> list[PassRate]:

@@ -32,7 +32,7 @@ class AnswerLoss(HeadLoss):
         workspace_gib: as of `opd.losses.head_loss`.
     """
 
-    def __init__(self, rows: RolloutRows, *, workspace_gib: float) -> None:
+    def __init__(self, rows: RolloutRows, *, workspace_gib: float | None) -> None:
         self._rows, self._workspace_gib = rows, workspace_gib
 
     def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:

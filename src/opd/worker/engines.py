@@ -36,10 +36,8 @@ from opd.batch import padded_row_starts
 from opd.compat import quiet
 from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored_dtype
 from opd.lora import Adapted, merged, plain_tensors
-from opd.losses import Output
 from opd.worker.backbone import compile_layers
 from opd.worker.head import CollectTask, DistillationHead, HeadTask, check_head_is_plain, run_with_task
-from opd.worker.loss_task import LossTask
 from opd.worker.nonfinite import finite_or_nan
 from opd.worker.packing import may_pack, own_attention
 from opd.worker.parked import ParkedWeights, local_shards
@@ -50,16 +48,15 @@ quiet.mute(*quiet.IN_RANK)
 
 TEACHER = "opd_teacher"
 STUDENT = "opd_student"
-SERVED = "opd_served"
-
-# (task for the head, metrics of a micro-batch from the head's output) built by the worker for each micro-batch.
-TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], LossTask]
 
 
-class _PackedEngine(FSDPEngineWithLMHead):
-    """verl's engine with attention that knows the rows of a packed micro-batch, and that ranks can share a sequence with."""
+class _HeadEngine(FSDPEngineWithLMHead):
+    """verl's engine with a `DistillationHead`, and attention that knows the rows of a pack and that ranks can share a sequence with."""
 
     engine_config: FSDPEngineConfig
+    head: DistillationHead
+    is_row_alone: bool = False
+    """Rows that share a pack would change each other."""
     _read_s = 0.0
 
     def initialize(self) -> None:
@@ -92,6 +89,9 @@ class _PackedEngine(FSDPEngineWithLMHead):
         self._read_s = time.monotonic() - began_s
         if self.use_ulysses_sp:
             module.config._attn_implementation = SHARED[module.config._attn_implementation]
+        self.head = DistillationHead.replace(module)
+        if self.engine_config.use_torch_compile and self.device.type == "cuda":
+            compile_layers(module)
         return module
 
     @property
@@ -163,26 +163,6 @@ class _PackedEngine(FSDPEngineWithLMHead):
         name = self.module.config._attn_implementation
         return shared_arguments(name, bounds, num_own_tokens * self.ulysses_sequence_parallel_size)
 
-
-@EngineRegistry.register(model_type=SERVED, backend=["fsdp2"], device=["cuda", "npu"])
-class ServedEngine(_PackedEngine):
-    """A model that an evaluation serves."""
-
-
-class _HeadEngine(_PackedEngine):
-    """What teacher and student share: a `DistillationHead` and a forward that hands it a task."""
-
-    head: DistillationHead
-    is_row_alone: bool = False
-    """Rows that share a pack would change each other."""
-
-    def _build_module(self) -> PreTrainedModel:
-        module = super()._build_module()
-        self.head = DistillationHead.replace(module)
-        if self.engine_config.use_torch_compile and self.device.type == "cuda":
-            compile_layers(module)
-        return module
-
     @property
     def device(self) -> torch.device:
         """Where this rank computes, wherever its parameters are parked."""
@@ -238,7 +218,6 @@ class _HeadEngine(_PackedEngine):
         data: TensorDict,
         task_of: Callable[[TensorDict, torch.Tensor, Slice | None], HeadTask],
         take: Callable[[TensorDict, Any], None],
-        begin: Callable[[int], None] | None = None,
     ) -> None:
         """One forward of every row without a gradient, micro-batch by micro-batch (a collective call).
 
@@ -247,14 +226,11 @@ class _HeadEngine(_PackedEngine):
             task_of: (micro-batch, start of each row in the flattened input [B], this rank's slice of it) -> the task of
                 the head.
             take: gets each micro-batch and what its head returned.
-            begin: gets the number of micro-batches before the first.
         """
         tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size)
         micro_batches, _ = prepare_micro_batches(
             data, dp_group=self.get_data_parallel_group(), same_micro_num_in_dp=True
         )
-        if begin is not None:
-            begin(len(micro_batches))
         with self.eval_mode():
             for micro_batch in micro_batches:
                 micro_batch = micro_batch.to(get_device_id())
@@ -358,15 +334,6 @@ class TeacherEngine(_HeadEngine):
         elif not offload_params and self.parked is not None:
             self.parked.unpark()
             self.parked = None
-
-    def load_beside(self, reader: TeacherEngine, num_forwards: int) -> None:
-        """Bring weights that wait on the host beside the forwards that `reader` begins, for an `on_device` that follows.
-
-        Not beside the first of several in which the reader's own weights come: one forward has no time for the copies of two models.
-        """
-        if self.parked is not None:
-            is_first_free = num_forwards == 1 or reader.parked is None or reader.parked.is_there
-            self.parked.load_beside(reader.module, range(0 if is_first_free else 1, num_forwards))
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
@@ -534,27 +501,6 @@ class HeadLoss(abc.ABC):
     @abc.abstractmethod
     def metrics(self, micro_batch: TensorDict, task: Any, output: Any, *, first_update: bool) -> dict[str, float]:
         """Return the counts of a micro-batch."""
-
-
-class DivergenceLoss(HeadLoss):
-    """The student's loss: what its head must compute for a micro-batch, and what is counted from the result.
-
-    The heads' sums are divided by the trained tokens of the update or, `over_rows`, by its rows that have any.
-    """
-
-    def __init__(self, build: TaskBuilder, count: Callable[..., dict[str, float]], *, over_rows: bool):
-        self._build, self._count, self.over_rows = build, count, over_rows
-
-    def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
-        return self._build(micro_batch, starts, own)
-
-    def divisor(self, micro_batch: TensorDict) -> float:
-        return float(micro_batch["batch_num_rows" if self.over_rows else "batch_num_tokens"])
-
-    def metrics(
-        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
-    ) -> dict[str, float]:
-        return self._count(micro_batch, task, output, first_update=first_update)
 
 
 LossFunction = HeadLoss | Callable[..., Any] | None

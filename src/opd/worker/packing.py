@@ -43,7 +43,8 @@ def probe_rows(config: Any) -> list[Tensor]:
 def token_errors(found: Tensor, expected: Tensor) -> Tensor:
     """Return the relative error [T] of hidden states [T, d]."""
     distance = (found.float() - expected.float()).norm(dim=-1)
-    return distance / expected.float().norm(dim=-1).clamp_min(1e-12)
+    relative: Tensor = distance / expected.float().norm(dim=-1).clamp_min(1e-12)
+    return relative
 
 
 def part_errors(found: Tensor, expected: Tensor) -> Tensor:
@@ -54,7 +55,7 @@ def part_errors(found: Tensor, expected: Tensor) -> Tensor:
 
 @torch.no_grad()
 def may_pack(
-    module: nn.Module,
+    module: Any,
     name: str,
     *,
     packed: Forward,
@@ -71,7 +72,7 @@ def may_pack(
         packed: the forward of a step, of rows in one pack.
         alone: the model's own forward of one row, with its eager attention.
         dtype: the precision of the computation.
-        agreed: makes this rank's verdict that of all ranks.
+        agreed: turns this rank's verdict into the verdict of all ranks.
 
     Raises:
         Unfit: the forward of a single row differs too.

@@ -2,7 +2,7 @@
 
 Letting go copies nothing, since nothing changes weights on the device. What FSDP gathers at once (a layer, an embedding) is a unit: it arrives
 as one copy from pinned memory, on a stream of its own, and only its own forward waits for it. A model's units come while its layers before
-them compute, or all of them while the model before it does.
+them compute.
 
 No copy is begun before the computing that it shall run beside: the device works off the copies to it in their order, and those of a step's
 token ids, without which no layer begins, would wait for every copy that is already due (measured: the whole of a model that was asked for at once).
@@ -11,7 +11,6 @@ token ids, without which no layer begins, would wait for every copy that is alre
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from torch.utils.hooks import RemovableHandle
 
 from opd.compat.host_copies import new_buffer
 
@@ -83,7 +81,6 @@ class ParkedWeights:
             unit.module.register_forward_pre_hook(functools.partial(self._before, number), prepend=True)
             for number, unit in enumerate(self._units)
         ]
-        self._beside: list[RemovableHandle] = []
 
     def load(self) -> None:
         """Whatever is queued from now on finds all weights on the device."""
@@ -92,40 +89,8 @@ class ParkedWeights:
         for unit in self._units:
             self._await(unit)
 
-    @property
-    def is_there(self) -> bool:
-        """All weights are on the device, or on their way."""
-        return all(unit.there is not None for unit in self._units)
-
-    def load_beside(self, reader: nn.Module, forwards: range = range(1)) -> None:
-        """Bring the weights unit by unit while another model that FSDP has wrapped reads; what has not come by then comes as it is needed.
-
-        As many bytes beside each of the reader's layers, but not beside its first two parts and its last: with a head of its own these
-        are the whole, the embedding and the head, which here leaves hidden states, and compute next to nothing, so that the reader's
-        next forward would wait for a copy that begins there. (With tied weights the two outer layers are left out, two of many.)
-
-        Args:
-            forwards: which of the reader's, counted from now on, the weights come beside.
-        """
-        parts = [part for part in reader.modules() if isinstance(part, FSDPModule)]
-        parts = parts[2:-1] or parts
-        begins = list(itertools.accumulate((unit.host.nbytes for unit in self._units), initial=0))
-        num_seen = 0
-
-        def bring(*args: Any) -> None:
-            nonlocal num_seen
-            num_seen += 1
-            share = (num_seen - forwards.start * len(parts)) / (len(forwards) * len(parts))
-            for unit, begin in zip(self._units, begins, strict=False):
-                if share > 0 and begin <= share * begins[-1]:
-                    self._bring(unit)
-
-        for part in parts:
-            self._beside.append(part.register_forward_pre_hook(bring))
-
     def release(self) -> None:
         """Take the weights off the device; what was queued there before still reads them, and what is queued from now on may take their memory."""
-        self._leave()
         for unit in self._units:
             self._await(unit)  # a copy that nothing has waited for
             unit.module.reshard()
@@ -135,17 +100,10 @@ class ParkedWeights:
     def unpark(self) -> None:
         """Leave the weights on the device and forget the host's; this is over then."""
         self.load()
-        self._leave()
         if self._stream is not None:
             self._stream.synchronize()
         for hook in self._hooks:
             hook.remove()
-
-    def _leave(self) -> None:
-        """No other model brings these weights any more."""
-        for hook in self._beside:
-            hook.remove()
-        self._beside.clear()
 
     def _before(self, number: int, *args: Any) -> None:
         """Before a unit is gathered, by this stream or by one of FSDP's; with verl's `forward_prefetch` the next one is gathered too."""

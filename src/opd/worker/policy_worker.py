@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,20 +21,17 @@ from opd.batch import RolloutRows, rows_from_batch
 from opd.config import GrpoSpec
 from opd.errors import Unfit
 from opd.losses import Loss, Output, Weights
-from opd.memory.job import GIB
 from opd.memory.sources import has_reference, update_settings
 from opd.worker.counts import flatten, shared_metrics, totals
 from opd.worker.engines import HeadLoss, TeacherEngine
 from opd.worker.loss_task import LossTask, Reference
 from opd.worker.policy_loss import TokenLoss, WholeLoss, clip_counts, token_loss
 from opd.worker.reading import trained_positions
+from opd.worker.scores import read_log_probs
 from opd.worker.step_metrics import agreement, agreement_metrics
-from opd.worker.teacher_cache import HiddenCache
-from opd.worker.teacher_phase import TeacherPhase, TeacherStates
-from opd.worker.token_choice import read_log_probs
-from opd.worker.training_workers import reading_worker
+from opd.worker.teacher_phase import TeacherStates, read_teachers
 from opd.worker.ulysses import Slice
-from opd.worker.update import StudentWorker, as_output, num_updates, numbered
+from opd.worker.update import StudentWorker, as_output, num_updates, numbered, reading_worker
 
 PER_TOKEN = ("entropy", "pg_clipfrac", "pg_clipfrac_lower", "ppo_kl")
 """Metrics that are means over the step's tokens."""
@@ -80,7 +76,7 @@ class PolicyLoss(HeadLoss):
     reference: Sequence[Tensor] | None
     states: TeacherStates | None
     temperature: float
-    workspace_gib: float
+    workspace_gib: float | None
 
     def task(self, micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> LossTask:
         mine, found = trained_positions(self.rows, micro_batch, starts)
@@ -195,7 +191,6 @@ class PolicyWorker(StudentWorker):
     """Trains on rows with advantages; a reference that reads them first is a model of its own, or the student without adapters."""
 
     reader_role = "reference"
-    _cache: HiddenCache | None = None
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         model, dtype = config.model_config, self.spec.actor.dtype
@@ -289,24 +284,13 @@ class PolicyWorker(StudentWorker):
 
     def _read_states(self, data: TensorDict, rows: RolloutRows) -> TeacherStates:
         """Return the reference's hidden states of the trained tokens, and its head."""
-        engine = self.readers[0]
-        if self._cache is None:
-            has_plan = self.plan is not None and self.plan.job.device_bytes is not None
-            gib = self.plan.choice.cache_bytes / GIB if self.plan is not None and has_plan else float("inf")
-            self._cache = HiddenCache(device_gib=gib, device=engine.device)
-        states = TeacherStates(cache=self._cache)
+        states = TeacherStates(cache=self.hidden_cache())
         entries = int(self.student_engine.model_config.hf_config.vocab_size)
-        phase = TeacherPhase(
-            teachers=[self.ref], reading=self.reading, states=states, valid_vocab=entries, load_ahead=False
-        )
-        phase.run(data, rows)
+        read_teachers(data, rows, teachers=[self.ref], reading=self.reading, states=states, valid_vocab=entries)
         return states
 
     def _read(self, data: TensorDict, rows: RolloutRows, worker: TrainingWorker) -> list[Tensor]:
         """Return a model's log-probabilities of each row's trained tokens."""
-        read = partial(
-            LossTask.reading,
-            temperature=self.spec.rollout.temperature,
-            workspace_gib=update_settings(self.spec).workspace_gib,
-        )
-        return read_log_probs(data, rows, read, worker=worker, reading=self.reading)
+        workspace_gib = update_settings(self.spec).workspace_gib
+        options = {"temperature": self.spec.rollout.temperature, "workspace_gib": workspace_gib}
+        return read_log_probs(data, rows, worker=worker, reading=self.reading, **options)

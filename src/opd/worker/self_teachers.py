@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import torch
 
@@ -31,26 +31,14 @@ def refresh_metrics(teachers: Mapping[str, Teacher], step: int) -> dict[str, flo
     return {f"opd/{names[key]}": float(found) for key, found in of.items()}
 
 
-class Weights(Protocol):
-    """What is asked of the student's engine."""
-
-    def local_weights(self) -> dict[str, torch.Tensor]: ...
-
-
-class TakesWeights(Weights, Protocol):
-    """What is asked of a teacher's: see `opd.worker.engines.TeacherEngine`."""
-
-    def load_local_weights(self, weights: Mapping[str, torch.Tensor], whose: str) -> None: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class SelfTeachers:
     """The teachers of a run by their keys, each with its `refresh_every`."""
 
-    engines: Mapping[str, TakesWeights]
+    engines: Mapping[str, Any]
     every: Mapping[str, int]
 
-    def before(self, step: int, student: Weights) -> None:
+    def before(self, step: int, student: Any) -> None:
         """Refresh the teachers for which it is time, before anything of the step is read; 0: the step is not known."""
         for key, engine in self.engines.items():
             if step > 1 and teachers_step(step, self.every[key]) == step - 1:

@@ -8,8 +8,7 @@ can arise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,14 +16,12 @@ from tensordict import TensorDict
 from torch import distributed
 from torch.distributed import ProcessGroup
 
-from opd.config import OpdAgentSpec, OpdSpec
-from opd.config.algorithm import Reduction, Stage
+from opd.config.algorithm import Reduction
 from opd.losses import Output
 from opd.worker.counts import flatten, largest, totals, update_metrics
 from opd.worker.loss_task import LossTask
-from opd.worker.signs import extreme_signs, neighbour_signs, preference_signs, sign_metrics, token_signs
+from opd.worker.signs import extreme_signs, sign_metrics
 from opd.worker.teacher_cache import HiddenCache
-from opd.worker.token_view import TokenView
 
 TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers
 _OF_TEACHER = ("divergence", "tokens", "rows")
@@ -37,6 +34,7 @@ _PER_TOKEN = {
     "opd/unshared_mass_student": "sum/unshared_student",
     "opd/unshared_mass_teacher": "sum/unshared_teacher",
 }
+_OF_ALL = ("sum/rows", "sum/counted")
 _LARGEST_OF_RANKS = (
     "timing/teacher_s",
     "timing/student_s",
@@ -62,6 +60,7 @@ def micro_batch_counts(
         "sum/teacher_entropy": output.statistics["teacher_entropy"].sum().item(),
         "sum/tokens": float(tokens),
         "sum/rows": float(sum(trained)),
+        "sum/counted": float(sum(int(mask.sum()) for mask in rows.unbind())),
         "sum/nonfinite": float(output.statistics["nonfinite"].sum()),
         "max/divergence": divergence.max().item() if tokens else 0.0,
     }
@@ -108,11 +107,11 @@ def policy_counts(task: LossTask, output: Output, *, weight: float) -> dict[str,
 def over_sequence(counts: Mapping[str, float], group: ProcessGroup, device: torch.device) -> dict[str, float]:
     """Counts of the ranks that share a sequence made those of one rank: verl gathers them from one of the group only.
 
-    Sums are added; maxima and everything else is the largest, and so is the number of rows, which all of them see.
+    Sums are added; maxima and everything else is the largest, and so are the numbers of rows and tokens that all of them see.
     """
     names: dict[bool, list[str]] = {True: [], False: []}
     for name in counts:
-        names[name.startswith("sum/") and name != "sum/rows"].append(name)
+        names[name.startswith("sum/") and name not in _OF_ALL].append(name)
     total: dict[str, float] = {}
     for is_sum, some in names.items():
         values = torch.tensor([counts[name] for name in some], dtype=torch.float64, device=device)
@@ -173,7 +172,8 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
     total = totals(raw)
     tokens = total["sum/tokens"]
     metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items() if key in total}
-    divisor = max(tokens if loss_agg_mode == "token-mean" else total["sum/rows"], 1.0)
+    # Tokens without weight count here, and reach no head.
+    divisor = max(total["sum/counted" if loss_agg_mode == "token-mean" else "sum/rows"], 1.0)
     metrics["opd/loss"] = total["sum/loss"] / divisor
     if "sum/policy_loss" in total:
         metrics["opd/policy_loss"] = total["sum/policy_loss"] / divisor
@@ -212,64 +212,3 @@ def agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> dic
         "training/rollout_probs_diff_max": largest(flatten(raw["max/p_diff"])),
         "training/rollout_actor_probs_pearson_corr": pearson,
     }
-
-
-def row_names(data: TensorDict) -> list[str]:
-    """What a person calls each row of a batch: `data row 17, sample 2`, or its place where it does not say."""
-    if "index" not in data:
-        return [f"row {number} of the batch" for number in range(len(data))]
-    indices, samples = ([int(value) for value in data[name]] for name in ("index", "session_id"))
-    return [f"data row {index}, sample {sample}" for index, sample in zip(indices, samples, strict=True)]
-
-
-def is_sampled(spec: OpdSpec | OpdAgentSpec, stage: Stage) -> bool:
-    """Whether a step's trained tokens are drawn from the whole distribution of the student that the step begins with.
-
-    Under the schedule carry earlier weights made many of them.
-    """
-    is_of_these_weights = stage.rollouts == "student" and spec.rollout.schedule == "strict"
-    return is_of_these_weights and not spec.rollout.is_truncated
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudentCounts:
-    """Counts one step on this rank.
-
-    Args:
-        policy_weight: of the policy loss in the loss.
-        row_names: what a person calls each of its rows.
-        view: takes note of tokens for people; None: nobody asked.
-        nonfinite_rows: filled with the names of rows that have a token whose loss is not finite.
-    """
-
-    spec: OpdSpec | OpdAgentSpec
-    stage: Stage
-    policy_weight: float
-    row_names: Sequence[str]
-    view: TokenView | None
-    nonfinite_rows: set[str] = field(default_factory=set)
-
-    def count(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> dict[str, float]:
-        """Counts of a micro-batch, to be summed by `opd.worker.step_metrics.reduce`."""
-        counts = no_teacher_counts(self.spec.routed)  # every rank has the same, whatever rows it has
-        counts |= micro_batch_counts(micro_batch, task, output, first_update=first_update)
-        if self.spec.trainer.monitor:
-            counts |= self._signs(micro_batch, task, output, first_update=first_update)
-        if task.weights.policy is not None:
-            counts |= policy_counts(task, output, weight=self.policy_weight)
-        if self.view is not None:
-            self.view.trained(micro_batch["opd_row"].tolist(), task, output)
-        if counts["sum/nonfinite"]:
-            rows = micro_batch["opd_row"].cpu()[task.token_rows.cpu()[output.statistics["nonfinite"].cpu()]]
-            self.nonfinite_rows.update(self.row_names[row] for row in rows.unique().tolist())
-        return counts
-
-    def _signs(
-        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
-    ) -> dict[str, float]:
-        """What the monitor of silent faults reads."""
-        drawn = first_update and is_sampled(self.spec, self.stage)
-        counts = token_signs(task, output, is_sampled=drawn) | neighbour_signs(task)
-        if task.own is None and "row_score" in micro_batch:
-            counts |= preference_signs(task.token_rows, micro_batch["row_score"], output)
-        return counts

@@ -23,13 +23,13 @@ from opd.worker.unshared_tokens import readable_ids
 
 
 class Holders:
-    """Which rank of the group computed the hidden states of which trained tokens, known on every rank of it."""
+    """The rank of the group that computed the hidden state of each trained token, known on every rank."""
 
     def __init__(self) -> None:
         self._counts: dict[int, list[int]] = {}
 
     def note(self, rows: Sequence[int], found: LossPositions, piece: Slice) -> list[int]:
-        """Remember where a micro-batch of the teacher's lies; returns how many tokens of each row lie on this rank.
+        """Remember the ranks of a micro-batch of the teacher; return how many tokens of each row this rank has.
 
         Args:
             rows: [B] numbers of its rows. found: trained tokens of all of them, of all ranks.
@@ -40,13 +40,13 @@ class Holders:
         return [of_rank[piece.rank] for of_rank in counts]
 
     def of(self, rows: Sequence[int]) -> Tensor:
-        """[N] int64 (host): the rank that holds each trained token of these rows, in their order."""
+        """Return [N] int64 (host), the rank that holds each trained token of these rows, in their order."""
         ranks = [torch.arange(len(self._counts[row])) for row in rows]
         counts = [torch.tensor(self._counts[row]) for row in rows]
         return torch.cat([rank.repeat_interleave(count) for rank, count in zip(ranks, counts, strict=True)])
 
     def keep(self, row: int, kept: Tensor) -> tuple[Tensor, ...]:
-        """Of a row's trained tokens [n] only the `kept` ones from now on; returns `kept` of each rank's tokens."""
+        """Keep only some of a row's trained tokens [n]; return `kept` of each rank's tokens."""
         parts: tuple[Tensor, ...] = kept.split(self._counts[row])
         self._counts[row] = [int(part.sum()) for part in parts]
         return parts
@@ -70,7 +70,7 @@ class Regrouped(Fetch):
         self._order = torch.argsort(wanted, stable=True)
 
     def ready(self) -> Tensor:
-        """[N_own, d] in the order of this rank's tokens."""
+        """Return [N_own, d] in the order of this rank's tokens."""
         cached = self._cached.ready()
         if not self._is_moved:
             return cached
@@ -84,13 +84,13 @@ class Regrouped(Fetch):
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherStates:
-    """What the teachers leave of a step on this rank.
+    """Hidden states and heads that the teachers leave of a step on this rank.
 
     Args:
         cache: hidden states of the rows' trained tokens.
-        names: of several teachers their names, in the order of their numbers; empty for one.
-        of_rows: of several teachers the number of each row's teacher; None: one teacher reads all rows.
-        holders: where ranks share sequences, which of them computed what.
+        names: of several teachers, in the order of their numbers.
+        of_rows: the number of each row's teacher. None means that one teacher reads all rows.
+        holders: where ranks share sequences, which rank computed what.
         heads: [V_T, d_T] of each teacher that read a row, by its number.
     """
 
@@ -101,10 +101,10 @@ class TeacherStates:
     heads: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def keep(self, row: int, kept: torch.Tensor, rank: int | None) -> None:
-        """Of a row's trained tokens [n] only the `kept` ones from now on.
+        """Keep only some of a row's trained tokens [n].
 
         Args:
-            rank: this one's among those that share the row; None: it has all of it.
+            rank: of this process among those that share the row. None means that it has the whole row.
         """
         self.cache.keep(row, kept if rank is None else self.holders.keep(row, kept)[rank])
 
@@ -115,12 +115,12 @@ class TeacherStates:
     def for_head(
         self, numbers: list[int], counts: torch.Tensor, flat_index: torch.Tensor, own: Slice | None
     ) -> dict[str, Any]:
-        """The fields of a micro-batch's `LossTask` that say what was read: of one teacher, or `parts` of several.
+        """Return the fields of a micro-batch's `LossTask` that hold what was read.
 
         Args:
             numbers: [B] of the micro-batch's rows. counts: [B] their trained tokens.
-            flat_index: [N] int64, these tokens among those of the micro-batch, of all ranks that share it.
-            own: this rank's slice of it; of several teachers None.
+            flat_index: [N] int64, the places of these tokens in the micro-batch, of all ranks that share it.
+            own: this rank's slice of it. With several teachers there is none.
         """
         if self.of_rows is not None:
             assert own is None  # a rule refuses several teachers with ranks that share sequences
@@ -145,79 +145,69 @@ class TeacherStates:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TeacherPhase:
-    """Fills `states` with what the teachers read.
+def read_teachers(
+    data: TensorDict,
+    rows: RolloutRows,
+    *,
+    teachers: Sequence[TrainingWorker],
+    reading: Reading,
+    states: TeacherStates,
+    valid_vocab: int,
+) -> None:
+    """Fill `states` with each teacher's hidden states of its rows' trained tokens, and with its head (a collective call).
 
     Args:
         teachers: in the order of `named_teachers`.
-        valid_vocab: token ids from here on are read by no teacher.
-        load_ahead: the weights of the teacher that reads next come while one reads.
+        valid_vocab: no teacher reads token ids from here on.
     """
+    reads = [
+        (number, some)
+        for number, teacher in enumerate(teachers)
+        if (some := _rows_of(data, number, teacher, reading, states)) is not None
+    ]
+    for number, some in reads:
+        engine: TeacherEngine = teachers[number].engine
+        inputs = reading.inputs(some, teachers[number])
+        inputs["input_ids"] = readable_ids(inputs["input_ids"], valid_vocab)
+        with engine.on_device():
+            _read(inputs, rows, number, engine, states)
+            states.heads[number] = engine.head_weight()
 
-    teachers: Sequence[TrainingWorker]
-    reading: Reading
-    states: TeacherStates
-    valid_vocab: int
-    load_ahead: bool
 
-    def run(self, data: TensorDict, rows: RolloutRows) -> None:
-        """Cache each teacher's hidden states of its rows' trained tokens, as far as they are this rank's, and keep its head."""
-        own = [
-            data if self.states.of_rows is None else self._rows_of(data, number) for number in range(len(self.teachers))
-        ]
-        reads = [(number, some) for number, some in enumerate(own) if some is not None]
-        for place, (number, some) in enumerate(reads):
-            engine: TeacherEngine = self.teachers[number].engine
-            with engine.on_device():
-                follows = reads[place + 1 : place + 2] if self.load_ahead else []
-                after: list[TeacherEngine] = [self.teachers[one].engine for one, _ in follows]
-                self._pass(some, rows, number, self.teachers[number], after)
-                self.states.heads[number] = engine.head_weight()
+def _rows_of(
+    data: TensorDict, number: int, teacher: TrainingWorker, reading: Reading, states: TeacherStates
+) -> TensorDict | None:
+    """Return the rows that a teacher reads: its own, and other short ones.
 
-    def _rows_of(self, data: TensorDict, number: int) -> TensorDict | None:
-        """The rows that a teacher reads: its own, and other short ones so that every rank reads equally many, in whole
-        micro-batches, as collective calls need it (a collective call); None where no rank has a row of its own.
-        """
-        is_other = torch.tensor([number != self.states.of_row(row) for row in range(len(data))])
-        num_rows = (~is_other).sum().to(self.reading.device)
-        distributed.all_reduce(num_rows, distributed.ReduceOp.MAX)
-        if not num_rows:
-            return None
-        size = self.reading.rows_at_once(self.teachers[number])
-        order = (is_other * data["input_ids"].offsets().diff().cpu()).argsort(stable=True)
-        return tu.index_select_tensor_dict(data.select(*READ), order[: -(-int(num_rows) // size) * size])
+    Collective calls need equally many rows on every rank, in whole micro-batches. None means that no rank has a row of its own.
+    """
+    if states.of_rows is None:
+        return data
+    is_other = torch.tensor([number != states.of_row(row) for row in range(len(data))])
+    num_rows = (~is_other).sum().to(reading.device)
+    distributed.all_reduce(num_rows, distributed.ReduceOp.MAX)
+    if not num_rows:
+        return None
+    size = reading.rows_at_once(teacher)
+    order = (is_other * data["input_ids"].offsets().diff().cpu()).argsort(stable=True)
+    return tu.index_select_tensor_dict(data.select(*READ), order[: -(-int(num_rows) // size) * size])
 
-    def _pass(
-        self,
-        data: TensorDict,
-        rows: RolloutRows,
-        number: int,
-        teacher: TrainingWorker,
-        after: Sequence[TeacherEngine] = (),
-    ) -> None:
-        """One teacher's part of the phase, beside which the weights of those `after` it come; what it reads of other teachers' rows is dropped."""
-        inputs, states = self.reading.inputs(data, teacher), self.states
-        inputs["input_ids"] = readable_ids(inputs["input_ids"], self.valid_vocab)
-        counts: list[int] = []
 
-        def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> CollectTask:
-            mine, found = trained_positions(rows, micro_batch, starts)
-            if own is None:
-                counts[:] = mine.num_trained_tokens.tolist()
-                return CollectTask(found.flat_index)
-            counts[:] = states.holders.note(micro_batch["opd_row"].tolist(), found, own)
-            return CollectTask(own.select(found)[0].flat_index)
+def _read(inputs: TensorDict, rows: RolloutRows, number: int, engine: TeacherEngine, states: TeacherStates) -> None:
+    """Let one teacher read; hidden states of other teachers' rows are dropped."""
+    counts: list[int] = []
 
-        def take(micro_batch: TensorDict, hidden: torch.Tensor) -> None:
-            for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
-                if number == states.of_row(row):
-                    states.cache.put(row, part)
+    def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> CollectTask:
+        mine, found = trained_positions(rows, micro_batch, starts)
+        if own is None:
+            counts[:] = mine.num_trained_tokens.tolist()
+            return CollectTask(found.flat_index)
+        counts[:] = states.holders.note(micro_batch["opd_row"].tolist(), found, own)
+        return CollectTask(own.select(found)[0].flat_index)
 
-        engine: TeacherEngine = teacher.engine
+    def take(micro_batch: TensorDict, hidden: torch.Tensor) -> None:
+        for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
+            if number == states.of_row(row):
+                states.cache.put(row, part)
 
-        def begin(num_forwards: int) -> None:
-            for one in after:
-                one.load_beside(engine, num_forwards)
-
-        engine.read(inputs, task_of, take, begin)
+    engine.read(inputs, task_of, take)

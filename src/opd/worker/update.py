@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,25 +13,27 @@ from torch import distributed
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.memory_utils import aggressive_empty_cache
-from verl.workers.config import DistillationConfig, TrainingWorkerConfig
+from verl.workers.config import DistillationConfig, HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from opd.compat import vllm_ranks
 from opd.config.run_config import RunConfig
+from opd.config.sections import Teacher
 from opd.memory import Plan
 from opd.memory.follow import read_tokens, train_tokens, worker_plan
+from opd.memory.job import GIB
 from opd.memory.sources import update_settings
 from opd.rollout.seeds import SeededRank
 from opd.worker.backbone import keep_activations
 from opd.worker.checkpointing import ShardUploads
-from opd.worker.engines import HeadLoss, StudentEngine, TeacherEngine
+from opd.worker.engines import STUDENT, TEACHER, HeadLoss, StudentEngine, TeacherEngine
 from opd.worker.reading import Reading
-from opd.worker.training_workers import NamedDevice, student_worker
+from opd.worker.teacher_cache import HiddenCache
 
 vllm_ranks.register()
 
 
-class StudentWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
+class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     """verl's hybrid worker whose actor computes its loss in its head; subclasses say which loss.
 
     The memory plan says what is on the device when. The student's weights and moments, and the models that only read, may
@@ -38,7 +41,8 @@ class StudentWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker
     """
 
     reader_role = "teacher"
-    """What the models that only read are called."""
+    """The name of the models that only read."""
+    _cache: HiddenCache | None = None
 
     def __init__(
         self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
@@ -50,7 +54,8 @@ class StudentWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker
         self.plan: Plan | None = None
 
     def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
-        return student_worker(config)
+        """Return verl's worker with the engine whose head computes the loss."""
+        return TrainingWorker(replace(config, model_type=STUDENT))
 
     @property
     def student_engine(self) -> StudentEngine:
@@ -114,6 +119,19 @@ class StudentWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker
             device=self.student_engine.device,
         )
 
+    def hidden_cache(self, gib: float | None = None) -> HiddenCache:
+        """Return the one cache of this worker; its pinned memory stays from step to step.
+
+        Args:
+            gib: memory of the device at most, where no plan says it. None means no limit.
+        """
+        if self._cache is None:
+            most = float("inf") if gib is None else gib
+            if self.plan is not None and self.plan.job.device_bytes is not None:
+                most = self.plan.choice.cache_bytes / GIB
+            self._cache = HiddenCache(device_gib=most, device=self.student_engine.device)
+        return self._cache
+
     def train(self, data: TensorDict, loss: HeadLoss) -> dict[str, Any] | None:
         """Make every optimizer update of a step over this rank's rows (a collective call).
 
@@ -142,9 +160,50 @@ class StudentWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker
         return metrics | {"lr_used": [rate]}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def tell_device(self) -> str:
+        """Return the name of this rank's GPU, `CPU` without one."""
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def tell_plan(self) -> Plan | None:
         """Return the memory plan that this rank follows. None means that there is none."""
         return self.plan
+
+
+def teacher_worker(config: TrainingWorkerConfig, teacher: Teacher, path: str) -> TrainingWorker:
+    """Return a teacher by verl's `ref_worker_cls` hook; while there is no plan, it waits on the host where it may."""
+    return reading_worker(
+        config,
+        path=path,
+        trust_remote_code=teacher.trust_remote_code,
+        dtype=teacher.dtype,
+        is_offloaded=teacher.offload is not False,
+    )
+
+
+def reading_worker(
+    config: TrainingWorkerConfig, *, path: str, trust_remote_code: bool, dtype: str, is_offloaded: bool
+) -> TrainingWorker:
+    """Return a worker whose model only reads: verl's config of the reference with a model, dtype and offload of its own."""
+    actor_model = config.model_config
+    model = HFModelConfig(
+        path=path,
+        load_tokenizer=False,  # the vocabularies were compared at the front door
+        trust_remote_code=trust_remote_code,
+        use_remove_padding=actor_model.use_remove_padding,
+        override_config=dict(actor_model.override_config),
+        enable_gradient_checkpointing=False,
+    )
+    engine = replace(
+        config.engine_config,
+        forward_only=False,  # true would force CPUOffloadPolicy: weights streamed over PCIe in every micro-batch
+        param_offload=is_offloaded,
+        optimizer_offload=False,
+        model_dtype=dtype,
+        mixed_precision=dict(config.engine_config.mixed_precision or {}) | {"param_dtype": dtype},
+        strategy="fsdp2",
+    )
+    return TrainingWorker(replace(config, model_type=TEACHER, model_config=model, engine_config=engine))
 
 
 def as_output(metrics: Mapping[str, Any] | None) -> TensorDict | None:

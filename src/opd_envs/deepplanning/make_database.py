@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from zlib import error as ZlibError
 
 from opd.store.durable import hash_file
@@ -93,8 +94,8 @@ class Archive:
         except _UNREADABLE as error:
             self.faults.append(f"{where}: cannot be unpacked ({error})")
 
-    def _rows(self, reader: "csv._reader", table: Table, where: str) -> Iterator[tuple[int, dict[str, str]]]:
-        header = next(reader, [])
+    def _rows(self, reader: Any, table: Table, where: str) -> Iterator[tuple[int, dict[str, str]]]:
+        header: list[str] = next(reader, [])
         missing = set(table.columns) - set(header)
         self.num_missing.update(f"{table.file}: column {name}" for name in missing & table.optional)
         if required := sorted(missing - table.optional):

@@ -4,8 +4,6 @@ import argparse
 import random
 from collections import Counter
 
-from rich.console import Console
-
 from opd.data import command_line
 from opd.data.command_line import SetReport
 from opd.data.raw_files import RawFileError
@@ -34,29 +32,26 @@ def prepare(arguments: argparse.Namespace) -> None:
     solutions: list[dict[str, object]] = []
     reports = []
     groups = [(language, grade) for language in arguments.languages for grade in arguments.grades]
-    with command_line.progress_bar(Console(stderr=True)) as bar:
-        task_id = bar.add_task("tasks", total=len(groups) * arguments.num_tasks)
-        for language, grade in groups:
-            train = _train_numbers(arguments, language, grade)
-            num_written: Counter[str] = Counter()
-            num_redrawn = 0
-            for number in range(arguments.num_tasks):
-                generated = generate_task(
-                    database, seed=arguments.seed, grade=grade, language=language, number=number,
-                    episodes=not arguments.fixed_prices, num_cities=arguments.num_cities,
-                )  # fmt: skip
-                split, file = ("train", TRAIN_FILE) if number in train else ("val", val_file(language))
-                only_needed = arguments.tools == "needed"
-                row = generated_row(generated, split=split, index=len(solutions), only_needed_tools=only_needed)
-                tables.setdefault(file, []).append(row)
-                solutions.append({**row["extra_info"], "solution": generated.solution})
-                num_written[file] += 1
-                num_redrawn += generated.num_draws - 1
-                bar.advance(task_id)
-            notes = [f"{num_redrawn} draws had no solution and were drawn anew"] if num_redrawn else []
-            path = arguments.database_dir / MANIFEST_FILE
-            name = f"travel_{language}, grade {grade}"
-            reports.append(SetReport(name, path, arguments.num_tasks, Counter(), dict(num_written), notes))
+    for language, grade in groups:
+        train = _train_numbers(arguments, language, grade)
+        num_written: Counter[str] = Counter()
+        num_redrawn = 0
+        for number in range(arguments.num_tasks):
+            generated = generate_task(
+                database, seed=arguments.seed, grade=grade, language=language, number=number,
+                episodes=not arguments.fixed_prices, num_cities=arguments.num_cities,
+            )  # fmt: skip
+            split, file = ("train", TRAIN_FILE) if number in train else ("val", val_file(language))
+            only_needed = arguments.tools == "needed"
+            row = generated_row(generated, split=split, index=len(solutions), only_needed_tools=only_needed)
+            tables.setdefault(file, []).append(row)
+            solutions.append({**row["extra_info"], "solution": generated.solution})
+            num_written[file] += 1
+            num_redrawn += generated.num_draws - 1
+        notes = [f"{num_redrawn} draws had no solution and were drawn anew"] if num_redrawn else []
+        path = arguments.database_dir / MANIFEST_FILE
+        name = f"travel_{language}, grade {grade}"
+        reports.append(SetReport(name, path, arguments.num_tasks, Counter(), dict(num_written), notes))
     texts = {SOLUTIONS_FILE: json_lines(solutions)} if arguments.solutions else {}
     finish(arguments, tables, reports, toolset_of=lambda _: "travel", options=OPTIONS, texts=texts)
 

@@ -202,7 +202,7 @@ def make_worker(given: Row, folder: Path) -> Any:
         build_tokenizer().save_pretrained(folder / name)
     kind, steps = given.kind.replace("verl", "grpo"), f"{ROLE}.actor.optim.total_training_steps=100"
     spec = load_text(f"kind: {kind}", sets=sets_of(given, folder), overrides=[steps]).spec
-    composed = compose(spec, RunFacts(run_id="r", run_dir=None, valid_vocab=given.student.entries))
+    composed = compose(spec, RunFacts(run_id="r", run_dir="out/r", valid_vocab=given.student.entries))
     if ON_GPU:
         composed.actor_rollout_ref.rollout.name = "none"
     OmegaConf.update(composed, f"{ROLE}.{KEY}", composed[KEY], force_add=True)

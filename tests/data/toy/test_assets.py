@@ -37,15 +37,6 @@ def test_the_student_starts_where_it_answers_only_what_needs_no_carry():
     assert measured < 0.35
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FOLDERS)
-def test_the_claimed_accuracy_is_the_measured_one(name, provenance):
-    heldout = split_problems().heldout
-    measured = greedy_accuracy(*load(name), heldout)
-    # Two near ties may break differently with another matrix library; more than that is another model.
-    assert measured == pytest.approx(provenance[name]["heldout_accuracy_greedy"], abs=2.5 / len(heldout))
-
-
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_provenance_names_these_weights_and_this_split(name, provenance):
     splits = split_problems()

@@ -1,12 +1,7 @@
-import subprocess
-import sys
-
 import pyarrow.parquet as pq
 import pytest
 
 from opd.data.toy.task import (
-    HELDOUT_FILE,
-    TRAIN_FILE,
     Problem,
     all_problems,
     assert_disjoint,
@@ -69,16 +64,3 @@ def test_a_row_count_beyond_the_split_is_refused(tmp_path, num):
     with pytest.raises(ValueError, match=rf"num_train = {num}: must be between 1 and 9523"):
         write_parquet(tmp_path, seed=0, num_train=num)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_the_command_line_writes_both_files_and_imports_no_torch(tmp_path):
-    script = (
-        "import sys; from opd.data.toy.__main__ import main; "
-        f"main(['--out', {str(tmp_path)!r}, '--seed', '7', '--num-train', '5']); "
-        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert pq.read_table(tmp_path / TRAIN_FILE).num_rows == 5
-    assert done.stdout.splitlines() == [f"5 rows: {tmp_path / TRAIN_FILE}", f"477 rows: {tmp_path / HELDOUT_FILE}"]

@@ -42,7 +42,7 @@ def play(scene: Scene) -> None:
     )
     _submit(scene, "convert", EXPERIMENTS / "convert.yaml", OVERRIDES / "convert.yaml", sets=of_grpo)
     scene.evidence.text("s3-model.txt", "\n".join(scene.objects(f"{PREFIX}/grpo/model/")))
-    scene.evidence.text("list.txt", Run(scene, "grpo", "grpo").opdctl("list", f"s3://{BUCKET}/{PREFIX}"))
+    scene.evidence.text("list.txt", Run(scene, "grpo", "grpo").opdctl("list", "--store", f"s3://{BUCKET}/{PREFIX}"))
 
 
 def _submit(scene: Scene, kind: str, experiment: Path, *overrides: Path, sets: tuple[str, ...] = ()) -> None:

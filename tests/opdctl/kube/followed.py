@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-from opdctl.errors import ToolError
+from opdctl.console import ToolError
 from opdctl.kube.client import KubeApi
-from opdctl.logs.pods import PodFollower, find_log_pods
+from opdctl.logs.pods import PodFollower
 
 
 class Cluster:
@@ -116,15 +116,7 @@ def following_of(
     """A thread that follows run r, what it prints, and what it ends with."""
     printed: list[str] = []
     errors: list[ToolError] = []
-    follower = PodFollower(
-        api,
-        "r",
-        lambda: find_log_pods(api, "r", "K8sJobMode"),
-        tail=tail,
-        poll_s=0.01,
-        silent_s=silent_s,
-        out=printed.append,
-    )
+    follower = PodFollower(api, "r", "K8sJobMode", tail=tail, poll_s=0.01, silent_s=silent_s, out=printed.append)
 
     def follow() -> None:
         try:

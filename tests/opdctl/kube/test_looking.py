@@ -18,11 +18,9 @@ from tests.charts.helm import DIGEST, SITES
 from gotools import find
 from opdctl.chart import helm
 from opdctl.chart.values import load_experiments
-from opdctl.doctor.cluster import check_cluster
-from opdctl.errors import ToolError
+from opdctl.doctor import check_cluster, check_named
 from opdctl.kube.client import KubeApi
-from opdctl.submit.names import Decision
-from opdctl.submit.send import Order, Sender
+from opdctl.kube.objects import Rendered
 
 pytestmark = pytest.mark.helm
 
@@ -97,7 +95,7 @@ def test_what_groups_and_volumes_share_is_read_once(
     (tmp_path / "exp.yaml").write_text(EXPERIMENT)
     [item] = load_experiments(tmp_path / "exp.yaml", site=SITES["k3s"], env={}, image=DIGEST)
     chart = helm.find_chart("opd", ROOT / "charts")
-    text = helm.template(item, chart=chart, namespace="opd", timeout_s=60)
+    text = helm.template(item, chart=chart, namespace="opd")
     checks = check_cluster(api, item, text)
     assert {check.name for check in checks} >= {"storage", "claim"}
     assert any("/persistentvolumeclaims/shared" in path for path in counted)
@@ -106,26 +104,22 @@ def test_what_groups_and_volumes_share_is_read_once(
 
 
 @pytest.mark.parametrize("may_read", [True, False])
-def test_submit_warns_of_missing_secrets_before_the_first_object_is_tried(
-    reads: tuple[Counter[str], KubeApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str], may_read: bool
-) -> None:  # fmt: skip
-    _, api = reads
+def test_what_several_cells_of_a_sweep_name_is_checked_once(
+    reads: tuple[Counter[str], KubeApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_read: bool
+) -> None:
+    counted, api = reads
     monkeypatch.setattr(Handler, "may_read_secrets", may_read)
     monkeypatch.setenv(helm.HELM_VARIABLE, str(find("helm")))
     (tmp_path / "exp.yaml").write_text(EXPERIMENT)
     [item] = load_experiments(tmp_path / "exp.yaml", site=SITES["k3s"], env={}, image=DIGEST)
-    order = Order(experiment=item, chart=helm.find_chart("opd", ROOT / "charts"), decision=Decision(action="start"))
-    sender = Sender(api, charts=None, is_new=False, timeout_s=60)
-    for _ in range(2):  # as two cells of a sweep
-        with pytest.raises(ToolError, match="does not know"):  # this cluster has no kind at all
-            sender._try(order)
-    said = capsys.readouterr().err.splitlines()
-    text = (
-        "warning: secret experiment-store (cluster.secrets.store) is not in namespace opd; fix: kubectl create secret"
-    )
-    assert sum(line.startswith(text) for line in said) == (1 if may_read else 0)
-    assert may_read or not any("secret" in line for line in said)
+    rendered = Rendered(helm.template(item, chart=helm.find_chart("opd", ROOT / "charts"), namespace="opd"))
+    checks = check_named(api, [(item, rendered), (item, rendered)])
+    [secret] = [check for check in checks if "experiment-store" in check.message]
+    assert secret.state == ("MISSING" if may_read else "not checked")
+    if may_read:
+        assert secret.message == "secret experiment-store (cluster.secrets.store) is not in namespace opd"
+        assert secret.fix.startswith("kubectl create secret generic experiment-store -n opd")
+    assert {path: number for path, number in counted.items() if number > 1} == {}
 
 
 QUEUE = "{lifecycle: suspendable, queue: {manager: kueue, name: trainig}}"
@@ -162,13 +156,13 @@ def test_a_quota_that_is_used_up_is_a_warning_and_a_queue_that_is_not_there_is_m
         f"kind: opd\nmodel: {{path: a/b}}\nteacher: {{path: a/c}}\ntrainer: {{gpus_per_node: 8}}\ncluster: {QUEUE}\n"
     )
     [item] = load_experiments(tmp_path / "exp.yaml", site=SITES["k3s"], env={}, image=DIGEST)
-    text = helm.template(item, chart=helm.find_chart("opd", ROOT / "charts"), namespace="opd", timeout_s=60)
+    text = helm.template(item, chart=helm.find_chart("opd", ROOT / "charts"), namespace="opd")
     with serving(Refusing) as (_, api):
         checks = check_cluster(api, item, text)
     quotas = [check for check in checks if check.name == "quota"]
     assert {check.state for check in quotas} == {"warning"}
-    assert {check.message.partition(":")[0] for check in quotas} == {"head", "worker", "submitter"}
-    assert all("quota opd is used up: requested: requests.nvidia.com/gpu=8" in check.message for check in quotas)
+    assert len(quotas) == 3
+    assert all("exceeded quota: opd, requested: requests.nvidia.com/gpu=8" in check.message for check in quotas)
     [queue] = [check for check in checks if check.name == "queue"]
     assert (queue.state, queue.message) == (
         "MISSING", "there is no LocalQueue trainig in namespace opd: there is training"

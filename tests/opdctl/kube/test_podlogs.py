@@ -1,4 +1,4 @@
-"""Lines of a pod's log: each once over any reconnect, and the store's copy taken up where the pods left off."""
+"""Lines of a pod's log: each once over any reconnect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdctl.logs.pods import StampedLines, log_pods
+from opdctl.kube.client import KubeApi
+from opdctl.logs.pods import LogPod, PodLog, find_log_pods
 
 
 def stamp(second: int, nanos: int = 0) -> str:
@@ -26,23 +27,31 @@ def test_each_line_comes_once_over_any_reconnects(gaps: list[int], words: st.Dat
         second += gap
         cross = words.draw(st.integers(0, 1)) if gap == 0 else 0
         log.append((max(second - cross, 0), f"{stamp(max(second - cross, 0))} {words.draw(st.sampled_from('ab'))}"))
-    seen, given_out = StampedLines(), []
+    pod = LogPod(name="p", container="c", created_s=0.0, has_started=True, is_over=False)
+    seen, given_out = PodLog(KubeApi(None, namespace="opd", context=None), pod), []
     for end in [*sorted(min(item, len(log)) for item in breaks), len(log)]:
-        since = seen.reconnect()
+        since = seen.reconnect() if given_out else ""
         for when, line in log[:end]:
             if not since or stamp(when) >= since.replace("Z", ".000000000Z"):
-                text = seen.take(line)
+                text = seen.take(line.encode())
                 if text is not None:
                     given_out.append(text)
     assert given_out == [line.partition(" ")[2] for _, line in log]
 
 
-def test_the_log_lies_in_the_submitter_or_in_the_heads_log_container(pod: Callable) -> None:
+def test_the_log_is_the_submitter_s_or_that_of_the_head_s_log_container(pod: Callable) -> None:
     running = {"containerStatuses": [{"name": "submitter", "state": {"running": {}}}]}
     later = pod("submitter", name="s1")
     later["metadata"]["creationTimestamp"] = "2026-11-21T10:30:00Z"
-    pods = [later, pod("submitter", name="s0", phase="Failed", **running), pod("head", name="h")]
-    found = log_pods(pods, "K8sJobMode")
+
+    class Pods(KubeApi):
+        def list(self, path: str, *, selector: str = "", **query: str | int) -> list[dict]:
+            role = selector.rpartition("=")[2]
+            trees = [later, pod("submitter", name="s0", phase="Failed", **running), pod("head", name="h")]
+            return [tree for tree in trees if tree["metadata"]["labels"]["app.kubernetes.io/component"] == role]
+
+    api = Pods(None, namespace="opd", context=None)
+    found = find_log_pods(api, "r", "K8sJobMode")
     assert [(item.name, item.has_started, item.is_over) for item in found] == [("s0", True, True), ("s1", False, False)]
-    [head] = log_pods(pods, "HTTPMode")
+    [head] = find_log_pods(api, "r", "HTTPMode")
     assert (head.name, head.container) == ("h", "log")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opdctl.kube.rayjob import alarms, read_job
+from opdctl.kube.rayjob import in_the_way, read_job
 from opdctl.kube.waiting import pod_lines
 
 
@@ -43,16 +43,11 @@ def test_the_try_is_one_more_than_what_failed(rayjob: Callable) -> None:
 
 
 @pytest.mark.parametrize(("deployment", "job"), [("Complete", "STOPPED"), ("ValidationFailed", "RUNNING")])
-def test_a_run_that_nobody_cleans_up_is_shouted_with_what_it_holds(
+def test_an_ended_run_that_no_rule_cleans_up_is_shown_with_what_it_holds(
     deployment: str, job: str, rayjob: Callable, pod: Callable
 ) -> None:
     state = read_job(rayjob(jobDeploymentStatus=deployment, jobStatus=job))
     lines = pod_lines([pod("head"), pod("worker", name="w0", gpus=8), pod("worker", name="w1", gpus=8)], [])
-    [alarm] = alarms(state, lines)
-    assert "3 pods and 16 GPUs" in alarm
+    [alarm] = in_the_way(state, lines, [])
+    assert "3 pods hold 16 GPUs" in alarm
     assert "opdctl cancel r" in alarm
-
-
-def test_a_stopped_run_with_a_time_limit_frees_itself(rayjob: Callable, pod: Callable) -> None:
-    stopped = read_job(rayjob(suspendable=True, jobDeploymentStatus="Complete", jobStatus="STOPPED"))
-    assert alarms(stopped, pod_lines([pod("head")], [])) == []

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from opd.config import AnySpec, identity, load_text, spec_hash
-from opdctl.errors import ToolError
-from opdctl.kube.rayjob import read_job
-from opdctl.kube.run import ClusterRun
-from opdctl.submit.names import Name, Stored, decide, next_free
+from opdctl.console import ToolError
+from opdctl.kube.rayjob import ClusterRun, read_job
+from opdctl.submit import Name, Stored, decide
 
 EXPERIMENT: dict[str, Any] = {"kind": "opd", "name": "r", "model": {"path": "m"}, "teacher": {"path": "t"}}
 
@@ -32,7 +31,7 @@ def name(**more: Any) -> Name:
 
 
 def test_a_free_name_starts() -> None:
-    assert decide(FREE, SPEC).action == "start"
+    assert decide(FREE, SPEC) == ""
 
 
 @pytest.mark.parametrize("deployment", ["", "Initializing", "Running", "Retrying", "Suspending", "Suspended"])
@@ -50,9 +49,8 @@ def test_a_live_run_is_refused(deployment: str, rayjob: Callable) -> None:
 )
 def test_a_run_that_did_not_succeed_is_resumed_and_the_reason_told(deployment: str, job: str, rayjob: Callable) -> None:
     state = read_job(rayjob(jobDeploymentStatus=deployment, jobStatus=job, message="because"))
-    decision = decide(name(cluster=ClusterRun(job=state), stored=STARTED, release="deployed"), SPEC)
-    assert decision.action == "resume"
-    assert "because" in decision.why
+    why = decide(name(cluster=ClusterRun(job=state), stored=STARTED, release="deployed"), SPEC)
+    assert "because" in why
 
 
 def test_a_run_that_succeeded_is_refused_with_its_result(rayjob: Callable) -> None:
@@ -92,17 +90,9 @@ def test_another_spec_under_the_name_is_refused_with_what_differs(where: str) ->
     assert caught.value.exit_code == 2
 
 
-def test_the_next_free_name_is_counted_up_and_never_too_long() -> None:
-    taken = {"run", "run-2", "x" * 47}
-    assert next_free("other", lambda candidate: candidate not in taken) == "other"
-    assert next_free("run", lambda candidate: candidate not in taken) == "run-3"
-    assert next_free("x" * 47, lambda candidate: candidate not in taken) == "x" * 45 + "-2"
-
-
 def test_a_run_that_ended_for_good_is_resumed_by_a_retry() -> None:
     ended = name(stored=dataclasses.replace(STARTED, fatal={"reason": "no such file"}))
-    decision = decide(ended, SPEC, is_retry=True)
-    assert (decision.action, decision.why) == ("resume", "it had ended for good: no such file")
+    assert decide(ended, SPEC, is_retry=True) == "it had ended for good: no such file"
     with pytest.raises(ToolError, match="no such file") as caught:
         decide(ended, SPEC)
     assert "--retry" in caught.value.fix

@@ -1,1 +1,1 @@
-"""From an experiment file to a rendered chart: values, sweeps, Helm."""
+"""An experiment's values, and Helm with the charts."""

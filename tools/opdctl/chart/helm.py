@@ -8,15 +8,16 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from opdctl.chart.values import Experiment
-from opdctl.errors import EXIT_USAGE, ToolError, usage_error
+from opdctl.console import EXIT_USAGE, ToolError, usage_error
+from opdctl.kube.client import KubeApi
 
 HELM_VARIABLE = "OPDCTL_HELM"
 CHARTS_VARIABLE = "OPDCTL_CHARTS"
+TIMEOUT_S = 300.0
 # A node without the image pulls it for the chart's pre-install check: as long as the check's own deadline.
 CHECK_S = 1800.0
 # Helm's remark on the library chart's link, at every call.
@@ -56,35 +57,26 @@ def find_chart(kind: str, charts: Path | None) -> Path:
     raise usage_error(f"the chart of kind {kind} is not at {places}", fix="name the charts' folder with --charts")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Where:
-    """The namespace that Helm works in, and the kubeconfig context; None means the current context."""
-
-    namespace: str
-    context: str | None = None
-
-    @property
-    def words(self) -> list[str]:
-        context = ["--kube-context", self.context] if self.context else []
-        return ["--namespace", self.namespace, *context]
+def _where(api: KubeApi) -> list[str]:
+    return ["--namespace", api.namespace, *(["--kube-context", api.context] if api.context else [])]
 
 
-def template(experiment: Experiment, *, chart: Path, namespace: str, timeout_s: float) -> str:
-    """Render the manifests of one experiment with `helm template`.
+def template(experiment: Experiment, *, chart: Path, namespace: str) -> str:
+    """Return the manifests of one experiment, as `helm template` renders them.
 
     Raises:
         ToolError: the chart rejects the values (exit 2), or Helm did not answer in time.
     """
     command = ["template", experiment.run_id, str(chart), "--namespace", namespace, "--values", "-"]
-    done = _helm(command, timeout_s=timeout_s, values=experiment.values)
+    done = _helm(command, values=experiment.values)
     if done.returncode:
         raise ToolError(f"chart {chart.name} rejects {experiment.run_id}:\n{_message(done)}", exit_code=EXIT_USAGE)
     return done.stdout
 
 
-def release_status(name: str, where: Where, *, timeout_s: float) -> str | None:
+def release_status(name: str, api: KubeApi) -> str | None:
     """Return Helm's word for a release (`deployed`, `failed`, `pending-install`, ...); None without a release."""
-    done = _helm(["status", name, *where.words, "--output", "json"], timeout_s=timeout_s)
+    done = _helm(["status", name, *_where(api), "--output", "json"])
     if done.returncode == 0:
         return str(json.loads(done.stdout)["info"]["status"])
     if "not found" in done.stderr:
@@ -92,36 +84,31 @@ def release_status(name: str, where: Where, *, timeout_s: float) -> str | None:
     raise ToolError(f"helm cannot look up release {name}: {_message(done)}")
 
 
-def install(experiment: Experiment, *, chart: Path, where: Where, timeout_s: float) -> None:
+def install(experiment: Experiment, *, chart: Path, api: KubeApi) -> None:
     """Run `helm install`.
 
     Raises:
         ToolError: the API server rejected an object; a half-made release is removed.
     """
-    timeout_s = max(timeout_s, CHECK_S)
-    command = ["install", experiment.run_id, str(chart), *where.words, "--values", "-", *_timeout(timeout_s)]
-    done = _helm(command, timeout_s=timeout_s, values=experiment.values)
+    words = ["install", experiment.run_id, str(chart), *_where(api), "--values", "-", "--timeout", f"{CHECK_S:.0f}s"]
+    done = _helm(words, timeout_s=CHECK_S, values=experiment.values)
     if done.returncode:
         message = _message(done)
         if "cannot reuse a name" not in message:  # the release is another installation's
-            uninstall(experiment.run_id, where, timeout_s=timeout_s)
+            uninstall(experiment.run_id, api)
         raise ToolError(f"helm install {experiment.run_id} failed:\n{message}")
 
 
-def uninstall(name: str, where: Where, *, timeout_s: float) -> bool:
+def uninstall(name: str, api: KubeApi) -> bool:
     """Run `helm uninstall`; return False without such a release. Objects with `helm.sh/resource-policy: keep` stay."""
-    done = _helm(["uninstall", name, *where.words, *_timeout(timeout_s)], timeout_s=timeout_s)
+    done = _helm(["uninstall", name, *_where(api)])
     if done.returncode and "not found" not in done.stderr:
         raise ToolError(f"helm uninstall {name} failed:\n{_message(done)}")
     return done.returncode == 0
 
 
-def _timeout(timeout_s: float) -> list[str]:
-    return ["--timeout", f"{timeout_s:.0f}s"]
-
-
 def _helm(
-    arguments: list[str], *, timeout_s: float, values: Mapping[str, Any] | None = None
+    arguments: list[str], *, timeout_s: float = TIMEOUT_S, values: Mapping[str, Any] | None = None
 ) -> subprocess.CompletedProcess[str]:
     try:
         # JSON is a part of every YAML: Helm reads the same scalars as our reader.
@@ -135,6 +122,8 @@ def _helm(
         )
     except subprocess.TimeoutExpired as error:
         raise ToolError(f"helm {arguments[0]} did not answer within {timeout_s:g} s") from error
+    except OSError as error:
+        raise ToolError(f"helm does not run: {error}", fix=f"install it again, or correct ${HELM_VARIABLE}") from error
 
 
 def _message(done: subprocess.CompletedProcess[str]) -> str:

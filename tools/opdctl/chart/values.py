@@ -1,31 +1,31 @@
-"""A chart's values: the experiment file with environment variables and `--set` applied."""
+"""A chart's values: the experiment file with site file, overlays and `--set`; a `matrix` makes one experiment a cell.
+
+matrix: {opd.loss_type: [reverse_kl, jsd], seed: [1, 2, 3]}   # keys of the spec by their dotted paths
+"""
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from opd.config import (
-    FileSpec,
-    Loaded,
-    Problem,
-    SpecError,
-    canonical_json,
-    dump_spec,
-    load_spec,
-    load_text,
-)
+from opd.config import SPEC_CLASSES, FileSpec, Loaded, Problem, SpecError, dump_spec, load_text
+from opd.config.base import joined
 from opd.config.cluster.rules import load_cluster
-from opd.config.load import SITE_VARIABLE, read_document
+from opd.config.errors import nearest
+from opd.config.load import read_document
+from opd.config.parse import kind_of
 from opd.config.reader import read_text
-from opd.config.tree import get_path, merge, set_path
-from opdctl.chart.sweep import expand
+from opd.config.tree import field_at, get_path, leaf_paths, merge, set_path
 
 NAME_VARIABLE = "RUN_ID"
+MAX_CELLS = 1000
+_EXAMPLE = "matrix: {seed: [1, 2, 3]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,20 +60,27 @@ def load_experiments(
         image: `cluster.image.ref`.
 
     Raises:
-        SpecError: the spec is unusable, two cells are one experiment, or the site file holds a key of an experiment.
+        SpecError: the spec or the matrix is unusable, or the site file holds a key of an experiment.
     """
     tree = read_document(file, site=site).tree
     for overlay in overlays:
         tree = merge(tree, read_document(overlay).tree)
     if image is not None:
         tree = merge(tree, {"cluster": {"image": {"ref": image}}})
-    tree, sets = _with_cluster(tree, sets)
-    if "matrix" in tree:
-        tree, env, sets = _name_first(tree, env, sets)
+    tree, others = _with_cluster(tree, sets)
     origin = str(file)
-    cells = expand(tree, origin=origin, name_of=lambda cell: _loaded(cell, env, sets, origin=origin).spec.name)
-    found = [_load(cell, env, sets, origin=origin) for cell in cells]
-    _refuse_twins(found, tree.get("matrix"), origin=origin)
+    if "matrix" not in tree:
+        return [_load(tree, env, others, origin=origin)]
+    # A name from outside the file is the whole sweep's, to which each cell adds its own part.
+    names = [text.partition("=")[2] for text in others if text.startswith("name=")] or [env.get(NAME_VARIABLE, "")]
+    tree |= {"name": names[-1]} if names[-1] else {}
+    env = {name: value for name, value in env.items() if name != NAME_VARIABLE}
+    others = [text for text in others if not text.startswith("name=")]
+    found = [_load(cell, env, others, origin=origin) for cell in _cells(tree, env, others, origin=origin)]
+    ids = [item.run_id for item in found]
+    if doubled := sorted({name for name in ids if ids.count(name) > 1}):
+        rule = f"every cell of the matrix needs a name of its own; {', '.join(doubled)} occurs more than once"
+        _refuse("matrix", tree["matrix"], rule, "take out a value that is there twice", origin)
     return found
 
 
@@ -91,36 +98,56 @@ def _with_cluster(tree: dict[str, Any], sets: Iterable[str]) -> tuple[dict[str, 
     return tree, others
 
 
-def load_one(file: str | Path) -> FileSpec:
-    """Return the spec of an experiment file that names a run, over its site file ($OPDCTL_SITE).
+def _cells(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, origin: str) -> Iterator[dict[str, Any]]:
+    """Yield one tree for each cell of the matrix, the last key fastest, each under a name of its own."""
+    base, matrix = dict(tree), tree["matrix"]
+    del base["matrix"]
+    _check_matrix(matrix, base, origin)
+    for numbers in itertools.product(*(range(len(values)) for values in matrix.values())):
+        cell, words = copy.deepcopy(base), []
+        chosen = {key: values[number] for (key, values), number in zip(matrix.items(), numbers, strict=True)}
+        for (key, value), number in zip(chosen.items(), numbers, strict=True):
+            if not set_path(cell, key, copy.deepcopy(value)):
+                _refuse(f"matrix.{key}", value, "a key above it holds a value in the file", "remove that", origin)
+            # opd.loss_type becomes loss-type; a section or a list goes by its number.
+            is_plain = not isinstance(value, dict | list)
+            words.append(f"{key.rpartition('.')[2]}-{value if is_plain else number + 1}")
+        loaded = _loaded(cell, env, sets, origin=origin)
+        fixed = {item.path for item in loaded.env_applied} | {text.partition("=")[0] for text in sets}
+        if hidden := sorted(fixed & chosen.keys()):
+            fix = "take out the --set or the environment variable that overrides it"
+            _refuse(
+                f"matrix.{hidden[0]}",
+                chosen[hidden[0]],
+                "the key is overridden, so its cells are the same one",
+                fix,
+                origin,
+            )
+        name = str(cell.get("name") or loaded.spec.name)
+        cell["name"] = joined([name, *words], distinct=json.dumps(chosen, sort_keys=True))
+        yield cell
 
-    Raises:
-        SpecError: the spec is unusable.
-    """
-    return load_spec(file, site=os.environ.get(SITE_VARIABLE) or None).spec
+
+def _check_matrix(matrix: Any, tree: Mapping[str, Any], origin: str) -> None:
+    if not isinstance(matrix, dict) or not matrix:
+        _refuse("matrix", matrix, "a matrix maps keys to lists of values", _EXAMPLE, origin)
+    cls = SPEC_CLASSES[kind_of(tree)]
+    for key, values in matrix.items():
+        if not isinstance(values, list) or not values:
+            _refuse(f"matrix.{key}", values, "a list of one or more values", _EXAMPLE, origin)
+        if "." not in key and field_at(cls, key) is None:
+            paths = [path for path, _ in leaf_paths(cls)]
+            near = [path for path in paths if path.rpartition(".")[2] == key][:3] or [nearest(key, paths)]
+            meant = f"did you mean {' or '.join(near)}? " if near[0] else ""
+            rule = "a key of the spec by its dotted path (opd.loss_type, seed)"
+            _refuse(f"matrix.{key}", values, rule, meant + _EXAMPLE, origin)
+    num_cells = math.prod(map(len, matrix.values()))
+    if num_cells > MAX_CELLS:
+        _refuse("matrix", num_cells, f"at most {MAX_CELLS} cells", "split the sweep", origin)
 
 
-def _name_first(
-    tree: dict[str, Any], env: Mapping[str, str], sets: list[str]
-) -> tuple[dict[str, Any], Mapping[str, str], list[str]]:
-    """Apply a name from outside the file to the whole sweep, before the cells get their names."""
-    given = [text.partition("=")[2] for text in sets if text.startswith("name=")] or [env.get(NAME_VARIABLE, "")]
-    if given[-1]:
-        tree = {**tree, "name": given[-1]}
-    others = {name: value for name, value in env.items() if name != NAME_VARIABLE}
-    return tree, others, [text for text in sets if not text.startswith("name=")]
-
-
-def _refuse_twins(found: Sequence[Experiment], matrix: Any, *, origin: str) -> None:
-    """Reject a sweep with one experiment under two names."""
-    first: dict[str, str] = {}
-    for item in found:
-        tree = {**dump_spec(item.spec), "name": "", "cluster": item.values.get("cluster")}
-        twin = first.setdefault(canonical_json(tree), item.run_id)
-        if twin != item.run_id:
-            rule = f"each cell of the matrix must be another experiment; {twin} and {item.run_id} are the same one"
-            fix = "take out the --set or environment variable that overrides a key of the matrix, or a value that is there twice"
-            raise SpecError([Problem(path="matrix", value=matrix, rule=rule, fix=fix)], origin=origin)
+def _refuse(path: str, value: Any, rule: str, fix: str, origin: str) -> NoReturn:
+    raise SpecError([Problem(path=path, value=value, rule=rule, fix=fix)], origin=origin)
 
 
 def _loaded(tree: Mapping[str, Any], env: Mapping[str, str], sets: list[str], *, origin: str) -> Loaded:

@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, Run, StoreUrl, deadline, note
-from opdctl.errors import ToolError
+from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note
 
 if TYPE_CHECKING:
-    from opdctl.runs.places import RunPlace
-    from opdctl.runs.record import RunRecord
+    from opdctl.runs.find import RunPlace
 
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until its pods are gone.")]
 EndTimeout = Annotated[
     float | None,
     typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Wait this long; by default the pods' grace and 2 min."),
@@ -27,7 +24,6 @@ def cancel(
     store: StoreUrl = None,
     namespace: Namespace = None,
     context: Context = None,
-    no_wait: NoWait = False,
     timeout: EndTimeout = None,
 ) -> None:
     """Cancel a run: delete its RayJob, whose pods ask the trainer to save and wait for it before they end.
@@ -36,36 +32,36 @@ def cancel(
 
     Example: `opdctl cancel my-run -n opd`
     """
-    from opdctl.runs.control import wait_until_gone, what_is_saved
-    from opdctl.runs.places import Finder
+    from opdctl.kube.rayjob import wait_until_gone
+    from opdctl.runs.find import Finder
 
-    with deadline((timeout or 3600.0) + MARGIN_S):
-        finder = Finder(store=store, namespace=namespace, context=context, timeout_s=timeout or MARGIN_S)
-        found = finder.locate(run, must_be_in_cluster=True)
-        api = found.api
-        assert api is not None
-        if found.in_cluster is None or (job := found.in_cluster.job) is None:
-            raise ToolError(
-                f"no RayJob {found.run_id} in namespace {api.namespace}: it was deleted, or cleaned up after its end",
-                fix="`opdctl submit` resumes it; `opdctl list --store URL` shows what it left",
-            )
-        before = _record(found.place)
-        if not job.is_live:
-            note(f"run {found.run_id} has ended already ({job.describe()}): the rest of it is deleted")
-        api.delete(api.path("rayjobs", found.run_id))
-        if no_wait:
-            print(f"{found.run_id}  is being cancelled: its pods wait up to {job.grace_s:.0f} s for the save")
-            return
-        wait_until_gone(api, found.run_id, timeout_s=timeout or job.grace_s + MARGIN_S)
-        after = _record(found.place)
-    print(f"{found.run_id}  cancelled; {what_is_saved(before, after)}")
+    found = Finder(store=store, namespace=namespace, context=context).locate(run)
+    api, job = found.api, found.in_cluster.job if found.in_cluster else None
+    if api is None or job is None:
+        where = f"namespace {api.namespace}" if api else "the cluster"
+        raise ToolError(
+            f"no RayJob {found.run_id} in {where}: {'; '.join(found.notes) or 'it was deleted, or cleaned up after its end'}",
+            fix="name its namespace with -n; `opdctl submit` resumes a run that is gone",
+        )
+    if not job.is_live:
+        note(f"run {found.run_id} has ended already ({job.describe()}): the rest of it is deleted")
+    api.delete(api.path("rayjobs", found.run_id))
+    wait_until_gone(api, found.run_id, timeout_s=timeout or job.grace_s + MARGIN_S)
+    print(f"{found.run_id}  cancelled; {_saved(found.place)}")
     print(f"next:\n  opdctl submit EXP.yaml --name {found.run_id} -n {api.namespace}    (resumes it)")
     print(f"  opdctl delete {found.run_id} -n {api.namespace}")
 
 
-def _record(place: RunPlace | None) -> RunRecord | None:
-    """Read a run's record from its store; None without a store."""
-    from opdctl.runs.listing import Listing
-    from opdctl.runs.record import read_run
+def _saved(place: RunPlace | None) -> str:
+    """Return what a cancelled run keeps, as its store shows it."""
+    from opdctl.runs.gather import gather
 
-    return None if place is None else read_run(Listing(place.store), run_id=place.run_id)[0]
+    if place is None:
+        return "no store shows from here what it saved: the newest checkpoint on its volume counts"
+    [run] = gather([place])
+    record = run.record
+    if record.kind == "pipeline":
+        return f"{record.last_step or 0} stages have finished; the next start resumes the stage after them"
+    if not record.complete_steps:
+        return "no checkpoint is complete: it would start from the beginning"
+    return f"the newest complete checkpoint is step {record.complete_steps[-1]}, after {record.last_step or 0} steps"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -9,26 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.console import (
-    DEFAULT_TIMEOUT_S,
-    Context,
-    Namespace,
-    NoCache,
-    StoreUrl,
-    Timeout,
-    binary_file,
-    deadline,
-    note,
-    print_json,
-    progress,
-)
-from opdctl.errors import usage_error
+from opdctl.console import Context, Namespace, StoreUrl, binary_file, note, print_json, progress, usage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from opdctl.runs.gather import GatheredRun
-    from opdctl.runs.tables import Sheet
 
 
 class Format(StrEnum):
@@ -54,8 +41,6 @@ def collect(
     context: Context = None,
     output: Output = None,
     file: File = None,
-    no_cache: NoCache = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Collect results: metrics merged over all attempts, evaluation tables, checkpoints.
 
@@ -63,24 +48,20 @@ def collect(
 
     Examples: `opdctl collect my-run -n opd` · `opdctl collect --store s3://experiments/opd -f all.parquet`
     """
-    from opdctl.runs.gather import cache_folder, gather
-    from opdctl.runs.places import Finder
+    from opdctl.runs.find import LONG_PATIENCE_S, Finder
+    from opdctl.runs.gather import gather
 
     form = _form(output, file)
-    finder = Finder(store=store, namespace=namespace, context=context, timeout_s=timeout)
-    with deadline(timeout), cache_folder(use_cache=not no_cache) as folder:
-        places = finder.places(runs or [])
-        with progress("collecting", len(places)) as advance:
-            found = gather(places, folder=folder, on_done=advance)
-        if not found:
-            note("no runs in this store: a run appears with its first attempt")
-            return
-        _write(found, form, file)
-    if file is not None and str(file) != "-":
-        note(f"wrote the file {file}")
-    for run in found:
-        for problem in run.record.problems:
-            note(f"warning: {run.record.run_id}: {problem}")
+    places = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S).places(runs or [])
+    with progress("collecting", len(places)) as advance:
+        found = gather(places, on_done=advance)
+    if not found:
+        note("no runs in this store: a run appears with its first attempt")
+        return
+    _write(found, form, file)
+    for record in (run.record for run in found):
+        for problem in record.problems:
+            note(f"warning: {record.run_id}: {problem}")
 
 
 def _form(output: Format | None, file: Path | None) -> Format:
@@ -92,8 +73,8 @@ def _form(output: Format | None, file: Path | None) -> Format:
     suffix = "" if file is None else file.suffix.removeprefix(".")
     if file is not None and file.is_dir():
         raise usage_error(f"--file {file} is a folder", fix=f"name a file in it, such as {file / 'runs.csv'}")
-    if output is None and suffix not in ("", "txt", *Format):
-        known = ", ".join(f".{name}" for name in (*Format, "txt") if name != Format.TABLE)
+    if output is None and suffix and suffix not in set(Format):
+        known = ", ".join(f".{name}" for name in Format if name != Format.TABLE)
         raise usage_error(f"--file {file}: .{suffix} is no form of results", fix=f"end it in one of {known}, or use -o")
     form = output or (Format(suffix) if suffix in set(Format) else Format.TABLE)
     if form is Format.PARQUET and file is None:
@@ -103,20 +84,21 @@ def _form(output: Format | None, file: Path | None) -> Format:
 
 def _write(runs: Sequence[GatheredRun], form: Format, file: Path | None) -> None:
     """Write the runs: `json` is one object, `csv` and `parquet` have one row a run and step, one column a metric."""
-    import io
-
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
+
+    from opdctl.runs.sheets import checkpoints_sheet, evaluation_sheet, runs_sheet
 
     with binary_file(file) as writer:
         if form in (Format.TABLE, Format.JSON):
             text = io.StringIO()
             if form is Format.JSON:
                 print_json({"runs": [run.record.to_json() for run in runs]}, file=text)
-            elif file is None:
-                _show(runs)
             else:
-                print(*(sheet.plain() for sheet in _sheets(runs)), sep="\n\n", file=text)
+                records = [run.record for run in runs]
+                checkpoints = checkpoints_sheet(records[0]) if len(records) == 1 else None
+                sheets = (runs_sheet(records), evaluation_sheet(records), checkpoints)
+                print(*filter(None, sheets), sep="\n\n", file=text)
             writer.write(text.getvalue().encode())
             return
         schema = _schema(runs)
@@ -124,20 +106,6 @@ def _write(runs: Sequence[GatheredRun], form: Format, file: Path | None) -> None
         with make(writer, schema) as rows:
             for table in _tables(runs, schema):
                 rows.write_table(table)
-
-
-def _sheets(runs: Sequence[GatheredRun]) -> list[Sheet]:
-    from opdctl.runs.tables import checkpoints_table, eval_table, numbers_table, runs_table
-
-    found = [runs_table([run.record for run in runs])]
-    makers = (eval_table, numbers_table, *([checkpoints_table] if len(runs) == 1 else []))
-    return [*found, *(sheet for run in runs for make in makers if (sheet := make(run.record)) is not None)]
-
-
-def _show(runs: Sequence[GatheredRun]) -> None:
-    from opdctl.runs.tables import show
-
-    show(*_sheets(runs))
 
 
 def _schema(runs: Sequence[GatheredRun]) -> pa.Schema:

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, StoreUrl, Timeout, deadline, note
-from opdctl.errors import usage_error
+from opdctl.console import Context, Namespace, StoreUrl, ToolError, note, usage_error
 
 if TYPE_CHECKING:
-    from opdctl.runs.places import Finder
+    from opdctl.kube.client import KubeApi, Tree
+    from opdctl.runs.find import Finder, Found
 
 Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run.")]
 Claim = Annotated[bool, typer.Option("--claim", help="Also delete the claim with its checkpoints, for good.")]
 Results = Annotated[bool, typer.Option("--results", help="Also delete its directory in the store, for good.")]
 Unused = Annotated[bool, typer.Option("--unused-claims", help="Delete the kept claims of all runs that are gone.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+TIMEOUT_S = 300.0
 
 
 def delete(
@@ -29,7 +30,6 @@ def delete(
     results: Results = False,
     unused_claims: Unused = False,
     yes: Yes = False,
-    timeout: Timeout = 300.0,
 ) -> None:
     """Delete an ended run: its Helm release with all its objects; claim and results stay by default.
 
@@ -38,61 +38,110 @@ def delete(
 
     Examples: `opdctl delete my-run -n opd --claim --results` · `opdctl delete --unused-claims -n opd`
     """
-    from opdctl.runs.control import delete_run
-    from opdctl.runs.places import Finder
+    from opdctl.runs.find import Finder
 
     if (run is None) != unused_claims:
         raise usage_error("delete takes a run, or --unused-claims", fix="opdctl delete RUN, or --unused-claims")
-    finder = Finder(store=store, namespace=namespace, context=context, timeout_s=timeout)
-    with deadline(timeout):
-        if run is None:
-            _delete_unused(finder, yes=yes)
-            return
-        found = finder.locate(run, may_be_unknown=claim)
-        if claim or results:
-            words = [word for word, is_asked in (("its checkpoints", claim), ("its results", results)) if is_asked]
-            _confirm(f"run {found.run_id}: delete {' and '.join(words)}", yes=yes)
-        for line in delete_run(found, claim=claim, results=results, timeout_s=timeout):
-            print(line)
+    finder = Finder(store=store, namespace=namespace, context=context)
+    if run is None:
+        _delete_unused(finder, yes=yes)
+        return
+    found = finder.locate(run)
+    if claim or results:
+        words = [word for word, is_asked in (("its checkpoints", claim), ("its results", results)) if is_asked]
+        _confirm(f"run {found.run_id}: delete {' and '.join(words)}", yes=yes)
+    for line in _delete_run(found, claim=claim, results=results):
+        print(line)
+
+
+def _delete_run(found: Found, *, claim: bool, results: bool) -> list[str]:
+    """Delete a run; return what is gone and what remains, one line each.
+
+    Raises:
+        ToolError: the run is live, or a part that the user named cannot be reached.
+    """
+    if results and found.place is None:
+        raise ToolError(
+            f"the results of {found.run_id} cannot be deleted: {'; '.join(found.notes) or 'there are none'}",
+            fix="name its store with --store URL, or leave out --results",
+        )
+    lines = _from_cluster(found, claim=claim) if found.api is not None else []
+    if results and found.place is not None:
+        found.place.store.delete_tree("")
+        lines.append(f"{found.run_id}  results deleted: {found.place.store.url}")
+    elif not lines:
+        fix = "--results deletes its directory in the store; name the cluster with -n to delete its release"
+        raise ToolError(f"run {found.run_id}: nothing of it is in a cluster, and its results stay", fix=fix)
+    elif found.place is not None:
+        lines.append(f"{found.run_id}  results stay: {found.place.store.url}")
+    return lines
+
+
+def _from_cluster(found: Found, *, claim: bool) -> list[str]:
+    from opdctl.chart.helm import uninstall
+    from opdctl.kube.rayjob import wait_until_gone
+
+    api, run = found.api, found.in_cluster
+    assert api is not None
+    assert run is not None
+    if run.job is not None and run.job.is_live and run.job.phase != "deleting":
+        raise ToolError(
+            f"run {found.run_id} is live: {run.job.describe()}",
+            fix=f"`opdctl cancel {found.run_id} -n {api.namespace}` saves and ends it first",
+        )
+    lines = []
+    if uninstall(found.run_id, api):
+        lines.append(f"{found.run_id}  release deleted: RayJob, pods, experiment, policies")
+    if run.job is not None or run.pods:
+        api.delete(api.path("rayjobs", found.run_id))
+        wait_until_gone(api, found.run_id, timeout_s=TIMEOUT_S)
+    name = f"{found.run_id}-checkpoints"
+    path = api.path("persistentvolumeclaims", name)
+    if claim:
+        lines.append(f"{found.run_id}  claim {name} {'deleted' if api.delete(path) else 'was not there'}")
+    elif api.find(path) is not None:
+        lines.append(f"{found.run_id}  claim {name} stays: submitting the run again resumes from it")
+    return lines
+
+
+def unused_claims(api: KubeApi) -> list[Tree]:
+    """Return the claims of runs that have neither release nor RayJob here nor a pod that mounts them, by name.
+
+    Raises:
+        ClusterError: the API server does not answer, or rejects a request.
+    """
+    from opdctl.kube.client import RUN_LABEL
+    from opdctl.kube.rayjob import experiments
+
+    installed = {*experiments(api), *(tree["metadata"]["name"] for tree in api.list(api.path("rayjobs")))}
+    mounted = {name for pod in api.list(api.path("pods")) for name in _claims_of(pod)}
+    claims = [tree["metadata"] | tree for tree in api.list(api.path("persistentvolumeclaims"), selector=RUN_LABEL)]
+    unused = (item for item in claims if item["labels"][RUN_LABEL] not in installed and item["name"] not in mounted)
+    return sorted(unused, key=lambda item: item["name"])
+
+
+def _claims_of(pod: Tree) -> list[str]:
+    volumes = pod["spec"].get("volumes") or ()
+    return [item["persistentVolumeClaim"]["claimName"] for item in volumes if "persistentVolumeClaim" in item]
 
 
 def _delete_unused(finder: Finder, *, yes: bool) -> None:
-    from opdctl.runs.control import unused_claims
-    from opdctl.runs.tables import Sheet, ago, show
+    from opdctl.kube.client import RUN_LABEL, unix_s
+    from opdctl.tables import Sheet, ago, show
 
     api = finder.connect()
     claims = unused_claims(api)
     if not claims:
         note(f"every claim of a run in namespace {api.namespace} is needed")
         return
-    lines = [(claim.name, claim.size, ago(claim.created_s), _left(finder, claim.run_id)) for claim in claims]
-    show(Sheet(names=("claim", "size", "made", "its run"), lines=lines))
+    sizes = [item["spec"]["resources"]["requests"]["storage"] for item in claims]
+    made = [ago(unix_s(item.get("creationTimestamp"))) for item in claims]
+    lines = list(zip([item["name"] for item in claims], sizes, made, strict=True))
+    show([Sheet(names=("claim", "size", "made"), lines=lines)])
     _confirm(f"delete these {len(claims)} claims with their checkpoints", yes=yes)
-    for claim in claims:
-        api.delete(api.path("persistentvolumeclaims", claim.name))
-        print(f"{claim.run_id}  claim {claim.name} deleted")
-
-
-def _left(finder: Finder, run_id: str) -> str:
-    """Return how the run of a claim ended, as far as --store or $OPDCTL_STORE shows it."""
-    from opd.errors import StoreError
-    from opdctl.errors import ToolError
-    from opdctl.runs.listing import Listing
-    from opdctl.runs.places import open_place
-    from opdctl.runs.record import as_of_now, read_run
-    from opdctl.runs.tables import progress_text
-
-    url = finder.store or finder.shell_store
-    if url is None:
-        return "gone (--store shows more)"
-    try:
-        listing = Listing(open_place(url, timeout_s=finder.timeout_s).child(run_id))
-        if not listing.is_run:
-            return "nothing in the store"
-        record = as_of_now(read_run(listing, run_id=run_id)[0], listing)
-    except (StoreError, ToolError) as error:
-        return f"unknown: {error}"
-    return f"{record.state}, step {progress_text(record)}"
+    for item in claims:
+        api.delete(api.path("persistentvolumeclaims", item["name"]))
+        print(f"{item['labels'][RUN_LABEL]}  claim {item['name']} deleted")
 
 
 def _confirm(what: str, *, yes: bool) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+import difflib
+from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 
-from opdctl.errors import usage_error
+from opdctl.console import usage_error
 
-if TYPE_CHECKING:
-    from opd.config.keys import Key
-
-Word = Annotated[
-    str | None, typer.Argument(metavar="[KEY|SECTION|WORD]", help="A key, a section, or a word of a description.")
-]
+Word = Annotated[str | None, typer.Argument(metavar="[WORD]", help="A key, a section, or a word of a description.")]
 
 
 def explain(word: Word = None) -> None:
@@ -24,60 +18,33 @@ def explain(word: Word = None) -> None:
 
     Examples: `opdctl explain opd.loss_type` · `opdctl explain cluster.gpu` · `opdctl explain learning`
     """
-    width = shutil.get_terminal_size((200, 24)).columns
-    for line in explained(word, width=width):
+    for line in explained(word or ""):
         print(line)
 
 
-def explained(word: str | None, *, width: int) -> Iterable[str]:
-    """Return the lines about a key, about the keys of a section, or about the keys that a word is found in.
+def explained(word: str) -> Iterator[str]:
+    """Yield the lines about a key, a section, or the keys that a word is found in; without a word about every key.
 
     Raises:
         ToolError: nothing has this name.
     """
-    import difflib
-
-    kinds_of, keys = _keys()
-    if word is None:
-        sections = dict.fromkeys(path.partition(".")[0] for path in sorted(keys))
-        return [
-            f"{name}: {', '.join(p for p in keys if p.startswith(f'{name}.')) or keys[name].says}" for name in sections
-        ]
-    path = word.strip().strip(".").partition("=")[0]
-    found = [keys[path]] if path in keys else [key for key in keys.values() if key.path.startswith(f"{path}.")]
-    found = found or [
-        key for key in keys.values() if path and path.lower() in f"{key.path} {key.says} {_variables(key)}".lower()
-    ]
-    if not found:
-        near = difflib.get_close_matches(path, keys, 1)
-        fix = f"did you mean {near[0]}?" if near else "`opdctl explain` lists all keys"
-        raise usage_error(f"no key, section or description has {word!r}", fix=fix)
-    lines = []
-    for key in found:
-        facts = [key.takes, f"default {key.default}" if key.default else key.needed, _variables(key)]
-        kinds = kinds_of[key.path]
-        facts.append("" if path.startswith("cluster") or len(found) > 1 else f"kinds {', '.join(kinds)}")
-        lines.append(f"{key.path}  {'; '.join(filter(None, facts))}")
-        lines += textwrap.wrap(key.says, max(width, 40), initial_indent="    ", subsequent_indent="    ")
-    return lines
-
-
-def _keys() -> tuple[dict[str, list[str]], dict[str, Key]]:
-    """Return the kinds that have each key, and each key as the first of them has it."""
-    from opd.config import FILE_KINDS
+    from opd.config import FILE_KINDS, VARIABLES
     from opd.config.keys import cluster_keys, spec_keys
 
-    kinds: dict[str, list[str]] = {}
-    keys: dict[str, Key] = {}
-    for kind in sorted(FILE_KINDS, key=lambda kind: kind != "opd"):
-        for path, key in spec_keys(kind).items():
-            keys.setdefault(path, key)
-            kinds.setdefault(path, []).append(kind)
-    keys |= cluster_keys()
-    return kinds | {path: [] for path in keys if path not in kinds}, keys
-
-
-def _variables(key: Key) -> str:
-    from opd.config import VARIABLES
-
-    return ", ".join(item.name for item in VARIABLES if item.path == key.path)
+    by_kind = {kind: spec_keys(kind) for kind in FILE_KINDS}
+    found = {path: key for keys in by_kind.values() for path, key in keys.items()} | cluster_keys()
+    variables = {item.path: item.name for item in VARIABLES}
+    texts = {path: f"{path} {key.says} {variables.get(path, '')}".lower() for path, key in found.items()}
+    wanted = [path for path in found if path == word or path.startswith(f"{word}.")]
+    wanted = wanted or [path for path, text in texts.items() if word.lower() in text]
+    if not wanted:
+        near = difflib.get_close_matches(word, found, 1)
+        fix = f"did you mean {near[0]}?" if near else "`opdctl explain` lists all keys"
+        raise usage_error(f"no key, section or description has {word!r}", fix=fix)
+    for path in wanted:
+        key = found[path]
+        facts = [key.takes, f"default {key.default}" if key.default else key.needed, variables.get(path, "")]
+        kinds = [kind for kind, keys in by_kind.items() if path in keys]
+        facts += [f"kinds {', '.join(kinds)}"] if path == word and kinds else []
+        yield f"{path}  {'; '.join(filter(None, facts))}"
+        yield f"    {key.says}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, Run, StoreUrl, Timeout, deadline, note, progress
-from opdctl.errors import usage_error
+from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note, progress, usage_error
+
+if TYPE_CHECKING:
+    from opdctl.runs.find import RunPlace
 
 Step = Annotated[int | None, typer.Option("--step", min=0, help="Step of the checkpoint; by default the newest.")]
 Folder = Annotated[
@@ -25,7 +27,6 @@ def pull(
     step: Step = None,
     folder: Folder = None,
     into: Into = None,
-    timeout: Timeout = 3600.0,
 ) -> None:
     """Download a complete checkpoint (verified against its manifest's sha256), or another folder of the run.
 
@@ -33,17 +34,92 @@ def pull(
 
     Example: `opdctl pull quickstart --store build/quickstart/store --step 50 --into ckpt`
     """
-    from opdctl.runs.download import pull_checkpoint, pull_folder
-    from opdctl.runs.places import Finder
+    from opdctl.runs.find import LONG_PATIENCE_S, Finder
 
     if folder is not None and step is not None:
         raise usage_error("--folder and --step exclude each other", fix="give one of them")
-    with deadline(timeout):
-        place = Finder(store=store, namespace=namespace, context=context, timeout_s=timeout).place(run)
-        if folder is not None:
-            target = into or Path(place.run_id) / folder
-            num_files = pull_folder(place, folder, target, show=progress)
-            note(f"{num_files} files of {folder} in the folder {target}")
-            return
-        target, done = pull_checkpoint(place, step, into, show=progress)
-        note(f"global_step_{done} of {place.run_id}: complete and verified in the folder {target}")
+    finder = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S)
+    [place] = finder.places([run])
+    if folder is not None:
+        target = into or Path(place.run_id) / folder
+        note(f"{pull_folder(place, folder, target)} files of {folder} in the folder {target}")
+        return
+    target, done = pull_checkpoint(place, step, into)
+    note(f"global_step_{done} of {place.run_id}: complete and verified in the folder {target}")
+
+
+def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None) -> tuple[Path, int]:
+    """Download one sealed checkpoint; whole files of an earlier, interrupted pull stay.
+
+    COMPLETE is written last: a folder that holds it is whole.
+
+    Returns:
+        The folder and the step.
+
+    Raises:
+        ToolError: the run has no such checkpoint, or a file differs from the manifest.
+    """
+    from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, step_folder
+    from opd.runs.resume import complete_steps, read_sealed
+    from opd.store.transfer import bring
+
+    known = complete_steps([place.store])
+    steps = ", ".join(map(str, known))
+    if not known:
+        raise ToolError(f"run {place.run_id} has no complete checkpoint", fix="trainer.save_freq sets when one is made")
+    if step is not None and step not in known:
+        raise ToolError(f"run {place.run_id} has no complete checkpoint of step {step}", fix=f"complete steps: {steps}")
+    chosen = known[-1] if step is None else step
+    manifest = read_sealed(place.store, chosen)
+    pruned = ToolError(f"global_step_{chosen} of {place.run_id} was pruned meanwhile", fix="try again")
+    if manifest is None:
+        raise pruned
+    target = into or Path(place.run_id) / f"global_step_{chosen}"
+    target.mkdir(parents=True, exist_ok=True)
+    (target / COMPLETE_FILE).unlink(missing_ok=True)
+    source = place.store.child(step_folder(chosen))
+    with progress(f"global_step_{chosen}", len(manifest.files)) as advance:
+        problems = bring(source, manifest.files, target, on_done=lambda file: advance())
+    if problems:
+        if not place.store.exists(f"{step_folder(chosen)}/{COMPLETE_FILE}"):  # retention deletes it first
+            raise pruned
+        text = "; ".join(problems.values())
+        raise ToolError(
+            f"global_step_{chosen} of {place.run_id} is damaged in the store: {text}",
+            fix=f"pull another step; complete ones: {steps}",
+        )
+    (target / MANIFEST_FILE).write_bytes(manifest.to_bytes())
+    (target / COMPLETE_FILE).write_bytes(manifest.seal())
+    return target, chosen
+
+
+def pull_folder(place: RunPlace, folder: str, into: Path) -> int:
+    """Download every object below a folder of the run; files of the right size stay. Return the number of files.
+
+    Raises:
+        ToolError: no such folder, or a name that would be written outside `into`.
+    """
+    from opd.store.base import ObjectInfo, leads_out
+    from opd.store.transfer import in_threads
+
+    prefix = folder.strip("/")
+    if leads_out(prefix):
+        raise ToolError(f"--folder {folder}: not inside the run {place.run_id}", fix="name a folder of the run")
+    found = place.store.list(prefix)
+    if not found:
+        names = ", ".join(place.store.children("")) or "nothing"
+        raise ToolError(f"run {place.run_id} has no folder {folder!r}", fix=f"it has: {names}")
+    if outside := [info.key for info in found if leads_out(info.key.removeprefix(f"{prefix}/"))]:
+        names = ", ".join(map(repr, outside[:3]))
+        raise ToolError(f"objects of {place.run_id} would be written outside {into}: {names}")
+    into.mkdir(parents=True, exist_ok=True)
+    with progress(prefix, len(found)) as advance:
+
+        def fetch(info: ObjectInfo) -> None:
+            path = into / info.key.removeprefix(f"{prefix}/")
+            if not path.is_file() or path.stat().st_size != info.size:
+                place.store.get_file(info.key, path)
+            advance()
+
+        in_threads(fetch, found)
+    return len(found)

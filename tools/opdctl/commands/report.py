@@ -7,18 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.console import (
-    DEFAULT_TIMEOUT_S,
-    Context,
-    Namespace,
-    NoCache,
-    StoreUrl,
-    Timeout,
-    binary_file,
-    deadline,
-    note,
-    progress,
-)
+from opdctl.console import Context, Namespace, StoreUrl, binary_file, note, progress
 
 Runs = Annotated[
     list[str] | None,
@@ -37,10 +26,8 @@ def report(
     context: Context = None,
     file: File = Path("report.html"),
     samples: Samples = 12,
-    no_cache: NoCache = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Write one self-contained HTML page: curves, tables, differences between the runs, sample texts, origin.
+    """Write one self-contained HTML page: curves, tables, differences between the runs, sample answers, origin.
 
     An agent run's conversations and a distillation's tokens get pages next to it (FILE-conversations-N.html,
     FILE-tokens-N.html), with links to them.
@@ -49,25 +36,20 @@ def report(
     """
     from opdctl.report.page import write_report
     from opdctl.runs.compare import best_first, group_runs
-    from opdctl.runs.gather import cache_folder, gather
-    from opdctl.runs.places import Finder
+    from opdctl.runs.find import LONG_PATIENCE_S, Finder
+    from opdctl.runs.gather import gather
 
     def put(name: str, html: str) -> None:
-        target = file if str(file) == "-" else file.with_name(name)
-        with binary_file(target) as writer:
+        with binary_file(file if str(file) == "-" else file.with_name(name)) as writer:
             writer.write(html.encode())
-        note(f"wrote the file {target}")
 
-    finder = Finder(store=store, namespace=namespace, context=context, timeout_s=timeout)
-    with cache_folder(use_cache=not no_cache) as folder, deadline(timeout):
-        places = finder.places(runs or [])
-        stores = {place.store.url: place.store for place in places}
-        with progress("reading runs", len(places)) as advance:
-            found = gather(places, folder=folder, on_done=advance)
-        if not found:
-            note("no runs in this store: a run appears with its first attempt")
-            return
-        if not runs:
-            base = {record.run_id for record in best_first(group_runs([run.record for run in found]), None)[0].records}
-            found = sorted(found, key=lambda run: run.record.run_id not in base)
-        write_report(found, stores, put, stem=file.stem, num_samples=samples)
+    places = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S).places(runs or [])
+    with progress("reading runs", len(places)) as advance:
+        found = gather(places, on_done=advance)
+    if not found:
+        note("no runs in this store: a run appears with its first attempt")
+        return
+    if not runs:
+        base = {record.run_id for record in best_first(group_runs([run.record for run in found]), None)[0].records}
+        found = sorted(found, key=lambda run: run.record.run_id not in base)
+    write_report(found, put, stem=file.stem, num_samples=samples)

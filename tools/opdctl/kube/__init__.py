@@ -1,1 +1,1 @@
-"""The cluster as the tool reads it: API client, RayJobs, pods and why they wait, events, dry run."""
+"""The API server: requests, and a run's objects in KubeRay's, Kueue's and the scheduler's own words."""

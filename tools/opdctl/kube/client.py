@@ -1,4 +1,4 @@
-"""The API server as plain JSON: objects are plain trees, and each rejection is one error."""
+"""The API server as plain JSON: objects are plain trees, and each rejection is one error with its fix."""
 
 from __future__ import annotations
 
@@ -9,34 +9,54 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable, StreamBroken, refusal
-
-
-def unix_s(stamp: str | None) -> float:
-    """Return the Unix seconds of an RFC 3339 stamp (`2026-11-21T10:00:00Z`, up to nine decimals); 0 for None."""
-    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
-
+from opdctl.console import ToolError
 
 NO_KUBECONFIG = "no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)"
 # Groups of the kinds that the tool reads; other kinds are found by discovery (see `resource_of`).
 GROUPS = {
     "rayjobs": "/apis/ray.io/v1",
-    "rayclusters": "/apis/ray.io/v1",
-    "jobs": "/apis/batch/v1",
     "workloads": "/apis/kueue.x-k8s.io/v1beta2",
 }
 CORE = "/api/v1"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 KUEUE = "kueue.x-k8s.io"
+RUN_LABEL, KIND_LABEL, ROLE_LABEL = "opd/run-id", "opd/kind", "app.kubernetes.io/component"
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
 PAGE_SIZE = 500
-RUN_LABEL, KIND_LABEL = "opd/run-id", "opd/kind"
+HTTP_UNAUTHORIZED, HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_CONFLICT = 401, 403, 404, 409
+HTTP_TOO_MANY, HTTP_SERVER_ERROR = 429, 500
 _IN_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-ROLE_LABEL = "app.kubernetes.io/component"
 
 Tree = dict[str, Any]
+
+
+class ClusterError(ToolError):
+    """A rejection by the API server; `status` is its HTTP status, `reason` its own word for it."""
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "", fix: str = "") -> None:
+        super().__init__(message, fix=fix)
+        self.status = status
+        self.reason = reason
+
+    @property
+    def is_passing(self) -> bool:
+        """True where the server may answer the same request a moment later."""
+        return self.status == HTTP_TOO_MANY or self.status >= HTTP_SERVER_ERROR
+
+
+class ClusterUnreachable(ClusterError):
+    """An API server without an answer, no way to it, or an answer that broke off."""
+
+    @property
+    def is_passing(self) -> bool:
+        return True
+
+
+def unix_s(stamp: str | None) -> float:
+    """Return the Unix seconds of an RFC 3339 stamp (`2026-11-21T10:00:00Z`, up to nine decimals); 0 for None."""
+    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
 class KubeApi:
@@ -49,6 +69,7 @@ class KubeApi:
         self.client = client
         self.namespace = namespace
         self.context = context
+        self._kinds: dict[str, Tree] = {}
 
     def path(self, kind: str, name: str | None = None, part: str | None = None) -> str:
         """Return the path of a kind's objects in the namespace, of one object, or of its subresource."""
@@ -93,16 +114,16 @@ class KubeApi:
         return True
 
     def stream(self, path: str, *, read_timeout_s: float, **query: str | int) -> Iterator[bytes]:
-        """Yield the chunks of a long answer until the server ends it; raise StreamBroken when the connection breaks."""
+        """Yield the chunks of a long answer until the server ends it."""
         import urllib3
 
         response = self._send("GET", path, query, None, read_timeout_s)
         try:
             if response.status >= 300:
-                raise refusal(f"read {path}", response.status, response.read())
+                raise _refusal(f"GET {path}", response.status, response.read())
             yield from response.stream(2**14)
         except urllib3.exceptions.HTTPError as error:
-            raise StreamBroken(f"{path}: the stream broke off: {error}") from error
+            raise ClusterUnreachable(f"{path}: the stream broke off: {error}") from error
         finally:
             response.close()
 
@@ -113,8 +134,9 @@ class KubeApi:
             ClusterError: it does not know the kind.
         """
         group = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        known = self.find(group) or {}
-        for resource in known.get("resources", []):
+        if group not in self._kinds:
+            self._kinds[group] = self.find(group) or {}
+        for resource in self._kinds[group].get("resources", []):
             if resource["kind"] == kind and "/" not in resource["name"]:
                 return group, resource["name"]
         raise ClusterError(
@@ -136,7 +158,7 @@ class KubeApi:
         finally:
             response.release_conn()
         if response.status >= 300:
-            raise refusal(_in_words(method, path), response.status, data)
+            raise _refusal(f"{method} {path}", response.status, data)
         tree: Tree = json.loads(data)
         return tree
 
@@ -177,20 +199,22 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
     from kubernetes import client, config
 
     configuration = client.Configuration()
-    malformed = (config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, OSError)
     # The library would try an unreachable server three more times while a user waits.
     configuration.retries = 1
     files = os.pathsep.join(map(str, kubeconfigs()))
     try:
         if files:
             config.load_kube_config(files, context=context, client_configuration=configuration)
-            own = _own_namespace(files, context)
+            contexts, active = config.list_kube_config_contexts(files)
+            chosen = active if context is None else next((item for item in contexts if item["name"] == context), {})
+            own = chosen.get("context", {}).get("namespace")
         else:
             config.load_incluster_config(client_configuration=configuration)
             own = _IN_POD_NAMESPACE.read_text().strip() if _IN_POD_NAMESPACE.is_file() else None
-    except malformed as error:
+    except (config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        words = " ".join(str(error).split())
         raise ClusterUnreachable(
-            f"no way to a cluster: {_in_one_line(error)} ({files or 'as a pod'})",
+            f"no way to a cluster: the kubeconfig is malformed: {words} ({files or 'as a pod'})",
             fix="mend the kubeconfig, set KUBECONFIG, or name a context of it with --context",
         ) from error
     return KubeApi(client.ApiClient(configuration), namespace=namespace or own or "default", context=context)
@@ -208,33 +232,29 @@ def kubeconfigs() -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
-def _own_namespace(files: str, context: str | None) -> str | None:
-    from kubernetes import config
-
-    contexts, active = config.list_kube_config_contexts(files)
-    chosen = active if context is None else next((item for item in contexts if item["name"] == context), None)
-    namespace: str | None = (chosen or {}).get("context", {}).get("namespace")
-    return namespace
-
-
-def _in_words(method: str, path: str) -> str:
-    """Return a request in words, such as `create pods in namespace opd`."""
-    verb = {"GET": "read", "POST": "create", "DELETE": "delete"}[method]
-    head, _, rest = path.partition("/namespaces/")
-    namespace, _, what = rest.partition("/")
-    return (
-        f"{verb} {what.replace('/', ' ')} in namespace {namespace}"
-        if what
-        else f"{verb} {head}{'/' + rest if rest else ''}"
+def _refusal(what: str, status: int, body: bytes) -> ClusterError:
+    """Return the error of an answer that is no success; its body is most often a `Status` object."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = {}
+    answer = answer if isinstance(answer, dict) else {}
+    message = answer.get("message") or body[:500].decode(errors="replace") or f"HTTP {status}"
+    return ClusterError(
+        f"cannot {what}: {message}", status=status, reason=str(answer.get("reason", "")), fix=_fix(status, message)
     )
 
 
-def _in_one_line(error: Exception) -> str:
-    """Return a parser's message in one line; a message without a cause names the kubeconfig."""
-    words = " ".join(str(error).split())
-    return (
-        words if isinstance(error, ValueError | OSError) or "kube" in words else f"the kubeconfig is malformed: {words}"
-    )
+def _fix(status: int, message: str) -> str:
+    if status == HTTP_UNAUTHORIZED:
+        return "the credentials of this kubeconfig context are not accepted: log in again"
+    if "exceeded quota" in message and "persistentvolumeclaims" in message:
+        return "`opdctl delete --unused-claims` removes the claims that no run needs, or have the ResourceQuota raised"
+    if "exceeded quota" in message:
+        return "wait for other runs to end, ask for less in `cluster`, or have the ResourceQuota raised"
+    if status == HTTP_FORBIDDEN and "User " in message:
+        return "ask the cluster's admin for the Role opd-user of manifests/cluster in this namespace"
+    return ""
 
 
 def _short(error: BaseException) -> str:

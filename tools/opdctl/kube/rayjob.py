@@ -1,39 +1,36 @@
-"""A RayJob's state: one phase out of KubeRay's two status fields, and the alarms that `status` shows first.
+"""A RayJob's state: one phase out of KubeRay's two status fields, and the run's objects in its namespace, read once.
 
-Field names and values come from KubeRay 1.6.1's RayJobStatus. `jobStatus` is Ray's word for the job,
-`jobDeploymentStatus` the operator's word for everything around it.
+`jobStatus` is Ray's word for the job, `jobDeploymentStatus` the operator's word for everything around it.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
-from opdctl.kube.client import KIND_LABEL, unix_s
-from opdctl.kube.waiting import PodLine
+from opd.store.access import StoreAddress, address_of
+from opdctl.console import ToolError, note
+from opdctl.kube.client import KIND_LABEL, KUEUE, RUN_LABEL, ClusterError, ClusterUnreachable, KubeApi, Tree, unix_s
+from opdctl.kube.waiting import Event, PodLine, blockers, by_time, pod_lines
 
-Phase = Literal[
-    "new", "starting", "running", "retrying", "suspending", "suspended", "deleting", "succeeded", "failed", "stopped",
-    "invalid",
-]  # fmt: skip
 # Phases that KubeRay leaves by itself, or after a resume.
-LIVE: tuple[Phase, ...] = ("new", "starting", "running", "retrying", "suspending", "suspended", "deleting")
-_BY_DEPLOYMENT: dict[str, Phase] = {
-    "": "new",
-    "Initializing": "starting",
-    "Waiting": "starting",
-    "Running": "running",
-    "Retrying": "retrying",
-    "Suspending": "suspending",
-    "Suspended": "suspended",
-    "Failed": "failed",
-    "ValidationFailed": "invalid",
-}
-_BY_JOB: dict[str, Phase] = {"SUCCEEDED": "succeeded", "FAILED": "failed", "STOPPED": "stopped"}
+LIVE = ("new", "starting", "running", "retrying", "suspending", "suspended", "deleting")
+_BY_DEPLOYMENT = {
+    "": "new", "Initializing": "starting", "Waiting": "starting", "Running": "running", "Retrying": "retrying",
+    "Suspending": "suspending", "Suspended": "suspended", "Failed": "failed", "ValidationFailed": "invalid",
+}  # fmt: skip
+_BY_JOB = {"SUCCEEDED": "succeeded", "FAILED": "failed", "STOPPED": "stopped"}
 # An operator that runs takes up a RayJob within seconds.
 UNSEEN_S = 60.0
+POLL_S = 2.0
+# A note at every change, and at times while nothing changes.
+NOTE_INTERVAL_S = 30.0
+QUEUE_LABEL = f"{KUEUE}/queue-name"
+_UID_LABEL = f"{KUEUE}/job-uid"
+EXPERIMENT_KEY = "exp.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,28 +40,22 @@ class JobState:
     Attributes:
         kind: the experiment's, by the label `opd/kind`; empty without one.
         ray_cluster: name of its RayCluster; empty before there is one and after a suspend.
-        is_suspendable: `spec.suspend` may be set; KubeRay parks a RayJob with deletion rules as ValidationFailed.
         grace_s: the longest termination grace of its pods, seconds: the time for a save.
     """
 
     name: str
     uid: str
     kind: str
-    phase: Phase
-    deployment_status: str
+    phase: str
     job_status: str
-    reason: str
-    message: str
+    why: str
     ray_cluster: str
     submission_mode: str
-    is_suspendable: bool
     queue: str
     num_failed: int
     backoff_limit: int
-    num_workers: int
     grace_s: float
     started_s: float
-    ended_s: float
     created_s: float
 
     @property
@@ -80,8 +71,7 @@ class JobState:
             text += f", try {self.num_failed + 1} of {self.backoff_limit + 1}"
         if self.phase == "new" and self.created_s and time.time() - self.created_s > UNSEEN_S:
             return f"{text}: KubeRay has not taken it up; does its operator run and watch this namespace? (`opdctl doctor`)"
-        why = ": ".join(part for part in (self.reason, self.message.strip()) if part)
-        return f"{text}: {why}" if why else text
+        return f"{text}: {self.why}" if self.why else text
 
 
 def read_job(tree: Mapping[str, Any]) -> JobState:
@@ -92,31 +82,25 @@ def read_job(tree: Mapping[str, Any]) -> JobState:
     workers = cluster.get("workerGroupSpecs") or []
     templates = [group.get("template", {}) for group in (cluster.get("headGroupSpec", {}), *workers)]
     graces = [template.get("spec", {}).get("terminationGracePeriodSeconds", 30) for template in templates]
-    has_rules = bool((spec.get("deletionStrategy") or {}).get("deletionRules"))
     return JobState(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         kind=labels.get(KIND_LABEL, ""),
         phase=_phase(metadata, status),
-        deployment_status=status.get("jobDeploymentStatus", ""),
         job_status=status.get("jobStatus", ""),
-        reason=status.get("reason", ""),
-        message=status.get("message", ""),
+        why=": ".join(filter(None, (status.get("reason"), status.get("message", "").strip()))),
         ray_cluster=status.get("rayClusterName", ""),
         submission_mode=spec.get("submissionMode", "K8sJobMode"),
-        is_suspendable=bool(spec.get("shutdownAfterJobFinishes")) and not has_rules,
-        queue=labels.get("kueue.x-k8s.io/queue-name", ""),
+        queue=labels.get(QUEUE_LABEL, ""),
         num_failed=int(status.get("failed") or 0),
         backoff_limit=int(spec.get("backoffLimit") or 0),
-        num_workers=sum(int(group.get("replicas") or 0) for group in workers),
         grace_s=float(max(graces)),
         started_s=unix_s(status.get("startTime")),
-        ended_s=unix_s(status.get("endTime")),
         created_s=unix_s(metadata.get("creationTimestamp")),
     )
 
 
-def _phase(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> Phase:
+def _phase(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     if metadata.get("deletionTimestamp"):
         return "deleting"
     deployment = status.get("jobDeploymentStatus", "")
@@ -126,21 +110,140 @@ def _phase(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> Phase:
     return _BY_DEPLOYMENT.get(deployment, "starting")
 
 
-def alarms(job: JobState, pods: Sequence[PodLine]) -> list[str]:
-    """Return what a user must free by hand.
+@dataclass(frozen=True, kw_only=True)
+class ClusterRun:
+    """A namespace's objects of a run; `job` is None after the RayJob is gone (release and ConfigMap remain).
 
-    No deletion rule of ours matches a STOPPED job, and KubeRay never leaves ValidationFailed; both may hold a Ray cluster.
+    Attributes:
+        experiment: the spec that the pods read; None where the run is not installed here.
     """
-    held = [pod for pod in pods if pod.is_there and pod.role in ("head", "worker")]
-    is_freed = job.phase == "stopped" and job.is_suspendable  # by its time limit
-    if not held or job.phase not in ("stopped", "invalid") or is_freed:
+
+    job: JobState | None
+    pods: list[PodLine] = field(default_factory=list)
+    blockers: list[str] = field(default_factory=list)
+    experiment: dict[str, Any] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        return self.job is not None or self.experiment is not None
+
+    @property
+    def store(self) -> StoreAddress | None:
+        """Store of the experiment; None for the default store on the run's volume."""
+        return address_of(self.experiment or {})
+
+    def describe(self) -> str:
+        """Return the phase and everything in the way."""
+        reasons = [*self.blockers, *(f"{pod.role} pod: {pod.why}" for pod in self.pods if pod.why)]
+        phase = self.job.phase if self.job is not None else "RayJob is gone"
+        return "; ".join([phase, *dict.fromkeys(reasons)])
+
+
+def look(api: KubeApi, run_id: str) -> ClusterRun:
+    """Read everything that the namespace holds of a run.
+
+    Raises:
+        ClusterError: the API server does not answer, or rejects a request.
+    """
+    tree = api.find(api.path("rayjobs", run_id))
+    experiment = _experiment(api.find(api.path("configmaps", run_id)), run_id)
+    pods = api.list(api.path("pods"), selector=f"{RUN_LABEL}={run_id}")
+    if tree is None:
+        return ClusterRun(job=None, pods=pod_lines(pods), experiment=experiment)
+    job = read_job(tree)
+    events = by_time(api.list(api.path("events")))
+    lines = pod_lines(pods, events)
+    reasons = in_the_way(job, lines, events, workloads_of(api, job))
+    return ClusterRun(job=job, pods=lines, blockers=reasons, experiment=experiment)
+
+
+def experiments(api: KubeApi) -> dict[str, dict[str, Any]]:
+    """Return the experiment of every run that is installed in the namespace.
+
+    Raises:
+        ClusterError: the API server does not answer, or rejects the request.
+    """
+    configs = {item["metadata"]["name"]: item for item in api.list(api.path("configmaps"), selector=RUN_LABEL)}
+    found = {run_id: _experiment(config, run_id) for run_id, config in configs.items()}
+    return {run_id: experiment for run_id, experiment in found.items() if experiment is not None}
+
+
+def _experiment(config: Tree | None, run_id: str) -> dict[str, Any] | None:
+    """Return the experiment of a run's ConfigMap; None for another tool's ConfigMap of the same name."""
+    labels = (config or {}).get("metadata", {}).get("labels", {})
+    text = (config or {}).get("data", {}).get(EXPERIMENT_KEY)
+    return json.loads(text) if text is not None and labels.get(RUN_LABEL) == run_id else None
+
+
+def workloads_of(api: KubeApi, job: JobState) -> list[Tree]:
+    """Read Kueue's objects of a run that it holds back; an empty list without the right to read them."""
+    if not job.queue or job.phase not in ("new", "suspending", "suspended"):
         return []
-    num_gpus = sum(pod.num_gpus for pod in held)
-    what, cause = {
-        "stopped": ("STOPPED", "no deletion rule matches a stopped job"),
-        "invalid": ("ValidationFailed", "KubeRay no longer looks after this RayJob"),
-    }[job.phase]
-    return [
-        f"{what} WITH A LIVE CLUSTER: {len(held)} pods and {num_gpus} GPUs are held, and {cause}; "
-        f"free them with: opdctl cancel {job.name}"
-    ]
+    try:
+        return api.list(api.path("workloads"), selector=f"{_UID_LABEL}={job.uid}")
+    except ClusterError:
+        return []
+
+
+def in_the_way(
+    job: JobState, pods: Sequence[PodLine], events: Sequence[Event], workloads: Sequence[Mapping[str, Any]] = ()
+) -> list[str]:
+    """Return the reasons why a live run's objects cannot be made, and what an ended run holds.
+
+    No deletion rule matches a STOPPED job, and KubeRay never leaves ValidationFailed; both may hold a Ray cluster.
+    """
+    if job.phase == "suspended":
+        return [_in_queue(job, workloads)] if job.queue else []
+    there = [pod for pod in pods if pod.is_there]
+    held = [pod for pod in there if pod.role in ("head", "worker")]
+    out = []
+    if held and job.phase in ("stopped", "invalid"):
+        num_gpus = sum(pod.num_gpus for pod in held)
+        out = [
+            f"{job.phase} WITH A LIVE CLUSTER: {len(held)} pods hold {num_gpus} GPUs; `opdctl cancel {job.name}` frees them"
+        ]
+    if not job.is_live and job.phase != "invalid":
+        return out
+    since_s = max([job.created_s, *(pod.created_s for pod in there)])
+    return out + blockers(events, names=(job.name, job.ray_cluster), since_s=since_s)
+
+
+def _in_queue(job: JobState, workloads: Sequence[Mapping[str, Any]]) -> str:
+    """Return Kueue's own sentences about a run that waits in its queue."""
+    text = f"suspended by Kueue: waits in queue {job.queue}"
+    for workload in workloads:
+        conditions = {item["type"]: item for item in workload.get("status", {}).get("conditions") or ()}
+        reserved, evicted = conditions.get("QuotaReserved", {}), conditions.get("Evicted", {})
+        if reserved.get("status") == "False" and reserved.get("message"):
+            text += f": {reserved['message']}"
+        if evicted.get("status") == "True":
+            text += f"; it was evicted ({evicted.get('reason', '')}): {evicted.get('message', '')}"
+    return text
+
+
+def wait_until_gone(api: KubeApi, run_id: str, *, timeout_s: float) -> None:
+    """Wait until RayJob and pods are gone.
+
+    Raises:
+        ToolError: it took longer; the deletion continues.
+    """
+    started_s = noted_s = time.monotonic()
+    shown = ""
+    while True:
+        try:
+            run = look(api, run_id)
+            if run.job is None and not run.pods:
+                return
+            num_saving = sum(pod.why.startswith("terminating") for pod in run.pods)
+            phase = run.job.phase if run.job is not None else "RayJob is gone"
+            text = f"{phase}, {len(run.pods)} pods" + (f", {num_saving} of them terminating" if num_saving else "")
+        except ClusterUnreachable as error:
+            text = f"the cluster is unreachable, waiting for it: {error}"
+        now_s = time.monotonic()
+        if now_s - started_s > timeout_s:
+            fix = "the deletion continues: `opdctl status` shows it; or wait longer with --timeout"
+            raise ToolError(f"run {run_id} is not gone yet after {timeout_s:g} s: {text}", fix=fix)
+        if text != shown or now_s - noted_s > NOTE_INTERVAL_S:
+            note(f"{run_id}: {text} ({now_s - started_s:.0f} s)")
+            shown, noted_s = text, now_s
+        time.sleep(POLL_S)

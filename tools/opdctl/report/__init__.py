@@ -1,1 +1,1 @@
-"""The HTML report: curves, tables, texts, and pages of conversations and tokens."""
+"""The HTML report: curves, tables, sample answers, and pages of conversations and tokens."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from opd.runs.headline import (
     ACCURACY_KEYS,
@@ -27,7 +26,7 @@ from opd.runs.headline import (
 from opd.runs.metrics import RESERVED_KEYS
 from opdctl.runs.compare import Group
 from opdctl.runs.gather import GatheredRun
-from opdctl.runs.metrics import series
+from opdctl.runs.metrics import logged
 from opdctl.runs.record import is_validation_accuracy
 
 OTHER = "All other metrics"
@@ -127,7 +126,7 @@ def pack(runs: Sequence[GatheredRun], groups: Sequence[Group]) -> Curves:
     for run in runs:
         table = run.metrics()
         for panel in panels:
-            steps, _ = _logged(panel, table)
+            steps, _ = logged(table, panel.metrics)
             num_values += len(steps)
             if len(steps):
                 grids[panel] = np.union1d(grids.get(panel, steps), steps)
@@ -144,7 +143,7 @@ def pack(runs: Sequence[GatheredRun], groups: Sequence[Group]) -> Curves:
     for number, run in enumerate(runs):
         table = run.metrics()
         for panel, chart in charts.items():
-            steps, values = _logged(panel, table)
+            steps, values = logged(table, panel.metrics)
             if len(steps):
                 chart["lines"].append({"run": number, **thin(grids[panel], widths[panel], steps, panel.scale * values)})
     if not charts:
@@ -157,7 +156,3 @@ def pack(runs: Sequence[GatheredRun], groups: Sequence[Group]) -> Curves:
     }
     packed = base64.b64encode(zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 6)).decode()
     return Curves(packed=packed, is_thinned=any(width > 1 for width in widths.values()))
-
-
-def _logged(panel: Panel, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    return next((both for name in panel.metrics if len((both := series(table, name))[0])), series(table, ""))

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from opd.agent.viewer import pick
 from opd.runs.tokens import FOLDER, StepTokens, TokenRow, from_bytes
 from opd.store.base import Store
-from opd.text import shortened, storable
-from opdctl.runs.tables import number
+from opd.text import storable
 
 NUM_STEPS = 4
 """Steps that a page shows: the first and the newest."""
 LEVELS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Nats from which on a token has the next darker colour, for entropy and divergence alike."""
-MAX_PROMPT_CHARS = 4000
 NUM_LARGEST = 8
 CONTEXT_CHARS = 32
 
@@ -39,19 +36,9 @@ def load(run: Store) -> list[StepTokens]:
     return steps
 
 
-def render(title: str, steps: Sequence[StepTokens]) -> str:
+def render(title: str, steps: Sequence[StepTokens], environment: Environment) -> str:
     """Return the page as HTML that UTF-8 can hold."""
-    environment = Environment(
-        loader=PackageLoader("opdctl.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {
-        "shortened": partial(shortened, max_chars=MAX_PROMPT_CHARS),
-        "nats": nats,
-        "number": number,
-        "tokens": shown_tokens,
-        "largest": largest,
-    }
+    environment.filters |= {"nats": nats, "tokens": shown_tokens, "largest": largest}
     return storable(environment.get_template("tokens.html.j2").render(title=title, steps=steps, levels=LEVELS))
 
 

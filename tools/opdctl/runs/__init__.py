@@ -1,1 +1,1 @@
-"""Runs: finding them, their records, metrics, tables and comparison, and their end."""
+"""Runs: finding them, their records, metrics, and comparison."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from opd.config.canonical import NOT_IDENTITY
 from opd.evaluation.estimators import Estimate, chance_beyond, clustered, paired_difference, pass_at_every_k
+from opd.runs.headline import ACCURACY_KEYS, LOSS_KEYS, SCORE_KEYS
 from opd.runs.identity import describe_changes
 from opd.store.base import Store
-from opdctl.console import note
-from opdctl.errors import usage_error
-from opdctl.runs.record import RunRecord
+from opdctl.console import note, usage_error
+from opdctl.runs.record import RunRecord, is_validation
+from opdctl.tables import NONE, Sheet
 
 if TYPE_CHECKING:
     from opd.evaluation.results import SetResult
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.05
 GENERATIONS_KEY = "eval/generations.parquet"
+ERROR_REMARK = "value ± standard error; 95 % interval by Student's t, * where it leaves out 0; – without an error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +44,19 @@ class Group:
     name: str
     records: tuple[RunRecord, ...]
 
-    def by_seed(self, metric: str) -> dict[int, float]:
+    def by_seed(self, metric: str) -> dict[str, float]:
         """Return the metric's last value by the run's seed, for the runs that logged it."""
-        return {
-            int(record.spec.get("seed", 0)): record.latest[metric] for record in self.records if metric in record.latest
-        }
+        return {str(item.spec.get("seed")): item.latest[metric] for item in self.records if metric in item.latest}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The change of one quantity, `after - before`, over `num_pairs` problems or seeds."""
+    """The change of one quantity, `after - before`, over `num_pairs` problems or seeds.
+
+    Attributes:
+        paired_by: `problem`, `seed`, or empty without pairs.
+        freedom: degrees of freedom of the difference's standard error; 0 where there is no error.
+    """
 
     quantity: str
     before: Estimate
@@ -59,9 +64,7 @@ class Difference:
     difference: Estimate
     num_pairs: int
     paired_by: str
-    """`problem`, `seed`, or empty without pairs."""
     freedom: int
-    """Degrees of freedom of the difference's standard error; 0 where there is no error."""
     remark: str = ""
 
     @property
@@ -78,6 +81,28 @@ class Difference:
         return chance_beyond(abs(self.difference.value) / error if error else math.inf, self.freedom) < LEVEL
 
 
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One group of runs against the first: the spec's keys that differ, one line each, and the differences in results."""
+
+    before: str
+    after: str
+    changes: list[str]
+    differences: list[Difference]
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return each difference as plain values."""
+        return [
+            {
+                "base": self.before, "group": self.after, "quantity": one.quantity, "before": one.before.value,
+                "after": one.after.value, "difference": one.difference.value, "standard_error": one.difference.standard_error,
+                "low": one.interval[0], "high": one.interval[1], "is_notable": one.is_notable, "num_pairs": one.num_pairs,
+                "paired_by": one.paired_by, "remark": one.remark,
+            }
+            for one in self.differences
+        ]  # fmt: skip
+
+
 def group_runs(records: Sequence[RunRecord]) -> list[Group]:
     """Group runs over seeds, in the order of their first run.
 
@@ -88,45 +113,12 @@ def group_runs(records: Sequence[RunRecord]) -> list[Group]:
         groups.setdefault(repr(_without_seed(record.spec)) if record.spec else record.run_id, []).append(record)
     out = []
     for members in groups.values():
-        seeds = [member.spec.get("seed") for member in members]
-        if len(set(seeds)) < len(members):
+        if len({str(member.spec.get("seed")) for member in members}) < len(members):
             out += [Group(name=member.run_id, records=(member,)) for member in members]
         else:
             more = f" (+{len(members) - 1} seeds)" if len(members) > 1 else ""
             out.append(Group(name=members[0].run_id + more, records=tuple(members)))
     return out
-
-
-def spec_changes(before: Group, after: Group) -> list[str]:
-    """Return one line for each key of the specs that differs, names and places left out."""
-    return describe_changes(_without_seed(before.records[0].spec), _without_seed(after.records[0].spec))
-
-
-def compare_metric(metric: str, before: Group, after: Group) -> Difference | None:
-    """Compare the last values of a metric, paired by seed; return None if one side never logged it."""
-    old, new = before.by_seed(metric), after.by_seed(metric)
-    if not old or not new:
-        return None
-    shared = sorted(old.keys() & new.keys())
-    if shared and len(shared) > 1:
-        pairs = ({seed: old[seed] for seed in shared}, {seed: new[seed] for seed in shared})
-        difference, paired_by, freedom = paired_difference(*pairs), "seed", len(shared) - 1
-    else:
-        mean_old, mean_new = clustered(list(old.values())), clustered(list(new.values()))
-        error = (mean_old.standard_error**2 + mean_new.standard_error**2) ** 0.5
-        difference, paired_by = Estimate(mean_new.value - mean_old.value, error), ""
-        freedom = _welch(mean_old.standard_error, len(old), mean_new.standard_error, len(new))
-    left_out = len(old.keys() ^ new.keys())
-    return Difference(
-        quantity=metric,
-        before=clustered(list(old.values())),
-        after=clustered(list(new.values())),
-        difference=difference,
-        num_pairs=len(shared),
-        paired_by=paired_by,
-        freedom=freedom,
-        remark=f"{left_out} seeds on one side only" if left_out and paired_by else "",
-    )
 
 
 def best_first(groups: Sequence[Group], base: str | None) -> list[Group]:
@@ -155,6 +147,54 @@ def _score_of_finished(group: Group) -> tuple[bool, float]:
     return bool(done), sum(scores) / len(scores) if scores else -math.inf
 
 
+def default_metrics(records: Sequence[RunRecord]) -> list[str]:
+    """Return loss, accuracy, score and every validation's core metric, as far as any run logged them."""
+    logged = {name for record in records for name in record.latest}
+    core = sorted(filter(is_validation, logged))
+    return [name for name in (*LOSS_KEYS, *ACCURACY_KEYS, *SCORE_KEYS) if name in logged] + core
+
+
+def compare_groups(groups: Sequence[Group], stores: Mapping[str, Store], metrics: Sequence[str]) -> list[Comparison]:
+    """Compare each group with the first: evaluations paired by problem, then metrics paired by seed.
+
+    Raises:
+        ToolError: a metric that none of the runs logged.
+    """
+    base, records = groups[0], [record for group in groups for record in group.records]
+    for metric in metrics:
+        if not any(metric in record.latest for record in records):
+            known = ", ".join(sorted(base.records[0].latest)[:12]) or "none"
+            raise usage_error(f"metric {metric!r} was logged by none of the runs", fix=f"they logged: {known}, ...")
+    evaluations = {record.url: evaluated(stores[record.url], record) for record in records}
+    out = []
+    for other in groups[1:]:
+        changes = describe_changes(_without_seed(base.records[0].spec), _without_seed(other.records[0].spec))
+        found = compare_evaluations(*([evaluations[one.url] for one in group.records] for group in (base, other)))
+        found += [item for metric in metrics if (item := compare_metric(metric, base, other)) is not None]
+        out.append(Comparison(before=base.name, after=other.name, changes=changes, differences=found))
+    return out
+
+
+def compare_metric(metric: str, before: Group, after: Group) -> Difference | None:
+    """Compare the last values of a metric, paired by seed; return None if one side never logged it."""
+    old, new = before.by_seed(metric), after.by_seed(metric)
+    if not old or not new:
+        return None
+    means = clustered(list(old.values())), clustered(list(new.values()))
+    shared = sorted(old.keys() & new.keys())
+    left_out, remark = len(old.keys() ^ new.keys()), ""
+    if len(shared) > 1:
+        difference = paired_difference(*({i: side[seed] for i, seed in enumerate(shared)} for side in (old, new)))
+        paired_by, freedom = "seed", len(shared) - 1
+        remark = f"{left_out} seeds on one side only" if left_out else ""
+    else:
+        difference, paired_by, freedom = Estimate(means[1].value - means[0].value, math.nan), "", 0
+    return Difference(
+        quantity=metric, before=means[0], after=means[1], difference=difference, num_pairs=len(shared),
+        paired_by=paired_by, freedom=freedom, remark=remark,
+    )  # fmt: skip
+
+
 def compare_evaluations(before: Sequence[Evaluated], after: Sequence[Evaluated]) -> list[Difference]:
     """Compare mean@n and pass@k of each data set that both groups answered, paired by problem.
 
@@ -169,18 +209,16 @@ def compare_evaluations(before: Sequence[Evaluated], after: Sequence[Evaluated])
         old = [run[source] for run in before if source in run]
         new = [run[source] for run in after if source in run]
         k = min(result.num_samples for result in (*old, *new))
-        kinds: dict[str, Callable[[SetResult], Mapping[int, float]]] = {"mean@n": lambda item: item.accuracy_by_problem}
+        values = [("mean@n", [[item.accuracy_by_problem for item in side] for side in (old, new)])]
         if k > 1:
-            kinds[f"pass@{k}"] = lambda item, k=k: _pass_at(item, k)  # type: ignore[misc]
-        for name, values in kinds.items():
-            found = _paired_by_problem(
-                f"{source} {name}", [values(item) for item in old], [values(item) for item in new]
-            )
+            values.append((f"pass@{k}", [[_pass_at(item, k) for item in side] for side in (old, new)]))
+        for name, (left, right) in values:
+            found = _paired_by_problem(f"{source} {name}", left, right)
             out += [found] if found else []
     return out
 
 
-def _pass_at(result: SetResult, k: int) -> dict[int, float]:
+def _pass_at(result: SetResult, k: int) -> Mapping[int, float]:
     return {
         index: float(pass_at_every_k(num_right, result.num_samples)[k - 1])
         for index, num_right in result.num_right_by_problem.items()
@@ -200,52 +238,24 @@ def _paired_by_problem(
     remarks = [f"mean of {len(old)} and {len(new)} seeds"] if len(old) + len(new) > 2 else []
     remarks += [f"{left_out} problems not answered by every run are left out"] if left_out else []
     return Difference(
-        quantity=quantity,
-        before=clustered(list(before.values())),
-        after=clustered(list(after.values())),
-        difference=paired_difference(before, after),
-        num_pairs=len(shared),
-        paired_by="problem",
-        freedom=len(shared) - 1,
+        quantity=quantity, before=clustered(list(before.values())), after=clustered(list(after.values())),
+        difference=paired_difference(before, after), num_pairs=len(shared), paired_by="problem", freedom=len(shared) - 1,
         remark="; ".join(remarks),
-    )
-
-
-def _welch(error_a: float, num_a: int, error_b: float, num_b: int) -> int:
-    """Return Welch's and Satterthwaite's degrees of freedom of a difference between two means, rounded down."""
-    if num_a < 2 or num_b < 2:
-        return 0
-    shares = error_a**4 / (num_a - 1) + error_b**4 / (num_b - 1)
-    return int((error_a**2 + error_b**2) ** 2 / shares) if shares else min(num_a, num_b) - 1
-
-
-def evaluations_of(stores: Mapping[str, Store]) -> Callable[[RunRecord], Evaluated]:
-    """Return a function that gives a record's evaluation and downloads each run's generations once."""
-    found: dict[str, Evaluated] = {}
-
-    def ask(record: RunRecord) -> Evaluated:
-        if record.url not in found:
-            found[record.url] = evaluated(stores[record.url], record)
-        return found[record.url]
-
-    return ask
+    )  # fmt: skip
 
 
 def evaluated(store: Store, record: RunRecord) -> Evaluated:
     """Return the results by data set, from the generations that an evaluation stored; empty without any."""
-    sets = (record.result or {}).get("eval")
-    if not isinstance(sets, dict) or not store.exists(GENERATIONS_KEY):
+    if not record.evaluation or not store.exists(GENERATIONS_KEY):
         return {}
     from opd.evaluation.results import evaluate
 
     samples = answers(store, record.run_id)
     found: dict[str, SetResult] = {}
-    for source, result in sets.items():
+    for source, result in record.evaluation.items():
         of_source = [sample for sample in samples if sample.data_source == source]
-        if not of_source:
-            continue
         try:
-            [found[source]] = evaluate(of_source, num_samples=int(result["num_samples"]))
+            found |= {source: evaluate(of_source, num_samples=result["num_samples"])[0]} if of_source else {}
         except ValueError as error:
             note(f"warning: {record.run_id}: the answers of {source} are left out: {error}")
     return found
@@ -267,16 +277,43 @@ def answers(store: Store, run_id: str) -> Sequence[Sample]:
 
 def _without_seed(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec without its seed and the keys of NOT_IDENTITY."""
-    tree: dict[str, Any] = _copy(spec)
-    for path in (*NOT_IDENTITY, "seed"):
-        *parents, last = path.split(".")
-        node: Any = tree
-        for key in parents:
-            node = node.get(key, {}) if isinstance(node, dict) else {}
-        if isinstance(node, dict):
-            node.pop(last, None)
-    return tree
+    hidden = {"seed", *NOT_IDENTITY}
+
+    def kept(tree: Mapping[str, Any], above: str) -> dict[str, Any]:
+        found = {key: inner for key, inner in tree.items() if f"{above}{key}" not in hidden}
+        return {
+            key: kept(inner, f"{above}{key}.") if isinstance(inner, Mapping) else inner for key, inner in found.items()
+        }
+
+    return kept(spec, "")
 
 
-def _copy(value: Any) -> Any:
-    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
+def comparison_sheets(found: Sequence[Comparison]) -> list[Sheet]:
+    """Return the keys in which groups differ from the base, and one row a group and quantity; a star is notable."""
+    changes = [(item.after, "\n".join(item.changes) or "(the specs are equal)") for item in found]
+    lines = [
+        (item.after, one.quantity, _estimate(one.before), _estimate(one.after), difference_text(one),
+         _interval(one.interval), f"{one.num_pairs} by {one.paired_by}" if one.paired_by else "not paired", one.remark)
+        for item in found
+        for one in item.differences
+    ]  # fmt: skip
+    names = ("group", "quantity", "base", "group's", "difference", "95 %", "pairs", "remark")
+    return [
+        Sheet(names=("group", "what differs"), lines=changes, title=f"base {found[0].before}"),
+        Sheet(names=names, lines=lines, caption=ERROR_REMARK),
+    ]
+
+
+def difference_text(item: Difference) -> str:
+    """Return `+0.12 ± 0.03 *`; the star means notable."""
+    return f"{_estimate(item.difference, sign='+')}{' *' if item.is_notable else ''}"
+
+
+def _estimate(estimate: Estimate, *, sign: str = "") -> str:
+    error = NONE if math.isnan(estimate.standard_error) else f"{estimate.standard_error:.2g}"
+    return f"{estimate.value:{sign}.4g} ± {error}"
+
+
+def _interval(interval: tuple[float, float]) -> str:
+    low, high = interval
+    return NONE if math.isnan(low) else f"{low:+.4g} … {high:+.4g}"

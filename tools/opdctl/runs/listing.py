@@ -1,27 +1,57 @@
-"""A run directory as one listing shows it, without reading any object."""
+"""A run directory as one listing of its store shows it, and its attempts as their records describe them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import time
 from dataclasses import dataclass
+from typing import Any
 
-from opd.runs.attempts import ATTEMPTS_FOLDER, HEARTBEAT_FILE, OWNER_FILE, attempt_of, attempt_prefix
+from opd.errors import CorruptRecord
+from opd.runs.attempts import (
+    ATTEMPTS_FOLDER,
+    DEFAULT_LEASE_TTL_S,
+    ENDED_FILE,
+    HEARTBEAT_FILE,
+    OWNER_FILE,
+    attempt_of,
+    attempt_prefix,
+    read_owner,
+)
 from opd.runs.identity import RUN_FILE
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, step_folder, step_of
 from opd.runs.stream import part_key
 from opd.runs.summary import SUMMARY_FILE
 from opd.store.base import ObjectInfo, Store
+from opdctl.tables import duration
+
+STUCK_SHARE = 1 / 3
+_MAX_TIME_S = 1e11
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointInfo:
-    """One step's folder: number of files, bytes, and whether it is sealed."""
+class AttemptLine:
+    """One attempt; `outcome` is empty until it ends, `progress` empty after. All times come from its records."""
 
-    step: int
-    num_files: int
-    num_bytes: int
-    is_complete: bool
+    attempt: int
+    host: str
+    started_at_s: float
+    outcome: str
+    detail: str
+    last_sign_s: float
+    progress: str = ""
+
+    @property
+    def end(self) -> str:
+        """Outcome and detail, such as `failed: ValueError: no such layer`; empty until it ends."""
+        return ": ".join(filter(None, (self.outcome, self.detail)))
+
+    @property
+    def is_alive(self) -> bool:
+        """True while its lease holds."""
+        return not self.outcome and abs(time.time() - self.last_sign_s) <= DEFAULT_LEASE_TTL_S
 
 
 class Listing:
@@ -60,21 +90,17 @@ class Listing:
             parts.append(key)
         return parts
 
-    def checkpoints(self) -> list[CheckpointInfo]:
-        """Return every step with a folder, ascending."""
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Return every step with a folder, ascending: number of files, bytes, and whether it is sealed."""
         found: dict[int, list[ObjectInfo]] = {}
         for key, info in self.objects.items():
             if key.startswith(f"{CHECKPOINTS_FOLDER}/") and (step := step_of(key.split("/")[1])) is not None:
                 found.setdefault(step, []).append(info)
         return [
-            CheckpointInfo(
-                step=step,
-                num_files=len(files),
-                num_bytes=sum(info.size for info in files),
-                is_complete=f"{step_folder(step)}/{COMPLETE_FILE}" in self,
-            )
+            {"step": step, "num_files": len(files), "num_bytes": sum(info.size for info in files),
+             "is_complete": f"{step_folder(step)}/{COMPLETE_FILE}" in self}
             for step, files in sorted(found.items())
-        ]
+        ]  # fmt: skip
 
     def fingerprint(self) -> str:
         """Return a hash that changes with every object but heartbeats and the summary.
@@ -87,3 +113,52 @@ class Listing:
             if not info.key.endswith(f"/{HEARTBEAT_FILE}") and info.key != SUMMARY_FILE
         )
         return hashlib.sha256(json.dumps(marks).encode()).hexdigest()
+
+    def attempt_lines(self) -> list[AttemptLine]:
+        """Return every claimed attempt, ascending."""
+        return [self.attempt_line(attempt) for attempt in self.attempts()]
+
+    def newest(self) -> AttemptLine | None:
+        """Return the attempt that owns the run; None before the first."""
+        attempts = self.attempts()
+        return self.attempt_line(attempts[-1]) if attempts else None
+
+    def attempt_line(self, attempt: int) -> AttemptLine:
+        """Read the records of one attempt."""
+        owner = read_owner(self.store, attempt)
+        ended = self._record(f"{attempt_prefix(attempt)}/{ENDED_FILE}")
+        beat = {} if ended else self._record(f"{attempt_prefix(attempt)}/{HEARTBEAT_FILE}")
+        started_at_s = _seconds(owner.started_at_s) if owner else 0.0
+        return AttemptLine(
+            attempt=attempt,
+            host=str(owner.host) if owner else "?",
+            started_at_s=started_at_s,
+            outcome=str(ended.get("outcome", "")),
+            detail=str(ended.get("detail", "")),
+            last_sign_s=max(started_at_s, _seconds(ended.get("time_s")), _seconds(beat.get("time_s"))),
+            progress=_progress(beat),
+        )
+
+    def _record(self, key: str) -> dict[str, Any]:
+        try:
+            return (self.store.get_json(key) or {}) if key in self else {}
+        except CorruptRecord as error:
+            return {"outcome": "unreadable", "detail": str(error)}
+
+
+def _progress(beat: dict[str, Any]) -> str:
+    """Return `rollout at step 7, 12 s ago`, or how long there has been no progress."""
+    progress_at_s, limit_s, step = (_seconds(beat.get(name)) for name in ("progress_at_s", "limit_s", "step"))
+    if not progress_at_s:
+        return ""
+    where = ": ".join(map(str, filter(None, (beat.get("stage"), f"{beat.get('phase')} at step {step:.0f}"))))
+    silent_s = max(time.time() - progress_at_s, 0.0)
+    if limit_s and silent_s > STUCK_SHARE * limit_s:
+        return f"no progress for {duration(silent_s)} ({where}); ended after {duration(limit_s)}"
+    return f"{where}, {duration(silent_s)} ago"
+
+
+def _seconds(value: Any) -> float:
+    """Return a record's number; 0 for other values and for numbers that are no time."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value <= _MAX_TIME_S and math.isfinite(value) else 0.0

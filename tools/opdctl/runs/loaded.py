@@ -15,14 +15,11 @@ from opd.evaluation.estimators import clustered
 from opd.evaluation.pass_rates import PASS_RATES_KEY
 from opd.evaluation.pass_rates import SCHEMA as PASS_RATES_SCHEMA
 from opd.evaluation.samples import SCHEMA as GENERATIONS_SCHEMA
-from opd.runs import tokens
-from opdctl.console import DEFAULT_TIMEOUT_S
-from opdctl.errors import usage_error
-from opdctl.runs.compare import GENERATIONS_KEY, Group, best_first, group_runs
-from opdctl.runs.compare_view import compare_groups, default_metrics
-from opdctl.runs.gather import GatheredRun, cache_folder, gather
+from opdctl.console import usage_error
+from opdctl.runs.compare import GENERATIONS_KEY, best_first, compare_groups, default_metrics, group_runs
+from opdctl.runs.find import LONG_PATIENCE_S, Finder, RunPlace
+from opdctl.runs.gather import GatheredRun, gather
 from opdctl.runs.metrics import series
-from opdctl.runs.places import Finder, RunPlace
 from opdctl.runs.record import RunRecord
 
 ERROR_SUFFIX = "/stderr"
@@ -41,8 +38,7 @@ class LoadedRun:
 
     @cached_property
     def _gathered(self) -> GatheredRun:
-        with cache_folder() as folder:
-            return gather([self._place], folder=folder)[0]
+        return gather([self._place])[0]
 
     @property
     def record(self) -> RunRecord:
@@ -88,14 +84,6 @@ class LoadedRun:
         """Each prompt's pass rate, in the columns of `opd.evaluation.pass_rates.PassRate`; no rows without any."""
         return self._parquet(PASS_RATES_KEY, PASS_RATES_SCHEMA)
 
-    @cached_property
-    def tokens(self) -> pa.Table:
-        """The training rollouts that were kept: `step` and the columns of `opd.runs.tokens.TokenRow`, lists by token."""
-        keys = sorted(info.key for info in self._place.store.list(f"{tokens.FOLDER}/"))
-        kept = [tokens.from_bytes(self._place.store.get(key)) for key in keys if key.endswith(".json")]
-        rows = [{"step": step.step, **row.model_dump()} for step in kept for row in step.rows]
-        return pa.Table.from_pylist(rows, schema=_TOKENS_SCHEMA)
-
     def _parquet(self, key: str, schema: pa.Schema) -> pa.Table:
         """Read a file of the run; a missing file gives no rows, a missing column nulls."""
         if not self._place.store.exists(key):
@@ -108,36 +96,24 @@ _EVALUATIONS_SCHEMA = pa.schema(
     [("step", pa.int64()), ("data_source", pa.string()), ("quantity", pa.string()), ("statistic", pa.string()),
      ("value", pa.float64()), ("standard_error", pa.float64())]
 )  # fmt: skip
-_TOKENS_SCHEMA = pa.schema(
-    [("step", pa.int64()), ("data_index", pa.int64()), ("sample", pa.int64()), ("turn", pa.int64()), ("prompt", pa.string()),
-     ("score", pa.float64()), ("num_tokens", pa.int64()), ("texts", pa.list_(pa.string())), ("trained", pa.list_(pa.bool_())),
-     ("kept", pa.list_(pa.bool_())), ("entropy", pa.list_(pa.float64())), ("divergence", pa.list_(pa.float64()))]
-)  # fmt: skip
 
 
-def load(
-    run: str,
-    *,
-    store: str | None = None,
-    namespace: str | None = None,
-    context: str | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> LoadedRun:
+def load(run: str, *, store: str | None = None, namespace: str | None = None, context: str | None = None) -> LoadedRun:
     """Load a run by its URL or folder, its experiment file, or its name in a store or a namespace.
 
     Args:
-        store: URL of the store; $OPDCTL_STORE by default, else the store of the run's experiment in the namespace.
-        timeout_s: limit of each request to the store.
+        store: URL of the store; the store of the run's experiment in the namespace, or $OPDCTL_STORE, by default.
 
     Raises:
         ToolError: no such run, or no store is named. StoreError: the store is unreachable or rejects the request.
     """
-    return LoadedRun(Finder(store=store, namespace=namespace, context=context, timeout_s=timeout_s).place(run))
+    finder = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S)
+    return LoadedRun(finder.places([run])[0])
 
 
-def load_all(store: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[LoadedRun]:
+def load_all(store: str) -> list[LoadedRun]:
     """Load every run of a store, by name; raise as `load`."""
-    return [LoadedRun(place) for place in Finder(store=store, timeout_s=timeout_s).places([])]
+    return [LoadedRun(place) for place in Finder(store=store, patience_s=LONG_PATIENCE_S).places([])]
 
 
 def compare(runs: Sequence[LoadedRun], *, base: str | None = None, metrics: Sequence[str] = ()) -> pa.Table:
@@ -176,7 +152,16 @@ def band(runs: Sequence[LoadedRun], metric: str) -> pa.Table:
     Returns:
         `group`, `step` int64, `mean`, `low`, `high` (null for a single run), `num_runs` that logged it at the step.
     """
-    rows = [row for group in group_runs([run.record for run in runs]) for row in _band_of(group, runs, metric)]
+    rows = []
+    for group in group_runs([run.record for run in runs]):
+        urls = {record.url for record in group.records}
+        by_step: dict[int, list[float]] = {}
+        for run in runs:
+            for step, value in zip(*series(run.metrics, metric), strict=True) if run.record.url in urls else ():
+                by_step.setdefault(int(step), []).append(float(value))
+        for step, values in sorted(by_step.items()):
+            mean = clustered(values)
+            rows.append((group.name, step, mean.value, *mean.interval(len(values) - 1), len(values)))
     schema = pa.schema(
         [("group", pa.string()), ("step", pa.int64()), *((name, pa.float64()) for name in ("mean", "low", "high")),
          ("num_runs", pa.int64())]
@@ -185,16 +170,3 @@ def band(runs: Sequence[LoadedRun], metric: str) -> pa.Table:
         pa.array([row[number] for row in rows], field.type, from_pandas=True) for number, field in enumerate(schema)
     ]
     return pa.table(columns, schema=schema)
-
-
-def _band_of(group: Group, runs: Sequence[LoadedRun], metric: str) -> list[tuple[Any, ...]]:
-    urls = {record.url for record in group.records}
-    by_step: dict[int, list[float]] = {}
-    for run in runs:
-        if run.record.url in urls:
-            for step, value in zip(*series(run.metrics, metric), strict=True):
-                by_step.setdefault(int(step), []).append(float(value))
-    return [
-        (group.name, step, (mean := clustered(values)).value, *mean.interval(len(values) - 1), len(values))
-        for step, values in sorted(by_step.items())
-    ]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opd.runs.headline import MAX_STEP
-from opd.runs.metrics import AttemptReport, Row, merge_attempts, parse_metrics
-from opd.text import storable
+from opd.runs.metrics import AttemptReport, merge_attempts, parse_metrics
+from opd.text import inert
 
 
 def read_metrics(files: Mapping[int, bytes]) -> tuple[pa.Table, list[AttemptReport]]:
@@ -24,38 +23,16 @@ def read_metrics(files: Mapping[int, bytes]) -> tuple[pa.Table, list[AttemptRepo
     Args:
         files: each attempt's metrics.jsonl by its number.
     """
-    rows: dict[int, list[Row]] = {}
-    reports = []
-    for attempt, data in files.items():
-        rows[attempt], report = parse_metrics(data, attempt=attempt)
-        kept = [row for row in rows[attempt] if row["step"] <= MAX_STEP]
-        if num_beyond := len(rows[attempt]) - len(kept):
-            report = replace(
-                report,
-                num_rows=len(kept),
-                num_corrupt_lines=report.num_corrupt_lines + num_beyond,
-                examples=(*report.examples, f"step beyond {MAX_STEP}"),
-            )
-        rows[attempt] = kept
-        reports.append(report)
-    return _table(merge_attempts(rows)), reports
+    parsed = {attempt: parse_metrics(data, attempt=attempt) for attempt, data in files.items()}
+    rows = {attempt: [row for row in found if row["step"] <= MAX_STEP] for attempt, (found, _) in parsed.items()}
+    return _table(merge_attempts(rows)), [report for _, report in parsed.values()]
 
 
-def series(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values of one metric where it was logged, `[num_logged]` each; empty for a metric the run lacks."""
-    if name not in table.column_names:
-        return np.empty(0, dtype=np.int64), np.empty(0)
-    if not table[name].null_count:  # logged in every line, as most metrics are
-        return table["step"].to_numpy(), table[name].to_numpy()
-    kept = table.select(["step", name]).filter(pc.is_valid(table[name]))
-    return kept["step"].to_numpy(), kept[name].to_numpy()
-
-
-def _table(rows: Sequence[Row]) -> pa.Table:
-    names = list(dict.fromkeys(name for row in rows for name in row if name != "step"))
+def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     columns = {"step": pa.array([row["step"] for row in rows], type=pa.int64())}
-    for name in names:
-        columns[storable(name)] = _column([row.get(name) for row in rows])
+    for name in dict.fromkeys(name for row in rows for name in row):
+        if name not in ("step", "run_id"):
+            columns[inert(name, keep="")] = _column([row.get(name) for row in rows])
     return pa.table(columns)
 
 
@@ -74,3 +51,18 @@ def _number(value: Any) -> float | None:
         return float(value)
     except OverflowError:  # an integer beyond any float
         return math.inf if value > 0 else -math.inf
+
+
+def series(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and values of one metric where it was logged, `[num_logged]` each; empty for a metric the run lacks."""
+    if name not in table.column_names:
+        return np.empty(0, dtype=np.int64), np.empty(0)
+    if not table[name].null_count:  # logged in every line, as most metrics are
+        return table["step"].to_numpy(), table[name].to_numpy()
+    kept = table.select(["step", name]).filter(pc.is_valid(table[name]))
+    return kept["step"].to_numpy(), kept[name].to_numpy()
+
+
+def logged(table: pa.Table, names: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and values of the first of the metrics that the run logged."""
+    return next((both for name in names if len((both := series(table, name))[0])), series(table, ""))

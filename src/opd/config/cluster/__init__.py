@@ -68,11 +68,11 @@ class ClusterSection(Section):
 
 
 class Image(ClusterSection):
-    """The image of every pod of the run."""
-
     ref: ImageRef | None = key("Image by digest, as `images/build.sh trainer --push REGISTRY` prints it.", None)
     local: bool = key("Allow a tag: the image was loaded onto the nodes, not pulled.", False)
-    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key("Default: IfNotPresent; local: Never.", None)
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key(
+        "When to pull; unset: IfNotPresent, with `local` Never.", None
+    )
     pull_secrets: tuple[ObjectName, ...] = key("Existing Secrets for the registry, on every pod.", ())
 
 
@@ -84,7 +84,6 @@ class Ttl(ClusterSection):
     self_seconds: Seconds | None = key("Until the RayJob goes, with the submitter's log; null: it stays (Argo CD).")
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where a later stage ends before an earlier one."""
         last = self.cluster_seconds if self.self_seconds is None else self.self_seconds
         if not self.workers_seconds <= self.cluster_seconds <= last:
             rule = "KubeRay demands workersSeconds <= clusterSeconds <= selfSeconds"
@@ -96,37 +95,28 @@ def _ttl(workers: int, cluster: int, self_: int) -> Ttl:
 
 
 class CleanUp(ClusterSection):
-    """The times of deletion."""
-
     succeeded: Ttl = key("After success (lifecycle rules).", lambda: _ttl(0, 120, 86_400))
     failed: Ttl = key("After a failure (lifecycle rules).", lambda: _ttl(300, 600, 604_800))
     suspendable_seconds: Seconds = key("Until the cluster goes (lifecycle suspendable).", 300)
 
 
 class Retries(ClusterSection):
-    """The numbers of attempts."""
-
     backoff_limit: Natural = key("New Ray clusters after a failed one.", 3)
     submitter_backoff_limit: Natural = key("New submitter pods after a lost one.", 20)
     starts_per_cluster: Count = key("Starts of the trainer within one Ray cluster, after a lost worker or head.", 3)
 
 
 class Deadlines(ClusterSection):
-    """Time limits of the whole run; both or none. The trainer saves before the first one expires."""
-
     active_seconds: PositiveSeconds | None = key("KubeRay ends the run for good after it.", None)
     pre_running_seconds: PositiveSeconds | None = key("KubeRay gives up if the job is not submitted by then.", None)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where one deadline is missing."""
         if (self.active_seconds is None) != (self.pre_running_seconds is None):
             rule = "the trainer finds the time to save from both deadlines: give both or none"
             yield self.broken("", rule, "set activeSeconds and preRunningSeconds")
 
 
 class Stop(ClusterSection):
-    """The time to save of a pod that is taken away."""
-
     save_seconds: PositiveSeconds = key("The longest wait for a save and its upload.", 300)
     margin_seconds: PositiveSeconds = key("Grace beyond it, for Ray to end.", 60)
 
@@ -140,8 +130,6 @@ class Queue(ClusterSection):
 
 
 class Auth(ClusterSection):
-    """Access to Ray's dashboard and job server, which run any code they are given."""
-
     token: bool = key("Demand a token; false opens the cluster to whoever reaches it.", True)
     secret: LabelValue | None = key("Existing Secret with the key auth_token; unset: KubeRay makes one.", None)
 
@@ -156,34 +144,35 @@ class Egress(ClusterSection):
 
 
 class NetworkPolicy(ClusterSection):
-    """The allowed traffic of the run's pods; all else is denied."""
-
     enabled: bool = key("Render the policies.", True)
     accept_open_network: bool = key("Something else keeps other pods away, as `enabled: false` needs.", False)
-    dns_namespaces: tuple[LabelValue, ...] = key("Of DNS.", ("kube-system", "openshift-dns"), min_length=1)
-    dns_cidrs: tuple[Cidr, ...] = key("More DNS: a node's cache; Cloud DNS 169.254.169.254/32.", ("169.254.20.10/32",))
+    dns_namespaces: tuple[LabelValue, ...] = key(
+        "Namespaces of the cluster's DNS.", ("kube-system", "openshift-dns"), min_length=1
+    )
+    dns_cidrs: tuple[Cidr, ...] = key(
+        "More addresses of DNS: a node's cache; on GKE with Cloud DNS 169.254.169.254/32.", ("169.254.20.10/32",)
+    )
     operator_namespace: LabelValue = key("Namespace of the KubeRay operator.", "kuberay-system")
     metrics_namespace: LabelValue | None = key("Namespace that may scrape Ray's metrics; unset: none.", None)
-    egress: tuple[Egress, ...] = key("More ways out than DNS and `store.endpoint`.", (Egress(ports=(443,)),))
+    egress: tuple[Egress, ...] = key(
+        "Store, hub and trackers; DNS and the server of `store.endpoint` are always allowed.", (Egress(ports=(443,)),)
+    )
 
 
 class PodMonitor(ClusterSection):
-    """A PodMonitor of the Prometheus operator, opt-in."""
-
     enabled: bool = key("Render it.", False)
     interval: Interval = key("Time between scrapes.", "30s")
     labels: Labels = key("Labels that Prometheus selects by.", dict)
 
 
 class ServiceAccount(ClusterSection):
-    """The ServiceAccount of the pods; its token is mounted nowhere."""
-
     name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
     annotations: dict[str, str] = key("Of the run's own account: the cloud role of workload identity.", dict)
-    identity: Literal["gke", "eks-pod-identity", "azure"] | None = key("Identity of an existing account.", None)
+    identity: Literal["gke", "eks-pod-identity", "azure"] | None = key(
+        "Workload identity of an account that no annotation here describes. IRSA needs none.", None
+    )
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem for annotations of an account that is not the run's own."""
         if self.name is not None and self.annotations:
             rule, fix = f"they are for the run's own account; {self.name} is another's", "annotate that account itself"
             yield self.broken("annotations", rule, f"{fix}, or remove cluster.serviceAccount.name")
@@ -214,7 +203,6 @@ class RayPods(Pods):
     scratch_size: Quantity = key("Size limit of /tmp: Ray's logs and spilled objects.", "50Gi")
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where Ray's object store does not fit."""
         if self.object_store_gib > self.shm_gib:
             rule = f"Ray's object store is in /dev/shm, which has {self.shm_gib:g} GiB"
             yield self.broken("objectStoreGib", rule, "raise shmGib of these pods, or lower objectStoreGib")
@@ -225,39 +213,30 @@ def _ray_pods(object_store_gib: float, shm_gib: float) -> RayPods:
 
 
 class SubmitterPods(Pods):
-    """The submitter: it submits the job and follows its log."""
-
     requests: Resources = key("Resource requests.", lambda: {"cpu": "100m", "memory": "512Mi"})
     limits: Resources = key("Resource limits.", lambda: {"memory": "1Gi"})
     image: ImageRef | None = key("Its image; unset: `image.ref`. The smaller cpu image follows a log as well.", None)
 
 
 class Gpu(ClusterSection):
-    """The GPUs of a worker pod; how many is `trainer.gpus_per_node`."""
-
     resource: GpuResource = key("Extended resource of a GPU, nvidia.com/...: the kernels are CUDA's.", "nvidia.com/gpu")
     type: Text | None = key("Value of the node label `typeLabel`; unset: any GPU.", None)
     type_label: Text = key("Node label that names the type of GPU.", "nvidia.com/gpu.product")
 
 
 class Rdma(ClusterSection):
-    """RDMA network devices for the workers, opt-in."""
-
     enabled: bool = key("Ask for RDMA devices, where the run has GPUs.", False)
     resource: Text = key("Extended resource of the device plug-in.", "rdma/hca_shared_devices_a")
     count: Count = key("Devices a worker pod gets.", 1)
     ipc_lock: bool = key("Add the IPC_LOCK capability, which Pod Security `restricted` and `baseline` refuse.", False)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem for the capability without the devices."""
         if self.ipc_lock and not self.enabled:
             fix = "set cluster.rdma.enabled: true, or remove ipcLock"
             yield self.broken("ipcLock", "the capability is for RDMA only", fix)
 
 
 class PodSecurity(ClusterSection):
-    """User and groups of every pod; the rest of Pod Security `restricted` is fixed."""
-
     run_as_user: UserId | None = key("User id; null: the namespace's (OpenShift).", 1000)
     run_as_group: UserId | None = key("Group id; null likewise.", 1000)
     fs_group: UserId | None = key("Group that owns the volumes; null likewise.", 1000)
@@ -266,8 +245,6 @@ class PodSecurity(ClusterSection):
 
 
 class Disruption(ClusterSection):
-    """Guards of a run's Ray pods against drains and autoscalers: a pod that goes ends the attempt."""
-
     budget: bool = key("Render a PodDisruptionBudget: a drain waits for the run's end.", True)
     autoscalers: bool = key("Annotate the pods so that Cluster Autoscaler and Karpenter leave their nodes alone.", True)
 
@@ -280,30 +257,26 @@ class EnvVar(ClusterSection):
     value_from: KubeObject | None = key("Reference, as in a Kubernetes container.", None)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where the variable has two values, or none."""
         if (self.value is None) == (self.value_from is None):
             yield self.broken("name", "a variable has either a value or a valueFrom", "keep one of the two")
 
 
 class Checkpoints(ClusterSection):
-    """The run's volume: working directory of its Ray pods, so the spec's relative paths are on it."""
-
     claim: ObjectName | None = key("Existing claim; unset: the chart makes one and keeps it.", None)
     size: Quantity = key("Size of the claim that the chart makes.", "500Gi")
     storage_class: ObjectName | None = key("StorageClass; unset: the cluster's default.", None)
-    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = key("ReadWriteOnce binds all to a node.", "ReadWriteMany")
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = key(
+        "ReadWriteOnce binds all pods to one node.", "ReadWriteMany"
+    )
     path: AbsolutePath = key("Where it is mounted.", "/opd")
     ephemeral: bool = key("No claim: each pod has its own empty folder, and only the store keeps results.", False)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem for a claim that nothing mounts."""
         if self.ephemeral and self.claim is not None:
             yield self.broken("claim", "an ephemeral run has no claim", "remove claim, or ephemeral")
 
 
 class Cache(ClusterSection):
-    """The folder that keeps models and data from a hub or a store for the next run."""
-
     claim: ObjectName | None = key("Existing claim; unset: a folder on the run's volume.", None)
     path: AbsolutePath = key("Where the claim is mounted.", "/cache")
 
@@ -327,7 +300,6 @@ class ToolDatabase(ClusterSection):
     size: Quantity | None = key("Size limit of the fetched archive and its content. Default: 5Gi.", None)
 
     def check(self) -> Iterator[Problem]:
-        """Yield a problem where the database has two sources, or no checksum."""
         if self.claim is not None and self.url is not None:
             yield self.broken("url", "the tool database comes from one place", "keep claim or url")
         if (self.url is None) != (self.sha256 is None):
@@ -342,8 +314,6 @@ class SecretKey(ClusterSection):
 
 
 class Secrets(ClusterSection):
-    """Credentials by reference to existing Secrets."""
-
     hugging_face: SecretKey | None = key("Token for gated models, as HF_TOKEN.", None)
     wandb: SecretKey | None = key("API key, as WANDB_API_KEY.", None)
     mlflow: SecretKey | None = key("Token of the tracking server, as MLFLOW_TRACKING_TOKEN.", None)
@@ -353,26 +323,31 @@ class Secrets(ClusterSection):
 class Cluster(ClusterSection):
     """The keys under `cluster`; a conversion, which has no workers, leaves theirs unread."""
 
-    image: Image = key("The image of every pod.", Image)
-    submission_mode: Literal["K8sJobMode", "HTTPMode"] = key("A submitter pod, or the operator, submits.", "K8sJobMode")
-    lifecycle: Literal["rules", "suspendable"] = key("Staged clean-up after the end, or Kueue's suspending.", "rules")
+    image: Image = key("The image of every pod of the run.", Image)
+    submission_mode: Literal["K8sJobMode", "HTTPMode"] = key(
+        "K8sJobMode: a submitter pod submits, and its log outlives the Ray cluster; HTTPMode: the operator submits.",
+        "K8sJobMode",
+    )
+    lifecycle: Literal["rules", "suspendable"] = key(
+        "rules: staged clean-up after the end; suspendable: Kueue can suspend the run, one time limit.", "rules"
+    )
     clean_up: CleanUp = key("The times of deletion.", CleanUp)
     retries: Retries = key("The numbers of attempts.", Retries)
-    deadlines: Deadlines = key("Time limits of the whole run.", Deadlines)
-    stop: Stop = key("Saving before a pod goes.", Stop)
+    deadlines: Deadlines = key("Time limits of the run, both or none; the trainer saves before the first.", Deadlines)
+    stop: Stop = key("The time to save of a pod that is taken away.", Stop)
     queue: Queue | None = key("Queue the run waits in; unset: none.", None)
     head: RayPods = key("The head: the driver, a conversion, Ray's own processes.", lambda: _ray_pods(1, 2))
-    submitter: SubmitterPods = key("The submitter of K8sJobMode.", SubmitterPods)
-    checkpoints: Checkpoints = key("The run's volume.", Checkpoints)
-    cache: Cache = key("Fetched models and data.", Cache)
+    submitter: SubmitterPods = key("The submitter: it submits the job and follows its log.", SubmitterPods)
+    checkpoints: Checkpoints = key("The run's volume, on which the spec's relative paths are.", Checkpoints)
+    cache: Cache = key("The folder that keeps models and data from a hub or a store for the next run.", Cache)
     mounts: tuple[Mount, ...] = key("Existing claims on every Ray pod: models, data.", ())
-    secrets: Secrets = key("Credentials, by reference.", Secrets)
-    auth: Auth = key("Access to Ray.", Auth)
-    network_policy: NetworkPolicy = key("Allowed traffic.", NetworkPolicy)
-    pod_security: PodSecurity = key("User and groups.", PodSecurity)
+    secrets: Secrets = key("Credentials by reference to existing Secrets.", Secrets)
+    auth: Auth = key("Access to Ray's dashboard and job server, which run any code they are given.", Auth)
+    network_policy: NetworkPolicy = key("The allowed traffic of the run's pods; all else is denied.", NetworkPolicy)
+    pod_security: PodSecurity = key("User and groups of every pod.", PodSecurity)
     service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
-    disruption: Disruption = key("Drains and autoscalers.", Disruption)
-    pod_monitor: PodMonitor = key("Metrics of Ray for Prometheus.", PodMonitor)
+    disruption: Disruption = key("Guards of the Ray pods against drains and autoscalers.", Disruption)
+    pod_monitor: PodMonitor = key("A PodMonitor of the Prometheus operator, opt-in.", PodMonitor)
     extra_env: tuple[EnvVar, ...] = key("More variables of every Ray pod; they win.", ())
     env_from: KubeObjects = key("`envFrom` of every Ray container.", ())
     extra_volumes: KubeObjects = key("More volumes of every Ray pod.", ())
@@ -381,8 +356,8 @@ class Cluster(ClusterSection):
     annotations: dict[str, str] = key("Extra annotations of the RayJob.", dict)
     check_first: bool = key("A pod without GPUs checks the file before a RayJob exists.", True, alias="check")
     worker: RayPods = key("The workers: training and sampling.", lambda: _ray_pods(8, 16))
-    gpu: Gpu = key("GPUs of a worker; `trainer.gpus_per_node` of them.", Gpu)
-    rdma: Rdma = key("RDMA devices of a worker.", Rdma)
+    gpu: Gpu = key("The GPUs of a worker pod; how many is `trainer.gpus_per_node`.", Gpu)
+    rdma: Rdma = key("RDMA network devices for the workers, opt-in.", Rdma)
     tool_database: ToolDatabase | None = key("The tool database; null: none.", None)
 
 
@@ -396,7 +371,7 @@ def parse_cluster(tree: Mapping[str, Any]) -> Cluster:
     """Return the section of a file, laid over the defaults as Helm does it, validated field by field.
 
     Raises:
-        SpecError: unknown keys, wrong types or values; `opd.config.cluster.rules.load_cluster` has the rules between keys.
+        SpecError: unknown keys, wrong types or values; `load_cluster` has the rules between keys.
     """
     whole = merge(cluster_defaults(), tree)
     try:

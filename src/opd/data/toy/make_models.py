@@ -1,39 +1,49 @@
-"""Makes the committed toy models: trains teacher and student, measures them on held-out problems, writes the folders."""
+"""Training of the committed toy models: teacher and student, measured on held-out problems, as Hugging Face folders."""
 
 import argparse
 import hashlib
 import importlib.metadata
 import json
-import time
+import math
+import random
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from opd.data.toy import ASSETS_DIR
-from opd.data.toy.evaluate import greedy_accuracy
-from opd.data.toy.models import STUDENT, TEACHER, ToyShape, build_model
-from opd.data.toy.sft import SftConfig, train_sft
+from opd.data.toy.evaluate import greedy_accuracy, prompt_token_ids
+from opd.data.toy.models import STUDENT, TEACHER, build_model
 from opd.data.toy.task import SPLIT_SALT, Problem, assert_disjoint, split_problems
 from opd.data.toy.tokenizer import build_tokenizer
 
 SHAPES = {"teacher": TEACHER, "student": STUDENT}
-PROVENANCE_FILE = "provenance.json"
-WEIGHTS_FILE = "model.safetensors"
 LOG_EVERY = 50
-EXAMPLE = "example:\n  python -m opd.data.toy.make_models --out build/toy-models --seed 0"
+BATCH_SIZE, NUM_WARMUP_STEPS, ADAM_BETAS, GRAD_CLIP = 256, 20, (0.9, 0.98), 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftConfig:
+    """Training of one toy model."""
+
+    num_steps: int
+    """Steps, and the length of the cosine schedule; fixed, so that no held-out problem decides when to stop."""
+    learning_rate: float
+    seed: int
+    dropped_carry_fraction: float = 0.0
+    """Share of the training problems whose taught answer drops every carry."""
 
 
 def sft_configs(seed: int) -> dict[str, SftConfig]:
-    """How each model is trained.
+    """Return the training of each model.
 
-    The student has a habit to unlearn: four in five of its lessons drop every carry, so that greedily it is right
-    only where nothing is carried. A student that merely stopped early starts as low, but has the very circuits still
-    to build and needs several times as many rollouts. One that was never shown a carry is sure of its wrong answers and
-    does not learn at all; one that only counts one too many recovers even under a random teacher, which proves nothing.
+    Four in five of the student's lessons drop every carry, so that greedily it is right only where nothing is carried.
+    A student that stops early starts as low, but needs several times as many rollouts. A student that never saw a carry
+    is sure of its wrong answers and does not learn.
     """
     return {
         "teacher": SftConfig(num_steps=700, learning_rate=1.5e-3, seed=seed),
@@ -42,34 +52,63 @@ def sft_configs(seed: int) -> dict[str, SftConfig]:
 
 
 def problems_sha256(problems: Sequence[Problem]) -> str:
-    """SHA-256 of the questions, one a line: names the exact training set, whatever code chose it."""
+    """Return the SHA-256 of the questions, one a line."""
     return hashlib.sha256("\n".join(problem.question for problem in problems).encode()).hexdigest()
 
 
-def make_model(
-    name: str, shape: ToyShape, config: SftConfig, tokenizer: PreTrainedTokenizerBase, out: Path
-) -> dict[str, Any]:
-    """Train one model, save it to `out`, read it back, measure that, and return its provenance."""
+def train_sft(
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[Problem],
+    config: SftConfig,
+) -> None:
+    """Train in place by cross-entropy on the answer tokens, eos included."""
+    coin = random.Random(config.seed)
+    answers = [
+        p.answer_without_carries if coin.random() < config.dropped_carry_fraction else p.answer for p in problems
+    ]
+    responses = tokenizer([answer + tokenizer.eos_token for answer in answers], return_tensors="pt")["input_ids"]
+    # Steps take turns with the template's two generation prompts, so that the models answer after either.
+    styles = [prompt_token_ids(tokenizer, problems, enable_thinking=thinking) for thinking in (True, False)]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=ADAM_BETAS, weight_decay=0.0)
+
+    def lr_factor(step: int) -> float:
+        return min(1.0, (step + 1) / NUM_WARMUP_STEPS) * 0.5 * (1.0 + math.cos(math.pi * step / config.num_steps))
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_factor)
+    generator = torch.Generator().manual_seed(config.seed)
+    model.train()
+    for step in range(1, config.num_steps + 1):
+        prompts = styles[step % len(styles)]
+        rows = torch.randperm(len(problems), generator=generator)[:BATCH_SIZE]
+        batch = torch.cat([prompts[rows], responses[rows]], dim=1)
+        logits = model(input_ids=batch).logits[:, prompts.shape[1] - 1 : -1]
+        loss = functional.cross_entropy(logits.flatten(0, 1), responses[rows].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), GRAD_CLIP)
+        optimizer.step()
+        schedule.step()
+        if step % LOG_EVERY == 0:
+            print(f"{name}: step {step}/{config.num_steps} loss {loss.item():.4f}", flush=True)
+    model.eval()
+
+
+def make_model(name: str, config: SftConfig, tokenizer: PreTrainedTokenizerBase, out: Path) -> dict[str, Any]:
+    """Train one model, save it to `out`, measure the saved folder, and return its provenance."""
     splits = split_problems()
     problems = sorted(set(splits.train) - set(splits.validation))
     assert_disjoint(problems, splits.heldout)
-    started = time.monotonic()
-
-    def report(step: int, loss: float) -> None:
-        if step % LOG_EVERY == 0:
-            seconds = time.monotonic() - started
-            left = seconds / step * (config.num_steps - step)
-            print(
-                f"{name}: step {step}/{config.num_steps} loss {loss:.4f} {seconds:.0f} s, {left:.0f} s left", flush=True
-            )
-
-    model = build_model(shape, tokenizer, seed=config.seed)
-    train_sft(model, tokenizer, problems, config, report)
-    model.to(shape.dtype)  # type: ignore[arg-type]  # transformers wraps Module.to without its types
+    model = build_model(SHAPES[name], tokenizer, seed=config.seed)
+    train_sft(name, model, tokenizer, problems, config)
+    model.to(SHAPES[name].dtype)  # type: ignore[arg-type]  # transformers wraps Module.to without its types
     model.save_pretrained(out)
-    (out / "model.safetensors").chmod(0o644)  # safetensors writes for its owner alone; a pod runs as another user
+    weights = out / "model.safetensors"
+    weights.chmod(0o644)  # safetensors writes for its owner alone; a pod runs as another user
     tokenizer.save_pretrained(out)
-    validation, heldout = (saved_accuracy(out, side) for side in (splits.validation, splits.heldout))
+    saved, reader = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    validation, heldout = (greedy_accuracy(saved, reader, side) for side in (splits.validation, splits.heldout))
     print(f"{name}: greedy accuracy {validation:.3f} on validation, {heldout:.3f} held out; written to {out}")
     return {
         "sft": asdict(config),
@@ -79,23 +118,15 @@ def make_model(
         "heldout_problems_sha256": problems_sha256(splits.heldout),
         "validation_accuracy_greedy": validation,
         "heldout_accuracy_greedy": heldout,
-        "weights_sha256": hashlib.sha256((out / WEIGHTS_FILE).read_bytes()).hexdigest(),
+        "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
     }
 
 
-def saved_accuracy(folder: Path, problems: Sequence[Problem]) -> float:
-    """Greedy accuracy of a saved folder, loaded as anyone would load it (in the dtype it was saved in)."""
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    return greedy_accuracy(model, AutoTokenizer.from_pretrained(folder), problems)
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Make both models and write their provenance last."""
+    """Make both models, and write their provenance last."""
     parser = argparse.ArgumentParser(
         prog="python -m opd.data.toy.make_models",
         description="Train the toy teacher and the student's start (some minutes on one core) and save them.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=ASSETS_DIR, metavar="DIR", help="default: the committed assets")
     parser.add_argument("--seed", type=int, default=0, help="initial weights and data order (default: 0)")
@@ -108,8 +139,8 @@ def main(argv: list[str] | None = None) -> None:
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers", "tokenizers")},
     }
     for name, config in sft_configs(args.seed).items():
-        provenance[name] = make_model(name, SHAPES[name], config, tokenizer, args.out / name)
-    (args.out / PROVENANCE_FILE).write_text(json.dumps(provenance, indent=2) + "\n")
+        provenance[name] = make_model(name, config, tokenizer, args.out / name)
+    (args.out / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
 
 
 if __name__ == "__main__":

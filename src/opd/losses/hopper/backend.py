@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from opd.losses.chunks import Forward
+from opd.losses.head import Need
 from opd.losses.hopper.plan import LogitsPrecision
 from opd.losses.hopper.row_kernel import KINDS
 from opd.losses.terms import HiddenTargets, Request
@@ -31,9 +32,28 @@ class HopperBackend:
     def __init__(self) -> None:
         self._num_wide = 0
 
-    def obstacle(self, hidden: Tensor, weight: Tensor, request: Request) -> str | None:
-        """Return the reason why the kernels cannot run a call. None means that they can."""
-        return _lacking(request) or _device_obstacle(weight, request)
+    def lacks(self, need: Need) -> str | None:
+        """Return the part of a loss, or of a device, for which there is no kernel. None means that all is there."""
+        if need.kind not in KINDS or need.top_k:
+            return f"divergence {need.kind} has no kernel"
+        if others := need.terms - {"divergence"}:
+            return f"no kernel takes {', '.join(sorted(others))}"
+        if need.dtypes != {torch.bfloat16}:
+            return f"the heads are {', '.join(sorted(map(str, need.dtypes)))}; the kernels take bfloat16"
+        if need.capability is None or need.capability[0] != 9:
+            return "the device is no Hopper GPU (compute capability 9.0)"
+        return None
+
+    def obstacle(self, weight: Tensor, request: Request) -> str | None:
+        """Return the reason why the kernels cannot run a call, besides what they lack. None means that they can."""
+        if not isinstance(request.targets, HiddenTargets):
+            return "targets are no hidden states"
+        if request.weights.divergence is None or not request.trains:
+            return "no gradient is asked for"
+        for head in (weight, request.targets.weight):
+            if head.shape[1] % 8 or not head.is_contiguous():
+                return f"a head of shape {tuple(head.shape)} needs contiguous rows of a multiple of 8 entries"
+        return _missing_module()
 
     @property
     def precision(self) -> LogitsPrecision:
@@ -59,34 +79,6 @@ class HopperBackend:
             )
         self._num_wide = self._num_wide + 1 if result.facts["precision"] == "fp32" else 0
         return result
-
-
-def _lacking(request: Request) -> str | None:
-    """Return the part of a call that has no kernel."""
-    if request.loss.kind not in KINDS or request.loss.top_k:
-        return f"divergence {request.loss.kind} has no kernel"
-    if not isinstance(request.targets, HiddenTargets):
-        return "targets are no hidden states"
-    others = {name for name, values in request.per_token.items() if values is not None} - {"divergence"}
-    if others:
-        return f"no kernel takes {', '.join(sorted(others))}"
-    if request.weights.divergence is None or not request.trains:
-        return "no gradient is asked for"
-    return None
-
-
-def _device_obstacle(weight: Tensor, request: Request) -> str | None:
-    assert isinstance(request.targets, HiddenTargets)
-    for name, head in (("student", weight), ("teacher", request.targets.weight)):
-        if head.device.type != "cuda":
-            return f"the {name}'s head is on {head.device.type}, not on a CUDA device"
-        if head.dtype != torch.bfloat16:
-            return f"the {name}'s head is {head.dtype}; the kernels take bfloat16"
-        if head.shape[1] % 8 or not head.is_contiguous():
-            return f"the {name}'s head of shape {tuple(head.shape)} needs contiguous rows of a multiple of 8 entries"
-    if torch.cuda.get_device_capability(weight.device)[0] != 9:
-        return "the device is no Hopper GPU (compute capability 9.0)"
-    return _missing_module()
 
 
 @functools.cache

@@ -1,0 +1,122 @@
+"""A rendered run: its objects, its pods, the objects that they name, and the API server's dry run of each.
+
+`helm install --dry-run=server` only renders. The server's dry run checks validation, admission (Pod Security, policies,
+quota) and unknown fields. KubeRay makes the pods later and leaves an event for a rejected pod: so each pod is tried, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from opdctl.kube.client import HTTP_CONFLICT, HTTP_NOT_FOUND, ClusterError, KubeApi, Tree
+
+HOOK_ANNOTATION = "helm.sh/hook"
+PULL_KEY = ".dockerconfigjson"
+SECRETS, CONFIG_MAPS, CLAIMS, ACCOUNTS = "secrets", "configmaps", "persistentvolumeclaims", "serviceaccounts"
+# The name of an object by its resource, and the keys that the pods read of it.
+References = dict[tuple[str, str], frozenset[str]]
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """One run as Helm renders it."""
+
+    text: str
+
+    @cached_property
+    def objects(self) -> list[Tree]:
+        """The objects that an installation makes, without hooks."""
+        trees = [
+            tree for tree in yaml.load_all(self.text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if tree
+        ]
+        return [tree for tree in trees if HOOK_ANNOTATION not in (tree["metadata"].get("annotations") or {})]
+
+    @property
+    def job(self) -> Tree:
+        return next(tree for tree in self.objects if tree["kind"] == "RayJob")
+
+    @cached_property
+    def pods(self) -> dict[str, Tree]:
+        """A pod of each of the RayJob's templates by its role, without KubeRay's own additions."""
+        cluster = self.job["spec"]["rayClusterSpec"]
+        templates = {"head": cluster["headGroupSpec"]["template"]}
+        templates |= {group["groupName"]: group["template"] for group in cluster.get("workerGroupSpecs", [])}
+        if "submitterPodTemplate" in self.job["spec"]:
+            templates["submitter"] = self.job["spec"]["submitterPodTemplate"]
+        name = self.job["metadata"]["name"]
+        return {
+            role: {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
+                   "metadata": {**template.get("metadata", {}), "name": f"{name}-{role}"}}
+            for role, template in templates.items()
+        }  # fmt: skip
+
+    def references(self) -> References:
+        """Return the objects that the pods need and the run does not bring itself."""
+        own = {(f"{tree['kind'].lower()}s", tree["metadata"]["name"]) for tree in self.objects}
+        found: References = {}
+        for resource, name, keys in (item for pod in self.pods.values() for item in _named_by(pod["spec"])):
+            if (resource, name) not in own:
+                found[resource, name] = found.get((resource, name), frozenset()) | keys
+        return found
+
+
+def _named_by(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Yield resource, name and keys of the objects that a pod names, without optional objects."""
+    for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
+        for variable in container.get("env") or ():
+            for key, resource in (("secretKeyRef", SECRETS), ("configMapKeyRef", CONFIG_MAPS)):
+                source = (variable.get("valueFrom") or {}).get(key)
+                if source and not source.get("optional"):
+                    yield resource, source["name"], frozenset([source["key"]])
+        for item in container.get("envFrom") or ():
+            for key, resource in (("secretRef", SECRETS), ("configMapRef", CONFIG_MAPS)):
+                if key in item and not item[key].get("optional"):
+                    yield resource, item[key]["name"], frozenset()
+    for volume in spec.get("volumes") or ():
+        if claim := volume.get("persistentVolumeClaim"):
+            yield CLAIMS, claim["claimName"], frozenset()
+        for key, resource, name in (("secret", SECRETS, "secretName"), ("configMap", CONFIG_MAPS, "name")):
+            source = volume.get(key)
+            if source and not source.get("optional"):
+                yield resource, source[name], frozenset(item["key"] for item in source.get("items") or ())
+    for secret in spec.get("imagePullSecrets") or ():
+        yield SECRETS, secret["name"], frozenset([PULL_KEY])
+    if account := spec.get("serviceAccountName"):
+        yield ACCOUNTS, account, frozenset()
+
+
+def dry_run(api: KubeApi, trees: Iterable[Tree]) -> list[tuple[str, ClusterError]]:
+    """Return the server's rejections with the name of the object, at most one for each.
+
+    An object that exists already has passed validation and admission: a run that is resumed finds its kept claim.
+
+    Raises:
+        ClusterUnreachable: no answer.
+    """
+    refused, all_trees = [], list(trees)
+    for tree in all_trees:
+        if tree["kind"] == "Pod":  # its own account comes with the installation
+            tree = {**tree, "spec": {**tree["spec"], "serviceAccountName": "default"}}
+        query = {"dryRun": "All", "fieldValidation": "Strict", "fieldManager": "opdctl"}
+        try:
+            group, plural = api.resource_of(tree["apiVersion"], tree["kind"])
+            api.create(f"{group}/namespaces/{api.namespace}/{plural}", tree, **query)
+        except ClusterError as error:
+            if error.status == 0:
+                raise
+            role = tree.get("roleRef", {})
+            is_bound = any(item["metadata"]["name"] == role.get("name") for item in all_trees if item["kind"] == "Role")
+            awaits_its_role = error.status == HTTP_NOT_FOUND and is_bound
+            if not awaits_its_role and not (error.status == HTTP_CONFLICT and error.reason == "AlreadyExists"):
+                refused.append((f"{tree['kind']} {tree['metadata']['name']}", error))
+    return refused
+
+
+def is_over_quota(error: ClusterError) -> bool:
+    """Return whether the quota is used up, which other runs' ends mend."""
+    return "exceeded quota" in str(error)

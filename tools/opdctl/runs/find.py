@@ -1,0 +1,215 @@
+"""The finder of runs: a name in a store or a namespace, or the path or URL of a run's own directory."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from opd.errors import StoreError
+from opd.runs.identity import RUN_FILE
+from opd.store.access import URL_FIX, URL_RULE, StoreAddress, address_of, is_usable, under
+from opd.store.base import RetryPolicy, Store
+from opd.store.opening import open_store
+from opdctl.console import EXIT_USAGE, ToolError, usage_error
+from opdctl.kube.client import ClusterError, KubeApi, connect, is_configured
+from opdctl.kube.rayjob import ClusterRun, experiments, look
+
+STORE_VARIABLE = "OPDCTL_STORE"
+DEFAULT_STORE = "outputs/store"
+# A user waits: shorter than the trainer's patience. Many bytes are read with more of it.
+PATIENCE_S, LONG_PATIENCE_S = 5.0, 20.0
+_APPEARS = "`opdctl list` shows the runs; a run appears in a store with its first attempt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlace:
+    """One run: its id and the store rooted at its directory."""
+
+    run_id: str
+    store: Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A run on both sides: its cluster (None without one) and its results (None before there are any)."""
+
+    run_id: str
+    api: KubeApi | None
+    in_cluster: ClusterRun | None
+    place: RunPlace | None
+    notes: list[str] = field(default_factory=list)
+    """What could not be read, and the reasons."""
+
+
+def open_place(at: str | StoreAddress, *, patience_s: float = PATIENCE_S) -> Store:
+    """Open the store of a path or URL; the shell's variables win over an experiment's.
+
+    Raises:
+        ToolError: the URL carries credentials, or is malformed.
+    """
+    url, variables = at if isinstance(at, StoreAddress) else (at, {})
+    if "@" in urlsplit(url).netloc:
+        raise usage_error(
+            f"store {urlsplit(url).scheme}://{urlsplit(url).hostname or ''}...: a store URL carries no credentials",
+            fix="give them in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)",
+        )
+    if not is_usable(url):
+        raise usage_error(f"store {url}: {URL_RULE}", fix=URL_FIX)
+    policy = RetryPolicy(max_elapsed_s=patience_s, silence_s=patience_s)
+    return open_store(url, policy=policy, environment=under(variables, os.environ))
+
+
+def _read(text: str) -> tuple[str, str]:
+    """Return the name of a run, and its store where the user wrote a path or URL."""
+    if "/" not in text:
+        return text, ""
+    parent, _, name = (text.rstrip("/") if "://" in text else str(Path(text))).rpartition("/")
+    return name, parent or "/"
+
+
+class Finder:
+    """The finder for one command line.
+
+    The store of a run comes from its path, --store, its experiment in the namespace, $OPDCTL_STORE, or ./outputs/store.
+    --store without --namespace reads the store only; a command that reads results asks the cluster for a store alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: str | None = None,
+        namespace: str | None = None,
+        context: str | None = None,
+        patience_s: float = PATIENCE_S,
+    ):
+        self.store, self.namespace, self.context, self.patience_s = store, namespace, context, patience_s
+        self.shell_store = os.environ.get(STORE_VARIABLE) or None
+        self.is_named = namespace is not None or context is not None
+        self.has_cluster = self.is_named or (store is None and is_configured())
+        self.asks_for_stores = store is None and (self.is_named or (self.has_cluster and not self.shell_store))
+
+    def connect(self) -> KubeApi:
+        """Return the cluster that the command line names.
+
+        Raises:
+            ClusterUnreachable: no way to it.
+        """
+        return connect(namespace=self.namespace, context=self.context)
+
+    def locate(self, text: str) -> Found:
+        """Read one run from cluster and store; an unreachable cluster that the user did not name is left out.
+
+        Raises:
+            ToolError: neither side knows the run.
+        """
+        (run_id, parent), notes = _read(text), list[str]()
+        api, run = None, None
+        if self.is_named or (self.has_cluster and not parent):
+            try:
+                api = self.connect()
+                run = look(api, run_id)
+            except ClusterError as error:
+                if self.is_named or not (self.shell_store or Path(DEFAULT_STORE).is_dir()):
+                    error.fix += ", or name the run's store with --store URL"
+                    raise
+                api = None
+                notes.append(f"the cluster was left out: {error}")
+        place = self._place(run_id, parent, run, notes)
+        if place is None and (run is None or not (run.is_known or run.pods)):
+            why = f" ({'; '.join(notes)})" if notes else ""
+            root = open_place(self._address(parent, None), patience_s=self.patience_s)
+            places = [*([f"namespace {api.namespace}"] if api is not None else []), _in_store(root, run_id)]
+            raise ToolError(f"no run {run_id!r} in {' nor in '.join(places)}{why}", fix=_APPEARS)
+        return Found(run_id=run_id, api=api, in_cluster=run, place=place, notes=notes)
+
+    def places(self, texts: Sequence[str]) -> list[RunPlace]:
+        """Return the places of runs in the order of `texts`; without any every run of the namespace or store.
+
+        Raises:
+            ToolError: a name without a store, or a run that is not there.
+        """
+        wanted = [_read(text) for text in texts]
+        is_asked = self.asks_for_stores and not all(parent for _, parent in wanted)
+        sent = self._sent() if is_asked or (not texts and self.asks_for_stores) else {}
+        if not texts and not sent:
+            return self._all()
+        places, opened = list[RunPlace](), dict[str, Store]()
+        for run_id, parent in wanted or [(name, "") for name in sorted(sent)]:
+            at = self._address(parent, sent.get(run_id))
+            url = at.url if isinstance(at, StoreAddress) else at
+            root = opened[url] = opened.get(url) or open_place(at, patience_s=self.patience_s)
+            places.append(RunPlace(run_id=run_id, store=root.child(run_id)))
+            if texts and not places[-1].store.exists(RUN_FILE):
+                raise ToolError(f"no run {run_id!r} in {_in_store(root, run_id)}", fix=_APPEARS)
+        return places
+
+    def _all(self) -> list[RunPlace]:
+        root = open_place(self._address("", None), patience_s=self.patience_s)
+        if _is_no_folder(root.url):
+            raise ToolError(f"store {root.url}: there is no such folder", fix="correct --store; a run makes the folder")
+        # A store may hold stray files next to the runs.
+        names = [name for name in root.children("") if (path := root.local_path(name)) is None or path.is_dir()]
+        return [RunPlace(run_id=name, store=root.child(name)) for name in names]
+
+    def _sent(self) -> dict[str, StoreAddress]:
+        """Return the stores of the namespace's experiments that can be read from here, by run."""
+        known = {run_id: _readable(address_of(tree)) for run_id, tree in experiments(self.connect()).items()}
+        return {run_id: at for run_id, at in known.items() if at is not None}
+
+    def _address(self, parent: str, sent: StoreAddress | None) -> str | StoreAddress:
+        """Return the store of a run.
+
+        Raises:
+            ToolError: nothing names one.
+        """
+        local = DEFAULT_STORE if Path(DEFAULT_STORE).is_dir() else None
+        if found := parent or self.store or sent or self.shell_store or local:
+            return found
+        raise ToolError(
+            f"which store, or which cluster? There is no ./{DEFAULT_STORE} here",
+            fix=f"give --store URL or set {STORE_VARIABLE}, give --namespace, or name the run's path or URL",
+            exit_code=EXIT_USAGE,
+        )
+
+    def _place(self, run_id: str, parent: str, run: ClusterRun | None, notes: list[str]) -> RunPlace | None:
+        """Return the place of a run's results; None where there are none yet or no way to them from here."""
+        is_known = run is not None and run.is_known
+        sent = run.store if run is not None else None
+        if is_known and not (parent or self.store or _readable(sent)):
+            where = f" ({sent.url})" if sent else ""
+            notes.append(f"its store{where} is a folder of the run's own volume and cannot be read from here")
+            return None
+        try:
+            place = open_place(self._address(parent, _readable(sent)), patience_s=self.patience_s).child(run_id)
+            if place.exists(RUN_FILE):
+                return RunPlace(run_id=run_id, store=place)
+        except StoreError as error:
+            if not is_known:
+                raise
+            notes.append(f"the store was left out: {error}")
+            return None
+        if is_known:
+            notes.append(f"nothing in the store {place.url} yet: it appears with the first attempt")
+        return None
+
+
+def _readable(sent: StoreAddress | None) -> StoreAddress | None:
+    """Return the store of an experiment in a cluster; None for a folder of the run's own volume."""
+    return None if sent is None or urlsplit(sent.url).scheme in ("", "file") else sent
+
+
+def _in_store(root: Store, run_id: str) -> str:
+    """Return the store's name, with the reason why a run is not found in it."""
+    if _is_no_folder(root.url):
+        return f"store {root.url}: there is no such folder"
+    near = difflib.get_close_matches(run_id, root.children(""), 1)
+    return f"store {root.url}" + (f": did you mean {near[0]}?" if near else "")
+
+
+def _is_no_folder(url: str) -> bool:
+    path = url.removeprefix("file://")
+    return "://" not in path and not Path(path or "/").is_dir()

@@ -1,0 +1,252 @@
+"""Submission to a cluster: every experiment is decided on, rendered and tried before the first is installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from opd.config import FileSpec, dump_spec, identity, load_text, spec_hash
+from opd.errors import StoreError
+from opd.runs.identity import RUN_FILE, describe_changes
+from opd.runs.result import FATAL_FILE, RESULT_FILE, clear_fatal
+from opd.store.access import address_of
+from opd.store.base import Store
+from opdctl.chart.helm import find_chart, install, release_status, template, uninstall
+from opdctl.chart.values import Experiment
+from opdctl.console import EXIT_USAGE, ToolError, note
+from opdctl.doctor import MISSING, WARNING, check_named
+from opdctl.kube.client import KubeApi
+from opdctl.kube.objects import Rendered, dry_run, is_over_quota
+from opdctl.kube.rayjob import ClusterRun, look, wait_until_gone
+from opdctl.runs.find import open_place
+from opdctl.runs.listing import Listing
+
+# For KubeRay's finalizer and the pods' own end.
+TIMEOUT_S = 480.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """The store's records of a run id; `live_on` is the host of an attempt whose lease holds."""
+
+    spec_hash: str = ""
+    identity: Mapping[str, Any] | None = None
+    result: Mapping[str, Any] | None = None
+    fatal: Mapping[str, Any] | None = None
+    live_on: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Name:
+    """Everything that cluster and store know of a name; `release` is Helm's word for it, None without a release."""
+
+    run_id: str
+    cluster: ClusterRun
+    stored: Stored
+    release: str | None
+
+    @property
+    def is_free(self) -> bool:
+        return self.release is None and not self.cluster.is_known and self.stored == Stored()
+
+
+def decide(name: Name, spec: FileSpec, *, is_retry: bool = False) -> str:
+    """Return why the run of this name is resumed; empty for a new run.
+
+    Args:
+        is_retry: resume a run that ended for good, too.
+
+    Raises:
+        ToolError: the name belongs to another experiment (exit 2), to a live run, or to a run that has ended for good.
+    """
+    _check_spec(name, spec)
+    run_id, job, stored = name.run_id, name.cluster.job, name.stored
+    if job is not None and job.is_live:
+        resume = f"""`kubectl patch rayjob {run_id} --type=merge -p '{{"spec":{{"suspend":false}}}}'` resumes it"""
+        fix = {
+            "suspended": f"Kueue admits it: `opdctl status {run_id}` shows the reason of the delay"
+            if job.queue
+            else resume,
+            "deleting": "wait until it is gone: its pods still save",
+        }.get(job.phase, f"`opdctl cancel {run_id}` saves and ends it; --name submits another run of this spec")
+        raise ToolError(f"run {run_id} is live: {job.describe()}", fix=fix)
+    if stored.result is not None or (job is not None and job.phase == "succeeded"):
+        plain = {key: value for key, value in (stored.result or {}).items() if isinstance(value, int | float | str)}
+        plain.pop("run_id", None)
+        result = f": {json.dumps(plain)}" if plain else ""
+        fix = f"`opdctl collect {run_id}` shows its results; --name submits another run of this spec"
+        raise ToolError(f"run {run_id} has succeeded already{result}", fix=fix)
+    reason = (stored.fatal or {}).get("reason", "no reason given")
+    if stored.fatal is not None and not is_retry:
+        fix = "mend the cause, then submit it again with --retry, or under another --name"
+        raise ToolError(f"run {run_id} ended for good: {reason}", fix=fix)
+    if stored.live_on and job is None:
+        fix = "end it there, or use another --name; a killed run counts as live until its lease is over (a minute)"
+        raise ToolError(f"run {run_id} is live outside this namespace, on {stored.live_on}", fix=fix)
+    if name.release is not None and name.release.startswith("pending"):
+        fix = f"wait for it, or `helm uninstall {run_id}`"
+        raise ToolError(f"release {run_id} is {name.release}: another install is running, or was killed", fix=fix)
+    if name.is_free:
+        return ""
+    if stored.fatal is not None:
+        return f"it had ended for good: {reason}"
+    if job is not None:
+        return f"the last RayJob ended: {job.describe()}"
+    if name.release is not None:
+        return "its RayJob is gone (cancelled, or cleaned up), its release is still there"
+    return "it has started before, and no release is left of it"
+
+
+def _check_spec(name: Name, spec: FileSpec) -> None:
+    """Compare the spec with the store's, before the first attempt with the release's ConfigMap."""
+    if name.stored.spec_hash:
+        if name.stored.spec_hash == spec_hash(spec):
+            return
+        before = dict(name.stored.identity or {})
+    elif name.cluster.experiment is not None:
+        before = identity(load_text(json.dumps(name.cluster.experiment), origin="ConfigMap", is_json=True).spec)
+    else:
+        return
+    # Through JSON, so that a tuple equals its stored list.
+    changes = describe_changes(before, json.loads(json.dumps(identity(spec))))
+    if not changes and not name.stored.spec_hash:
+        return
+    lines = "\n".join(f"  {line}" for line in changes) or "  (nothing in the identity fields: another hash version)"
+    raise ToolError(
+        f"run {name.run_id} is another experiment; changed keys (there -> here):\n{lines}",
+        fix="choose another name (--name), or restore the values to resume it; "
+        f"`opdctl delete {name.run_id} --claim --results` frees a name under which nothing was trained",
+        exit_code=EXIT_USAGE,
+    )
+
+
+def read_stored(store: Store) -> Stored:
+    """Read the records in a run's directory.
+
+    Raises:
+        StoreError: the store is unreachable or rejects the request.
+    """
+    run = store.get_json(RUN_FILE)
+    if run is None:
+        return Stored()
+    last = Listing(store).newest()
+    return Stored(
+        spec_hash=str(run.get("spec_hash", "")),
+        identity=run.get("identity"),
+        result=store.get_json(RESULT_FILE),
+        fatal=store.get_json(FATAL_FILE),
+        live_on=last.host if last is not None and last.is_alive else "",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One experiment and its chart. A run is resumed for the reason `why`; a new run has none.
+
+    Attributes:
+        store: the run's earlier results; None if they cannot be read.
+    """
+
+    experiment: Experiment
+    chart: Path
+    why: str = ""
+    store: Store | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self.experiment.run_id
+
+    @property
+    def is_resume(self) -> bool:
+        return bool(self.why)
+
+
+class Sender:
+    """Sends experiments to one namespace.
+
+    Args:
+        is_retry: resume runs that ended for good, too.
+    """
+
+    def __init__(self, api: KubeApi, *, charts: Path | None, is_retry: bool = False):
+        self.api, self.charts, self.is_retry = api, charts, is_retry
+        self._unreadable: set[str] = set()
+
+    def prepare(self, experiments: Sequence[Experiment]) -> list[Order]:
+        """Decide on each experiment; nothing is changed yet.
+
+        Raises:
+            ToolError: the first rejection, by the chart, by the name, or by the API server.
+        """
+        orders = [self._order(item) for item in experiments]
+        runs = [
+            (order.experiment, Rendered(template(order.experiment, chart=order.chart, namespace=self.api.namespace)))
+            for order in orders
+        ]
+        # Pods wait for an object that does not exist; a check that may not read is left out.
+        for check in check_named(self.api, runs):
+            if check.state in (MISSING, WARNING):
+                note(f"warning: {check.message}; fix: {check.fix}")
+        for order, (_, rendered) in zip(orders, runs, strict=True):
+            self._try(order, rendered)
+        return orders
+
+    def send(self, order: Order) -> None:
+        """Install one; a run that is resumed loses its old release first, not its claim.
+
+        Raises:
+            ToolError: Helm or the API server rejects it.
+        """
+        if order.is_resume:
+            uninstall(order.run_id, self.api)
+            self.api.delete(self.api.path("rayjobs", order.run_id))  # made without Helm
+            wait_until_gone(self.api, order.run_id, timeout_s=TIMEOUT_S)
+            if order.store is not None:
+                clear_fatal(order.store)
+        install(order.experiment, chart=order.chart, api=self.api)
+
+    def _order(self, item: Experiment) -> Order:
+        chart = find_chart(item.spec.kind, self.charts)
+        name = Name(
+            run_id=item.run_id,
+            cluster=look(self.api, item.run_id),
+            stored=self._stored(item),
+            release=release_status(item.run_id, self.api),
+        )
+        why = decide(name, item.spec, is_retry=self.is_retry)
+        return Order(experiment=item, chart=chart, why=why, store=self._place(item))
+
+    def _place(self, item: Experiment) -> Store | None:
+        """Return the store of a run; None for the run's own volume and for a store that cannot be read from here."""
+        at = address_of(dump_spec(item.spec))
+        if at is None or at.url in self._unreadable or urlsplit(at.url).scheme in ("", "file"):
+            return None
+        return open_place(at).child(item.run_id)
+
+    def _stored(self, item: Experiment) -> Stored:
+        try:
+            place = self._place(item)
+            return Stored() if place is None else read_stored(place)
+        except StoreError as error:
+            at = address_of(dump_spec(item.spec))
+            self._unreadable.add(at.url if at is not None else "")
+            note(f"warning: the store cannot be read from here, so only the cluster shows taken names: {error}")
+            return Stored()
+
+    def _try(self, order: Order, rendered: Rendered) -> None:
+        """Try every object and pod on the API server; a used-up quota makes pods wait, and the run is installed."""
+        waiting = [error for _, error in dry_run(self.api, rendered.pods.values())]
+        rejected = [error for _, error in dry_run(self.api, rendered.objects)]
+        for error in waiting:
+            if is_over_quota(error):
+                note(f"warning: {order.run_id} will wait: {error}")
+            else:
+                rejected.append(error)
+        if rejected:
+            lines = "\n".join(f"  {error}" for error in rejected)
+            fix = next((error.fix for error in rejected if error.fix), "mend the keys that the server names")
+            raise ToolError(f"the API server rejects {order.run_id}:\n{lines}", fix=fix, exit_code=EXIT_USAGE)

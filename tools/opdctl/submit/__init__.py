@@ -1,1 +1,0 @@
-"""Submission of experiments: the meaning of a name (start, resume, taken), then rendering, trying and installing."""
