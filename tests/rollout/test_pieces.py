@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.rollout.cpu.tiny import answer_one, make_engine, server_config, tiny_model
+from verl.workers.rollout.replica import TokenOutput
 
 from opd.rollout.carry import CarriedRow, Growth
 from opd.rollout.cpu.config import EngineConfig
@@ -111,15 +112,12 @@ def test_a_row_is_complete_with_its_end_token_wherever_that_stands_in_a_piece(mo
 
 
 def test_a_piece_that_the_server_aborts_ends_no_answer():
-    async def scenario(server: RolloutServer, client: _Client) -> None:
-        row = CarriedRow(number=7, index=1, sample=0, limit=2000)
-        piece = asyncio.create_task(_piece(client, row, 2000, ignore_eos=True))
-        while not client.asked:
-            await asyncio.sleep(0)
-        while not (await server.abort_request("row-7"))["aborted"]:
-            await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match=r"aborted a piece of row 7 at [0-9]+ of 2000 tokens"):
-            await piece
-        assert not row.is_complete
+    class Aborting:
+        async def generate(self, *_: Any, **__: Any) -> TokenOutput:
+            return TokenOutput(token_ids=[5, 6], stop_reason="aborted", extra_fields={"global_steps": 1})
 
-    _with_server(scenario)
+    row = CarriedRow(number=7, index=1, sample=0, limit=2000)
+    client = PieceClient(Aborting(), row, run_seed=3, ends=frozenset(), num_tokens=2000)
+    with pytest.raises(RuntimeError, match=r"aborted a piece of row 7 at 2 of 2000 tokens"):
+        asyncio.run(client.generate("", prompt_ids=[1], sampling_params={}))
+    assert not row.is_complete
