@@ -63,7 +63,9 @@ class Loop:
     def run_to_end(self) -> Ending:
         """Make the steps; what runs next to them (a save on its way) has ended when this returns or raises."""
         try:
-            with self.stop:
+            self.step = self.job.resume(self.kind.load)
+            self.job.send_weights(self.step)
+            with self.stop:  # before, a signal ends the process at once
                 ending = self._steps()
                 self.saves.wait()
         except (Exception, KeyboardInterrupt):  # the second is how `opd.cluster.watch` ends a run
@@ -77,12 +79,9 @@ class Loop:
 
     def _steps(self) -> Ending | None:
         """Make the steps that are left; an ending before the last of them, else None."""
-        job, kind = self.job, self.kind
-        self.step = job.resume(kind.load)
-        job.send_weights(self.step)
         if self.trainer.val_before_train and (ending := self._record(self._validate(self.step))):
             return ending
-        while self.step < job.data.total_steps:
+        while self.step < self.job.data.total_steps:
             if ending := self._measure(self.step + 1):
                 return ending
             metrics = self._train(self.step + 1)

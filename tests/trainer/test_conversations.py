@@ -88,14 +88,6 @@ def test_tools_that_are_no_list_in_json_are_refused_with_their_row(tmp_path, too
     assert "json.dumps" in problem.fix
 
 
-def test_tools_of_a_json_file_that_are_no_text_are_refused_with_their_row(tmp_path):
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps({"messages": [USER, SAID], "tools": [SCHEMA]}))
-    with pytest.raises(SpecError, match="row 0 of") as refused:
-        ConversationDataset([str(path)], TOKENIZER, settings())
-    assert "as JSON text" in refused.value.problems[0].rule
-
-
 def test_a_conversation_that_the_assistant_begins_is_refused_with_its_row(tmp_path):
     with pytest.raises(SpecError) as refused:
         dataset(tmp_path, [[USER, SAID], [SAID, USER, SAID]])

@@ -307,15 +307,6 @@ def _weigh_step(dataset, problems, reward_beta) -> tuple[torch.Tensor, dict[str,
     return torch.stack([row.columns["sample_weights"] for row in rows]), metrics
 
 
-def test_a_rollouts_weight_is_that_of_its_prompt(dataset, tmp_path):
-    problems = {"weights": "competence", "pass_rates": _problems(tmp_path).pass_rates}
-    weights, metrics = _weigh_step(dataset, problems, None)
-    torch.testing.assert_close(weights, tensor([16 / 7, 16 / 7, 12 / 7, 12 / 7]))
-    assert metrics["opd/problem_weight_mean"] == pytest.approx(2.0)
-    assert metrics["opd/problem_weight_max"] == pytest.approx(16 / 7)
-    assert metrics["opd/reward_weight_max"] == 1.0
-
-
 def test_a_rollouts_weights_by_prompt_and_by_reward_are_multiplied(dataset, tmp_path):
     problems = {"weights": "competence", "pass_rates": _problems(tmp_path).pass_rates}
     weights, metrics = _weigh_step(dataset, problems, 1.0)

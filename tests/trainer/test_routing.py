@@ -44,11 +44,6 @@ def test_a_prompts_teacher_is_that_of_its_data_source(dataset):
     assert route.of_rows([3, 0, 1, 0]).tolist() == [1, 0, 1, 0]
 
 
-def test_another_column_may_name_it_also_by_numbers(dataset):
-    route = TeacherRoute.of(dataset, _spec(by="level", to={"1": "b", "2": "a"}))
-    assert route.of_rows(range(4)).tolist() == [1, 0, 0, 1]
-
-
 def test_one_may_read_every_row_without_a_column(dataset, capsys):
     assert TeacherRoute.of(dataset, _spec(by="no such column", all="b")).of_rows([3, 0]).tolist() == [1, 1]
     assert "route: training prompts by teacher: b 4" in capsys.readouterr().out
@@ -58,10 +53,6 @@ def test_rows_that_left_the_data_do_not_shift_the_others(dataset):
     dataset.keep([1, 2])
     route = TeacherRoute.of(dataset, _spec(to={"maths": "a", "code/short": "b"}))
     assert route.of_rows([0, 1]).tolist() == [1, 0]
-
-
-def test_one_teacher_needs_no_route(dataset):
-    assert TeacherRoute.of(dataset, parse_tree(MINIMAL["opd"]).spec) is None
 
 
 def test_values_that_lead_to_no_teacher_are_named_with_their_number(dataset):

@@ -81,12 +81,3 @@ def test_a_header_is_read_as_it_stands_in_a_prompt():
 
 def test_a_header_that_runs_into_the_question_is_not_looked_at():
     assert generation_header(Sentences("\nmodel :"), {}) == []
-
-
-class Refusing(Sentences):
-    def apply_chat_template(self, messages, **kwargs):
-        raise ValueError("a system message must come first")
-
-
-def test_a_template_that_refuses_a_lone_question_ends_nothing():
-    assert generation_header(Refusing(""), {}) == []

@@ -58,10 +58,6 @@ def test_a_row_is_in_the_same_half_whatever_files_it_comes_in(file, tmp_path):
     assert set(asked(prompts(files[:1], **half(1)))) < set(asked(prompts([file], **half(1))))
 
 
-def test_another_seed_makes_other_halves(file):
-    assert set(asked(prompts([file], **half(1, seed=1)))) != set(asked(prompts([file], **half(1, seed=2))))
-
-
 def test_samples_are_drawn_of_the_half_and_rows_keep_their_places_over_all_files(file):
     drawn = prompts([file], **half(2), max_samples=50)
     assert len(drawn) == 50
@@ -88,10 +84,3 @@ def test_a_part_without_a_row_is_an_error(tmp_path):
     assert len(prompts([tmp_path / "a.parquet"], **half(mine))) == 1
     with pytest.raises(SpecError, match=r"data\.split(.|\n)*none of 1 rows"):
         prompts([tmp_path / "a.parquet"], **half(3 - mine))
-
-
-def test_a_resumed_data_set_has_the_same_rows(file):
-    dataset = prompts([file], **half(1))
-    before = asked(dataset)
-    dataset.resume_dataset_state()
-    assert asked(dataset) == before

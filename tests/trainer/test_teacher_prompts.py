@@ -80,17 +80,6 @@ def test_the_students_template_and_tokenizer_write_the_teachers_prompts(tmp_path
     assert "(\x7b\x78\x7d)" in dataset.tokenizer.decode(braces)
 
 
-def test_a_template_that_is_the_prompt_gives_the_students_own_tokens(tmp_path):
-    dataset = _dataset(tmp_path)
-    [found] = TeacherPrompts.of(dataset, _spec(prompt="{prompt}")).of_rows([1])
-    row = dataset.dataframe[1]
-    assert found.tolist() == dataset.encode(row, row["prompt"])
-
-
-def test_a_run_whose_teachers_read_the_students_prompts_makes_none(tmp_path):
-    assert TeacherPrompts.of(_dataset(tmp_path), parse_tree(MINIMAL["opd"]).spec) is None
-
-
 def test_of_several_teachers_each_has_its_own_prompts_or_the_students(tmp_path):
     tree = {key: value for key, value in MINIMAL["opd"].items() if key != "teacher"}
     teachers = {"a": {"path": "t", "prompt": "{prompt}!"}, "b": {"path": "u"}}
