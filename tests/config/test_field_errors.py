@@ -26,8 +26,7 @@ def of_cluster(tree):
     ("line", "path", "fix"),
     [
         ("device: gpu", "device", "did you mean cuda?"),
-        ("opd: {loss_type: 3}", "opd.loss_type", "write 'reverse_kl', 'forward_kl', 'jsd', 'sampled_reverse_kl' or "
-         "'topk_reverse_kl'"),
+        ("opd: {loss_type: 3}", "opd.loss_type", 'quote it: "3"'),
         ('trainer: {val_before_train: "yes"}', "trainer.val_before_train", "write true, without quotes"),
         ("trainer: {val_before_train: 1}", "trainer.val_before_train", "write true or false"),
         ("trainer: {total_steps: 0}", "trainer.total_steps", "write a number >= 1"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic_core import PydanticUndefined, core_schema, to_jsonable_python
+from pydantic_core import PydanticCustomError, PydanticUndefined, core_schema, to_jsonable_python
 
 from opd.config.errors import Problem
 
@@ -149,7 +149,9 @@ class Named:
     def _checked(self, name: str) -> str:
         if name in self.names or _OWN_FUNCTION.fullmatch(name):
             return name
-        raise ValueError(f"must be one of {', '.join(self.names)}, or a function of yours as package.module:name")
+        *names, last = (f"'{known}'" for known in self.names)
+        text = f"{', '.join(names)} or {last}, or a function of yours as package.module:name"
+        raise PydanticCustomError("literal_error", "input should be {expected}", {"expected": text})
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
