@@ -67,7 +67,7 @@ def test_what_reads_the_environment_as_it_is_imported_comes_behind_the_launcher_
 # The rooms of `opd` from the lowest to the highest: a room may import those of earlier lines, and nothing of its own line.
 LAYERS = (
     ("errors", "text"),
-    ("redaction",),
+    ("redaction", "head_form"),
     ("isolation", "compat", "batch", "losses", "lora"),
     ("store",),
     ("config", "rewards"),

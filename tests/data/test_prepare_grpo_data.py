@@ -102,7 +102,12 @@ def test_the_table_and_the_summary_count_rows_in_and_out(tmp_path, capsys):
     assert sum(dapo["num_written"].values()) == 11
     assert dapo["notes"] == ["3 prompts carry no DAPO instruction and were taken as they are"]
     printed = capsys.readouterr().out
-    for text in ("13", "1 empty_answer", "1 empty_problem", "note: dapo: 3 prompts carry no DAPO instruction"):
+    for text in (
+        "13 raw rows",
+        "1 dropped: empty_answer",
+        "1 dropped: empty_problem",
+        "note: dapo: 3 prompts carry no DAPO instruction",
+    ):
         assert text in printed
 
 

@@ -35,10 +35,12 @@ def _watch_rollout(module) -> None:
 
 
 def _watch_student(module) -> None:
+    from opd.worker.loss_task import LossTask
+
     original = module.run_with_task
 
     def run_with_task(model, head, task, **inputs):
-        if isinstance(task, module.LossTask) and task.weights.divergence is not None:
+        if isinstance(task, LossTask) and task.weights.divergence is not None:
             record = {name: inputs[name].tolist() for name in ("input_ids", "position_ids")}
             record |= {name: getattr(task, name).tolist() for name in ("positions", "token_ids")}
             record["token_weights"] = task.weights.divergence.tolist()

@@ -6,8 +6,9 @@ from tests.losses import kernels_on_cpu
 from tests.losses.cases import draw, error, expected, make
 from torch import Tensor
 
+from opd.head_form import FUSED_KINDS
 from opd.losses import HiddenTargets, Loss, Weights
-from opd.losses.hopper.row_kernel import KINDS, NOISE_EVERY, expected_error, gradient_numbers
+from opd.losses.hopper.row_kernel import NOISE_EVERY, expected_error, gradient_numbers
 from opd.losses.terms import Request
 
 pytest.importorskip("triton", reason="NOT TESTED HERE: the fused form's loop imports triton")
@@ -16,7 +17,7 @@ BOUND = 3e-3  # of both gradients, as on the device
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FUSED_KINDS)
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatch, kind, precision):
     from opd.losses.hopper.run import run

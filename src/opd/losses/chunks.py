@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from opd.head_form import WORKSPACE_GIB
 from opd.losses.chunk import FP16_SCALE, Chunk, Form, Kept, Result, chunk_loss, compiled
 from opd.losses.divergences import FLOOR, compute_dtype
 from opd.losses.padded_head import PaddedHead, accumulate, add_rows, padded_entries
 from opd.losses.terms import EventTargets, HiddenTargets, Request
 
 PLAIN_ROWS = 256
-WORKSPACE_GIB = 2.6
 SMALLEST_ROWS, LARGEST_ROWS = 128, 2048
 TAIL = 4
 """The last tokens run in chunks of a quarter: chunks have two shapes, and little of the last one is padding."""
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
         Args:
             bytes_per_row: of a token's logits. gradient_bytes: of its logits' gradient.
         """
-        workspace = int((workspace_gib or WORKSPACE_GIB) * 2**30)
+        workspace = int((workspace_gib or WORKSPACE_GIB["compiled"]) * 2**30)
         fits = max(workspace // 2 // bytes_per_row, SMALLEST_ROWS)
         rows = min(1 << (fits.bit_length() - 1), LARGEST_ROWS)
         group = max((workspace - rows * bytes_per_row) // gradient_bytes // rows, 1) * rows

@@ -5,42 +5,26 @@ from __future__ import annotations
 import functools
 import importlib.util
 import logging
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from opd.losses.chunks import WORKSPACE_GIB, Forward, run_chunks
+from opd.head_form import BackendName, Need
+from opd.losses.chunks import Forward, run_chunks
 from opd.losses.divergences import compute_dtype
 from opd.losses.terms import HiddenTargets, Loss, Output, Request, Targets, Weights, check, counted_vocab
 
 logger = logging.getLogger(__name__)
 
-BackendName = Literal["plain", "compiled", "fused"]
+DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 UNSHARED_ROWS = 1024
 """Rows whose token's entry of the head is gathered at once."""
 
 
-class Need(NamedTuple):
-    """The facts of a training loss and its device that decide the form in which it runs.
-
-    Args:
-        terms: names of the terms and further inputs of one number per token.
-        dtypes: of both heads. capability: of the CUDA device; None means a CPU.
-    """
-
-    kind: str
-    top_k: int
-    terms: frozenset[str]
-    dtypes: frozenset[torch.dtype]
-    capability: tuple[int, int] | None
-
-
 class Backend(Protocol):
     """A faster form of some calls. It registers itself with `register_backend` when its package is imported."""
-
-    workspace_gib: float
 
     def lacks(self, need: Need) -> str | None:
         """Return the part of a loss, or of a device, that the backend lacks. None means that all is there."""
@@ -70,17 +54,6 @@ def load_backends() -> None:
     for package in BACKEND_PACKAGES:
         if importlib.util.find_spec(package) is not None:
             importlib.import_module(package)
-
-
-def form_of(need: Need) -> tuple[BackendName, float]:
-    """Return the form that trains a loss on a device, and the GiB for logits that it takes by default, 0 on a CPU."""
-    if need.capability is None:
-        return "plain", 0.0
-    load_backends()
-    for name, each in BACKENDS.items():
-        if each.lacks(need) is None:
-            return name, each.workspace_gib  # type: ignore[return-value]  # a name of `BackendName`
-    return "compiled", WORKSPACE_GIB
 
 
 def head_loss(
@@ -179,7 +152,7 @@ def _need_of(weight: Tensor, request: Request) -> Need:
         request.loss.kind,
         request.loss.top_k,
         frozenset(name for name, values in request.per_token.items() if values is not None),
-        frozenset(head.dtype for head in heads),
+        frozenset(DTYPE_NAMES.get(head.dtype, str(head.dtype)) for head in heads),
         torch.cuda.get_device_capability(weight.device) if weight.device.type == "cuda" else None,
     )
 

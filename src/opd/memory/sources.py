@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from opd.config import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec, TrainSpec
 from opd.config.algorithm import Opd, Stage
+from opd.head_form import WORKSPACE_GIB, Need, form_of
 from opd.memory.job import GIB, Job, Wish
 from opd.memory.shapes import ModelShape
 
@@ -98,12 +99,7 @@ def _workspace_bytes(spec: TrainSpec, dtypes: Collection[str], capability: tuple
     """Return the bytes for logits of the largest form that a step of the run takes. 0 means the plain form, on a CPU."""
     if spec.device != "cuda":
         return 0
-    import torch  # loaded where a plan is made only
-
-    from opd.losses.head import Need, form_of
-
     opd = update_settings(spec)
-    heads = frozenset({"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name] for name in dtypes)
     losses = [(opd.loss_type, {"policy"})]
     if isinstance(spec, OpdSpec | OpdAgentSpec):
         losses = []
@@ -111,8 +107,8 @@ def _workspace_bytes(spec: TrainSpec, dtypes: Collection[str], capability: tuple
             policy = max(opd.policy.weight, stage.policy_weight or 0.0)
             losses.append((stage.loss_type or opd.loss_type, {"divergence"} | ({"policy"} if policy else set())))
     device = capability or (0, 0)
-    sizes = [form_of(Need(kind, 0, frozenset(terms), heads, device))[1] for kind, terms in losses]
-    return int((opd.workspace_gib or max(sizes)) * GIB)
+    forms = [form_of(Need(kind, 0, frozenset(terms), frozenset(dtypes), device)) for kind, terms in losses]
+    return int((opd.workspace_gib or max(WORKSPACE_GIB[form] for form in forms)) * GIB)
 
 
 def _server_share(spec: OpdSpec | OpdAgentSpec | GrpoSpec) -> float:

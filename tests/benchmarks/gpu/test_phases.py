@@ -7,15 +7,14 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from omegaconf import OmegaConf
-from tensordict import NonTensorData, TensorDict
 from tests.benchmarks.gpu.bench_step import ALL_PHASES, NUM_PROMPTS, SPEC
 from tests.benchmarks.gpu.phases import PHASES as VARIABLE
-from tests.benchmarks.gpu.phases import Phase, _bound, as_text, phase_of
+from tests.benchmarks.gpu.phases import Phase, _bound, _set_answers, as_text, phase_of
 from tests.gpu.facts import write_record
 
 from opd.config.load import parse_tree
+from opd.rollout.worker import Batch
 
 PHASES = (Phase(name="a", rows=8, tokens=16, steps=2), Phase(name="b", rows=16, tokens=16, mean=4, steps=2))
 
@@ -56,39 +55,37 @@ RECEIVED = """
 import sys
 from ray import cloudpickle
 worker = cloudpickle.load(sys.stdin.buffer)
-print(worker._trajectory.__qualname__, worker.generate.__qualname__)
+print(worker._trajectory.__qualname__)
 """
 
 
-def test_prompts_have_their_phases_number_of_answers_in_a_worker_with_a_config_of_its_own(monkeypatch):
+def test_a_step_has_its_phases_number_and_lengths_of_answers(monkeypatch):
     monkeypatch.setenv(VARIABLE, as_text(PHASES))
 
     class Worker:
+        async def _trajectory(self, batch, place, sample):
+            return batch.max_tokens
+
+    _bound(Worker)
+
+    def asked(step: int) -> tuple[int, int]:
         config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": 4}}, "data": {"train_batch_size": 4}})
+        _set_answers(config, PHASES, step)
+        batch = Batch(prompts=[{"index": 7}], partition="train", step=step, num_samples=1)
+        return config.actor_rollout_ref.rollout.n, asyncio.run(Worker()._trajectory(batch, 0, 0))
 
-        async def _trajectory(self, prompt, sample, partition): ...
-
-        async def generate(self, batch):
-            return self.config.actor_rollout_ref.rollout.n
-
-    _bound(Worker, "given", "max_tokens")
-
-    def num_answers(step: int) -> int:
-        batch = TensorDict({"index": torch.tensor([7]), "global_steps": NonTensorData(step)}, batch_size=[1])
-        return asyncio.run(Worker().generate(batch))
-
-    assert [num_answers(step) for step in (1, 2, 3)] == [2, 2, 4]
+    assert [asked(step) for step in (1, 2, 3)] == [(2, 16), (2, 16), (4, PHASES[1].length(7, 0))]
 
 
 @pytest.mark.slow
-def test_a_rollout_worker_in_a_process_of_its_own_has_the_phases_rows_and_lengths_too():
+def test_a_rollout_worker_in_a_process_of_its_own_has_the_phases_lengths_too():
     def run(code: str, given: bytes) -> bytes:
         env = os.environ | {VARIABLE: as_text(PHASES), "VERL_USE_EXTERNAL_MODULES": "tests.benchmarks.gpu.phases"}
         return subprocess.run(
             [sys.executable, "-c", code], input=given, env=env, capture_output=True, check=True
         ).stdout
 
-    assert run(RECEIVED, run(SENT, b"")).split()[-2:] == [b"_bound.<locals>.trajectory", b"_bound.<locals>.sized"]
+    assert run(RECEIVED, run(SENT, b"")).split()[-1] == b"_bound.<locals>.trajectory"
 
 
 def test_a_record_has_six_digits_and_a_line_for_each_entry(tmp_path):

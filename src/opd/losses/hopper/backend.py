@@ -8,10 +8,9 @@ import importlib.util
 import torch
 from torch import Tensor
 
+from opd.head_form import WORKSPACE_GIB, Need, fused_lacks
 from opd.losses.chunks import Forward
-from opd.losses.head import Need
 from opd.losses.hopper.plan import LogitsPrecision
-from opd.losses.hopper.row_kernel import KINDS
 from opd.losses.terms import HiddenTargets, Request
 
 RETRY_AFTER = 64
@@ -21,28 +20,18 @@ RETRY_AFTER = 64
 class HopperBackend:
     """Trains with an exact divergence over the whole vocabulary, from a teacher's hidden states, alone.
 
-    It keeps `workspace_gib` besides inputs, gradients and numbers per token, whatever the number of tokens. Logits are
+    It keeps its workspace besides inputs, gradients and numbers per token, whatever the number of tokens. Logits are
     stored in fp16 as distances below the maximum of their block of 256. Where the gradient's expected rounding error is
     too large (student and teacher nearly equal), the call repeats with fp32 logits, and the next calls begin with them.
     A token whose logits are not finite is reported, and its numbers and gradient are 0. Sums have a fixed order.
     """
-
-    workspace_gib = 1.15
 
     def __init__(self) -> None:
         self._num_wide = 0
 
     def lacks(self, need: Need) -> str | None:
         """Return the part of a loss, or of a device, for which there is no kernel. None means that all is there."""
-        if need.kind not in KINDS or need.top_k:
-            return f"divergence {need.kind} has no kernel"
-        if others := need.terms - {"divergence"}:
-            return f"no kernel takes {', '.join(sorted(others))}"
-        if need.dtypes != {torch.bfloat16}:
-            return f"the heads are {', '.join(sorted(map(str, need.dtypes)))}; the kernels take bfloat16"
-        if need.capability is None or need.capability[0] != 9:
-            return "the device is no Hopper GPU (compute capability 9.0)"
-        return None
+        return fused_lacks(need)
 
     def obstacle(self, weight: Tensor, request: Request) -> str | None:
         """Return the reason why the kernels cannot run a call, besides what they lack. None means that they can."""
@@ -66,7 +55,7 @@ class HopperBackend:
         """Run a call."""
         from opd.losses.hopper.run import run
 
-        workspace = int((request.workspace_gib or self.workspace_gib) * 2**30)
+        workspace = int((request.workspace_gib or WORKSPACE_GIB["fused"]) * 2**30)
         with torch.cuda.device(hidden.device):
             result = run(
                 hidden,

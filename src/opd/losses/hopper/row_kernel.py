@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from opd.head_form import FUSED_KINDS
 from opd.losses.hopper.nvrtc import launch, load_kernel
 
-KINDS = ("reverse_kl", "forward_kl", "jsd")  # their places are their numbers in rows.cu
 CLUSTERS = (4, 8)  # thread blocks that share a row; 8 is the largest size every Hopper GPU can place
 NUM_STATS = 6  # divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite
 NUM_GRAD_STATS = 3  # per thread block: sum g^2, max |g|, expected squared error of g
@@ -52,7 +52,7 @@ def divergence_rows(
         gradient_stats: [n, blocks of a row, NUM_GRAD_STATS], as `new_gradient_stats` makes it.
     """
     num_rows, vocab = student.values.shape
-    macros, threads = row_kernel_macros(KINDS.index(kind), vocab, is_fp32=student.values.dtype == torch.float32)
+    macros, threads = row_kernel_macros(FUSED_KINDS.index(kind), vocab, is_fp32=student.values.dtype == torch.float32)
     smem_bytes = dict(macros)["VECS"] * threads * 16
     kernel = load_kernel("rows.cu", "divergence_rows", macros, student.values.device.index or 0, smem_bytes)
     # The kernel's inner gradient is in bits, for jsd without the student's share.
