@@ -77,6 +77,7 @@ def test_the_largest_entries_are_those_of_a_whole_sort(columns, k):
 def test_the_loss_runs_without_the_folder_of_the_kernels(tmp_path):
     package = Path(opd.losses.__file__).parent
     shutil.copytree(package, tmp_path / "opd" / "losses", ignore=shutil.ignore_patterns("hopper", "__pycache__"))
+    shutil.copy(package.parent / "head_form.py", tmp_path / "opd")
     (tmp_path / "opd" / "__init__.py").touch()
     code = (
         "import torch, opd.losses.head as head\n"

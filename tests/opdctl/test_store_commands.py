@@ -99,7 +99,7 @@ def test_logs_go_over_the_attempts_in_order(inside: Callable, make_run: Callable
 @pytest.mark.parametrize(
     "arguments",
     [("collect",), ("colect",), ("collect", "-o", "xml"), ("list", "--store", "s3://key:secret@bucket/x"),
-     ("collect", "-o", "parquet", "--store", "."), ("compare", "one", "--store", ".")],
+     ("collect", "-o", "parquet", "--store", ".")],
 )  # fmt: skip
 def test_bad_usage_is_exit_2_without_a_traceback(inside: Callable, arguments: tuple[str, ...]) -> None:
     done = inside(*arguments)
