@@ -52,7 +52,7 @@ class Kind:
     role = "actor_rollout_ref"
     """verl's name of the models that a rank holds."""
     serves = True
-    """Whether rollout servers answer prompts."""
+    """True if rollout servers answer prompts."""
 
     def __init__(self, data: Data, run: Run) -> None:
         self.data, self.run, self.ours = data, run, data.ours
@@ -106,8 +106,8 @@ class Kind:
 
     def note_skipped(self, raw: Mapping[str, Any], rows: Sequence[str] = ()) -> None:
         """Count the skipped updates of a step's counts; `rows` are the names of those that made them so."""
-        made, skipped = len(counts.gradient_norms(raw)), counts.skipped_last(raw)
-        self.skipped.see(made=made, skipped_last=skipped, rows=rows)
+        num_made = len(counts.gradient_norms(raw))
+        self.skipped.see(made=num_made, skipped_last=counts.skipped_last(raw), rows=rows)
 
 
 class Sampled(Kind):

@@ -1,4 +1,4 @@
-"""What a chart refuses itself: what must not reach the API server, and what only a running cluster would show."""
+"""Refusals of a chart itself: values that must not reach the API server, or that only a running cluster would show."""
 
 import pytest
 from tests.charts.helm import CHARTS, DIGEST, RUN, helm, objects, one, refusal, template

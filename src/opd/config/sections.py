@@ -249,7 +249,9 @@ class RunTrainer(Section):
 
     nnodes: Count = key("Nodes.", 1)
     gpus_per_node: Count = key("Ranks on a node. Default: 8, on this machine its GPUs; on a CPU 1.")
-    loggers: tuple[Logger, ...] = key("Where metrics go, beside the run's own.", ("console",), min_length=1)
+    loggers: tuple[Logger, ...] = key(
+        "Trackers that get the metrics next to the run's own files.", ("console",), min_length=1
+    )
     project: Text = key("Project name in wandb, mlflow and tensorboard.", "opd")
     master_port: int | None = key("Port of torch's rendezvous; unset: a free one.", None, ge=1024, le=65535)
     stall_floor_s: Weight = key("Seconds without progress that are never a stall; 0: nothing is.", 900.0)

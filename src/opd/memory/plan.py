@@ -145,8 +145,9 @@ def _pulled(job: Job, choice: Choice, lever: str, phases: tuple[Phase, ...]) -> 
 
 
 def _refilled(job: Job, choice: Choice) -> Choice:
-    """What there is room for after all: activations, then sums and weights, the cache, longer
-    micro-batches and forwards.
+    """Return the choice with what there is still room for.
+
+    The order is activations, sums and weights, the cache, longer micro-batches and forwards.
     """
     if job.checkpointing is None and job.activation_share is None and job.compiled and not job.student.num_experts:
         kept = (replace(choice, checkpointing=False, activation_share=share) for share in SHARES)

@@ -89,7 +89,7 @@ class RolloutReport:
     """Outcome of a batch."""
 
     rows: list[Row] = field(default_factory=list)
-    """Of the answers that came, in the order of the data; none of a recorded batch."""
+    """Rows of the answers that came, in the order of the data. A recorded batch has none."""
     samples: list[Sample] = field(default_factory=list)
     """Answers of a recorded batch; `problem_index` is the row of the data set."""
     num_trajectories: int = 0

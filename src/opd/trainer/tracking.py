@@ -134,7 +134,7 @@ class Trackers:
 
     @property
     def links(self) -> dict[str, str]:
-        """Where a browser finds this run, by tracker that has a server; without credentials."""
+        """Addresses of this run for a browser, by tracker that has a server, without credentials."""
         wandb = (self._wandb.run.url if self._wandb is not None else None) or ""
         found = {"wandb": str(wandb), "mlflow": self._mlflow.url if self._mlflow is not None else ""}
         return {

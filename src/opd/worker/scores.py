@@ -24,7 +24,7 @@ from opd.worker.reading import Reading, trained_positions
 from opd.worker.ulysses import Slice
 
 BuildTask = Callable[[TensorDict, Tensor, Slice | None], LossTask]
-"""Of a micro-batch, the start of each of its rows, and this rank's slice: the head's task."""
+"""Maker of the head's task from a micro-batch, the start of each of its rows, and this rank's slice."""
 
 
 def read_tokens(

@@ -42,7 +42,7 @@ class Found:
     in_cluster: ClusterRun | None
     place: RunPlace | None
     notes: list[str] = field(default_factory=list)
-    """What could not be read, and the reasons."""
+    """Stores and clusters that could not be read, and the reasons."""
 
 
 def open_place(at: str | StoreAddress, *, patience_s: float = PATIENCE_S) -> Store:
