@@ -123,9 +123,9 @@ helm-for-tests:
 	-@$(PYTHON) tools/gotools.py install helm > /dev/null
 
 # Each room's tests but whole commands, and of the charts what they render.
-FAST := tests/test_imports.py $(addprefix tests/,agent batch cluster compat config convert data opd_envs evaluation importance inputs isolation \
-  losses memory monitor pods rewards rollout runs tools trainer worker launch/test_launch.py) \
-  $(patsubst %,tests/charts/test_%.py,golden_manifests objects pods rayjob) --ignore=tests/config/test_compose.py
+FAST := tests/test_imports.py $(addprefix tests/,agent batch cluster compat experiment convert data opd_envs evaluation weights inputs isolation \
+  losses memory monitor pods rewards rollout runs tools trainer update launch/test_launch.py) \
+  $(patsubst %,tests/charts/test_%.py,golden_manifests objects pods rayjob) --ignore=tests/experiment/test_compose.py
 test-fast: setup ## run the unit tests of every room but the tool (3 minutes)
 	$(PYTEST) -m "$(UNMARKED)" $(FAST) $(ARGS)
 
@@ -136,7 +136,7 @@ test-cluster: setup tools ## test charts and stores on a real control plane and 
 	$(PYTEST) -m cluster $(ARGS)
 
 # Not part of `make test`: on Python 3.11 counting lines doubles the time of tests that are Python alone.
-COVERED := tests/test_imports.py $(addprefix tests/,agent batch charts config convert data opd_envs evaluation importance isolation losses memory monitor opdctl rewards rollout runs trainer worker)
+COVERED := tests/test_imports.py $(addprefix tests/,agent batch charts experiment convert data opd_envs evaluation weights isolation losses memory monitor opdctl rewards rollout runs trainer update)
 coverage: setup tools ## list source lines that the tests of one process never execute (an hour)
 	$(BIN)/python -m pytest -q -m "not gpu and not e2e and not cluster" --cov --cov-report=term $(COVERED) $(ARGS)
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from opd.config.refusals import secrets
+from opd.experiment.refusals import secrets
 from opd.redaction import MAX_CHARS, is_secret_name, is_secret_value, redact, redact_tree, without_secrets
 
 

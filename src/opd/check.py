@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 
-from opd.config import AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
-from opd.config.cluster.rules import load_cluster
-from opd.config.pipeline import of_stage, stages_of
 from opd.errors import StoreError
+from opd.experiment import AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
+from opd.experiment.cluster.rules import load_cluster
+from opd.experiment.pipeline import of_stage, stages_of
 from opd.inputs import Inputs, check_inputs
 from opd.pods.start import CHART_VARIABLE, misfit
 from opd.store.access import apply_experiment, is_store_url

@@ -23,8 +23,8 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from opd.compat import vllm_servers
 from opd.compat.plain_loads import plain_loads
-from opd.config import OpdSpec
-from opd.config.run_config import KEY, RunConfig
+from opd.experiment import OpdSpec
+from opd.experiment.run_config import KEY, RunConfig
 from opd.rollout.manager import RolloutManager
 from opd.rollout.rows import Row, share_out
 from opd.rollout.serving import Servers, start_cpu_servers, start_reward_workers
@@ -35,7 +35,7 @@ from opd.runs.start_times import START
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.run_log import FaultWatch, StepLogger
 from opd.trainer.tracking import Trackers
-from opd.worker import checkpointing
+from opd.update import checkpointing
 
 DATA_FILE = "data.pt"
 """File of a step's checkpoint that holds the place in the training data."""

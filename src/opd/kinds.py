@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from opd.cluster.shutdown import GracefulStop
-from opd.config import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec
+from opd.experiment import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec
 from opd.job import Data, Job
 from opd.memory.sources import has_reference
 from opd.rollout.dialogues import DialogueLog, num_kept
@@ -31,13 +31,13 @@ from opd.trainer.row_signs import RowSigns, generation_header
 from opd.trainer.stages import Stages
 from opd.trainer.teacher_prompts import TeacherPrompts
 from opd.trainer.token_log import TokenLog
-from opd.worker import answer_worker, counts, policy_worker, step_metrics
-from opd.worker.answer_worker import AnswerWorker
-from opd.worker.nonfinite import SkippedUpdates
-from opd.worker.opd_worker import OPDWorker
-from opd.worker.policy_worker import PolicyWorker
-from opd.worker.self_teachers import refresh_metrics
-from opd.worker.unshared_tokens import check_unshared
+from opd.update import answer_worker, counts, policy_worker, step_metrics
+from opd.update.answer_worker import AnswerWorker
+from opd.update.nonfinite import SkippedUpdates
+from opd.update.opd_worker import OPDWorker
+from opd.update.policy_worker import PolicyWorker
+from opd.update.self_teachers import refresh_metrics
+from opd.update.unshared_tokens import check_unshared
 
 
 class Kind:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from opd.check import check
 from opd.cluster.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
-from opd.config import (
+from opd.experiment import (
     AnyRunSpec,
     AnySpec,
     ConvertSpec,
@@ -25,10 +25,10 @@ from opd.config import (
     dump_spec,
     load_spec,
 )
-from opd.config.load import SITE_VARIABLE
-from opd.config.pipeline import before_it_runs, stages_of
-from opd.config.run_config import RunFacts
-from opd.config.verl import compute_overrides
+from opd.experiment.load import SITE_VARIABLE
+from opd.experiment.pipeline import before_it_runs, stages_of
+from opd.experiment.run_config import RunFacts
+from opd.experiment.verl import compute_overrides
 from opd.inputs import Inputs, check_inputs
 from opd.pipeline import run as run_pipeline
 from opd.pods.stop import answering

@@ -10,8 +10,8 @@ from verl.utils.debug import marked_timer
 from verl.utils.logging_utils import configure_verl_logging
 
 from opd.cluster.shutdown import GracefulStop
-from opd.config.run_config import RunConfig
 from opd.ending import STOPPED, Ending, serve_pods
+from opd.experiment.run_config import RunConfig
 from opd.job import Data, Job
 from opd.kinds import KINDS, Kind
 from opd.monitor import monitor
@@ -19,7 +19,7 @@ from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.runs.start_times import START, as_metrics, table
 from opd.trainer.run_log import validation_scores
-from opd.worker import checkpointing, nonfinite
+from opd.update import checkpointing, nonfinite
 
 SEAL_POLL_S = 5.0
 """Seconds between two looks at a save that the loop waits for."""

@@ -16,12 +16,12 @@ import hydra
 from omegaconf import DictConfig
 
 from opd.cluster.supervise import EXIT_INTERRUPTED, supervised
-from opd.config import AnyRunSpec, ConvertSpec, PipelineSpec, SpecError
-from opd.config.base import DISTILS, joined
-from opd.config.errors import Problem
-from opd.config.load import load_text
-from opd.config.raw import ALSO_READ, VERL_KEYS, parse_raw, unquote
-from opd.config.verl import compute_overrides
+from opd.experiment import AnyRunSpec, ConvertSpec, PipelineSpec, SpecError
+from opd.experiment.base import DISTILS, joined
+from opd.experiment.errors import Problem
+from opd.experiment.load import load_text
+from opd.experiment.raw import ALSO_READ, VERL_KEYS, parse_raw, unquote
+from opd.experiment.verl import compute_overrides
 from opd.launch import facts, start
 from opd.trainer.entry import CONFIG_NAME, config_dir
 

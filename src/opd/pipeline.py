@@ -18,12 +18,12 @@ from types import FrameType
 from typing import Any
 
 from opd.cluster.supervise import EXIT_INTERRUPTED, supervised
-from opd.config import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
-from opd.config.base import TRAINS
-from opd.config.pipeline import Reference, Stage, of_stage, stages_of
-from opd.config.sections import Trainer
 from opd.convert.target import KEY_FILE
 from opd.errors import CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
+from opd.experiment import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
+from opd.experiment.base import TRAINS
+from opd.experiment.pipeline import Reference, Stage, of_stage, stages_of
+from opd.experiment.sections import Trainer
 from opd.inputs import Inputs, check_inputs
 from opd.pods import stop
 from opd.runs.claim import attempting, open_run, refuse

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from opd.config.sections import Data
 from opd.data import command_line
 from opd.data.command_line import SetReport
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row, write_files
+from opd.experiment.sections import Data
 from opd_envs.rows import AGENT_SCHEMA, filter_rows, length_rule
 from opd_envs.travel.entries import LANGUAGES, Language
 

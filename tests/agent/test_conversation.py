@@ -9,8 +9,8 @@ import pytest
 from tests.agent.talk import SCHEMA, TOKENIZER, ids_of, text_of
 
 from opd.agent.conversation import Conversation
-from opd.config import SpecError
 from opd.data.chat_template import UnfitTemplate
+from opd.experiment import SpecError
 
 END = TOKENIZER.eos_token_id
 HEAD = "{% for m in messages %}{% if m.role == 'assistant' %}"

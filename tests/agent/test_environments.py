@@ -14,7 +14,7 @@ from opd.agent import load_environment
 from opd.agent import toy as book
 from opd.agent.environments import DEFAULT_TOOLSET, NoEnvironment, source_of
 from opd.agent.tool_pool import ToolPool
-from opd.config import parse_tree
+from opd.experiment import parse_tree
 from opd.inputs import environment_problems
 from opd.rewards import compute_score
 

@@ -14,8 +14,8 @@ from tests.agent_evidence.settings import settings
 from transformers import AutoConfig, AutoTokenizer
 
 from opd.agent.settings import AGENT_LOOP, FINAL_TEXT
-from opd.config import parse_tree
-from opd.config.run_config import KEY, RunConfig, RunFacts
+from opd.experiment import parse_tree
+from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
 from opd_envs.travel.toy import STUDENT, model_folder

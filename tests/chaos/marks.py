@@ -63,7 +63,7 @@ def _watch(module) -> None:
     from opd.kinds import Distillation
     from opd.runs.checkpoints import Checkpoints
     from opd.runs.run import Run
-    from opd.worker import checkpointing
+    from opd.update import checkpointing
 
     mark("import", 0)
     _poison()

@@ -13,7 +13,7 @@ from tests.chaos.context import Case, Context
 from tests.chaos.scenario import scenario
 
 from opd.agent.trajectories import from_lines
-from opd.config.verl import hydra_value
+from opd.experiment.verl import hydra_value
 from opd.runs.metrics import read_metrics
 
 HOSTILE = Path(__file__).parent / "specs" / "hostile.yaml"

@@ -16,7 +16,7 @@ from tests.chaos.scenario import scenario
 from tests.e2e_cpu import pods
 from tests.runs.s3 import server as s3
 
-from opd.config import dump_spec, load_spec
+from opd.experiment import dump_spec, load_spec
 from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 

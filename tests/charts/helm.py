@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from gotools import find
-from opd.config import FILE_KINDS
+from opd.experiment import FILE_KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 CHARTS = ROOT / "charts"

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from tests.charts.helm import IMAGE, RUN, containers, env_of, mounts, objects, one, pods, template, volumes
 
-from opd.config import FILE_KINDS, SpecError, load_text
-from opd.config.cluster.rules import load_cluster
+from opd.experiment import FILE_KINDS, SpecError, load_text
+from opd.experiment.cluster.rules import load_cluster
 
 
 def hooks(trees):

@@ -10,7 +10,7 @@ from tests.minimal import MINIMAL
 
 import kubeschemas
 from gotools import find
-from opd.config import FILE_KINDS
+from opd.experiment import FILE_KINDS
 
 pytestmark = pytest.mark.cluster
 

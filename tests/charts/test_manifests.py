@@ -9,7 +9,7 @@ from tests.charts.helm import EXPERIMENTS, ROOT, SITES, SWEEPS, objects, one, pa
 from tests.charts.test_conformance import EVERYTHING, SIZES, conform
 from tests.minimal import MINIMAL
 
-from opd.config import FILE_KINDS
+from opd.experiment import FILE_KINDS
 
 pytestmark = pytest.mark.cluster
 

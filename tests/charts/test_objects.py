@@ -19,7 +19,7 @@ from tests.charts.helm import (
     worker,
 )  # fmt: skip
 
-from opd.config import dump_spec, load_text
+from opd.experiment import dump_spec, load_text
 
 ODD = {
     "name": "odd",

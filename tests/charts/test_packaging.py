@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, ROOT, env_of, head, helm, parsed, rayjob, template
 
-from opd.config import FILE_KINDS
+from opd.experiment import FILE_KINDS
 
 SET_IMAGE = ("--set", f"cluster.image.ref={IMAGE['cluster']['image']['ref']}")
 

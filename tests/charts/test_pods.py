@@ -21,7 +21,7 @@ from tests.charts.helm import (
 )  # fmt: skip
 from tests.minimal import MINIMAL
 
-from opd.config import FILE_KINDS
+from opd.experiment import FILE_KINDS
 from opd.pods.experiment import DEFAULT_ROOT
 from opd.store.access import STORE_VARIABLES
 
@@ -218,7 +218,7 @@ def test_a_tool_database_is_fetched_and_verified_once_a_pod_and_read_only():
 
 
 def test_the_programs_in_pods_know_the_default_folder_of_runs():
-    from opd.config.sections import Output
+    from opd.experiment.sections import Output
 
     assert Output().root == DEFAULT_ROOT
 

@@ -19,8 +19,8 @@ from tests.charts.helm import (
 )  # fmt: skip
 from tests.minimal import MINIMAL
 
-from opd.config import FILE_KINDS, parse_tree
-from opd.config.needs import all_sizes
+from opd.experiment import FILE_KINDS, parse_tree
+from opd.experiment.needs import all_sizes
 
 RUNS = [kind for kind in FILE_KINDS if kind not in ("convert", "pipeline")]
 NAME = "opd-qwen3-8b-to-1.7b"
@@ -128,7 +128,7 @@ def test_pods_ask_for_at_least_what_the_run_needs(name):
 
 
 def parse_tree_of(name):
-    from opd.config import load_text
+    from opd.experiment import load_text
 
     return load_text(EXPERIMENTS[name].read_text()).spec
 

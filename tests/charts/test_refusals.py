@@ -4,8 +4,8 @@ import pytest
 from tests.charts.helm import CHARTS, DIGEST, RUN, helm, objects, one, refusal, template
 from tests.minimal import MINIMAL
 
-from opd.config import FILE_KINDS
-from opd.config.base import MAX_NAME_CHARS
+from opd.experiment import FILE_KINDS
+from opd.experiment.base import MAX_NAME_CHARS
 
 AGENT = {"agent": {"database_dir": "/db"}}
 VOLUME = {"name": "x", "emptyDir": {}}

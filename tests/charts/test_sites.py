@@ -11,9 +11,9 @@ import pytest
 import yaml
 from tests.charts.helm import CHARTS, DIGEST, EXPERIMENTS, RUN, SITES, SWEEPS, helm, kind_of, rayjob
 
-from opd.config import SpecError, load_spec
-from opd.config.cluster import parse_cluster
-from opd.config.reader import read_text
+from opd.experiment import SpecError, load_spec
+from opd.experiment.cluster import parse_cluster
+from opd.experiment.reader import read_text
 from opdctl.chart.values import load_experiments
 
 # Keys of `cluster` that differ from one cluster to the next, whatever is run on it.

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.worker.batches import uneven_rows
-from tests.worker.models import save_model
-from tests.worker.workers import Case, run_cases
+from tests.update.batches import uneven_rows
+from tests.update.models import save_model
+from tests.update.workers import Case, run_cases
 from torch import distributed, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from verl.workers.config import FSDPEngineConfig
@@ -22,7 +22,7 @@ from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from opd.compat.loading import sharded_before_they_come, stored_dtype
-from opd.worker.engines import _HeadEngine
+from opd.update.engines import _HeadEngine
 
 
 def _stored_as(path: str, dtype: torch.dtype, *, but: tuple[str, ...] = ()) -> str:

@@ -43,7 +43,7 @@ def play(*command):
 
 @pytest.mark.parametrize("worker", ["opd_worker", "policy_worker"])
 def test_a_rank_has_verl_s_adapter_without_vllm_s_engine(worker):
-    found = play("-c", PROGRAM.format(more=f"import opd.worker.{worker}"))
+    found = play("-c", PROGRAM.format(more=f"import opd.update.{worker}"))
     assert found["is_based_on_verl_s"]
     assert not found["is_verl_s"]
     assert found["sleep_level"] == 2

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from tests.ports import free_ports
 from tests.rank_end import leave
-from tests.worker.models import save_model
+from tests.update.models import save_model
 
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.identity import settle_identity

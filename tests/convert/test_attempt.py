@@ -9,8 +9,8 @@ import pytest
 from tests.convert.checkpoints import Case
 
 from opd import convert
-from opd.config.load import load_text
 from opd.convert import run
+from opd.experiment.load import load_text
 from opd.pods import stop
 from opd.runs.claim import open_run
 

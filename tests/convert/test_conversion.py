@@ -22,10 +22,10 @@ from tests.convert.checkpoints import (
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM, dynamic_module_utils
 
-from opd.config.algorithm import Convert
 from opd.convert.__main__ import main
 from opd.convert.pipeline import convert_checkpoint
 from opd.convert.source import shard_name
+from opd.experiment.algorithm import Convert
 
 pytestmark = pytest.mark.slow  # the first test waits for the saving processes
 TWO_RANKS = Case(tied=False, dtype="float32", world_size=2)

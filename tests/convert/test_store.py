@@ -12,10 +12,10 @@ from tests.convert.checkpoints import STEP, Case, full_weights
 from tests.runs.s3.conftest import fresh_filesystem, proxy, s3_environment, s3_server, s3_url  # noqa: F401
 from transformers import AutoModelForCausalLM
 
-from opd.config.algorithm import Convert
 from opd.convert.errors import BadRequest
 from opd.convert.pipeline import convert_checkpoint
 from opd.errors import IncompleteCheckpoint
+from opd.experiment.algorithm import Convert
 from opd.store.opening import open_store
 
 # The first test may have to build the server.

@@ -6,11 +6,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tests.convert.checkpoints import Case
 
-from opd.config.algorithm import Convert
 from opd.convert.errors import ConvertError
 from opd.convert.merger import ShardMerger
 from opd.convert.pipeline import convert_checkpoint
 from opd.convert.verify import make_prompts, verify
+from opd.experiment.algorithm import Convert
 
 CASE = Case(tied=False, dtype="float32", world_size=2)
 

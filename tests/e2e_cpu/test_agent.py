@@ -15,8 +15,8 @@ from transformers import AutoTokenizer
 
 from opd.agent.environments import tool_schemas
 from opd.agent.trajectories import from_lines
-from opd.config.verl import hydra_value
 from opd.data.rows import write_files
+from opd.experiment.verl import hydra_value
 from opd_envs.rows import AGENT_SCHEMA
 from opd_envs.travel.toy import STUDENT, model_folder
 from opd_envs.travel.toy.task import make_world, open_world, rows

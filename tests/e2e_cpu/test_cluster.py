@@ -16,9 +16,9 @@ from tests.e2e_cpu.runs import SPECS, finish, start
 from tests.ports import free_ports
 from tests.runs.s3 import server as s3
 
-from opd.config import dump_spec, load_spec
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
 from opd.data.toy.task import write_parquet
+from opd.experiment import dump_spec, load_spec
 from opd.runs.metrics import read_metrics
 from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from opd.cluster.shutdown import GracefulStop
-from opd.config import parse_tree
 from opd.evaluation import run as evaluation
 from opd.evaluation.pass_rates import PassRate, read_pass_rates
 from opd.evaluation.problems import Problem
 from opd.evaluation.results import as_metrics, as_record
 from opd.evaluation.run import Answers
 from opd.evaluation.samples import Sample, read_generations, write_generations
+from opd.experiment import parse_tree
 from opd.pods import stop
 from opd.rollout.worker import RolloutReport
 from opd.store.local import LocalStore

@@ -12,7 +12,7 @@ from tests.fast_tier.tier import ROOT
 from tests.ports import free_ports
 
 import gotools
-from opd.config import FILE_KINDS
+from opd.experiment import FILE_KINDS
 
 NAMESPACE = "registry"
 

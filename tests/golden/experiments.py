@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from gotools import find
-from opd.config import ConvertSpec, PipelineSpec
-from opd.config.reader import read_text
-from opd.config.run_config import RunFacts
-from opd.config.verl import compute_overrides
+from opd.experiment import ConvertSpec, PipelineSpec
+from opd.experiment.reader import read_text
+from opd.experiment.run_config import RunFacts
+from opd.experiment.verl import compute_overrides
 from opdctl.chart import helm
 from opdctl.chart.values import Experiment, load_experiments
 

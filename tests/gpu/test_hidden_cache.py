@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.gpu import needs
 
-from opd.worker.teacher_cache import SLAB_BYTES, HiddenCache
+from opd.update.teacher_cache import SLAB_BYTES, HiddenCache
 
 needs.devices(1, "spilling to pinned memory needs a CUDA device")
 

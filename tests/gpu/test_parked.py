@@ -8,7 +8,7 @@ from tests.gpu import needs
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 
-from opd.worker.parked import ParkedWeights, local_shards
+from opd.update.parked import ParkedWeights, local_shards
 
 needs.devices(1, "copies beside computing need a CUDA device")
 

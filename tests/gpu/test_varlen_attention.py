@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from opd.worker.backbone import VARLEN, compile_layers, packed_arguments
+from opd.update.backbone import VARLEN, compile_layers, packed_arguments
 
 LENGTHS = [5, 130, 1, 257, 64]
 

@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.worker.batches import uneven_rows
-from tests.worker.models import VOCAB, save_model
-from tests.worker.workers import Case, row, run_cases
+from tests.update.batches import uneven_rows
+from tests.update.models import VOCAB, save_model
+from tests.update.workers import Case, row, run_cases
 
 ROLE = "actor_rollout_ref"
 SHARED = [f"{ROLE}.actor.ulysses_sequence_parallel_size=2"]

@@ -38,9 +38,9 @@ from tests.gpu_smoke.promises import (
 )
 from tests.remainders import write_remainders
 
-from opd.config import load_spec
-from opd.config.pipeline import FOLDER as STAGES
-from opd.config.pipeline import stages_of
+from opd.experiment import load_spec
+from opd.experiment.pipeline import FOLDER as STAGES
+from opd.experiment.pipeline import stages_of
 from opd.runs.metrics import read_metrics
 from opd.runs.result import RESULT_FILE
 from opd.store.local import LocalStore

@@ -11,7 +11,7 @@ from tests.gpu_smoke.promises import (
 from tests.gpu_smoke.smoke import SPECS
 from tests.remainders import write_remainders
 
-from opd.config import load_spec
+from opd.experiment import load_spec
 
 
 def _of_two_teachers(**of_last_step: float) -> list[str]:

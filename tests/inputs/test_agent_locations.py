@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 
-from opd.config import parse_tree
-from opd.config.run_config import KEY, RunConfig, RunFacts
+from opd.experiment import parse_tree
+from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.inputs.locations import resolve_agent
 from opd_envs.travel.database import verify_folder
 from opd_envs.travel.toy import STUDENT, model_folder

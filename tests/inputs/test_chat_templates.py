@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
 from opd.agent.settings import AGENT_LOOP
-from opd.config import load_spec, parse_tree
-from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.data.chat_template import UnfitTemplate
 from opd.data.toy import STUDENT_DIR
+from opd.experiment import load_spec, parse_tree
+from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.inputs.tokenizers import check_chat_template
 from opd.launch import facts
 from opd.trainer.entry import run

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.inputs.files import write_model
 
-from opd.config import SpecError, parse_tree
-from opd.config.context import context_of, context_problems
 from opd.data.toy.tokenizer import MODEL_MAX_LENGTH
+from opd.experiment import SpecError, parse_tree
+from opd.experiment.context import context_of, context_problems
 from opd.inputs import Inputs, check_inputs
 
 PROMPT = 100

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.inputs.files import prompt_rows, write_rows
 
-from opd.config.parse import parse_tree
-from opd.config.sections import Split
 from opd.data.split import part_of
+from opd.experiment.parse import parse_tree
+from opd.experiment.sections import Split
 from opd.inputs import Inputs
 from opd.inputs.data import DataSet, data_problems
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-from opd.config import SpecError
+from opd.experiment import SpecError
 from opd.inputs.model_files import reading
 
 

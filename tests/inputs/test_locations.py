@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from opd.config import SpecError, parse_tree
-from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.errors import StoreUnavailable
+from opd.experiment import SpecError, parse_tree
+from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.inputs import locations
 from opd.inputs.fetch import NothingThere
 from opd.trainer.entry import compose, prepare

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from opd.worker.head import DistillationHead, check_head_is_plain
+from opd.update.head import DistillationHead, check_head_is_plain
 
 
 def _tiny(config_class, model_class, **extra):

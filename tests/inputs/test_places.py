@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opd.config import parse_tree
+from opd.experiment import parse_tree
 from opd.inputs import Inputs, place_problems
 
 

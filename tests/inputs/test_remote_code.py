@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from tests.worker.batches import uneven_rows
-from tests.worker.models import save_model
-from tests.worker.workers import Case, run_cases
+from tests.update.batches import uneven_rows
+from tests.update.models import save_model
+from tests.update.workers import Case, run_cases
 
-from opd.config import SpecError
-from opd.config.run_config import RunFacts
+from opd.experiment import SpecError
+from opd.experiment.run_config import RunFacts
 from opd.main_opd import spec_of
 from opd.rollout import serving
 from opd.trainer.entry import compose, prepare

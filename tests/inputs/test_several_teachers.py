@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from safetensors.torch import save_file
-from tests.worker.families import QWEN2_5, QWEN3, QWEN_TEMPLATE, save_tokenizer
+from tests.update.families import QWEN2_5, QWEN3, QWEN_TEMPLATE, save_tokenizer
 
-from opd.config import SpecError, parse_tree
-from opd.config.run_config import RunConfig, RunFacts
 from opd.errors import Unfit
+from opd.experiment import SpecError, parse_tree
+from opd.experiment.run_config import RunConfig, RunFacts
 from opd.inputs import Inputs, check_inputs
 from opd.trainer.entry import compose, prepare
 

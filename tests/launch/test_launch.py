@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.forks import DRY_RUN, run_forked
 
-from opd.config import VARIABLES, load_spec
-from opd.config.run_config import RunFacts
-from opd.config.verl import compute_overrides
+from opd.experiment import VARIABLES, load_spec
+from opd.experiment.run_config import RunFacts
+from opd.experiment.verl import compute_overrides
 
-EXAMPLES = Path(__file__).parents[1] / "config" / "examples"
+EXAMPLES = Path(__file__).parents[1] / "experiment" / "examples"
 OPD = EXAMPLES / "opd.yaml"
 QUICKSTART = Path(__file__).parents[2] / "manifests" / "experiments" / "quickstart.yaml"  # bundled data and models
 HEAVY = ("torch", "verl", "ray", "transformers", "hydra")

@@ -9,11 +9,11 @@ import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from opd.config import SpecError
-from opd.config.raw import parse_raw
-from opd.config.run_config import KEY, RunConfig
-from opd.config.tree import get_path
-from opd.config.verl import compute_overrides
+from opd.experiment import SpecError
+from opd.experiment.raw import parse_raw
+from opd.experiment.run_config import KEY, RunConfig
+from opd.experiment.tree import get_path
+from opd.experiment.verl import compute_overrides
 from opd.launch import facts
 from opd.main_opd import spec_of
 from opd.trainer.entry import CONFIG_NAME, config_dir

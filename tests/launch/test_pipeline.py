@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from opd.config import load_spec
-from opd.config.pipeline import stages_of
 from opd.errors import CheckpointError
+from opd.experiment import load_spec
+from opd.experiment.pipeline import stages_of
 from opd.pipeline import verify
 from opd.pods import stop
 from opd.runs.claim import open_run
@@ -39,7 +39,7 @@ import os, sys, time
 from pathlib import Path
 from opd import pipeline
 from opd.cluster import supervise
-from opd.config import SpecError, load_spec
+from opd.experiment import SpecError, load_spec
 from opd.errors import RunError
 from opd.pipeline import run
 from opd.pods import stop

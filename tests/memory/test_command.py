@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from opd.config import load_text
+from opd.experiment import load_text
 from opd.memory import command, device, shapes
 from opd.memory.plan import make_plan
 from opd.memory.shapes import Unplannable, read_shape

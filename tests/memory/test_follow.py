@@ -6,7 +6,7 @@ import pytest
 from tests.memory.jobs import STUDENT, TEACHER
 from tests.minimal import MINIMAL
 
-from opd.config import parse_tree
+from opd.experiment import parse_tree
 from opd.memory.follow import read_tokens, train_tokens
 from opd.memory.plan import make_plan
 from opd.memory.sources import MOST_READ_TOKENS, MOST_TRAIN_TOKENS, job_from_spec

@@ -8,8 +8,8 @@ import pytest
 from tests.memory.jobs import STUDENT, TEACHER
 from tests.minimal import MINIMAL
 
-from opd.config import parse_tree
-from opd.config.sections import Attention
+from opd.experiment import parse_tree
+from opd.experiment.sections import Attention
 from opd.memory.shapes import ModelShape
 from opd.memory.sources import (
     job_from_spec,

@@ -13,12 +13,12 @@ from tests.mutants.mutant import Mutant
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = {
     "batch": "tests/batch",
-    "importance": "tests/importance",
+    "weights": "tests/weights",
     "losses": "tests/losses",
     "rollout": "tests/rollout",
     "runs": "tests/runs",
     "store": "tests/runs",
-    "worker": "tests/worker",
+    "update": "tests/update",
 }
 """Folder below src/opd -> folder of its tests."""
 _NO_CPU = ("losses/cuda/", "losses/hopper/")

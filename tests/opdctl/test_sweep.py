@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opd.config import SpecError
+from opd.experiment import SpecError
 from opdctl.chart.values import Experiment, load_experiments
 
 BASE: dict[str, Any] = {"kind": "opd", "name": "run", "model": {"path": "m"}, "teacher": {"path": "t"}}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opd.config import parse_tree
+from opd.experiment import parse_tree
 from opd.rollout.carry import Carry, Growth, Slot, Update
 
 

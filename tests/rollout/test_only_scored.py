@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
-from opd.config import parse_tree
 from opd.data.toy import STUDENT_DIR
+from opd.experiment import parse_tree
 from opd.rollout.seeds import PASS_RATES, TRAIN, request_seed
 from opd.rollout.worker import Batch, RolloutReport, RolloutWorker
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 from verl.workers.rollout.replica import TokenOutput
 
-from opd.config import parse_tree
+from opd.experiment import parse_tree
 from opd.rollout.carry import CarriedRow
 from opd.rollout.seeds import TRAIN
 from opd.rollout.worker import Batch, RolloutWorker

@@ -57,7 +57,7 @@ def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 def _in_worker(module) -> None:
     import torch
 
-    from opd.worker import engines, reading, teacher_cache, teacher_phase
+    from opd.update import engines, reading, teacher_cache, teacher_phase
 
     def update(original, self, data, *rest):
         engine = self.student_engine
@@ -247,4 +247,4 @@ def _wrap_async(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 if _segments:
-    change_after_import({"opd.worker.opd_worker": _in_worker, "opd.kinds": _in_driver})
+    change_after_import({"opd.update.opd_worker": _in_worker, "opd.kinds": _in_driver})

@@ -424,7 +424,7 @@ _TIME = {
 MODULES = (
     "opd.runs.process", "opd.runs.attempts", "opd.runs.checkpoints", "opd.runs.claim", "opd.runs.metrics", "opd.runs.reporter", "opd.runs.run", "opd.runs.summary",
     "opd.runs.stream", "opd.runs.shards", "opd.runs.resume",
-    "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.worker.background", "opd.worker.checkpointing", "opd.cluster.shutdown",
+    "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.update.background", "opd.update.checkpointing", "opd.cluster.shutdown",
 )  # fmt: skip
 
 
@@ -504,7 +504,7 @@ def install() -> None:
         if hasattr(module, "ThreadPoolExecutor"):
             module.ThreadPoolExecutor = Pool  # type: ignore[attr-defined]
     from opd.store import base, remote
-    from opd.worker import checkpointing
+    from opd.update import checkpointing
     from tests.simulator import bucket
 
     FirstTry.real, base.Retrying = base.Retrying, FirstTry  # type: ignore[misc]

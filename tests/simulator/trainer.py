@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from opd.cluster.shutdown import GracefulStop
-from opd.config.sections import Checkpoint
 from opd.errors import PartLost, RunFinished
+from opd.experiment.sections import Checkpoint
 from opd.pods import stop
 from opd.runs.run import EXIT_TERMINATED, Run
-from opd.worker import checkpointing
-from opd.worker.checkpointing import ShardUploads
+from opd.update import checkpointing
+from opd.update.checkpointing import ShardUploads
 from tests.simulator.copies import HostCopies
 from tests.simulator.oracle import content, state_in
 from tests.simulator.scheduler import Killed, Process

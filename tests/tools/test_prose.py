@@ -132,7 +132,7 @@ def test_a_finding_names_the_line_of_its_sentence():
     [
         ("CHANGELOG.md", LONG),
         ("tests/e2e/RESULTS.md", LONG),
-        ("charts/opd/values.yaml", f"# Generated from opd.config by `make schema`: do not edit.\n\n# {LONG}"),
+        ("charts/opd/values.yaml", f"# Generated from opd.experiment by `make schema`: do not edit.\n\n# {LONG}"),
         ("tests/evidence/IMPORTANCE.md", f"# Rules\n\nWritten by `python -m tests.evidence.importance`.\n\n{LONG}"),
     ],
 )

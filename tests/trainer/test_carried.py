@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 from tests.minimal import MINIMAL
 from transformers import AutoTokenizer
 
-from opd.config import OpdSpec, SpecError, parse_tree
 from opd.data.toy import STUDENT_DIR
 from opd.errors import CheckpointError
+from opd.experiment import OpdSpec, SpecError, parse_tree
 from opd.rollout.carry import CHECKPOINT_FILE, Growth
 from opd.trainer.carried import CarriedRows
 from opd.trainer.dataset import PromptDataset

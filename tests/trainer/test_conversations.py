@@ -11,8 +11,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from tests.agent.talk import END, SCHEMA, TOKENIZER
 
-from opd.config import SpecError
 from opd.data.answered import answered_rows
+from opd.experiment import SpecError
 from opd.trainer.conversations import ConversationDataset
 
 USER, SAID = {"role": "user", "content": "the price"}, {"role": "assistant", "content": "42"}

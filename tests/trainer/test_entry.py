@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from opd.config import AnyRunSpec, SpecError, load_spec
-from opd.config.run_config import RunFacts
 from opd.ending import Ending
 from opd.errors import MissingPackage, Unfit
+from opd.experiment import AnyRunSpec, SpecError, load_spec
+from opd.experiment.run_config import RunFacts
 from opd.launch import facts
 from opd.main_opd import spec_of
 from opd.store.local import LocalStore

@@ -13,7 +13,7 @@ from opd import ending, loop
 from opd.ending import STOPPED
 from opd.pods import stop
 from opd.runs.progress import PROGRESS
-from opd.worker import checkpointing
+from opd.update import checkpointing
 
 
 class _Kind:

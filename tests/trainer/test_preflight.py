@@ -11,9 +11,9 @@ import pytest
 from tests.memory.jobs import job
 from transformers import AutoTokenizer
 
-from opd.config.parse import parse_tree
-from opd.config.run_config import RunConfig, RunFacts
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
+from opd.experiment.parse import parse_tree
+from opd.experiment.run_config import RunConfig, RunFacts
 from opd.memory.job import GIB
 from opd.memory.plan import make_plan
 from opd.monitor.preflight import Line

@@ -14,13 +14,12 @@ from torch import tensor
 from transformers import AutoTokenizer
 
 from opd.cluster.shutdown import GracefulStop
-from opd.config import SpecError, parse_tree
-from opd.config.algorithm import Horizon, ProblemImportance, Stage
 from opd.data.toy import STUDENT_DIR
 from opd.errors import CheckpointError
 from opd.evaluation.pass_rates import PassRate, prompt_id, weights_key, write_pass_rates
 from opd.evaluation.samples import Sample
-from opd.importance import Schedule
+from opd.experiment import SpecError, parse_tree
+from opd.experiment.algorithm import Horizon, ProblemImportance, Stage
 from opd.rollout.manager import RolloutManager
 from opd.rollout.rows import Order, row_of
 from opd.rollout.seeds import PASS_RATES
@@ -31,6 +30,7 @@ from opd.trainer.dataset import PromptDataset
 from opd.trainer.measured_rates import UNFINISHED_KEY, Measuring
 from opd.trainer.problem_weights import ProblemWeights, problem_weights
 from opd.trainer.row_facts import RowFacts
+from opd.weights import Schedule
 
 QUESTIONS = ["10+10=", "11+11=", "12+12=", "13+13="]
 RATES = [0.0, 0.25, 0.5, 1.0]  # p (1 - p): 0, 3/16, 4/16, 0, with a mean of 7/64

@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-from opd.config import SpecError, parse_tree
-from opd.config.run_config import RunConfig, RunFacts
 from opd.data.toy import STUDENT_DIR
+from opd.experiment import SpecError, parse_tree
+from opd.experiment.run_config import RunConfig, RunFacts
 from opd.job import Data
 from opd.trainer.dataset import PromptDataset
 

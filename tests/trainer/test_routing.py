@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from tests.minimal import MINIMAL
 from transformers import AutoTokenizer
 
-from opd.config import SpecError, parse_tree
 from opd.data.toy import STUDENT_DIR
+from opd.experiment import SpecError, parse_tree
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.row_facts import TeacherRoute
 

@@ -10,10 +10,10 @@ import pytest
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
-from opd.config import SpecError
 from opd.data.split import part_of
 from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import write_conversations, write_parquet
+from opd.experiment import SpecError
 from opd.trainer.conversations import ConversationDataset
 from opd.trainer.dataset import PromptDataset
 

@@ -10,12 +10,12 @@ import pytest
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
-from opd.config import SpecError, parse_tree
-from opd.config.run_config import RunConfig, RunFacts
 from opd.data.answered import answer_row
 from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import DATA_SOURCE, split_problems, write_parquet
 from opd.evaluation.samples import Sample, write_generations
+from opd.experiment import SpecError, parse_tree
+from opd.experiment.run_config import RunConfig, RunFacts
 from opd.job import Data
 from opd.kinds import Sft
 from opd.runs.run import Run

@@ -10,8 +10,8 @@ from tests.minimal import MINIMAL
 from transformers import AutoTokenizer
 
 from opd.agent.conversation import Conversation
-from opd.config import SpecError, parse_tree
 from opd.data.toy import STUDENT_DIR
+from opd.experiment import SpecError, parse_tree
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.teacher_prompts import TeacherPrompts, Unfilled, own_messages
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from opd.config import load_text
+from opd.experiment import load_text
 from opd.rollout.rows import Order, Row, row_of
 from opd.runs.tokens import MAX_TOKENS, file_key, from_bytes
 from opd.store.local import LocalStore
 from opd.trainer.token_log import TokenLog, pieces
-from opd.worker.token_view import RowView, Seen
+from opd.update.token_view import RowView, Seen
 
 
 class Bytes:

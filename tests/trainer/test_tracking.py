@@ -16,8 +16,8 @@ from tests.ports import free_ports
 from tests.trainer.tracked_attempt import PROJECT, RUN_ID, STEPS
 from tests.trainer.wandb_file import read_wandb_file
 
-from opd.config import SpecError
 from opd.errors import MissingPackage
+from opd.experiment import SpecError
 from opd.runs.run import Run
 from opd.trainer import tracking
 

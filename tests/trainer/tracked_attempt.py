@@ -19,8 +19,8 @@ STEPS = {1: range(7), 2: range(4, 9)}
 def main(folder: Path, attempt: int) -> None:
     from omegaconf import OmegaConf
 
-    from opd.config import parse_tree
-    from opd.config.run_config import KEY, RunConfig, RunFacts
+    from opd.experiment import parse_tree
+    from opd.experiment.run_config import KEY, RunConfig, RunFacts
     from opd.runs.run import Run
     from opd.trainer import tracking
     from opd.trainer.run_log import StepLogger

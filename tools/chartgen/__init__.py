@@ -1,1 +1,1 @@
-"""Generator of the charts' values and their schema from `opd.config`."""
+"""Generator of the charts' values and their schema from `opd.experiment`."""

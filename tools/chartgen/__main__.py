@@ -13,17 +13,17 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from opd.config import FILE_KINDS, SPEC_CLASSES
-from opd.config.base import Section
-from opd.config.cluster import Cluster
-from opd.config.tree import section_of
+from opd.experiment import FILE_KINDS, SPEC_CLASSES
+from opd.experiment.base import Section
+from opd.experiment.cluster import Cluster
+from opd.experiment.tree import section_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path("charts/opd-lib")
 WIDTH = 130
 HEADER = """\
 # Values of every chart. An experiment file is a values file: its keys, which `opdctl explain` describes, and `cluster`.
-# Generated from opd.config by `make schema`. A key in a comment has no default.
+# Generated from opd.experiment by `make schema`. A key in a comment has no default.
 """
 # `global` is Helm's, `enabled` an umbrella chart's condition, and a template explains why `matrix` is refused.
 SHORT = ("model", "teacher")
@@ -185,7 +185,7 @@ def main() -> int:
     texts = generated()
     stale = [path for path, text in texts.items() if not (ROOT / path).is_file() or (ROOT / path).read_text() != text]
     for path in stale:
-        print(f"{path} differs from opd.config: run `make schema`" if check else f"wrote {path}")
+        print(f"{path} differs from opd.experiment: run `make schema`" if check else f"wrote {path}")
         if not check:
             (ROOT / path).write_text(texts[path])
     return 1 if check and stale else 0

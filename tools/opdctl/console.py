@@ -136,8 +136,8 @@ def run_guarded(call: Callable[[], int]) -> int:
 
 def _project_errors() -> tuple[type[Exception], ...]:
     """Return the errors of spec (exit 2) and run directory; they are imported after an error only."""
-    from opd.config import SpecError
     from opd.errors import RunError
+    from opd.experiment import SpecError
 
     return RunError, SpecError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from opd.config import dump_spec
+from opd.experiment import dump_spec
 from opd.store.access import S3_PROTOCOLS, address_of
 from opdctl.chart.values import Experiment
 from opdctl.kube.client import CLASSES, DEFAULT_CLASS, HTTP_FORBIDDEN, KUEUE, ClusterError, KubeApi, Tree

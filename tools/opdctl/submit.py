@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from opd.config import FileSpec, dump_spec, identity, load_text, spec_hash
 from opd.errors import StoreError
+from opd.experiment import FileSpec, dump_spec, identity, load_text, spec_hash
 from opd.runs.identity import RUN_FILE, describe_changes
 from opd.runs.result import FATAL_FILE, RESULT_FILE, clear_fatal
 from opd.store.access import address_of

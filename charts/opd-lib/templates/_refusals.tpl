@@ -1,5 +1,5 @@
 {{- /* Values that a chart refuses: what must not reach the API server, and what KubeRay or the kubelet would only show in
-     a running cluster. All other rules stand in opd.config; the pre-install check applies them (check.yaml). */ -}}
+     a running cluster. All other rules stand in opd.experiment; the pre-install check applies them (check.yaml). */ -}}
 
 {{- /* (list key rule fix) or (list key rule fix value) */ -}}
 {{- define "opd.fail" -}}

@@ -7,7 +7,7 @@ from typing import Any
 
 from opd.agent.dialogue import Limits
 from opd.agent.environments import DEFAULT_TOOLSET
-from opd.config.run_config import RunConfig
+from opd.experiment.run_config import RunConfig
 
 AGENT_LOOP = "opd_tools"
 """Name under which `opd.agent.loop` registers with verl."""

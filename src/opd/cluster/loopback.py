@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from opd.config import AnyRunSpec
+from opd.experiment import AnyRunSpec
 
 _INIT_METHOD = "DIST_INIT_METHOD"
 

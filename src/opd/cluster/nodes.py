@@ -11,8 +11,8 @@ from ray._private.state import available_resources_per_node  # what verl's own c
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from opd.cluster.places import Offer, has_devices, shortage
-from opd.config.needs import Sizes
 from opd.errors import TooFewNodes
+from opd.experiment.needs import Sizes
 from opd.inputs.fetch import CACHE_VARIABLE, local_copy
 
 # For pods to be scheduled again and to pull their image.

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from opd.config import ConvertSpec
 from opd.convert.errors import ConvertError
 from opd.errors import RunError, RunFinished
+from opd.experiment import ConvertSpec
 from opd.runs.claim import attempting, open_run
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from opd.config.algorithm import Convert
 from opd.convert.errors import BadRequest, ConvertError
 from opd.errors import RunError
+from opd.experiment.algorithm import Convert
 
 _EPILOG = """\
 examples:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from opd.config.algorithm import Convert
 from opd.convert.card import make_record, write_card
 from opd.convert.dtypes import BaseDtypes, DtypeMode, main_dtype, plan_dtypes, read_base
 from opd.convert.export import MAX_SHARD_SIZE, copy_companions, merge, write_model
@@ -21,6 +20,7 @@ from opd.convert.reporter import Reporter
 from opd.convert.source import Origin, bring_here, find_source
 from opd.convert.target import choose_target
 from opd.convert.verify import Verification, verify
+from opd.experiment.algorithm import Convert
 
 # Downloads and copies: a hidden folder in the one that is written, gone before that is published.
 _SCRATCH = ".opd-convert-"

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from opd.config.errors import Problem, SpecError
+from opd.experiment.errors import Problem, SpecError
 
 _FIX = (
     "use a model whose template can, or give it another: chat_template.jinja beside the tokenizer's files, or verl's key "

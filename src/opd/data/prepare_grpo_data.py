@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from opd.config.sections import Data
 from opd.data import command_line
 from opd.data.math_sources import BENCHMARKS, DAPO, VARIANTS, Problem, Problems, Variant
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row, Split, benchmark_rows, prompt_row, write_files
+from opd.experiment.sections import Data
 
 DropReason = Literal[
     "empty_problem", "empty_answer", "conflicting_answers", "duplicate_problem", "benchmark_problem", "prompt_too_long"

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from opd.config.algorithm import MESSAGES
 from opd.data.math_sources import MathSource, Problem, Variant, with_instruction
+from opd.experiment.algorithm import MESSAGES
 
 Row = dict[str, Any]
 Split = Literal["train", "val", "test"]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opd.config.canonical import canonical_json
+from opd.experiment.canonical import canonical_json
 
 _ASKS = ("system", "user")
 

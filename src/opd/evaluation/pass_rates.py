@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from opd.config import canonical_json
 from opd.evaluation.samples import write_table
+from opd.experiment import canonical_json
 
 SCHEMA = pa.schema(
     [("prompt_id", pa.string()), ("pass_rate", pa.float64()), ("k", pa.int64()), ("checkpoint", pa.string())]

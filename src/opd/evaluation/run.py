@@ -16,14 +16,14 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import get_dataset_class
 
 from opd.cluster.shutdown import GracefulStop
-from opd.config import EvalSpec
-from opd.config.run_config import RunConfig
 from opd.ending import STOPPED, Ending, serve_pods
 from opd.errors import StoreError
 from opd.evaluation.pass_rates import PASS_RATES_KEY, PassRate, write_pass_rates
 from opd.evaluation.problems import Problem
 from opd.evaluation.results import SetResult, as_metrics, as_record, evaluate, is_right, result_table
 from opd.evaluation.samples import GENERATIONS_KEY, Sample, read_generations, write_generations
+from opd.experiment import EvalSpec
+from opd.experiment.run_config import RunConfig
 from opd.rewards import worst_score
 from opd.rollout.dialogues import DialogueLog, num_kept
 from opd.rollout.manager import RolloutManager

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opd.config.algorithm import MESSAGES, TOOLS
-from opd.config.errors import Problem
-from opd.config.sections import Split
 from opd.data.split import part_of
+from opd.experiment.algorithm import MESSAGES, TOOLS
+from opd.experiment.errors import Problem
+from opd.experiment.sections import Split
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from opd.config.errors import Problem, SpecError
 from opd.errors import CorruptRecord, NoBucket, RunError
+from opd.experiment.errors import Problem, SpecError
 from opd.store.base import ObjectInfo, Store, leads_out
 from opd.store.durable import hash_file
 from opd.store.local import LocalStore

@@ -7,10 +7,10 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from opd.agent.environments import toy_place
-from opd.config.algorithm import MESSAGES
-from opd.config.run_config import KEY, RunConfig
 from opd.data.toy import model_folder
 from opd.data.toy.task import write_conversations, write_parquet
+from opd.experiment.algorithm import MESSAGES
+from opd.experiment.run_config import KEY, RunConfig
 from opd.inputs.fetch import local_copy, naming
 from opd.store.access import is_store_url
 

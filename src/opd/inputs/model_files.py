@@ -13,8 +13,8 @@ from typing import Any
 from omegaconf import DictConfig
 from transformers import AutoConfig, AutoTokenizer
 
-from opd.config.errors import Problem, SpecError
 from opd.errors import RunError
+from opd.experiment.errors import Problem, SpecError
 
 
 class ModelUnreadable(RunError):

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opd.agent.environments import toy_models
-from opd.config.context import context_of
-from opd.config.errors import Problem
-from opd.config.pipeline import OF_A_STAGE
 from opd.data import toy
+from opd.experiment.context import context_of
+from opd.experiment.errors import Problem
+from opd.experiment.pipeline import OF_A_STAGE
 from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
 
 # What the hub takes for the name of a repository; anything else can only be a folder.
@@ -68,7 +68,7 @@ def _address_fault(path: str) -> tuple[str, str]:
 
 
 def context_of_folder(path: str) -> int | None:
-    """`opd.config.context.context_of` a bundled model or a folder on this machine; None for any other, or an unreadable one."""
+    """`opd.experiment.context.context_of` a bundled model or a folder on this machine; None for any other, or an unreadable one."""
     try:
         config = json.loads((Path(_bundled().get(path, path)) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from opd.config import Loaded, OpdAgentSpec, OpdSpec, SpecError, TrainSpec
-from opd.config.context import context_problems
-from opd.config.sections import Model, Teacher
 from opd.errors import StoreUnavailable
+from opd.experiment import Loaded, OpdAgentSpec, OpdSpec, SpecError, TrainSpec
+from opd.experiment.context import context_problems
+from opd.experiment.sections import Model, Teacher
 from opd.memory.device import Device, declared_name, planned_device
 from opd.memory.plan import make_plan
 from opd.memory.shapes import ModelShape, Unplannable, read_shape

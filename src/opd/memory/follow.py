@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import distributed
 
-from opd.config import TrainSpec
+from opd.experiment import TrainSpec
 from opd.memory.job import GIB
 from opd.memory.plan import Plan, make_plan
 from opd.memory.shapes import Unplannable, read_shape

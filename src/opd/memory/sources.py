@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection
 from dataclasses import replace
 
-from opd.config import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec, TrainSpec
-from opd.config.algorithm import Opd, Stage
+from opd.experiment import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec, TrainSpec
+from opd.experiment.algorithm import Opd, Stage
 from opd.head_form import WORKSPACE_GIB, Need, form_of
 from opd.memory.job import GIB, Job, Wish
 from opd.memory.shapes import ModelShape

@@ -108,8 +108,8 @@ def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, 
 
 def convert_student(run_dir: Path, target: Path) -> Path:
     """Convert the student's newest checkpoint to a Hugging Face folder, and compare both."""
-    from opd.config.algorithm import Convert
     from opd.convert.pipeline import convert_checkpoint
+    from opd.experiment.algorithm import Convert
 
     newest = max((run_dir / "checkpoints").glob("global_step_*"), key=lambda folder: int(folder.name.split("_")[-1]))
     convert_checkpoint(Convert(checkpoint=str(newest), target=str(target)))

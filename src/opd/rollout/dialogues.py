@@ -10,7 +10,7 @@ from typing import Any
 from opd.agent.dialogue import Dialogue
 from opd.agent.metrics import AgentCounts
 from opd.agent.trajectories import Segment, Trajectory, file_key, to_lines
-from opd.config.run_config import RunConfig
+from opd.experiment.run_config import RunConfig
 from opd.rollout.seeds import TRAIN
 from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run

@@ -31,8 +31,8 @@ from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN
 from opd.agent.trajectories import Trajectory
 from opd.compat import quiet
 from opd.compat.vllm_prefixes import begun_under
-from opd.config.run_config import RunConfig
 from opd.evaluation.samples import Sample, further_numbers
+from opd.experiment.run_config import RunConfig
 from opd.rewards import is_unread, worst_score
 from opd.rollout.carry import CarriedRow, Growth
 from opd.rollout.dialogues import DialogueKeeper, num_kept

@@ -8,8 +8,8 @@ import sys
 import traceback
 from collections.abc import Iterator
 
-from opd.config import BaseSpec, SpecError, dump_spec, identity, spec_hash
 from opd.errors import RunError, RunFinished, Unfit, Unforeseen
+from opd.experiment import BaseSpec, SpecError, dump_spec, identity, spec_hash
 from opd.runs.result import INSTALL_VARIABLE, refuse_if_over
 from opd.runs.run import Run, as_disk_full
 from opd.store.opening import open_store

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from opd.config.base import Natural, Section
+from opd.experiment.base import Natural, Section
 
 FOLDER = "tokens"
 """Folder of the run directory with one JSON file for each kept step."""

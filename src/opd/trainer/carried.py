@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from opd.agent.settings import LOOP_COLUMN, SINGLE_TURN
-from opd.config import OpdAgentSpec, OpdSpec
-from opd.config.errors import Problem, SpecError
+from opd.experiment import OpdAgentSpec, OpdSpec
+from opd.experiment.errors import Problem, SpecError
 from opd.rollout.carry import Carry, Growth, Slot, Update, load, save
 from opd.rollout.manager import RolloutManager
 from opd.rollout.seeds import TRAIN

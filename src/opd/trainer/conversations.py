@@ -10,13 +10,13 @@ from typing import Any
 
 import datasets
 
-from opd.config import SftSpec
-from opd.config.algorithm import TOOLS
-from opd.config.errors import Problem as Fault
-from opd.config.errors import SpecError, show
 from opd.data.answered import ASSISTANT, AnsweredRow, answer_row, answered_rows
 from opd.data.chat_template import UnfitTemplate
 from opd.data.split import without_nulls
+from opd.experiment import SftSpec
+from opd.experiment.algorithm import TOOLS
+from opd.experiment.errors import Problem as Fault
+from opd.experiment.errors import SpecError, show
 from opd.rollout.rows import Order, Row, row_of
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.teacher_answers import TeacherAnswers

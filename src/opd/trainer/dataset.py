@@ -15,13 +15,13 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from opd.agent.environments import tool_schemas
 from opd.agent.settings import TOOL_SELECTION
-from opd.config.errors import Problem as Fault
-from opd.config.errors import SpecError, show
-from opd.config.sections import Split
 from opd.data.chat_template import UnfitTemplate, render
 from opd.data.split import part_of
 from opd.evaluation.pass_rates import prompt_id
 from opd.evaluation.problems import Problem, ProblemFile, name_problems
+from opd.experiment.errors import Problem as Fault
+from opd.experiment.errors import SpecError, show
+from opd.experiment.sections import Split
 
 
 def aligned(tables: Sequence[Dataset]) -> list[Dataset]:
@@ -109,7 +109,7 @@ def _column(table: datasets.Dataset, name: str) -> list[Any]:
 class PromptDataset(RLHFDataset):
     """verl's parquet data set; `index` is the row's position in the (filtered) data, unique over all files.
 
-    `data.split` (a dump of `opd.config.sections.Split`), where the config has it, leaves the rows of one part.
+    `data.split` (a dump of `opd.experiment.sections.Split`), where the config has it, leaves the rows of one part.
     `places` are the rows' positions over all files before any was left out, `dropped_places` those of overlong prompts;
     `name_problems` says which problems they are.
 

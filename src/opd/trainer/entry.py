@@ -22,14 +22,14 @@ from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
 from opd.cluster.places import needed
 from opd.compat import quiet
 from opd.compat.ray_start import bare_node, own_job_id, patient_start
-from opd.config import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
-from opd.config.context import context_of, context_problems, teacher_notes
-from opd.config.errors import Problem
-from opd.config.needs import sizes_of
-from opd.config.run_config import KEY, RunConfig, RunFacts
-from opd.config.verl import compute_overrides
 from opd.convert.errors import ConvertError
 from opd.errors import MissingPackage, RunError, Unfit
+from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
+from opd.experiment.context import context_of, context_problems, teacher_notes
+from opd.experiment.errors import Problem
+from opd.experiment.needs import sizes_of
+from opd.experiment.run_config import KEY, RunConfig, RunFacts
+from opd.experiment.verl import compute_overrides
 from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts
 from opd.inputs.fetch import cache_dir
 from opd.runs import origin, stacks
@@ -87,7 +87,7 @@ def keep_compiled() -> Path | None:
 
 def config_dir() -> str:
     """Return the folder of `opd_trainer.yaml`."""
-    return str(Path(__file__).resolve().parent.parent / "config")
+    return str(Path(__file__).resolve().parent.parent / "experiment")
 
 
 def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
@@ -201,8 +201,8 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
 
 def _converted(spec: EvalSpec, checkpoint: str, local_dir: Path) -> str:
     """Return the folder of the model that `convert` makes of a checkpoint: any world size, any store, every hash checked."""
-    from opd.config.algorithm import Convert
     from opd.convert.pipeline import convert_checkpoint
+    from opd.experiment.algorithm import Convert
 
     folder, trusts = local_dir / "model", spec.model.trust_remote_code
     shutil.rmtree(folder, ignore_errors=True)

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from opd.cluster.shutdown import GracefulStop
-from opd.config import OpdAgentSpec, OpdSpec
 from opd.errors import StoreError
 from opd.evaluation.pass_rates import PassRate, by_prompt
 from opd.evaluation.results import is_right
 from opd.evaluation.samples import Sample
+from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.rollout.manager import RolloutManager
 from opd.rollout.seeds import PASS_RATES
 from opd.rollout.worker import Batch

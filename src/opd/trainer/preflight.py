@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from opd.config.run_config import RunConfig
 from opd.data.chat_template import render
+from opd.experiment.run_config import RunConfig
 from opd.memory import Plan
 from opd.memory.job import GIB
 from opd.monitor.preflight import Line, Models, look, table

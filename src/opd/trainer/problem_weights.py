@@ -9,16 +9,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from opd.config.algorithm import ProblemImportance
-from opd.config.errors import Problem, SpecError
 from opd.errors import CheckpointError
 from opd.evaluation.pass_rates import PassRate, read_pass_rates, weights_bytes, weights_key, write_pass_rates
-from opd.importance import Schedule, weights_of_problems
+from opd.experiment.algorithm import ProblemImportance
+from opd.experiment.errors import Problem, SpecError
 from opd.inputs.fetch import local_copy, naming
 from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
 from opd.store.access import is_store_url
 from opd.trainer.dataset import PromptDataset
+from opd.weights import Schedule, weights_of_problems
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import pad_sequence
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from opd.batch import TEACHER_PROMPTS
-from opd.config import OpdAgentSpec, OpdSpec
-from opd.config.algorithm import Policy
-from opd.config.errors import Problem, SpecError
+from opd.experiment import OpdAgentSpec, OpdSpec
+from opd.experiment.algorithm import Policy
+from opd.experiment.errors import Problem, SpecError
 from opd.losses import reward_weights
 from opd.rollout.rows import Row
 from opd.trainer.dataset import PromptDataset

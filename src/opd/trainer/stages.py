@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from opd.config import OpdAgentSpec, OpdSpec
-from opd.config.algorithm import LossType
-from opd.config.errors import Problem, SpecError
-from opd.importance import Schedule
+from opd.experiment import OpdAgentSpec, OpdSpec
+from opd.experiment.algorithm import LossType
+from opd.experiment.errors import Problem, SpecError
 from opd.rollout.worker import Batch
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.teacher_answers import TeacherAnswers
+from opd.weights import Schedule
 
 
 class Stages:

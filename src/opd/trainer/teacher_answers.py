@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from opd.config.errors import Problem as Fault
-from opd.config.errors import SpecError
 from opd.evaluation.problems import Problem
+from opd.experiment.errors import Problem as Fault
+from opd.experiment.errors import SpecError
 from opd.inputs.fetch import local_copy, naming
 from opd.rollout.seeds import TRAIN, request_seed
 from opd.store.access import is_store_url

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opd.config import OpdAgentSpec, OpdSpec
-from opd.config.errors import Problem, SpecError
-from opd.config.prompt_template import PROMPT, filled
+from opd.experiment import OpdAgentSpec, OpdSpec
+from opd.experiment.errors import Problem, SpecError
+from opd.experiment.prompt_template import PROMPT, filled
 from opd.trainer.dataset import Encode, PromptDataset
 
 _NUM_SHOWN = 5

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from opd.config import OpdAgentSpec, OpdSpec
-from opd.config.algorithm import LossType
-from opd.importance import scored_divergence
+from opd.experiment import OpdAgentSpec, OpdSpec
+from opd.experiment.algorithm import LossType
 from opd.rollout.rows import Row
 from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
 from opd.runs.tokens import MAX_TOKENS, StepTokens, TokenRow, file_key, to_bytes
 from opd.text import shortened, storable
-from opd.worker.token_view import RowView, Seen
+from opd.update.token_view import RowView, Seen
+from opd.weights import scored_divergence
 
 MAX_PROMPT_CHARS = 8000
 SIGNIFICANT_DIGITS = 4

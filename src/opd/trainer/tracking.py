@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
-from opd.config.errors import Problem, SpecError
-from opd.config.run_config import KEY, RunConfig
 from opd.errors import MissingPackage
+from opd.experiment.errors import Problem, SpecError
+from opd.experiment.run_config import KEY, RunConfig
 from opd.redaction import redact
 from opd.runs.identity import SPEC_FILE
 from opd.runs.reporter import Snapshot

@@ -33,7 +33,7 @@ from tensordict import TensorDict  # noqa: E402
 from tests.benchmarks.gpu.measure import FLOOR_SIDE, Floor, elapsed_ms  # noqa: E402
 from tests.gpu.facts import machine, write_record  # noqa: E402
 from tests.ports import free_ports  # noqa: E402
-from tests.worker.workers import cut_into_mini_batches, nested, row, tensordict  # noqa: E402
+from tests.update.workers import cut_into_mini_batches, nested, row, tensordict  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config  # noqa: E402
 from verl.utils import model as verl_model  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
@@ -42,13 +42,13 @@ from verl.workers.engine_workers import ActorRolloutRefWorker  # noqa: E402
 from verl.workers.rollout import base  # noqa: E402
 from verl.workers.utils.padding import response_from_nested  # noqa: E402
 
-from opd.config import load_text  # noqa: E402
-from opd.config.run_config import KEY, RunFacts  # noqa: E402
 from opd.data.toy.tokenizer import build_tokenizer  # noqa: E402
+from opd.experiment import load_text  # noqa: E402
+from opd.experiment.run_config import KEY, RunFacts  # noqa: E402
 from opd.trainer.entry import compose  # noqa: E402
-from opd.worker.answer_worker import AnswerWorker  # noqa: E402
-from opd.worker.opd_worker import OPDWorker  # noqa: E402
-from opd.worker.policy_worker import PolicyWorker  # noqa: E402
+from opd.update.answer_worker import AnswerWorker  # noqa: E402
+from opd.update.opd_worker import OPDWorker  # noqa: E402
+from opd.update.policy_worker import PolicyWorker  # noqa: E402
 
 ROLE = "actor_rollout_ref"
 NUM_VOCAB, NUM_ENTRIES = 151_936, 151_669  # rows of Qwen3's heads, and entries of its tokenizer
@@ -327,7 +327,7 @@ def main() -> None:
     [port] = free_ports(1)
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     verl_model.get_hf_auto_model_class = lambda hf_config: RandomWeights
-    base._ROLLOUT_REGISTRY[("none", "async")] = "tests.worker.workers.NoRollout"
+    base._ROLLOUT_REGISTRY[("none", "async")] = "tests.update.workers.NoRollout"
     facts = machine("torch", "triton", "transformers", "verl") if ON_GPU else {"device": "CPU, tiny rows"}
     found: dict[str, Any] = {}
     began_s = time.perf_counter()

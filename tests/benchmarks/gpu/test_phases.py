@@ -13,7 +13,7 @@ from tests.benchmarks.gpu.phases import PHASES as VARIABLE
 from tests.benchmarks.gpu.phases import Phase, _bound, _set_answers, as_text, phase_of
 from tests.gpu.facts import write_record
 
-from opd.config.load import parse_tree
+from opd.experiment.load import parse_tree
 from opd.rollout.worker import Batch
 
 PHASES = (Phase(name="a", rows=8, tokens=16, steps=2), Phase(name="b", rows=16, tokens=16, mean=4, steps=2))

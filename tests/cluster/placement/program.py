@@ -33,10 +33,10 @@ from opd.cluster.lost import look_for_unplaced_parts, unplaced_parts
 from opd.cluster.nodes import wait_for_nodes, working_nodes
 from opd.cluster.watch import Watch
 from opd.compat.ray_start import patient_start
-from opd.config import ConvertSpec, parse_tree
-from opd.config.needs import Sizes, sizes_of
-from opd.config.run_config import RunConfig, RunFacts
 from opd.errors import NoPlace, TooFewNodes
+from opd.experiment import ConvertSpec, parse_tree
+from opd.experiment.needs import Sizes, sizes_of
+from opd.experiment.run_config import RunConfig, RunFacts
 from opd.job import start_ranks
 from opd.rollout import manager as rollout_manager
 from opd.rollout import serving

@@ -34,8 +34,8 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from opd.compat.ray_start import patient_start
 from opd.compat.vllm_servers import begun_beside_models
-from opd.config import OpdSpec, parse_tree
-from opd.config.run_config import RunFacts
+from opd.experiment import OpdSpec, parse_tree
+from opd.experiment.run_config import RunFacts
 from opd.rollout.serving import Servers
 from opd.trainer.entry import compose
 

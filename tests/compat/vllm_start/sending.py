@@ -60,7 +60,7 @@ async def _nothing(*_: Any) -> None:
 def _adapter(handle: str, taking: concurrent.futures.Future[None]) -> Any:
     """A rank's, of a server that stands in another process."""
     no_vllm.install()
-    importlib.import_module("opd.worker.opd_worker")  # a rank's, which names its adapter
+    importlib.import_module("opd.update.opd_worker")  # a rank's, which names its adapter
     from verl.workers.rollout.base import get_rollout_class
 
     adapter = object.__new__(get_rollout_class("vllm"))

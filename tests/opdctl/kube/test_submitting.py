@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opd.config import AnySpec, identity, load_text, spec_hash
+from opd.experiment import AnySpec, identity, load_text, spec_hash
 from opdctl.console import ToolError
 from opdctl.kube.rayjob import ClusterRun, read_job
 from opdctl.submit import Name, Stored, decide

@@ -68,7 +68,7 @@ _version_of = metadata.version
 metadata.version = _version
 change_after_import(
     {
-        "opd.config.rules": _with_vllm,
+        "opd.experiment.rules": _with_vllm,
         "vllm.model_executor.layers.utils": _plain_products,
         "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer": _copied_weights,
     }

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from opd.config import SPEC_CLASSES, FileSpec, Loaded, Problem, SpecError, dump_spec, load_text
-from opd.config.base import joined
-from opd.config.cluster.rules import load_cluster
-from opd.config.errors import nearest
-from opd.config.load import read_document
-from opd.config.parse import kind_of
-from opd.config.reader import read_text
-from opd.config.tree import field_at, get_path, leaf_paths, merge, set_path
+from opd.experiment import SPEC_CLASSES, FileSpec, Loaded, Problem, SpecError, dump_spec, load_text
+from opd.experiment.base import joined
+from opd.experiment.cluster.rules import load_cluster
+from opd.experiment.errors import nearest
+from opd.experiment.load import read_document
+from opd.experiment.parse import kind_of
+from opd.experiment.reader import read_text
+from opd.experiment.tree import field_at, get_path, leaf_paths, merge, set_path
 
 NAME_VARIABLE = "RUN_ID"
 MAX_CELLS = 1000

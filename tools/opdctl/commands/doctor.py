@@ -55,7 +55,7 @@ def doctor(
 
     Example: `opdctl doctor exp.yaml --site site.yaml -n opd --image registry.example/opd@sha256:...`
     """
-    from opd.config import SpecError, dump_spec
+    from opd.experiment import SpecError, dump_spec
     from opd.redaction import redact
     from opd.store.access import address_of
     from opdctl.doctor import MISSING, OK, Check, check_cluster
@@ -125,7 +125,7 @@ def check_store(at: str | StoreAddress) -> Check:
 
 def _check_chart(item: Experiment, charts: Path | None, *, namespace: str) -> tuple[list[Check], str]:
     """Check image reference and chart; return the rendered text, too, empty where the chart rejects the file."""
-    from opd.config.tree import merge
+    from opd.experiment.tree import merge
     from opdctl.chart.helm import find_chart, template
     from opdctl.doctor import MISSING, OK, Check
 

@@ -28,8 +28,8 @@ def explained(word: str) -> Iterator[str]:
     Raises:
         ToolError: nothing has this name.
     """
-    from opd.config import FILE_KINDS, VARIABLES
-    from opd.config.keys import cluster_keys, spec_keys
+    from opd.experiment import FILE_KINDS, VARIABLES
+    from opd.experiment.keys import cluster_keys, spec_keys
 
     by_kind = {kind: spec_keys(kind) for kind in FILE_KINDS}
     found = {path: key for keys in by_kind.values() for path, key in keys.items()} | cluster_keys()

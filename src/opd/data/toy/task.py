@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from opd.config.algorithm import MESSAGES
 from opd.data.rows import CONVERSATIONS, Row, write_files
+from opd.experiment.algorithm import MESSAGES
 
 DATA_SOURCE = "toy_add"
 NUM_OPERANDS = 100

@@ -1,0 +1,323 @@
+"""The sections of the update: optimizer and batches, GRPO, distillation, evaluation, conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from opd.experiment.base import (
+    Count,
+    Dtype,
+    Extras,
+    Named,
+    Natural,
+    Offload,
+    Paths,
+    Positive,
+    Probability,
+    Section,
+    Share,
+    Text,
+    Weight,
+    as_tuple,
+    key,
+)
+from opd.experiment.errors import Problem
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Open = Annotated[float, Field(gt=0, lt=1)]
+AboveOne = Annotated[float, Field(gt=1)]
+Betas = Annotated[
+    tuple[Fraction, Fraction],
+    BeforeValidator(as_tuple),
+    WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
+]
+LossAggregation = Literal[
+    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+Reduction = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"]
+Cut = Literal["plan", "given"]
+KlLoss = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full"]
+
+
+class Actor(Section):
+    """Optimizer, batch split and memory of the trained model."""
+
+    learning_rate: Weight = key("Peak learning rate of AdamW. Default: 1e-6; with model.lora 1e-5.")
+    lr_schedule: Literal["constant", "cosine"] = key("Schedule after warm-up.", "constant")
+    min_lr_ratio: Share = key("Floor of the cosine schedule, as a share of the peak.", 0.0)
+    num_warmup_steps: Natural = key("Linear warm-up in steps.", 0)
+    weight_decay: Weight = key("AdamW's weight decay.", 0.1)
+    betas: Betas = key("AdamW's betas.", (0.9, 0.999))
+    grad_clip: Positive = key("Largest gradient norm.", 1.0)
+    ppo_epochs: Count = key("Passes over a step's batch.", 1)
+    ppo_mini_batch_size: Count = key("Prompts of an optimizer step. Default: a quarter of the batch that ranks share.")
+    ppo_micro_batch_size_per_gpu: Count = key("Rows of a forward and backward on a rank. Default: 4; eval: 2.")
+    log_prob_micro_batch_size_per_gpu: Count = key("Rows of a forward without gradient on a rank. Default: the same.")
+    use_dynamic_bsz: bool = key("Cut by token budgets, not by rows. Default: true for recipe grpo, for budgets alone.")
+    ppo_max_token_len_per_gpu: Count = key("Tokens of a forward and backward. Default: 2 x (prompt + response).")
+    log_prob_max_token_len_per_gpu: Count = key("Tokens of one without gradient. Default: 3 x (prompt + response).")
+    cut_updates: Cut = key("Micro-batches by the memory plan, or by the sizes given. Default: given, with ppo_* sizes.")
+    cut_reads: Cut = key("The same of forwards without a gradient. Default: given, with log_prob_* sizes.")
+    use_remove_padding: bool = key("Compute on packed tokens instead of padded rows. Default: true; on a CPU false.")
+    gradient_checkpointing: Offload = key("Recompute activations; `auto`: if it must. Default: auto; on a CPU false.")
+    param_offload: Offload = key("Keep weights in host memory outside the update. Default: auto; on a CPU false.")
+    optimizer_offload: Offload = key("Keep AdamW's state in host memory likewise. Default: auto; on a CPU false.")
+    dtype: Dtype = key("Compute precision; master weights and reductions stay float32. Default: bf16; on a CPU fp32.")
+    torch_compile: bool = key("Compile decoder layers. Default: true; on a CPU and with model.lora: false.")
+    ulysses_sequence_parallel_size: Count = key("Ranks that share one sequence; divides the number of heads.", 1)
+
+
+class Grpo(Section):
+    """The policy-gradient loss of a GRPO run."""
+
+    clip_ratio_low: Open = key("Lower clip of the probability ratio. Default: 0.2.")
+    clip_ratio_high: Positive = key("Upper clip of the probability ratio. Default: 0.28; grpo-native, -no-kl: 0.2.")
+    clip_ratio_c: AboveOne = key("Dual-clip bound for negative advantages. Default: 10; grpo-native, -no-kl: 3.")
+    kl_loss_coef: Weight = key("Weight of the KL to the start model; 0: no reference. Default: 0; grpo-native: 0.001.")
+    kl_loss_type: KlLoss = key("Estimator of that KL.", "low_var_kl")
+    entropy_coeff: float = key("Weight of the entropy bonus.", 0.0)
+    loss_agg_mode: LossAggregation = key("How token losses become one number.", "token-mean")
+    norm_adv_by_std: bool = key("Divide a group's advantages by their standard deviation.", True)
+
+
+class Policy(Section):
+    """A policy gradient next to the divergence: GRPO's advantages and verl's clipped loss."""
+
+    weight: Weight = key("Weight of the policy loss in the loss, on responses' scores; 0: there is none.", 0.0)
+    clip_ratio_low: Open = key("Lower clip of the probability ratio, which is 1 where a step has one update.", 0.2)
+    clip_ratio_high: Positive = key("Upper clip of that ratio.", 0.2)
+    clip_ratio_c: AboveOne = key("Dual-clip bound for negative advantages.", 3.0)
+    norm_adv_by_std: bool = key("Divide a prompt's advantages by their standard deviation.", True)
+
+
+Score = Annotated[str, Named("none", "random", "position", "entropy", "divergence", "soft_or", "q3")]
+Mode = Literal["topk", "bottomk", "sample"]
+Scope = Literal["rollout", "batch"]
+Position = Literal["first", "last"]
+_NEED_NOTHING = ("none", "random", "position")
+
+
+class TokenImportance(Section):
+    """The tokens of a response that are trained on; src/opd/weights/README.md has the scores."""
+
+    score: Score = key(
+        "Score of a token, by which tokens are kept, or your own as package.module:function; `none` keeps all.", "none"
+    )
+    ratio: Share = key("Share of the tokens that is kept, rounded down for each response.", 0.5)
+    mode: Mode = key("Keep the highest scores, the lowest, or draw in proportion to them.", "topk")
+    scope: Scope = key("The share is of each response, or of all responses of a step together.", "rollout")
+    position: Position = key("End of a response that `position` keeps.", "first")
+    entropy_clip_q: Share = key("Quantile that cuts off the entropy for `soft_or` and `q3`; 1: uncut.", 0.98)
+    divergence_clip_q: Share | None = key("Quantile that cuts off the divergence for `soft_or`; unset: uncut.", None)
+
+    @property
+    def needs_student(self) -> bool:
+        """True where the student reads the tokens before any is chosen."""
+        return self.score not in _NEED_NOTHING
+
+    @property
+    def needs_teacher(self) -> bool:
+        """True where the teacher reads them too."""
+        return self.score not in (*_NEED_NOTHING, "entropy")
+
+
+class Recompute(Section):
+    """The steps at which the run measures its prompts' pass rates again."""
+
+    every: Count | None = key("After every so many steps; unset: not by steps.", None)
+    at_stages: bool = key("Before the first step of each stage but the first.", False)
+    num_samples: Count = key("Answers to each prompt, sampled as in training.", 8)
+
+    @property
+    def is_asked_for(self) -> bool:
+        """True where the pass rates change in the course of a run."""
+        return self.every is not None or self.at_stages
+
+
+ProblemWeights = Annotated[str, Named("none", "competence", "moment_matched", "hard_filter")]
+
+
+class ProblemImportance(Section):
+    """The weight of each training prompt; src/opd/weights/README.md has the weights."""
+
+    weights: ProblemWeights = key(
+        "A prompt's weight by its pass rate p: `competence`: p^alpha (1 - p)^beta; `moment_matched`: the same, "
+        "exponents from the spread of the rates; `hard_filter`: 1 where 0.2 <= p <= 0.8, else 0; or package.module:name.",
+        "none",
+    )
+    pass_rates: Text | None = key("File or store URL of `pass_rates.parquet` of a run of kind passrate.", None)
+    alpha: Weight = key("Exponent of the pass rate, for `competence`.", 1.0)
+    beta: Weight = key("Exponent of the failure rate, for `competence`.", 1.0)
+    drop: bool = key("Leave prompts of weight 0 out of the data; false: they are answered too.", True)
+    recompute: Recompute = key("When the run measures the pass rates again; by default never.", Recompute)
+
+    def check(self) -> Iterator[Problem]:
+        section, again, none = "opd.importance.problems", self.recompute, self.weights == "none"
+        competence = f"set {section}.weights: competence"
+        if not none and self.pass_rates is None:
+            rule = f"weights {self.weights} follow from the prompts' pass rates"
+            yield self.broken("pass_rates", rule, "name the file: `pass_rates.parquet` of a run of kind passrate")
+        if none and self.pass_rates is not None:
+            rule = f"pass rates are read for weights only, and {section}.weights is none"
+            yield self.broken("pass_rates", rule, f"{competence}, or remove the key")
+        for name in ("alpha", "beta"):
+            if self.weights != "competence" and getattr(self, name) != 1:
+                rule = f"an exponent is given for weights: competence only; they are {self.weights}"
+                yield self.broken(name, rule, f"{competence}, or remove the key")
+        if not again.is_asked_for:
+            return
+        if none:
+            rule = "pass rates are measured again for weights only"
+            yield self.broken("weights", rule, f"{competence}, or remove {section}.recompute")
+        if self.drop:
+            rule = "prompts of weight 0 that have left the data could not come back when pass rates are measured again"
+            yield self.broken("drop", rule, f"set drop: false, or remove {section}.recompute")
+        least = 3 if self.weights == "moment_matched" else 2
+        if again.num_samples < least:
+            fix = f"set {section}.recompute.num_samples: 8, or at least {least}"
+            yield self.broken("recompute.num_samples", "no weight could follow from pass rates of so few answers", fix)
+
+
+class Importance(Section):
+    """Weights of tokens and problems."""
+
+    tokens: TokenImportance = key("Which tokens are trained on.", TokenImportance)
+    problems: ProblemImportance = key("How much each training prompt counts.", ProblemImportance)
+
+
+LossType = Annotated[
+    str, Named("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
+]
+"""The last two are approximations of the reverse KL that others train on, to compare with it."""
+
+
+def _share_or_step(value: float) -> float:
+    if value >= 1 and not value.is_integer():
+        raise ValueError("from 1 on it is the number of a step, a whole number; a share of the steps is below 1")
+    return value
+
+
+RunPoint = Annotated[
+    float,
+    Field(gt=0),
+    AfterValidator(_share_or_step),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, {"type": "integer", "minimum": 1}]}
+    ),
+]
+"""A place in a run: below 1 a share of its steps, rounded down; from 1 on the number of a step."""
+
+
+class Stage(Section):
+    """A part of a run with a loss and rollouts of its own; src/opd/weights/README.md has an example."""
+
+    until: RunPoint | None = key("Its last step, or below 1 a share of the run's steps; the last stage has none.", None)
+    loss_type: LossType | None = key("Divergence a token; unset: opd.loss_type.", None)
+    loss_params: Extras = key("Parameters of the stage's own loss_type.", dict)
+    beta: Open | None = key("Weight of the teacher in the JSD's mixture, given with loss_type jsd only.", None)
+    divergence_weight: Weight | None = key("Weight of the divergence; unset: opd.divergence_weight.", None)
+    policy_weight: Weight | None = key("Weight of the policy loss; unset: opd.policy.weight.", None)
+    weight_schedule: Literal["constant", "linear"] = key("The weights at once, or evenly by its end.", "constant")
+    rollouts: Literal["student", "teacher"] = key("Author of the answers; opd.teacher_answers has them.", "student")
+    optimizer: Literal["keep", "reset"] = key("AdamW's moments at the stage's first step.", "keep")
+    lr_schedule: Literal["keep", "restart"] = key("The learning rate's schedule continues, or begins anew.", "keep")
+
+    def check(self) -> Iterator[Problem]:
+        if self.loss_params and self.loss_type is None:
+            rule = "they belong to the stage's own loss_type"
+            yield self.broken("loss_params", rule, "set the stage's loss_type, or opd.loss_params")
+        if (self.beta is not None) != (self.loss_type == "jsd"):
+            rule = "beta weighs the mixture of the stage's own loss_type jsd, and is given with it"
+            yield self.broken("beta", rule, "set beta: 0.5 with loss_type: jsd, and none with another")
+
+
+class Horizon(Section):
+    """The tokens of each response that count, from its start."""
+
+    tokens: Count | None = key("First tokens of a response that are trained on, in the first step; unset: all.", None)
+    applies: Literal["train", "generate"] = key("Mask the others, or do not generate them either.", "train")
+    grow_until: RunPoint | None = key("Step, or share of the steps, by which all tokens count; unset: never.", None)
+
+    def check(self) -> Iterator[Problem]:
+        if self.grow_until is not None and self.tokens is None:
+            rule = "a horizon grows from its tokens in the first step"
+            yield self.broken("grow_until", rule, "set opd.horizon.tokens, or remove the key")
+
+
+class Opd(Section):
+    """The divergence that is distilled."""
+
+    loss_type: LossType = key("Divergence a token, or your own as package.module:function.", "reverse_kl")
+    loss_params: Extras = key("Parameters of skew_kl (`skew`), akl (`mu`) and a function of yours.", dict)
+    beta: float | None = key("Weight of the teacher in the JSD's mixture. Default: 0.5 with loss_type jsd.", None)
+    top_k: Count | None = key("Tokens that topk_reverse_kl compares one by one; all others are one more.", None)
+    divergence_weight: Weight = key("Weight of the divergence in the loss; stages may have their own.", 1.0)
+    policy: Policy = key("A policy gradient on the responses' scores in the same update.", Policy)
+    chunk_size: Count = key("Tokens whose logits exist at once on the plain path (CPU, fp32, other GPUs).", 256)
+    max_length: Count = key("Longest prompt + response in tokens. Default: their sum in `data`.")
+    cache_gib: Weight | None = key("GiB of GPU memory for the teacher's hidden states; unset: the plan's.", None)
+    gpu_memory_gib: Positive | None = key("GiB of one GPU that the memory plan may use; unset: the GPU's.", None)
+    workspace_gib: Positive | None = key("GiB of a GPU for logits; unset: 1.15 with fused kernels, else 2.6.", None)
+    activation_budget: Probability | None = key("Share of a layer's activations that is kept; unset: planned.", None)
+    read_tokens: Count | None = key("Tokens of a forward without a gradient on a GPU; unset: by the memory plan.", None)
+    train_tokens: Count | None = key("Tokens of a forward and backward on a GPU; unset: by the memory plan.", None)
+    max_unshared_mass: Share = key("Largest mean probability of tokens that only one model's tokenizer has.", 0.05)
+    reward_beta: Positive | None = key("Weigh responses by n * softmax(reward / reward_beta) within a prompt.", None)
+    loss_agg_mode: Reduction = key("How an update's weighted token divergences become one number.", "token-mean")
+    importance: Importance = key("How much of a step's responses counts.", Importance)
+    stages: tuple[Stage, ...] = key("Parts of the run with a loss and rollouts of their own; empty: one part.", ())
+    teacher_answers: Paths | None = key("The teacher's answers: `eval/generations.parquet` of its evaluation.", None)
+    horizon: Horizon = key("How much of each response counts.", Horizon)
+    num_kept_rollouts: Natural = key("Rollouts kept token by token for `opdctl report`; 0: none.", 4)
+
+    @property
+    def has_policy(self) -> bool:
+        """True where some step has a policy gradient."""
+        return self.policy.weight > 0 or any(stage.policy_weight for stage in self.stages)
+
+    def check(self) -> Iterator[Problem]:
+        if self.beta is None:
+            return
+        if self.loss_type != "jsd":
+            rule = f"beta weighs the mixture of jsd; loss_type {self.loss_type} has none"
+            yield self.broken("beta", rule, "remove opd.beta, or set opd.loss_type: jsd")
+        elif not 0 < self.beta < 1:
+            yield self.broken("beta", "jsd needs 0 < beta < 1", "use 0.5, or remove the key")
+
+
+MESSAGES = "messages"
+"""The column of whole conversations, answers included; supervised fine-tuning on given answers needs no other."""
+
+TOOLS = "tools"
+"""The column that names the tools of a conversation: their list as JSON text, or null."""
+
+
+class Sft(Section):
+    """The answers that supervised fine-tuning learns."""
+
+    teacher_answers: Paths | None = key(
+        "A teacher's answers to data.train: its `eval/generations.parquet`; unset: data.train has column `messages`.",
+        None,
+    )
+
+
+class Eval(Section):
+    """An evaluation's questions, beyond the rollout's validation sampling."""
+
+    instruction_variant: Literal["boxed", "dapo", "none"] = key("Instruction of the prompts; chooses files.", "boxed")
+    checkpoint: Text | None = key("Checkpoint folder (global_step_N) to load over `model.path`.", None)
+    save_generations: bool = key("Keep the texts, not the scores only. Default: true; passrate: false.")
+
+
+class Convert(Section):
+    """The checkpoint that becomes a Hugging Face folder."""
+
+    checkpoint: Text = key("Checkpoint folder, with or without the trailing /actor; or a store URL.")
+    target: Text | None = key("Folder or store URL to write; unset: `global_step_N-huggingface`.", None)
+    dtype: Literal["checkpoint", "base", "bf16"] = key("Precision of the written weights.", "base")
+    base_model: Text | None = key("Model that `dtype: base` follows; unset: the run's own.", None)
+    trust_remote_code: bool = key("Run the code of the model in the checkpoint's folder.", False)
+    verify: bool = key("Compare logits with the checkpoint's on a few prompts.", True)

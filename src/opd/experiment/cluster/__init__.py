@@ -1,0 +1,381 @@
+"""`cluster`, the part of an experiment file about Kubernetes: only charts and tool read it, the trainer never does.
+
+`opd.experiment.cluster.rules` has the rules between its sections.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasGenerator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import to_jsonable_python
+
+from opd.experiment.base import Count, EnvName, Natural, Section, Text, key, matching
+from opd.experiment.errors import Problem, SpecError
+from opd.experiment.field_errors import field_problems
+from opd.experiment.tree import merge
+
+_QUANTITIES = "a quantity of Kubernetes: a number, alone or with m, k, M, G, T, P, Ki, Mi, Gi, Ti or Pi"
+_NAMES = "a name in Kubernetes: lower-case letters, digits, `-` and `.`, a letter or digit at both ends"
+_LABELS = "a label's value: letters, digits, `-`, `_` and `.`, a letter or digit at both ends"
+_IMAGES = "an image: a repository in lower-case letters, then `:TAG` or `@sha256:` and 64 digits"
+_IMAGE = r"^[a-z0-9][-a-z0-9._:/]*(:[A-Za-z0-9._-]+)?(@sha256:[0-9a-f]{64})?$"
+_PATHS = "an absolute path, from `/` on, without `:` and without `/` at its end"
+_DEVICES = "a resource of NVIDIA's, nvidia.com/NAME: the image and its kernels are CUDA's"
+QuantityText = Annotated[str, matching(r"^[0-9]+(\.[0-9]+)?(m|k|[MGTP]|[KMGTP]i)?$", _QUANTITIES)]
+Quantity = Annotated[int, Field(ge=0)] | QuantityText
+Resources = dict[str, Quantity]
+ObjectName = Annotated[str, matching(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", _NAMES, max_length=253)]
+LabelValue = Annotated[str, matching(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", _LABELS, max_length=63)]
+AbsolutePath = Annotated[str, matching(r"^/[^:]*[^:/]$", _PATHS)]
+ImageRef = Annotated[Text, matching(_IMAGE, _IMAGES)]
+GpuResource = Annotated[Text, matching(r"^nvidia\.com/[-a-zA-Z0-9._]+$", _DEVICES)]
+Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
+PositiveSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Gib = Annotated[float, Field(gt=0, le=2**20)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Cidr = Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")]
+Interval = Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m|h)$")]
+GIB = 2**30
+_QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:[eE]([+-]?[0-9]+)|([a-zA-Z]*))")
+_UNITS = {unit: Decimal(1000) ** power for power, unit in enumerate(["n", "u", "m", "", "k", *"MGTPE"], start=-3)}
+_UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)}
+KubeObject = dict[str, Any]
+"""An object of the Kubernetes API, handed on as it is; the API server validates it."""
+KubeObjects = tuple[KubeObject, ...]
+Labels = dict[str, LabelValue]
+
+
+def number(quantity: int | str) -> Decimal:
+    """Return a quantity of Kubernetes, a server's or an experiment's, in its base unit: cores, bytes."""
+    match = _QUANTITY.fullmatch(str(quantity))
+    if match is None or match[3] not in (None, *_UNITS):
+        raise ValueError(f"{quantity!r} is no quantity of Kubernetes")
+    return Decimal(match[1]) * (Decimal(10) ** int(match[2]) if match[2] else _UNITS[match[3]])
+
+
+class ClusterSection(Section):
+    """A group of keys under `cluster`, spelled in camelCase as Kubernetes does."""
+
+    model_config = ConfigDict(alias_generator=AliasGenerator(alias=to_camel))
+
+
+class Image(ClusterSection):
+    ref: ImageRef | None = key("Image by digest, as `images/build.sh trainer --push REGISTRY` prints it.", None)
+    local: bool = key("Allow a tag: the image was loaded onto the nodes, not pulled.", False)
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key(
+        "When to pull; unset: IfNotPresent, with `local` Never.", None
+    )
+    pull_secrets: tuple[ObjectName, ...] = key("Existing Secrets for the registry, on every pod.", ())
+
+
+class Ttl(ClusterSection):
+    """Seconds after the end until parts of the run are deleted; they must not decrease from one to the next."""
+
+    workers_seconds: Seconds = key("Until the workers (and their GPUs) go.")
+    cluster_seconds: Seconds = key("Until the head goes, and with it the dashboard.")
+    self_seconds: Seconds | None = key("Until the RayJob goes, with the submitter's log; null: it stays (Argo CD).")
+
+    def check(self) -> Iterator[Problem]:
+        last = self.cluster_seconds if self.self_seconds is None else self.self_seconds
+        if not self.workers_seconds <= self.cluster_seconds <= last:
+            rule = "KubeRay demands workersSeconds <= clusterSeconds <= selfSeconds"
+            yield self.broken("", rule, "let each stage last at least as long as the one before")
+
+
+def _ttl(workers: int, cluster: int, self_: int) -> Ttl:
+    return Ttl.model_validate({"workersSeconds": workers, "clusterSeconds": cluster, "selfSeconds": self_})
+
+
+class CleanUp(ClusterSection):
+    succeeded: Ttl = key("After success (lifecycle rules).", lambda: _ttl(0, 120, 86_400))
+    failed: Ttl = key("After a failure (lifecycle rules).", lambda: _ttl(300, 600, 604_800))
+    suspendable_seconds: Seconds = key("Until the cluster goes (lifecycle suspendable).", 300)
+
+
+class Retries(ClusterSection):
+    backoff_limit: Natural = key("New Ray clusters after a failed one.", 3)
+    submitter_backoff_limit: Natural = key("New submitter pods after a lost one.", 20)
+    starts_per_cluster: Count = key("Starts of the trainer within one Ray cluster, after a lost worker or head.", 3)
+
+
+class Deadlines(ClusterSection):
+    active_seconds: PositiveSeconds | None = key("KubeRay ends the run for good after it.", None)
+    pre_running_seconds: PositiveSeconds | None = key("KubeRay gives up if the job is not submitted by then.", None)
+
+    def check(self) -> Iterator[Problem]:
+        if (self.active_seconds is None) != (self.pre_running_seconds is None):
+            rule = "the trainer finds the time to save from both deadlines: give both or none"
+            yield self.broken("", rule, "set activeSeconds and preRunningSeconds")
+
+
+class Stop(ClusterSection):
+    save_seconds: PositiveSeconds = key("The longest wait for a save and its upload.", 300)
+    margin_seconds: PositiveSeconds = key("Grace beyond it, for Ray to end.", 60)
+
+
+class Queue(ClusterSection):
+    """The queue a run waits in."""
+
+    manager: Literal["kueue", "volcano"] = key("Who queues: Kueue, or KubeRay's Volcano integration.")
+    name: LabelValue = key("Name of the LocalQueue (Kueue) or queue (Volcano).")
+    priority_class: LabelValue | None = key("Its priority class; unset: none.", None)
+
+
+class Auth(ClusterSection):
+    token: bool = key("Demand a token; false opens the cluster to whoever reaches it.", True)
+    secret: LabelValue | None = key("Existing Secret with the key auth_token; unset: KubeRay makes one.", None)
+
+
+class Egress(ClusterSection):
+    """One allowed way out: to addresses, or to pods of the cluster."""
+
+    cidr: Cidr = key("Addresses.", "0.0.0.0/0")
+    namespace: LabelValue | None = key("Pods of this namespace instead of addresses.", None)
+    pod_labels: Labels = key("Pods with these labels, of `namespace` or else of the run's own.", dict)
+    ports: tuple[Port, ...] = key("TCP ports.", min_length=1)
+
+
+class NetworkPolicy(ClusterSection):
+    enabled: bool = key("Render the policies.", True)
+    accept_open_network: bool = key("Something else keeps other pods away, as `enabled: false` needs.", False)
+    dns_namespaces: tuple[LabelValue, ...] = key(
+        "Namespaces of the cluster's DNS.", ("kube-system", "openshift-dns"), min_length=1
+    )
+    dns_cidrs: tuple[Cidr, ...] = key(
+        "More addresses of DNS: a node's cache; on GKE with Cloud DNS 169.254.169.254/32.", ("169.254.20.10/32",)
+    )
+    operator_namespace: LabelValue = key("Namespace of the KubeRay operator.", "kuberay-system")
+    metrics_namespace: LabelValue | None = key("Namespace that may scrape Ray's metrics; unset: none.", None)
+    egress: tuple[Egress, ...] = key(
+        "Store, hub and trackers; DNS and the server of `store.endpoint` are always allowed.", (Egress(ports=(443,)),)
+    )
+
+
+class PodMonitor(ClusterSection):
+    enabled: bool = key("Render it.", False)
+    interval: Interval = key("Time between scrapes.", "30s")
+    labels: Labels = key("Labels that Prometheus selects by.", dict)
+
+
+class ServiceAccount(ClusterSection):
+    name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
+    annotations: dict[str, str] = key("Of the run's own account: the cloud role of workload identity.", dict)
+    identity: Literal["gke", "eks-pod-identity", "azure"] | None = key(
+        "Workload identity of an account that no annotation here describes. IRSA needs none.", None
+    )
+
+    def check(self) -> Iterator[Problem]:
+        if self.name is not None and self.annotations:
+            rule, fix = f"they are for the run's own account; {self.name} is another's", "annotate that account itself"
+            yield self.broken("annotations", rule, f"{fix}, or remove cluster.serviceAccount.name")
+
+
+class Pods(ClusterSection):
+    """Resources and placement of a group of pods."""
+
+    requests: Resources = key("Resource requests.", dict)
+    limits: Resources = key("Resource limits.", dict)
+    node_selector: dict[str, str] = key("Node labels the pods need.", dict)
+    tolerations: KubeObjects = key("Taints the pods tolerate.", ())
+    affinity: KubeObject = key("Affinity rules.", dict)
+    topology_spread_constraints: KubeObjects = key("How the pods spread.", ())
+    priority_class_name: ObjectName | None = key("PriorityClass; unset: the cluster's own.", None)
+    labels: Labels = key("Extra pod labels.", dict)
+    annotations: dict[str, str] = key("Extra pod annotations.", dict)
+    pod_spec: KubeObject = key("Fields of a pod's spec, merged last; null drops one. How: charts/README.md.", dict)
+
+
+class RayPods(Pods):
+    """Pods that run Ray; `opd.experiment.needs` has what they need."""
+
+    requests: Resources = key("Resource requests; cpu and memory unset: their limit, else what the run needs.", dict)
+    limits: Resources = key("Resource limits; memory unset: the request; cpu unset: none.", dict)
+    object_store_gib: Gib = key("Ray's object store, part of /dev/shm.")
+    shm_gib: Gib = key("Size of /dev/shm; what is used of it counts against the memory limit.")
+    scratch_size: Quantity = key("Size limit of /tmp: Ray's logs and spilled objects.", "50Gi")
+
+    def check(self) -> Iterator[Problem]:
+        if self.object_store_gib > self.shm_gib:
+            rule = f"Ray's object store is in /dev/shm, which has {self.shm_gib:g} GiB"
+            yield self.broken("objectStoreGib", rule, "raise shmGib of these pods, or lower objectStoreGib")
+
+
+def _ray_pods(object_store_gib: float, shm_gib: float) -> RayPods:
+    return RayPods.model_validate({"objectStoreGib": object_store_gib, "shmGib": shm_gib})
+
+
+class SubmitterPods(Pods):
+    requests: Resources = key("Resource requests.", lambda: {"cpu": "100m", "memory": "512Mi"})
+    limits: Resources = key("Resource limits.", lambda: {"memory": "1Gi"})
+    image: ImageRef | None = key("Its image; unset: `image.ref`. The smaller cpu image follows a log as well.", None)
+
+
+class Gpu(ClusterSection):
+    resource: GpuResource = key("Extended resource of a GPU, nvidia.com/...: the kernels are CUDA's.", "nvidia.com/gpu")
+    type: Text | None = key("Value of the node label `typeLabel`; unset: any GPU.", None)
+    type_label: Text = key("Node label that names the type of GPU.", "nvidia.com/gpu.product")
+
+
+class Rdma(ClusterSection):
+    enabled: bool = key("Ask for RDMA devices, where the run has GPUs.", False)
+    resource: Text = key("Extended resource of the device plug-in.", "rdma/hca_shared_devices_a")
+    count: Count = key("Devices a worker pod gets.", 1)
+    ipc_lock: bool = key("Add the IPC_LOCK capability, which Pod Security `restricted` and `baseline` refuse.", False)
+
+    def check(self) -> Iterator[Problem]:
+        if self.ipc_lock and not self.enabled:
+            fix = "set cluster.rdma.enabled: true, or remove ipcLock"
+            yield self.broken("ipcLock", "the capability is for RDMA only", fix)
+
+
+class PodSecurity(ClusterSection):
+    run_as_user: UserId | None = key("User id; null: the namespace's (OpenShift).", 1000)
+    run_as_group: UserId | None = key("Group id; null likewise.", 1000)
+    fs_group: UserId | None = key("Group that owns the volumes; null likewise.", 1000)
+    read_only_root_filesystem: bool = key("Let Ray's containers write to their volumes alone.", False)
+    accept_unrestricted: bool = key("Let values change what Pod Security `restricted` and identities rest on.", False)
+
+
+class Disruption(ClusterSection):
+    budget: bool = key("Render a PodDisruptionBudget: a drain waits for the run's end.", True)
+    autoscalers: bool = key("Annotate the pods so that Cluster Autoscaler and Karpenter leave their nodes alone.", True)
+
+
+class EnvVar(ClusterSection):
+    """An environment variable: a plain value or a reference, never a literal secret."""
+
+    name: EnvName = key("Name.")
+    value: str | None = key("Plain value.", None)
+    value_from: KubeObject | None = key("Reference, as in a Kubernetes container.", None)
+
+    def check(self) -> Iterator[Problem]:
+        if (self.value is None) == (self.value_from is None):
+            yield self.broken("name", "a variable has either a value or a valueFrom", "keep one of the two")
+
+
+class Checkpoints(ClusterSection):
+    claim: ObjectName | None = key("Existing claim; unset: the chart makes one and keeps it.", None)
+    size: Quantity = key("Size of the claim that the chart makes.", "500Gi")
+    storage_class: ObjectName | None = key("StorageClass; unset: the cluster's default.", None)
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = key(
+        "ReadWriteOnce binds all pods to one node.", "ReadWriteMany"
+    )
+    path: AbsolutePath = key("Where it is mounted.", "/opd")
+    ephemeral: bool = key("No claim: each pod has its own empty folder, and only the store keeps results.", False)
+
+    def check(self) -> Iterator[Problem]:
+        if self.ephemeral and self.claim is not None:
+            yield self.broken("claim", "an ephemeral run has no claim", "remove claim, or ephemeral")
+
+
+class Cache(ClusterSection):
+    claim: ObjectName | None = key("Existing claim; unset: a folder on the run's volume.", None)
+    path: AbsolutePath = key("Where the claim is mounted.", "/cache")
+
+
+class Mount(ClusterSection):
+    """An existing claim on every Ray pod: models, data."""
+
+    claim: ObjectName = key("Name of the claim.")
+    path: AbsolutePath = key("Where it is mounted.")
+    sub_path: Text | None = key("Folder in the claim.", None)
+    read_only: bool = key("Mount it read-only.", True)
+
+
+class ToolDatabase(ClusterSection):
+    """The tool database, read-only at `agent.database_dir` on every Ray pod."""
+
+    claim: ObjectName | None = key("Existing claim that holds it.", None)
+    sub_path: Text | None = key("Folder in the claim.", None)
+    url: Text | None = key("Or: a file or tar archive, fetched once per pod and verified.", None)
+    sha256: Sha256 | None = key("SHA-256 of what `url` names.", None)
+    size: Quantity | None = key("Size limit of the fetched archive and its content. Default: 5Gi.", None)
+
+    def check(self) -> Iterator[Problem]:
+        if self.claim is not None and self.url is not None:
+            yield self.broken("url", "the tool database comes from one place", "keep claim or url")
+        if (self.url is None) != (self.sha256 is None):
+            yield self.broken("sha256", "a fetched database is verified: url and sha256 belong together", "give both")
+
+
+class SecretKey(ClusterSection):
+    """One key of an existing Secret."""
+
+    secret: ObjectName = key("Name of the Secret.")
+    key: Text = Field(description="Key in it.")
+
+
+class Secrets(ClusterSection):
+    hugging_face: SecretKey | None = key("Token for gated models, as HF_TOKEN.", None)
+    wandb: SecretKey | None = key("API key, as WANDB_API_KEY.", None)
+    mlflow: SecretKey | None = key("Token of the tracking server, as MLFLOW_TRACKING_TOKEN.", None)
+    store: ObjectName | None = key("Secret whose keys become variables (AWS_ACCESS_KEY_ID, ...).", None)
+
+
+class Cluster(ClusterSection):
+    """The keys under `cluster`; a conversion, which has no workers, leaves theirs unread."""
+
+    image: Image = key("The image of every pod of the run.", Image)
+    submission_mode: Literal["K8sJobMode", "HTTPMode"] = key(
+        "K8sJobMode: a submitter pod submits, and its log outlives the Ray cluster; HTTPMode: the operator submits.",
+        "K8sJobMode",
+    )
+    lifecycle: Literal["rules", "suspendable"] = key(
+        "rules: staged clean-up after the end; suspendable: Kueue can suspend the run, one time limit.", "rules"
+    )
+    clean_up: CleanUp = key("The times of deletion.", CleanUp)
+    retries: Retries = key("The numbers of attempts.", Retries)
+    deadlines: Deadlines = key("Time limits of the run, both or none; the trainer saves before the first.", Deadlines)
+    stop: Stop = key("The time to save of a pod that is taken away.", Stop)
+    queue: Queue | None = key("Queue the run waits in; unset: none.", None)
+    head: RayPods = key("The head: the driver, a conversion, Ray's own processes.", lambda: _ray_pods(1, 2))
+    submitter: SubmitterPods = key("The submitter: it submits the job and follows its log.", SubmitterPods)
+    checkpoints: Checkpoints = key("The run's volume, on which the spec's relative paths are.", Checkpoints)
+    cache: Cache = key("The folder that keeps models and data from a hub or a store for the next run.", Cache)
+    mounts: tuple[Mount, ...] = key("Existing claims on every Ray pod: models, data.", ())
+    secrets: Secrets = key("Credentials by reference to existing Secrets.", Secrets)
+    auth: Auth = key("Access to Ray's dashboard and job server, which run any code they are given.", Auth)
+    network_policy: NetworkPolicy = key("The allowed traffic of the run's pods; all else is denied.", NetworkPolicy)
+    pod_security: PodSecurity = key("User and groups of every pod.", PodSecurity)
+    service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
+    disruption: Disruption = key("Guards of the Ray pods against drains and autoscalers.", Disruption)
+    pod_monitor: PodMonitor = key("A PodMonitor of the Prometheus operator, opt-in.", PodMonitor)
+    extra_env: tuple[EnvVar, ...] = key("More variables of every Ray pod; they win.", ())
+    env_from: KubeObjects = key("`envFrom` of every Ray container.", ())
+    extra_volumes: KubeObjects = key("More volumes of every Ray pod.", ())
+    extra_volume_mounts: KubeObjects = key("More mounts of every Ray container.", ())
+    labels: Labels = key("Extra labels of every object.", dict)
+    annotations: dict[str, str] = key("Extra annotations of the RayJob.", dict)
+    check_first: bool = key("A pod without GPUs checks the file before a RayJob exists.", True, alias="check")
+    worker: RayPods = key("The workers: training and sampling.", lambda: _ray_pods(8, 16))
+    gpu: Gpu = key("The GPUs of a worker pod; how many is `trainer.gpus_per_node`.", Gpu)
+    rdma: Rdma = key("RDMA network devices for the workers, opt-in.", Rdma)
+    tool_database: ToolDatabase | None = key("The tool database; null: none.", None)
+
+
+def cluster_defaults() -> dict[str, Any]:
+    """Return every default of the section, optional keys without one left out."""
+    tree: dict[str, Any] = to_jsonable_python(Cluster(), by_alias=True, exclude_none=True)
+    return tree
+
+
+def parse_cluster(tree: Mapping[str, Any]) -> Cluster:
+    """Return the section of a file, laid over the defaults as Helm does it, validated field by field.
+
+    Raises:
+        SpecError: unknown keys, wrong types or values; `load_cluster` has the rules between keys.
+    """
+    whole = merge(cluster_defaults(), tree)
+    try:
+        return Cluster.model_validate_json(json.dumps(whole))
+    except ValidationError as error:
+        problems = field_problems(error, whole, Cluster, above="cluster")
+    raise SpecError(problem.below("cluster") for problem in problems)

@@ -1,0 +1,131 @@
+"""Checks of `cluster` against a spec: pods that would wait for ever, be killed, or that KubeRay refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opd.experiment.cluster import GIB, Cluster, Pods, RayPods, number, parse_cluster
+from opd.experiment.errors import Problem, SpecError
+from opd.experiment.kinds import FileSpec
+from opd.experiment.needs import Sizes, all_sizes
+from opd.experiment.pipeline import runs_of
+from opd.experiment.rules import check_sections, redacted
+
+Problems = Iterator[Problem]
+HEAD_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")
+"""Labels by which KubeRay's head service finds its pod."""
+
+
+def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -> Cluster:
+    """Return the `cluster` section of an experiment's file, checked against the experiment.
+
+    Raises:
+        SpecError: every problem of it. The charts check the image, which may still be missing, and guarded fields.
+    """
+    try:
+        cluster = parse_cluster(tree)
+    except SpecError as error:
+        raise SpecError(error.problems, origin=origin) from None
+    if problems := [*_sections(cluster), *_between(cluster, spec)]:
+        raise SpecError(problems, origin=origin)
+    return cluster
+
+
+def _sections(cluster: Cluster) -> Problems:
+    for problem in check_sections(cluster):
+        yield redacted(problem).below("cluster")
+    for problem in _life(cluster):
+        yield problem.below("cluster")
+
+
+def _between(cluster: Cluster, spec: FileSpec) -> Problems:
+    """Yield the broken rules between the section and the experiment."""
+    sizes = all_sizes(spec)
+    yield from _volumes(cluster, spec, num_workers=max((each.num_nodes for each in sizes), default=0))
+    agents = [agent for run in runs_of(spec) if (agent := getattr(run, "agent", None)) is not None]
+    yield from _tool_database(cluster, sorted({agent.database_dir for agent in agents}))
+    of_pods = [*_pods("head", cluster.head, cluster), *_pods("submitter", cluster.submitter, cluster)]
+    if sizes:
+        of_pods += [
+            *_pods("worker", cluster.worker, cluster),
+            *_gpus(cluster, max(sizes, key=lambda each: each.node_cpus)),
+        ]
+    for problem in of_pods:
+        yield problem.below("cluster")
+
+
+def _life(cluster: Cluster) -> Problems:
+    deadlines, queue = cluster.deadlines, cluster.queue
+    if deadlines.active_seconds is not None and deadlines.pre_running_seconds is not None:
+        least = deadlines.pre_running_seconds + cluster.stop.save_seconds
+        if deadlines.active_seconds <= least:
+            sum_ = f"deadlines.preRunningSeconds + stop.saveSeconds = {least}"
+            rule = f"it counts from the start, so it must exceed {sum_}, or no time is left to train"
+            yield cluster.broken("deadlines.activeSeconds", rule, f"use more than {least}")
+    if queue is not None and queue.manager == "kueue" and cluster.lifecycle != "suspendable":
+        rule = "Kueue suspends runs, which KubeRay refuses for a RayJob with deletion rules"
+        yield cluster.broken("lifecycle", rule, "set cluster.lifecycle: suspendable")
+    if queue is not None and queue.manager == "volcano" and cluster.submission_mode != "K8sJobMode":
+        rule = "KubeRay writes Volcano's gang metadata in K8sJobMode only"
+        yield cluster.broken("submissionMode", rule, "set cluster.submissionMode: K8sJobMode")
+    if not cluster.auth.token and not cluster.network_policy.enabled:
+        rule = "Ray runs any code that reaches it: without token and network policy, every pod of the cluster could"
+        yield cluster.broken("auth.token", rule, "leave cluster.auth.token or cluster.networkPolicy.enabled true")
+
+
+def _volumes(cluster: Cluster, spec: FileSpec, *, num_workers: int) -> Problems:
+    volume, url = cluster.checkpoints, spec.store.url
+    if volume.ephemeral and ("://" not in url or url.startswith("file://")):
+        fix = "set store.url to s3://..., or cluster.checkpoints.ephemeral: false"
+        yield spec.broken("store.url", "without a claim only an object store keeps results", fix)
+    binds = not volume.ephemeral and volume.claim is None and volume.access_mode == "ReadWriteOnce"
+    if binds and num_workers > 1:
+        rule = (
+            f"all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is {num_workers}"
+        )
+        fix = "use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true"
+        yield cluster.broken("checkpoints.accessMode", rule, fix).below("cluster")
+
+
+def _tool_database(cluster: Cluster, folders: list[str]) -> Problems:
+    given = cluster.tool_database and (cluster.tool_database.claim or cluster.tool_database.url)
+    if given and not folders:
+        rule, fix = "no tool uses it: the spec has no `agent`", "remove it, or add agent.database_dir"
+        yield Problem(path="cluster.toolDatabase", value=given, rule=rule, fix=fix)
+    for folder in folders if given else ():
+        if not folder.startswith("/"):
+            rule = "the tool database is mounted there, so it is an absolute path"
+            yield Problem(path="agent.database_dir", value=folder, rule=rule, fix="use /databases/NAME")
+
+
+def _gpus(cluster: Cluster, sizes: Sizes) -> Problems:
+    """Check that GPUs are counted once and that Ray's CPUs are enough."""
+    group, resource = cluster.worker, cluster.gpu.resource
+    for field, given in (("limits", group.limits), ("requests", group.requests)):
+        if resource in given:
+            rule = "the number of GPUs is given once, in trainer.gpus_per_node"
+            yield Problem(path=f"worker.{field}", value=resource, rule=rule, fix="remove it here")
+    # Ray schedules by the pod's CPUs: its limit, else its request, in whole ones (KubeRay rounds up).
+    field = "limits" if "cpu" in group.limits else "requests"
+    cpus = getattr(group, field).get("cpu", sizes.node_cpus)
+    if sizes.device == "cuda" and math.ceil(number(cpus)) < sizes.node_cpus:
+        need = f"a node of this one needs {sizes.node_cpus} (3 for each of {sizes.gpus_per_node} ranks)"
+        rule = f"Ray places a run by CPUs, and {need}: with fewer it would hold its GPUs and wait for ever"
+        yield cluster.broken(f"worker.{field}.cpu", rule, f"use at least {sizes.node_cpus}, or remove the key")
+
+
+def _pods(role: str, group: Pods, cluster: Cluster) -> Problems:
+    for label in HEAD_LABELS:
+        if label in group.labels or label in cluster.labels:
+            rule = "KubeRay's head service finds its pod by this label"
+            yield Problem(path=f"{role}.labels", value=label, rule=rule, fix="use another label")
+    for name, request in sorted(group.requests.items()):
+        if name in group.limits and number(request) > number(group.limits[name]):
+            rule = f"a request is at most its limit, which is {group.limits[name]}"
+            yield cluster.broken(f"{role}.requests.{name}", rule, f"lower it, or raise cluster.{role}.limits.{name}")
+    memory = group.limits.get("memory", group.requests.get("memory"))
+    if isinstance(group, RayPods) and memory is not None and number(memory) < group.shm_gib * GIB:
+        rule = f"/dev/shm counts against the memory limit, which is {memory}"
+        yield cluster.broken(f"{role}.shmGib", rule, f"lower it, or raise cluster.{role}.limits.memory")

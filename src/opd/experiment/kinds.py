@@ -1,0 +1,266 @@
+"""The kinds of experiment and the sections that each one has."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from opd.experiment.algorithm import Actor, Convert, Eval, Grpo, Opd, Sft
+from opd.experiment.base import MAX_NAME_CHARS, NAME_PATTERN, EnvName, KeyName, Kind, Section, Text, key, matching
+from opd.experiment.prompt_template import PROMPT, names_in
+from opd.experiment.sections import (
+    Agent,
+    Checkpoint,
+    Data,
+    Model,
+    Output,
+    Reward,
+    Rollout,
+    Route,
+    RunTrainer,
+    Store,
+    Teacher,
+    Trainer,
+)
+
+MAX_SEED = 2**31 - 1
+RunName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MAX_NAME_CHARS)]
+StageName = Annotated[
+    str, matching(r"^[a-z]([_a-z0-9]*[a-z0-9])?$", "lower-case letters, digits and `_`, a letter first")
+]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
+_KIND = "Kind of experiment."
+_AGENT = "Multi-turn rollouts with tools; unset: single answers."
+_TRAINER, _KEPT = "Length and rhythm, resources, logging.", "Which checkpoints stay."
+
+
+class BaseSpec(Section):
+    """The keys of every kind."""
+
+    kind: Kind = key(_KIND)
+    name: RunName = key("Name of the run, and its id in the store; the release's name where Helm installs it.")
+    seed: Seed = key("Seed of data order, sampling and initialisation.", 42)
+    store: Store = key("The object store.")
+    output: Output = key("Local files.", Output)
+    env: dict[EnvName, str] = key("Environment variables of every process of the run; never secrets.", dict)
+
+
+class RunSpec(BaseSpec):
+    """The keys of every kind that starts verl."""
+
+    device: Literal["cuda", "cpu"] = key("Device of trainer and rollout.", "cuda")
+    model: Model = key("The student, or the model that is trained or evaluated.")
+    data: Data = key("Prompts, lengths, batch size.")
+    actor: Actor = key("Optimizer, batch split, memory.")
+    trainer: RunTrainer = key("Resources and logging.")
+    overrides: tuple[Text, ...] = key("Raw Hydra overrides for verl keys that the spec does not name.", ())
+
+    @property
+    def trains(self) -> bool:
+        """True for a kind that trains."""
+        return True
+
+    @property
+    def row_length(self) -> int:
+        """Tokens of the longest row."""
+        return self.data.max_prompt_length + self.data.max_response_length
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the run."""
+        return self.trainer.nnodes * self.trainer.gpus_per_node
+
+    @property
+    def num_sharing(self) -> int:
+        """Ranks that share a sequence."""
+        return self.actor.ulysses_sequence_parallel_size
+
+    @property
+    def num_groups(self) -> int:
+        """Data-parallel ranks."""
+        return max(1, self.num_ranks // self.num_sharing)
+
+    @property
+    def num_samples(self) -> int:
+        """Rows of a prompt in training."""
+        return 1
+
+    @property
+    def step_rows(self) -> int:
+        """Rows of a step."""
+        return self.data.train_batch_size * self.num_samples
+
+    @property
+    def is_packed(self) -> bool:
+        """True where work and memory grow with the tokens: a GPU, no padding, flash attention."""
+        packs = self.model.attn_implementation in ("varlen", "flash_attention_2")
+        return self.device == "cuda" and self.actor.use_remove_padding and packs
+
+    @property
+    def reads_by_actor(self) -> bool:
+        """True where actor.log_prob_* cut a forward without a gradient; else the memory plan does."""
+        return self.actor.cut_reads == "given" or not self.is_packed
+
+    @property
+    def update_by_actor(self) -> bool:
+        """True where actor.ppo_* cut an update; else the memory plan does."""
+        return self.actor.cut_updates == "given" or not self.is_packed
+
+
+class SamplingSpec(RunSpec):
+    """The keys of every kind whose model answers prompts."""
+
+    rollout: Rollout = key("How responses are sampled.")
+    reward: Reward = key("The function that scores a response.")
+
+    @property
+    def num_samples(self) -> int:
+        """Rows of a prompt in training."""
+        return self.rollout.num_samples
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Answers that the schedule carry generates at once, and the largest age of their tokens in updates."""
+        rows, rollout = self.step_rows, self.rollout
+        in_flight = 2 * rows if rollout.in_flight is None else rollout.in_flight
+        return in_flight, 8 * -(-in_flight // rows) if rollout.max_age is None else rollout.max_age
+
+
+class SftSpec(RunSpec):
+    """Supervised fine-tuning: cross-entropy on given answers. Nothing is sampled or scored."""
+
+    kind: Literal["sft"] = key(_KIND)
+    sft: Sft = key("Where the answers come from.", Sft)
+    trainer: Trainer = key(_TRAINER)
+    checkpoint: Checkpoint = key(_KEPT, Checkpoint)
+
+
+class GrpoSpec(SamplingSpec):
+    """GRPO in three recipes, through verl's own trainer."""
+
+    kind: Literal["grpo"] = key(_KIND)
+    recipe: Recipe = key("`grpo`: DAPO style; `grpo-native`: verl's clip and a KL; `grpo-native-no-kl`: no KL.", "grpo")
+    grpo: Grpo = key("The policy-gradient loss.")
+    trainer: Trainer = key(_TRAINER)
+    checkpoint: Checkpoint = key(_KEPT, Checkpoint)
+    agent: Agent | None = key(_AGENT, None)
+
+
+class DistillationSpec(SamplingSpec):
+    """The keys of every kind that distils."""
+
+    teacher: Teacher | None = key("The teacher of all rows.", None)
+    teachers: dict[KeyName, Teacher] = key("Several teachers by name, each with the keys of `teacher`.", dict)
+    route: Route = key("Which of several teachers reads a row.", Route)
+    opd: Opd = key("The divergence.")
+    trainer: Trainer = key(_TRAINER)
+    checkpoint: Checkpoint = key(_KEPT, Checkpoint)
+
+    @property
+    def named_teachers(self) -> dict[str, Teacher]:
+        """Every teacher by its key: `teacher`, or `teachers.NAME` of each of several, in the order of their names."""
+        if self.teacher is not None:
+            return {"teacher": self.teacher}
+        return {f"teachers.{name}": self.teachers[name] for name in sorted(self.teachers)}
+
+    @property
+    def reads_by_actor(self) -> bool:
+        """True where actor.log_prob_* cut a forward without a gradient, not opd.read_tokens or the memory plan."""
+        return self.opd.read_tokens is None and super().reads_by_actor
+
+    @property
+    def update_by_actor(self) -> bool:
+        """True where actor.ppo_* cut an update; else opd.train_tokens or the memory plan does."""
+        return self.opd.train_tokens is None and super().update_by_actor
+
+    @property
+    def routed(self) -> tuple[str, ...]:
+        """The names of several teachers that some value of the column leads to, in order."""
+        return tuple(name for name in sorted(self.teachers) if name in self.route.names)
+
+    @property
+    def learns_from_rewards(self) -> bool:
+        """True where the rewards of its training answers change what is learnt; else they are metrics."""
+        recomputes = self.opd.importance.problems.recompute.is_asked_for
+        return self.opd.has_policy or self.opd.reward_beta is not None or recomputes
+
+    @property
+    def prompt_columns(self) -> tuple[tuple[str, str], ...]:
+        """(key of the template, column) of the training data that the teachers' own prompts read."""
+        templates = {f"{path}.prompt": teacher.prompt for path, teacher in self.named_teachers.items()}
+        return tuple(
+            (path, name) for path, text in templates.items() if text for name in names_in(text) if name != PROMPT
+        )
+
+
+class OpdSpec(DistillationSpec):
+    """On-policy distillation, single turn."""
+
+    kind: Literal["opd"] = key(_KIND)
+
+
+class OpdAgentSpec(DistillationSpec):
+    """On-policy distillation over multi-turn rollouts with tools."""
+
+    kind: Literal["opd-agent"] = key(_KIND)
+    agent: Agent = key("Multi-turn rollouts with tools.")
+
+
+class EvalSpec(SamplingSpec):
+    """Validation only: every data set, several answers a problem."""
+
+    kind: Literal["eval"] = key(_KIND)
+    eval: Eval = key("What the evaluation asks.")
+    agent: Agent | None = key(_AGENT, None)
+
+    @property
+    def trains(self) -> bool:
+        """True for a kind that trains."""
+        return False
+
+
+class PassRateSpec(EvalSpec):
+    """An evaluation of the training prompts, as the student samples them in training."""
+
+    kind: Literal["passrate"] = key(_KIND)  # type: ignore[assignment]  # an evaluation else
+
+
+class ConvertSpec(BaseSpec):
+    """FSDP shards of a checkpoint to a Hugging Face folder."""
+
+    kind: Literal["convert"] = key(_KIND)
+    convert: Convert = key("Which checkpoint, to where.")
+
+
+class PipelineSpec(BaseSpec):
+    """Stages that run one after another, each a run of its own; `opd.experiment.pipeline` makes their specs."""
+
+    kind: Literal["pipeline"] = key(_KIND)
+    stages: dict[StageName, dict[str, Any]] = key(
+        "Experiments by name, of any other kind; ${stages.NAME.RESULT}: what an earlier stage left; `skip: true`: none.",
+        min_length=1,
+        examples=[{"ask": {"kind": "eval", "model": {"path": "Qwen/Qwen3-1.7B"}}}],
+    )
+
+
+AnySamplingSpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec
+AnyRunSpec = AnySamplingSpec | SftSpec
+TrainSpec = OpdSpec | OpdAgentSpec | GrpoSpec | SftSpec
+"""A run that trains."""
+AnySpec = AnyRunSpec | ConvertSpec
+"""One run."""
+FileSpec = AnySpec | PipelineSpec
+"""The content of an experiment file."""
+
+SPEC_CLASSES: dict[Kind, type[BaseSpec]] = {
+    "grpo": GrpoSpec,
+    "opd": OpdSpec,
+    "opd-agent": OpdAgentSpec,
+    "sft": SftSpec,
+    "eval": EvalSpec,
+    "passrate": PassRateSpec,
+    "convert": ConvertSpec,
+    "pipeline": PipelineSpec,
+}

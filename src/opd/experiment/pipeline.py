@@ -1,0 +1,301 @@
+"""The stages of a pipeline as specs of their own; README.md has the references `${stages.NAME.RESULT}`."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, cast
+
+from opd.experiment.algorithm import Eval
+from opd.experiment.base import ASKS, TRAINS, Kind, joined
+from opd.experiment.errors import Problem, SpecError, nearest
+from opd.experiment.kinds import AnySpec, ConvertSpec, FileSpec, PipelineSpec
+from opd.experiment.parse import CHART_KEYS, expand_models, parse_tree
+from opd.experiment.sections import Trainer
+
+RESULTS: dict[str, tuple[Kind, ...]] = {
+    "checkpoint": TRAINS,
+    "model": (*TRAINS, "convert"),
+    "generations": ASKS,
+    "pass_rates": ASKS,
+}
+"""What a stage leaves, and the kinds that leave it."""
+SKIP = "skip"
+"""The one key that a stage has besides those of its experiment."""
+FOLDER = "stages"
+"""In the pipeline's run directory: the store of its stages."""
+OF_A_STAGE = "stages://"
+"""Begins the place-holder of a result that is not there yet."""
+PIPELINES_OWN = ("name", "store", "output", "env", *CHART_KEYS)
+"""Keys that no stage has."""
+_MODEL_KEY = re.compile(r"(model|teacher|teachers\.[^.]+)\.path")
+_REFERENCE = re.compile(r"\$\{stages\.([^}]*)\}")
+_TAKE_OUT = "take one of these references out"
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A result of a stage."""
+
+    stage: str
+    result: str
+
+    def __str__(self) -> str:
+        """Return its place-holder until it is there: no reader takes the text for a file of this machine."""
+        return f"{OF_A_STAGE}{self.stage}/{self.result}"
+
+
+ValueOf = Callable[[Reference], str]
+References = dict[tuple[str, str], Reference]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        name: as in the file; `NAME-model` for the conversion of what stage NAME has trained.
+        tree: the whole experiment, the references in it still as text.
+        references: the tree's references, by key and text.
+        spec: the experiment before anything has run, as far as it is known then.
+    """
+
+    name: str
+    tree: Mapping[str, Any]
+    references: Mapping[tuple[str, str], Reference]
+    spec: AnySpec
+
+    def resolved(self, value_of: ValueOf) -> AnySpec:
+        """Return the spec with the results of earlier stages in place.
+
+        Raises:
+            SpecError: a value cannot be used.
+        """
+        return _parsed(self.name, self.tree, self.references, value_of)
+
+
+def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
+    """Return the stages in the order in which they run, each checked as far as that can be before any has.
+
+    Raises:
+        SpecError: with every problem found, under the keys of the pipeline's file.
+    """
+    problems: list[Problem] = []
+    trees: dict[str, Tree] = {}
+    for name, given in _that_run(spec, problems).items():
+        for key in (key for key in PIPELINES_OWN if key in given):
+            problems += _at(name, key, None, f"`{key}` is the whole pipeline's", f"set {key} at the top")
+        if given.get("kind") == "pipeline":
+            problems += _at(name, "kind", "pipeline", "a stage is one run, and no pipeline", "name its stages here")
+        trees[name] = _whole(spec, name, given)
+    if problems:
+        raise SpecError(problems)
+    skipped = spec.stages.keys() - trees.keys()
+    references = {name: _references(name, trees, skipped, problems) for name in trees}
+    wanted = {reference.stage for found in references.values() for reference in found.values()}
+    for name in sorted(wanted - trees.keys()):
+        checkpoint = f"${{stages.{name.removesuffix('-model')}.checkpoint}}"
+        trees[name] = _whole(spec, name, {"kind": "convert", "convert": {"checkpoint": checkpoint}})
+        references[name] = _references(name, trees, skipped, problems)
+    found: list[Stage] = []
+    for name in _in_order(references, problems):
+        try:
+            parsed = _parsed(name, trees[name], references[name], str)
+        except SpecError as error:
+            problems += error.problems
+        else:
+            found.append(Stage(name=name, tree=trees[name], references=references[name], spec=parsed))
+    problems += [*_unsaved(found), *_twice(found)]
+    if problems:
+        raise SpecError(problems)
+    return tuple(found)
+
+
+def runs_of(spec: FileSpec) -> tuple[AnySpec, ...]:
+    """Return the runs that a file makes, before anything has run: itself, or its stages."""
+    return tuple(stage.spec for stage in stages_of(spec)) if isinstance(spec, PipelineSpec) else (spec,)
+
+
+def before_it_runs(stages: Sequence[Stage]) -> list[AnySpec]:
+    """Return the stages' specs, each with the model that an earlier stage began with, which has the same shapes."""
+    begun_with: dict[str, str] = {}
+
+    def value_of(reference: Reference) -> str:
+        return begun_with[reference.stage] if reference.result in ("checkpoint", "model") else str(reference)
+
+    out = []
+    for stage in stages:
+        spec = stage.resolved(value_of)
+        begun_with[stage.name] = spec.convert.checkpoint if isinstance(spec, ConvertSpec) else spec.model.path
+        out.append(spec)
+    return out
+
+
+def of_stage(name: str, problems: Sequence[Problem]) -> list[Problem]:
+    """Return a stage's problems under the keys of the pipeline's file."""
+    return [problem.below(f"stages.{name}") for problem in problems]
+
+
+def _at(stage: str, key: str, value: object, rule: str, fix: str) -> list[Problem]:
+    return of_stage(stage, [Problem(path=key, value=value, rule=rule, fix=fix)])
+
+
+def _whole(spec: PipelineSpec, name: str, stage: Tree) -> Tree:
+    """Return a stage's experiment with what it has from the pipeline; its run is in the pipeline's folder of the store.
+
+    A conversion of what another stage has trained writes next to the checkpoint, wherever that is by then.
+    """
+    own = spec.model_dump(mode="json", exclude_none=True)
+    convert = stage.get("convert")
+    checkpoint = convert.get("checkpoint") if isinstance(convert, dict) and stage.get("kind") == "convert" else None
+    if isinstance(convert, dict) and isinstance(checkpoint, str) and _REFERENCE.search(checkpoint):
+        stage = {**stage, "convert": {"target": f"{checkpoint}-huggingface", **convert}}
+    return {
+        **stage,
+        "name": joined([spec.name, name]),
+        "store": {**own["store"], "url": f"{spec.store.url.rstrip('/')}/{spec.name}/{FOLDER}"},
+        "output": {"root": f"{spec.output.root.rstrip('/')}/{spec.name}/{FOLDER}"},
+        "env": own["env"],
+        "seed": stage.get("seed", spec.seed),
+    }
+
+
+def _that_run(spec: PipelineSpec, problems: list[Problem]) -> dict[str, Tree]:
+    """Return the stages that are not skipped, with the model that a skipped stage begins with in place of its own."""
+    stages = copy.deepcopy(spec.stages)
+    skips = {}
+    for name, tree in stages.items():
+        expand_models(tree)
+        skips[name] = tree.pop(SKIP, False)
+        if not isinstance(skips[name], bool):
+            problems += _at(name, SKIP, skips[name], "it is true or false", "true, or no such key")
+    skipped = {name for name, skip in skips.items() if skip is True}
+    if skipped == stages.keys():
+        problems.append(Problem(path="stages", rule="all of them are skipped", fix="take skip out of one"))
+
+    def begun(model: Any, after: tuple[str, ...] = ()) -> Any:
+        """Return a model section without references to skipped stages that train."""
+        path = model.get("path") if isinstance(model, dict) else None
+        match = _REFERENCE.fullmatch(path) if isinstance(path, str) else None
+        stage, _, result = match[1].partition(".") if match else ("", "", "")
+        if stage not in skipped or result not in ("checkpoint", "model") or stages[stage].get("kind") not in TRAINS:
+            return model
+        if stage in after:
+            rule = f"the stages {' -> '.join((*after, stage))} wait for each other"
+            problems.append(Problem(path="stages", rule=rule, fix=_TAKE_OUT))
+            return model
+        before = begun(stages[stage].get("model"), (*after, stage))
+        origin = before if isinstance(before, dict) else {}
+        return {**model, **{key: origin[key] for key in ("path", "revision") if key in origin}}
+
+    out = {name: tree for name, tree in stages.items() if name not in skipped}
+    for tree in out.values():
+        tree |= {key: begun(tree[key]) for key in ("model", "teacher") if key in tree}
+        if isinstance(teachers := tree.get("teachers"), dict):
+            tree["teachers"] = {name: begun(teacher) for name, teacher in teachers.items()}
+    return out
+
+
+def _references(
+    name: str, trees: Mapping[str, Tree], skipped: set[str], problems: list[Problem]
+) -> dict[tuple[str, str], Reference]:
+    """Return the references of a stage by their key and text; append a problem for each that names nothing."""
+    found: References = {}
+
+    def read(path: str, text: str) -> str:
+        stage, _, result = text.partition(".")
+        kind = trees.get(stage, {}).get("kind")
+        if result == "checkpoint" and _MODEL_KEY.fullmatch(path):
+            result = "model"
+        value, rule = f"${{stages.{text}}}", "a reference names a stage and what a stage of its kind leaves"
+        if kind in RESULTS.get(result, ()):
+            found[path, text] = Reference(
+                f"{stage}-model" if result == "model" and kind != "convert" else stage, result
+            )
+            return ""
+        if stage in skipped:
+            rule = f"stage {stage} is skipped and leaves nothing for this key"
+            fix = f"take skip out of stages.{stage}, skip this stage too, or write a value of your own"
+        else:
+            left = [
+                f"${{stages.{other}.{key}}}"
+                for other, tree in trees.items()
+                for key, kinds in RESULTS.items()
+                if tree.get("kind") in kinds
+            ]
+            near = nearest(value, left)
+            fix = f"did you mean {near}?" if near else f"what there is: {', '.join(left) or 'nothing'}"
+        problems.extend(_at(name, path, value, rule, fix))
+        return ""
+
+    _replaced(trees[name], read)
+    return found
+
+
+def _replaced(value: Any, put: Callable[[str, str], str], path: str = "") -> Any:
+    """Return the tree with `put(key, text)` in the place of each reference's text."""
+    if isinstance(value, dict):
+        return {key: _replaced(item, put, f"{path}.{key}".lstrip(".")) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, put, path) for item in value]
+    return _REFERENCE.sub(lambda match: put(path, match[1]), value) if isinstance(value, str) else value
+
+
+def _parsed(
+    name: str, tree: Mapping[str, Any], references: Mapping[tuple[str, str], Reference], value_of: ValueOf
+) -> AnySpec:
+    def put(path: str, text: str) -> str:
+        return value_of(references[path, text]) if (path, text) in references else text
+
+    try:
+        return cast(AnySpec, parse_tree(_replaced(dict(tree), put)).spec)
+    except SpecError as error:
+        raise SpecError(of_stage(name, error.problems)) from None
+
+
+def _in_order(references: Mapping[str, References], problems: list[Problem]) -> list[str]:
+    """Return the stages in an order that does not depend on the file's."""
+    sorter = TopologicalSorter({name: {one.stage for one in found.values()} for name, found in references.items()})
+    order: list[str] = []
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        rule = f"the stages {' -> '.join(error.args[1])} wait for each other"
+        problems.append(Problem(path="stages", rule=rule, fix=_TAKE_OUT))
+        return []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready())
+        order += ready
+        sorter.done(*ready)
+    return order
+
+
+def _twice(stages: Sequence[Stage]) -> Iterator[Problem]:
+    """Yield a problem for two stages that are one run, or that convert into one folder."""
+    names: dict[str, str] = {}
+    targets: dict[str, str] = {}
+    for stage in sorted(stages, key=lambda stage: "-" not in stage.name):  # only those put in have one in their names
+        if (first := names.setdefault(stage.spec.name, stage.name)) != stage.name:
+            yield from _at(stage.name, "", None, f"its run {stage.spec.name} is that of stage {first} too", "rename it")
+        target = stage.spec.convert.target if isinstance(stage.spec, ConvertSpec) else None
+        if target and (first := targets.setdefault(target, stage.name)) != stage.name:
+            fix = "name another folder, or take what that stage leaves"
+            yield from _at(stage.name, "convert.target", target, f"stage {first} writes the same folder", fix)
+
+
+def _unsaved(stages: Sequence[Stage]) -> Iterator[Problem]:
+    """Yield a problem for each stage that does not keep what a later one refers to."""
+    wanted = {(ref.stage, ref.result) for stage in stages for ref in stage.references.values()}
+    for stage in stages:
+        trainer, asked = (getattr(stage.spec, section, None) for section in ("trainer", "eval"))
+        if isinstance(trainer, Trainer) and (stage.name, "checkpoint") in wanted and trainer.save_freq <= 0:
+            rule, fix = "a later stage refers to its checkpoint, and it saves none", "set it to 1 or more"
+            yield from _at(stage.name, "trainer.save_freq", trainer.save_freq, rule, fix)
+        if isinstance(asked, Eval) and (stage.name, "generations") in wanted and not asked.save_generations:
+            rule = "a later stage refers to its answers, and it does not keep them"
+            yield from _at(stage.name, "eval.save_generations", False, rule, "set it to true")

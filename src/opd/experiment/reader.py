@@ -1,0 +1,197 @@
+"""Reader of YAML and JSON: a plain tree, in which Helm (YAML 1.1) and this package (YAML 1.2) see the same values.
+
+To Helm an unquoted `no` is false, `010` is 8, `1_000` is 1000, and the *key* `n` is "false". The reader rejects such
+scalars with "quote it". Elsewhere (`1e-6`, `1:30`) the YAML 1.2 core schema counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from opd.experiment.base import MAX_INTEGER
+from opd.experiment.errors import Problem, SpecError
+
+MAX_NODES = 100_000  # of the expanded document: aliases can blow a small file up without end
+_MAX_DIGITS = 16
+_TRUTH_11 = {"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false"}
+WORDS_11 = {w for base in _TRUTH_11 for w in (base, base.capitalize(), base.upper())}
+_NULL = {"", "~", "null", "Null", "NULL"}
+_TRUTHS = {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_OTHER_11 = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)|[-+]?0[xXoObB][0-9a-fA-F]+|[-+]?0[0-9]+")
+_QUOTE_RULE = "YAML 1.1 (Helm) and YAML 1.2 read this unquoted scalar differently, or it is no finite decimal number"
+
+
+class Unreadable(ValueError):
+    """An unquoted scalar without a value: `args` are the rule and the fix."""
+
+
+@dataclass
+class Document:
+    """A parsed document: the tree (dict, list, str, bool, int, float, None), and `line N` for each dotted path."""
+
+    tree: dict[str, Any]
+    sources: dict[str, str] = field(default_factory=dict)
+
+
+def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
+    """Parse one document whose root is a mapping.
+
+    Raises:
+        SpecError: on a syntax error, an ambiguous scalar, a duplicate key, or a number that JSON cannot carry.
+            Also on a tag, a merge key, several documents, or a root that is not a mapping.
+    """
+    found = _Yaml()
+    try:
+        tree = _json(text) if is_json else found.read(text)
+    except RecursionError:
+        found.refuse("", "the file is nested too deeply")
+    except ValueError as error:
+        found.refuse("", f"the file must be valid JSON: {error}")
+    if found.problems:
+        raise SpecError(found.problems, origin=origin)
+    if not isinstance(tree, dict) or not tree:
+        kind = "nothing" if not tree else f"a {type(tree).__name__}"
+        rule = f"the document must be a mapping of an experiment's keys; found {kind}"
+        raise SpecError([Problem(path="", rule=rule, fix="start with `kind: opd`")], origin=origin)
+    return Document(tree, found.sources)
+
+
+def without_nulls(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the tree without the keys that are null: as in Helm, null unsets a key of the site file or a default.
+
+    Below `cluster` nulls stay, since they unset defaults of the chart.
+    """
+    return {
+        key: without_nulls(value) if isinstance(value, dict) and key != "cluster" else value
+        for key, value in tree.items()
+        if value is not None
+    }
+
+
+def truth_of(text: str) -> str:
+    """Return `true` or `false` for a word that YAML 1.1 reads so; an empty text for any other."""
+    return _TRUTH_11.get(text.lower(), "")
+
+
+def _number(digits: str) -> int | float:
+    """Return a number; a whole one up to 2^53 is an int, since Helm's JSON has `1` where the file has `1.0`."""
+    value = float(digits)
+    if not math.isfinite(value):
+        raise Unreadable("a number must be finite", "write a finite number")
+    return int(value) if value.is_integer() and abs(value) <= MAX_INTEGER else value
+
+
+def _json(text: str) -> Any:
+    """Return JSON as Helm's toJson writes it: an integer beyond 2^53 there was a float such as 1e16."""
+
+    def mapping(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        out = dict(items)
+        if len(out) < len(items):
+            raise ValueError(f"a key appears twice among {', '.join(name for name, _ in items)}")
+        return out
+
+    return json.loads(text, object_pairs_hook=mapping, parse_int=_number, parse_float=_number, parse_constant=_number)
+
+
+def _scalar(text: str) -> Any:
+    """Return the value of one unquoted scalar of YAML.
+
+    Raises:
+        Unreadable: readers do not read the text alike, or JSON cannot carry its value.
+    """
+    if text in _NULL or text in _TRUTHS:
+        return _TRUTHS.get(text)
+    bare = text.replace("_", "") if text[0] != "_" else text
+    is_number = _INT.fullmatch(bare) or _FLOAT.fullmatch(bare)
+    if text in WORDS_11 or _OTHER_11.fullmatch(bare) or (bare != text and is_number):
+        truth, quoted = truth_of(text), f'quote it: "{text}"'
+        fix = f"write {truth}, or {quoted} for a text" if truth else f"{quoted}, or write a plain decimal"
+        raise Unreadable(_QUOTE_RULE, fix)
+    if not is_number:
+        return text
+    if _INT.fullmatch(text) and (len(text) > _MAX_DIGITS + 1 or abs(int(text)) > MAX_INTEGER):
+        rule = f"integers beyond 2^53 ({MAX_INTEGER}) cannot be carried exactly by Helm or JSON"
+        raise Unreadable(rule, "use a smaller integer or a string")
+    return _number(text)
+
+
+class _Yaml:
+    """One reading of a text by way of its nodes, which still know quotes, explicit tags and lines."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.sources: dict[str, str] = {}
+        self.num_nodes = 0
+
+    def refuse(self, path: str, rule: str, fix: str = "", source: str = "", value: object = None) -> None:
+        self.problems.append(Problem(path=path, rule=rule, fix=fix, source=source, value=value))
+
+    def read(self, text: str) -> Any:
+        try:
+            loader: Any = yaml.SafeLoader(text)
+            loader.resolve = lambda kind, value, implicit: ""  # a tag that is left is one that the file gives
+            node = loader.get_single_node()
+        except yaml.MarkedYAMLError as error:  # its text would quote the file, and with it perhaps a secret
+            mark = error.problem_mark or error.context_mark
+            reason = " ".join(part for part in (error.context, error.problem) if part)
+            source = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+            if reason.startswith("expected a single document"):
+                return self.refuse("", "the file must hold one document", "split it into two files", source)
+            return self.refuse("", f"the file must be valid YAML: {reason}", source=source)
+        except yaml.YAMLError as error:
+            return self.refuse("", f"the file must be valid YAML: {getattr(error, 'reason', 'it cannot be read')}")
+        return None if node is None else self._value(node, "")
+
+    def _value(self, node: Any, path: str) -> Any:
+        line = f"line {node.start_mark.line + 1}"
+        self.num_nodes += 1
+        if self.num_nodes > MAX_NODES:
+            if self.num_nodes == MAX_NODES + 1:
+                self.refuse(path, f"the expanded document has more than {MAX_NODES} values", "use fewer aliases", line)
+            return None
+        if node.tag:
+            self.refuse(path, "tags are not read", f"remove {node.tag} and quote the value if it is a string", line)
+        if node.id == "mapping":
+            return dict(self._items(node, path))
+        if node.id == "sequence":
+            return [self._value(item, f"{path}.{index}".lstrip(".")) for index, item in enumerate(node.value)]
+        try:
+            return _scalar(node.value) if node.style is None else node.value
+        except Unreadable as error:
+            rule, fix = error.args
+            return self.refuse(path, rule, fix, line, node.value)
+
+    def _items(self, node: Any, path: str) -> Iterator[tuple[str, Any]]:
+        seen: set[str] = set()
+        for key, value in node.value:
+            line, name = f"line {key.start_mark.line + 1}", key.value if isinstance(key.value, str) else "?"
+            child = f"{path}.{name}".lstrip(".")
+            if name in seen:
+                self.refuse(child, "a key may appear once", f"first seen at {self.sources[child]}: keep one", line)
+            elif key.id != "scalar":
+                self.refuse(child, "a key must be a plain string", "write a simple key", line)
+            elif key.style is None and name == "<<":
+                self.refuse(child, "merge keys (<<) are not part of YAML 1.2", "write the keys out", line)
+            elif key.style is None and not _is_word(name):
+                number = "; the number of samples is `num_samples`" if name in {"n", "N"} else ""
+                rule = f"the unquoted key `{name}` is not a string for every YAML reader"
+                self.refuse(child, rule, f'quote it: "{name}"{number}', line)
+            seen.add(name)
+            self.sources[child] = line
+            yield name, self._value(value, child)
+
+
+def _is_word(text: str) -> bool:
+    try:
+        return isinstance(_scalar(text), str)
+    except Unreadable:
+        return False

@@ -1,0 +1,123 @@
+"""Features that cannot work here, each with its reason, and secrets that a spec must not hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from opd.experiment.errors import Problem
+from opd.redaction import REDACTED, is_secret_name, is_secret_value
+
+_LORA = (
+    "LoRA students are asked for by model.lora, with rank, alpha and target_modules: by verl's own keys checkpoints "
+    "could not be merged, nor weights be served"
+)
+_MODE = "only verl's sync trainer is supported: others reuse stale rollouts, which on-policy distillation excludes"
+_MEGATRON = "only the fsdp2 engine is supported: the teacher cannot follow how Megatron shards heads and checkpoints"
+_NATIVE = "verl's own distillation uses top-k or sampled tokens only; kind opd distils the full distributions"
+_HYBRID = "trainer and rollout share their devices here: a separate rollout pool needs verl's async trainer"
+_LOSSES = "vanilla gpg cispo dro dppo_tv dppo_kl gspo sapo"
+_MICRO_BATCH = f"the loss needs statistics of a micro-batch, which depend on how rows are cut; the update has {_LOSSES}"
+_ESTIMATORS = (
+    "grpo grpo_vectorized grpo_passk rloo rloo_vectorized opo gpg reinforce_plus_plus reinforce_plus_plus_baseline"
+)
+_CRITIC = f"the update has no critic and no greedy baseline; it has the estimators {_ESTIMATORS}"
+_CORRECTION = "the update reads no rollout log-probabilities in its loss, so it corrects by none"
+_UNREAD = "the update does not read this key"
+_OFF = "null none false"
+
+# (pattern of a dotted key, values that are harmless, reason); the fix is always to remove the key
+_REFUSED: tuple[tuple[str, str, str], ...] = (
+    (r"(^|\.)(lora_rank|lora\.rank)$", "0", _LORA),
+    (r"(^|\.)(lora|lora_\w+)(\.|$)", "null", _LORA),
+    (r"(^|\.)(target_parameters|save_lora_only)$", "null false", _LORA),
+    (r"(^|\.)trainer_mode$|^trainer\.mode$|^mode$", "sync", _MODE),
+    (r"^trainer\.use_v1$", "true", "only verl's V1 trainer is supported"),
+    (r"(^|\.)hybrid_engine$", "true", _HYBRID),
+    (r"(^|\.)(strategy|model_engine)$|^engine$", "fsdp2 dp", _MEGATRON),
+    (r"(^|\.)megatron(\.|$)", "", _MEGATRON),
+    (r"^distillation\.enabled$", "false", _NATIVE),
+    (r"(^|\.)policy_loss\.loss_mode$", _LOSSES, _MICRO_BATCH),
+    (r"(^|\.)adv_estimator$", _ESTIMATORS, _CRITIC),
+    (r"(^|\.)rollout_correction\.(rollout_is|rollout_rs|bypass_mode)$", _OFF, _CORRECTION),
+    (
+        r"(^|\.)reward_model\.enable$",
+        _OFF,
+        "reward.function scores the answers, and no server of a reward model is started",
+    ),
+    (r"(^|\.)use_kl_in_reward$", _OFF, "the reward is the scorer's alone; grpo.kl_loss_coef puts a KL into the loss"),
+    (r"(^|\.)actor\.use_kl_loss$", "0 false", "grpo.kl_loss_coef says whether there is a reference"),
+    (r"\bactor\.(use_prefix_grouper|calculate_sum_pi_squared|freeze_vision_tower|use_fused_kernels)$", _OFF, _UNREAD),
+    (r"(^|\.)actor\.(qat|router_replay)\.", "", _UNREAD),
+    (r"^critic\.", "", "there is no critic here: advantages compare a prompt's answers"),
+)
+_CONTENTS = re.compile(r"(^|\.)actor\.checkpoint\.(save|load)_contents$")
+_UNRESUMABLE = "no run could resume from a checkpoint with less than model, optimizer and extra, and none is sealed"
+
+# verl's keys of these features: a raw override may not set a map above them, where the patterns would not see them.
+REFUSED_VERL_KEYS: tuple[str, ...] = (
+    "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.actor.strategy",
+    "actor_rollout_ref.ref.strategy",
+    "trainer.v1.trainer_mode",
+    "trainer.use_v1",
+    "actor_rollout_ref.hybrid_engine",
+    "distillation.enabled",
+    "actor_rollout_ref.actor.checkpoint.save_contents",
+    "actor_rollout_ref.actor.checkpoint.load_contents",
+)
+
+_SECRET_IN_TEXT = re.compile(r"[A-Z][A-Z0-9_]{0,128}(?:TOKEN|KEY|PASSWORD|PASSWD|PASS|SECRET)['\"]?\s{0,8}[:=]")
+_SECRET_RULE = "a secret is never written into a spec: it would end in ConfigMaps, logs and the store"
+_SECRET_FIX = "give it in the environment, or by reference to an existing Kubernetes Secret (cluster.envFrom)"
+
+
+def refused_key(path: str, value: object) -> str:
+    """Return why a key, in the spec's or verl's spelling, asks for something that cannot work here; else ''."""
+    text = str(value).lower()
+    for pattern, harmless, reason in _REFUSED:
+        if re.search(pattern, path):
+            return "" if text in harmless.split() else reason
+    needs_more = _CONTENTS.search(path) and not {"model", "optimizer", "extra"}.issubset(re.findall(r"\w+", text))
+    return _UNRESUMABLE if needs_more else ""
+
+
+def secrets(tree: Any, path: str = "") -> Iterator[Problem]:
+    """Yield a problem for every literal secret in the tree, by the rule of `opd.redaction`."""
+    fix = _SECRET_FIX
+    if isinstance(tree, dict | list):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            child = f"{path}.{key}".lstrip(".")
+            if isinstance(tree, dict) and _is_secret(tree, str(key), is_env=path == "env"):
+                yield Problem(path=child, value=REDACTED, rule=_SECRET_RULE, fix=fix)
+            else:
+                yield from secrets(value, child)
+    elif isinstance(tree, str) and is_secret_value(tree):
+        fix = "remove user and password from the URL" if "://" in tree else fix
+        yield Problem(path=path, value=REDACTED, rule=_SECRET_RULE, fix=fix)
+
+
+def redact(value: Any) -> Any:
+    """Return `value` with literal secrets replaced."""
+    if isinstance(value, dict):
+        return {key: REDACTED if _is_secret(value, key) else redact(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [redact(item) for item in value]
+    return REDACTED if isinstance(value, str) and is_secret_value(value) else value
+
+
+def _is_secret(mapping: dict[str, Any], key: str, *, is_env: bool = False) -> bool:
+    """Return True if a key holds a literal secret: by its own name, or as the `value` next to such a `name`.
+
+    Only variables have names of secrets: a spec's own key, such as `data.prompt_key`, is in small letters.
+    """
+    name = mapping.get("name")
+    names = [key, *([name] if key == "value" and isinstance(name, str) else [])]
+    is_named = any((is_env or text == text.upper()) and is_secret_name(text) for text in names)
+    return is_named and not isinstance(mapping[key], dict | list)
+
+
+def holds_secret(text: str) -> bool:
+    """Return True if a text such as a raw override sets a variable that names a secret, or has a secret's shape."""
+    return bool(_SECRET_IN_TEXT.search(text) or is_secret_value(text))

@@ -1,0 +1,302 @@
+"""The sections on models, data, rollouts, rewards, tools and the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from opd.experiment.base import (
+    Count,
+    Dtype,
+    Extras,
+    Natural,
+    Offload,
+    Paths,
+    Positive,
+    Probability,
+    Section,
+    Text,
+    TopK,
+    Weight,
+    key,
+    matching,
+)
+from opd.experiment.errors import Problem
+from opd.experiment.prompt_template import checked, names_in
+
+Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
+RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
+Logger = Literal["console", "file", "wandb", "mlflow", "tensorboard"]
+Every = Annotated[int, Field(ge=-1)]
+_HEADS = ("lm_head", "embed_tokens")
+
+
+def _layers(value: tuple[str, ...]) -> tuple[str, ...]:
+    if wrong := [name for name in sorted(value) if name.rpartition(".")[2] in _HEADS]:
+        why = "the divergence is made from the head's own weight, and a tied one is the embedding"
+        raise ValueError(f"{wrong[0]} takes no adapter: {why}")
+    if "all-linear" in value and len(value) > 1:
+        raise ValueError("all-linear names every layer: give it alone, or name layers")
+    return value
+
+
+class Lora(Section):
+    """Low-rank adapters on a frozen student, in peft's words: W + alpha / rank * B A in each layer that has one."""
+
+    rank: Count = key("Rank of the adapters.")
+    alpha: Count = key("Scale of the adapters, over `rank`.", 16)
+    target_modules: Annotated[Paths, AfterValidator(_layers)] = key("Layers with one.", ("all-linear",))
+
+
+class Model(Section):
+    """The student (or the model that is trained or evaluated)."""
+
+    path: Text = key("Folder, Hugging Face id or store URL of the model.")
+    name: Text = key("Label in logs and tables; never decides behaviour. Default: last part of model.path.")
+    revision: Text | None = key("Commit of a Hugging Face id to pin.", None)
+    trust_remote_code: bool = key("Run code that the model's repository ships.", False)
+    attn_implementation: Attention = key("Attention of the trainer. Default: varlen; sdpa in fp32, padded or on a CPU.")
+    lora: Lora | None = key("Train adapters on the frozen model; unset: train all weights.", None)
+
+
+class Teacher(Section):
+    """A teacher of a distillation run: another model, or the student as it was (with the student's path)."""
+
+    path: Text = key("Folder, Hugging Face id or store URL of the teacher.")
+    revision: Text | None = key("Commit of a Hugging Face id to pin.", None)
+    trust_remote_code: bool = key("Run code that the teacher's repository ships.", False)
+    dtype: Dtype = key("Precision of the teacher's weights and forward. Default: bf16; on a CPU fp32.")
+    offload: Offload = key("Keep it in host memory outside its phase; `auto`: if it must. Default: as in `actor`.")
+    prompt: Annotated[Text, AfterValidator(checked)] | None = key(
+        "The teacher's own user message, of {prompt}, {COLUMN} and {COLUMN.FIELD} of data.train; unset: the student's.",
+        None,
+        examples=["{prompt}\n\nReference solution: {reward_model.ground_truth}"],
+    )
+    max_prompt_length: Count | None = key("Longest that `prompt` makes it. Default: the student's longest row.", None)
+    refresh_every: Natural = key("Steps after which a teacher with model.path gets the student's weights; 0: never.", 0)
+
+    def check(self) -> Iterator[Problem]:
+        if self.prompt is not None and not names_in(self.prompt):
+            rule = "there are no names in braces in it: the teacher would read the same text for every row"
+            fix = "write {prompt}, which is the row's last user message, or {COLUMN} of data.train, or remove the key"
+            yield self.broken("prompt", rule, fix)
+        if self.max_prompt_length is not None and self.prompt is None:
+            rule = "without a `prompt` the teacher reads the student's prompts, whose length is data.max_prompt_length"
+            yield self.broken("max_prompt_length", rule, "give it a prompt, or remove the key")
+
+
+class Route(Section):
+    """The choice of the teacher that reads a row, among several."""
+
+    by: Text = key("Column of data.train, of text or whole numbers, that says whose a row is.", "data_source")
+    to: dict[Text, Text] = key("Name of the teacher for each value in that column.", dict)
+    all: Text | None = key("Name of the teacher of every row, in the place of `by` and `to`.", None)
+
+    def of(self, value: object) -> str | None:
+        """Return the name of the teacher for a value of the column; None for a value that leads to none."""
+        return self.all or self.to.get(str(value))
+
+    @property
+    def names(self) -> set[str]:
+        """Every teacher that some value leads to."""
+        return {*self.to.values()} if self.all is None else {self.all}
+
+    def check(self) -> Iterator[Problem]:
+        if self.all is not None and self.to:
+            rule = "one reads every row, or each row has its own by route.to"
+            yield self.broken("all", rule, "remove route.all or route.to")
+
+
+class Split(Section):
+    """One of several seeded parts of the training prompts."""
+
+    part: Count | None = key("Use only this part of data.train, from 1 to `of`; unset: all.", None)
+    of: Annotated[int, Field(ge=2)] | None = key("Number of parts. Default: 2, with a `part`.", None)
+    seed: Natural | None = key("Seed of the parts, the same in every run. Default: 42, with a `part`.", None)
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """The number of parts and their seed; known where there is a `part`."""
+        assert self.of is not None
+        assert self.seed is not None
+        return self.of, self.seed
+
+    def check(self) -> Iterator[Problem]:
+        for name in ("of", "seed") if self.part is None else ():
+            if getattr(self, name) is not None:
+                rule = "it describes the parts, and no data.split.part says which of them is used: all rows would be"
+                yield self.broken(name, rule, f"set data.split.part to 1, 2 and so on, or remove data.split.{name}")
+        if self.part is not None and self.of is not None and self.part > self.of:
+            rule = f"there are {self.of} parts (data.split.of), counted from 1"
+            yield self.broken("part", rule, f"use at most {self.of}, or a larger data.split.of")
+
+
+class Data(Section):
+    """Prompts, their files, lengths in tokens and batch size in prompts."""
+
+    dir: Text = key("Folder or store URL that holds the prepared files.", "data")
+    train: Paths = key("Files with the training prompts. Default: the kind's file below data.dir; eval: data.val.")
+    val: Paths = key("Files with validation prompts. Default: the kind's sets below data.dir; passrate: data.train.")
+    train_batch_size: Count = key("Prompts of a step; passrate: of a part. Default: 256; grpo, passrate: 512; eval 64.")
+    max_prompt_length: Count = key("Longest prompt in tokens. Default: 2048; opd-agent: 4096.")
+    max_response_length: Count = key(
+        "Longest response in tokens, tool replies included. Default: 8192; opd-agent: 24576; eval: 16384; "
+        "less for a local model with a shorter context."
+    )
+    enable_thinking: bool = key("`enable_thinking` given to the chat template, for every model.", True)
+    filter_overlong: bool = key("Drop (and count) prompts longer than max_prompt_length.", True)
+    truncation: Literal["error", "left"] = key("Treatment of an overlong prompt that stays.", "left")
+    shuffle: bool = key("Shuffle the training prompts, by `seed`.", True)
+    num_workers: Natural = key("Data loader processes; 0: the trainer itself loads. Default: 8; on a CPU 0.")
+    max_train_samples: Count | None = key("Use only so many training prompts (sft: conversations).", None)
+    max_val_samples: Count | None = key("Use only so many validation prompts (sft: conversations).", None)
+    split: Split = key("One of several disjoint parts of the training prompts, each prompt's by its text.", Split)
+    train_ratio: Probability = key("Recorded only: the train share that `opd.data`'s commands were given.", 0.8)
+
+    def check(self) -> Iterator[Problem]:
+        if not self.filter_overlong and self.truncation == "left":
+            rule = "left truncation would cut the system prompt and the instruction first, so it is refused"
+            fix = "set data.filter_overlong: true, which drops and counts such prompts, or data.truncation: error"
+            yield self.broken("truncation", rule, fix)
+
+
+class Validation(Section):
+    """Sampling at validation; temperature 0 with num_samples 1 is greedy."""
+
+    num_samples: Count = key("Responses a validation prompt gets. passrate: 8.", 16)
+    temperature: Weight = key("Temperature; 0: greedy. Default: 0.7; opd, opd-agent with thinking: 0.6; passrate: 1.")
+    top_p: Probability = key("Nucleus sampling mass. passrate: 1.", 0.8)
+    top_k: TopK = key("Sample among the k likeliest tokens; -1: all. passrate: -1.", 20)
+
+
+class Rollout(Section):
+    """Sampling of responses, and the server that samples them."""
+
+    name: Literal["vllm", "cpu"] = key("Rollout server. Default: vllm; on a CPU cpu.")
+    num_samples: Count = key("Responses a training prompt gets, verl's rollout.n. Default: 1; grpo, eval, passrate: 8.")
+    temperature: Positive = key("Sampling temperature in training.", 1.0)
+    top_p: Probability = key("Nucleus sampling mass in training.", 1.0)
+    top_k: TopK = key("Sample among the k likeliest tokens; -1 for all.", -1)
+    val: Validation = key("Sampling at validation.")
+    tensor_parallel_size: Count = key("Ranks that share one rollout server.", 1)
+    gpu_memory_utilization: Probability = key("Share of GPU memory vLLM may take.", 0.7)
+    free_cache_engine: bool = key("Let the server give its memory back while training.", True)
+    enforce_eager: bool = key("vLLM without CUDA graphs: starts faster, samples slower.", False)
+    max_num_seqs: Count = key("Sequences the server decodes at once.", 256)
+    max_num_batched_tokens: Count = key("Tokens the server processes in one forward.", 8192)
+    logprobs_every: Count = key("Steps between checks of sampled probabilities by the actor. Default: 10; on a CPU 1.")
+    num_agent_workers: Natural = key("Processes that drive conversations; 0: the trainer. Default: 8; on a CPU 0.")
+    schedule: Literal["strict", "carry"] = key(
+        "`strict`: a step trains on its own responses; `carry` (opd): the unfinished continue under new weights.",
+        "strict",
+    )
+    in_flight: Count | None = key("carry: responses generated at once; unset: twice those of a step.", None)
+    max_age: Count | None = key(
+        "carry: most versions of the weights between sampling a token and training on it; "
+        "unset: 8 times in_flight over a step's responses.",
+        None,
+        examples=[16],
+    )
+    keep_prefixes: bool = key("carry: keep the KV cache across weight updates; false: recompute it.", False)
+    engine_kwargs: Extras = key("Extra arguments of the rollout server's engine.", dict)
+
+    @property
+    def is_truncated(self) -> bool:
+        """True for training answers that are sampled among the likeliest tokens only."""
+        return self.top_p < 1.0 or self.top_k > 0
+
+
+class Reward(Section):
+    """The function that scores a response."""
+
+    function: RewardFunction = key(
+        "Scorer by name; `custom` takes path and entry. "
+        "Default: math_reward; eval: the variant's; with tools: environment; with reward.path: custom."
+    )
+    path: Text | None = key("Python file or importable module of a custom function.", None)
+    entry: Text = key("Name of the custom function in it.", "compute_score")
+    num_workers: Natural = key("Reward processes; 0: scored where the conversation runs. Default: 8; on a CPU 0.")
+    timeout_s: Positive = key("Seconds one answer may take before it scores as a wrong one.", 10.0)
+
+    def check(self) -> Iterator[Problem]:
+        if self.function == "custom" and self.path is None:
+            yield self.broken("path", "a custom reward function needs its file", "set reward.path: FILE.py")
+        if self.function != "custom" and self.path is not None:
+            fix = "set reward.function: custom, or remove reward.path"
+            yield self.broken("function", "reward.path belongs to function custom", fix)
+
+
+class Agent(Section):
+    """Multi-turn rollouts with tools over a database."""
+
+    database_dir: Text = key("Folder of the tool database, opened read-only.")
+    enable_tools: bool = key("Offer the tools; false samples single answers.", True)
+    max_assistant_turns: Count = key("Model turns before the conversation ends.", 50)
+    max_tool_response_length: Count = key("Tokens of a tool reply that are kept.", 1024)
+    max_parallel_calls: Count = key("Tool calls of one turn that are run.", 1)
+    tool_format: Text = key("Tool-call syntax: `hermes` (our parser) or one of verl's.", "hermes")
+    tool_config_path: Text | None = key("Tool list of your own instead of ours.", None)
+    call_timeout_s: Positive = key("Seconds a tool call may take.", 10.0)
+    num_tool_processes: Count = key("Tool processes of each rollout process.", 4)
+    toolset: Text | None = key("Python module or file that defines TOOLS over the database.", None)
+    num_kept_trajectories: Natural = key("Conversations of each step (and validation) kept for the report.", 8)
+
+
+class RunTrainer(Section):
+    """Resources and logging, for every kind that starts verl."""
+
+    nnodes: Count = key("Nodes.", 1)
+    gpus_per_node: Count = key("Ranks on a node. Default: 8, on this machine its GPUs; on a CPU 1.")
+    loggers: tuple[Logger, ...] = key(
+        "Trackers that get the metrics next to the run's own files.", ("console",), min_length=1
+    )
+    project: Text = key("Project name in wandb, mlflow and tensorboard.", "opd")
+    master_port: int | None = key("Port of torch's rendezvous; unset: a free one.", None, ge=1024, le=65535)
+    stall_floor_s: Weight = key("Seconds without progress that are never a stall; 0: nothing is.", 900.0)
+    stall_factor: float = key("Medians of a phase's own silences after which it is stalled and ended.", 10.0, ge=1)
+
+
+class Trainer(RunTrainer):
+    """Length and rhythm of a training run, in steps unless said otherwise."""
+
+    total_epochs: Count = key("Passes over the training prompts.", 15)
+    total_steps: Count | None = key("Stop after this many steps; unset: by epochs.", None)
+    save_freq: Every = key("Steps between checkpoints; -1 or 0: none.", 20)
+    test_freq: Every = key("Steps between validations; -1 or 0: none.", 5)
+    val_before_train: bool = key("Validate before the first step. Default: true; opd, opd-agent: false.")
+    max_skipped_updates: Natural = key("End the run after so many updates in a row that are not finite; 0: never.", 20)
+    monitor: bool = key("Detect silent training faults (frozen weights, wrong template, ...) and log them.", True)
+    resume: Literal["auto", "never"] = key("Continue from the newest complete checkpoint.", "auto")
+
+
+class Checkpoint(Section):
+    """The checkpoints that stay."""
+
+    keep_last: Count | None = key("Keep this many newest checkpoints; unset: all.", None)
+    keep_every: Count | None = key("Keep every checkpoint whose step is a multiple, for good.", None)
+    overlap: bool = key("Write and upload a checkpoint while the next steps train, where host memory has room.", True)
+
+
+class Store(Section):
+    """The object store of results, metrics and checkpoints."""
+
+    url: Text = key(
+        "fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]) or folder; never with credentials. "
+        "Default: output.root/store.",
+        examples=["s3://experiments/opd"],
+    )
+    endpoint: Annotated[str, matching(r"^https?://[^/@\s]+$", "http:// or https:// and a host")] | None = key(
+        "S3 server other than AWS's; egress to it is opened.", None, examples=["https://minio.example:9000"]
+    )
+    region: Text | None = key("S3 region; unset: the environment's.", None)
+    addressing: Literal["path", "virtual", "auto"] | None = key(
+        "Place of S3's bucket, in the path or in the host name; unset: in the path with an endpoint.", None
+    )
+
+
+class Output(Section):
+    """Local files."""
+
+    root: Text = key("Folder under which a run makes its own.", "outputs")

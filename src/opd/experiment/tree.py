@@ -1,0 +1,129 @@
+"""Dotted paths in a plain tree, and the fields that they name in a kind's schema."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from opd.experiment.base import Section
+
+MISSING = object()
+
+
+def get_path(tree: Any, path: str) -> Any:
+    """Return the value at a dotted path, or `MISSING`."""
+    for key in path.split("."):
+        if not isinstance(tree, dict) or key not in tree:
+            return MISSING
+        tree = tree[key]
+    return tree
+
+
+def set_path(tree: dict[str, Any], path: str, value: Any) -> bool:
+    """Set a dotted path, making the maps on the way; False where something else than a map is in the way."""
+    *parents, last = path.split(".")
+    for key in parents:
+        if tree.get(key) is None:
+            tree[key] = {}
+        if not isinstance(tree := tree[key], dict):
+            return False
+    tree[last] = value
+    return True
+
+
+def drop_path(tree: dict[str, Any], path: str) -> None:
+    """Remove a dotted path if it is there."""
+    above, _, last = path.rpartition(".")
+    if isinstance(section := get_path(tree, above) if above else tree, dict):
+        section.pop(last, None)
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge maps key by key, and replace everything else."""
+    out = dict(below)
+    for key, value in above.items():
+        old = out.get(key)
+        out[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return out
+
+
+def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
+    """Yield a section and every section in it, each with its path in a file."""
+    yield path, section
+    for name, field in type(section).model_fields.items():
+        value, here = getattr(section, name), f"{path}.{field.alias or name}".lstrip(".")
+        items = {"": value}
+        if isinstance(value, dict | tuple):
+            items = {f".{key}": item for key, item in (value.items() if isinstance(value, dict) else enumerate(value))}
+        for key, item in items.items():
+            if isinstance(item, Section):
+                yield from sections(item, here + key)
+
+
+def strip_optional(annotation: Any) -> Any:
+    """Return the type within Annotated and `| None`."""
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation = get_args(annotation)[0]
+        elif origin in (Union, types.UnionType):
+            kept = [arg for arg in get_args(annotation) if arg is not type(None)]
+            if len(kept) != 1:
+                return annotation
+            annotation = kept[0]
+        else:
+            return annotation
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """Return the section class that a field holds, or None for a plain value."""
+    annotation = strip_optional(field.annotation)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+def item_section(field: FieldInfo) -> type[Section] | None:
+    """Return the section class of the items of a list or map, or None for anything else."""
+    annotation = strip_optional(field.annotation)
+    place = {dict: 1, tuple: 0}.get(get_origin(annotation))
+    item = None if place is None else get_args(annotation)[place]
+    return item if isinstance(item, type) and issubclass(item, Section) else None
+
+
+def field_at(cls: type[Section], path: str) -> FieldInfo | None:
+    """Return the field that a dotted path names (`opd.stages.0.until`, `teachers.NAME.path`), or None.
+
+    Below a free-form map it is the map's.
+    """
+    field: FieldInfo | None = None
+    section: type[Section] | None = cls
+    for key in path.split("."):
+        if section is not None:
+            field = section.model_fields.get(key) or names_of(section).get(key)
+        elif field is not None and (item := item_section(field)) is not None:
+            field = FieldInfo(annotation=item)
+        elif field is not None and get_origin(strip_optional(field.annotation)) is dict:
+            return field
+        else:
+            field = None
+        if field is None:
+            return None
+        section = section_of(field)
+    return field
+
+
+def names_of(section: type[Section]) -> dict[str, FieldInfo]:
+    """Return the section's fields, as a file spells them."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
+def leaf_paths(cls: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every (dotted path, field) of a kind that holds a value rather than a section."""
+    for name, field in cls.model_fields.items():
+        section = section_of(field)
+        if section is None:
+            yield f"{prefix}{name}", field
+        else:
+            yield from leaf_paths(section, f"{prefix}{name}.")

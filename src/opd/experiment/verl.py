@@ -1,0 +1,214 @@
+"""verl's Hydra overrides of a spec: a pure function, in a stable order."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opd.agent.environments import DEFAULT_TOOLSET
+from opd.agent.settings import AGENT_LOOP, SINGLE_TURN
+from opd.experiment import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, OpdSpec, PassRateSpec, SftSpec
+from opd.experiment.algorithm import MESSAGES
+from opd.experiment.raw import VERL_KEYS, parse_raw
+from opd.experiment.run_config import RunFacts
+from opd.experiment.sections import Agent, Rollout
+
+# A word that needs no quotes: it cannot start a number, hold Hydra's punctuation or open an interpolation.
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_/][A-Za-z0-9_./-]*", re.IGNORECASE)
+
+
+def hydra_value(value: Any) -> str:
+    """Return a value (bool, int, finite float, str, list or tuple of them, None) as an override's right-hand side.
+
+    Raises:
+        ValueError: a number is not finite.
+        TypeError: the value has another type; maps are written as one override a leaf.
+    """
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(hydra_value, value))}]"
+    if isinstance(value, str):
+        # Inside quotes Hydra unescapes only backslashes before a quote (or the text's end), OmegaConf only those before
+        # `${`: double exactly these.
+        escaped = re.sub(r"(\\*)(\$\{|'|\Z)", lambda m: m[1] * 2 + (f"\\{m[2]}" if m[2] else ""), value)
+        return value if _PLAIN.fullmatch(value) else f"'{escaped}'"
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value, allow_nan=False)
+    raise TypeError(f"override value {value!r}: no type that an override can hold")
+
+
+ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model"
+RAY_INIT = "ray_kwargs.ray_init"
+CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
+_REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
+AGENT_REWARD = "opd.agent.reward:compute_score"
+# Keys that may be left to the memory plan: verl's own switch then has the value that costs no memory.
+_PLANNED = ("actor.param_offload", "actor.optimizer_offload", "actor.gradient_checkpointing")
+# A server that spans more GPUs than its tensor-parallel ones: only raw overrides can ask for it.
+_MORE_GPUS = {f"{ROLLOUT}.data_parallel_size", f"{ROLLOUT}.pipeline_model_parallel_size"}
+_ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+Pairs = Iterator[tuple[str, Any]]
+
+
+def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
+    """Return the overrides of `opd_trainer.yaml` (verl's `ppo_trainer`) for one run: what is verl's, nothing of ours.
+
+    `key=value` for keys of that config, `++key=value` for keys that verl reads but its config does not list. A raw
+    override of the spec replaces a computed one of the same key and comes last.
+    """
+    raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text))}
+    groups = [_direct(spec, run), _lora(spec), _fixed(spec), _engines(spec, raw), _data(spec), _kind(spec)]
+    # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
+    if not isinstance(spec, SftSpec) and not raw.keys() & _REWARD_PATHS:
+        groups.append(_reward(spec))
+    computed = {key: value for group in (*groups, _trainer(spec, run), _ray(spec, run)) for key, value in group}
+    lines = [f"{key}={hydra_value(value)}" for key, value in computed.items() if key.lstrip("+") not in raw]
+    return [*lines, *raw.values()]
+
+
+def _direct(spec: AnyRunSpec, run: RunFacts) -> Pairs:
+    """Yield keys that carry a key of the spec unchanged; without a value verl's default stays."""
+    for key, path in VERL_KEYS:
+        value: Any = spec
+        for part in path.split("."):
+            value = getattr(value, part, None)
+        value = run.model_path or value if path == "model.path" else value
+        if value is not None:
+            yield key, True if value == "auto" and path in _PLANNED else value
+
+
+def _lora(spec: AnyRunSpec) -> Pairs:
+    """Yield adapters in peft's words; the rollout server gets whole weights, as of any student."""
+    if (lora := spec.model.lora) is not None:
+        yield f"{MODEL}.lora_rank", lora.rank
+        yield f"{MODEL}.lora_alpha", lora.alpha
+        # As a list peft would take it for the name of a layer.
+        yield f"{MODEL}.target_modules", "all-linear" if lora.target_modules == ("all-linear",) else lora.target_modules
+        yield f"{MODEL}.lora.merge", True
+
+
+def _fixed(spec: AnyRunSpec) -> Pairs:
+    """Yield the keys that every run of ours has."""
+    yield "algorithm.adv_estimator", "grpo"
+    yield "algorithm.use_kl_in_reward", False
+    yield "data.return_raw_chat", True
+    yield f"{ROLLOUT}.mode", "async"
+    yield f"{ROLLOUT}.calculate_log_probs", True
+    yield f"{ROLLOUT}.max_model_len", spec.row_length
+    if not isinstance(spec, SftSpec):
+        yield f"{ROLLOUT}.val_kwargs.do_sample", spec.rollout.val.temperature > 0
+    yield "trainer.use_v1", True
+    yield "trainer.v1.trainer_mode", "sync"
+
+
+def _engines(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
+    """Yield FSDP2 in one precision, master weights and reductions in fp32, and the server's keys."""
+    precision = spec.actor.dtype
+    yield f"++{MODEL}.override_config.attn_implementation", spec.model.attn_implementation
+    for role in (ACTOR, REF):
+        yield f"{role}.strategy", "fsdp2"
+        yield f"++{role}.fsdp_config.mixed_precision.param_dtype", precision
+        yield f"++{role}.fsdp_config.mixed_precision.reduce_dtype", "fp32"
+        yield f"++{role}.fsdp_config.mixed_precision.buffer_dtype", "fp32"
+    yield f"{ACTOR}.fsdp_config.model_dtype", "fp32"
+    yield f"{REF}.fsdp_config.model_dtype", precision
+    yield f"{REF}.fsdp_config.param_offload", spec.actor.param_offload is not False
+    yield f"{REF}.fsdp_config.use_torch_compile", spec.actor.torch_compile
+    yield f"{ROLLOUT}.name", "none" if isinstance(spec, SftSpec) else spec.rollout.name
+    yield f"{ROLLOUT}.dtype", _ROLLOUT_DTYPES[precision]
+    if isinstance(spec, SftSpec):
+        yield f"{ROLLOUT}.n", 1
+        yield "reward.num_workers", 0
+    else:
+        yield from _server(spec.rollout, raw)
+    for key in ("data.seed", f"{ROLLOUT}.seed", f"{ACTOR}.data_loader_seed"):
+        yield key, spec.seed
+    for role in (ACTOR, REF):
+        yield f"{role}.fsdp_config.seed", spec.seed
+
+
+def _server(rollout: Rollout, raw: Mapping[str, str]) -> Pairs:
+    one_gpu = rollout.name == "vllm" and rollout.tensor_parallel_size == 1 and not raw.keys() & _MORE_GPUS
+    if one_gpu and rollout.schedule == "strict":
+        # A server of one GPU starts faster without a process for it next to the engine's, which would import vLLM once
+        # more. With verl's own, "mp", the model is launched next to the scheduler, which a full batch keeps busy.
+        yield f"++{ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend", "uni"
+    for key, value in _leaves(rollout.engine_kwargs):
+        yield f"++{ROLLOUT}.engine_kwargs.{rollout.name}.{key}", value
+
+
+def _data(spec: AnyRunSpec) -> Pairs:
+    yield "data.trust_remote_code", spec.model.trust_remote_code
+    if isinstance(spec, PassRateSpec):
+        yield "data.val_batch_size", spec.data.train_batch_size
+    if isinstance(spec, SftSpec) and spec.sft.teacher_answers is None:
+        yield "data.prompt_key", MESSAGES
+        yield "data.custom_cls.path", "pkg://opd.trainer.conversations"
+        yield "data.custom_cls.name", "ConversationDataset"
+    yield "++data.apply_chat_template_kwargs.enable_thinking", spec.data.enable_thinking
+
+
+def _agent(spec: AnyRunSpec) -> Agent | None:
+    return None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
+
+
+def _kind(spec: AnyRunSpec) -> Pairs:
+    yield f"{ACTOR}.use_kl_loss", isinstance(spec, GrpoSpec) and spec.grpo.kl_loss_coef > 0
+    if isinstance(spec, GrpoSpec):
+        yield f"{ACTOR}.clip_ratio", spec.grpo.clip_ratio_low
+    if (agent := _agent(spec)) is not None:
+        yield f"{ROLLOUT}.multi_turn.enable", agent.enable_tools
+        yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else SINGLE_TURN
+        if agent.tool_config_path is not None:
+            yield f"{ROLLOUT}.multi_turn.tool_config_path", agent.tool_config_path
+        elif agent.enable_tools:
+            # The data set measures prompts with the tools' descriptions.
+            yield "++data.toolset", agent.toolset or DEFAULT_TOOLSET
+
+
+def _reward(spec: AnySamplingSpec) -> Pairs:
+    reward, agent = spec.reward, _agent(spec)
+    functions = {"custom": f"{reward.path}:{reward.entry}", "environment": AGENT_REWARD}
+    options = "++reward.custom_reward_function.reward_kwargs"
+    yield "reward.custom_reward_function.path", "pkg://opd.rewards.entry"
+    yield "reward.custom_reward_function.name", "compute_score_async"
+    yield f"{options}.function", functions.get(reward.function, reward.function)
+    yield f"{options}.timeout_s", reward.timeout_s
+    if agent is not None and reward.function == "environment":
+        yield f"{options}.toolset", agent.toolset or DEFAULT_TOOLSET
+        yield f"{options}.database_dir", agent.database_dir
+
+
+def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
+    yield "trainer.experiment_name", run.run_id
+    yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
+    yield "trainer.resume_mode", "disable"  # the run directory chooses a verified checkpoint and passes its path
+    if isinstance(spec, EvalSpec):
+        yield "trainer.val_only", True
+        yield "trainer.val_before_train", True
+        yield "trainer.total_epochs", 0
+        yield "trainer.save_freq", -1
+        yield "trainer.test_freq", -1
+
+
+def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
+    for name, value in sorted(spec.env.items()):
+        yield f"++{RAY_INIT}.runtime_env.env_vars.{name}", value
+    if not run.in_ray_cluster:
+        yield f"++{RAY_INIT}.include_dashboard", False
+    if not run.in_ray_cluster and spec.device == "cpu":
+        yield f"++{RAY_INIT}.num_gpus", spec.num_ranks  # logical slots, one a rank
+        yield f"++{RAY_INIT}.object_store_memory", CPU_OBJECT_STORE_BYTES
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Pairs:
+    for key, value in sorted(tree.items()):
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

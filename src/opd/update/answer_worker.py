@@ -1,0 +1,110 @@
+"""The worker of supervised fine-tuning: the update of all kinds with the tokens' negative log-likelihood as its one term."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from verl.single_controller.base.decorator import make_nd_compute_dataproto_dispatch_fn, register
+from verl.utils.torch_functional import allgather_dict_into_dict
+
+from opd.batch import RolloutRows, rows_from_batch
+from opd.losses import Loss, Output, Weights
+from opd.memory.sources import update_settings
+from opd.update.counts import exact_sum, flatten, shared_metrics, totals
+from opd.update.engines import HeadLoss
+from opd.update.loss_task import LossTask
+from opd.update.reading import trained_positions
+from opd.update.step_metrics import over_sequence
+from opd.update.student import StudentWorker, as_output, numbered
+from opd.update.ulysses import Slice
+
+LOSS_SUM, NUM_TOKENS = "sum/loss", "sum/tokens"
+
+
+class AnswerLoss(HeadLoss):
+    """The mean of -log p over all trained tokens of an update, verl's loss of supervised fine-tuning.
+
+    Args:
+        rows: this rank's, with the masks of what is trained on.
+        workspace_gib: as of `opd.losses.head_loss`.
+    """
+
+    def __init__(self, rows: RolloutRows, *, workspace_gib: float | None) -> None:
+        self._rows, self._workspace_gib = rows, workspace_gib
+
+    def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
+        _, found = trained_positions(self._rows, micro_batch, starts)
+        if own is not None:
+            found, _ = own.select(found)
+        return LossTask(
+            positions=found.flat_index,
+            token_ids=found.token_ids,
+            token_rows=found.row,
+            weights=Weights(nll=torch.ones_like(found.flat_index, dtype=torch.float32)),
+            loss=Loss(),
+            workspace_gib=self._workspace_gib,
+        )
+
+    def divisor(self, micro_batch: TensorDict) -> float:
+        return float(micro_batch["batch_num_tokens"])
+
+    def metrics(
+        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool = True
+    ) -> dict[str, float]:
+        return {LOSS_SUM: output.loss.detach().item(), NUM_TOKENS: float(len(task.token_ids))}
+
+
+def sums(raw: Mapping[str, Any]) -> tuple[float, float]:
+    """Return (loss, number of trained tokens), each summed over the lists that micro-batches, ranks and updates made."""
+    return exact_sum(flatten(raw[LOSS_SUM])), exact_sum(flatten(raw[NUM_TOKENS]))
+
+
+def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return the step's metrics from the lists that the workers returned."""
+    total = totals(raw)
+    mean = total[LOSS_SUM] / max(total[NUM_TOKENS], 1.0)
+    return {"actor/loss": mean, "actor/num_tokens": total[NUM_TOKENS]} | shared_metrics(raw)
+
+
+class AnswerWorker(StudentWorker):
+    """Trains on rows of given answers, and measures the loss on others; in role `actor` it builds no rollout."""
+
+    def _loss(self, data: TensorDict) -> AnswerLoss:
+        return AnswerLoss(rows_from_batch(data), workspace_gib=update_settings(self.ours.trained).workspace_gib)
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def update_actor(self, data: TensorDict) -> TensorDict | None:
+        """Make every optimizer update of one step over this rank's rows.
+
+        Args:
+            data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask` (both [B, response]);
+                the batch settings of verl's `train_mini_batch`.
+
+        Returns:
+            No rows; `metrics`: lists of counts for `reduce`.
+        """
+        data = numbered(data)
+        return as_output(self.train(data, self._loss(data)))
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def measure_loss(self, data: TensorDict) -> TensorDict | None:
+        """Measure the loss on rows as of `update_actor`, without a gradient; no rows, and `metrics` for `sums`."""
+        data, engine = numbered(data), self.student_engine
+        loss, counts, tasks = self._loss(data), {LOSS_SUM: 0.0, NUM_TOKENS: 0.0}, list[LossTask]()
+
+        def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
+            tasks[:] = [loss.task(micro_batch, starts, own)]
+            return tasks[0]
+
+        def take(micro_batch: TensorDict, output: Output) -> None:
+            for name, value in loss.metrics(micro_batch, tasks[0], output).items():
+                counts[name] += value
+
+        engine.read(self.reading.inputs(data, self.actor), task_of, take)
+        if engine.use_ulysses_sp:
+            counts = over_sequence(counts, engine.ulysses_parallel_group, engine.device)
+        of_ranks = allgather_dict_into_dict(counts, engine.get_data_parallel_group())
+        return as_output(of_ranks) if engine.is_mp_src_rank_with_outputs() else None

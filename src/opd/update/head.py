@@ -1,0 +1,110 @@
+"""The output head that turns hidden states into logits, into cached hidden states, or into a loss.
+
+The head has to do its work *inside its own forward*: FSDP2 gathers a module's weight in that module's pre-forward
+hook and frees it afterwards, so an untied `lm_head.weight` read anywhere else is one rank's shard. verl's
+logits-processor hook comes too late for the same reason, and only passes tensors of one value a token.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from opd.errors import Unfit
+from opd.update.loss_task import LossTask
+
+
+class CollectTask(NamedTuple):
+    """Return the hidden states at `positions` ([N] int64, indices into the flattened tokens) and no logits."""
+
+    positions: torch.Tensor
+
+
+class ProbeTask(NamedTuple):
+    """Return plain logits and keep them in `seen`, so that the model's final logits can be compared with them."""
+
+    seen: list[torch.Tensor]
+
+
+HeadTask = CollectTask | LossTask | ProbeTask
+
+
+class DistillationHead(nn.Linear):
+    """A drop-in `lm_head`: plain logits without a task, else what the task says.
+
+    A task is attached for one forward by `DistillationHead.run`; parameter names do not change, so checkpoints and
+    weight sync see the model they know.
+    """
+
+    task: HeadTask | None = None
+
+    @classmethod
+    def replace(cls, model: nn.Module) -> DistillationHead:
+        """Swap the model's output embedding for a head of this class that shares its weight (tied or not).
+
+        Raises:
+            Unfit: the model has no linear output head, or one with a bias (its logits are not `hidden @ W.T`).
+        """
+        old = model.get_output_embeddings()  # type: ignore[operator]  # a method of transformers' models
+        name = next((n for n, m in model.named_modules() if m is old), None)
+        if type(old) is not nn.Linear or name is None:  # a subclass may scale or cap in its own forward
+            raise Unfit(f"{type(model).__name__}: output head is {type(old).__name__}, a plain nn.Linear is needed")
+        if old.bias is not None:
+            raise Unfit(f"{type(model).__name__}.{name} has a bias: logits are not hidden @ W.T, not supported")
+        # Change the class in place: the module object, its weight tie and any hooks stay what they are.
+        old.__class__ = cls
+        return old
+
+    def forward(self, input: torch.Tensor) -> Any:
+        """Return logits [..., V] of hidden states [..., d], or with a task hidden states [N, d] or the loss's `Output`."""
+        task = self.task
+        if task is None:
+            return super().forward(input)
+        if isinstance(task, ProbeTask):
+            logits = super().forward(input)
+            task.seen.append(logits)
+            return logits
+        hidden = input.reshape(-1, input.shape[-1]).index_select(0, task.positions)
+        if isinstance(task, CollectTask):
+            return hidden
+        return task.output(hidden, self.weight)
+
+
+def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask, **inputs: Any) -> Any:
+    """One forward of `model` with `task` attached to its head; returns the model's `logits` output."""
+    head.task = task
+    try:
+        return model(**inputs, use_cache=False).logits
+    finally:
+        head.task = None
+
+
+def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **inputs: Any) -> None:
+    """Refuse a model whose logits are more than `hidden @ W.T` (soft cap, scale).
+
+    Args:
+        model: the (FSDP-wrapped) model. head: its head. name: what to call it in the error.
+        inputs: a small batch for the model's forward.
+
+    Raises:
+        Unfit: the model changes its head's output before returning it as logits.
+    """
+    seen: list[torch.Tensor] = []
+    with torch.no_grad():
+        logits = run_with_task(model, head, ProbeTask(seen), **inputs)
+    expected = seen[0]
+    scale = expected.abs().max().clamp_min(1e-6)
+    error = ((logits.float() - expected.float()).abs().max() / scale).item()
+    if error > 1e-3:
+        config = getattr(model, "config", None)
+        extras = {
+            key: value
+            for key in ("final_logit_softcapping", "logit_scale", "logits_scaling")
+            if (value := getattr(config, key, None)) is not None
+        }
+        raise Unfit(
+            f"{name}: its logits are not hidden @ W.T (relative difference {error:.2g}; config {extras or 'shows no cause'}); "
+            "distillation from hidden states needs a plain head (Qwen, Llama, Mistral, ...); Gemma, Cohere and Granite are not supported"
+        )

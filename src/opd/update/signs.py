@@ -1,0 +1,210 @@
+"""Counts by which `opd.monitor` tells faults that no error shows: each is a few sums over what the update has made anyway.
+
+Like all counts of a micro-batch they are sums, added over micro-batches, ranks and mini-batches and divided once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from opd.losses import Output
+from opd.monitor.faults import JUDGED_TOKENS
+from opd.monitor.past import LEAST, MOST
+from opd.update.counts import flatten
+from opd.update.loss_task import LossTask
+
+# Twice the largest half-precision number: logits that a model gives differ by no more, so only a floored log-probability
+# (`opd.losses.divergences.FLOOR`) makes a token's divergence larger.
+LARGEST_DIVERGENCE = 2 * 65504.0
+NUM_COMPARED = 1024
+"""Tokens of a micro-batch whose neighbours are looked at: a bound on memory, [NUM_COMPARED, d] at a time."""
+EXTREMES = {
+    "sum/tokens": {"opd/teacher_entropy", "opd/teacher_entropy_std"},
+    "sum/neighbours": {"opd/teacher_prefers_neighbour"},
+    "sum/weights": {"opd/weight_change"},
+}
+"""Signs with extremes, by the count that they are divided by."""
+LEAST_COUNTS = {"sum/tokens": JUDGED_TOKENS, "sum/neighbours": JUDGED_TOKENS, "sum/weights": 1e-300}
+"""Smaller counts of a micro-batch make its signs chance."""
+NUM_WATCHED = 8
+"""Entries of each local parameter by which it is seen whether an update moved the weights."""
+
+
+def token_signs(task: LossTask, output: Output, *, is_sampled: bool) -> dict[str, float]:
+    """Sums over a micro-batch's loss tokens; one read from the device.
+
+    Args:
+        is_sampled: the tokens were drawn from the whole distribution of the very weights that `output` is of. Then each
+            token's -log p has its distribution's entropy as its mean, given the tokens before it: their differences are
+            a martingale, and their sum over the root of their squares is about standard normal.
+    """
+    is_told = (
+        ~output.statistics["nonfinite"]
+        & output.statistics["log_prob"].isfinite()
+        & output.statistics["teacher_log_prob"].isfinite()
+    )
+    student, teacher = (
+        -p.double().masked_fill(~is_told, 0.0)
+        for p in (output.statistics["log_prob"], output.statistics["teacher_log_prob"])
+    )
+    teacher_entropy = output.statistics["teacher_entropy"].double()
+    sums = {
+        "sum/teacher_entropy_squared": (teacher_entropy * teacher_entropy).sum(),
+        # A jsd is bounded whatever stands at the floor: the teacher's log-probability shows it too.
+        "sum/floored": (
+            (output.statistics["divergence"] > LARGEST_DIVERGENCE)
+            | (output.statistics["teacher_log_prob"] < -LARGEST_DIVERGENCE)
+        )
+        .sum()
+        .double(),
+        "sum/told": is_told.sum().double(),
+        "sum/teacher_surprise": teacher.sum(),
+    }
+    if is_sampled:
+        gap = (student - output.statistics["entropy"].double()).masked_fill(~is_told, 0.0)
+        sums |= {
+            "sum/sampled": is_told.sum().double(),
+            "sum/surprise": student.sum(),
+            "sum/surprise_gap": gap.sum(),
+            "sum/surprise_gap_squared": (gap * gap).sum(),
+        }
+    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
+
+
+@torch.no_grad()
+def neighbour_signs(task: LossTask) -> dict[str, float]:
+    """How often the teacher's logit is larger for the token before or behind than for the token itself.
+
+    Only tokens with such a neighbour in the same row that is another token count; the first `NUM_COMPARED` of the
+    micro-batch. Nothing where ranks share rows, since none of them has both neighbours.
+    """
+    if task.own is not None:
+        return {}
+    if task.parts:
+        found_of = [neighbour_signs(one) for one in map(task.of, task.parts)]
+        return {name: sum(found[name] for found in found_of) for name in found_of[0]}
+    positions, ids = task.positions[: NUM_COMPARED + 1], task.token_ids[: NUM_COMPARED + 1]
+    assert task.reference is not None
+    weight = task.reference.weight
+    assert weight is not None
+    hidden, vocab = task.reference.hidden.ready()[: len(ids)].float(), task.valid_vocab or len(weight)
+    is_shared = (ids >= 0) & (ids < vocab)
+    own = (hidden * weight[ids.clamp(0, vocab - 1)]).sum(-1)
+    # Rows have a prompt between them: tokens that stand next to each other are of one row.
+    is_pair = (positions[1:] - positions[:-1] == 1) & (ids[1:] != ids[:-1]) & is_shared[1:] & is_shared[:-1]
+    found = [is_pair.sum()]
+    for place, other in ((slice(None, -1), slice(1, None)), (slice(1, None), slice(None, -1))):
+        logit = (hidden[place] * weight[ids[other].clamp(0, vocab - 1)]).sum(-1)
+        found.append(((logit > own[place]) & is_pair).sum())
+    names = ("sum/neighbours", "sum/next_preferred", "sum/previous_preferred")
+    return dict(zip(names, torch.stack(found).double().tolist(), strict=True))
+
+
+def preference_signs(token_rows: torch.Tensor, scores: torch.Tensor, output: Output) -> dict[str, float]:
+    """Moments of (score, the teacher's mean log-probability less the student's) over a micro-batch's rows.
+
+    Args:
+        token_rows: [T] int64, each token's row of the micro-batch.
+        scores: [B] the rows' scores.
+    """
+    difference = (output.statistics["teacher_log_prob"] - output.statistics["log_prob"]).double()
+    difference = difference.masked_fill(output.statistics["nonfinite"] | ~difference.isfinite(), 0.0)
+    token_rows, scores = token_rows.to(difference.device), scores.to(difference.device).double()
+    num = torch.bincount(token_rows, minlength=len(scores))
+    mean = torch.zeros_like(scores).index_add_(0, token_rows, difference) / num.clamp(min=1)
+    mean, scores = mean[num > 0], scores[num > 0]
+    sums = {
+        "sum/preferred_rows": torch.full((), float(len(mean)), dtype=torch.float64, device=mean.device),
+        "sum/score": scores.sum(), "sum/score_squared": (scores * scores).sum(), "sum/preferred": mean.sum(),
+        "sum/preferred_squared": (mean * mean).sum(), "sum/score_preferred": (scores * mean).sum(),
+    }  # fmt: skip
+    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
+
+
+class WatchedWeights:
+    """A few entries of every parameter of this rank, as they are before an update."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._before = self._read()
+
+    def moved(self) -> dict[str, list[float]]:
+        """Sums of the squares of what the entries are now and of how far they moved, in the worker's form of metrics."""
+        change = self._read() - self._before
+        return {
+            "sum/weights_moved": [float((change * change).sum())],
+            "sum/weights": [float((self._before * self._before).sum())],
+        }
+
+    @torch.no_grad()
+    def _read(self) -> torch.Tensor:
+        """[M] fp64, on the host."""
+        if torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()  # what an offload leaves on the host may still be on its way there
+        parameters = (p for p in self._module.parameters() if p.requires_grad)
+        local: Iterable[torch.Tensor] = (p.to_local() if isinstance(p, DTensor) else p for p in parameters)
+        by_device: dict[torch.device, list[torch.Tensor]] = {}
+        for tensor in local:
+            by_device.setdefault(tensor.device, []).append(tensor.detach().reshape(-1)[-NUM_WATCHED:].float())
+        return torch.cat([torch.cat(some).cpu() for some in by_device.values()] or [torch.empty(0)]).double()
+
+
+def extreme_signs(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return `NAME/rank_min` and `NAME/rank_max` of a few signs over micro-batches of all ranks: sums hide one rank.
+
+    Args:
+        raw: nested lists by name, whose micro-batches are in the same order. Small micro-batches do not count.
+    """
+    sums = {key: list(flatten(value)) for key, value in raw.items() if key.startswith("sum/")}
+    found: dict[str, list[float]] = {}
+    for counted in ("sum/tokens", "sum/neighbours", "sum/weights"):
+        num = len(sums.get(counted, []))
+        aligned = {key: values for key, values in sums.items() if len(values) == num}
+        for place in range(num):
+            one = {key: values[place] for key, values in aligned.items()}
+            if one[counted] < LEAST_COUNTS[counted]:
+                continue
+            signs = sign_metrics({**one, "sum/told": 0.0, "sum/sampled": 0.0, "sum/preferred_rows": 0.0})
+            if counted == "sum/tokens" and "sum/teacher_entropy" in one:
+                signs["opd/teacher_entropy"] = one["sum/teacher_entropy"] / one[counted]
+            for name in EXTREMES[counted] & signs.keys():
+                found.setdefault(name, []).append(signs[name])
+    least = {f"{name}{LEAST}": min(values) for name, values in found.items()}
+    return least | {f"{name}{MOST}": max(values) for name, values in found.items()}
+
+
+def sign_metrics(total: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of summed counts; those whose counts are missing, or have nothing to divide by, are left out."""
+    metrics = {}
+    tokens = total.get("sum/tokens", 0.0)
+    if tokens and "sum/teacher_entropy_squared" in total:
+        mean = total["sum/teacher_entropy"] / tokens
+        metrics["opd/teacher_entropy_std"] = math.sqrt(
+            max(total["sum/teacher_entropy_squared"] / tokens - mean**2, 0.0)
+        )
+        metrics["opd/floored_share"] = total["sum/floored"] / tokens
+    if total.get("sum/told"):
+        metrics["opd/teacher_surprise"] = total["sum/teacher_surprise"] / total["sum/told"]
+    if sampled := total.get("sum/sampled"):
+        metrics["opd/surprise"] = total["sum/surprise"] / sampled
+        metrics["opd/surprise_gap"] = total["sum/surprise_gap"] / sampled
+        if spread := math.sqrt(total["sum/surprise_gap_squared"]):
+            metrics["opd/surprise_gap_z"] = total["sum/surprise_gap"] / spread
+    if pairs := total.get("sum/neighbours"):
+        preferred = max(total["sum/next_preferred"], total["sum/previous_preferred"])
+        metrics |= {"opd/teacher_prefers_neighbour": preferred / pairs, "opd/teacher_pairs": pairs}
+    if (rows := total.get("sum/preferred_rows", 0.0)) > 1:
+        covariance = total["sum/score_preferred"] - total["sum/score"] * total["sum/preferred"] / rows
+        variances = [total[f"sum/{name}_squared"] - total[f"sum/{name}"] ** 2 / rows for name in ("score", "preferred")]
+        # What rounding leaves of a variance of 0 is no spread.
+        if variances[0] > 1e-9 * max(total["sum/score_squared"], 1e-30) and variances[1] > 1e-12:
+            metrics["opd/teacher_preference"] = covariance / math.sqrt(variances[0] * variances[1])
+    if total.get("sum/weights"):
+        metrics["opd/weight_change"] = math.sqrt(total["sum/weights_moved"] / total["sum/weights"])
+    return metrics

@@ -1,0 +1,230 @@
+"""The worker of every kind that trains: a student under the memory plan, and the updates of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from tensordict import TensorDict
+from torch import distributed
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils import tensordict_utils as tu
+from verl.utils.memory_utils import aggressive_empty_cache
+from verl.workers.config import DistillationConfig, HFModelConfig, TrainingWorkerConfig
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
+from opd.compat import vllm_ranks
+from opd.experiment.run_config import RunConfig
+from opd.experiment.sections import Teacher
+from opd.memory import Plan
+from opd.memory.follow import read_tokens, train_tokens, worker_plan
+from opd.memory.job import GIB
+from opd.memory.sources import update_settings
+from opd.rollout.seeds import SeededRank
+from opd.update.backbone import keep_activations
+from opd.update.checkpointing import ShardUploads
+from opd.update.engines import STUDENT, TEACHER, HeadLoss, StudentEngine, TeacherEngine
+from opd.update.reading import Reading
+from opd.update.teacher_cache import HiddenCache
+
+vllm_ranks.register()
+
+
+class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
+    """verl's hybrid worker whose actor computes its loss in its head; subclasses say which loss.
+
+    The memory plan says what is on the device when. The student's weights and moments, and the models that only read, may
+    wait on the host outside their phases.
+    """
+
+    reader_role = "teacher"
+    """The name of the models that only read."""
+    _cache: HiddenCache | None = None
+
+    def __init__(
+        self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
+    ):
+        super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
+        self.ours = RunConfig.of(config)
+        # Read now, because verl takes keys out of its config.
+        self._student_path, self._fsdp_size = config.model.path, config.actor.fsdp_config.fsdp_size
+        self.plan: Plan | None = None
+
+    def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
+        """Return verl's worker with the engine whose head computes the loss."""
+        return TrainingWorker(replace(config, model_type=STUDENT))
+
+    @property
+    def student_engine(self) -> StudentEngine:
+        engine: StudentEngine = self.actor.engine
+        return engine
+
+    @property
+    def reader_paths(self) -> list[str]:
+        """Return the paths of the models that only read."""
+        return []
+
+    @property
+    def readers(self) -> list[TeacherEngine]:
+        """Return the engines of these models, in the same order."""
+        return []
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        super().init_model()
+        self.check_models()
+        self._follow_plan()
+        aggressive_empty_cache(force_sync=True)  # the rollout server sizes itself by what is free
+
+    def check_models(self) -> None:
+        """Refuse models that this worker cannot train or read (a collective call)."""
+        self.student_engine.check(f"student {self._student_path}")
+        for engine, path in zip(self.readers, self.reader_paths, strict=True):
+            engine.check(f"{self.reader_role} {path}")
+
+    def _follow_plan(self) -> None:
+        """Make the memory plan and put every model where it wants them.
+
+        All were built with what may be offloaded on the host, so nothing has to fit before the plan is made.
+        """
+        world, group, spec = distributed.get_world_size(), self._fsdp_size, self.ours.trained
+        self.plan = worker_plan(
+            spec,
+            student=self._student_path,
+            teachers=self.reader_paths,
+            num_sharing=group if 0 < group < world else world,
+            device=self.student_engine.device,
+        )
+        planned = 1.0 if self.plan is None else self.plan.choice.activation_share
+        keep_activations(update_settings(spec).activation_budget or planned)
+        if self.plan is None:
+            return
+        choice, student = self.plan.choice, self.student_engine
+        if spec.actor.gradient_checkpointing == "auto" and not choice.checkpointing:
+            student.module.gradient_checkpointing_disable()
+        for engine in self.readers:
+            engine.set_offload(offload_params=choice.offload_teacher)
+        student.set_offload(offload_params=choice.offload_params, offload_optimizer=choice.offload_optimizer)
+        student.defer_sync, student.keep_gathered = choice.defer_sync, choice.keep_gathered
+
+    @property
+    def reading(self) -> Reading:
+        """Return how rows are cut into forwards without a gradient."""
+        return Reading(
+            num_tokens=read_tokens(self.ours.trained, self.plan),
+            num_sharing=self.ours.trained.actor.ulysses_sequence_parallel_size,
+            device=self.student_engine.device,
+        )
+
+    def hidden_cache(self, gib: float | None = None) -> HiddenCache:
+        """Return the one cache of this worker; its pinned memory stays from step to step.
+
+        Args:
+            gib: memory of the device at most, where no plan says it. None means no limit.
+        """
+        if self._cache is None:
+            most = float("inf") if gib is None else gib
+            if self.plan is not None and self.plan.job.device_bytes is not None:
+                most = self.plan.choice.cache_bytes / GIB
+            self._cache = HiddenCache(device_gib=most, device=self.student_engine.device)
+        return self._cache
+
+    def train(self, data: TensorDict, loss: HeadLoss) -> dict[str, Any] | None:
+        """Make every optimizer update of a step over this rank's rows (a collective call).
+
+        Args:
+            data: rows as verl's workers see them, with `opd_row`, and the batch settings of verl's `train_mini_batch`.
+
+        Returns:
+            Lists of counts for `opd.update.counts`. None on a rank that another one speaks for.
+        """
+        spec, student = self.ours.trained, self.student_engine
+        student.num_updates = 0
+        rate = float(student.optimizer.param_groups[0]["lr"])
+        if (num_tokens := train_tokens(spec, self.plan)) is not None:
+            num_tokens = self.reading.at_least_a_row(num_tokens, data)
+            tu.assign_non_tensor(data, use_dynamic_bsz=True, max_token_len_per_gpu=num_tokens)
+        if student.is_row_alone:
+            tu.assign_non_tensor(data, use_dynamic_bsz=False, micro_batch_size_per_gpu=1)
+        self.actor.set_loss_fn(loss)
+        try:
+            output = self.actor.train_mini_batch(data=data)
+        finally:
+            self.actor.set_loss_fn(self.loss_fn)
+        if output is None:
+            return None
+        metrics: dict[str, Any] = tu.get(output, "metrics")
+        return metrics | {"lr_used": [rate]}
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def tell_device(self) -> str:
+        """Return the name of this rank's GPU, `CPU` without one."""
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def tell_plan(self) -> Plan | None:
+        """Return the memory plan that this rank follows. None means that there is none."""
+        return self.plan
+
+
+def teacher_worker(config: TrainingWorkerConfig, teacher: Teacher, path: str) -> TrainingWorker:
+    """Return a teacher by verl's `ref_worker_cls` hook; while there is no plan, it waits on the host where it may."""
+    return reading_worker(
+        config,
+        path=path,
+        trust_remote_code=teacher.trust_remote_code,
+        dtype=teacher.dtype,
+        is_offloaded=teacher.offload is not False,
+    )
+
+
+def reading_worker(
+    config: TrainingWorkerConfig, *, path: str, trust_remote_code: bool, dtype: str, is_offloaded: bool
+) -> TrainingWorker:
+    """Return a worker whose model only reads: verl's config of the reference with a model, dtype and offload of its own."""
+    actor_model = config.model_config
+    model = HFModelConfig(
+        path=path,
+        load_tokenizer=False,  # the vocabularies were compared at the front door
+        trust_remote_code=trust_remote_code,
+        use_remove_padding=actor_model.use_remove_padding,
+        override_config=dict(actor_model.override_config),
+        enable_gradient_checkpointing=False,
+    )
+    engine = replace(
+        config.engine_config,
+        forward_only=False,  # true would force CPUOffloadPolicy: weights streamed over PCIe in every micro-batch
+        param_offload=is_offloaded,
+        optimizer_offload=False,
+        model_dtype=dtype,
+        mixed_precision=dict(config.engine_config.mixed_precision or {}) | {"param_dtype": dtype},
+        strategy="fsdp2",
+    )
+    return TrainingWorker(replace(config, model_type=TEACHER, model_config=model, engine_config=engine))
+
+
+def as_output(metrics: Mapping[str, Any] | None) -> TensorDict | None:
+    """Return counts in the form that verl gathers from its ranks."""
+    if metrics is None:
+        return None
+    return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": dict(metrics)}).cpu()
+
+
+def num_updates(data: TensorDict, num_groups: int) -> int:
+    """Return the number of optimizer updates of a step.
+
+    Args:
+        data: this rank's rows with the batch settings of verl's `train_mini_batch`.
+        num_groups: ranks with different rows.
+    """
+    mini_batch, epochs = (tu.get_non_tensor_data(data, name, 1) for name in ("mini_batch_size", "epochs"))
+    return len(data) * num_groups // int(mini_batch) * int(epochs)
+
+
+def numbered(data: TensorDict) -> TensorDict:
+    """Number this rank's rows, so that a micro-batch finds its rows again."""
+    data["opd_row"] = torch.arange(len(data))
+    return data

@@ -1,0 +1,163 @@
+"""What a step of a distillation trains with: its stage and its horizon, functions of the step alone.
+
+PACED, https://arxiv.org/abs/2603.11178, goes from a forward to a reverse KL at half of the steps. Since nothing but the step
+decides, a resumed run needs no more than its checkpoint's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from torch import Tensor
+
+from opd.experiment.algorithm import Horizon, Opd, Stage
+from opd.weights.tokens import places
+
+
+def step_at(point: float, total_steps: int) -> int:
+    """The step that a key names: `point` itself from 1 on, below 1 that share of `total_steps`, rounded down.
+
+    The share is taken as it was written: 0.29 of 100 is 29, which floats would make 28.
+    """
+    return int(point) if point >= 1 else int(Fraction(str(point)) * total_steps)
+
+
+def last_steps(untils: Sequence[float | None], *, total_steps: int) -> tuple[int, ...]:
+    """The last step of each stage; steps count from 1, and the last stage takes all that are left.
+
+    A run that is shorter than a stage's step number ends in that stage.
+
+    Raises:
+        ValueError: a stage would have no step.
+    """
+    ends = [total_steps if until is None else step_at(until, total_steps) for until in untils[:-1]]
+    for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        if end <= begin:
+            raise ValueError(
+                f"stage {number + 1} of {len(untils)} would end with step {end} of {total_steps} and begin with step {begin + 1}"
+            )
+    return (*ends, max(total_steps, *ends, 0))
+
+
+def horizon_at(horizon: Horizon, step: int, *, total_steps: int, response_length: int) -> int | None:
+    """How many tokens of a response count in a step; None: all.
+
+    A growing horizon is `tokens` in step 1 and `response_length` from step `grow_until` on, on a line between, rounded down.
+    """
+    if horizon.tokens is None:
+        return None
+    if horizon.grow_until is None:
+        return horizon.tokens
+    way = step_at(horizon.grow_until, total_steps) - 1
+    if step > way:
+        return None
+    return horizon.tokens + max(response_length - horizon.tokens, 0) * max(step - 1, 0) // way
+
+
+def within_horizon(row_index: Tensor, *, tokens: int) -> Tensor:
+    """Return [T] bool, true for the first of the T trained tokens of each response.
+
+    Args:
+        row_index: [T] int64, the response of each token.
+        tokens: how many of each response.
+    """
+    return places(row_index)[0] < tokens
+
+
+class Weights(NamedTuple):
+    """Of the two parts of the loss."""
+
+    divergence: float
+    policy: float
+
+    @classmethod
+    def of(cls, stage: Stage) -> Weights:
+        """Of a stage that has both."""
+        assert stage.divergence_weight is not None
+        assert stage.policy_weight is not None
+        return cls(stage.divergence_weight, stage.policy_weight)
+
+    def fill(self, stage: Stage) -> Stage:
+        """The stage with these in the place of those that it leaves to the run."""
+        named = {"divergence_weight": self.divergence, "policy_weight": self.policy}
+        return stage.model_copy(update={key: value for key, value in named.items() if getattr(stage, key) is None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The stages and the horizon of a run.
+
+    Args:
+        stages: at least one, each with its own loss and weights.
+        weights: those that a first stage of `weight_schedule: linear` begins with.
+        ends: the last step of each.
+        horizon, total_steps, response_length: as of `horizon_at`.
+    """
+
+    stages: tuple[Stage, ...]
+    ends: tuple[int, ...]
+    horizon: Horizon
+    total_steps: int
+    response_length: int
+    weights: Weights = Weights(1.0, 0.0)  # noqa: RUF009  # frozen
+
+    @classmethod
+    def of(cls, opd: Opd, *, total_steps: int, response_length: int) -> Schedule:
+        """The schedule of an experiment; one without stages is one stage.
+
+        Raises:
+            ValueError: a stage would have no step.
+        """
+        own = {"loss_type": opd.loss_type, "loss_params": opd.loss_params, "beta": opd.beta}
+        stages = tuple(s if s.loss_type else s.model_copy(update=own) for s in opd.stages or (Stage(),))
+        weights = Weights(opd.divergence_weight, opd.policy.weight)
+        stages = tuple(weights.fill(stage) for stage in stages)
+        return cls(
+            stages=stages,
+            ends=last_steps([stage.until for stage in stages], total_steps=total_steps),
+            horizon=opd.horizon,
+            total_steps=total_steps,
+            response_length=response_length,
+            weights=weights,
+        )
+
+    def number(self, step: int) -> int:
+        """The place of a step's stage among the stages, from 0."""
+        return min(sum(step > end for end in self.ends), len(self.stages) - 1)
+
+    def stage(self, step: int) -> Stage:
+        """The stage of a step."""
+        return self.stages[self.number(step)]
+
+    def weights_at(self, step: int) -> Weights:
+        """The weights of a step; those of a linear stage lie on a line that reaches its own in its last step.
+
+        The line leaves from those of the step before the stage; a first stage's from the run's, which are its first step's.
+        """
+        number, stage = self.number(step), self.stage(step)
+        own = Weights.of(stage)
+        if stage.weight_schedule == "constant":
+            return own
+        begin, before = (self.ends[number - 1], Weights.of(self.stages[number - 1])) if number else (1, self.weights)
+        way = self.ends[number] - begin
+        share = min(max((step - begin) / way, 0.0), 1.0) if way > 0 else 1.0
+        return Weights(*(first + (last - first) * share for first, last in zip(before, own, strict=True)))
+
+    def begins_stage(self, step: int) -> bool:
+        """Whether a step is the first of another stage than the one before it."""
+        return self.number(step) > self.number(step - 1)
+
+    def resets_optimizer(self, step: int) -> bool:
+        """Whether the optimizer starts afresh before a step's first update."""
+        return self.stage(step).optimizer == "reset" and self.begins_stage(step)
+
+    def restarts(self) -> list[int]:
+        """Steps after which the learning rate begins a schedule anew."""
+        return [end for end, stage in zip(self.ends, self.stages[1:], strict=False) if stage.lr_schedule == "restart"]
+
+    def num_tokens(self, step: int) -> int | None:
+        """The horizon of a step; None: whole responses."""
+        return horizon_at(self.horizon, step, total_steps=self.total_steps, response_length=self.response_length)

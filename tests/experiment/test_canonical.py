@@ -1,0 +1,82 @@
+"""The canonical form round-trips exactly; the hash covers identity and nothing else."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opd.experiment import (
+    SPEC_CLASSES,
+    canonical_json,
+    dump_spec,
+    identity,
+    load_spec,
+    load_text,
+    parse_tree,
+    spec_hash,
+)
+from opd.experiment.canonical import NOT_IDENTITY
+from opd.experiment.tree import field_at, set_path
+
+EXAMPLES = sorted((Path(__file__).parent / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_round_trips_exactly_through_its_canonical_form(path):
+    spec = load_spec(path).spec
+    again = load_text(canonical_json(dump_spec(spec)), is_json=True).spec
+    assert again == spec
+    assert spec_hash(again) == spec_hash(spec)
+
+
+@pytest.mark.parametrize("kind", sorted(SPEC_CLASSES))
+def test_a_spec_with_its_defaults_written_out_is_the_same_spec(kind, minimal):
+    spec = parse_tree(minimal(kind)).spec
+    assert parse_tree(dict(reversed(dump_spec(spec).items()))).spec == spec
+
+
+def test_yaml_and_helms_json_of_one_spec_have_one_hash(minimal):
+    text = "kind: opd\nmodel: {path: m}\nteacher: {path: t}\nactor: {weight_decay: 1.0, learning_rate: 1e-6}\n"
+    as_json = (
+        '{"actor":{"learning_rate":0.000001,"weight_decay":1},"kind":"opd","model":{"path":"m"},"teacher":{"path":"t"}}'
+    )
+    assert spec_hash(load_text(text).spec) == spec_hash(load_text(as_json, is_json=True).spec)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "is_another"),
+    [
+        ("seed", 7, True),
+        ("teacher.dtype", "fp32", True),
+        ("data.dir", "other", True),
+        ("rollout.val.temperature", 0.1, True),
+        ("actor.learning_rate", 2e-6, True),
+        ("opd.loss_type", "forward_kl", True),
+        ("opd.importance.problems", {"weights": "competence", "pass_rates": "p.parquet"}, True),
+        ("opd.stages", [{"loss_type": "forward_kl"}], True),
+        ("trainer.gpus_per_node", 4, True),
+        ("overrides", ["algorithm.gamma=0.5"], True),
+        ("name", "other", False),
+        ("env", {"NCCL_DEBUG": "INFO"}, False),
+        ("store.url", "s3://b", False),
+        ("checkpoint.keep_last", 2, False),
+        ("trainer.total_steps", 99, False),
+        ("trainer.resume", "never", False),
+        ("actor.ppo_micro_batch_size_per_gpu", 2, False),
+        ("rollout.gpu_memory_utilization", 0.4, False),
+        ("cluster", {"image": "x"}, False),
+    ],
+)
+def test_the_hash_changes_with_the_experiment_and_with_nothing_else(path, value, is_another, minimal):
+    tree = minimal("opd")
+    before = spec_hash(parse_tree(tree).spec)
+    set_path(tree, path, value)
+    assert (spec_hash(parse_tree(tree).spec) != before) is is_another
+
+
+def test_what_is_no_identity_are_real_keys_and_identity_is_plain_json_without_them(minimal):
+    for path in NOT_IDENTITY:
+        assert any(field_at(cls, path) is not None for cls in SPEC_CLASSES.values()), path
+    found = identity(parse_tree(minimal("opd")).spec)
+    assert json.loads(canonical_json(found)) == found
+    assert not {"name", "store", "output", "checkpoint", "env"} & set(found)

@@ -1,0 +1,104 @@
+"""verl's real config takes every override: no key is misspelt, and the values arrive."""
+
+import importlib.util
+from pathlib import Path
+
+import hydra
+import pytest
+from omegaconf import OmegaConf
+
+import opd
+from opd.experiment import load_spec, parse_tree
+from opd.experiment.run_config import RunFacts
+from opd.experiment.verl import compute_overrides
+
+EXAMPLES = [
+    p for p in sorted((Path(__file__).parents[1] / "experiment" / "examples").glob("*.yaml")) if p.stem != "convert"
+]
+CONFIG_DIR = Path(opd.__file__).parent / "experiment"
+VERL = Path(importlib.util.find_spec("verl").submodule_search_locations[0])
+RUN = RunFacts(run_id="r", run_dir="/runs/r")
+OPD = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}}
+EVERYTHING = OPD | {
+    "opd": {"loss_type": "jsd", "reward_beta": 0.5},
+    "rollout": {"num_samples": 2, "engine_kwargs": {"attention_backend": "X", "nested": {"k": [1, "a"]}}},
+    "trainer": {
+        "total_steps": 3,
+        "master_port": 29500,
+    },
+    "data": {"max_train_samples": 5, "max_val_samples": 5},
+    "env": {"NCCL_DEBUG": "INFO"},
+    "checkpoint": {"keep_last": 2, "keep_every": 10},
+}
+
+
+def compose(spec, run=RUN):
+    # The folder of verl's configs instead of its package: the same files without the ten seconds of importing verl.
+    search = f"hydra.searchpath=[file://{VERL}/trainer/config]"
+    with hydra.initialize_config_dir(str(CONFIG_DIR), version_base=None):
+        return hydra.compose("opd_trainer", overrides=[*compute_overrides(spec, run=run), search])
+
+
+def specs():
+    grpo = {"kind": "grpo", "model": {"path": "m"}}
+    for path in EXAMPLES:
+        yield pytest.param(load_spec(path).spec, id=path.stem)
+    for recipe in ("grpo", "grpo-native", "grpo-native-no-kl"):
+        yield pytest.param(parse_tree(grpo | {"recipe": recipe}).spec, id=f"recipe {recipe}")
+    yield pytest.param(parse_tree(grpo | {"agent": {"database_dir": "d"}}).spec, id="grpo with tools")
+    yield pytest.param(parse_tree(EVERYTHING).spec, id="every optional key")
+
+
+@pytest.mark.parametrize("spec", list(specs()))
+def test_verls_config_takes_every_override_and_resolves(spec):
+    tree = OmegaConf.to_container(compose(spec), resolve=True)
+    actor = tree["actor_rollout_ref"]["actor"]
+    assert actor["optim"]["lr"] == spec.actor.learning_rate
+    assert actor["ppo_mini_batch_size"] == spec.actor.ppo_mini_batch_size
+    assert tree["actor_rollout_ref"]["rollout"]["response_length"] == spec.data.max_response_length
+    assert tree["data"]["val_files"] == list(spec.data.val)
+
+
+def test_verls_config_takes_what_is_left_inside_a_ray_cluster():
+    config = compose(parse_tree(EVERYTHING).spec, RunFacts(run_id="r", run_dir="/runs/r", in_ray_cluster=True))
+    ray_init = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    assert ray_init["num_cpus"] is None  # verl's own default
+    assert ray_init["runtime_env"]["env_vars"] == {"NCCL_DEBUG": "INFO"}
+
+
+def test_only_keys_that_verls_config_does_not_list_are_added():
+    # `++` hides a misspelling, so each such key is known by name: verl reads it although its YAML does not list it.
+    added = {
+        line.split("=", 1)[0]
+        for param in specs()
+        for line in compute_overrides(param.values[0], run=RUN)
+        if line.startswith("++")
+    }
+    prefixes = {
+        "++actor_rollout_ref.model.override_config.attn_implementation",
+        "++actor_rollout_ref.actor.fsdp_config.mixed_precision.",
+        "++actor_rollout_ref.ref.fsdp_config.mixed_precision.",
+        "++actor_rollout_ref.rollout.engine_kwargs.",
+        "++data.apply_chat_template_kwargs.enable_thinking",
+        "++data.toolset",  # read by our own data set
+        "++reward.custom_reward_function.reward_kwargs.",
+        "++ray_kwargs.ray_init.",
+    }
+    assert {key for key in added if not key.startswith(tuple(prefixes))} == set()
+
+
+@pytest.mark.slow
+def test_verls_own_dataclasses_take_the_composed_actor_ref_rollout_and_reward():
+    from verl.trainer.config import AlgoConfig
+    from verl.utils.config import omega_conf_to_dataclass
+
+    for param in specs():
+        spec = param.values[0]
+        config = compose(spec)
+        actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+        actor.validate(8, spec.data.train_batch_size)
+        assert actor.fsdp_config.mixed_precision["param_dtype"] == spec.actor.dtype
+        assert actor.fsdp_config.strategy == "fsdp2"
+        rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+        assert rollout.val_kwargs.temperature == spec.rollout.val.temperature
+        assert isinstance(omega_conf_to_dataclass(config.algorithm), AlgoConfig)

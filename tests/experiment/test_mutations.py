@@ -1,0 +1,123 @@
+"""Any change of a spec gives a valid one or one SpecError, never another exception."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from opd.experiment import VARIABLES, ConvertSpec, PipelineSpec, SpecError, dump_spec, load_text, parse_tree, spec_hash
+from opd.experiment.reader import read_text
+from opd.experiment.run_config import RunFacts
+from opd.experiment.verl import compute_overrides
+
+EXAMPLES = {
+    path.stem: read_text(path.read_text(), origin=path.name).tree
+    for path in sorted((Path(__file__).parent / "examples").glob("*.yaml"))
+}
+FULL = {name: dump_spec(parse_tree(tree).spec) for name, tree in EXAMPLES.items()}
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=12),
+    st.sampled_from(["", "null", "yes", "1e-6", "0x1f", "${x}", "a=b", "x\ny", "'", '"', "opd", "grpo", "s3://u:p@b"]),
+    st.lists(st.one_of(st.integers(), st.text(max_size=3), st.none()), max_size=3),
+    st.dictionaries(st.text(max_size=4), st.integers(), max_size=2),
+    st.just({}),
+)
+QUIET = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def paths(tree, prefix=()):
+    for key, value in tree.items():
+        yield (*prefix, key)
+        if isinstance(value, dict):
+            yield from paths(value, (*prefix, key))
+
+
+@st.composite
+def mutated(draw):
+    tree = copy.deepcopy(draw(st.sampled_from(list(FULL.values()))))
+    for _ in range(draw(st.integers(0, 2))):
+        *parents, last = draw(st.sampled_from(sorted(paths(tree))))
+        node = tree
+        for key in parents:
+            node = node[key]
+        action = draw(st.sampled_from(["replace", "delete", "rename", "add"]))
+        if action == "replace":
+            node[last] = draw(ODD)
+        elif action == "delete":
+            del node[last]
+        elif action == "rename":
+            node[last[:-1] or "x"] = node.pop(last)
+        else:
+            node[draw(st.text(max_size=6))] = draw(ODD)
+        if not tree:
+            break
+    return tree
+
+
+def check_error(error):
+    assert error.problems
+    assert str(error)
+
+
+def valid_or_spec_error(load):
+    try:
+        spec = load().spec
+    except SpecError as error:
+        return check_error(error)
+    assert parse_tree(dump_spec(spec)).spec == spec
+    assert len(spec_hash(spec)) == 64
+    if not isinstance(spec, ConvertSpec | PipelineSpec):
+        assert compute_overrides(spec, run=RunFacts(run_id=spec.name, run_dir="r"))
+    return spec
+
+
+@pytest.mark.slow
+@QUIET
+@given(mutated())
+def test_a_mutated_file_is_valid_or_a_spec_error(tree):
+    valid_or_spec_error(lambda: parse_tree(tree))
+    valid_or_spec_error(lambda: load_text(yaml.safe_dump(tree)))
+
+
+@QUIET
+@given(st.sampled_from(sorted(EXAMPLES)), st.data())
+def test_a_file_with_a_broken_byte_is_valid_or_a_spec_error(name, data):
+    text = yaml.safe_dump(EXAMPLES[name])
+    at = data.draw(st.integers(0, len(text) - 1))
+    broken = text[:at] + data.draw(st.sampled_from(list("{}[]:&*!|>%@`\"'#-,?\n\t\x00 ~0n"))) + text[at + 1 :]
+    valid_or_spec_error(lambda: load_text(broken))
+
+
+@pytest.mark.slow
+@QUIET
+@given(
+    st.sampled_from(sorted(EXAMPLES)),
+    st.dictionaries(st.sampled_from([v.name for v in VARIABLES]), st.text(max_size=8)),
+)
+def test_any_environment_is_applied_or_a_spec_error(name, env):
+    valid_or_spec_error(lambda: load_text(yaml.safe_dump(EXAMPLES[name]), env=env))
+
+
+@pytest.mark.slow
+@QUIET
+@given(
+    st.sampled_from(sorted(EXAMPLES)),
+    st.lists(st.one_of(st.text(max_size=10), st.builds("{}={}".format, st.sampled_from(["seed", "model.path", "actor.betas", "data", "x.y"]), st.text(max_size=8))), max_size=2),
+    st.lists(st.one_of(st.text(max_size=10), st.builds("{}={}".format, st.sampled_from(["data.seed", "+a.b", "trainer.logger", "opd.beta"]), st.text(max_size=8))), max_size=2),
+)  # fmt: skip
+def test_any_command_line_is_applied_or_a_spec_error(name, sets, overrides):
+    valid_or_spec_error(lambda: load_text(yaml.safe_dump(EXAMPLES[name]), sets=sets, overrides=overrides))
+
+
+@QUIET
+@given(st.text(max_size=40))
+def test_any_text_is_valid_or_a_spec_error(text):
+    valid_or_spec_error(lambda: load_text(text))
+    valid_or_spec_error(lambda: load_text(text, is_json=True))

@@ -1,0 +1,24 @@
+"""Trees of a spec with some keys changed, and what is wrong with them."""
+
+import copy
+
+import pytest
+
+from opd.experiment import SpecError, parse_tree
+from opd.experiment.tree import drop_path, set_path
+
+
+def problems_of(tree):
+    with pytest.raises(SpecError) as caught:
+        parse_tree(tree)
+    return caught.value.problems
+
+
+def tree_of(minimal, kind, **changes):
+    tree = minimal(kind)
+    for path, value in changes.items():
+        if value is None:
+            drop_path(tree, path)
+        else:
+            set_path(tree, path.replace("__", "."), copy.deepcopy(value))  # a mend may set a key in it
+    return tree

@@ -1,0 +1,402 @@
+"""What ranks and driver do for a checkpoint, each for its own files (nodes with disks of their own: tests/e2e_cpu)."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from ray.exceptions import RayActorError
+
+from opd.compat.plain_loads import plain_loads
+from opd.errors import CheckpointError, Overtaken
+from opd.experiment.sections import Checkpoint
+from opd.runs.checkpoints import Checkpoints
+from opd.runs.manifest import DRIVER_RANK, RANK_PARTS, Manifest, step_folder
+from opd.runs.run import Run
+from opd.runs.shards import move_in, sweep_older, upload_shards
+from opd.store.base import NO_RETRY
+from opd.store.durable import hash_file
+from opd.store.opening import open_store
+from opd.update import checkpointing
+from opd.update.background import Job
+from opd.update.checkpointing import Sealing, ShardUploads
+
+
+class Rank(ShardUploads):
+    def __init__(self, rank: int):
+        self.rank = rank
+
+
+class Ranks:
+    """The worker group as the driver sees it: every call goes to all ranks, here one after another."""
+
+    def __init__(self, count: int):
+        self.world_size = count
+        self._ranks = [Rank(rank) for rank in range(count)]
+
+    def __getattr__(self, name: str):
+        return lambda **arguments: [getattr(rank, name)(**arguments) for rank in self._ranks]
+
+
+def attempt(folder: Path, *, lease_ttl_s: float = 1.0) -> Run:
+    store = folder / "store"
+    options = {"store_url": str(store), "tee": False, "policy": NO_RETRY, "lease_ttl_s": lease_ttl_s}
+    return Run.open(run_id="r", local_root=folder / "out", spec={"a": 1}, spec_hash="h", **options)
+
+
+def save(run: Run, ranks: Ranks, step: int, keep_last: int | None = None) -> None:
+    assert run.checkpoints.begin(step)
+    write(run.checkpoints.staged(step), ranks, step)
+    checkpointing.seal(run, ranks, step, Checkpoint(keep_last=keep_last))
+
+
+def saved(folder: Path, ranks: Ranks, *steps: int) -> Ranks:
+    """The ranks of a run that has saved these steps and ended."""
+    with attempt(folder) as run:
+        for step in steps:
+            save(run, ranks, step)
+    return ranks
+
+
+def write(folder: Path, ranks: Ranks, step: int) -> None:
+    """What verl's save leaves."""
+    (folder / "actor").mkdir(parents=True, exist_ok=True)
+    for rank in range(ranks.world_size):
+        for part in RANK_PARTS:
+            value = {part: torch.tensor([rank, step])}
+            torch.save(value, folder / "actor" / f"{part}_world_size_{ranks.world_size}_rank_{rank}.pt")
+    torch.save({"_num_yielded": step}, folder / "data.pt")
+
+
+def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(tmp_path):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1)
+        stored = tmp_path / "store" / "r" / step_folder(1)
+        for path in sorted(stored.rglob("*"), reverse=True):  # as if it had never arrived
+            path.unlink() if path.is_file() else path.rmdir()
+    with attempt(tmp_path) as run:
+        assert checkpointing.resume(run, ranks, load=lambda folder: None) == 1
+        folder = run.checkpoints.folder(1)
+    assert (stored / "COMPLETE").exists()
+    for name in ("actor/model_world_size_2_rank_1.pt", "data.pt"):
+        assert (stored / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(tmp_path, caplog):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1)
+        save(run, ranks, 2)
+        store = open_store(tmp_path / "store").child("r")
+        store.delete_tree(step_folder(1))
+        (run.checkpoints.folder(1) / "actor" / "model_world_size_2_rank_1.pt").write_bytes(b"damaged")
+        checkpointing.upload_missing(run, ranks)
+    assert not store.exists(f"{step_folder(1)}/COMPLETE")
+    assert "model_world_size_2_rank_1.pt" in caplog.text
+
+
+def test_every_rank_downloads_its_own_files_and_the_driver_its_own(tmp_path):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1)
+    for path in sorted((tmp_path / "out" / "r" / "checkpoints").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    with attempt(tmp_path) as run:
+        checkpointing.resume(run, ranks, load=lambda folder: None)
+        folder = run.checkpoints.folder(1)
+    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
+        "COMPLETE",
+        *(f"actor/{part}_world_size_2_rank_{rank}.pt" for part in sorted(RANK_PARTS) for rank in range(2)),
+        "data.pt",
+        "manifest.json",
+    ]
+
+
+def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_the_number_it_needs(tmp_path):
+    with attempt(tmp_path) as run:
+        save(run, Ranks(2), 1)
+    with attempt(tmp_path) as run, pytest.raises(CheckpointError, match=r"saved by 2 ranks, and this run has 4.* to 2"):
+        checkpointing.resume(run, Ranks(4), load=lambda folder: None)
+
+
+class Malice:
+    """A pickle that runs code when it is loaded."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (self.mark,)
+
+
+def seal_again(run_dir: Path, step: int, name: str, **changes) -> None:
+    """What who can write the bucket can do: a manifest that lists the file as it is now, and a marker for it."""
+    folder = run_dir / step_folder(step)
+    manifest = Manifest.from_bytes((folder / "manifest.json").read_bytes())
+    size, sha256 = hash_file(folder / name)
+    files = tuple(
+        dataclasses.replace(entry, size=size, sha256=sha256) if entry.path == name else entry
+        for entry in manifest.files
+    )
+    manifest = dataclasses.replace(manifest, **{"files": files, **changes})
+    (folder / "manifest.json").write_bytes(manifest.to_bytes())
+    (folder / "COMPLETE").write_bytes(manifest.seal())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["data.pt", *(f"actor/{part}_world_size_2_rank_1.pt" for part in RANK_PARTS)])
+def test_a_replaced_file_under_a_manifest_sealed_again_runs_no_code(tmp_path, capsys, name):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1)
+        save(run, ranks, 2)
+    mark = tmp_path / "ran"
+    torch.save({"state": Malice(mark)}, tmp_path / "malice.pt")
+    for place in ("out", "store"):
+        (tmp_path / place / "r" / step_folder(2) / name).write_bytes((tmp_path / "malice.pt").read_bytes())
+        seal_again(tmp_path / place / "r", 2, name)
+
+    def load_as_verl_does(folder):
+        with plain_loads():
+            for path in folder.rglob("*.pt"):
+                torch.load(path, weights_only=False)
+
+    with attempt(tmp_path) as run:
+        assert checkpointing.resume(run, ranks, load_as_verl_does) == 1
+    assert not mark.exists()
+    assert f"{name} cannot be loaded as plain data" in capsys.readouterr().out
+    torch.load(tmp_path / "malice.pt", weights_only=False)
+    assert mark.exists(), "the pickle works"
+
+
+def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path, capsys):
+    ranks = saved(tmp_path, Ranks(2), 1, 2)
+
+    def load(folder):
+        if folder.name.endswith("_2"):
+            raise RuntimeError("size mismatch for lm_head")
+
+    with attempt(tmp_path) as run:
+        assert checkpointing.resume(run, ranks, load) == 1
+        assert "passed over: global_step_2: it cannot be loaded: RuntimeError: size mismatch" in capsys.readouterr().out
+        for step in (3, 4):
+            save(run, ranks, step, keep_last=1)
+        assert run.checkpoints.complete_steps() == [1, 4], "the step resumed from and the newest"
+
+
+def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loaded_weights(tmp_path):
+    ranks = saved(tmp_path, Ranks(1), 1)
+    loads = []
+
+    def load(folder):
+        loads.append(folder)
+        if len(loads) <= 2:  # it is tried twice; a third would be verl's start from the beginning
+            raise RuntimeError("size mismatch for lm_head")
+
+    with attempt(tmp_path) as run, pytest.raises(RuntimeError, match="size mismatch"):
+        checkpointing.resume(run, ranks, load)
+    assert len(loads) == 2
+
+
+def test_a_file_that_goes_bad_after_its_hash_is_brought_from_the_store_before_a_step_is_given_up(tmp_path):
+    ranks = saved(tmp_path, Ranks(1), 1, 2)
+    goes_bad = [tmp_path / "out" / "r" / step_folder(2) / "data.pt"]
+
+    def load(folder):
+        while goes_bad:
+            goes_bad.pop().write_bytes(b"damaged")
+        torch.load(folder / "data.pt", weights_only=True)
+
+    with attempt(tmp_path) as run:
+        assert checkpointing.resume(run, ranks, load) == 2
+
+
+@pytest.mark.parametrize("fault", [RayActorError(), OSError(errno.EIO, "Input/output error")], ids=["worker", "disk"])
+def test_a_dead_worker_or_a_failing_disk_is_no_fault_of_the_checkpoint(tmp_path, fault):
+    ranks = saved(tmp_path, Ranks(1), 1, 2)
+    loads = []
+
+    def load(folder):
+        loads.append(folder)
+        raise fault
+
+    with attempt(tmp_path) as run, pytest.raises(type(fault)):
+        checkpointing.resume(run, ranks, load)
+    assert len(loads) == 1
+
+
+class OwnDisk(Rank):
+    """A rank whose run folder lies on a disk of its own."""
+
+    def __init__(self, rank: int, folder: Path):
+        super().__init__(rank)
+        self._folder = folder
+
+    def delete_shards(self, run_dir: str, steps: list[int]) -> None:
+        super().delete_shards(str(self._folder), steps)
+
+
+class OwnDisks(Ranks):
+    def __init__(self, folders: list[Path]):
+        super().__init__(len(folders))
+        self._ranks = [OwnDisk(rank, folder) for rank, folder in enumerate(folders)]
+
+
+def test_retention_deletes_on_disks_that_the_driver_does_not_see(tmp_path):
+    disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
+    with attempt(tmp_path) as run:
+        for step in (1, 2, 3):
+            for disk in disks:
+                (disk / step_folder(step)).mkdir(parents=True)
+            save(run, OwnDisks(disks), step, keep_last=1)
+    for disk in disks:
+        assert [path.name for path in (disk / "checkpoints").iterdir()] == ["global_step_3"]
+
+
+def overtaking(run: Run) -> Checkpoints:
+    """What a second attempt, which shares the disk and the store, has of the checkpoints."""
+    owner = {"attempt": 2, "token": "second", "started_at_s": 0.0, "lease_ttl_s": 600.0, "spec_hash": "h"}
+    process = {"host": "a", "boot_id": "b", "pid_namespace": "n", "pid": 1, "start": "1"}
+    for place in run.stores:
+        place.put_json("attempts/0002/owner.json", {**owner, "process": process})
+    return Checkpoints(local=run.local, remote=run.remote, attempt=2, token="second", spec_hash="h")
+
+
+def sealed_by(checkpoints: Checkpoints, store: str, ranks: Ranks, step: int) -> None:
+    assert checkpoints.begin(step)
+    staged, folder = checkpoints.staged(step), checkpoints.folder(step)
+    write(staged, ranks, step)
+    move_in(staged, folder, rank=DRIVER_RANK)
+    reports = ranks.upload_shards(step=step, staged=str(staged), step_dir=str(folder), store_url=store)
+    reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store))
+    checkpoints.finalise(step, reports)
+
+
+def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_sealed_on_the_same_disk(tmp_path):
+    ranks = Ranks(2)
+    with attempt(tmp_path, lease_ttl_s=600) as run:
+        assert run.checkpoints.begin(1)
+        successor = overtaking(run)
+        sealed_by(successor, run.handle.store_url, ranks, 1)
+        before = {path: path.read_bytes() for path in successor.folder(1).rglob("*") if path.is_file()}
+        write(run.checkpoints.staged(1), ranks, step=99)  # it goes on where it was stopped
+        with pytest.raises(Overtaken):
+            checkpointing.seal(run, ranks, 1, Checkpoint())
+        # Stopped once more, behind its look for another owner.
+        with pytest.raises(CheckpointError, match="was sealed by another attempt"):
+            move_in(run.checkpoints.staged(1), run.checkpoints.folder(1), rank=DRIVER_RANK)
+        assert {path: path.read_bytes() for path in successor.folder(1).rglob("*") if path.is_file()} == before
+        chosen = successor.choose()
+        assert (chosen.step, chosen.source) == (1, "local")
+
+
+def test_what_a_killed_save_left_on_a_disk_goes_with_the_next_save_there(tmp_path):
+    ranks = Ranks(1)
+    with attempt(tmp_path) as run:
+        write(run.checkpoints.staged(1), ranks, 1)
+        killed = run.checkpoints.staging
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1)
+        assert not killed.exists()
+        assert not list(run.checkpoints.staging.glob("*")), "the sealed step's files have moved"
+        later = run.checkpoints.staging.with_name(".saving-0003")
+        write(later / "global_step_2", ranks, 2)
+        sweep_older(run.checkpoints.staging)
+        assert (later / "global_step_2" / "data.pt").exists(), "a successor's save is left alone"
+
+
+class Writer(ShardUploads):
+    """A rank whose save writes its parts when it is let, as from copies."""
+
+    def __init__(self, rank: int, may_write: threading.Event, error: Exception | None = None):
+        self.rank, self.may_write, self.error = rank, may_write, error
+
+    def save_beside(self, folder: Path, ranks: Ranks, step: int) -> None:
+        def late() -> None:
+            self.may_write.wait()
+            if self.error is not None:
+                raise self.error
+            write(folder, ranks, step)
+
+        self._writing = Job(late, name="write")
+
+
+@pytest.fixture
+def beside(tmp_path) -> Iterator[Callable[..., tuple[Run, Sealing, threading.Event]]]:
+    """A run whose step 1 is on its way to its seal; its files are not written before the event."""
+    may_write, begun = threading.Event(), list[Sealing]()
+    with ExitStack() as stack:
+
+        def begin(error: Exception | None = None) -> tuple[Run, Sealing, threading.Event]:
+            run = stack.enter_context(attempt(tmp_path))
+            ranks = Ranks(1)
+            rank = Writer(0, may_write, error)
+            ranks._ranks = [rank]
+            assert run.checkpoints.begin(1)
+            rank.save_beside(run.checkpoints.staged(1), ranks, 1)
+            sealing = Sealing()
+            sealing.begin(1, lambda: checkpointing.seal(run, ranks, 1, Checkpoint()))
+            begun.append(sealing)
+            return run, sealing, may_write
+
+        yield begin
+        may_write.set()
+        # A thread that outlived its test would meet what the next one puts in the place of parts of this module.
+        assert all(sealing.is_over(within_s=60) for sealing in begun)
+
+
+def test_a_step_is_sealed_once_its_files_are_written_while_the_trainer_goes_on(beside):
+    run, sealing, may_write = beside()
+    assert sealing.look() is None
+    assert run.checkpoints.complete_steps() == []
+    may_write.set()
+    assert sealing.wait() == 1
+    assert run.checkpoints.complete_steps() == [1]
+    assert sealing.seconds > 0
+    assert (sealing.look(), sealing.wait()) == (None, None), "it is told once"
+
+
+def test_a_save_that_fails_on_its_thread_fails_where_the_trainer_looks_and_is_not_sealed(beside):
+    run, sealing, may_write = beside(OSError(errno.ENOSPC, "No space left on device"))
+    may_write.set()
+    with pytest.raises(OSError, match="No space left"):
+        sealing.wait()
+    assert run.checkpoints.complete_steps() == []
+
+
+def test_who_fails_leaves_a_save_that_takes_too_long_unsealed_and_says_so(beside, caplog):
+    run, sealing, _ = beside()
+    sealing.leave(patience_s=0.0)
+    assert "global_step_1 is not sealed: its save did not end within 0 s" in caplog.text
+    assert run.checkpoints.complete_steps() == []
+
+
+def test_the_next_save_is_copied_and_written_after_the_call(tmp_path, monkeypatch):
+    left = []
+
+    class VerlWorker:
+        def save_checkpoint(self, local_path, *rest):
+            torch.save(torch.ones(1), Path(local_path) / "model")
+
+    class Worker(ShardUploads, VerlWorker):
+        rank = 0
+
+    monkeypatch.setattr(checkpointing, "Job", lambda call, name: left.append(call))
+    worker, folder = Worker(), tmp_path / ".saving-0002" / "global_step_3" / "actor"
+    folder.mkdir(parents=True)
+    worker.copy_next_save()
+    worker.save_checkpoint(str(folder), None, 3, None)
+    assert list(folder.iterdir()) == []
+    left.pop()()
+    assert [path.name for path in folder.iterdir()] == ["model"]
+    (folder / "model").unlink()
+    worker.save_checkpoint(str(folder), None, 4, None)
+    assert [path.name for path in folder.iterdir()] == ["model"], "only the save that was asked for"
+    assert left == []

@@ -1,0 +1,66 @@
+"""Skipped updates: how many in a row end a run, what the end names, and what a result says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from opd.update.nonfinite import NonFinite, SkippedUpdates, finite_or_nan, summary
+
+
+@pytest.mark.parametrize("factor", [1.0, math.nan, math.inf])
+def test_a_loss_that_is_not_finite_makes_every_gradient_nan(factor):
+    weight = torch.ones(3, requires_grad=True)
+    loss = (weight * torch.tensor([factor, 1.0, 1.0])).sum()
+    finite_or_nan(loss, torch.zeros(3, dtype=torch.bool)).backward()
+    assert torch.isfinite(weight.grad).all() == math.isfinite(factor)
+    if not math.isfinite(factor):
+        assert weight.grad.isnan().all()
+
+
+def test_a_token_that_is_not_finite_makes_the_gradient_nan_although_the_loss_leaves_it_out():
+    weight = torch.ones(3, requires_grad=True)
+    finite_or_nan(weight.sum(), torch.tensor([False, True])).backward()
+    assert weight.grad.isnan().all()
+
+
+def test_so_many_skipped_updates_in_a_row_end_the_run_and_name_the_rows():
+    skipped = SkippedUpdates(3)
+    skipped.see(2, 2, ["data row 1, sample 0"])
+    skipped.check()
+    skipped.see(1, 1, ["data row 7, sample 2", "data row 1, sample 0"])
+    with pytest.raises(NonFinite, match=r"3 updates in a row .*max_skipped_updates=3.*data row 1, sample 0, data row 7, sample 2"):  # fmt: skip
+        skipped.check()
+
+
+def test_one_finite_update_starts_the_count_and_the_names_anew():
+    skipped = SkippedUpdates(2)
+    skipped.see(1, 1, ["data row 1, sample 0"])
+    skipped.see(2, 1)
+    skipped.check()
+    skipped.see(1, 1)
+    with pytest.raises(NonFinite, match="it is the gradient itself"):
+        skipped.check()
+
+
+def test_many_rows_are_counted_and_zero_lets_the_run_go_on():
+    skipped = SkippedUpdates(1)
+    skipped.see(1, 1, [f"data row {number}, sample 0" for number in range(20)])
+    with pytest.raises(NonFinite, match="and 12 more"):
+        skipped.check()
+    endless = SkippedUpdates(0)
+    endless.see(100, 100)
+    endless.check()
+
+
+def test_a_result_says_how_many_updates_were_made_and_skipped():
+    history = [{"opd/num_updates": 4, "opd/skipped": 1}, {"opd/num_updates": 4, "opd/skipped_step": 2}, {"val": 1}]
+    assert summary(history) == {"updates": 8, "updates_skipped": 3}
+    assert summary([]) == {"updates": 0, "updates_skipped": 0}
+
+
+def test_a_run_of_skipped_updates_only_is_no_success():
+    with pytest.raises(NonFinite, match="all 2 updates of the run"):
+        summary([{"actor/num_updates": 1, "actor/skipped": 1}] * 2)

@@ -1,0 +1,133 @@
+"""What a micro-batch shows of silent faults: each sum against a hand count."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.distributions import Categorical
+
+from opd.experiment.sections import Rollout
+from opd.losses import Loss, Weights
+from opd.update.divergence_loss import is_sampled
+from opd.update.loss_task import LossTask, Reference
+from opd.update.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
+from opd.update.teacher_cache import Fetch
+
+WIDTH, VOCAB = 16, 32
+
+
+def made(num: int, *, ids: torch.Tensor | None = None, temperature: float = 1.0, sharpness: float = 1.0):
+    """A task over `num` tokens of one row and the student's hidden states and head; ids are drawn at `temperature`."""
+    torch.manual_seed(3)
+    hidden, teacher = torch.randn(num, WIDTH), torch.randn(num, WIDTH)
+    weight, teacher_weight = torch.randn(VOCAB, WIDTH) * sharpness, torch.randn(VOCAB, WIDTH)
+    drawn = Categorical(logits=hidden @ weight.T / temperature).sample()
+    task = LossTask(
+        positions=torch.arange(num) + 5, token_ids=drawn if ids is None else ids, token_rows=torch.zeros(num).long(),
+        weights=Weights(divergence=torch.ones(num)), loss=Loss("reverse_kl"), valid_vocab=VOCAB,
+        reference=Reference(hidden=Fetch(teacher, None), weight=teacher_weight), watch=("entropy", "teacher_entropy"),
+    )  # fmt: skip
+    return task, task.output(hidden, weight)
+
+
+def changed(output, **statistics):
+    return output._replace(statistics=output.statistics | statistics)
+
+
+@pytest.mark.parametrize(("temperature", "is_own"), [(1.0, True), (1.3, False), (0.7, False)])
+def test_tokens_drawn_at_another_temperature_surprise_the_student_otherwise_than_its_entropy(temperature, is_own):
+    task, output = made(2000, temperature=temperature, sharpness=0.3)
+    metrics = sign_metrics({"sum/tokens": 2000.0, **token_signs(task, output, is_sampled=True)} | _entropy(output))
+    assert (abs(metrics["opd/surprise_gap_z"]) < 4) is is_own
+    assert metrics["opd/surprise"] == pytest.approx(-output.statistics["log_prob"].mean().item(), rel=1e-5)
+    assert metrics["opd/surprise_gap"] == pytest.approx(
+        (-output.statistics["log_prob"] - output.statistics["entropy"]).mean().item(), rel=1e-4, abs=1e-6
+    )
+    assert "sum/surprise" not in token_signs(task, output, is_sampled=False)
+
+
+def _entropy(output) -> dict[str, float]:
+    return {"sum/teacher_entropy": output.statistics["teacher_entropy"].double().sum().item()}
+
+
+def test_the_spread_of_the_teachers_entropy_is_that_over_tokens():
+    task, output = made(50)
+    metrics = sign_metrics({"sum/tokens": 50.0, **token_signs(task, output, is_sampled=False)} | _entropy(output))
+    expected = output.statistics["teacher_entropy"].double().std(correction=0).item()
+    assert metrics["opd/teacher_entropy_std"] == pytest.approx(expected, rel=1e-4)
+    assert metrics["opd/floored_share"] == 0
+    flat = changed(output, teacher_entropy=torch.full((50,), math.log(VOCAB)), divergence=torch.full((50,), 1e20))
+    metrics = sign_metrics({"sum/tokens": 50.0, **token_signs(task, flat, is_sampled=False)} | _entropy(flat))
+    assert metrics["opd/teacher_entropy_std"] < 1e-6
+    assert metrics["opd/floored_share"] == 1
+    bounded = changed(output, teacher_log_prob=torch.full((50,), -1e30))
+    assert token_signs(task, bounded, is_sampled=False)["sum/floored"] == 50
+
+
+@pytest.mark.parametrize(("shift", "share"), [(0, 0.0), (1, 1.0), (-1, 1.0)])
+def test_a_teacher_that_is_read_one_position_off_prefers_the_neighbours(shift, share):
+    ids = torch.arange(20) % VOCAB
+    task, _ = made(20, ids=ids)
+    weight = torch.eye(VOCAB, WIDTH * 2)
+    right = weight[(ids + shift) % VOCAB]  # a teacher that is sure of the token at `shift` from the right one
+    sure = dataclasses.replace(task, reference=Reference(hidden=Fetch(right, None), weight=weight))
+    assert sign_metrics(neighbour_signs(sure)) == {"opd/teacher_prefers_neighbour": share, "opd/teacher_pairs": 19}
+    apart = dataclasses.replace(sure, positions=task.positions * 2)
+    assert neighbour_signs(apart)["sum/neighbours"] == 0
+
+
+def test_of_several_teachers_each_is_asked_for_the_neighbours_of_its_own_rows():
+    ids = torch.arange(20) % VOCAB
+    task, _ = made(20, ids=ids)
+    weight = torch.eye(VOCAB, WIDTH * 2)
+    right, shifted = weight[ids], weight[(ids + 1) % VOCAB]
+    parts = tuple(
+        Reference(
+            name=name, rows=(0,), tokens=torch.arange(20)[place], hidden=Fetch(hidden[place], None), weight=weight
+        )
+        for name, hidden, place in (("a", right, slice(10)), ("b", shifted, slice(10, None)))
+    )
+    found = neighbour_signs(dataclasses.replace(task, reference=None, parts=parts))
+    assert sign_metrics(found) == {"opd/teacher_prefers_neighbour": 0.5, "opd/teacher_pairs": 18}
+
+
+def test_a_teacher_that_likes_the_better_answers_correlates_with_the_score():
+    _, output = made(6)
+    rows, scores = torch.tensor([0, 0, 1, 1, 3, 3]), torch.tensor([1.0, 0.0, 9.0, 1.0])
+    difference = torch.tensor([0.4, 0.6, -1.0, -2.0, 0.1, 0.3])
+    output = changed(output, log_prob=torch.zeros(6), teacher_log_prob=difference)
+    counts = preference_signs(rows, scores, output)
+    assert counts["sum/preferred_rows"] == 3, "the third row trains nothing"
+    means, kept = torch.tensor([0.5, -1.5, 0.2]), scores[[0, 1, 3]]
+    expected = torch.corrcoef(torch.stack([means, kept]))[0, 1].item()
+    assert sign_metrics(counts)["opd/teacher_preference"] == pytest.approx(expected, rel=1e-5)
+    assert "opd/teacher_preference" not in sign_metrics(preference_signs(rows, torch.ones(4), output))
+
+
+def test_weights_that_an_update_leaves_are_told_from_those_that_it_moves():
+    module = torch.nn.Linear(4, 3)
+    watched = WatchedWeights(module)
+    frozen = {name: value for name, [value] in watched.moved().items()}
+    assert sign_metrics(frozen)["opd/weight_change"] == 0
+    with torch.no_grad():
+        module.bias.mul_(1.1)
+    assert sign_metrics({name: value for name, [value] in watched.moved().items()})["opd/weight_change"] > 0
+
+
+@pytest.mark.parametrize(
+    ("rollout", "stage", "drawn"),
+    [
+        ({}, "student", True),
+        ({"top_p": 0.9}, "student", False),
+        ({"top_k": 20}, "student", False),
+        ({}, "teacher", False),
+        ({"schedule": "carry"}, "student", False),
+    ],
+)
+def test_tokens_are_the_students_own_draws_where_nothing_chooses_among_them(rollout, stage, drawn):
+    spec = SimpleNamespace(rollout=Rollout.model_construct(**rollout))
+    assert is_sampled(spec, SimpleNamespace(rollouts=stage)) is drawn

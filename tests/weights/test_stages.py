@@ -1,0 +1,134 @@
+"""Stages and horizons of a run's steps, against cases computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+from torch import tensor
+
+from opd.experiment.algorithm import Horizon, Opd, Policy, Stage
+from opd.weights.stages import Schedule, horizon_at, last_steps, step_at, within_horizon
+
+
+def schedule(*stages: Stage, total_steps: int = 10, **keys) -> Schedule:
+    opd = Opd(max_length=32, stages=stages, **keys)
+    return Schedule.of(opd, total_steps=total_steps, response_length=16)
+
+
+@pytest.mark.parametrize(
+    ("point", "total_steps", "step"),
+    [(0.5, 10, 5), (0.5, 11, 5), (0.29, 100, 29), (0.999, 10, 9), (7, 10, 7), (1, 10, 1)],
+)
+def test_a_share_of_the_steps_is_rounded_down_as_it_was_written_and_a_step_is_itself(point, total_steps, step):
+    assert step_at(point, total_steps) == step
+
+
+@pytest.mark.parametrize(
+    ("untils", "ends"),
+    [
+        ([None], (10,)),
+        ([0.5, None], (5, 10)),
+        ([3, None], (3, 10)),
+        ([2, 0.5, 0.75, None], (2, 5, 7, 10)),
+        ([1, 2, None], (1, 2, 10)),
+        ([20, None], (20, 20)),  # a run cut short for a trial ends in its first stage
+    ],
+)
+def test_stages_end_where_their_keys_say_and_the_last_takes_the_rest(untils, ends):
+    assert last_steps(untils, total_steps=10) == ends
+
+
+@pytest.mark.parametrize(
+    ("untils", "words"),
+    [
+        ([0.05, None], "stage 1 of 2 would end with step 0"),
+        ([0.6, 0.5, None], "stage 2 of 3"),
+        ([4, 4, None], "stage 2"),
+    ],
+)
+def test_a_stage_without_a_step_is_refused(untils, words):
+    with pytest.raises(ValueError, match=words):
+        last_steps(untils, total_steps=10)
+
+
+def test_each_step_has_the_loss_and_the_rollouts_of_its_stage_at_both_sides_of_a_boundary():
+    found = schedule(
+        Stage(until=0.3, loss_type="forward_kl", rollouts="teacher"), Stage(until=6, loss_type="jsd", beta=0.2), Stage()
+    )
+    kinds = [found.stage(step).loss_type for step in range(1, 11)]
+    assert kinds == ["forward_kl"] * 3 + ["jsd"] * 3 + ["reverse_kl"] * 4
+    assert [found.stage(step).rollouts for step in (1, 3, 4, 10)] == ["teacher", "teacher", "student", "student"]
+    assert [found.stage(step).beta for step in (3, 4, 6, 7)] == [None, 0.2, 0.2, None]
+    assert [found.number(step) for step in (1, 3, 4, 6, 7, 10, 11)] == [0, 0, 1, 1, 2, 2, 2]
+
+
+def test_a_stage_without_a_loss_has_the_runs_and_so_has_a_run_without_stages():
+    found = schedule(Stage(until=1, loss_type="forward_kl"), Stage(), loss_type="jsd", beta=0.7)
+    assert (found.stage(1).loss_type, found.stage(1).beta) == ("forward_kl", None)
+    assert (found.stage(2).loss_type, found.stage(2).beta) == ("jsd", 0.7)
+    plain = schedule(loss_type="forward_kl")
+    assert [(plain.stage(s).loss_type, plain.stage(s).rollouts) for s in (0, 1, 10)] == [("forward_kl", "student")] * 3
+
+
+def test_the_optimizer_is_reset_in_the_first_step_of_a_stage_that_says_so_and_in_no_other():
+    found = schedule(
+        Stage(until=2, optimizer="reset"), Stage(until=5, optimizer="reset"), Stage(until=7), Stage(optimizer="reset")
+    )
+    assert [step for step in range(1, 11) if found.resets_optimizer(step)] == [3, 8]
+
+
+def test_the_learning_rate_restarts_behind_the_step_before_a_stage_that_says_so():
+    stages = Stage(until=2, lr_schedule="restart"), Stage(until=0.5, lr_schedule="restart"), Stage(until=7), Stage()
+    assert schedule(*stages).restarts() == [2]
+    assert schedule(*stages[1:3], Stage(lr_schedule="restart")).restarts() == [7]
+    assert schedule().restarts() == []
+
+
+@pytest.mark.parametrize(
+    ("horizon", "tokens"),
+    [
+        (Horizon(), [None] * 6),
+        (Horizon(tokens=4), [4] * 6),
+        (Horizon(tokens=4, grow_until=5), [4, 7, 10, 13, None, None]),  # 4 + 12 (step - 1) / 4
+        (Horizon(tokens=4, grow_until=0.5), [4, 10, None, None, None, None]),  # 0.5 of 6 steps: 3
+        (Horizon(tokens=5, grow_until=4), [5, 8, 12, None, None, None]),  # 5 + floor(11 (step - 1) / 3)
+        (Horizon(tokens=4, grow_until=1), [None] * 6),
+        (Horizon(tokens=99, grow_until=3), [99, 99, None, None, None, None]),
+    ],
+)
+def test_a_horizon_stays_or_grows_on_a_line_to_the_whole_response(horizon, tokens):
+    assert [horizon_at(horizon, step, total_steps=6, response_length=16) for step in range(1, 7)] == tokens
+
+
+def test_the_horizon_keeps_the_first_tokens_of_each_response_wherever_they_lie():
+    rows = tensor([5, 5, 2, 5, 2, 9])
+    assert within_horizon(rows, tokens=2).tolist() == [True, True, True, False, True, True]
+    assert within_horizon(rows[:0], tokens=2).tolist() == []
+
+
+def test_a_stages_weights_are_its_own_or_the_runs():
+    found = schedule(
+        Stage(until=2), Stage(until=4, policy_weight=3), Stage(divergence_weight=0),
+        divergence_weight=0.5, policy=Policy(weight=0.25),
+    )  # fmt: skip
+    assert [found.weights_at(step) for step in (1, 2, 3, 4, 5, 10)] == [
+        (0.5, 0.25), (0.5, 0.25), (0.5, 3), (0.5, 3), (0, 0.25), (0, 0.25),
+    ]  # fmt: skip
+    assert schedule().weights_at(7) == (1, 0)
+
+
+def test_linear_weights_go_on_a_line_to_the_stages_last_step():
+    # From the run's own in step 1 to (0, 1) in step 5; then from there to (1, 1) within steps 6 to 10.
+    found = schedule(
+        Stage(until=5, divergence_weight=0, policy_weight=1, weight_schedule="linear"),
+        Stage(divergence_weight=1, policy_weight=1, weight_schedule="linear"),
+    )
+    assert [found.weights_at(step).divergence for step in range(1, 11)] == pytest.approx(
+        [1, 0.75, 0.5, 0.25, 0, 0.2, 0.4, 0.6, 0.8, 1]
+    )
+    assert [found.weights_at(step).policy for step in range(1, 7)] == pytest.approx([0, 0.25, 0.5, 0.75, 1, 1])
+    assert found.weights_at(20) == (1, 1), "a run that was lengthened keeps the last"
+
+
+def test_a_linear_stage_of_one_step_has_its_own_weights_in_it():
+    found = schedule(Stage(until=1, divergence_weight=0.25, weight_schedule="linear"), Stage())
+    assert [found.weights_at(step).divergence for step in (1, 2)] == [0.25, 1]
