@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field
 
 from opd.experiment.base import (
     Count,
     Dtype,
     Extras,
-    Named,
     Natural,
     Offload,
     Paths,
@@ -21,19 +20,15 @@ from opd.experiment.base import (
     Share,
     Text,
     Weight,
-    as_tuple,
     key,
+    named,
 )
 from opd.experiment.errors import Problem
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Open = Annotated[float, Field(gt=0, lt=1)]
 AboveOne = Annotated[float, Field(gt=1)]
-Betas = Annotated[
-    tuple[Fraction, Fraction],
-    BeforeValidator(as_tuple),
-    WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
-]
+Betas = tuple[Fraction, Fraction]
 LossAggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
@@ -93,7 +88,7 @@ class Policy(Section):
     norm_adv_by_std: bool = key("Divide a prompt's advantages by their standard deviation.", True)
 
 
-Score = Annotated[str, Named("none", "random", "position", "entropy", "divergence", "soft_or", "q3")]
+Score = Annotated[str, named("none", "random", "position", "entropy", "divergence", "soft_or", "q3")]
 Mode = Literal["topk", "bottomk", "sample"]
 Scope = Literal["rollout", "batch"]
 Position = Literal["first", "last"]
@@ -137,7 +132,7 @@ class Recompute(Section):
         return self.every is not None or self.at_stages
 
 
-ProblemWeights = Annotated[str, Named("none", "competence", "moment_matched", "hard_filter")]
+ProblemWeights = Annotated[str, named("none", "competence", "moment_matched", "hard_filter")]
 
 
 class ProblemImportance(Section):
@@ -189,7 +184,7 @@ class Importance(Section):
 
 
 LossType = Annotated[
-    str, Named("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
+    str, named("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
 ]
 """The last two are approximations of the reverse KL that others train on, to compare with it."""
 
@@ -200,14 +195,7 @@ def _share_or_step(value: float) -> float:
     return value
 
 
-RunPoint = Annotated[
-    float,
-    Field(gt=0),
-    AfterValidator(_share_or_step),
-    WithJsonSchema(
-        {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, {"type": "integer", "minimum": 1}]}
-    ),
-]
+RunPoint = Annotated[float, Field(gt=0), AfterValidator(_share_or_step)]
 """A place in a run: below 1 a share of its steps, rounded down; from 1 on the number of a step."""
 
 
