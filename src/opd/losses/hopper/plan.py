@@ -1,143 +1,97 @@
-"""Groups of tokens: chunk sizes of the fused divergence from a memory budget, free of torch."""
+"""Groups of tokens, whose two gradient products run once, and their chunks of logits, from a memory budget."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 LogitsPrecision = Literal["fp16", "fp32"]
 
-# Rows in whole tiles of the products. A product of n rows does n FLOP a byte of the head; an H200 needs 190 to be busy.
-# A group's last chunks may have MIN_LAST_ROWS, its usual ones MIN_LOGITS_ROWS.
-ROW_MULTIPLE = 128
-MIN_LOGITS_ROWS = 512
-MIN_LAST_ROWS = 256
-MAX_LOGITS_ROWS = 32768
-GRADIENT_BYTES = 2  # an entry of the logits' gradient, bf16
+ROW_MULTIPLE = 128  # rows of a tile of the products
+# A product of n rows does n FLOP a byte of the head; an H200 needs 190 to be busy.
+MIN_ROWS = 256
+MIN_BORROWED_ROWS = 512
+MAX_ROWS = 32768
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowBytes:
-    """Bytes that one token needs in each kind of buffer."""
+class RowBytes(NamedTuple):
+    """Bytes of one token.
+
+    Args:
+        gradient: of the logits' gradient, kept until the products of the group; fp16 student logits use it before.
+        logits: of other logits, needed until the row kernel has run.
+        maxima: of blocks of logits, needed as long.
+    """
 
     gradient: int
-    """Kept until the products of the whole group: the logits' gradient (fp16 student logits live in it first)."""
     logits: int
-    """Needed only between head product and row kernel, and may lie in the weight gradient's storage."""
-    side: int
-    """Needed as long, but never there: block maxima."""
+    maxima: int
 
     @classmethod
     def of(cls, stride: int, num_blocks: int, precision: LogitsPrecision) -> "RowBytes":
-        """For rows of `stride` entries. fp16: teacher logits, and fp32 maxima of both sides; fp32: both sides' logits."""
+        """Return the bytes for rows of `stride` entries: the teacher's logits in fp16, or both sides' in fp32."""
         if precision == "fp16":
-            return cls(gradient=GRADIENT_BYTES * stride, logits=2 * stride, side=2 * 4 * num_blocks)
-        return cls(gradient=GRADIENT_BYTES * stride, logits=2 * 4 * stride, side=0)
+            return cls(gradient=2 * stride, logits=2 * stride, maxima=2 * 4 * num_blocks)
+        return cls(gradient=2 * stride, logits=2 * 4 * stride, maxima=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenGroup:
-    """Tokens whose gradient rows exist together, so that each of the two gradient products runs once for all of them."""
-
-    start: int
-    sizes: tuple[int, ...]
-    """Tokens of each chunk, whose logits exist together."""
-    in_weight_grad: bool
-    """The logits lie in the weight gradient's storage, which is free until the first group's product writes it; else behind
-    the gradient's rows of their own chunk, where those of later chunks will be."""
-
-    @classmethod
-    def of_equal_chunks(cls, start: int, stop: int, rows: int, *, in_weight_grad: bool) -> "TokenGroup":
-        """Chunks of `rows` tokens, the last one of what is left."""
-        sizes = tuple(min(rows, stop - first) for first in range(start, stop, rows))
-        return cls(start=start, sizes=sizes, in_weight_grad=in_weight_grad)
-
-    @property
-    def stop(self) -> int:
-        """Behind the last token."""
-        return self.start + sum(self.sizes)
-
-    def chunks(self) -> Iterator[tuple[int, int]]:
-        """(start, stop) of each chunk of logits, in absolute token positions."""
-        start = self.start
-        for size in self.sizes:
-            yield start, start + size
-            start += size
-
-
-def plan_groups(num_tokens: int, row: RowBytes, *, workspace_bytes: int, weight_grad_bytes: int) -> list[TokenGroup]:
-    """Split tokens into groups that fit the budget: as few as possible, since each reads and writes the weight gradient.
+class Group(NamedTuple):
+    """Tokens whose gradient rows exist together.
 
     Args:
-        workspace_bytes: limit of all buffers beside the weight gradient.
-        weight_grad_bytes: size of the fp32 weight gradient's storage, 0 if there is none to borrow.
+        rows: the tokens of a chunk, whose logits exist together.
+        in_weight_grad: the logits use the storage of the weight gradient, until the first group's product writes it. Else
+            they use the workspace after the gradient's rows.
+    """
+
+    start: int
+    stop: int
+    rows: int
+    in_weight_grad: bool
+
+    def chunks(self) -> Iterator[slice]:
+        """Yield the tokens of each chunk."""
+        for start in range(self.start, self.stop, self.rows):
+            yield slice(start, min(start + self.rows, self.stop))
+
+
+def plan_groups(num_tokens: int, row: RowBytes, *, workspace_bytes: int, weight_grad_bytes: int) -> list[Group]:
+    """Return groups that fit the budget: as few as possible, since each reads and writes the weight gradient.
+
+    Args:
+        workspace_bytes: limit of all buffers besides the weight gradient.
+        weight_grad_bytes: size of the fp32 weight gradient's storage. 0 means that there is none.
 
     Raises:
         ValueError: the budget holds less than `ROW_MULTIPLE` tokens.
     """
-    groups: list[TokenGroup] = []
-    logits_rows = min(_floor(weight_grad_bytes // row.logits), _ceil(num_tokens), MAX_LOGITS_ROWS)
-    if logits_rows >= min(MIN_LOGITS_ROWS, _ceil(num_tokens)) > 0:
-        stop = min(num_tokens, _floor((workspace_bytes - logits_rows * row.side) // row.gradient))
+    groups: list[Group] = []
+    done = 0
+    rows = min(_floor(weight_grad_bytes // row.logits), _ceil(num_tokens), MAX_ROWS)
+    if rows >= min(MIN_BORROWED_ROWS, _ceil(num_tokens)) > 0:
+        stop = min(num_tokens, _floor((workspace_bytes - rows * row.maxima) // row.gradient))
         if stop >= min(ROW_MULTIPLE, num_tokens):
-            logits_rows = min(logits_rows, _ceil(stop))
-            groups.append(TokenGroup.of_equal_chunks(0, stop, logits_rows, in_weight_grad=True))
-    done = groups[-1].stop if groups else 0
-    if done < num_tokens:
-        rows = _fit(num_tokens - done, row, workspace_bytes)
-        for start in range(done, num_tokens, rows):
-            sizes = _sizes(min(rows, num_tokens - start), row, workspace_bytes)
-            groups.append(TokenGroup(start=start, sizes=sizes, in_weight_grad=False))
+            groups, done = [Group(0, stop, min(rows, _ceil(stop)), in_weight_grad=True)], stop
+    if done == num_tokens:
+        return groups
+    of_chunk = row.logits + row.maxima
+    several_chunks = _floor((workspace_bytes - MIN_ROWS * of_chunk) // row.gradient)
+    most = max(several_chunks, _floor(workspace_bytes // (row.gradient + of_chunk)))
+    if most < ROW_MULTIPLE:
+        least = ROW_MULTIPLE * (row.gradient + of_chunk)
+        raise ValueError(
+            f"workspace_gib={workspace_bytes / 2**30:.3f}: must hold {ROW_MULTIPLE} tokens of {least // ROW_MULTIPLE} "
+            f"bytes; give {least / 2**30:.3f} or more"
+        )
+    of_group = _even(num_tokens - done, most)
+    fits = min(_floor((workspace_bytes - of_group * row.gradient) // of_chunk), MAX_ROWS)
+    rows = _even(of_group, fits)
+    for start in range(done, num_tokens, of_group):
+        groups.append(Group(start, min(start + of_group, num_tokens), rows, in_weight_grad=False))
     return groups
 
 
-def _fit(num_tokens: int, row: RowBytes, workspace_bytes: int) -> int:
-    """Rows of a group: the fewest equal groups whose chunks stay efficient."""
-    per_row = row.gradient + row.logits + row.side
-    _check_rows(_floor(workspace_bytes // per_row), per_row, workspace_bytes)
-    num_groups = -(-num_tokens * row.gradient // workspace_bytes)
-    while True:
-        rows = _ceil(-(-num_tokens // num_groups))
-        sizes = _sizes(rows, row, workspace_bytes)
-        at_least = (min(MIN_LOGITS_ROWS, rows), *[min(MIN_LAST_ROWS, rows)] * (len(sizes) - 1))
-        if sizes and all(size >= least for size, least in zip(sizes, at_least, strict=True)):
-            return rows
-        # A workspace of less than MIN_LOGITS_ROWS tokens has groups of one chunk.
-        if len(sizes) == 1:
-            return rows
-        num_groups += 1
-
-
-def _sizes(num_rows: int, row: RowBytes, workspace_bytes: int) -> tuple[int, ...]:
-    """Chunks of a group, the fewest and then the most even ones; none if one could not be a tile.
-
-    Each has what the gradient's rows up to its own end leave of the workspace.
-    """
-
-    def up_to(most: int) -> tuple[int, ...]:
-        sizes: list[int] = []
-        while (left := num_rows - sum(sizes)) > 0:
-            free = workspace_bytes - sum(sizes) * row.gradient
-            room = min(_floor(free // (row.gradient + row.logits + row.side)), most)
-            if room < min(ROW_MULTIPLE, left):
-                return ()
-            sizes.append(min(room, left))
-        return tuple(sizes)
-
-    fewest = up_to(MAX_LOGITS_ROWS)
-    if not fewest:
-        return ()
-    most = _ceil(-(-num_rows // len(fewest)))
-    while len(even := up_to(most)) != len(fewest):
-        most += ROW_MULTIPLE
-    return even
-
-
-def _check_rows(rows: int, row_bytes: int, workspace_bytes: int) -> None:
-    if rows < ROW_MULTIPLE:
-        raise ValueError(
-            f"workspace_gib={workspace_bytes / 2**30:.3f}: holds {workspace_bytes // row_bytes} tokens of "
-            f"{row_bytes} bytes, at least {ROW_MULTIPLE} are needed; give {ROW_MULTIPLE * row_bytes / 2**30:.3f} or more"
-        )
+def _even(count: int, most: int) -> int:
+    """Return the size of the fewest equal parts of at most `most` rows, in whole tiles."""
+    return _ceil(-(-count // -(-count // most)))
 
 
 def _floor(rows: int) -> int:
