@@ -20,8 +20,8 @@ BOUND = 3e-3  # of both gradients, as on the device
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FUSED_KINDS)
-@pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatch, kind, precision):
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatch, kind, is_wide):
     from opd.losses.hopper.loop import run
 
     kernels_on_cpu.install(monkeypatch)
@@ -30,7 +30,7 @@ def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatc
     exact = expected(case, kind, weights, temperature=0.8)
     loss, targets = Loss(kind, {"beta": 0.3} if kind == "jsd" else {}, 0.8), HiddenTargets(*case.targets)
     request = Request(ids=case.ids, weights=weights, loss=loss, targets=targets, vocab=333)
-    options = {"precision": precision, "workspace_bytes": 2**30, "need_hidden": True, "need_weight": True}
+    options = {"is_wide": is_wide, "need_hidden": True, "need_weight": True}
     ours, _ = run(case.hidden.detach(), case.weight, request, **options, max_expected_error=1.0)
     assert ours.grad_hidden is not None
     assert ours.grad_weight is not None

@@ -45,18 +45,22 @@ class Plan(NamedTuple):
     group: int
 
     @classmethod
-    def of(cls, num_tokens: int, workspace_gib: float | None, *, bytes_per_row: int, gradient_bytes: int) -> Plan:
+    def of(
+        cls, num_tokens: int, workspace_gib: float, *, bytes_per_row: int, gradient_bytes: int, is_compiled: bool = True
+    ) -> Plan:
         """Return the sizes that fit the workspace. Chunks have a power of two of rows, whatever the number of tokens.
 
         Args:
             bytes_per_row: of a token's logits. gradient_bytes: of its logits' gradient.
+            is_compiled: True for chunks of two shapes. Else groups end anywhere, so that there are fewer of them.
         """
-        workspace = int((workspace_gib or WORKSPACE_GIB["compiled"]) * 2**30)
+        workspace, largest = int(workspace_gib * 2**30), LARGEST_ROWS if is_compiled else LARGEST_ROWS // 2
         fits = max(workspace // 2 // bytes_per_row, SMALLEST_ROWS)
-        rows = min(1 << (fits.bit_length() - 1), LARGEST_ROWS)
-        group = max((workspace - rows * bytes_per_row) // gradient_bytes // rows, 1) * rows
+        rows = min(1 << (fits.bit_length() - 1), largest)
+        unit = rows if is_compiled else SMALLEST_ROWS
+        group = max((workspace - rows * bytes_per_row) // gradient_bytes // unit, 1) * unit
         even = -(-num_tokens // -(-max(num_tokens, 1) // group))
-        return cls(rows, max(rows // TAIL, 1), min(-(-even // rows) * rows, group))
+        return cls(rows, max(rows // TAIL, 1) if is_compiled else 0, min(-(-even // unit) * unit, group))
 
     def groups(self, num_tokens: int) -> Iterator[list[tuple[int, int, int]]]:
         """Yield (start, stop, rows of the chunk) of each group's chunks. No tokens are one empty chunk."""
@@ -101,7 +105,7 @@ class _Run:
         if compile:
             self.plan = Plan.of(
                 num_tokens,
-                request.workspace_gib,
+                request.workspace_gib or WORKSPACE_GIB["compiled"],
                 bytes_per_row=len(self.heads) * self.dtype.itemsize * entries,
                 gradient_bytes=self.heads[0].dtype.itemsize * entries,
             )

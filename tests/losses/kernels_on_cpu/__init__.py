@@ -55,7 +55,11 @@ def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], dev
         (here / "kernel.cpp").write_text(_source(source))
         library = here / "kernel.so"
         flags = [f"-D{macro}={value}" for macro, value in macros]
-        command = ["g++", *["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-shared", "-fPIC"], *flags]
+        command = [
+            "g++",
+            *["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-shared", "-fPIC"],
+            *flags,
+        ]
         done = subprocess.run([*command, str(here / "kernel.cpp"), "-o", str(library)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return ctypes.CDLL(str(library)).start

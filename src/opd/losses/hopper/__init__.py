@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from opd.head_form import WORKSPACE_GIB, Need, fused_lacks
+from opd.head_form import Need, fused_lacks
 from opd.losses.chunks import Forward
 from opd.losses.head import BACKENDS
-from opd.losses.hopper.loop import LogitsPrecision, run
+from opd.losses.hopper.loop import run
 from opd.losses.terms import HiddenTargets, Request
 
 RETRY_AFTER = 64
@@ -29,6 +29,8 @@ class HopperBackend:
 
     def obstacle(self, weight: Tensor, request: Request) -> str | None:
         """Return the reason why the kernels cannot run a call. None means that they can."""
+        if not len(request.ids):
+            return "there are no tokens"
         if not isinstance(request.targets, HiddenTargets) or request.weights.divergence is None:
             return "there is no divergence from hidden states"
         heads = (weight, request.targets.weight)
@@ -48,19 +50,12 @@ class HopperBackend:
         self, hidden: Tensor, weight: Tensor, request: Request, *, need_hidden: bool, need_weight: bool
     ) -> Forward:
         """Run a call."""
-        precision: LogitsPrecision = "fp32" if self._num_wide % RETRY_AFTER else "fp16"
-        workspace = int((request.workspace_gib or WORKSPACE_GIB["fused"]) * 2**30)
+        is_wide = self._num_wide % RETRY_AFTER > 0
         with torch.cuda.device(hidden.device):
-            forward, precision = run(
-                hidden,
-                weight,
-                request,
-                precision=precision,
-                workspace_bytes=workspace,
-                need_hidden=need_hidden,
-                need_weight=need_weight,
+            forward, is_wide = run(
+                hidden, weight, request, is_wide=is_wide, need_hidden=need_hidden, need_weight=need_weight
             )
-        self._num_wide = self._num_wide + 1 if precision == "fp32" else 0
+        self._num_wide = self._num_wide + 1 if is_wide else 0
         return forward
 
 

@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from opd.losses.chunks import Forward
+from opd.head_form import WORKSPACE_GIB
+from opd.losses.chunks import Forward, Plan
 from opd.losses.hopper.logits_kernel import VOCAB_BLOCK, head_logits
-from opd.losses.hopper.plan import Group, LogitsPrecision, RowBytes, plan_groups
 from opd.losses.hopper.row_kernel import (
     NUM_STATS,
     Logits,
@@ -46,89 +46,93 @@ def run(
     weight: Tensor,
     request: Request,
     *,
-    precision: LogitsPrecision,
-    workspace_bytes: int,
+    is_wide: bool,
     need_hidden: bool,
     need_weight: bool,
     max_expected_error: float = MAX_EXPECTED_ERROR,
-) -> tuple[Forward, LogitsPrecision]:
+) -> tuple[Forward, bool]:
     """Run over all tokens; from fp16 logits again with fp32 ones, where a group's expected error is above the limit.
 
+    Args:
+        is_wide: True begins with fp32 logits.
+
+    Returns:
+        The result, and True if its logits were fp32.
+
     Raises:
-        ValueError: a token's weight is not finite, or the workspace is too small.
+        ValueError: a token's weight is not finite.
     """
     while True:
-        one = _Run(hidden, weight.detach(), request, precision, need_hidden, need_weight)
-        if one.is_within(math.inf if precision == "fp32" else max_expected_error, workspace_bytes):
-            return one.result(), precision
+        one = _Run(hidden, weight.detach(), request, is_wide, need_hidden, need_weight)
+        if one.is_within(math.inf if is_wide else max_expected_error):
+            return one.result(), is_wide
         del one  # its gradients, before the next ones are allocated
-        precision = "fp32"
+        is_wide = True
 
 
 class _Run:
     """One attempt over all tokens, and its buffers."""
 
     def __init__(
-        self, hidden: Tensor, weight: Tensor, request: Request, precision: LogitsPrecision, need_hidden: bool, need_weight: bool
-    ) -> None:  # fmt: skip
+        self, hidden: Tensor, weight: Tensor, request: Request, is_wide: bool, need_hidden: bool, need_weight: bool
+    ) -> None:
         assert isinstance(request.targets, HiddenTargets)
         assert request.weights.divergence is not None
         self.hidden, self.targets, self.loss = hidden, request.targets, request.loss
         self.token_weights = request.weights.divergence.float().contiguous()
-        self.ids, self.vocab, self.precision = request.ids.long().contiguous(), request.vocab, precision
-        self.weight = weight[: request.vocab]
-        head, need = PaddedHead(self.weight), {"need_hidden": need_hidden, "need_weight": need_weight}
-        self.gradients, self.stride = Gradients(hidden, weight, head, torch.float32, **need), head.padded
-        self.row = RowBytes.of(head.padded, -(-request.vocab // VOCAB_BLOCK), precision)
-        num_tokens, device = len(hidden), hidden.device
+        self.ids, self.vocab, self.is_wide = request.ids.long().contiguous(), request.vocab, is_wide
+        self.weight, num_blocks = weight[: request.vocab], -(-request.vocab // VOCAB_BLOCK)
+        head, num_tokens, device = PaddedHead(self.weight), len(hidden), hidden.device
+        self.gradients = Gradients(
+            hidden, weight, head, torch.float32, need_hidden=need_hidden, need_weight=need_weight
+        )
+        # Logits of both sides in fp32. Or the teacher's in fp16, with the maxima of blocks of both sides: the student's
+        # fp16 logits use the storage of the gradient.
+        logits_bytes, maxima_bytes = (8 * head.padded, 0) if is_wide else (2 * head.padded, 8 * num_blocks)
+        self.plan = Plan.of(
+            num_tokens,
+            request.workspace_gib or WORKSPACE_GIB["fused"],
+            bytes_per_row=logits_bytes + maxima_bytes,
+            gradient_bytes=2 * head.padded,
+            is_compiled=False,
+        )
+        rows = min(self.plan.rows, self.plan.group)
+        self.gradient = torch.empty(self.plan.group, head.padded, device=device, dtype=torch.bfloat16)
+        self.logits = torch.empty(
+            (2 if is_wide else 1, rows, head.padded), device=device, dtype=torch.float32 if is_wide else torch.float16
+        )
+        self.maxima = torch.empty(2, rows, num_blocks, device=device)
         self.stats = torch.empty(num_tokens, NUM_STATS, device=device)
-        self.gradient_stats = new_gradient_stats(num_tokens, self.vocab, is_fp32=precision == "fp32", device=device)
+        self.gradient_stats = new_gradient_stats(num_tokens, self.vocab, is_fp32=is_wide, device=device)
 
-    def is_within(self, limit: float, workspace_bytes: int) -> bool:
+    def is_within(self, limit: float) -> bool:
         """Run. False means that the gradient's expected error is above the limit, and the run stopped."""
-        borrowed = 0 if self.gradients.weight is None else self.gradients.weight.nbytes
-        groups = plan_groups(len(self.hidden), self.row, workspace_bytes=workspace_bytes, weight_grad_bytes=borrowed)
-        workspace = torch.empty(max(map(self._bytes, groups), default=0), device=self.hidden.device, dtype=torch.uint8)
-        for group in groups:
-            num_bytes = (group.stop - group.start) * self.row.gradient
-            gradient, storage = workspace[:num_bytes].view(torch.bfloat16).view(-1, self.stride), workspace[num_bytes:]
-            if group.in_weight_grad and self.gradients.weight is not None:
-                storage = self.gradients.weight.view(-1).view(torch.uint8)
-            for tokens in group.chunks():
-                self._chunk(tokens, gradient[tokens.start - group.start : tokens.stop - group.start], storage)
-            done = slice(0, group.stop)
-            numbers = HostCopy(gradient_numbers(self.gradient_stats[done], self.token_weights[done]))
-            self.gradients.add_hidden(group.start, gradient)
+        for chunks in self.plan.groups(len(self.hidden)):
+            first, end = chunks[0][0], chunks[-1][1]
+            for start, stop, _ in chunks:
+                self._chunk(slice(start, stop), self.gradient[start - first : stop - first])
+            numbers = HostCopy(gradient_numbers(self.gradient_stats[:end], self.token_weights[:end]))
+            self.gradients.add_hidden(first, self.gradient[: end - first])
             if expected_error(numbers.read()) > limit:
                 return False
-            self.gradients.add_weight(group.start, gradient)
+            self.gradients.add_weight(first, self.gradient[: end - first])
         return True
 
-    def _bytes(self, group: Group) -> int:
-        """Return the bytes of the workspace, without the blocks' maxima."""
-        own = 0 if group.in_weight_grad else self.row.logits
-        return (group.stop - group.start) * self.row.gradient + group.rows * own
-
-    def _chunk(self, tokens: slice, gradient: Tensor, storage: Tensor) -> None:
-        """Compute both heads' logits of one chunk, its statistics, and its gradient [n, stride]."""
-        n, kept = len(gradient), gradient[:, : self.vocab]
-        used = storage[: n * self.row.logits]
-        if self.precision == "fp16":
-            maxima = torch.empty(2, n, self.row.maxima // 8, device=gradient.device)
-            logits = used.view(torch.float16).view(n, self.stride)[:, : self.vocab]
-            student, teacher = Logits(kept.view(torch.float16), maxima[0]), Logits(logits, maxima[1])
+    def _chunk(self, tokens: slice, gradient: Tensor) -> None:
+        """Compute both heads' logits of one chunk, its statistics, and its gradient [n, padded]."""
+        n, kept, logits = len(gradient), gradient[:, : self.vocab], self.logits[:, :, : self.vocab]
+        if self.is_wide:
+            student, teacher = Logits(logits[0, :n], None), Logits(logits[1, :n], None)
         else:
-            both = used.view(torch.float32).view(2, n, self.stride)[:, :, : self.vocab]
-            student, teacher = Logits(both[0], None), Logits(both[1], None)
+            maxima = self.maxima[:, :n]
+            student, teacher = Logits(kept.view(torch.float16), maxima[0]), Logits(logits[0, :n], maxima[1])
         of_teacher = self.targets.hidden[tokens].to(self.targets.weight.dtype).contiguous()
         head_logits(of_teacher, self.targets.weight[: self.vocab], *teacher)
         head_logits(self.hidden[tokens].to(self.weight.dtype).contiguous(), self.weight, *student)
         divergence_rows(
             student,
             teacher,
-            self.loss.kind,
-            beta=float(self.loss.params.get("beta", 0.0)),
-            temperature=self.loss.temperature,
+            self.loss,
             token_ids=self.ids[tokens],
             weights=self.token_weights[tokens],
             stats=self.stats[tokens],

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from opd.head_form import FUSED_KINDS
 from opd.losses.hopper.nvrtc import launch, load_kernel
+from opd.losses.terms import Loss
 
 CLUSTERS = (4, 8)  # thread blocks that share a row; 8 is the largest size every Hopper GPU can place
 NUM_STATS = 6  # divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite
@@ -31,10 +32,8 @@ class Logits(NamedTuple):
 def divergence_rows(
     student: Logits,
     teacher: Logits,
-    kind: str,
+    loss: Loss,
     *,
-    beta: float,
-    temperature: float,
     token_ids: Tensor,
     weights: Tensor,
     stats: Tensor,
@@ -52,6 +51,7 @@ def divergence_rows(
         gradient_stats: [n, blocks of a row, NUM_GRAD_STATS], as `new_gradient_stats` makes it.
     """
     num_rows, vocab = student.values.shape
+    kind, beta = loss.kind, float(loss.params.get("beta", 0.0))
     macros, threads = row_kernel_macros(FUSED_KINDS.index(kind), vocab, is_fp32=student.values.dtype == torch.float32)
     smem_bytes = dict(macros)["VECS"] * threads * 16
     kernel = load_kernel("rows.cu", "divergence_rows", macros, student.values.device.index or 0, smem_bytes)
@@ -61,7 +61,7 @@ def divergence_rows(
         *(student.values, teacher.values, student.block_max, teacher.block_max),
         *(gradient, weights, token_ids, stats, gradient_stats),
         *(student.values.stride(0), gradient.stride(0), vocab),
-        *(1.0 / temperature, unit / temperature, beta, 1.0 - beta),
+        *(1.0 / loss.temperature, unit / loss.temperature, beta, 1.0 - beta),
     )
     launch(kernel, dict(macros)["CLUSTER"] * num_rows, threads, smem_bytes, arguments)
 
