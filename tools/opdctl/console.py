@@ -19,15 +19,10 @@ EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
 StoreUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--store", metavar="URL", help="Folder or fsspec URL of the runs; else $OPDCTL_STORE or ./outputs/store."
-    ),
+    str | None, typer.Option("--store", metavar="URL", help="Folder or URL of the runs; else $OPDCTL_STORE.")
 ]
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Namespace of the run; the kubeconfig context's by default.")
-]
-Context = Annotated[str | None, typer.Option("--context", help="Kubeconfig context; the current one by default.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the run.")]
+Context = Annotated[str | None, typer.Option("--context", metavar="NAME", help="Context of the kubeconfig.")]
 Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="Form of the output.")]
 
 

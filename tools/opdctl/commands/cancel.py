@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 EndTimeout = Annotated[
     float | None,
-    typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Wait this long; by default the pods' grace and 2 min."),
+    typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Wait this long."),
 ]
 # For KubeRay and the kubelet, beyond the pods' own grace.
 MARGIN_S = 120.0
@@ -26,9 +26,9 @@ def cancel(
     context: Context = None,
     timeout: EndTimeout = None,
 ) -> None:
-    """Cancel a run: delete its RayJob, whose pods ask the trainer to save and wait for it before they end.
+    """Cancel a run: delete its RayJob; its pods save before they end.
 
-    Release, experiment, checkpoints and store remain; `opdctl submit` with the same file resumes it.
+    `opdctl submit` with the same file resumes it.
 
     Example: `opdctl cancel my-run -n opd`
     """

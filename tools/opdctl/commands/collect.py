@@ -27,11 +27,9 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
-Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs; by default all of the store.")]
-Output = Annotated[
-    Format | None, typer.Option("--output", "-o", help="Form of the results; by default --file's ending, or a table.")
-]
-File = Annotated[Path | None, typer.Option("--file", "-f", help="File to write (no folder); stdout by default.")]
+Runs = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Runs; else all of the store.")]
+Output = Annotated[Format | None, typer.Option("--output", "-o", help="Form; else --file's ending.")]
+File = Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="File to write, no folder.")]
 
 
 def collect(
@@ -42,11 +40,9 @@ def collect(
     output: Output = None,
     file: File = None,
 ) -> None:
-    """Collect results: metrics merged over all attempts, evaluation tables, checkpoints.
+    """Collect results: state, evaluations and checkpoints (table, json), or every metric of every step (csv, parquet).
 
-    `table` and `json` hold the state of each run; `csv` and `parquet` hold every metric of every step.
-
-    Examples: `opdctl collect my-run -n opd` · `opdctl collect --store s3://experiments/opd -f all.parquet`
+    Examples: `opdctl collect my-run -n opd` · `opdctl collect --store URL -f all.parquet`
     """
     from opdctl.runs.find import LONG_PATIENCE_S, Finder
     from opdctl.runs.gather import gather

@@ -10,12 +10,12 @@ from opdctl.console import Context, Namespace, Output, StoreUrl, print_json, pro
 
 Runs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RUN RUN...]", help="Two or more, the first is the base; by default all of the store."),
+    typer.Argument(metavar="RUN", help="Two or more; else all of the store."),
 ]
 Base = Annotated[str | None, typer.Option("--base", metavar="RUN", help="The run to compare with.")]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metric", "-m", help="A metric to compare, repeatable; else loss, accuracy and validations."),
+    typer.Option("--metric", "-m", metavar="NAME", help="A metric to compare; repeatable."),
 ]
 
 
@@ -28,12 +28,12 @@ def compare(
     metric: Metrics = None,
     output: Output = "table",
 ) -> None:
-    """Compare runs with a base: changed keys of the specs, results with standard errors, paired differences.
+    """Compare runs with a base: changed keys, results with errors, paired differences.
 
-    The base is the run that --base names, else the first run; of a whole store it is the best that has finished.
-    Runs that differ in their seed only form a group; groups are paired by seed, evaluations (mean@n, pass@k) by problem.
+    The base is --base, else the first run; of a whole store the best that has finished. Runs that differ in their
+    seed form a group. Metrics are paired by seed, evaluations by problem.
 
-    Example: `opdctl compare base-s1 base-s2 new-s1 new-s2 --store s3://experiments/opd -m opd/loss`
+    Example: `opdctl compare base-s1 base-s2 new-s1 new-s2 --store URL -m opd/loss`
     """
     from opdctl.runs.compare import best_first, compare_groups, comparison_sheets, default_metrics, group_runs
     from opdctl.runs.find import LONG_PATIENCE_S, Finder

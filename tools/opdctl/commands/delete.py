@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from opdctl.kube.client import KubeApi, Tree
     from opdctl.runs.find import Finder, Found
 
-Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run.")]
-Claim = Annotated[bool, typer.Option("--claim", help="Also delete the claim with its checkpoints, for good.")]
-Results = Annotated[bool, typer.Option("--results", help="Also delete its directory in the store, for good.")]
-Unused = Annotated[bool, typer.Option("--unused-claims", help="Delete the kept claims of all runs that are gone.")]
+Run = Annotated[str | None, typer.Argument(metavar="RUN", help="The run.")]
+Claim = Annotated[bool, typer.Option("--claim", help="Also delete the claim with its checkpoints.")]
+Results = Annotated[bool, typer.Option("--results", help="Also delete its directory in the store.")]
+Unused = Annotated[bool, typer.Option("--unused-claims", help="Delete the claims of runs that are gone.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TIMEOUT_S = 300.0
 
@@ -31,10 +31,9 @@ def delete(
     unused_claims: Unused = False,
     yes: Yes = False,
 ) -> None:
-    """Delete an ended run: its Helm release with all its objects; claim and results stay by default.
+    """Delete an ended run: its release with all objects; claim and results stay.
 
-    A claim outlives its release, so that a run can be resumed. --unused-claims lists the claims without a release,
-    a RayJob and a pod, and deletes them.
+    --unused-claims lists the claims without a release, a RayJob and a pod, and deletes them.
 
     Examples: `opdctl delete my-run -n opd --claim --results` · `opdctl delete --unused-claims -n opd`
     """

@@ -11,12 +11,10 @@ from opdctl.console import Context, Namespace, StoreUrl, binary_file, note, prog
 
 Runs = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[RUN]...", help="Runs, the first is the base; else all of the store, the best finished first."
-    ),
+    typer.Argument(metavar="RUN", help="Runs, the base first; else all of the store."),
 ]
-File = Annotated[Path, typer.Option("--file", "-f", help="File to write; `-` is stdout.")]
-Samples = Annotated[int, typer.Option("--samples", min=0, help="Sample answers of evaluations.")]
+File = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="File to write; `-` is stdout.")]
+Samples = Annotated[int, typer.Option("--samples", min=0, metavar="N", help="Number of sample answers.")]
 
 
 def report(
@@ -27,12 +25,11 @@ def report(
     file: File = Path("report.html"),
     samples: Samples = 12,
 ) -> None:
-    """Write one self-contained HTML page: curves, tables, differences between the runs, sample answers, origin.
+    """Write one self-contained HTML page: curves, tables, differences, sample answers, origin.
 
-    An agent run's conversations and a distillation's tokens get pages next to it (FILE-conversations-N.html,
-    FILE-tokens-N.html), with links to them.
+    Conversations and tokens get pages next to it (FILE-conversations-N.html, FILE-tokens-N.html).
 
-    Examples: `opdctl report quickstart --store build/quickstart/store -f report.html` · `opdctl report my-run -n opd`
+    Example: `opdctl report my-run -n opd -f report.html`
     """
     from opdctl.report.page import write_report
     from opdctl.runs.compare import best_first, group_runs

@@ -21,9 +21,9 @@ def status(
     context: Context = None,
     output: Output = "table",
 ) -> None:
-    """Show one run: phase, reasons of a delay, pods; step, loss, accuracies, time left; attempts and checkpoints.
+    """Show one run: phase, reasons of a delay, pods; step, loss, accuracies, time left; attempts.
 
-    Examples: `opdctl status my-run -n opd` · `opdctl status quickstart --store build/quickstart/store -o json`
+    Examples: `opdctl status my-run -n opd` · `opdctl status my-run --store URL -o json`
     """
     from opdctl.runs.find import Finder
     from opdctl.runs.gather import gather

@@ -157,7 +157,7 @@ class Finder:
 
     def _sent(self) -> dict[str, StoreAddress]:
         """Return the stores of the namespace's experiments that can be read from here, by run."""
-        known = {run_id: _readable(address_of(tree)) for run_id, tree in experiments(self.connect()).items()}
+        known = {run_id: readable(address_of(tree)) for run_id, tree in experiments(self.connect()).items()}
         return {run_id: at for run_id, at in known.items() if at is not None}
 
     def _address(self, parent: str, sent: StoreAddress | None) -> str | StoreAddress:
@@ -179,12 +179,12 @@ class Finder:
         """Return the place of a run's results; None where there are none yet or no way to them from here."""
         is_known = run is not None and run.is_known
         sent = run.store if run is not None else None
-        if is_known and not (parent or self.store or _readable(sent)):
+        if is_known and not (parent or self.store or readable(sent)):
             where = f" ({sent.url})" if sent else ""
             notes.append(f"its store{where} is a folder of the run's own volume and cannot be read from here")
             return None
         try:
-            place = open_place(self._address(parent, _readable(sent)), patience_s=self.patience_s).child(run_id)
+            place = open_place(self._address(parent, readable(sent)), patience_s=self.patience_s).child(run_id)
             if place.exists(RUN_FILE):
                 return RunPlace(run_id=run_id, store=place)
         except StoreError as error:
@@ -197,7 +197,7 @@ class Finder:
         return None
 
 
-def _readable(sent: StoreAddress | None) -> StoreAddress | None:
+def readable(sent: StoreAddress | None) -> StoreAddress | None:
     """Return the store of an experiment in a cluster; None for a folder of the run's own volume."""
     return None if sent is None or urlsplit(sent.url).scheme in ("", "file") else sent
 
