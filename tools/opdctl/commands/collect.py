@@ -15,7 +15,7 @@ from opdctl.console import Context, Namespace, StoreUrl, binary_file, note, prin
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from opdctl.runs.gather import GatheredRun
+    from opdctl.runs.gather import LoadedRun
 
 
 class Format(StrEnum):
@@ -78,7 +78,7 @@ def _form(output: Format | None, file: Path | None) -> Format:
     return form
 
 
-def _write(runs: Sequence[GatheredRun], form: Format, file: Path | None) -> None:
+def _write(runs: Sequence[LoadedRun], form: Format, file: Path | None) -> None:
     """Write the runs: `json` is one object, `csv` and `parquet` have one row a run and step, one column a metric."""
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
@@ -104,21 +104,21 @@ def _write(runs: Sequence[GatheredRun], form: Format, file: Path | None) -> None
                 rows.write_table(table)
 
 
-def _schema(runs: Sequence[GatheredRun]) -> pa.Schema:
+def _schema(runs: Sequence[LoadedRun]) -> pa.Schema:
     """Return `run_id`, `step`, then every metric of the runs, sorted."""
     import pyarrow as pa
 
-    names = sorted({name for run in runs for name in run.metrics().column_names} - {"step"})
+    names = sorted({name for run in runs for name in run.metrics.column_names} - {"step"})
     fields = [pa.field("run_id", pa.string()), pa.field("step", pa.int64())]
     return pa.schema(fields + [pa.field(name, pa.float64()) for name in names])
 
 
-def _tables(runs: Sequence[GatheredRun], schema: pa.Schema) -> Iterator[pa.Table]:
+def _tables(runs: Sequence[LoadedRun], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield each run's metrics in the common schema, one run at a time."""
     import pyarrow as pa
 
     for run in runs:
-        metrics = run.metrics()
+        metrics = run.metrics
         columns = [pa.array([run.record.run_id] * metrics.num_rows, type=pa.string())]
         for field in list(schema)[1:]:
             has_it = field.name in metrics.column_names

@@ -26,8 +26,8 @@ from opd.text import policy, shortened, storable
 from opdctl.console import note
 from opdctl.report import provenance, token_page
 from opdctl.report.curves import pack
-from opdctl.runs.compare import GENERATIONS_KEY, answers, compare_groups, comparison_sheets, default_metrics, group_runs
-from opdctl.runs.gather import GatheredRun
+from opdctl.runs.compare import answers, compare_groups, comparison_sheets, default_metrics, group_runs
+from opdctl.runs.gather import GENERATIONS_KEY, LoadedRun
 from opdctl.runs.metrics import series
 from opdctl.runs.record import RunRecord
 from opdctl.runs.sheets import checkpoints_sheet, evaluation_sheet, runs_sheet
@@ -77,9 +77,7 @@ def environment() -> Environment:
     return found
 
 
-def write_report(
-    runs: Sequence[GatheredRun], write: Callable[[str, str], None], *, stem: str, num_samples: int
-) -> None:
+def write_report(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *, stem: str, num_samples: int) -> None:
     """Write the page `STEM.html`, and a page for each run's conversations and for its tokens.
 
     Args:
@@ -119,11 +117,11 @@ def write_report(
     write(f"{stem}.html", storable(page))
 
 
-def _times(runs: Sequence[GatheredRun]) -> list[Sheet]:
+def _times(runs: Sequence[LoadedRun]) -> list[Sheet]:
     """Return the mean seconds of each measured part of a step, one column a run."""
     means: dict[str, dict[str, float]] = {}
     for run in runs[:MAX_SEPARATE_RUNS]:
-        table = run.metrics()
+        table = run.metrics
         for name in filter(lambda name: name.startswith(TIMES), table.column_names):
             if len(values := series(table, name)[1]):
                 means.setdefault(name, {})[run.record.run_id] = float(values.mean())
@@ -134,7 +132,7 @@ def _times(runs: Sequence[GatheredRun]) -> list[Sheet]:
     return [Sheet(names=("part of a step", *ids), lines=lines, caption=caption)] if lines else []
 
 
-def _pages(runs: Sequence[GatheredRun], write: Callable[[str, str], None], *, stem: str) -> list[tuple[str, str]]:
+def _pages(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *, stem: str) -> list[tuple[str, str]]:
     """Write the pages of conversations and tokens; return the links to them."""
     links = []
     for place, run in enumerate(runs, start=1):
@@ -148,7 +146,7 @@ def _pages(runs: Sequence[GatheredRun], write: Callable[[str, str], None], *, st
     return links
 
 
-def _read(run: GatheredRun, folder: str, load: Callable[[Store], list[Found]]) -> list[Found]:
+def _read(run: LoadedRun, folder: str, load: Callable[[Store], list[Found]]) -> list[Found]:
     """Load the content of a run's folder; note an unreadable file and leave the folder out."""
     try:
         return load(run.listing.store) if folder in run.listing.tops else []
@@ -157,7 +155,7 @@ def _read(run: GatheredRun, folder: str, load: Callable[[Store], list[Found]]) -
         return []
 
 
-def _answers(runs: Sequence[GatheredRun], num_samples: int) -> list[dict[str, Sample]]:
+def _answers(runs: Sequence[LoadedRun], num_samples: int) -> list[dict[str, Sample]]:
     """Return evaluated answers of each run to the same problems; problems that a run got wrong come first."""
     rows: dict[tuple[str, int], dict[str, Sample]] = {}
     for run in runs if num_samples else ():

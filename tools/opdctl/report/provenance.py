@@ -8,7 +8,7 @@ from typing import Any
 from opd.errors import CorruptRecord
 from opd.monitor.preflight import Line
 from opd.runs.origin import file_key
-from opdctl.runs.gather import NUM_THREADS, GatheredRun, in_threads
+from opdctl.runs.gather import NUM_THREADS, LoadedRun, in_threads
 from opdctl.tables import NONE, Sheet, duration, moment
 
 MAX_GPUS = 10**6
@@ -18,7 +18,7 @@ Tree = Mapping[str, Any]
 class Origin:
     """One run's attempts and the records of what each attempt ran."""
 
-    def __init__(self, run: GatheredRun):
+    def __init__(self, run: LoadedRun):
         self.record = run.record
         self.attempts = run.listing.attempt_lines()
         self.origins = {line.attempt: _record(run, file_key(line.attempt)) for line in self.attempts}
@@ -69,7 +69,7 @@ class Origin:
         return [url for url in urls if isinstance(url, str) and url.startswith(("http://", "https://"))]
 
 
-def _record(run: GatheredRun, key: str) -> Tree:
+def _record(run: LoadedRun, key: str) -> Tree:
     try:
         found = run.listing.store.get_json(key) if key in run.listing else None
     except CorruptRecord:
@@ -77,7 +77,7 @@ def _record(run: GatheredRun, key: str) -> Tree:
     return found if isinstance(found, dict) else {}
 
 
-def tables(runs: Sequence[GatheredRun]) -> list[Sheet]:
+def tables(runs: Sequence[LoadedRun]) -> list[Sheet]:
     """Return the origin of the runs, their attempts, and the preflight's findings.
 
     Raises:

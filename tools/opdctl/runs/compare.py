@@ -22,6 +22,7 @@ from opd.runs.headline import ACCURACY_KEYS, LOSS_KEYS, SCORE_KEYS
 from opd.runs.identity import describe_changes
 from opd.store.base import Store
 from opdctl.console import note, usage_error
+from opdctl.runs.gather import GENERATIONS_KEY
 from opdctl.runs.record import RunRecord, is_validation
 from opdctl.tables import NONE, Sheet
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     """One run's evaluation by data set."""
 
 LEVEL = 0.05
-GENERATIONS_KEY = "eval/generations.parquet"
 ERROR_REMARK = "value ± standard error; 95 % interval by Student's t, * where it leaves out 0; – without an error"
 
 
