@@ -81,11 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _invoke(arguments: list[str]) -> int:
-    """Run one command and return its exit code; without words print the help and return 2.
-
-    Raises:
-        ToolError: bad usage, or a question that the user did not answer with yes.
-    """
+    """Run one command and return its exit code; without words print the help and return 2."""
     try:
         code = app(args=arguments or ["--help"], prog_name="opdctl", standalone_mode=False)
     except typer.Abort as error:

@@ -27,7 +27,10 @@ Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help
 
 
 class ToolError(Exception):
-    """A failure with the text that helps to mend it; `exit_code` is 1, or 2 for a bad argument."""
+    """A failure with the text that helps to mend it; any function of the tool may raise it.
+
+    `exit_code` is 1, or 2 for a bad argument.
+    """
 
     def __init__(self, message: str, *, fix: str = "", exit_code: int = EXIT_FAILURE) -> None:
         super().__init__(message)

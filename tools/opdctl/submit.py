@@ -52,9 +52,6 @@ def decide(name: Name, spec: FileSpec, *, is_retry: bool = False) -> str:
 
     Args:
         is_retry: resume a run that ended for good, too.
-
-    Raises:
-        ToolError: the name belongs to another experiment (exit 2), to a live run, or to a run that has ended for good.
     """
     _check_spec(name, spec)
     run_id, job = name.run_id, name.cluster.job
@@ -112,11 +109,7 @@ def _check_spec(name: Name, spec: FileSpec) -> None:
 
 
 def read_stored(store: Store) -> dict[str, Any]:
-    """Read the records in a run's directory, as `Name` takes them.
-
-    Raises:
-        StoreError: the store is unreachable or rejects the request.
-    """
+    """Read the records in a run's directory, as `Name` takes them."""
     if (run := store.get_json(RUN_FILE)) is None:
         return {}
     last = Listing(store).newest()
@@ -151,11 +144,7 @@ class Sender:
         self._unreadable: set[str] = set()
 
     def prepare(self, experiments: Sequence[Experiment]) -> list[Order]:
-        """Decide on each experiment; nothing is changed yet.
-
-        Raises:
-            ToolError: the first rejection, by the chart, by the name, or by the API server.
-        """
+        """Decide on each experiment; nothing is changed yet."""
         orders = [self._order(item) for item in experiments]
         runs = [
             (order.experiment, Rendered(template(order.experiment, chart=order.chart, namespace=self.api.namespace)))
@@ -170,11 +159,7 @@ class Sender:
         return orders
 
     def send(self, order: Order) -> None:
-        """Install one; a run that is resumed loses its old release first, not its claim.
-
-        Raises:
-            ToolError: Helm or the API server rejects it.
-        """
+        """Install one; a run that is resumed loses its old release first, not its claim."""
         run_id = order.experiment.run_id
         if order.why:
             uninstall(run_id, self.api)

@@ -58,9 +58,6 @@ def load_experiments(
         env: variables of the original to apply.
         sets: `spec.path=value`.
         image: `cluster.image.ref`.
-
-    Raises:
-        SpecError: the spec or the matrix is unusable, or the site file holds a key of an experiment.
     """
     tree = read_document(file, site=site).tree
     for overlay in overlays:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, StoreUrl, binary_file, note, print_json, progress, usage_error
+from opdctl.console import Context, Namespace, StoreUrl, binary_file, note, print_json, usage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,28 +44,19 @@ def collect(
 
     Examples: `opdctl collect my-run -n opd` · `opdctl collect --store URL -f all.parquet`
     """
-    from opdctl.runs.find import LONG_PATIENCE_S, Finder
-    from opdctl.runs.gather import gather
+    from opdctl.runs.gather import read_runs
 
     form = _form(output, file)
-    places = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S).places(runs or [])
-    with progress("collecting", len(places)) as advance:
-        found = gather(places, on_done=advance)
-    if not found:
-        note("no runs in this store: a run appears with its first attempt")
-        return
-    _write(found, form, file)
+    found = read_runs(runs or [], store=store, namespace=namespace, context=context)
+    if found:
+        _write(found, form, file)
     for record in (run.record for run in found):
         for problem in record.problems:
             note(f"warning: {record.run_id}: {problem}")
 
 
 def _form(output: Format | None, file: Path | None) -> Format:
-    """Return the form that --output or the file's ending names.
-
-    Raises:
-        ToolError: an ending of no form, or Parquet without a file.
-    """
+    """Return the form that --output or the file's ending names."""
     suffix = "" if file is None else file.suffix.removeprefix(".")
     if file is not None and file.is_dir():
         raise usage_error(f"--file {file} is a folder", fix=f"name a file in it, such as {file / 'runs.csv'}")

@@ -54,11 +54,7 @@ def delete(
 
 
 def _delete_run(found: Found, *, claim: bool, results: bool) -> list[str]:
-    """Delete a run; return what is gone and what remains, one line each.
-
-    Raises:
-        ToolError: the run is live, or a part that the user named cannot be reached.
-    """
+    """Delete a run; return what is gone and what remains, one line each."""
     if results and found.place is None:
         raise ToolError(
             f"the results of {found.run_id} cannot be deleted: {'; '.join(found.notes) or 'there are none'}",
@@ -104,11 +100,7 @@ def _from_cluster(found: Found, *, claim: bool) -> list[str]:
 
 
 def unused_claims(api: KubeApi) -> list[Tree]:
-    """Return the claims of runs that have neither release nor RayJob here nor a pod that mounts them, by name.
-
-    Raises:
-        ClusterError: the API server does not answer, or rejects a request.
-    """
+    """Return the claims of runs that have neither release nor RayJob here nor a pod that mounts them, by name."""
     from opdctl.kube.client import RUN_LABEL
     from opdctl.kube.rayjob import experiments
 
@@ -144,11 +136,7 @@ def _delete_unused(finder: Finder, *, yes: bool) -> None:
 
 
 def _confirm(what: str, *, yes: bool) -> None:
-    """Ask for a yes before something is deleted for good.
-
-    Raises:
-        ToolError: no terminal to ask on.
-    """
+    """Ask for a yes before something is deleted for good."""
     if yes:
         return
     if not sys.stdin.isatty():

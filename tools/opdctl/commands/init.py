@@ -69,11 +69,7 @@ def init(
 
 
 def _answers(wanted: list[tuple[str, Any]], *, where: str) -> dict[str, Any]:
-    """Return the value of each word; ask for the words without one.
-
-    Raises:
-        ToolError: no terminal to ask on.
-    """
+    """Return the value of each word; ask for the words without one."""
     questions = {
         "model": f"Student model ({where})",
         "data": f"Training data ({where})",
@@ -126,11 +122,7 @@ def experiment_text(file: Path, answers: dict[str, Any], *, is_local: bool) -> s
 
 
 def _check(text: str, file: Path) -> None:
-    """Read the text as every command reads it.
-
-    Raises:
-        SpecError: an answer cannot be used.
-    """
+    """Read the text as every command reads it."""
     from opd.experiment import load_text
     from opd.experiment.cluster.rules import load_cluster
 
@@ -139,11 +131,7 @@ def _check(text: str, file: Path) -> None:
 
 
 def explained(word: str) -> Iterator[str]:
-    """Yield the lines about a key, a section, or the keys that a word is found in; without a word about every key.
-
-    Raises:
-        ToolError: nothing has this name.
-    """
+    """Yield the lines about a key, a section, or the keys that a word is found in; without a word about every key."""
     from opd.experiment import FILE_KINDS, VARIABLES
     from opd.experiment.keys import cluster_keys, spec_keys
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from opdctl.console import EXIT_USAGE, Context, Namespace, Output, StoreUrl, ToolError, note, print_json, progress
+from opdctl.console import EXIT_USAGE, Context, Namespace, Output, StoreUrl, ToolError, note, print_json
 
 if TYPE_CHECKING:
     from opdctl.kube.client import KubeApi
@@ -57,11 +57,7 @@ def list_runs(
 
 
 def live_runs(api: KubeApi) -> list[Job]:
-    """Return the RayJob and the number of GPUs of every run in the namespace.
-
-    Raises:
-        ClusterError: the API server does not answer, or rejects a request.
-    """
+    """Return the RayJob and the number of GPUs of every run in the namespace."""
     from opdctl.kube.client import RUN_LABEL
     from opdctl.kube.rayjob import read_job
     from opdctl.kube.waiting import pod_lines
@@ -82,12 +78,11 @@ def _records(finder: Finder, *, is_patient: bool) -> list[RunRecord]:
 
     causes: Causes | None = None if is_patient else {}
     places = finder.places([])
-    with progress("reading runs", len(places)) as advance:
-        call = by_summary if causes is None else leaving_out(by_summary, causes)
-        read = in_threads(call, places, num_threads=NUM_THREADS, on_done=advance)
-        found = {record.url: record for record in read if record is not None}
-        if others := [place for place in places if place.store.url not in found]:
-            found |= {run.record.url: run.record for run in gather(others, causes=causes)}
+    call = by_summary if causes is None else leaving_out(by_summary, causes)
+    read = in_threads(call, places, num_threads=NUM_THREADS)
+    found = {record.url: record for record in read if record is not None}
+    if others := [place for place in places if place.store.url not in found]:
+        found |= {run.record.url: run.record for run in gather(others, causes=causes)}
     for url, cause in (causes or {}).items():
         note(f"note: runs of {url} were left out: {cause}")
     return told_apart([found[place.store.url] for place in places if place.store.url in found])

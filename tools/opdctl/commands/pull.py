@@ -55,9 +55,6 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None) -> tup
 
     Returns:
         The folder and the step.
-
-    Raises:
-        ToolError: the run has no such checkpoint, or a file differs from the manifest.
     """
     from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, step_folder
     from opd.runs.resume import complete_steps, read_sealed
@@ -94,11 +91,7 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None) -> tup
 
 
 def pull_folder(place: RunPlace, folder: str, into: Path) -> int:
-    """Download every object below a folder of the run; files of the right size stay. Return the number of files.
-
-    Raises:
-        ToolError: no such folder, or a name that would be written outside `into`.
-    """
+    """Download every object below a folder of the run; files of the right size stay. Return the number of files."""
     from opd.store.base import ObjectInfo, leads_out
     from opd.store.transfer import in_threads
 

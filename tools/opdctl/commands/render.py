@@ -64,11 +64,7 @@ def experiments_of(
     name: str | None,
     image: str | None,
 ) -> list[Experiment]:
-    """Read the experiments that a command line names, and print the remarks about them.
-
-    Raises:
-        SpecError: a file is unusable.
-    """
+    """Read the experiments that a command line names, and print the remarks about them."""
     from opdctl.chart.values import load_experiments
 
     all_sets = [*(sets or []), *([f"name={name}"] if name is not None else [])]

@@ -12,7 +12,7 @@ from typing import Any
 from opdctl.console import ToolError
 
 NO_KUBECONFIG = "no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)"
-# Groups of the kinds that the tool reads; other kinds are found by discovery (see `resource_of`).
+# Groups of the kinds that the tool reads, outside the core.
 GROUPS = {
     "rayjobs": "/apis/ray.io/v1",
     "workloads": "/apis/kueue.x-k8s.io/v1beta2",
@@ -69,7 +69,6 @@ class KubeApi:
         self.client = client
         self.namespace = namespace
         self.context = context
-        self._kinds: dict[str, Tree] = {}
 
     def path(self, kind: str, name: str | None = None, part: str | None = None) -> str:
         """Return the path of a kind's objects in the namespace, of one object, or of its subresource."""
@@ -127,26 +126,6 @@ class KubeApi:
         finally:
             response.close()
 
-    def resource_of(self, api_version: str, kind: str) -> tuple[str, str]:
-        """Return group path and plural name of a kind by the API server's discovery.
-
-        Raises:
-            ClusterError: it does not know the kind.
-        """
-        group = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        if group not in self._kinds:
-            self._kinds[group] = self.find(group) or {}
-        for resource in self._kinds[group].get("resources", []):
-            if resource["kind"] == kind and "/" not in resource["name"]:
-                return group, resource["name"]
-        raise ClusterError(
-            f"this cluster does not know {kind} ({api_version})",
-            status=HTTP_NOT_FOUND,
-            fix="install KubeRay 1.6 or newer: `opdctl doctor` checks it"
-            if api_version.startswith("ray.io/")
-            else f"install the API {api_version}, or switch off the key that needs it",
-        )
-
     def _json(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None = None) -> Tree:
         import urllib3
 
@@ -187,9 +166,6 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
 
     Args:
         namespace: the context's own by default, else `default`.
-
-    Raises:
-        ClusterUnreachable: no kubeconfig, or no such context.
     """
     if not is_configured():
         raise ClusterUnreachable(

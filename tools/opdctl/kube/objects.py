@@ -94,9 +94,6 @@ def dry_run(api: KubeApi, rendered: Rendered) -> tuple[list[ClusterError], list[
     """Return the server's rejections, and those of pods that wait for a used-up quota: other runs' ends mend these.
 
     An object that exists already has passed validation and admission: a run that is resumed finds its kept claim.
-
-    Raises:
-        ClusterUnreachable: no answer.
     """
     rejected, waiting = list[ClusterError](), list[ClusterError]()
     roles = {item["metadata"]["name"] for item in rendered.objects if item["kind"] == "Role"}
@@ -106,8 +103,7 @@ def dry_run(api: KubeApi, rendered: Rendered) -> tuple[list[ClusterError], list[
             tree = {**tree, "spec": {**tree["spec"], "serviceAccountName": "default"}}
         query = {"dryRun": "All", "fieldValidation": "Strict", "fieldManager": "opdctl"}
         try:
-            group, plural = api.resource_of(tree["apiVersion"], tree["kind"])
-            api.create(f"{group}/namespaces/{api.namespace}/{plural}", tree, **query)
+            api.create(_path(api, tree), tree, **query)
         except ClusterError as error:
             if error.status == 0:
                 raise
@@ -120,8 +116,17 @@ def dry_run(api: KubeApi, rendered: Rendered) -> tuple[list[ClusterError], list[
     return rejected, waiting
 
 
+def _path(api: KubeApi, tree: Tree) -> str:
+    """Return the path of an object's kind, whose plural follows English: rayjobs, networkpolicies."""
+    version, kind = tree["apiVersion"], tree["kind"].lower()
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return f"/{'apis' if '/' in version else 'api'}/{version}/namespaces/{api.namespace}/{plural}"
+
+
 def _mend(who: str, message: str) -> str:
     """Return the fix of a rejection; empty for others than the usual."""
+    if "could not find the requested resource" in message:
+        return f"the cluster has no API for the {who} (`opdctl doctor` checks KubeRay): install it, or drop the key that needs it"
     if "violates PodSecurity" in message and "IPC_LOCK" in message:
         return "use the namespace of manifests/cluster/overlays/rdma, or cluster.rdma.ipcLock: false with unlimited memlock"
     if "violates PodSecurity" in message:

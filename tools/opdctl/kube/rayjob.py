@@ -140,11 +140,7 @@ class ClusterRun:
 
 
 def look(api: KubeApi, run_id: str) -> ClusterRun:
-    """Read everything that the namespace holds of a run.
-
-    Raises:
-        ClusterError: the API server does not answer, or rejects a request.
-    """
+    """Read everything that the namespace holds of a run."""
     tree = api.find(api.path("rayjobs", run_id))
     experiment = _experiment(api.find(api.path("configmaps", run_id)), run_id)
     pods = api.list(api.path("pods"), selector=f"{RUN_LABEL}={run_id}")
@@ -158,11 +154,7 @@ def look(api: KubeApi, run_id: str) -> ClusterRun:
 
 
 def experiments(api: KubeApi) -> dict[str, dict[str, Any]]:
-    """Return the experiment of every run that is installed in the namespace.
-
-    Raises:
-        ClusterError: the API server does not answer, or rejects the request.
-    """
+    """Return the experiment of every run that is installed in the namespace."""
     configs = {item["metadata"]["name"]: item for item in api.list(api.path("configmaps"), selector=RUN_LABEL)}
     found = {run_id: _experiment(config, run_id) for run_id, config in configs.items()}
     return {run_id: experiment for run_id, experiment in found.items() if experiment is not None}
@@ -222,11 +214,7 @@ def _in_queue(job: JobState, workloads: Sequence[Mapping[str, Any]]) -> str:
 
 
 def wait_until_gone(api: KubeApi, run_id: str, *, timeout_s: float) -> None:
-    """Wait until RayJob and pods are gone.
-
-    Raises:
-        ToolError: it took longer; the deletion continues.
-    """
+    """Wait until RayJob and pods are gone."""
     started_s = noted_s = time.monotonic()
     shown = ""
     while True:

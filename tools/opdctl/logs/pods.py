@@ -82,11 +82,7 @@ class PodLog:
         self._to_skip: Counter[str] = Counter()
 
     def lines(self, *, follow: bool) -> Iterator[str]:
-        """Yield new lines until the stream ends; the half line of a broken stream comes whole with the next stream.
-
-        Raises:
-            ClusterError: the stream broke or cannot be opened; a further call continues.
-        """
+        """Yield new lines until the stream ends; the half line of a broken stream comes whole with the next stream."""
         query: dict[str, str | int] = {"container": self.pod.container, "timestamps": "true"}
         query |= {"follow": "true"} if follow else {}
         if self._newest_s:
@@ -161,11 +157,7 @@ class PodFollower:
         return self.num_lines
 
     def follow(self) -> int:
-        """Print until the RayJob has ended or is gone and its pods are read; wait for an unreachable API server.
-
-        Raises:
-            ClusterError: the API server rejects a request.
-        """
+        """Print until the RayJob has ended or is gone and its pods are read; wait for an unreachable API server."""
         is_unreachable = False
         while True:
             try:
@@ -226,11 +218,7 @@ class PodFollower:
         note(f"pod {name} {why}: `opdctl logs {self.run_id}` reads the rest from the store")
 
     def _read(self, pod: LogPod, *, follow: bool) -> None:
-        """Print new lines; a container that is gone or has not started has none.
-
-        Raises:
-            ClusterError: the stream broke, or cannot be opened.
-        """
+        """Print new lines; a container that is gone or has not started has none."""
         if pod.name not in self._logs:
             if self._logs:
                 self._emit(f"===== pod {pod.name} =====")

@@ -78,11 +78,7 @@ def _record(run: LoadedRun, key: str) -> Tree:
 
 
 def tables(runs: Sequence[LoadedRun]) -> list[Sheet]:
-    """Return the origin of the runs, their attempts, and the preflight's findings.
-
-    Raises:
-        StoreError: a store is unreachable.
-    """
+    """Return the origin of the runs, their attempts, and the preflight's findings."""
     found = in_threads(Origin, runs, num_threads=NUM_THREADS)
     names = ("run", "opd (commit)", "image", "GPU-hours", "seed", "spec hash", "store and trackers")
     lines = [

@@ -125,9 +125,6 @@ def best_first(groups: Sequence[Group], base: str | None) -> list[Group]:
     """Return the groups with the base first: the group of the named run, else the best finished group.
 
     The best has the highest mean validation accuracy over its finished runs, then the highest training score.
-
-    Raises:
-        ToolError: no such run.
     """
     if base is None:
         chosen = max(groups, key=_score_of_finished)
@@ -155,11 +152,7 @@ def default_metrics(records: Sequence[RunRecord]) -> list[str]:
 
 
 def compare_groups(groups: Sequence[Group], stores: Mapping[str, Store], metrics: Sequence[str]) -> list[Comparison]:
-    """Compare each group with the first: evaluations paired by problem, then metrics paired by seed.
-
-    Raises:
-        ToolError: a metric that none of the runs logged.
-    """
+    """Compare each group with the first: evaluations paired by problem, then metrics paired by seed."""
     base, records = groups[0], [record for group in groups for record in group.records]
     for metric in metrics:
         if not any(metric in record.latest for record in records):

@@ -46,11 +46,7 @@ class Found:
 
 
 def open_place(at: str | StoreAddress, *, patience_s: float = PATIENCE_S) -> Store:
-    """Open the store of a path or URL; the shell's variables win over an experiment's.
-
-    Raises:
-        ToolError: the URL carries credentials, or is malformed.
-    """
+    """Open the store of a path or URL; the shell's variables win over an experiment's."""
     url, variables = at if isinstance(at, StoreAddress) else (at, {})
     if "@" in urlsplit(url).netloc:
         raise usage_error(
@@ -93,19 +89,11 @@ class Finder:
         self.asks_for_stores = store is None and (self.is_named or (self.has_cluster and not self.shell_store))
 
     def connect(self) -> KubeApi:
-        """Return the cluster that the command line names.
-
-        Raises:
-            ClusterUnreachable: no way to it.
-        """
+        """Return the cluster that the command line names."""
         return connect(namespace=self.namespace, context=self.context)
 
     def locate(self, text: str) -> Found:
-        """Read one run from cluster and store; an unreachable cluster that the user did not name is left out.
-
-        Raises:
-            ToolError: neither side knows the run.
-        """
+        """Read one run from cluster and store; an unreachable cluster that the user did not name is left out."""
         (run_id, parent), notes = _read(text), list[str]()
         api, run = None, None
         if self.is_named or (self.has_cluster and not parent):
@@ -127,11 +115,7 @@ class Finder:
         return Found(run_id=run_id, api=api, in_cluster=run, place=place, notes=notes)
 
     def places(self, texts: Sequence[str]) -> list[RunPlace]:
-        """Return the places of runs in the order of `texts`; without any every run of the namespace or store.
-
-        Raises:
-            ToolError: a name without a store, or a run that is not there.
-        """
+        """Return the places of runs in the order of `texts`; without any every run of the namespace or store."""
         wanted = [_read(text) for text in texts]
         is_asked = self.asks_for_stores and not all(parent for _, parent in wanted)
         sent = self._sent() if is_asked or (not texts and self.asks_for_stores) else {}
@@ -161,11 +145,7 @@ class Finder:
         return {run_id: at for run_id, at in known.items() if at is not None}
 
     def _address(self, parent: str, sent: StoreAddress | None) -> str | StoreAddress:
-        """Return the store of a run.
-
-        Raises:
-            ToolError: nothing names one.
-        """
+        """Return the store of a run."""
         local = DEFAULT_STORE if Path(DEFAULT_STORE).is_dir() else None
         if found := parent or self.store or sent or self.shell_store or local:
             return found

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from opd.errors import StoreError, StoreUnavailable
-from opdctl.runs.find import RunPlace
+from opdctl.console import note, progress
+from opdctl.runs.find import LONG_PATIENCE_S, Finder, RunPlace
 from opdctl.runs.listing import Listing
 from opdctl.runs.metrics import series
 from opdctl.runs.record import RunRecord, as_of_now, read_run, told_apart
@@ -110,19 +111,23 @@ class LoadedRun:
         return pa.concat_tables([schema.empty_table(), found], promote_options="permissive")
 
 
-def gather(
-    places: Sequence[RunPlace], *, on_done: Callable[[], None] = lambda: None, causes: Causes | None = None
-) -> list[LoadedRun]:
+def read_runs(runs: Sequence[str], *, store: str | None, namespace: str | None, context: str | None) -> list[LoadedRun]:
+    """Find and read runs, in the order of their names; without names every run of the namespace or store."""
+    finder = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S)
+    found = gather(finder.places(runs))
+    if not found:
+        note("no runs in this store: a run appears with its first attempt")
+    return found
+
+
+def gather(places: Sequence[RunPlace], *, causes: Causes | None = None) -> list[LoadedRun]:
     """Read every run that has started, in the order of `places`; folders that are no run are left out.
 
     Args:
-        causes: gets the failures of stores, whose runs are left out.
-
-    Raises:
-        StoreError: the first failure, without `causes`.
+        causes: gets the failures of stores, whose runs are left out; None means that the first failure is raised.
     """
     call = _read if causes is None else leaving_out(_read, causes)
-    runs = [run for run in in_threads(call, places, num_threads=NUM_THREADS, on_done=on_done) if run is not None]
+    runs = [run for run in in_threads(call, places, num_threads=NUM_THREADS) if run is not None]
     records = told_apart([run.record for run in runs])
     return [dataclasses.replace(run, record=record) for run, record in zip(runs, records, strict=True)]
 
@@ -174,24 +179,18 @@ def _keep(path: Path, fingerprint: str, record: RunRecord, metrics: pa.Table) ->
     return True
 
 
-def in_threads(
-    call: Callable[[Item], Result],
-    items: Sequence[Item],
-    *,
-    num_threads: int,
-    on_done: Callable[[], None] = lambda: None,
-) -> list[Result]:
-    """Call for each item in threads; return the results in the items' order.
+def in_threads(call: Callable[[Item], Result], items: Sequence[Item], *, num_threads: int) -> list[Result]:
+    """Call for each item in threads, counted on a terminal; return the results in the items' order.
 
-    Raises:
-        Exception: the first failure; the other calls are not waited for.
+    The first failure is raised, and the other calls are not waited for.
     """
     pool = ThreadPoolExecutor(min(num_threads, max(len(items), 1)), thread_name_prefix="opdctl-gather")
     try:
         futures = [pool.submit(call, item) for item in items]
-        for future in as_completed(futures):
-            future.result()
-            on_done()
+        with progress("reading runs", len(items)) as advance:
+            for future in as_completed(futures):
+                future.result()
+                advance()
         return [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

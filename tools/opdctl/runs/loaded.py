@@ -10,8 +10,7 @@ import pyarrow as pa
 from opd.evaluation.estimators import clustered
 from opdctl.console import usage_error
 from opdctl.runs.compare import best_first, compare_groups, default_metrics, group_runs
-from opdctl.runs.find import LONG_PATIENCE_S, Finder
-from opdctl.runs.gather import LoadedRun, gather
+from opdctl.runs.gather import LoadedRun, read_runs
 from opdctl.runs.metrics import series
 
 __all__ = ["LoadedRun", "band", "compare", "load", "load_all"]
@@ -35,13 +34,12 @@ def load(run: str, *, store: str | None = None, namespace: str | None = None, co
     Raises:
         ToolError: no such run, or no store is named. StoreError: the store is unreachable or rejects the request.
     """
-    finder = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S)
-    return gather(finder.places([run]))[0]
+    return read_runs([run], store=store, namespace=namespace, context=context)[0]
 
 
 def load_all(store: str) -> list[LoadedRun]:
     """Load every run of a store, by name; raise as `load`."""
-    return gather(Finder(store=store, patience_s=LONG_PATIENCE_S).places([]))
+    return read_runs([], store=store, namespace=None, context=None)
 
 
 def compare(runs: Sequence[LoadedRun], *, base: str | None = None, metrics: Sequence[str] = ()) -> pa.Table:

@@ -146,9 +146,6 @@ def read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
     """Read a run: its record, and its metrics merged over the attempts.
 
     The record of a run with files of an unforeseen shape, or of a run that is deleted meanwhile, is `unreadable`.
-
-    Raises:
-        StoreError: the store is unreachable or rejects the request.
     """
     try:
         return _read_run(listing, run_id=run_id)
