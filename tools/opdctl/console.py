@@ -124,28 +124,18 @@ def run_guarded(call: Callable[[], int]) -> int:
     except ToolError as error:
         _fail(str(error), fix=error.fix)
         return error.exit_code
-    except _project_errors() as error:
-        _fail(str(error), fix=_fix_of(error))
-        return getattr(error, "exit_code", EXIT_USAGE) or EXIT_FAILURE
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename is not None and error.strerror else str(error))
+    except Exception as error:
+        from opd.errors import RunError, StoreUnavailable
+        from opd.experiment import SpecError
+
+        if not isinstance(error, RunError | SpecError):
+            raise
+        is_away = isinstance(error, StoreUnavailable)
+        _fail(str(error), fix="check its address (AWS_ENDPOINT_URL_S3, store.endpoint) and the network" * is_away)
+        return getattr(error, "exit_code", EXIT_USAGE) or EXIT_FAILURE
     return EXIT_FAILURE
-
-
-def _project_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of spec (exit 2) and run directory; they are imported after an error only."""
-    from opd.errors import RunError
-    from opd.experiment import SpecError
-
-    return RunError, SpecError
-
-
-def _fix_of(error: Exception) -> str:
-    from opd.errors import StoreUnavailable
-
-    if not isinstance(error, StoreUnavailable):
-        return ""
-    return "check its address (AWS_ENDPOINT_URL_S3, store.endpoint) and the network"
 
 
 def _fail(message: str, *, fix: str = "") -> None:

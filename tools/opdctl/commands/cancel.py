@@ -58,10 +58,9 @@ def _saved(place: RunPlace | None) -> str:
 
     if place is None:
         return "no store shows from here what it saved: the newest checkpoint on its volume counts"
-    [run] = gather([place])
-    record = run.record
+    record = gather([place])[0].record
     if record.kind == "pipeline":
         return f"{record.last_step or 0} stages have finished; the next start resumes the stage after them"
-    if not record.complete_steps:
-        return "no checkpoint is complete: it would start from the beginning"
-    return f"the newest complete checkpoint is step {record.complete_steps[-1]}, after {record.last_step or 0} steps"
+    steps = record.complete_steps
+    found = f"the newest complete checkpoint is step {steps[-1]}" if steps else "no checkpoint is complete"
+    return f"{found}, after {record.last_step or 0} steps"

@@ -27,7 +27,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page: curves, tables, differences, sample answers, origin.
 
-    Conversations and tokens get pages next to it (FILE-conversations-N.html, FILE-tokens-N.html).
+    Conversations get pages next to it: FILE-conversations-N.html.
 
     Example: `opdctl report my-run -n opd -f report.html`
     """

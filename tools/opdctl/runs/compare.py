@@ -92,12 +92,12 @@ class Comparison:
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return each difference as plain values."""
+        same = ("quantity", "is_notable", "num_pairs", "paired_by", "remark")
         return [
             {
-                "base": self.before, "group": self.after, "quantity": one.quantity, "before": one.before.value,
-                "after": one.after.value, "difference": one.difference.value, "standard_error": one.difference.standard_error,
-                "low": one.interval[0], "high": one.interval[1], "is_notable": one.is_notable, "num_pairs": one.num_pairs,
-                "paired_by": one.paired_by, "remark": one.remark,
+                "base": self.before, "group": self.after, "before": one.before.value, "after": one.after.value,
+                "difference": one.difference.value, "standard_error": one.difference.standard_error,
+                "low": one.interval[0], "high": one.interval[1], **{name: getattr(one, name) for name in same},
             }
             for one in self.differences
         ]  # fmt: skip
@@ -212,10 +212,8 @@ def compare_evaluations(before: Sequence[Evaluated], after: Sequence[Evaluated])
 
 
 def _pass_at(result: SetResult, k: int) -> Mapping[int, float]:
-    return {
-        index: float(pass_at_every_k(num_right, result.num_samples)[k - 1])
-        for index, num_right in result.num_right_by_problem.items()
-    }
+    num = result.num_samples
+    return {index: float(pass_at_every_k(right, num)[k - 1]) for index, right in result.num_right_by_problem.items()}
 
 
 def _paired_by_problem(
