@@ -238,7 +238,7 @@ class Opd(Section):
     stages: tuple[Stage, ...] = key("Parts of the run with a loss and rollouts of their own; empty: one part.", ())
     teacher_answers: Paths | None = key("The teacher's answers: `eval/generations.parquet` of its evaluation.", None)
     horizon: Horizon = key("How much of each response counts.", Horizon)
-    num_kept_rollouts: Natural = key("Rollouts kept token by token for `opdctl report`; 0: none.", 4)
+    num_kept_rollouts: Natural = key("Rollouts of a kept step, token by token; 0: none.", 4)
 
     @property
     def has_policy(self) -> bool:
