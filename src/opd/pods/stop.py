@@ -132,16 +132,6 @@ def answering(run: Run) -> Iterator[None]:
         thread.join()
 
 
-def answered(run_dir: Path) -> dict[str, float]:
-    """Return the Unix time until which each answered pod may still be there, by the name of its request."""
-    found = {}
-    for path in (run_dir / FOLDER).glob("*.answer"):
-        with _while_it_is_there():
-            request = Request(**json.loads(path.with_suffix(".request").read_text()))
-            found[path.stem] = path.stat().st_mtime + request.hold_s
-    return found
-
-
 def has_asked(run_dir: Path, pod: str) -> bool:
     """Return True if a pod has asked since the trainer's start: it has to end."""
     asked = filter(None, map(_read, (run_dir / FOLDER).glob("*.request")))

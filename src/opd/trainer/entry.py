@@ -23,7 +23,7 @@ from opd.cluster.places import needed
 from opd.compat import quiet
 from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.convert.errors import ConvertError
-from opd.errors import MissingPackage, RunError, Unfit
+from opd.errors import MissingPackage, RunError, Stopped, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
 from opd.experiment.context import context_of, context_problems, teacher_notes
 from opd.experiment.errors import Problem
@@ -34,7 +34,7 @@ from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts
 from opd.inputs.fetch import cache_dir
 from opd.runs import origin, stacks
 from opd.runs.claim import attempting
-from opd.runs.run import Run
+from opd.runs.run import EXIT_TERMINATED, Run
 from opd.runs.start_times import START
 from opd.trainer import tracking
 
@@ -147,6 +147,8 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
                 raise
             if ending.result is not None:
                 claimed.finish(ending.result)
+    except KeyboardInterrupt as asked:  # Ray makes a new one of ours
+        return asked.exit_code if isinstance(asked, Stopped) else EXIT_TERMINATED
     except ConvertError as error:
         print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
         return 1
@@ -191,7 +193,7 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
             print(f"starting {_parts_of(spec)}", flush=True)
             looks = [lost.look_for_lost_daemons(), lost.look_for_lost_nodes(), lost.look_for_lost_parts()]
             looks += [lost.look_for_unplaced_parts(sizes), lost.look_for_dead_engines()]
-            told = claimed.reporter.telling(tracking.RunGauges())
+            told = claimed.summary.telling(tracking.RunGauges())
             with Watch(looks), told, lost.naming_lost_nodes():
                 return work(config, claimed)
         finally:
