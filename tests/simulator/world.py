@@ -109,7 +109,7 @@ class World(Scheduler):
 
         def read() -> None:
             store = open_store(self.plan.store_url or self.plan.local_root, policy=RetryPolicy(max_elapsed_s=0.0))
-            found.extend(read_metrics(store.child("r")).rows)
+            found.extend(read_metrics([store.child("r")]))
 
         task = self.spawn(Process(self._last_machine, 1, READER), READER, read)
         self.run()

@@ -33,7 +33,7 @@ from opd.runs.driver_log import LOG_FILE, LogTee
 from opd.runs.identity import settle_identity
 from opd.runs.metrics import METRICS_FILE, MetricsWriter, Row, read_metrics
 from opd.runs.progress import PROGRESS
-from opd.runs.result import refuse_if_over, write_fatal, write_result
+from opd.runs.result import FATAL_FILE, INSTALL_VARIABLE, RESULT_FILE, refuse_if_over
 from opd.runs.resume import newest_complete_step
 from opd.runs.stacks import FILE as STACKS_FILE
 from opd.runs.stream import FLUSH_INTERVAL_S, FileMirror, Streamer, upload_leftovers
@@ -203,7 +203,7 @@ class Run:
     def history(self) -> list[Row]:
         """Return the metrics of all attempts merged, for the result of a finished run."""
         with self.storing_the_end():
-            return read_metrics(self.stores).rows
+            return read_metrics(self.stores)
 
     @contextlib.contextmanager
     def storing_the_end(self) -> Iterator[None]:
@@ -286,10 +286,8 @@ class Run:
                 self._upload_streams()
                 self.checkpoints.upload_missing()
             # Before the attempt's end: a launcher that waits for it would find no result yet, and start the run again.
-            handle = self.handle
-            record = write_result(
-                self.stores[0], result, run_id=handle.run_id, attempt=handle.attempt, spec_hash=handle.spec_hash
-            )
+            record = {**result, **self._signed(), "spec_hash": self.handle.spec_hash, "finished_at_s": time.time()}
+            self.stores[0].put_json(RESULT_FILE, record)
         self._has_ended = True  # an interruption after this line changes nothing: the run is done
         try:
             self._end(FINISHED)
@@ -304,11 +302,16 @@ class Run:
         text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         if fatal:
             self.check_owner()
-            write_fatal(self.stores[0], text, run_id=self.handle.run_id, attempt=self.handle.attempt)
+            install = os.environ.get(INSTALL_VARIABLE, "")
+            record = {"reason": text, **self._signed(), "install": install, "time_s": time.time()}
+            self.stores[0].put_json(FATAL_FILE, record)
         outcome = "fatal" if fatal else _outcome(error)
         self._end(outcome, text)
         if outcome != "overtaken":
             self._summarise(outcome, text)
+
+    def _signed(self) -> dict[str, Any]:
+        return {"run_id": self.handle.run_id, "attempt": self.handle.attempt}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
