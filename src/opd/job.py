@@ -99,9 +99,9 @@ class Data:
     def next_prompts(self, step: int) -> list[Prompt]:
         """Draw the next prompts of the training data, as many as a step has."""
         rows = next(self._rows, None) if self._rows is not None else None
-        if rows is None:
+        while rows is None:  # twice for a run that resumes at the end of an epoch: the first iterator has no rows left
             self._rows = iter(self.loader)
-            rows = next(self._rows)
+            rows = next(self._rows, None)
         return [row | {"uid": f"{step}/{place}"} for place, row in enumerate(rows)]
 
     def validation_batches(self) -> Iterator[list[Prompt]]:
