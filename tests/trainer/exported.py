@@ -34,7 +34,7 @@ def main(folder: Path) -> None:
     with run, run.summary.telling(RunGauges()):
         run.summary.total_steps = 10
         run.log(
-            3, {"opd/loss": 0.5, "opd/accuracy": 0.25, "timing/step_s": 2.0, "perf/throughput": 9.0, "opd/skipped": 2}
+            3, {"opd/loss": 0.5, "opd/accuracy": 0.25, "timing_s/step": 2.0, "perf/throughput": 9.0, "opd/skipped": 2}
         )
         deadline = time.monotonic() + 120
         while True:

@@ -93,7 +93,7 @@ def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, 
         "num_heldout": num_problems,
         "steps": len(trained),
         "startup_seconds": None if watched.first_step_at is None else watched.first_step_at - started,
-        "train_seconds": trained[-1]["time"] - trained[0]["time"] + trained[0]["timing/step_s"],
+        "train_seconds": trained[-1]["time"] - trained[0]["time"] + trained[0]["timing_s/step"],
         "peak_pss_gib": watched.peak_pss_gib,
         "seed": seed,
     }

@@ -18,7 +18,7 @@ SCORE_KEYS = ("critic/score/mean",)
 """Means of the scorer's values, on a scale of its own."""
 ENTROPY_KEYS = ("opd/entropy", "actor/entropy")
 GRAD_NORM_KEYS = ("opd/grad_norm", "actor/grad_norm")
-STEP_SECONDS_KEYS = ("timing/step_s", "timing_s/step")
+STEP_SECONDS_KEYS = ("timing_s/step",)
 THROUGHPUT_KEYS = ("perf/throughput",)
 # GiB, in spite of verl's name.
 MEMORY_KEYS = ("perf/max_memory_allocated_gb", "actor/perf/max_memory_allocated_gb")
