@@ -59,7 +59,7 @@ _PROCESS_ENVIRONMENT = (
 )
 COMPILERS = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",  # the fused loss keeps its CUDA kernels there too
+    "TRITON_CACHE_DIR": "triton",
     "VLLM_CACHE_ROOT": "vllm",  # its torch.compile's, and DeepGEMM's kernels
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",  # where an engine asks for its attention
     "CUDA_CACHE_PATH": "driver",  # what the driver makes of kernels that have no machine code for the device
