@@ -31,7 +31,6 @@ from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
 from opd.inputs import Inputs, check_inputs
 from opd.pipeline import run as run_pipeline
-from opd.pods.stop import answering
 from opd.runs.claim import refuse
 from opd.runs.run import Run
 from opd.runs.start_times import START
@@ -192,7 +191,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
     apply_experiment(dump_spec(spec), is_final=is_final)
     code: int
     if isinstance(spec, ConvertSpec):
-        code = importlib.import_module("opd.convert").run(spec, within=within, meanwhile=answering)
+        code = importlib.import_module("opd.convert").run(spec, within=within)
         return code
     try:
         check_inputs(Inputs.of(spec), origin=origin)

@@ -11,8 +11,6 @@ from tests.convert.checkpoints import Case
 from opd import convert
 from opd.convert import run
 from opd.experiment.load import load_text
-from opd.pods import stop
-from opd.runs.claim import open_run
 
 pytestmark = pytest.mark.slow
 CASE = Case(tied=False, dtype="float32", world_size=2)
@@ -61,25 +59,3 @@ def test_an_incomplete_checkpoint_ends_the_attempt_but_not_the_run(sealed, tmp_p
     (step_dir / "COMPLETE").write_bytes(complete)
     assert run(spec) == 0
     assert sorted(path.name for path in (tmp_path / "store" / "to-hf" / "attempts").iterdir()) == ["0001", "0002"]
-
-
-def test_pods_that_have_to_go_are_answered_while_it_converts_in_the_folder_of_the_pipeline_that_it_is_a_stage_of(
-    sealed, tmp_path, said
-):
-    pipeline = load_text(
-        json.dumps(
-            {
-                "kind": "pipeline",
-                "name": "pipe",
-                "stages": {"only": {"kind": "eval", "model": {"path": "m"}}},
-                "output": {"root": str(tmp_path / "out")},
-            }
-        ),
-        is_json=True,
-    ).spec
-    with open_run(pipeline) as within:
-        request = stop.ask(within.asked_in, reason="its pod is being deleted", hold_s=0)
-        assert run(_spec(tmp_path, sealed(CASE)), within=within, meanwhile=stop.answering) == 0
-        assert said == []
-        assert (within.asked_in / stop.FOLDER / f"{request.id}.answer").exists()
-        assert not list((tmp_path / "out").glob("**/pipe/**/ended.json")), "the lease of who goes on is its own again"

@@ -157,12 +157,6 @@ def test_a_step_whose_rate_was_0_moves_nothing_and_is_no_fault():
     assert seen([row(**first), row(**SOUND), row(**SOUND)])[1] == []
 
 
-def test_rows_that_do_not_tell_the_rate_used_are_judged_where_two_rows_have_one():
-    older = {name: value for name, value in SOUND.items() if name != "opd/lr_used"} | {"opd/weight_change": 0.0}
-    metrics, _ = seen([row(**older), row(**{**older, "opd/lr": 0.0}), row(**older), row(**older)])
-    assert [one.get("fault/weights-frozen") for one in metrics] == [None, None, None, 4]
-
-
 def lengthened(factor: float, **values: float) -> dict[str, float]:
     longer = {name: SOUND[name] * factor for name in ("response_length/mean", "opd/tool_mask/llm_tokens")}
     return row(**{**SOUND, **longer, "tool_mask/llm_tokens": 1e9, **values})

@@ -5,22 +5,22 @@ import signal
 import subprocess
 import sys
 
-from opd.pods.follow import Follower
+from opd.pods.follow import poll
 
 
 def test_what_is_new_is_printed_once(tmp_path):
     out = io.BytesIO()
-    follower = Follower(tmp_path / "logs", out)
-    assert follower.poll() == 0  # Ray has not made its folder yet
+    logs, offsets = tmp_path / "logs", {}
+    assert poll(logs, offsets, out) == 0  # Ray has not made its folder yet
     log = tmp_path / "logs/job-driver-abc.log"
     log.parent.mkdir()
     log.write_bytes(b"one\ntw")
-    assert follower.poll() == 6
-    assert follower.poll() == 0
+    assert poll(logs, offsets, out) == 6
+    assert poll(logs, offsets, out) == 0
     with log.open("ab") as file:
         file.write(b"o\n\xff\n")
     (tmp_path / "logs/raylet.out").write_text("noise")
-    assert follower.poll() == 4
+    assert poll(logs, offsets, out) == 4
     assert out.getvalue() == b"one\ntwo\n\xff\n"
 
 
@@ -32,11 +32,11 @@ def test_a_new_session_s_log_is_followed_through_the_link_that_moves(tmp_path):
         folder.mkdir()
         (folder / "job-driver-x.log").write_text(f"session {number}\n")
     link.symlink_to("session-1")
-    follower = Follower(link, out)
-    follower.poll()
+    offsets = {}
+    poll(link, offsets, out)
     link.unlink()
     link.symlink_to("session-2")
-    follower.poll()
+    poll(link, offsets, out)
     assert out.getvalue() == b"session 1\nsession 2\n"
 
 
@@ -53,5 +53,5 @@ def test_a_log_that_goes_between_the_look_and_the_read_is_passed_over(tmp_path):
     out = io.BytesIO()
     (tmp_path / "job-driver-a.log").symlink_to("gone")
     (tmp_path / "job-driver-b.log").write_bytes(b"there\n")
-    Follower(tmp_path, out).poll()
+    poll(tmp_path, {}, out)
     assert out.getvalue() == b"there\n"

@@ -8,8 +8,6 @@ import time
 import pytest
 
 from opd.pods import stop
-from opd.runs.attempts import ENDED_FILE
-from opd.runs.run import Run
 
 
 @pytest.fixture
@@ -130,17 +128,6 @@ def test_the_hook_says_that_no_save_came_in_time(tmp_path, monkeypatch, capsys):
     stop.sign_of_life(tmp_path / "outputs/r")
     monkeypatch.setenv(stop.SAVE_SECONDS_VARIABLE, "0.2")
     assert "no save within 0.2 s" in hook(tmp_path, monkeypatch, capsys)
-
-
-def test_work_of_which_nothing_can_be_saved_goes_on_while_pods_are_answered_and_waited_for(tmp_path):
-    with Run.open(run_id="r", local_root=tmp_path, spec={}, spec_hash="h", tee=False) as run:
-        ended = run.handle.attempt_dir / ENDED_FILE
-        stop.sign_of_life(run.asked_in)
-        with stop.answering(run):
-            request = stop.ask(run.asked_in, reason="test", hold_s=600)
-            assert stop.wait(run.asked_in, request, timeout_s=60) == 0
-            assert ended.exists(), "the lease is handed over"
-        assert not ended.exists(), "its end ends the wait"
 
 
 def test_a_request_that_a_later_start_takes_away_meanwhile_is_none(run_dir):

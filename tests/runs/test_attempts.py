@@ -19,22 +19,6 @@ from opd.runs.attempts import Claim, Owner, Watch, check_owner, claim_attempt, h
 from opd.store.base import json_bytes
 from opd.store.local import LocalStore
 
-CLAIMER = """
-import sys, pathlib, time
-from opd.runs.attempts import claim_attempt
-from opd.errors import RunIsLive
-from opd.store.opening import open_store
-root, name = sys.argv[1:]
-(pathlib.Path(root) / f"ready-{name}").touch()
-while not (pathlib.Path(root) / "go").exists():
-    time.sleep(0.001)
-try:
-    print("attempt", claim_attempt([open_store(root)], spec_hash="h", max_wait_s=0.2).attempt, flush=True)
-except RunIsLive as error:
-    print("live", flush=True)
-while not (pathlib.Path(root) / "leave").exists():  # the winner must live while the others look
-    time.sleep(0.01)
-"""
 # A process of another pod of this node.
 POD = """
 import socket, sys, time
@@ -82,20 +66,6 @@ def plant_owner(store: LocalStore, attempt: int, *, lease_ttl_s: float = 60.0, b
         lease_ttl_s=lease_ttl_s, spec_hash="h",
     )  # fmt: skip
     store.create(f"attempts/{attempt:04d}/owner.json", json_bytes(asdict(owner)))
-
-
-@pytest.mark.slow
-def test_of_processes_that_start_at_once_one_gets_the_attempt(
-    tmp_path: Path, start_child: Callable, until: Callable
-) -> None:
-    children = [start_child(CLAIMER, tmp_path, f"claimer-{number}") for number in range(6)]
-    until(lambda: len(list(tmp_path.glob("ready-*"))) == len(children))
-    (tmp_path / "go").touch()
-    for child in children:
-        until(lambda child=child: child.text.count("\n") == 1)
-    (tmp_path / "leave").touch()
-    assert [child.wait() for child in children] == [0] * len(children)
-    assert sorted(child.text.strip() for child in children) == ["attempt 1", *["live"] * 5]
 
 
 @pytest.mark.parametrize("num_stores", [1, 2])
@@ -214,17 +184,6 @@ def test_the_overtaken_owner_stops_at_its_next_beat(local_store: LocalStore) -> 
     plant_owner(local_store, 2)
     with pytest.raises(Overtaken, match=r"attempt 1 .* overtaken by attempt 2"):
         old.beat({})
-
-
-def test_of_two_winners_of_one_number_the_one_that_was_written_over_stops(local_store: LocalStore) -> None:
-    # As with a service that checks If-None-Match before it writes.
-    first = claim_it(local_store)
-    local_store.delete("attempts/0001/owner.json")
-    plant_owner(local_store, 1)
-    with pytest.raises(Overtaken, match=r"attempt 1 .* claimed over this one"):
-        first.beat({})
-    first.end("overtaken")
-    assert not local_store.exists("attempts/0001/ended.json"), "the attempt is the other one's, and lives"
 
 
 def test_an_attempt_known_in_only_one_place_overtakes_too(tmp_path: Path, local_store: LocalStore) -> None:

@@ -44,14 +44,14 @@ BUGS = [
     _bug("runs/checkpoints.py", "a seal in the store does not wait for the stream", "        self.before_store_seal()\n", ""),
     _bug("runs/attempts.py", "an attempt that the store refuses trains on", "        if trouble is None or self.lost is not None or not is_too_old:", "        if True:"),
     _bug("runs/stream.py", "an upload without an answer is forgotten",
-         "            self._unsure_bytes = len(data)\n", ""),
+         "        self._unsure_bytes = len(data)\n", ""),
     _bug("runs/stream.py", "the stream ends with the first error", "                except Exception as error:  # noqa: BLE001 - this thread carries",
          "                except MemoryError as error:  # noqa: BLE001 - this thread carries"),
     _bug("runs/attempts.py", "a living owner is not waited for", "        if living is None or asked_at_s - since_s > living.lease_ttl_s:",
          "        if True:"),
     _bug("runs/metrics.py", "only the store's rows are read", "rows[attempt], report = parse_metrics(max(copies, key=len)",
          "rows[attempt], report = parse_metrics(copies[0]"),
-    _bug("runs/resume.py", "the local steps are not looked at", "{*saved_steps(self.local), *remotes}", "{*remotes}"),
+    _bug("runs/checkpoints.py", "the local steps are not looked at", "{*saved_steps(self.local), *remotes}", "{*remotes}"),
     _bug("runs/resume.py", "a step is taken although its files are damaged",
          "        if not problems:\n            return", "        if True:\n            return"),
     _bug("runs/resume.py", "an older step is taken while the store is away",
@@ -78,10 +78,6 @@ class Verdict:
         how = "NOT FOUND" if self.num is None else f"found after {self.num} schedules"
         return f"{how}: {self.bug.describe()}\n    {self.what}"
 
-    def row(self) -> str:
-        did = "" if self.num is None else self.what.partition(": ")[2].partition("\n")[0].replace("|", "/")
-        return f"| {self.bug.describe()} | {'not found' if self.num is None else self.num} | {did[:160]} |"
-
 
 def hunt(bug: Mutant, most: int, processes: int) -> Verdict:
     """Plays schedules from seed 0 on against a copy of the code with the bug in it, until one fails."""
@@ -104,7 +100,7 @@ def hunt(bug: Mutant, most: int, processes: int) -> Verdict:
     return Verdict(bug=bug, num=num + 1, what="\n    ".join(lines[place : place + 2]))
 
 
-def hunt_all(most: int, processes: int, out: Any, record: Path | None) -> int:
+def hunt_all(most: int, processes: int, out: Any) -> int:
     """Every bug; 1 if one is not found.
 
     Most show soon: they are looked for side by side, and each of the others in all processes.
@@ -121,13 +117,5 @@ def hunt_all(most: int, processes: int, out: Any, record: Path | None) -> int:
             verdicts[bug.what] = hunt(bug, most, processes)
             print(verdicts[bug.what].describe(), file=out, flush=True)
     num_found = sum(verdict.num is not None for verdict in verdicts.values())
-    summary = f"{num_found} of {len(BUGS)} found within {most:,} schedules each, commit {commit()}."
-    print(summary, file=out)
-    if record:
-        rows = [
-            "| bug | schedules | what showed it |",
-            "| --- | --- | --- |",
-            *(verdict.row() for verdict in verdicts.values()),
-        ]
-        record.write_text("\n".join(["# Planted bugs", "", summary, "", *rows, ""]))
+    print(f"{num_found} of {len(BUGS)} found within {most:,} schedules each, commit {commit()}.", file=out)
     return int(num_found < len(BUGS))

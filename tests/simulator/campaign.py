@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Iterable
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -125,13 +124,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--until-failure", action="store_true", help="end at the first one that fails")
-    parser.add_argument("--record", type=Path, help="keep the table in this file, too")
     parser.add_argument(
         "--bugs", action="store_true", help="look for each planted bug instead, in --count schedules at most"
     )
     options = parser.parse_args(argv)
     if options.bugs:
-        return bugs.hunt_all(options.count or bugs.MOST_SCHEDULES, options.processes, sys.stdout, options.record)
+        return bugs.hunt_all(options.count or bugs.MOST_SCHEDULES, options.processes, sys.stdout)
     commit()  # of the code that is imported now, whatever the work tree holds at the end
     seams.install()
     out, sys.stdout = sys.stdout, seams.silence()
@@ -153,7 +151,5 @@ def main(argv: list[str] | None = None) -> int:
         sep="\n",
         file=out,
     )
-    if options.record:
-        options.record.write_text(f"# Schedules that were played\n\n{table}\n")
     out.flush()
     return bool(tally.failures)

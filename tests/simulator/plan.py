@@ -59,8 +59,6 @@ class Plan:
     aim: tuple[tuple[str, str, str], str, int] | None = None
     # What then ends the attempt that it met, so many seconds later.
     then: tuple[str, float] | None = None
-    # Each process in a pod of its own, which sees no other process of its machine.
-    in_pods: bool = False
     # How long a step may take, seconds.
     paces: tuple[float, ...] = MIXED
 
@@ -149,7 +147,6 @@ def draw_plan(draw: Any, sites: Sites, limit: int) -> Plan:
         then=then,
         paces=paces,
         overlap=draw.random() < 0.75,
-        in_pods=draw.random() < 0.5,
     )
 
 

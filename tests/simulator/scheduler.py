@@ -58,8 +58,6 @@ class Process:
     is_paused: bool = False
     # When it, or a thread of it, last came out of a pause.
     woken_s: float = -1e9
-    # Of the pod that it runs in, of which others on the machine see neither processes nor host name; its machine's without pods.
-    pod: str = ""
     held: list[tuple[Task, int]] = field(default_factory=list)
     # When the run's last choice of a step began.
     chose_s: float = 0.0
@@ -69,9 +67,6 @@ class Process:
     is_driver: bool = False
     on_end: list[Callable[[], None]] = field(default_factory=list)
     error: BaseException | None = None
-
-    def sees(self, other: Process) -> bool:
-        return self.machine is other.machine and self.pod == other.pod
 
 
 class Task:

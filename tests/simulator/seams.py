@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.simulator.disk import Disk, Node, Status, failed
-from tests.simulator.scheduler import EPOCH_S, Killed, Pool, Process, Scheduler, Threads
+from tests.simulator.scheduler import EPOCH_S, Killed, Pool, Scheduler, Threads
 
 BUFFER_BYTES = 8192
 _world: Any = None
@@ -79,29 +79,14 @@ def _place(path: Any) -> tuple[Disk, tuple[str, ...], str]:
     return disk, names, text
 
 
-def _seen(pid: int) -> Process | None:
-    """The process of a pid, where the current one sees it."""
-    here = _world.current.process
-    process = here.machine.processes.get(pid)
-    return process if process is not None and here.sees(process) else None
-
-
-def _proc_file(text: str) -> str:
-    if text == "/proc/sys/kernel/random/boot_id":
-        return _world.current.process.machine.boot_id
-    pid = text.split("/")[2]
-    process = _seen(int(pid)) if pid.isdigit() else None
-    if process is None:
-        raise failed(errno.ENOENT, text)
-    return f"{pid} (python) S {' '.join(['0'] * 18)} {process.pid * 7} 0"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def _stat(path: Any, **options: Any) -> Any:
     if type(path) is int:
         return _fstat(path)
     text = path if type(path) is str else os.fspath(path)
-    if text[:6] == "/proc/":
-        _proc_file(text)
+    if text == BOOT_ID:
         return Status(0, Node(False, 0.0))
     disk, parts, text = _place(text)
     _world.disk_call("stat", disk, parts, text, writes=False)
@@ -292,8 +277,8 @@ class File:
         self._text = "b" not in mode
         self._buffer = b""
         self._descriptor: int | None = None
-        if text[:6] == "/proc/":
-            self._found: bytes | None = _proc_file(text).encode()
+        if text == BOOT_ID:
+            self._found: bytes | None = _world.current.process.machine.boot_id.encode()
             return
         self._found = None
         self._descriptor = _open_descriptor(text, flags)
@@ -374,19 +359,10 @@ def _open(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
     return File(file, mode)
 
 
-def _readlink(path: Any, **options: Any) -> str:
-    if os.fspath(path) == "/proc/self/ns/pid":
-        return f"pid:[{_world.current.process.pod}]"
-    raise failed(errno.EINVAL, os.fspath(path))
-
-
 def _kill_signal(pid: int, number: int) -> None:
-    if (process := _seen(pid)) is None:
-        raise ProcessLookupError(errno.ESRCH, "no such process")
-    if number == signal.SIGTERM:  # of an attempt to itself
-        process.has_sigterm = True
-    else:
-        assert number == 0, "else the control code only asks whether a process lives"
+    process = _world.current.process
+    assert (pid, number) == (process.pid, signal.SIGTERM), "an attempt signals itself alone"
+    process.has_sigterm = True
 
 
 def _set_handler(number: int, handler: Any) -> Any:
@@ -410,7 +386,7 @@ _OS = {
     "fstat": _fstat, "mkdir": _changing("mkdir", "make_folder"), "rmdir": _changing("rmdir", "remove_folder"),
     "unlink": _changing("unlink", "unlink"), "remove": _changing("unlink", "unlink"),
     "rename": _two_paths("rename", "rename"), "replace": _two_paths("rename", "rename"),
-    "link": _two_paths("link", "link"), "listdir": _listdir, "scandir": Scan, "statvfs": _statvfs, "readlink": _readlink,
+    "link": _two_paths("link", "link"), "listdir": _listdir, "scandir": Scan, "statvfs": _statvfs,
     "kill": _kill_signal, "getpid": lambda: _world.current.process.pid,
     "urandom": lambda num: _world.random.randbytes(num),
 }  # fmt: skip
@@ -483,7 +459,7 @@ def install() -> None:
     for name, simulated in _TIME.items():
         setattr(time, name, _dispatching(getattr(time, name), simulated))
     builtins.open = io.open = _dispatching(io.open, _open)  # type: ignore[assignment]
-    socket.gethostname = _dispatching(socket.gethostname, lambda: _world.current.process.pod)
+    socket.gethostname = _dispatching(socket.gethostname, lambda: _world.current.process.machine.name)
     fcntl.flock = _dispatching(fcntl.flock, _flock)
     signal.signal = _dispatching(signal.signal, _set_handler)
     shutil._use_fd_functions = shutil._USE_CP_SENDFILE = False  # type: ignore[attr-defined]

@@ -430,8 +430,7 @@ class World(Scheduler):
 
     def _process(self, machine: Machine, role: str) -> Process:
         self._next_pid += 1
-        pod = f"{machine.name}-pod-{self._next_pid}" if self.plan.in_pods else machine.name
-        process = Process(machine, self._next_pid, role, pod=pod)
+        process = Process(machine, self._next_pid, role)
         machine.processes[process.pid] = process
         return process
 

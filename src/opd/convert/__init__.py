@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 from opd.convert.errors import ConvertError
 from opd.errors import RunError, RunFinished
@@ -15,15 +13,13 @@ from opd.runs.run import Run
 from opd.store.opening import open_store
 
 EXIT_FAILED = 1
-Meanwhile = Callable[[Run], AbstractContextManager[None]]
 
 
-def run(spec: ConvertSpec, *, within: Run | None = None, meanwhile: Meanwhile | None = None) -> int:
+def run(spec: ConvertSpec, *, within: Run | None = None) -> int:
     """`opd.launch`'s way in: one attempt at a conversion, with a run directory as every kind has.
 
     Args:
         within: the attempt of the pipeline that the conversion is a stage of.
-        meanwhile: entered with the attempt for as long as the conversion takes, of which nothing can be saved before its end.
 
     Returns:
         0 done (now, or by an earlier attempt whose target is still there), 1 refused or failed, 2 a request that cannot
@@ -32,10 +28,9 @@ def run(spec: ConvertSpec, *, within: Run | None = None, meanwhile: Meanwhile | 
     try:
         with attempting(open_run(spec, within=within), ConvertError, OSError) as claimed:
             PROGRESS.rest("conversion")
-            with nullcontext() if meanwhile is None else meanwhile(claimed):
-                from opd.convert.pipeline import convert_checkpoint  # torch and verl, only once the run is ours
+            from opd.convert.pipeline import convert_checkpoint  # torch and verl, only once the run is ours
 
-                done = convert_checkpoint(spec.convert)
+            done = convert_checkpoint(spec.convert)
             claimed.finish({"target": done.target, "conversion": dict(done.record)})
     except RunFinished as finished:
         return _finished_before(spec, finished)

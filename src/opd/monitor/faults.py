@@ -80,12 +80,6 @@ def turn_length(row: Row) -> float | None:
     return length / (messages / 2)  # a prompt or the tools' replies, then the student's turn
 
 
-def rate_used(row: Row, past: Past) -> float | None:
-    """Return the learning rate of the row's updates; without it the lesser of the last two rows' rates for the next step."""
-    rates = [rate for (rate,) in past.window(LR_KEYS[0])[-2:]]
-    return row.get(LR_USED, min(rates) if len(rates) == 2 else None)
-
-
 @fault(
     "the teacher gives the same distribution everywhere",
     "its weights after they were loaded or brought back to the device: teacher.path, teacher.offload",
@@ -185,7 +179,7 @@ def gradient_grows(row: Row, past: Past) -> Verdict:
     "the optimizer's parameters, dtype of the weights against actor.learning_rate",
 )
 def weights_frozen(row: Row, past: Past) -> Verdict:
-    change, rate, norm = row.get("opd/weight_change"), rate_used(row, past), first_of(row, GRAD_NORM_KEYS)
+    change, rate, norm = row.get("opd/weight_change"), row.get(LR_USED), first_of(row, GRAD_NORM_KEYS)
     if change is None or not rate or not norm:
         return None
     return f"a gradient of {norm:.3g} at a rate of {rate:.1e} changed nothing" if change <= 0 else ""

@@ -15,41 +15,34 @@ PATTERN = "job-driver-*.log"
 POLL_INTERVAL_S = 0.5
 
 
-class Follower:
-    """A copier of new bytes of every matching file; files may appear later, and the folder may be a link that moves."""
+def poll(folder: Path, offsets: dict[str, int], out: BinaryIO) -> int:
+    """Copy new bytes of every matching file after its offset; return their number.
 
-    def __init__(self, folder: Path, out: BinaryIO) -> None:
-        self.folder, self.out = folder, out
-        self.offsets: dict[str, int] = {}
-
-    def poll(self) -> int:
-        """Copy new bytes; return their number."""
-        num_bytes = 0
-        for path in sorted(self.folder.glob(PATTERN)):
-            place = os.path.realpath(path)
-            try:
-                with open(place, "rb") as file:
-                    file.seek(self.offsets.get(place, 0))
-                    data = file.read()
-                    self.offsets[place] = file.tell()
-            except FileNotFoundError:
-                continue  # the link has moved in between
-            self.out.write(data)
-            num_bytes += len(data)
-        if num_bytes:
-            self.out.flush()
-        return num_bytes
+    Files may appear later, and the folder may be a link that moves.
+    """
+    num_bytes = 0
+    for place in map(os.path.realpath, sorted(folder.glob(PATTERN))):
+        try:
+            with open(place, "rb") as file:
+                file.seek(offsets.get(place, 0))
+                num_bytes += out.write(file.read())
+                offsets[place] = file.tell()
+        except FileNotFoundError:
+            continue  # the link has moved in between
+    if num_bytes:
+        out.flush()
+    return num_bytes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Follow until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m opd.pods.follow", description=__doc__)
     parser.add_argument("folder", type=Path, help="Ray's log folder")
-    follower = Follower(parser.parse_args(argv).folder, sys.stdout.buffer)
+    folder, offsets = parser.parse_args(argv).folder, dict[str, int]()
     # Process 1 of a container ignores SIGTERM without a handler, and the pod would wait out its grace period.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     while True:
-        if not follower.poll():
+        if not poll(folder, offsets, sys.stdout.buffer):
             time.sleep(POLL_INTERVAL_S)
 
 

@@ -7,17 +7,15 @@ then holds still, so that no work after the save is lost. A pod asks only a trai
 from __future__ import annotations
 
 import argparse
-import contextlib
 import errno
 import json
 import logging
 import os
 import socket
 import sys
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from opd.store.durable import fsync_file
 
 if TYPE_CHECKING:
-    from opd.runs.run import Run
+    pass
 
 logger = logging.getLogger(__name__)
 DEFAULT_ROOT = "outputs"
@@ -115,39 +113,6 @@ def serve(
         sleep(min(POLL_INTERVAL_S, max(until_s - clock(), 0.0)))
         requests = pending(run_dir)
     return True
-
-
-@contextlib.contextmanager
-def answering(run: Run) -> Iterator[None]:
-    """Answer pods on a thread during work of which nothing can be saved before its end.
-
-    The work continues meanwhile, and its end ends the wait for the pods. The lease is handed over during the wait.
-    """
-    over = threading.Event()
-
-    def save() -> int:
-        run.hand_over()
-        return 0
-
-    def answer() -> None:
-        while True:
-            try:
-                were_asked = serve(run.asked_in, save, is_over=over.is_set)
-            except OSError as error:  # a full disk ends neither this thread nor the work
-                logger.warning("pods that ask are not answered: %s", error)
-                were_asked = True
-            if were_asked:
-                run.take_back()
-            if over.wait(POLL_INTERVAL_S):
-                return
-
-    thread = threading.Thread(target=answer, name="opd-pods", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def has_asked(run_dir: Path, pod: str) -> bool:

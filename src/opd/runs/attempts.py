@@ -152,7 +152,7 @@ def claim_attempt(
     """Claim the number after the highest, and take over from an owner that has ended.
 
     An owner with an end on record, or whose lock under this kernel is released, needs no wait. Any other owner loses the
-    run after a whole lease on our own clock without a new sign of life; no clock of another machine counts.
+    run after a whole lease without a new sign of life. The lease is measured on our own clock alone.
 
     Args:
         stores: run directories, the arbiter first.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import os
 import select
 import signal
@@ -54,8 +55,9 @@ class LogTee:
             os.close(start)
             os.close(end)
         for stream in (sys.stdout, sys.stderr):
-            # A pipe buffers by the block; under PYTHONUNBUFFERED a print is two writes, and streams would mix.
-            stream.reconfigure(line_buffering=True, write_through=False)
+            if isinstance(stream, io.TextIOWrapper):
+                # A pipe buffers by the block; under PYTHONUNBUFFERED a print is two writes, and streams would mix.
+                stream.reconfigure(line_buffering=True, write_through=False)
 
     def stop(self) -> None:
         """Give the descriptors back and wait for the rest of the copy; a second call does nothing."""
