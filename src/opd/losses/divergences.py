@@ -66,10 +66,9 @@ class Divergence:
         """
         if self.params is None:
             return dict(given)
-        known = {"top_k": TOP_K} | dict(self.params)
-        for name in given:
-            if name not in known:
-                raise ValueError(f"divergence {self.name}: no parameter {name!r}; allowed: {', '.join(known)}")
+        known = {"top_k": TOP_K, **self.params}
+        if unknown := given.keys() - known:
+            raise ValueError(f"divergence {self.name}: no parameter {min(unknown)!r}; allowed: {', '.join(known)}")
         values = {name: of.default for name, of in self.params.items()} | dict(given)
         return {name: known[name].checked(self.name, name, value) for name, value in values.items()}
 
@@ -99,8 +98,9 @@ def divergence_of(name: str) -> Divergence:
     Raises:
         ValueError: no divergence has this name, or the module or its function cannot be imported.
     """
-    found = DIVERGENCES.get(name)
-    return found or Divergence(name=name, function=own_function("divergence kind", name, DIVERGENCES), params=None)
+    if name in DIVERGENCES:
+        return DIVERGENCES[name]
+    return Divergence(name=name, function=own_function("divergence kind", name, DIVERGENCES), params=None)
 
 
 def own_function(key: str, name: str, registered: Collection[str]) -> Callable[..., Any]:
@@ -117,14 +117,13 @@ def own_function(key: str, name: str, registered: Collection[str]) -> Callable[.
         names = ", ".join(registered)
         raise ValueError(f"{key}={name!r}: must be one of {names}, or a function of yours as package.module:name")
     try:
-        function = getattr(importlib.import_module(module), attribute)
+        function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         fix = "put the module's folder on PYTHONPATH and name a function of it"
         raise ValueError(f"{key}={name!r}: {error}; {fix}") from error
     if not callable(function):
         raise ValueError(f"{key}={name!r}: {attribute} is {type(function).__name__}, not a function")
-    result: Callable[..., Any] = function
-    return result
+    return function
 
 
 def compute_dtype(*tensors: Tensor) -> torch.dtype:

@@ -9,6 +9,7 @@ from opd.head_form import Need, fused_lacks
 from opd.losses.chunks import Forward
 from opd.losses.head import BACKENDS
 from opd.losses.hopper.loop import run
+from opd.losses.padded_head import Trained
 from opd.losses.terms import HiddenTargets, Request
 
 RETRY_AFTER = 64
@@ -46,15 +47,11 @@ class HopperBackend:
         )
         return fused_lacks(need)
 
-    def forward(
-        self, hidden: Tensor, weight: Tensor, request: Request, *, need_hidden: bool, need_weight: bool
-    ) -> Forward:
+    def forward(self, hidden: Tensor, weight: Tensor, request: Request, trained: Trained) -> Forward:
         """Run a call."""
         is_wide = self._num_wide % RETRY_AFTER > 0
         with torch.cuda.device(hidden.device):
-            forward, is_wide = run(
-                hidden, weight, request, is_wide=is_wide, need_hidden=need_hidden, need_weight=need_weight
-            )
+            forward, is_wide = run(hidden, weight, request, trained, is_wide=is_wide)
         self._num_wide = self._num_wide + 1 if is_wide else 0
         return forward
 
