@@ -40,9 +40,9 @@ class Chunk(NamedTuple):
     """The tensors of C tokens.
 
     Args:
-        student, teacher: [C, E] logits; teacher None: no teacher, or a teacher that gives events. E is the vocabulary,
-            or more: padding has a logit of minus infinity. At a token's events the logits are `FLOOR`.
-        events: [C, k] the tokens that are events of their own. None: every token.
+        student, teacher: [C, E] logits. A teacher that gives events has none. E is the vocabulary, or more: padding has
+            a logit of minus infinity. At a token's events the logits are `FLOOR`.
+        events: [C, k] the tokens that are events of their own. None means every token.
         event_logits: [C, k] the student's. event_targets: [C, k] the teacher's, or its log-probabilities where it has no
             logits.
         others: [C] each.

@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     def of(
         cls, num_tokens: int, workspace_gib: float, *, bytes_per_row: int, gradient_bytes: int, is_compiled: bool = True
     ) -> Plan:
-        """Return the sizes that fit the workspace. Chunks have a power of two of rows, whatever the number of tokens.
+        """Return the sizes that fit the workspace. Chunks have a power of two of rows, for any number of tokens.
 
         Args:
             bytes_per_row: of a token's logits. gradient_bytes: of its logits' gradient.

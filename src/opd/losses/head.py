@@ -76,13 +76,13 @@ def head_loss(
         ids: [T] int64, the sampled tokens.
         weights: one weight per token and term. Without any only statistics are computed.
         targets: the teacher's; needed for a divergence.
-        advantages, old_log_probs: [T] of the policy loss. Old log-probabilities None: the current ones.
+        advantages, old_log_probs: [T] of the policy loss. None means the current log-probabilities.
         slopes: [T] derivatives of a loss by log p that the caller has computed of the whole batch. They add to the
             gradient, and nothing to the loss.
         valid_vocab: the number of leading vocabulary entries that count, the tokenizer's. Others take part in no softmax
-            and get a gradient of exactly 0. None: all entries, of which both sides must have as many.
-        chunk: tokens per chunk of the plain form. None: 256.
-        workspace_gib: memory for logits and their gradient in the other forms. None: what each form runs well with.
+            and get a gradient of exactly 0. None means all entries, which must be as many on both sides.
+        chunk: tokens per chunk of the plain form. None means 256.
+        workspace_gib: memory for logits and their gradient in the other forms. None means the form's own size.
         watch: further statistics, of `STATISTICS`.
         backend: None chooses; a name runs this form or raises.
 

@@ -1,6 +1,6 @@
 """An output head whose matrix products run over a rounded number of entries, and the two gradients that they make.
 
-cuBLAS multiplies an odd number of 16-bit columns about three times as slowly as a rounded number, and tokenizers of real
+cuBLAS multiplies an odd number of 16-bit columns about three times as slowly as a rounded number. Tokenizers of real
 models have odd numbers of entries (Qwen3 151,669).
 """
 

@@ -95,10 +95,9 @@ class Output(NamedTuple):
 
     Args:
         loss: scalar, the weighted sum, with a graph whose backward can run once.
-        statistics: [T] each, detached, by name: `log_prob` of each token, `nonfinite`; with targets `divergence`, and
-            with a teacher's hidden states `teacher_log_prob`; with a policy loss `policy_loss` and its derivative
-            `policy_slope` by log p; on request `entropy`, `teacher_entropy`. A token outside the vocabulary has a
-            log-probability of minus infinity.
+        statistics: [T] each, detached, by name: `log_prob` and `nonfinite` always. Targets add `divergence`, hidden
+            states `teacher_log_prob`. A policy loss adds `policy_loss` and its derivative `policy_slope` by log p. On
+            request `entropy` and `teacher_entropy`. A token outside the vocabulary has log-probability minus infinity.
         backend: the form that ran.
     """
 

@@ -19,10 +19,10 @@ RETRY_AFTER = 64
 class HopperBackend:
     """A backend for the gradient of an exact divergence over the whole vocabulary, from a teacher's hidden states.
 
-    It keeps its workspace besides inputs, gradients and numbers per token, whatever the number of tokens. Logits are
-    stored in fp16 as distances below the maximum of their block of 256. Where the gradient's expected rounding error is
-    too large (student and teacher nearly equal), the call repeats with fp32 logits, and the next calls begin with them.
-    Statistics of a token whose logits are not finite are 0, besides `nonfinite`. Sums have a fixed order.
+    Its workspace does not grow with the number of tokens. Logits are stored in fp16 as distances below the maximum of
+    their block of 256. Where student and teacher are nearly equal, the expected rounding error of the gradient is too
+    large: the call repeats with fp32 logits, and the next calls begin with them. Statistics of a token whose logits are
+    not finite are 0, besides `nonfinite`. Sums have a fixed order.
     """
 
     def __init__(self) -> None:

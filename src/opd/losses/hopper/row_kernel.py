@@ -47,7 +47,7 @@ def divergence_rows(
     Args:
         token_ids: [n] int64, the tokens whose log-probabilities are wanted.
         weights: [n] fp32 factor of each row's gradient.
-        gradient: [n, vocab] bf16 view; may be the student's fp16 logits' own storage. What lies between two rows becomes 0.
+        gradient: [n, vocab] bf16 view; may be the student's fp16 logits' own storage. Entries between two rows become 0.
         gradient_stats: [n, blocks of a row, NUM_GRAD_STATS], as `new_statistics` makes it.
     """
     num_rows, vocab = student.values.shape

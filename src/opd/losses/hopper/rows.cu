@@ -1,7 +1,7 @@
-// One row of logits per thread-block cluster: student's and teacher's rows are read from memory once and kept on chip
-// (student in registers, teacher in shared memory); statistics and gradient are made from that copy.
-// Gradients by a logit z, with a = log p_S - log p_T and tau the temperature: reverse_kl p_S (a - D) / tau, forward_kl
-// (p_S - p_T) / tau, jsd (1 - beta) p_S (log(p_S / m) - KL(p_S || m)) / tau. Storage of fp16 logits: logits_kernel.py.
+// One row of logits per thread-block cluster. Both sides' rows are read from memory once and kept on chip: the student's
+// in registers, the teacher's in shared memory. Statistics and gradient are made from that copy.
+// Let a = log p_S - log p_T, tau the temperature. Gradients by a logit: reverse_kl p_S (a - D) / tau.
+// forward_kl (p_S - p_T) / tau. jsd (1 - beta) p_S (log(p_S / m) - KL(p_S || m)) / tau. Storage: logits_kernel.py.
 //
 // Compiled at run time by NVRTC with these macros:
 //   KIND      0 reverse_kl, 1 forward_kl, 2 jsd
@@ -25,8 +25,8 @@ typedef
 #define LN2 0.69314718055994531f
 #define LOG2E 1.4426950408889634f
 
-// With d = log2(p_T / p_S): log2(m / ((1 - beta) p_S)) = log2(1 + odds 2^d), odds = beta / (1 - beta). Differences of it do
-// not cancel where p_T is far below p_S, as those of log p_S - log m would. Beyond 2^100 it is linear in d.
+// With d = log2(p_T / p_S): log2(m / ((1 - beta) p_S)) = log2(1 + odds 2^d), odds = beta / (1 - beta). Its
+// differences do not cancel where p_T is far below p_S; differences of log p_S - log m would. Beyond 2^100 it is linear in d.
 __device__ __forceinline__ float log_mixture_ratio(float d, float odds) {
   return lg2(fmaf(odds, ex2(fminf(d, 100.f)), 1.f)) + fmaxf(d - 100.f, 0.f);
 }
@@ -42,8 +42,8 @@ __device__ __forceinline__ float logit_gradient(float lp, float lq, float p, flo
 #endif
 }
 
-// Root mean square of (rounding error / value) in fp16, for values spread evenly over a binade in log: steps of 2^-10 at
-// its bottom, uniform error in a step (1/12), mean of 1/x^2 over [1, 2] with density 1/x (0.375 / ln 2).
+// Root mean square of (rounding error / value) in fp16, for values spread evenly over a binade in log. Steps are 2^-10
+// at its bottom, the error in a step is uniform (1/12). The mean of 1/x^2 over [1, 2] with density 1/x is 0.375 / ln 2.
 #define FP16_STEP 2.0735e-4f
 
 // Expected square of one gradient entry's error from the rounding of its two stored logits (distances ds, dt). A step
@@ -64,11 +64,11 @@ __device__ __forceinline__ float squared_error(float g, float lp, float lq, floa
 }
 #endif
 
-// student, teacher [rows, stride_in]; student_max, teacher_max [rows, num_blocks] (fp16 logits only);
-// grad [rows, stride_grad], 0 from the vocabulary's end on, may alias fp16 student; weight [rows]; token [rows].
+// student, teacher [rows, stride_in]. student_max, teacher_max [rows, num_blocks], of fp16 logits only.
+// grad [rows, stride_grad], 0 from the vocabulary's end on, may alias fp16 student. weight [rows]. token [rows].
 // stats [rows, NUM_STATS]: divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite.
-// grad_stats [rows, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units), and on
-// every NOISE_EVERY-th row the expected squared error of g from fp16 logits, else 0.
+// grad_stats [rows, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units).
+// The third is the expected squared error of g from fp16 logits on every NOISE_EVERY-th row, else 0.
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS)
 divergence_rows(const void* student, const void* teacher, const float* student_max, const float* teacher_max, void* grad,
                 const float* weight, const long long* token, float* stats, float* grad_stats,
@@ -85,7 +85,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   // A block's shared memory may be written from outside only once it runs: arrive here, wait before the first exchange.
   cluster_arrive();
 
-  // 0. Load. Only a thread's last vector can lie past the row, or be cut by its end.
+  // 0. Load. Only a thread's last vector can be past the row, or be cut by its end.
   Vec s[VECS];
   const int last = ((VECS - 1) * CLUSTER + rank) * THREADS + tid;
 #pragma unroll

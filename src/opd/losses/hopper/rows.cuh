@@ -1,5 +1,4 @@
-// Parts of rows.cu: 16-byte vectors of logits as fp32 entries; sums and maxima over a warp, a thread block and a cluster,
-// each in a fixed order. Macros: rows.cu.
+// Parts of rows.cu: 16-byte vectors of logits as fp32 entries, and sums and maxima in a fixed order. Macros: rows.cu.
 #pragma once
 #include "ptx.cuh"
 
@@ -24,7 +23,7 @@ __device__ __forceinline__ float value(const Vec& v, int e) {
 #endif
 }
 
-// What stands past the end of a row: far below every logit, and finite, so that 0 * fill is 0. -65504 or -1e30.
+// The entries after the end of a row: far below every logit, and finite, so that 0 * fill is 0. -65504 or -1e30.
 #define FILL_WORD (IN_F32 ? 0xf149f2cau : 0xfbfffbffu)
 __device__ __forceinline__ Vec fill() { Vec v; v.r[0] = v.r[1] = v.r[2] = v.r[3] = FILL_WORD; return v; }
 __device__ __forceinline__ Vec fill_from(Vec v, int num_valid) {
