@@ -170,7 +170,7 @@ def _cache(folder: Path) -> Path:
 def _rows(run_dir: Path, busy: Busy) -> list[dict[str, Any]]:
     if not run_dir.exists():
         return []
-    rows = training_rows([dict(row) for row in read_metrics(LocalStore(run_dir)).rows])
+    rows = training_rows([dict(row) for row in read_metrics([LocalStore(run_dir)])])
     return [row | {"gpu_busy": busy.share(row["time"] - row["timing/step_s"], row["time"])} for row in rows]
 
 
