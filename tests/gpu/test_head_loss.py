@@ -101,9 +101,8 @@ def test_memory_stays_within_the_workspace_whatever_the_number_of_tokens(backend
         assert torch.cuda.max_memory_allocated() - before < 0.25 * 2**30 + kept + 64 * 2**20
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_no_tokens_still_give_gradients_of_zero(backend):
-    found = run(make_heads((0, 1271, 64, 128)), backend)
+def test_no_tokens_still_give_gradients_of_zero():
+    found = run(make_heads((0, 1271, 64, 128)), None)
     assert found.output.loss == 0
     assert found.grad_weight.count_nonzero() == 0
 

@@ -65,7 +65,7 @@ def clipped(log_p: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
 
 
 def run(case: Case, kind: str = "reverse_kl", weights: Weights | None = None, **options: Any) -> Output:
-    """Return the output for a kind of `KINDS`; weights None: random ones of the divergence."""
+    """Return the output for a kind of `KINDS`; None means random weights of the divergence."""
     loss = Loss(kind, KINDS[kind], options.pop("temperature", 1.0), clipped)
     weights = weights or Weights(divergence=draw(len(case.ids), 1))
     options = {"chunk": 7, "valid_vocab": VOCAB, "targets": case.targets, **options}

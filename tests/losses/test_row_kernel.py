@@ -8,6 +8,7 @@ from torch import Tensor
 
 from opd.head_form import FUSED_KINDS
 from opd.losses import HiddenTargets, Loss, Weights
+from opd.losses.padded_head import Trained
 from opd.losses.terms import Request
 
 pytest.importorskip("triton", reason="NOT TESTED HERE: the fused kernels need triton")
@@ -30,8 +31,9 @@ def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatc
     exact = expected(case, kind, weights, temperature=0.8)
     loss, targets = Loss(kind, {"beta": 0.3} if kind == "jsd" else {}, 0.8), HiddenTargets(*case.targets)
     request = Request(ids=case.ids, weights=weights, loss=loss, targets=targets, vocab=333)
-    options = {"is_wide": is_wide, "need_hidden": True, "need_weight": True}
-    ours, _ = run(case.hidden.detach(), case.weight, request, **options, max_expected_error=1.0)
+    ours, _ = run(
+        case.hidden.detach(), case.weight, request, Trained(True, True), is_wide=is_wide, max_expected_error=1.0
+    )
     assert ours.grad_hidden is not None
     assert ours.grad_weight is not None
     assert error(ours.grad_weight, exact.grad[1]) < BOUND

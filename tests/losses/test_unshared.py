@@ -1,4 +1,4 @@
-"""The probability outside the shared tokens is that of the whole softmax, from a few of its logits."""
+"""The probability of unshared tokens, from a few logits, equals the whole softmax's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opd.losses import HiddenTargets, Loss, Weights, head_loss, unshared_mass
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_the_mass_is_what_the_whole_softmax_puts_there(temperature):
     generator = torch.Generator().manual_seed(3)
-    shared, entries, rows, tokens = 50, 54, 64, 1100  # padded rows behind the tokenizer's; more tokens than a chunk
+    shared, entries, rows, tokens = 50, 54, 64, 1100  # padded rows after the tokenizer's; more tokens than a chunk
     hidden = torch.randn(tokens, 16, generator=generator, dtype=torch.float64)
     weight = torch.randn(rows, 16, generator=generator, dtype=torch.float64)
     ids = torch.randint(0, shared, (tokens,), generator=generator)

@@ -22,8 +22,8 @@ def test_weights_are_n_times_softmax_within_the_group():
 
 
 def test_another_prompts_rewards_do_not_matter():
-    # Defects 1 and 5: the original takes one softmax over the batch, so an easy prompt's rows starve a hard one's:
-    # b's two rows share 2 in ours and 4 * 2 / (3 + e^2) = 0.77 in one softmax.
+    # Defects 1 and 5: the original takes one softmax over the batch, so an easy prompt's rows starve a hard prompt's.
+    # The two rows of b share 2 in ours and 4 * 2 / (3 + e^2) = 0.77 in one softmax.
     mine = reward_weights(torch.tensor([1.0, 0.0, 0.0, 0.0]), list("aabb"), beta=0.5)
     other = reward_weights(torch.tensor([1.0, 0.0, 9.0, 7.0]), list("aabb"), beta=0.5)
     torch.testing.assert_close(mine[:2], other[:2], rtol=0, atol=0)

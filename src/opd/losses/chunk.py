@@ -10,7 +10,7 @@ from torch import Tensor
 
 from opd.losses.divergences import FLOOR, Function, log_probs
 from opd.losses.padded_head import Kept
-from opd.losses.terms import HiddenTargets, PolicyLoss, Request
+from opd.losses.terms import PolicyLoss, Request
 
 FP16_SCALE = 1024.0
 """Factor of a gradient stored in fp16, which keeps it away from fp16's smallest numbers."""
@@ -24,31 +24,25 @@ class Form(NamedTuple):
     policy: PolicyLoss | None
     temperature: float
     vocab: int
-    top_k: int
     watch: tuple[str, ...]
 
     @classmethod
     def of(cls, request: Request) -> "Form":
         """Return the form of a call."""
-        loss, has_targets = request.loss, request.targets is not None
-        return cls(
-            function=loss.divergence.function if has_targets else None,
-            params=tuple(sorted(loss.params.items())) if has_targets else (),
-            policy=loss.policy if request.advantages is not None else None,
-            temperature=loss.temperature,
-            vocab=request.vocab,
-            top_k=loss.top_k if isinstance(request.targets, HiddenTargets) else 0,
-            watch=tuple(sorted(request.watch)),
-        )
+        loss, policy = request.loss, None if request.advantages is None else request.loss.policy
+        has_targets, watch = request.targets is not None, tuple(sorted(request.watch))
+        function = loss.divergence.function if has_targets else None
+        params = tuple(sorted(loss.params.items())) if has_targets else ()
+        return cls(function, params, policy, loss.temperature, request.vocab, watch)
 
 
 class Chunk(NamedTuple):
     """The tensors of C tokens.
 
     Args:
-        student, teacher: [C, E] logits; teacher None: no teacher, or a teacher that gives events. E is the vocabulary,
-            or more: padding has a logit of minus infinity. At a token's events the logits are `FLOOR`.
-        events: [C, k] the tokens that are events of their own. None: every token.
+        student, teacher: [C, E] logits. A teacher that gives events has none. E is the vocabulary, or more: padding has
+            a logit of minus infinity. At a token's events the logits are `FLOOR`.
+        events: [C, k] the tokens that are events of their own. None means every token.
         event_logits: [C, k] the student's. event_targets: [C, k] the teacher's, or its log-probabilities where it has no
             logits.
         others: [C] each.
@@ -96,24 +90,22 @@ def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> Result:
         is_own = x.events == token.unsqueeze(-1)
         column = torch.where(is_own.any(-1), is_own.to(torch.int64).argmax(-1), x.events.shape[1])
 
-    def of_token(each: Tensor, of_events: Tensor | None) -> Tensor:
-        """Return the sampled token's value [C] of values [C, E], or of those of the events where it is one."""
-        found = _at(each, token)
+    def of_token(value: Tensor, of_events: Tensor | None) -> Tensor:
+        """Return the sampled token's value [C], or the value of its event [C, k] where it is one."""
         if of_events is None or x.events is None:
-            return found
+            return value
         last = x.events.shape[1] - 1
-        return torch.where(column > last, found, _at(of_events, column.clamp(max=last)))
+        return torch.where(column > last, value, _at(of_events, column.clamp(max=last)))
 
-    log_own = of_token(log_s, events_s)
+    log_own = of_token(_at(log_s, token), events_s)
     log_y = torch.where(is_known, log_own, 0.0)
     statistics = {"log_prob": log_y}
     slope, loss = _token_terms(form, x, log_y, is_known, statistics)
     if log_t is not None:
-        statistics["teacher_log_prob"] = torch.where(is_known, of_token(log_t, events_t), 0.0)
+        statistics["teacher_log_prob"] = torch.where(is_known, of_token(_at(log_t, token), events_t), 0.0)
         if "teacher_entropy" in form.watch:
             statistics["teacher_entropy"] = _entropy(log_t, events_t)
 
-    total = loss
     g: Tensor | None = None
     shrink = torch.zeros_like(loss) if slope is None else slope
     if form.function is not None:
@@ -131,21 +123,21 @@ def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> Result:
         else:
             weighted, statistics["divergence"], g = with_gradient(divergence, inputs)
             shrink = shrink + g.sum(-1)
-        total = total if x.divergence is None else total + weighted.detach()
+        loss = loss if x.divergence is None else loss + weighted.detach()
     entropy = None
     if x.entropy is not None or "entropy" in form.watch:
         entropy = statistics["entropy"] = _entropy(log_s, events_s)
-        total = total if x.entropy is None else total - x.entropy * entropy
-    statistics["loss"] = total
+        loss = loss if x.entropy is None else loss - x.entropy * entropy
+    statistics["loss"] = loss
     if out is None:
         return Result(statistics)
 
     def by_logit(log_p: Tensor, g: Tensor | float) -> Tensor:
         p = log_p.exp()
         z = g - p * _along(shrink, p)
-        return (
-            z if x.entropy is None or entropy is None else z + _along(x.entropy, p) * p * (log_p + _along(entropy, p))
-        )
+        if x.entropy is not None and entropy is not None:
+            z = z + _along(x.entropy, p) * p * (log_p + _along(entropy, p))
+        return z
 
     at_events = None
     if events_s is None:
@@ -160,8 +152,7 @@ def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> Result:
             return _along(of_others, log_p) * (log_p - _along(log_others, log_p)).exp()
 
         z, at_events = by_logit(log_s, shared(log_s)), by_logit(events_s[:, :-1], g[:, :-1])
-        last = at_events.shape[1] - 1
-        own = torch.where(column > last, by_logit(log_own, shared(log_own)), _at(at_events, column.clamp(max=last)))
+        own = of_token(by_logit(log_own, shared(log_own)), at_events)
     scale = (FP16_SCALE if out.dtype == torch.float16 else 1.0) / form.temperature
     out.copy_(z * scale)
     entries: list[tuple[Tensor, Tensor]] = [] if slope is None else [(token, own + slope)]
@@ -242,8 +233,11 @@ def _token_terms(
     return (torch.where(is_known, torch.stack(slopes).sum(0), 0.0) if slopes else None), loss
 
 
+Run = Callable[[Chunk, Tensor | None], Result]
+
+
 @functools.lru_cache(maxsize=64)
-def compiled(form: Form, rows: int, entries: int) -> Callable[[Chunk, Tensor | None], Result]:
+def compiled(form: Form, rows: int, entries: int) -> Run:
     """Return `chunk_loss` of one form, compiled for chunks of one shape.
 
     The thresholds keep every [C, E] intermediate in registers: Inductor would else store a log ratio that is used
@@ -260,7 +254,5 @@ def compiled(form: Form, rows: int, entries: int) -> Callable[[Chunk, Tensor | N
         "realize_opcount_threshold": 1000,
         "split_reductions": False,
     }
-    result: Callable[[Chunk, Tensor | None], Result] = torch.compile(
-        own, dynamic=False, fullgraph=True, options=options
-    )
+    result: Run = torch.compile(own, dynamic=False, fullgraph=True, options=options)
     return result

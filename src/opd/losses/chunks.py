@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from opd.head_form import WORKSPACE_GIB
-from opd.losses.chunk import FP16_SCALE, Chunk, Form, Result, chunk_loss, compiled
+from opd.losses.chunk import FP16_SCALE, Chunk, Form, Result, Run, chunk_loss, compiled
 from opd.losses.divergences import FLOOR, compute_dtype
-from opd.losses.padded_head import Gradients, Kept, PaddedHead
+from opd.losses.padded_head import Gradients, Kept, PaddedHead, Trained
 from opd.losses.terms import EventTargets, HiddenTargets, Request
 
 PLAIN_ROWS = 256
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     def of(
         cls, num_tokens: int, workspace_gib: float, *, bytes_per_row: int, gradient_bytes: int, is_compiled: bool = True
     ) -> Plan:
-        """Return the sizes that fit the workspace. Chunks have a power of two of rows, whatever the number of tokens.
+        """Return the sizes that fit the workspace. Chunks have a power of two of rows, for any number of tokens.
 
         Args:
             bytes_per_row: of a token's logits. gradient_bytes: of its logits' gradient.
@@ -76,29 +76,23 @@ class Plan(NamedTuple):
             yield chunks
 
 
-def run_chunks(
-    hidden: Tensor, weight: Tensor, request: Request, *, need_hidden: bool, need_weight: bool, compile: bool
-) -> Forward:
+def run_chunks(hidden: Tensor, weight: Tensor, request: Request, trained: Trained, *, compile: bool) -> Forward:
     """Run the forward of `head_loss` in the plain or the compiled form."""
-    return _Run(hidden, weight.detach(), request, need_hidden, need_weight, compile and len(hidden) > 0).forward()
+    return _Run(hidden, weight.detach(), request, trained, compile and len(hidden) > 0).forward()
 
 
 class _Run:
     """One forward, and its buffers."""
 
-    def __init__(
-        self, hidden: Tensor, weight: Tensor, request: Request, need_hidden: bool, need_weight: bool, compile: bool
-    ) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, request: Request, trained: Trained, compile: bool) -> None:
         self.request, self.form, self.compile = request, Form.of(request), compile
         self.hidden, self.targets, num_tokens = hidden, request.targets, len(hidden)
         teacher = self.targets if isinstance(self.targets, HiddenTargets) else None
         self.dtype = compute_dtype(hidden, weight, *(teacher or ()))
         self.heads = [self._head(weight), *([] if teacher is None else [self._head(teacher.weight)])]
-        self.gradients = Gradients(
-            hidden, weight, self.heads[0], self.dtype, need_hidden=need_hidden, need_weight=need_weight
-        )
+        self.gradients = Gradients(hidden, weight, self.heads[0], self.dtype, trained)
         entries, rows = self.heads[0].padded, min(request.chunk or PLAIN_ROWS, max(num_tokens, 1))
-        has_events = isinstance(self.targets, EventTargets) or self.form.top_k > 0
+        has_events = isinstance(self.targets, EventTargets) or request.loss.top_k > 0
         is_own = self.targets is not None and request.loss.divergence.params is None and not has_events
         self.width = request.vocab if is_own else entries
         self.plan = Plan(rows, 0, rows)
@@ -111,7 +105,7 @@ class _Run:
             )
         self.logits = [hidden.new_empty(self.plan.rows, entries, dtype=self.dtype) for _ in self.heads]
         self.gradient = None
-        if need_hidden or need_weight:
+        if any(trained):
             self.gradient = hidden.new_empty(self.plan.group, entries, dtype=self.heads[0].dtype)
             self.gradient[:, self.width :] = 0
 
@@ -155,8 +149,8 @@ class _Run:
         events = event_logits = event_targets = None
         if isinstance(self.targets, HiddenTargets):
             self.heads[1].logits(padded(self.targets.hidden).to(self.heads[1].dtype), teacher[0])
-            if self.form.top_k:
-                events = top_entries(teacher[0], min(self.form.top_k, self.request.vocab))
+            if self.request.loss.top_k:
+                events = top_entries(teacher[0], min(self.request.loss.top_k, self.request.vocab))
                 event_targets = _taken(teacher[0], events)
         elif self.targets is not None:
             events, event_targets = padded(self.targets.ids), padded(self.targets.log_probs)
@@ -165,17 +159,11 @@ class _Run:
         per_token = {
             name: None if each is None else padded(each).to(self.dtype) for name, each in self.request.per_token.items()
         }
-        x = Chunk(
-            student=student[:, : self.width],
-            teacher=teacher[0][:, : self.width] if teacher else None,
-            events=events,
-            event_logits=event_logits,
-            event_targets=event_targets,
-            ids=padded(self.request.ids),
-            **per_token,
-        )
+        sides = [logits[:, : self.width] for logits in (student, *teacher)]
+        ids, of_teacher = padded(self.request.ids), sides[1] if teacher else None
+        x = Chunk(sides[0], of_teacher, events, event_logits, event_targets, ids, **per_token)
         out = None if self.gradient is None else self.gradient[start - group : start - group + rows, : self.width]
-        run: Callable[[Chunk, Tensor | None], Result] = functools.partial(chunk_loss, self.form)
+        run: Run = functools.partial(chunk_loss, self.form)
         if self.compile:
             run = compiled(self.form, *x.student.shape)
         statistics, at_events, kept = run(x, out)

@@ -66,10 +66,9 @@ class Divergence:
         """
         if self.params is None:
             return dict(given)
-        known = {"top_k": TOP_K} | dict(self.params)
-        for name in given:
-            if name not in known:
-                raise ValueError(f"divergence {self.name}: no parameter {name!r}; allowed: {', '.join(known)}")
+        known = {"top_k": TOP_K, **self.params}
+        if unknown := given.keys() - known:
+            raise ValueError(f"divergence {self.name}: no parameter {min(unknown)!r}; allowed: {', '.join(known)}")
         values = {name: of.default for name, of in self.params.items()} | dict(given)
         return {name: known[name].checked(self.name, name, value) for name, value in values.items()}
 
@@ -99,8 +98,9 @@ def divergence_of(name: str) -> Divergence:
     Raises:
         ValueError: no divergence has this name, or the module or its function cannot be imported.
     """
-    found = DIVERGENCES.get(name)
-    return found or Divergence(name=name, function=own_function("divergence kind", name, DIVERGENCES), params=None)
+    if name in DIVERGENCES:
+        return DIVERGENCES[name]
+    return Divergence(name=name, function=own_function("divergence kind", name, DIVERGENCES), params=None)
 
 
 def own_function(key: str, name: str, registered: Collection[str]) -> Callable[..., Any]:
@@ -117,14 +117,13 @@ def own_function(key: str, name: str, registered: Collection[str]) -> Callable[.
         names = ", ".join(registered)
         raise ValueError(f"{key}={name!r}: must be one of {names}, or a function of yours as package.module:name")
     try:
-        function = getattr(importlib.import_module(module), attribute)
+        function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         fix = "put the module's folder on PYTHONPATH and name a function of it"
         raise ValueError(f"{key}={name!r}: {error}; {fix}") from error
     if not callable(function):
         raise ValueError(f"{key}={name!r}: {attribute} is {type(function).__name__}, not a function")
-    result: Callable[..., Any] = function
-    return result
+    return function
 
 
 def compute_dtype(*tensors: Tensor) -> torch.dtype:
@@ -139,7 +138,7 @@ def log_probs(logits: Tensor, temperature: float) -> Tensor:
 
 
 def pick(values: Tensor, ids: Tensor) -> Tensor:
-    """[T, E], [T] -> [T]: return the entry of each row's column, 0 where no column has that number.
+    """Return the entry [T] of each row of [T, E] at its column [T], 0 where no column has that number.
 
     A comparison in place of a gather, because the gradient of a gather makes one more tensor of [T, E].
     """
@@ -190,8 +189,8 @@ def forward_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Ten
 def jsd(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
     """Return beta KL(p_T || m) + (1 - beta) KL(p_S || m) with m = beta p_T + (1 - beta) p_S.
 
-    With d = log p_T - log p_S and u = log(m / p_S) = log(1 - beta + beta exp(d)), its terms are
-    beta p_T (d - u) - (1 - beta) p_S u: one logarithm of each token. Near d = 0 they are a sum of two series, as in `kl`.
+    Let d = log p_T - log p_S and u = log(m / p_S) = log(1 - beta + beta exp(d)). Then a term is
+    beta p_T (d - u) - (1 - beta) p_S u: one logarithm of each token. Near d = 0 it is a sum of two series, as in `kl`.
     The gradient through m is the sum over entries of m d log m = dm, which is 0. Beyond d = 80, p_S is 0 in float32.
     """
     beta: float = params["beta"]
@@ -253,8 +252,8 @@ def divergence(
     Both logits are divided by the temperature, without a factor temperature ** 2. The teacher receives no gradient.
 
     Args:
-        params: of the divergence, also those that the kind lacks, so that a loop over kinds can give them all; `ids` [T]
-            int64 for a kind that reads the sampled tokens.
+        params: of the divergence. Parameters that the kind lacks are ignored, for loops over kinds. `ids` [T] int64
+            are the sampled tokens.
 
     Raises:
         ValueError: the shapes differ (cut padded columns first, and never fill them), or the divergence is undefined.

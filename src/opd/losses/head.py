@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from opd.head_form import BackendName
 from opd.losses.chunks import Forward, run_chunks
 from opd.losses.divergences import compute_dtype
+from opd.losses.padded_head import Trained
 from opd.losses.terms import Loss, Output, Request, Targets, Weights, counted_vocab
 
 logger = logging.getLogger(__name__)
@@ -28,9 +29,7 @@ class Backend(Protocol):
     def obstacle(self, weight: Tensor, request: Request) -> str | None:
         """Return the reason why the backend cannot run a call with a gradient. None means that it can."""
 
-    def forward(
-        self, hidden: Tensor, weight: Tensor, request: Request, *, need_hidden: bool, need_weight: bool
-    ) -> Forward:
+    def forward(self, hidden: Tensor, weight: Tensor, request: Request, trained: Trained) -> Forward:
         """Run a call; the gradients are for a loss whose own gradient is 1."""
 
 
@@ -77,38 +76,28 @@ def head_loss(
         ids: [T] int64, the sampled tokens.
         weights: one weight per token and term. Without any only statistics are computed.
         targets: the teacher's; needed for a divergence.
-        advantages, old_log_probs: [T] of the policy loss. Old log-probabilities None: the current ones.
+        advantages, old_log_probs: [T] of the policy loss. None means the current log-probabilities.
         slopes: [T] derivatives of a loss by log p that the caller has computed of the whole batch. They add to the
             gradient, and nothing to the loss.
         valid_vocab: the number of leading vocabulary entries that count, the tokenizer's. Others take part in no softmax
-            and get a gradient of exactly 0. None: all entries, of which both sides must have as many.
-        chunk: tokens per chunk of the plain form. None: 256.
-        workspace_gib: memory for logits and their gradient in the other forms. None: what each form runs well with.
+            and get a gradient of exactly 0. None means all entries, which must be as many on both sides.
+        chunk: tokens per chunk of the plain form. None means 256.
+        workspace_gib: memory for logits and their gradient in the other forms. None means the form's own size.
         watch: further statistics, of `STATISTICS`.
         backend: None chooses; a name runs this form or raises.
 
     Raises:
         ValueError: inputs do not match, or `backend` cannot run.
     """
-    request = Request(
-        ids=ids,
-        weights=weights,
-        loss=loss,
-        targets=targets,
-        advantages=advantages,
-        old_log_probs=old_log_probs,
-        slopes=slopes,
-        vocab=counted_vocab(len(weight), targets, valid_vocab),
-        watch=tuple(watch),
-        chunk=chunk,
-        workspace_gib=workspace_gib,
-    )
+    vocab = counted_vocab(len(weight), targets, valid_vocab)
+    given = (targets, advantages, old_log_probs, slopes, chunk, workspace_gib, tuple(watch))
+    request = Request(ids, weights, loss, vocab, *given)
     request.check(hidden)
     # A Function's forward cannot see the caller's grad mode.
     trains = request.has_gradient and torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     chosen = choose_backend(weight, request, backend, trains=trains)
     total, statistics = _HeadLoss.apply(hidden, weight, request, chosen, trains)
-    is_unknown = (ids < 0) | (ids >= request.vocab)
+    is_unknown = (ids < 0) | (ids >= vocab)
     for name in {"log_prob", "teacher_log_prob"} & statistics.keys():
         statistics[name] = statistics[name].masked_fill(is_unknown, -torch.inf)
     return Output(total, statistics, chosen)
@@ -141,10 +130,10 @@ class _HeadLoss(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, request: Request, name: BackendName, trains: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         run = BACKENDS[name].forward if name in BACKENDS else functools.partial(run_chunks, compile=name == "compiled")
-        need_hidden, need_weight = (trains and needed for needed in ctx.needs_input_grad[:2])
+        trained = Trained(*(trains and needed for needed in ctx.needs_input_grad[:2]))
         # verl runs the forward under bf16 autocast, which would round every logit to 8 significant bits.
         with torch.autocast(hidden.device.type, enabled=False):
-            result = run(hidden, weight, request, need_hidden=need_hidden, need_weight=need_weight)
+            result = run(hidden, weight, request, trained)
         ctx.gradients, ctx.weight_dtype = (result.grad_hidden, result.grad_weight), _grad_dtype(weight)
         ctx.set_materialize_grads(False)
         return result.loss, result.statistics

@@ -1,6 +1,6 @@
 """An output head whose matrix products run over a rounded number of entries, and the two gradients that they make.
 
-cuBLAS multiplies an odd number of 16-bit columns about three times as slowly as a rounded number, and tokenizers of real
+cuBLAS multiplies an odd number of 16-bit columns about three times as slowly as a rounded number. Tokenizers of real
 models have odd numbers of entries (Qwen3 151,669).
 """
 
@@ -65,29 +65,27 @@ class Kept(NamedTuple):
     values: Tensor
 
 
+class Trained(NamedTuple):
+    """The inputs that need a gradient."""
+
+    hidden: bool
+    weight: bool
+
+
 class Gradients:
     """The gradients by hidden states and head, to which each group of n tokens adds its part.
 
     Args:
         hidden: [T, d] the student's. weight: [V, d] its whole head. head: the entries that count.
-        dtype: of sums, and of the head's gradient.
+        dtype: of sums, and of the head's gradient. trained: the inputs that need a gradient.
     """
 
-    def __init__(
-        self,
-        hidden: Tensor,
-        weight: Tensor,
-        head: PaddedHead,
-        dtype: torch.dtype,
-        *,
-        need_hidden: bool,
-        need_weight: bool,
-    ) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, head: PaddedHead, dtype: torch.dtype, trained: Trained) -> None:
         self._states, self._weight, self._head, self._dtype = hidden, weight, head, dtype
-        self.hidden = torch.empty_like(hidden) if need_hidden else None
+        self.hidden = torch.empty_like(hidden) if trained.hidden else None
         # The product that writes it runs over a rounded number of entries too.
         make, rows = weight.new_empty if len(hidden) else weight.new_zeros, max(len(weight), head.padded)
-        self.weight = make(rows, head.width, dtype=dtype) if need_weight else None
+        self.weight = make(rows, head.width, dtype=dtype) if trained.weight else None
 
     def add_hidden(self, start: int, gradient: Tensor, alpha: float = 1.0, kept: Kept | None = None) -> None:
         """Write the gradient by the hidden states from `start` on, from the logits' gradient [n, padded] times alpha."""

@@ -40,11 +40,7 @@ class Loss:
 
     @property
     def divergence(self) -> Divergence:
-        """Return the registered divergence.
-
-        Raises:
-            ValueError: `kind` names none.
-        """
+        """Return the divergence that `kind` names."""
         return divergence_of(self.kind)
 
     @property
@@ -99,16 +95,15 @@ class Output(NamedTuple):
 
     Args:
         loss: scalar, the weighted sum, with a graph whose backward can run once.
-        statistics: [T] each, detached, by name: `log_prob` of each token, `nonfinite`; with targets `divergence`, and
-            with a teacher's hidden states `teacher_log_prob`; with a policy loss `policy_loss` and its derivative
-            `policy_slope` by log p; on request `entropy`, `teacher_entropy`. A token outside the vocabulary has a
-            log-probability of minus infinity.
+        statistics: [T] each, detached, by name: `log_prob` and `nonfinite` always. Targets add `divergence`, hidden
+            states `teacher_log_prob`. A policy loss adds `policy_loss` and its derivative `policy_slope` by log p. On
+            request `entropy` and `teacher_entropy`. A token outside the vocabulary has log-probability minus infinity.
         backend: the form that ran.
     """
 
     loss: Tensor
     statistics: dict[str, Tensor]
-    backend: str
+    backend: str = "plain"
 
     @property
     def scores(self) -> Tensor:
@@ -127,7 +122,7 @@ class Output(NamedTuple):
         return cls(torch.stack([part.loss for part in parts]).sum(), statistics, parts[0].backend)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Request:
     """One call of `head_loss`: everything besides the student's hidden states and head.
 
@@ -139,14 +134,14 @@ class Request:
     ids: Tensor
     weights: Weights
     loss: Loss
+    vocab: int
     targets: Targets | None = None
     advantages: Tensor | None = None
     old_log_probs: Tensor | None = None
     slopes: Tensor | None = None
-    vocab: int
-    watch: tuple[str, ...] = ()
     chunk: int | None = None
     workspace_gib: float | None = None
+    watch: tuple[str, ...] = ()
 
     @property
     def per_token(self) -> dict[str, Tensor | None]:
@@ -179,11 +174,11 @@ class Request:
             )
         if self.chunk is not None and self.chunk < 1:
             raise ValueError(f"chunk={self.chunk}: must be at least 1 token")
-        if unknown := set(self.watch) - set(STATISTICS):
-            names = ", ".join(STATISTICS)
-            raise ValueError(f"watch={sorted(unknown)}: must be of {names}; others come with every call")
-        if "teacher_entropy" in self.watch and not isinstance(targets, HiddenTargets):
-            raise ValueError("watch=teacher_entropy without HiddenTargets: only hidden states give a teacher's entropy")
+        allowed = STATISTICS if isinstance(targets, HiddenTargets) else STATISTICS[:1]
+        if unknown := set(self.watch) - set(allowed):
+            raise ValueError(
+                f"watch={sorted(unknown)} with targets of {type(targets).__name__}: must be of {', '.join(allowed)}"
+            )
         if isinstance(targets, EventTargets) and top_k:
             raise ValueError(f"top_k={top_k} with EventTargets: the targets have their own events; leave it out")
 

@@ -1,4 +1,4 @@
-"""The package's CUDA sources on a CPU: compiled as C++, a cluster's threads run one after another (ptx.cuh beside this).
+"""The package's CUDA sources on a CPU: compiled as C++, a cluster's threads run one after another (this folder's ptx.cuh).
 
 For the row kernel's arithmetic, its parts and the loop around them; neither its speed nor the device's own instructions.
 """

@@ -9,6 +9,7 @@ from opd.head_form import Need, fused_lacks
 from opd.losses.chunks import Forward
 from opd.losses.head import BACKENDS
 from opd.losses.hopper.loop import run
+from opd.losses.padded_head import Trained
 from opd.losses.terms import HiddenTargets, Request
 
 RETRY_AFTER = 64
@@ -18,10 +19,10 @@ RETRY_AFTER = 64
 class HopperBackend:
     """A backend for the gradient of an exact divergence over the whole vocabulary, from a teacher's hidden states.
 
-    It keeps its workspace besides inputs, gradients and numbers per token, whatever the number of tokens. Logits are
-    stored in fp16 as distances below the maximum of their block of 256. Where the gradient's expected rounding error is
-    too large (student and teacher nearly equal), the call repeats with fp32 logits, and the next calls begin with them.
-    Statistics of a token whose logits are not finite are 0, besides `nonfinite`. Sums have a fixed order.
+    Its workspace does not grow with the number of tokens. Logits are stored in fp16 as distances below the maximum of
+    their block of 256. Where student and teacher are nearly equal, the expected rounding error of the gradient is too
+    large: the call repeats with fp32 logits, and the next calls begin with them. Statistics of a token whose logits are
+    not finite are 0, besides `nonfinite`. Sums have a fixed order.
     """
 
     def __init__(self) -> None:
@@ -46,15 +47,11 @@ class HopperBackend:
         )
         return fused_lacks(need)
 
-    def forward(
-        self, hidden: Tensor, weight: Tensor, request: Request, *, need_hidden: bool, need_weight: bool
-    ) -> Forward:
+    def forward(self, hidden: Tensor, weight: Tensor, request: Request, trained: Trained) -> Forward:
         """Run a call."""
         is_wide = self._num_wide % RETRY_AFTER > 0
         with torch.cuda.device(hidden.device):
-            forward, is_wide = run(
-                hidden, weight, request, is_wide=is_wide, need_hidden=need_hidden, need_weight=need_weight
-            )
+            forward, is_wide = run(hidden, weight, request, trained, is_wide=is_wide)
         self._num_wide = self._num_wide + 1 if is_wide else 0
         return forward
 

@@ -2,7 +2,7 @@
 
 It stores logits in fp16 as distances below their block's maximum. A block is 256 neighbouring vocabulary
 entries of one row. Its maximum is kept in fp32 and every entry as its distance below it in fp16, rounded from the fp32
-accumulator. Entries that carry probability lie close to their block's maximum, where fp16 is finest; an entry 16 below
+accumulator. Entries that carry probability are close to their block's maximum, where fp16 is finest. An entry 16 below
 is off by at most 1/128 and e^-16 as likely. So the storage follows any range of logits, and costs the two bytes of plain
 fp16 (whose steps near a logit of 40 are 1/32).
 """
@@ -41,7 +41,7 @@ def _logits(
     GROUP: tl.constexpr,
     NUM_PROGRAMS: tl.constexpr,
 ):
-    """One persistent program per multiprocessor; GROUP token blocks share each stretch of the head while it is in L2."""
+    """Run one persistent program per multiprocessor. GROUP token blocks share each part of the head while it is in L2."""
     num_m = tl.cdiv(num_tokens, BM)
     width = GROUP * num_blocks
     for tile in tl.range(tl.program_id(0), num_m * num_blocks, NUM_PROGRAMS, flatten=True):
@@ -53,9 +53,9 @@ def _logits(
         for k in range(tl.cdiv(depth, BK)):
             acc = tl.dot(hidden.load([m * BM, k * BK]), weight.load([n * BN, k * BK]).T, acc)
         if SHIFT:
-            # Columns past the vocabulary were loaded as 0 and may be the last block's maximum: any value near the
-            # entries serves, and the row kernel does not take it for a maximum. (Masking them here, in a branch or not,
-            # costs the loop its overlap of a tile's end with the next one's start: 40 % of the time.)
+            # Columns after the vocabulary were loaded as 0 and may be the last block's maximum. Any value near the
+            # entries serves, and the row kernel does not take it for a maximum. A mask here costs the loop the overlap
+            # of a tile's end with the next tile's start: 40 % of the time.
             top = tl.max(acc, 1)
             row = m * BM + tl.arange(0, BM)
             tl.store(block_max + row.to(tl.int64) * num_blocks + n, top, mask=row < num_tokens)
@@ -72,8 +72,8 @@ def head_logits(hidden: Tensor, weight: Tensor, logits: Tensor, block_max: Tenso
         hidden: [n, d] bf16, 16-byte aligned rows.
         weight: [vocab, d] bf16; vocab counts only the entries that take part.
         logits: [n, vocab] output view whose row stride is a multiple of 16 bytes; fp16 with `block_max`, else fp32.
-        block_max: [n, ceil(vocab / VOCAB_BLOCK)] fp32 output, the maximum of each block (of a last one that is cut by
-            the vocabulary's end: of its entries and 0); None stores plain logits.
+        block_max: [n, ceil(vocab / VOCAB_BLOCK)] fp32 output, the maximum of each block. In a last block that the
+            vocabulary's end cuts, 0 counts too. None stores plain logits.
     """
     (num_tokens, depth), vocab = hidden.shape, weight.shape[0]
     num_blocks = triton.cdiv(vocab, VOCAB_BLOCK)

@@ -11,15 +11,8 @@ from torch import Tensor
 from opd.head_form import WORKSPACE_GIB
 from opd.losses.chunks import Forward, Plan
 from opd.losses.hopper.logits_kernel import VOCAB_BLOCK, head_logits
-from opd.losses.hopper.row_kernel import (
-    NUM_STATS,
-    Logits,
-    divergence_rows,
-    expected_error,
-    gradient_numbers,
-    new_gradient_stats,
-)
-from opd.losses.padded_head import Gradients, PaddedHead
+from opd.losses.hopper.row_kernel import Logits, divergence_rows, expected_error, gradient_numbers, new_statistics
+from opd.losses.padded_head import Gradients, PaddedHead, Trained
 from opd.losses.terms import HiddenTargets, Request
 
 MAX_EXPECTED_ERROR = 2.5e-3
@@ -45,10 +38,9 @@ def run(
     hidden: Tensor,
     weight: Tensor,
     request: Request,
+    trained: Trained,
     *,
     is_wide: bool,
-    need_hidden: bool,
-    need_weight: bool,
     max_expected_error: float = MAX_EXPECTED_ERROR,
 ) -> tuple[Forward, bool]:
     """Run over all tokens; from fp16 logits again with fp32 ones, where a group's expected error is above the limit.
@@ -63,7 +55,7 @@ def run(
         ValueError: a token's weight is not finite.
     """
     while True:
-        one = _Run(hidden, weight.detach(), request, is_wide, need_hidden, need_weight)
+        one = _Run(hidden, weight.detach(), request, trained, is_wide)
         if one.is_within(math.inf if is_wide else max_expected_error):
             return one.result(), is_wide
         del one  # its gradients, before the next ones are allocated
@@ -73,9 +65,7 @@ def run(
 class _Run:
     """One attempt over all tokens, and its buffers."""
 
-    def __init__(
-        self, hidden: Tensor, weight: Tensor, request: Request, is_wide: bool, need_hidden: bool, need_weight: bool
-    ) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, request: Request, trained: Trained, is_wide: bool) -> None:
         assert isinstance(request.targets, HiddenTargets)
         assert request.weights.divergence is not None
         self.hidden, self.targets, self.loss = hidden, request.targets, request.loss
@@ -83,9 +73,7 @@ class _Run:
         self.ids, self.vocab, self.is_wide = request.ids.long().contiguous(), request.vocab, is_wide
         self.weight, num_blocks = weight[: request.vocab], -(-request.vocab // VOCAB_BLOCK)
         head, num_tokens, device = PaddedHead(self.weight), len(hidden), hidden.device
-        self.gradients = Gradients(
-            hidden, weight, head, torch.float32, need_hidden=need_hidden, need_weight=need_weight
-        )
+        self.gradients = Gradients(hidden, weight, head, torch.float32, trained)
         # Logits of both sides in fp32. Or the teacher's in fp16, with the maxima of blocks of both sides: the student's
         # fp16 logits use the storage of the gradient.
         logits_bytes, maxima_bytes = (8 * head.padded, 0) if is_wide else (2 * head.padded, 8 * num_blocks)
@@ -98,12 +86,10 @@ class _Run:
         )
         rows = min(self.plan.rows, self.plan.group)
         self.gradient = torch.empty(self.plan.group, head.padded, device=device, dtype=torch.bfloat16)
-        self.logits = torch.empty(
-            (2 if is_wide else 1, rows, head.padded), device=device, dtype=torch.float32 if is_wide else torch.float16
-        )
+        sides, dtype = (2, torch.float32) if is_wide else (1, torch.float16)
+        self.logits = torch.empty(sides, rows, head.padded, device=device, dtype=dtype)
         self.maxima = torch.empty(2, rows, num_blocks, device=device)
-        self.stats = torch.empty(num_tokens, NUM_STATS, device=device)
-        self.gradient_stats = new_gradient_stats(num_tokens, self.vocab, is_fp32=is_wide, device=device)
+        self.stats, self.gradient_stats = new_statistics(num_tokens, self.vocab, is_fp32=is_wide, device=device)
 
     def is_within(self, limit: float) -> bool:
         """Run. False means that the gradient's expected error is above the limit, and the run stopped."""

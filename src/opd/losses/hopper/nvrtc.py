@@ -1,7 +1,4 @@
-"""Run-time compilation and launch of the package's CUDA sources, through the NVRTC that every CUDA build of torch brings.
-
-Launches use the driver's C interface, whose cost to the host is a few microseconds.
-"""
+"""Run-time compilation and launch of the package's CUDA sources, through the NVRTC that every CUDA build of torch brings."""
 
 import ctypes
 import functools
@@ -61,14 +58,6 @@ def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], dev
     return function
 
 
-@functools.cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL("libcuda.so.1")
-    pointer, number = ctypes.c_void_p, ctypes.c_uint
-    library.cuLaunchKernel.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
-    return library
-
-
 def launch(
     kernel: Any, num_blocks: int, num_threads: int, smem_bytes: int, arguments: Sequence[Tensor | int | float | None]
 ) -> None:
@@ -76,20 +65,17 @@ def launch(
 
     Tensors pass as pointers (None as null), int as 64 bits, float as 32 bits.
     """
-    parameters = [_parameter(argument) for argument in arguments]
-    addresses = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
-    stream, block = torch.cuda.current_stream().cuda_stream, (num_threads, 1, 1)
-    status = _library().cuLaunchKernel(int(kernel), num_blocks, 1, 1, *block, smem_bytes, stream, addresses, None)
-    if status:
-        raise CudaKernelError(f"cuLaunchKernel failed: CUresult {status}")
+    parameters = tuple(zip(*map(_parameter, arguments), strict=True))
+    stream = torch.cuda.current_stream().cuda_stream
+    launched = driver.cuLaunchKernel(kernel, num_blocks, 1, 1, num_threads, 1, 1, smem_bytes, stream, parameters, 0)
+    _checked(launched, "cuLaunchKernel")
 
 
-def _parameter(argument: Tensor | int | float | None) -> Any:
-    if argument is None:
-        return ctypes.c_void_p()
-    if isinstance(argument, Tensor):
-        return ctypes.c_void_p(argument.data_ptr())
-    return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_longlong(argument)
+def _parameter(argument: Tensor | int | float | None) -> tuple[int | float, type]:
+    """Return the value and the C type of a kernel's argument."""
+    if argument is None or isinstance(argument, Tensor):
+        return 0 if argument is None else argument.data_ptr(), ctypes.c_void_p
+    return argument, ctypes.c_float if isinstance(argument, float) else ctypes.c_longlong
 
 
 def _checked(result: tuple[Any, ...], call: str) -> Any:

@@ -47,8 +47,8 @@ def divergence_rows(
     Args:
         token_ids: [n] int64, the tokens whose log-probabilities are wanted.
         weights: [n] fp32 factor of each row's gradient.
-        gradient: [n, vocab] bf16 view; may be the student's fp16 logits' own storage. What lies between two rows becomes 0.
-        gradient_stats: [n, blocks of a row, NUM_GRAD_STATS], as `new_gradient_stats` makes it.
+        gradient: [n, vocab] bf16 view; may be the student's fp16 logits' own storage. Entries between two rows become 0.
+        gradient_stats: [n, blocks of a row, NUM_GRAD_STATS], as `new_statistics` makes it.
     """
     num_rows, vocab = student.values.shape
     kind, beta = loss.kind, float(loss.params.get("beta", 0.0))
@@ -83,10 +83,11 @@ def row_kernel_macros(kind: int, vocab: int, *, is_fp32: bool) -> tuple[tuple[tu
     return tuple(macros.items()), threads
 
 
-def new_gradient_stats(num_rows: int, vocab: int, *, is_fp32: bool, device: torch.device) -> Tensor:
-    """Return room for the numbers that the row kernel leaves of each row's gradient."""
+def new_statistics(num_rows: int, vocab: int, *, is_fp32: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return room for the statistics of rows, and for the numbers of their gradients."""
     cluster, _, _ = _launch_shape(vocab, 4 if is_fp32 else 8)
-    return torch.empty(num_rows, cluster, NUM_GRAD_STATS, device=device)
+    of_blocks = torch.empty(num_rows, cluster, NUM_GRAD_STATS, device=device)
+    return torch.empty(num_rows, NUM_STATS, device=device), of_blocks
 
 
 def _launch_shape(vocab: int, entries_a_vec: int) -> tuple[int, int, int]:
@@ -96,10 +97,8 @@ def _launch_shape(vocab: int, entries_a_vec: int) -> tuple[int, int, int]:
         vecs = -(-num_vecs // (cluster * threads))
         if vecs <= MAX_VECS_A_THREAD:
             return cluster, threads, vecs
-    raise ValueError(
-        f"vocabulary of {vocab} entries: the row kernel holds at most {CLUSTERS[1] * 1024 * MAX_VECS_A_THREAD * entries_a_vec}; "
-        "use the compiled backend"
-    )
+    most = CLUSTERS[1] * 1024 * MAX_VECS_A_THREAD * entries_a_vec
+    raise ValueError(f"vocabulary of {vocab} entries: the row kernel holds {most}; use the compiled backend")
 
 
 def gradient_numbers(gradient_stats: Tensor, weights: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-// One row of logits per thread-block cluster: student's and teacher's rows are read from memory once and kept on chip
-// (student in registers, teacher in shared memory); statistics and gradient are made from that copy.
-// Gradients by a logit z, with a = log p_S - log p_T and tau the temperature: reverse_kl p_S (a - D) / tau, forward_kl
-// (p_S - p_T) / tau, jsd (1 - beta) p_S (log(p_S / m) - KL(p_S || m)) / tau. Storage of fp16 logits: logits_kernel.py.
+// One row of logits per thread-block cluster. Both sides' rows are read from memory once and kept on chip: the student's
+// in registers, the teacher's in shared memory. Statistics and gradient are made from that copy.
+// Let a = log p_S - log p_T, tau the temperature. Gradients by a logit: reverse_kl p_S (a - D) / tau.
+// forward_kl (p_S - p_T) / tau. jsd (1 - beta) p_S (log(p_S / m) - KL(p_S || m)) / tau. Storage: logits_kernel.py.
 //
 // Compiled at run time by NVRTC with these macros:
 //   KIND      0 reverse_kl, 1 forward_kl, 2 jsd
@@ -12,11 +12,7 @@
 //
 // Inside, a logit is x = (s - row maximum) * log2(e) / temperature: an exp is one ex2, and logs are in bits to the end.
 
-#include "reduce.cuh"
-#include "vectors.cuh"
-
-// jsd with fp32 logits: its moments leave p_S and the mixture's ratio where the logits were, and the gradient makes neither again.
-#define KEEPS_RATIO (KIND == 2 && IN_F32)
+#include "rows.cuh"
 
 typedef
 #if IN_F32
@@ -29,8 +25,8 @@ typedef
 #define LN2 0.69314718055994531f
 #define LOG2E 1.4426950408889634f
 
-// With d = log2(p_T / p_S): log2(m / ((1 - beta) p_S)) = log2(1 + odds 2^d), odds = beta / (1 - beta). Differences of it do
-// not cancel where p_T is far below p_S, as those of log p_S - log m would. Beyond 2^100 it is linear in d.
+// With d = log2(p_T / p_S): log2(m / ((1 - beta) p_S)) = log2(1 + odds 2^d), odds = beta / (1 - beta). Its
+// differences do not cancel where p_T is far below p_S; differences of log p_S - log m would. Beyond 2^100 it is linear in d.
 __device__ __forceinline__ float log_mixture_ratio(float d, float odds) {
   return lg2(fmaf(odds, ex2(fminf(d, 100.f)), 1.f)) + fmaxf(d - 100.f, 0.f);
 }
@@ -46,43 +42,33 @@ __device__ __forceinline__ float logit_gradient(float lp, float lq, float p, flo
 #endif
 }
 
-// Root mean square of (rounding error / value) in fp16, for values spread evenly over a binade in log: steps of 2^-10 at
-// its bottom, uniform error in a step (1/12), mean of 1/x^2 over [1, 2] with density 1/x (0.375 / ln 2).
+// Root mean square of (rounding error / value) in fp16, for values spread evenly over a binade in log. Steps are 2^-10
+// at its bottom, the error in a step is uniform (1/12). The mean of 1/x^2 over [1, 2] with density 1/x is 0.375 / ln 2.
 #define FP16_STEP 2.0735e-4f
-#define FP32_STEP (FP16_STEP / 8192.f)
 
-// Expected square of one gradient entry's error from fp32 sums of the size of its log ratio.
-__device__ __forceinline__ float squared_error_of_sums(float p, float ratio) {
-  const float sums = FP32_STEP * p * ratio;
-  return sums * sums;
-}
-
-// Expected square of one gradient entry's error from the rounding of its two stored logits (distances ds, dt; none in
-// fp32) and of fp32 sums of the size of its log ratio. A step common to all of a row's probability is one that softmax
-// does not see: hence 1 - p.
-__device__ __forceinline__ float squared_error(float g, float lp, float lq, float p, float centre, float odds, float ds,
-                                               float dt, float inv_temperature) {
+// Expected square of one gradient entry's error from the rounding of its two stored logits (distances ds, dt). A step
+// common to all of a row's probability is one that softmax does not see: hence 1 - p.
+#if !IN_F32
+__device__ __forceinline__ float squared_error(float g, float lp, float lq, float p, float odds, float ds, float dt,
+                                               float inv_temperature) {
 #if KIND == 0
-  const float by_s = (1.f - p) * fmaf(p, LOG2E, fabsf(g)), by_t = (1.f - p) * p * LOG2E, ratio = fabsf(lp - lq) + fabsf(centre);
+  const float by_s = (1.f - p) * fmaf(p, LOG2E, fabsf(g)), by_t = (1.f - p) * p * LOG2E;
 #elif KIND == 1
-  const float q = ex2(lq), by_s = p * (1.f - p), by_t = q * (1.f - q), ratio = 1.f;
+  const float q = ex2(lq), by_s = p * (1.f - p), by_t = q * (1.f - q);
 #else
   const float by_mixture = odds * ex2(fminf(lq - lp, 100.f)), share = by_mixture / (1.f + by_mixture);  // beta p_T / m
-  const float by_s = (1.f - p) * fmaf(p * share, LOG2E, fabsf(g)), by_t = (1.f - p) * p * share * LOG2E, ratio = centre;
+  const float by_s = (1.f - p) * fmaf(p * share, LOG2E, fabsf(g)), by_t = (1.f - p) * p * share * LOG2E;
 #endif
-#if IN_F32
-  return squared_error_of_sums(p, ratio);
-#else
   const float es = FP16_STEP * inv_temperature * by_s * ds, et = FP16_STEP * inv_temperature * by_t * dt;
-  return fmaf(es, es, fmaf(et, et, squared_error_of_sums(p, ratio)));
-#endif
+  return fmaf(es, es, et * et);
 }
+#endif
 
-// student, teacher [rows, stride_in]; student_max, teacher_max [rows, num_blocks] (fp16 logits only);
-// grad [rows, stride_grad], 0 from the vocabulary's end on, may alias fp16 student; weight [rows]; token [rows].
+// student, teacher [rows, stride_in]. student_max, teacher_max [rows, num_blocks], of fp16 logits only.
+// grad [rows, stride_grad], 0 from the vocabulary's end on, may alias fp16 student. weight [rows]. token [rows].
 // stats [rows, NUM_STATS]: divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite.
-// grad_stats [rows, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units), and on
-// every NOISE_EVERY-th row the expected squared error of g, else 0.
+// grad_stats [rows, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units).
+// The third is the expected squared error of g from fp16 logits on every NOISE_EVERY-th row, else 0.
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS)
 divergence_rows(const void* student, const void* teacher, const float* student_max, const float* teacher_max, void* grad,
                 const float* weight, const long long* token, float* stats, float* grad_stats,
@@ -99,7 +85,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   // A block's shared memory may be written from outside only once it runs: arrive here, wait before the first exchange.
   cluster_arrive();
 
-  // 0. Load. Only a thread's last vector can lie past the row, or be cut by its end.
+  // 0. Load. Only a thread's last vector can be past the row, or be cut by its end.
   Vec s[VECS];
   const int last = ((VECS - 1) * CLUSTER + rank) * THREADS + tid;
 #pragma unroll
@@ -219,23 +205,13 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   for (int i = 0; i < VECS; ++i) {
     const Vec t = clamp_low(teacher_smem[i * THREADS + tid]);
     const float s_base = S_BASE(i) - log_zs, t_base = T_BASE(i) - log_zt;
-#if KEEPS_RATIO
-    Vec ratios;
-#endif
 #pragma unroll
     for (int e = 0; e < ELEMS; ++e) {
       const float lp = fmaf(value(s[i], e), scale, s_base), lq = fmaf(value(t, e), scale, t_base);
       const float p = ex2(lp), ratio = log_mixture_ratio(lq - lp, odds);
       moment[0] = fmaf(p, ratio, moment[0]);
       moment[1] = fmaf(ex2(lq), (lq - lp) - ratio, moment[1]);
-#if KEEPS_RATIO
-      s[i].r[e] = __float_as_uint(p);
-      ratios.r[e] = __float_as_uint(ratio);
-#endif
     }
-#if KEEPS_RATIO
-    teacher_smem[i * THREADS + tid] = ratios;
-#endif
   }
   cluster_reduce<2, false>(moment, sh, 2);
   const float divergence = beta * moment[1] - rest * moment[0] - log2f(rest), centre = moment[0];
@@ -253,7 +229,6 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
 
   // 3. The gradient, times the row's weight and grad_scale; 0 for a row that is not finite.
   const float factor = weight[row] * grad_scale;
-  const bool measure_noise = row % NOISE_EVERY == 0;
   float sum_g2 = 0.f, noise = 0.f, max_g[1] = {0.f};
   GradVec* out_row = (GradVec*)((unsigned short*)grad + row * stride_grad);
   // The products run over whole rows: their padding is 0 too. (Of the row's last vector the fill makes it so, as p is 0.)
@@ -262,16 +237,6 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   for (int i = 0; i < VECS; ++i) {
     const Vec t = clamp_low(teacher_smem[i * THREADS + tid]);
     float g[ELEMS];
-#if KEEPS_RATIO
-#pragma unroll
-    for (int e = 0; e < ELEMS; ++e) {
-      const float p = value(s[i], e);
-      g[e] = p * (centre - value(t, e));
-      sum_g2 = fmaf(g[e], g[e], sum_g2);
-      max_g[0] = fmaxf(max_g[0], fabsf(g[e]));
-      if (measure_noise) noise += squared_error_of_sums(p, centre);
-    }
-#else
     const float s_base = S_BASE(i) - log_zs, t_base = T_BASE(i) - log_zt;
 #pragma unroll
     for (int e = 0; e < ELEMS; ++e) {
@@ -280,9 +245,10 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
       g[e] = logit_gradient(lp, lq, p, centre, odds);
       sum_g2 = fmaf(g[e], g[e], sum_g2);
       max_g[0] = fmaxf(max_g[0], fabsf(g[e]));
-      if (measure_noise) noise += squared_error(g[e], lp, lq, p, centre, odds, value(s[i], e), value(t, e), inv_temperature);
-    }
+#if !IN_F32
+      if (row % NOISE_EVERY == 0) noise += squared_error(g[e], lp, lq, p, odds, value(s[i], e), value(t, e), inv_temperature);
 #endif
+    }
     if (i < VECS - 1 || last < num_vecs) {
       const int v = (i * CLUSTER + rank) * THREADS + tid;
       u32 w[ELEMS / 2];
