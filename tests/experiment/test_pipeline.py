@@ -136,12 +136,6 @@ def test_before_it_runs_a_model_that_a_stage_leaves_has_the_shapes_of_the_one_th
         ("stages.warmup.cluster={}", "stages.warmup.cluster", "at the top"),
         ("stages.more={kind: pipeline}", "stages.more.kind", "no pipeline"),
         ("stages.warmup.actor.learning_rat=1", "stages.warmup.actor.learning_rat", "learning_rate"),
-        (
-            "stages.own={kind: convert, convert: {checkpoint: '${stages.warmup.checkpoint}', dtype: bf16}}",
-            "stages.own.convert.target",
-            "warmup-model writes the same folder",
-        ),
-        ("stages.warmup_model={kind: convert, convert: {checkpoint: c}}", "stages.warmup_model", "rename"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_said_before_any_stage_runs_under_the_key_of_the_pipelines_file(sets, path, words):

@@ -21,7 +21,6 @@ class Sizes:
 
     @property
     def node_cpus(self) -> int:
-        """CPUs of a node."""
         return self.gpus_per_node * RANK_CPUS
 
 

@@ -15,11 +15,10 @@ from opd.experiment.environment import Applied
 from opd.experiment.errors import Problem, SpecError, nearest
 from opd.experiment.field_errors import field_problems
 from opd.experiment.kinds import SPEC_CLASSES, FileSpec
-from opd.experiment.notes import notes
 from opd.experiment.raw import Edits
 from opd.experiment.reader import read_text, without_nulls
 from opd.experiment.refusals import secrets
-from opd.experiment.rules import check
+from opd.experiment.rules import check, notes
 from opd.experiment.tree import MISSING, get_path, set_path
 
 CHART_KEYS = ("cluster", "global")
