@@ -59,7 +59,7 @@ RULES = [
     ("opd", {"teacher.refresh_every": 5, "teacher.path": "m", "model.path": "m", "model.revision": "1"},
      "teacher.refresh_every", "it needs model.path, and its revision", {"teacher.revision": "1"}),
     ("opd", {"teacher.refresh_every": 5, "teacher.path": "m", "model.path": "m", "model.lora": {"rank": 4}},
-     "teacher.refresh_every", "a frozen model and adapters", {"teacher.refresh_every": 0}),
+     "teacher.refresh_every", "takes no adapters", {"teacher.refresh_every": 0}),
     ("eval", {"model.lora": {"rank": 4}}, "model.lora", "trains nothing", {"model.lora": None}),
     ("opd",
      {"teacher.prompt": "{prompt}", "teacher.max_prompt_length": 30000, "actor.use_dynamic_bsz": True, "model.attn_implementation": "sdpa", "actor.log_prob_max_token_len_per_gpu": 30720},

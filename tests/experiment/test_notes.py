@@ -12,8 +12,6 @@ MICRO = {"actor.ppo_micro_batch_size_per_gpu": 2}
     ("kind", "changes", "words"),
     [
         ("opd", {}, ""),
-        ("opd", {"reward.function": "math_dapo"}, "scores every answer"),
-        ("eval", {"eval.instruction_variant": "dapo", "reward.function": "math_reward"}, "scores every answer"),
         ("opd", MICRO, ""),
         ("opd", MICRO | {"actor.use_dynamic_bsz": True}, "cut by tokens"),
         ("opd", MICRO | {"opd.train_tokens": 4096}, "opd.train_tokens"),

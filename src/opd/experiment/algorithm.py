@@ -100,12 +100,10 @@ class TokenImportance(Section):
 
     @property
     def needs_student(self) -> bool:
-        """True where the student reads the tokens before any is chosen."""
         return self.score not in _NEED_NOTHING
 
     @property
     def needs_teacher(self) -> bool:
-        """True where the teacher reads them too."""
         return self.score not in (*_NEED_NOTHING, "entropy")
 
 

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 from opd.experiment.errors import Problem
 
 if TYPE_CHECKING:
-    from opd.experiment.kinds import AnyRunSpec, OpdAgentSpec, OpdSpec
+    from opd.experiment.kinds import AnyRunSpec
 
 _LENGTH = "max_position_embeddings"
-# An override of one of them speaks to verl's server directly, which compares them itself.
-_OWN_LENGTH = ("rollout.max_model_len", f"model.override_config.{_LENGTH}")
 
 
 def context_of(config: Mapping[str, Any]) -> int | None:
@@ -37,8 +35,7 @@ def local_context(path: str) -> int | None:
 def context_problems(spec: AnyRunSpec, context: int | None) -> Iterator[Problem]:
     """Yield a problem for a row that is longer than the context (see `context_of`) of the model that answers."""
     prompt, row = spec.data.max_prompt_length, spec.row_length
-    is_given = any(key in text for key in _OWN_LENGTH for text in spec.overrides)
-    if context is None or row <= context or spec.kind == "sft" or is_given:
+    if context is None or row <= context or spec.kind == "sft":
         return
     rule = (
         f"with data.max_prompt_length={prompt} a row has up to {row} tokens, and the server takes no more than "
@@ -47,15 +44,3 @@ def context_problems(spec: AnyRunSpec, context: int | None) -> Iterator[Problem]
     most = f"at most {context - prompt}, a smaller" if context > prompt else f"below {context} with a smaller"
     fix = f"{most} data.max_prompt_length, or a model with a larger {_LENGTH} in its config.json"
     yield spec.broken("data.max_response_length", rule, fix)
-
-
-def teacher_notes(spec: OpdSpec | OpdAgentSpec, contexts: Mapping[str, int | None]) -> Iterator[str]:
-    """Yield a note for each teacher whose rows may be longer than its context, by its key; no server checks these."""
-    for key, teacher in spec.named_teachers.items():
-        of_prompt = "data" if teacher.max_prompt_length is None else key
-        row = (teacher.max_prompt_length or spec.data.max_prompt_length) + spec.data.max_response_length
-        if (context := contexts[key]) is not None and row > context:
-            yield (
-                f"{key}.path: rows may have {row} tokens ({of_prompt}.max_prompt_length + data.max_response_length), and "
-                f"its {_LENGTH} is {context}: beyond it the teacher has not learned what it says"
-            )

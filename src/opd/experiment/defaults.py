@@ -35,7 +35,6 @@ class Lookup:
     section: str = ""
 
     def has(self, *paths: str) -> bool:
-        """Return True if the tree has one of the paths."""
         return any(get_path(self.tree, path) is not MISSING for path in paths)
 
     def __getitem__(self, path: str) -> Any:
@@ -64,11 +63,9 @@ class Lookup:
         return get_path(self.tree, "model.lora") not in (MISSING, None)
 
     def of_teachers(self, key: str) -> list[Any]:
-        """Return what is given for a key of each teacher."""
         return [get_path(self.tree, path) for path in places(f"teacher.{key}", self.tree)]
 
     def files(self, folder: str, *names: str) -> list[str]:
-        """Return prepared files below data.dir."""
         root = self["data.dir"].rstrip("/")
         return [f"{root}/{folder}/{name}.parquet" for name in names]
 
@@ -118,12 +115,6 @@ def _reward_function(look: Lookup) -> str:
     return {"dapo": "math_dapo", "none": "math_verify"}.get(variant, "math_reward")
 
 
-def _basename(look: Lookup) -> Any:
-    if name := look["model.path"].rstrip("/").rpartition("/")[2]:
-        return name
-    raise Unresolvable("model.path")
-
-
 def _run_name(look: Lookup) -> str:
     """Return a name like the original's: `opd-qwen3-1-7b-reverse-kl`; a conversion's has its checkpoint's folders."""
     if look.kind == "convert":
@@ -136,12 +127,6 @@ def _run_name(look: Lookup) -> str:
 
 def _offload(look: Lookup) -> bool | str:
     return look.on_gpu and ("auto" if look.kind in TRAINS else True)
-
-
-def _val_temperature(look: Lookup) -> float:
-    if look.kind == "passrate":
-        return 1.0
-    return 0.6 if look.kind in DISTILS and look["data.enable_thinking"] else 0.7
 
 
 def _score_budget(look: Lookup) -> Any:
@@ -178,7 +163,7 @@ DEFAULTS: tuple[tuple[str, tuple[Kind, ...], Any], ...] = (
     ("actor.cut_updates", RUNS, _cut(_MICRO, _CAP, "train_tokens")),
     ("actor.cut_reads", RUNS, _cut(_READ, _READ_CAP, "read_tokens")),
     ("actor.use_dynamic_bsz", RUNS, _dynamic),
-    ("model.name", RUNS, _basename),
+    ("model.name", RUNS, lambda look: look["model.path"].rstrip("/").rpartition("/")[2] or UNSET),
     ("data.train_batch_size", RUNS, {"grpo": 512, "passrate": 512, "eval": 64} | dict.fromkeys((*DISTILS, "sft"), 256)),
     ("data.max_prompt_length", RUNS, dict.fromkeys(RUNS, 2048) | {"opd-agent": 4096}),
     ("data.max_response_length", RUNS, _response_length),
@@ -191,7 +176,8 @@ DEFAULTS: tuple[tuple[str, tuple[Kind, ...], Any], ...] = (
     ("rollout.num_samples", SAMPLES, dict.fromkeys(SAMPLES, 8) | dict.fromkeys(DISTILS, 1)),
     ("rollout.logprobs_every", SAMPLES, (10, 1)),
     ("rollout.num_agent_workers", SAMPLES, (8, 0)),
-    ("rollout.val.temperature", SAMPLES, _val_temperature),
+    ("rollout.val.temperature", ("grpo", "eval", "passrate"), {"grpo": 0.7, "eval": 0.7, "passrate": 1.0}),
+    ("rollout.val.temperature", DISTILS, lambda look: 0.6 if look["data.enable_thinking"] else 0.7),
     ("rollout.val.num_samples", ("passrate",), {"passrate": 8}),
     ("rollout.val.top_p", ("passrate",), {"passrate": 1.0}),
     ("rollout.val.top_k", ("passrate",), {"passrate": -1}),

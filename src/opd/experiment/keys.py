@@ -20,21 +20,13 @@ _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """One key.
-
-    Attributes:
-        path: its dotted path; `[]` means each place in a list of maps.
-        takes: its type in a few words: `integer >= 1`, `"a" | "b"`, `list of string`.
-        says: its description; ends with its default where that follows from other keys.
-        default: as JSON; empty where there is none.
-        needed: `required`, `required with SECTION`, or empty.
-    """
+    """One key; in its dotted path `[]` means each place in a list of maps."""
 
     path: str
-    takes: str
-    says: str
-    default: str
-    needed: str
+    takes: str  # `integer >= 1`, `"a" | "b"`, `list of string`
+    says: str  # ends with the default where that follows from other keys
+    default: str  # as JSON; empty where there is none
+    needed: str  # `required`, `required with SECTION`, or empty
 
 
 def spec_keys(kind: Kind) -> dict[str, Key]:

@@ -51,34 +51,22 @@ References = Mapping[tuple[str, str], Reference]
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One stage.
-
-    Attributes:
-        name: as in the file; `NAME-model` for the conversion of what stage NAME has trained.
-        tree: the whole experiment, the references in it still as text.
-        references: the tree's references, by key and text.
-        spec: the experiment before anything has run, as far as it is known then.
-    """
+    """One stage; its name is the file's, or `NAME-model` for the conversion of what stage NAME has trained."""
 
     name: str
-    tree: Mapping[str, Any]
-    references: References
-    spec: AnySpec
+    tree: Mapping[str, Any]  # the whole experiment, the references in it still as text
+    references: References  # by key and text
+    spec: AnySpec  # before anything has run, as far as it is known then
 
     def resolved(self, value_of: ValueOf) -> AnySpec:
-        """Return the spec with the results of earlier stages in place.
-
-        Raises:
-            SpecError: a value cannot be used.
-        """
+        """Return the spec with the results of earlier stages in place."""
         return _parsed(self.name, self.tree, self.references, value_of)
 
 
 def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
     """Return the stages in the order in which they run, each checked as far as that can be before any has.
 
-    Raises:
-        SpecError: with every problem found, under the keys of the pipeline's file.
+    SpecError has every problem found, under the keys of the pipeline's file.
     """
     problems: list[Problem] = []
     trees: dict[str, Tree] = {}

@@ -40,12 +40,7 @@ class Document:
 
 
 def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
-    """Parse one document whose root is a mapping.
-
-    Raises:
-        SpecError: on a syntax error, an ambiguous scalar, a duplicate key, or a number that JSON cannot carry.
-            Also on a tag, a merge key, several documents, or a root that is not a mapping.
-    """
+    """Parse one document whose root is a mapping; SpecError for what readers do not read alike, or not at all."""
     found = _Yaml()
     try:
         text.encode()
@@ -92,11 +87,7 @@ def _number(digits: str) -> int | float:
 
 
 def _scalar(text: str) -> Any:
-    """Return the value of one unquoted scalar of YAML.
-
-    Raises:
-        Unreadable: readers do not read the text alike, or JSON cannot carry its value.
-    """
+    """Return the value of one unquoted scalar of YAML."""
     if text in _WORDS:
         return _WORDS[text]
     bare = text.replace("_", "") if text[0] != "_" else text

@@ -54,9 +54,8 @@ def _policy_loss(spec: GrpoSpec) -> Problems:
     """Reject modes for which verl would divide by the width of a micro-batch's padding."""
     has_factor = any("loss_scale_factor" in text for text in spec.overrides)
     if spec.grpo.loss_agg_mode == "seq-mean-token-sum-norm" and not has_factor:
-        rule = "the mode divides by a number of tokens that stays the same, and none is given"
         fix = "add the override actor_rollout_ref.actor.loss_scale_factor=N, or use seq-mean-token-sum"
-        yield spec.broken("grpo.loss_agg_mode", rule, fix)
+        yield spec.broken("grpo.loss_agg_mode", "the mode divides by a number of tokens, and none is given", fix)
     if spec.grpo.kl_loss_type == "full" and spec.grpo.kl_loss_coef > 0 and spec.model.lora is not None:
         rule = "with model.lora the KL to the start model is an estimate from the sampled tokens"
         yield spec.broken("grpo.kl_loss_type", rule, "use low_var_kl, or remove model.lora")
@@ -71,11 +70,10 @@ def _attention(spec: RunSpec) -> Problems:
     if spec.device == "cpu" and attention in ("flash_attention_2", "varlen"):
         yield spec.broken(key, "flash attention needs a CUDA device", "use sdpa")
     if spec.device == "cuda" and attention == "varlen" and not is_packed:
-        rule = "varlen takes packed rows, and actor.use_remove_padding is false"
-        yield spec.broken(key, rule, "use sdpa, or actor.use_remove_padding: true")
+        yield spec.broken(key, "varlen takes packed rows", "use sdpa, or actor.use_remove_padding: true")
     if spec.num_sharing > 1 and not is_packed:
-        rule = f"ranks that share a sequence ({_SP}) take slices of packed rows"
-        yield spec.broken("actor.use_remove_padding", rule, f"set it to true, or {_SP}: 1")
+        fix = f"set it to true, or {_SP}: 1"
+        yield spec.broken("actor.use_remove_padding", "ranks that share a sequence take slices of packed rows", fix)
     elif spec.num_sharing > 1 and attention not in _EXCHANGING:
         rule = f"ranks that share a sequence exchange heads for tokens, which only {' and '.join(_EXCHANGING)} can"
         yield spec.broken(key, rule, f"use {' or '.join(_EXCHANGING)}, or {_SP}: 1")
@@ -85,8 +83,8 @@ def _batches(spec: RunSpec) -> Problems:
     """Check that the mini-batch divides the batch and that every rank gets as many rows."""
     batch, mini, samples = spec.data.train_batch_size, spec.actor.ppo_mini_batch_size, spec.num_samples
     if batch % mini:
-        fix = f"use a divisor of {batch}, or a train_batch_size that is a multiple of {mini}"
-        yield spec.broken(_MINI, f"the mini-batch must divide data.train_batch_size ({batch})", fix)
+        rule = f"the mini-batch must divide data.train_batch_size ({batch})"
+        yield spec.broken(_MINI, rule, f"use a divisor of {batch}")
     for key in ("rollout.tensor_parallel_size", _SP):
         if spec.num_ranks % (value_at(spec, key) or 1):
             rule = f"it must divide the number of ranks (nnodes x gpus_per_node = {spec.num_ranks})"
@@ -128,8 +126,9 @@ def _without_plan(spec: RunSpec) -> Problems:
         if value_at(spec, key) == "auto":
             yield spec.broken(key, "only a kind that trains makes the memory plan of `auto`", "use true or false")
     if spec.model.lora is not None:
-        fix = "remove the key; convert a trained LoRA student's checkpoint and give that folder as model.path"
-        yield spec.broken("model.lora", "this kind trains nothing: adapters are for kinds that do", fix)
+        yield spec.broken(
+            "model.lora", "this kind trains nothing", "convert the LoRA student, and give that model.path"
+        )
 
 
 def _rollout(spec: SamplingSpec) -> Problems:
@@ -140,8 +139,7 @@ def _rollout(spec: SamplingSpec) -> Problems:
     for key, greedy in (("rollout.temperature", ""), ("rollout.val.temperature", ", or 0")):
         temperature = value_at(spec, key)
         if rollout.name == "vllm" and (temperature > 2 or 0 < temperature < 0.01):
-            rule = "vLLM samples at temperatures from 0.01 to 2, or greedily at 0, and refuses a larger one"
-            yield spec.broken(key, rule, f"use 0.01 to 2{greedy}")
+            yield spec.broken(key, "vLLM samples at temperatures from 0.01 to 2", f"use 0.01 to 2{greedy}")
 
 
 def _teachers(spec: DistillationSpec) -> Problems:
@@ -158,13 +156,11 @@ def _teachers(spec: DistillationSpec) -> Problems:
             rule, fix = "there is no teacher of that name under teachers", "name one that is there, or add it"
             yield Problem(path=f"route.{key}", value=name, rule=rule, fix=fix)
     if teachers and spec.num_sharing > 1:
-        rule = "ranks that share a sequence read one teacher's hidden states, and there are several teachers"
-        yield spec.broken(_SP, rule, "set it to 1, or use one teacher")
+        yield spec.broken(_SP, "ranks that share a sequence read one teacher", "set it to 1, or use one teacher")
     first = next(iter(spec.named_teachers.values()), None)
     for key, teacher in spec.named_teachers.items():
         if first is not None and teacher.offload != first.offload:
-            rule = f"teachers wait in the same place, and that of the first is {str(first.offload).lower()}"
-            yield spec.broken(f"{key}.offload", rule, "give all of them the same, or none")
+            yield spec.broken(f"{key}.offload", "all teachers wait in one place", "give all of them the same, or none")
         for problem in _teacher(spec, key):
             yield problem.below(key)
 
@@ -175,8 +171,7 @@ def _teacher(spec: DistillationSpec, key: str) -> Problems:
         rule = "a teacher that is refreshed gets the student's weights: it needs model.path, and its revision"
         yield teacher.broken("refresh_every", rule, "give it the student's path and revision, or remove the key")
     if teacher.refresh_every and spec.model.lora is not None:
-        rule = "a LoRA student's weights are a frozen model and adapters, which a teacher does not have"
-        yield teacher.broken("refresh_every", rule, "remove the key, or model.lora")
+        yield teacher.broken("refresh_every", "a teacher takes no adapters of a student", "remove it, or model.lora")
     longest = (teacher.max_prompt_length or 0) + spec.data.max_response_length
     if spec.reads_by_actor and spec.actor.use_dynamic_bsz and teacher.prompt is not None and budget < longest:
         rule = f"the token budget of a read, {budget}, must hold the teacher's longest row, {longest} tokens"
@@ -212,11 +207,10 @@ def _loss(spec: DistillationSpec) -> Problems:
         rule = f"it must hold max_prompt_length + max_response_length = {row}: a smaller value would cut rows silently"
         yield spec.broken("opd.max_length", rule, f"use {row}, or remove the key")
     if isinstance(spec, OpdAgentSpec) and opd.horizon.applies == "generate":
-        rule = "a conversation with tools has a length for each of its turns, and is ended by data.max_response_length"
+        rule = "a conversation with tools has a length for each of its turns"
         yield spec.broken("opd.horizon.applies", rule, "use applies: train")
     for key in _losses(spec, "topk_reverse_kl") if opd.top_k is None else ():
-        rule = "the teacher's tokens that it compares one by one need a number"
-        yield spec.broken(key, rule, "set opd.top_k: 64, or use reverse_kl, which compares all")
+        yield spec.broken(key, "the tokens that it compares need a number", "set opd.top_k: 64, or use reverse_kl")
     if opd.top_k is not None and opd.loss_type != "topk_reverse_kl" and not opd.stages:
         rule = f"it belongs to loss_type topk_reverse_kl; loss_type {opd.loss_type} compares all tokens"
         yield spec.broken("opd.top_k", rule, "remove the key, or set opd.loss_type: topk_reverse_kl")
@@ -224,8 +218,8 @@ def _loss(spec: DistillationSpec) -> Problems:
         fix = "remove the key; jsd takes opd.beta and topk_reverse_kl opd.top_k"
         yield spec.broken("opd.loss_params", f"loss_type {opd.loss_type} takes none of them", fix)
     if not opd.stages and opd.divergence_weight == opd.policy.weight == 0:
-        rule = "both parts of the loss have weight 0, so that nothing is learnt"
-        yield spec.broken("opd.divergence_weight", rule, "set it to 1, or opd.policy.weight above 0")
+        fix = "set it to 1, or opd.policy.weight above 0"
+        yield spec.broken("opd.divergence_weight", "the loss has weight 0: nothing is learnt", fix)
     for index, stage in enumerate(opd.stages):
         for problem in _stage(spec, stage, is_last=index + 1 == len(opd.stages)):
             yield problem.below(f"opd.stages.{index}")
@@ -239,11 +233,9 @@ def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
     divergence = opd.divergence_weight if stage.divergence_weight is None else stage.divergence_weight
     policy = opd.policy.weight if stage.policy_weight is None else stage.policy_weight
     if divergence == policy == 0:
-        fix = "give the stage a divergence_weight or a policy_weight above 0"
-        yield stage.broken("divergence_weight", "both parts of the stage's loss have weight 0", fix)
+        yield stage.broken("divergence_weight", "both parts of the stage's loss have weight 0", "set one above 0")
     if stage.until is None and not is_last:
-        fix = "give its last step, or below 1 the share of the run's steps: until: 0.5"
-        yield stage.broken("until", "a stage that another follows has an end", fix)
+        yield stage.broken("until", "a stage that another follows has an end", "give a step, or a share of them: 0.5")
     if stage.until is not None and is_last:
         yield stage.broken("until", "the last stage ends with the run", "remove the key, or add the stage that follows")
     if stage.rollouts != "teacher":
@@ -255,12 +247,10 @@ def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
         rule = "the log ratio of a sampled token estimates the reverse KL where the student has sampled it"
         yield stage.broken("rollouts", rule, "use rollouts: student, or loss_type: reverse_kl")
     if isinstance(spec, OpdAgentSpec):
-        rule = "a file of answers holds no conversations with tools"
-        yield stage.broken("rollouts", rule, "use rollouts: student, or kind: opd")
+        yield stage.broken("rollouts", "a file holds no conversations with tools", "use rollouts: student")
     elif opd.teacher_answers is None:
-        rule = "the teacher's answers are read from files, nothing samples them in the run"
-        fix = "set opd.teacher_answers to eval/generations.parquet of an evaluation of the teacher on data.train"
-        yield stage.broken("rollouts", rule, fix)
+        fix = "set opd.teacher_answers to eval/generations.parquet of the teacher's evaluation on data.train"
+        yield stage.broken("rollouts", "the teacher's answers are read from files", fix)
 
 
 _STRICT = "use rollout.schedule: strict"
@@ -294,8 +284,8 @@ def _carry(spec: OpdSpec) -> Problems:
         yield spec.broken(key, rule, f"{_STRICT}, or reverse_kl, which is exact for tokens of any model")
     for index, stage in enumerate(spec.opd.stages):
         if stage.rollouts == "teacher":
-            rule = "answers that are read from a file are complete: there is nothing to carry over an update"
-            yield spec.broken(f"opd.stages.{index}.rollouts", rule, f"{_STRICT}, or rollouts: student")
+            key, fix = f"opd.stages.{index}.rollouts", f"{_STRICT}, or rollouts: student"
+            yield spec.broken(key, "of complete answers there is nothing to carry over an update", fix)
     if spec.opd.horizon.applies == "generate":
         rule = "under rollout.schedule carry an answer ends in a later step, whose horizon may be a different one"
         yield spec.broken("opd.horizon.applies", rule, f"{_STRICT}, or applies: train")
@@ -332,13 +322,6 @@ _RULES: tuple[tuple[Callable[..., Problems], type[BaseSpec]], ...] = (
 
 def notes(spec: BaseSpec) -> Iterator[str]:
     """Yield what is allowed but probably not meant, one sentence each."""
-    if isinstance(spec, SamplingSpec):
-        asked = getattr(getattr(spec, "eval", None), "instruction_variant", "boxed")
-        if (spec.reward.function, asked) in (("math_dapo", "boxed"), ("math_reward", "dapo")):
-            yield (
-                f"reward.function {spec.reward.function} scores every answer to prepared prompts of variant {asked} as "
-                r"wrong: math_dapo looks for `Answer:` (dapo), math_reward for \boxed{} (boxed)"
-            )
     if isinstance(spec, RunSpec):
         by_tokens, default = spec.actor.use_dynamic_bsz or not spec.update_by_actor, 4 if spec.trains else 2
         if by_tokens and spec.actor.ppo_micro_batch_size_per_gpu != default:

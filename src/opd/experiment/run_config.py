@@ -27,25 +27,16 @@ KEY = "opd"
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts of one start that the spec does not hold.
+    """Facts of one start that the spec does not hold; paths are local folders of what was fetched."""
 
-    Attributes:
-        run_id: the name people see; prefix in the store.
-        run_dir: local folder of the run.
-        in_ray_cluster: a cluster exists (RAY_ADDRESS): sizes given to `ray.init` would raise.
-        model_path, teacher_paths, database_dir: local folders of what was fetched, teachers by key (`named_teachers`).
-        valid_vocab: leading ids that mean the same token to all models.
-        student_vocab, teacher_vocab: ids of each tokenizer, if it has more than `valid_vocab`, else 0.
-    """
-
-    run_id: str
+    run_id: str  # the name people see; prefix in the store
     run_dir: str
-    in_ray_cluster: bool = False
+    in_ray_cluster: bool = False  # sizes given to `ray.init` would raise
     model_path: str | None = None
-    teacher_paths: dict[str, str] = field(default_factory=dict)
+    teacher_paths: dict[str, str] = field(default_factory=dict)  # by the keys of `named_teachers`
     database_dir: str | None = None
-    valid_vocab: int = 0
-    student_vocab: int = 0
+    valid_vocab: int = 0  # leading ids that mean the same token to all models
+    student_vocab: int = 0  # ids of its tokenizer, if it has more than `valid_vocab`
     teacher_vocab: int = 0
 
 

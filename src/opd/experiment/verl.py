@@ -22,9 +22,7 @@ _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_/][A-Za-z0-9_./-]
 def hydra_value(value: Any) -> str:
     """Return a value (bool, int, finite float, str, list or tuple of them, None) as an override's right-hand side.
 
-    Raises:
-        ValueError: a number is not finite.
-        TypeError: the value has another type; maps are written as one override a leaf.
+    Maps are written as one override a leaf.
     """
     if isinstance(value, list | tuple):
         return f"[{','.join(map(hydra_value, value))}]"

@@ -135,7 +135,7 @@ class Egress(ClusterSection):
 class NetworkPolicy(ClusterSection):
     enabled: bool = key("Render the policies.", True)
     accept_open_network: bool = key("Something else keeps other pods away, as `enabled: false` needs.", False)
-    dns_namespaces: tuple[LabelValue, ...] = key("Of the DNS.", ("kube-system", "openshift-dns"), min_length=1)
+    dns_namespaces: tuple[LabelValue, ...] = key("Namespaces of DNS.", ("kube-system", "openshift-dns"), min_length=1)
     dns_cidrs: tuple[Cidr, ...] = key(
         "More addresses of DNS; GKE's Cloud DNS: 169.254.169.254/32.", ("169.254.20.10/32",)
     )
@@ -322,8 +322,7 @@ def cluster_defaults() -> dict[str, Any]:
 def parse_cluster(tree: Mapping[str, Any]) -> Cluster:
     """Return the section of a file, laid over the defaults as Helm does it, validated field by field.
 
-    Raises:
-        SpecError: unknown keys, wrong types or values; `load_cluster` has the rules between keys.
+    `load_cluster` has the rules between keys.
     """
     whole = merge(cluster_defaults(), tree)
     try:

@@ -19,11 +19,7 @@ HEAD_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")
 
 
 def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -> Cluster:
-    """Return the `cluster` section of an experiment's file, checked against the experiment.
-
-    Raises:
-        SpecError: every problem of it. The charts check the image, which may still be missing, and guarded fields.
-    """
+    """Return the `cluster` section of an experiment's file, checked against the experiment; its image may be missing."""
     try:
         cluster, sizes = parse_cluster(tree), all_sizes(spec)
     except SpecError as error:
@@ -42,8 +38,7 @@ def _life(cluster: Cluster) -> Problems:
     if deadlines.active_seconds is not None and deadlines.pre_running_seconds is not None:
         least = deadlines.pre_running_seconds + cluster.stop.save_seconds
         if deadlines.active_seconds <= least:
-            sum_ = f"deadlines.preRunningSeconds + stop.saveSeconds = {least}"
-            rule = f"it counts from the start, so it must exceed {sum_}, or no time is left to train"
+            rule = f"no time is left to train after deadlines.preRunningSeconds + stop.saveSeconds = {least}"
             yield cluster.broken("deadlines.activeSeconds", rule, f"use more than {least}")
     if queue is not None and queue.manager == "kueue" and cluster.lifecycle != "suspendable":
         rule = "Kueue suspends runs, which KubeRay refuses for a RayJob with deletion rules"
@@ -85,14 +80,15 @@ def _workers(cluster: Cluster, all_: list[Sizes]) -> Problems:
         yield cluster.broken("checkpoints.accessMode", rule, fix)
     for field in ("limits", "requests"):
         if resource in getattr(group, field):
-            rule = "the number of GPUs is given once, in trainer.gpus_per_node"
+            rule = "GPUs are counted once, in trainer.gpus_per_node"
             yield Problem(path=f"worker.{field}", value=resource, rule=rule, fix="remove it here")
     # Ray schedules by the pod's CPUs: its limit, else its request, in whole ones (KubeRay rounds up).
     field = "limits" if "cpu" in group.limits else "requests"
     cpus = getattr(group, field).get("cpu", sizes.node_cpus)
     if sizes.device == "cuda" and math.ceil(number(cpus)) < sizes.node_cpus:
-        need = f"a node of this one needs {sizes.node_cpus} (3 for each of {sizes.gpus_per_node} ranks)"
-        rule = f"Ray places a run by CPUs, and {need}: with fewer it would hold its GPUs and wait for ever"
+        rule = (
+            f"Ray places a run by CPUs, and a node needs {sizes.node_cpus} (3 for each of {sizes.gpus_per_node} ranks)"
+        )
         yield cluster.broken(f"worker.{field}.cpu", rule, f"use at least {sizes.node_cpus}, or remove the key")
 
 
