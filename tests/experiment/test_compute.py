@@ -77,12 +77,6 @@ def test_in_a_ray_cluster_only_the_sizes_of_ray_init_are_left_out(tree):
     assert all(line.lstrip("+").startswith("ray_kwargs.ray_init.") for line in left_out)
 
 
-def test_the_run_seed_seeds_every_part():
-    seeds = {key: value for key, value in overrides_of(OPD | {"seed": 7}).items() if key.endswith("seed")}
-    assert len(seeds) == 5
-    assert set(seeds.values()) == {"7"}
-
-
 def test_a_raw_override_comes_last_and_replaces_a_computed_line_of_its_key():
     raw = ["+trainer.extra=1", "algorithm.adv_estimator=rloo"]
     lines = lines_of(OPD | {"overrides": ["opd.chunk_size=64", *raw]})

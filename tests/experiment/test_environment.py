@@ -47,11 +47,6 @@ def test_the_two_names_of_the_tensor_parallel_size_must_agree():
         load_text(OPD, env=both | {"ROLLOUT_NTP_SIZE": "4"})
 
 
-@pytest.mark.parametrize(("text", "value"), [("True", True), ("1", True), ("yes", True), ("0", False)])
-def test_truth_values_are_read_as_shell_scripts_write_them(text, value):
-    assert load_text(OPD, env={"ENABLE_THINKING": text}).spec.data.enable_thinking is value
-
-
 def test_precedence_is_file_then_environment_then_set_then_hydra():
     file, more = f"{OPD}data: {{train_batch_size: 64}}\noverrides: [data.shuffle=false]\n", {}
     found = [load_text(file).spec.data.train_batch_size]

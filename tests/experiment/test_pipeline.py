@@ -64,12 +64,6 @@ def test_stages_run_in_the_order_of_their_references_with_a_conversion_where_a_m
     assert list(stages()) == ["answers", "warmup", "warmup-model", "distil"]
 
 
-def test_stages_that_need_nothing_of_each_other_run_by_name_however_helm_orders_the_file():
-    free = "stages.warmup.sft.teacher_answers=[a.parquet]"
-    assert list(stages(free)) == ["answers", "warmup", "warmup-model", "distil"]
-    assert list(stages(free, "stages.distil.model.path=small")) == ["answers", "distil", "warmup"]
-
-
 def test_a_stage_has_its_place_and_its_seed_from_the_pipeline_and_may_have_a_seed_of_its_own():
     found = stages()
     distil = found["distil"].spec
@@ -99,20 +93,6 @@ def test_a_reference_becomes_what_the_stage_left_and_the_rest_of_the_spec_is_as_
         "output": {"root": "out/bridge/stages"},
     }
     assert resolved["distil"] == parse_tree(alone).spec
-
-
-def test_an_evaluation_takes_the_checkpoint_itself_and_no_conversion_runs():
-    found = stages(
-        "stages.distil={kind: eval, model: {path: small}, eval: {checkpoint: '${stages.warmup.checkpoint}'}}"
-    )
-    assert list(found) == ["answers", "warmup", "distil"]
-    assert found["distil"].references == {("eval.checkpoint", "warmup.checkpoint"): Reference("warmup", "checkpoint")}
-
-
-def test_a_conversion_of_ones_own_leaves_a_model_too():
-    own = "stages.own={kind: convert, convert: {checkpoint: '${stages.warmup.checkpoint}', dtype: bf16}}"
-    found = stages(own, "stages.distil.model.path='${stages.own.model}'")
-    assert list(found) == ["answers", "warmup", "own", "distil"]
 
 
 def test_before_it_runs_a_model_that_a_stage_leaves_has_the_shapes_of_the_one_that_it_began_with():
@@ -187,14 +167,6 @@ def test_who_takes_the_model_of_a_skipped_stage_gets_the_one_that_it_would_have_
     assert (pinned.path, pinned.revision) == ("small", "abc")
     several = "stages.distil={kind: opd, model: {path: m}, teachers: {own: {path: '${stages.warmup.checkpoint}'}}, route: {to: {a: own}}}"
     assert stages(SKIP, several)["distil"].spec.teachers["own"].path == "small"
-
-
-def test_a_chain_of_skipped_stages_leaves_what_the_first_would_have_begun_with_or_what_runs_before_it():
-    more = "stages.last={kind: grpo, model: {path: '${stages.distil.checkpoint}'}}"
-    assert stages(more, SKIP, "stages.distil.skip=true")["last"].spec.model.path == "small"
-    found = stages(more, "stages.distil.skip=true")
-    assert list(found) == ["answers", "warmup", "warmup-model", "last"]
-    assert set(found["last"].references.values()) == {Reference("warmup-model", "model")}
 
 
 @pytest.mark.parametrize(
