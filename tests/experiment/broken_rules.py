@@ -51,6 +51,8 @@ RULES = [
     ("opd", SEVERAL | {"route.to": {}}, "route.to", "nothing says which one", {"route.to": {"x": "a"}}),
     ("opd", SEVERAL | {"route.to": {"y/z": "c"}}, "route.to.y/z", "no teacher of that name",
      {"route.to": {"y/z": "b"}}),
+    ("opd", SEVERAL | {"teachers.b.offload": False}, "teachers.b.offload", "wait in one place",
+     {"teachers.a.offload": False}),
     ("opd", SEVERAL | {"route.all": "a"}, "route.all", "or each row has its own", {"route.to": {}}),
     ("opd", SEVERAL | {"actor.ulysses_sequence_parallel_size": 2}, "actor.ulysses_sequence_parallel_size",
      "share a sequence", {"actor.ulysses_sequence_parallel_size": 1}),

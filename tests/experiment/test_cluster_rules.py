@@ -69,10 +69,8 @@ def test_a_broken_rule_is_refused(kind, cluster, keys, path, words):
 @pytest.mark.parametrize(
     ("cluster", "keys"),
     [
-        ({"cleanUp": {"succeeded": {"selfSeconds": 120}}}, {}),
         ({"deadlines": {"activeSeconds": 901, "preRunningSeconds": 600}}, {}),
         ({"queue": KUEUE, "lifecycle": "suspendable"}, {}),
-        (EPHEMERAL, {"store.url": "s3://b/x", "trainer.nnodes": 2}),
         ({"checkpoints": {"accessMode": "ReadWriteOnce", "claim": "c"}}, {"trainer.nnodes": 2}),
         ({"worker": {"requests": {"cpu": "23500m"}}}, {}),  # KubeRay rounds up
         ({"worker": {"requests": {"cpu": 1}}}, {"device": "cpu"}),  # the chart gives its slots

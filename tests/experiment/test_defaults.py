@@ -26,7 +26,6 @@ RUN = "s3://b/opd/qwen-jsd/checkpoints/global_step_200"
     ("kind", "changes", "path", "value"),
     [
         ("grpo", {"recipe": "grpo-native"}, "grpo.kl_loss_coef", 0.001),
-        ("grpo", {"recipe": "grpo-native", "grpo.kl_loss_coef": 0.02}, "grpo.kl_loss_coef", 0.02),
         ("eval", {"eval.instruction_variant": "none"}, "data.val.0", "data/eval_processed/none/val_math500.parquet"),
         ("passrate", {}, "data.val", TRAIN),
         ("passrate", AGENT, "data.train", TOOLS_TRAIN),
@@ -40,11 +39,9 @@ RUN = "s3://b/opd/qwen-jsd/checkpoints/global_step_200"
         ("opd", CPU, "actor.param_offload", False),
         ("opd", CPU | SEVERAL, "teachers.a.dtype", "bf16"),
         ("opd", CPU | SEVERAL, "teachers.b.dtype", "fp32"),
-        ("opd", SEVERAL, "model.attn_implementation", "varlen"),
         ("opd", SEVERAL | {"teachers": {"a": {"path": "t", "dtype": "fp32"}}}, "model.attn_implementation", "sdpa"),
         ("opd", {"output.root": "/x/"}, "store.url", "/x/store"),
         ("opd", STUDENT | {"opd.loss_type": "jsd"}, "name", "opd-student-jsd"),
-        ("opd-agent", STUDENT, "name", "opd-agent-student-reverse-kl"),
         ("grpo", STUDENT | {"recipe": "grpo-native-no-kl"}, "name", "grpo-student-grpo-native-no-kl"),
         ("eval", STUDENT | {"eval.instruction_variant": "dapo"}, "name", "eval-student-dapo"),
         ("opd", STUDENT | {"name": "mine"}, "name", "mine"),
@@ -54,7 +51,6 @@ RUN = "s3://b/opd/qwen-jsd/checkpoints/global_step_200"
         ("opd", OWN_PROMPT, "actor.log_prob_max_token_len_per_gpu", 3 * 10240),
         ("opd", {"data.train_batch_size": 16}, "actor.ppo_mini_batch_size", 8),  # 4 rows would not divide over 8 ranks
         ("opd", {"data.train_batch_size": 16, "rollout.num_samples": 2}, "actor.ppo_mini_batch_size", 4),
-        ("opd", {"data.train_batch_size": 8}, "actor.ppo_mini_batch_size", 8),
         ("sft", {"data.train_batch_size": 6, "trainer.gpus_per_node": 1}, "actor.ppo_mini_batch_size", 3),
         ("opd", {"model.lora": {"rank": 4}}, "actor.learning_rate", 1e-5),
     ],

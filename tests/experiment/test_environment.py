@@ -20,7 +20,6 @@ def test_required_keys_may_come_from_the_environment_alone_which_counts_only_whe
     assert (spec.model.path, spec.teacher.path) == ("a", "b")
     monkeypatch.setenv("MODEL_PATH", "elsewhere")
     assert load_text(OPD).spec.model.path == "m"
-    assert load_text(OPD, env={"OPD_REWARD_BETA": "", "MODEL_PATH": ""}).env_applied == ()
 
 
 def test_a_variable_of_another_kind_is_ignored_with_a_note():

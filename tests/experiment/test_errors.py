@@ -24,8 +24,6 @@ def error_of(text, **kwargs):
         ('rollout: {"n": 8}', "rollout.n", "rollout.num_samples"),
         ("rollout: {val: {temprature: 1}}", "rollout.val.temprature", "rollout.val.temperature"),
         ("trainer: {loggers: [wandbb]}", "trainer.loggers.0", "wandb"),
-        ("opd: {loss_type: reverse}", "opd.loss_type", "reverse_kl"),
-        ("optd: {}", "optd", "opd"),
         ("grpo: {kl_loss_coef: 0}", "grpo", "opd"),
     ],
 )

@@ -42,7 +42,6 @@ _ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
         (f"{_ACTOR}.checkpoint={{save_contents:[model]}}", "map"),
         ("data={train_batch_size:3}", "map"),
         ("", "key=value"),
-        ("~", "key=value"),
         ("opd.chunk_sise=3", "no such key"),
         ("~opd.beta", "no such key"),
     ],
@@ -127,7 +126,6 @@ def test_overrides_that_are_no_list_are_refused_also_beside_the_command_lines(mi
         ("opd", "actor_rollout_ref.actor.entropy_coeff=0.01", "it has no grpo.entropy_coeff"),
         ("opd", "actor_rollout_ref.actor.use_kl_loss=True", "grpo.kl_loss_coef"),
         ("eval", "trainer.total_epochs=3", "it has no trainer.total_epochs"),
-        ("sft", "actor_rollout_ref.rollout.n=4", "it has no rollout.num_samples"),
         ("grpo", "critic.optim.lr=1e-5", "no critic"),
     ],
 )

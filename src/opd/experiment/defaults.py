@@ -115,6 +115,12 @@ def _reward_function(look: Lookup) -> str:
     return {"dapo": "math_dapo", "none": "math_verify"}.get(variant, "math_reward")
 
 
+def _basename(look: Lookup) -> Any:
+    if name := look["model.path"].rstrip("/").rpartition("/")[2]:
+        return name
+    raise Unresolvable("model.path")
+
+
 def _run_name(look: Lookup) -> str:
     """Return a name like the original's: `opd-qwen3-1-7b-reverse-kl`; a conversion's has its checkpoint's folders."""
     if look.kind == "convert":
@@ -163,7 +169,7 @@ DEFAULTS: tuple[tuple[str, tuple[Kind, ...], Any], ...] = (
     ("actor.cut_updates", RUNS, _cut(_MICRO, _CAP, "train_tokens")),
     ("actor.cut_reads", RUNS, _cut(_READ, _READ_CAP, "read_tokens")),
     ("actor.use_dynamic_bsz", RUNS, _dynamic),
-    ("model.name", RUNS, lambda look: look["model.path"].rstrip("/").rpartition("/")[2] or UNSET),
+    ("model.name", RUNS, _basename),
     ("data.train_batch_size", RUNS, {"grpo": 512, "passrate": 512, "eval": 64} | dict.fromkeys((*DISTILS, "sft"), 256)),
     ("data.max_prompt_length", RUNS, dict.fromkeys(RUNS, 2048) | {"opd-agent": 4096}),
     ("data.max_response_length", RUNS, _response_length),
