@@ -3,7 +3,7 @@
 from tests.minimal import MINIMAL
 
 from opd.experiment import parse_tree
-from opd.experiment.needs import all_sizes
+from opd.experiment.pipeline import all_sizes
 
 
 def test_a_node_needs_three_cpus_a_rank_and_a_conversion_has_no_workers():

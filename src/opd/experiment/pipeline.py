@@ -12,7 +12,7 @@ from typing import Any, cast
 from opd.experiment.algorithm import Eval
 from opd.experiment.base import ASKS, TRAINS, Kind, joined
 from opd.experiment.errors import Problem, SpecError, nearest
-from opd.experiment.kinds import AnySpec, ConvertSpec, FileSpec, PipelineSpec
+from opd.experiment.kinds import AnyRunSpec, AnySpec, ConvertSpec, FileSpec, PipelineSpec
 from opd.experiment.parse import CHART_KEYS, expand_models, parse_tree
 from opd.experiment.sections import Trainer
 
@@ -23,6 +23,8 @@ SKIP = "skip"
 """The one key that a stage has besides those of its experiment."""
 FOLDER = "stages"
 """In the pipeline's run directory: the store of its stages."""
+RANK_CPUS = 3
+"""CPUs of a rank's bundle in its node's placement group: verl's ResourcePoolManager.max_colocate_count."""
 OF_A_STAGE = "stages://"
 """Begins the place-holder of a result that is not there yet."""
 PIPELINES_OWN = ("name", "store", "output", "env", *CHART_KEYS)
@@ -258,3 +260,26 @@ def _unsaved(stages: Sequence[Stage]) -> Iterator[Problem]:
         if isinstance(asked, Eval) and (stage.name, "generations") in wanted and not asked.save_generations:
             rule = "a later stage refers to its answers, and it does not keep them"
             yield from _at(stage.name, "eval.save_generations", False, rule, "set it to true")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes of a run that trains or samples: Ray places a run by the CPUs that verl sets aside for its ranks."""
+
+    device: str
+    num_nodes: int
+    gpus_per_node: int
+
+    @property
+    def node_cpus(self) -> int:
+        return self.gpus_per_node * RANK_CPUS
+
+
+def sizes_of(spec: AnyRunSpec) -> Sizes:
+    """Return the sizes that a spec gives."""
+    return Sizes(device=spec.device, num_nodes=spec.trainer.nnodes, gpus_per_node=spec.trainer.gpus_per_node)
+
+
+def all_sizes(spec: FileSpec) -> list[Sizes]:
+    """Return the sizes of each run of a file that has workers: a pipeline's stages run one after another."""
+    return [sizes_of(run) for run in runs_of(spec) if not isinstance(run, ConvertSpec)]

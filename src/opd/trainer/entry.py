@@ -27,7 +27,7 @@ from opd.errors import MissingPackage, RunError, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
 from opd.experiment.context import context_of, context_problems
 from opd.experiment.errors import Problem
-from opd.experiment.needs import sizes_of
+from opd.experiment.pipeline import sizes_of
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.experiment.verl import compute_overrides
 from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts

@@ -9,8 +9,7 @@ from typing import Any
 from opd.experiment.cluster import GIB, Cluster, Pods, RayPods, number, parse_cluster
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.kinds import FileSpec
-from opd.experiment.needs import Sizes, all_sizes
-from opd.experiment.pipeline import runs_of
+from opd.experiment.pipeline import Sizes, all_sizes, runs_of
 from opd.experiment.rules import check_sections, redacted
 
 Problems = Iterator[Problem]
