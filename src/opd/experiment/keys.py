@@ -43,7 +43,7 @@ def cluster_keys() -> dict[str, Key]:
 
 
 def _keys(node: Schema, schemas: Schema, default_of: DefaultOf, prefix: str = "", within: str = "") -> Iterator[Key]:
-    """Yield the keys of a section, given the default of a path that is not on the field; None: other keys decide it.
+    """Yield the keys of a section, given the default of a path; None means that other keys decide it.
 
     The keys of `within`, a section that may be missing, count only where it is given.
     """

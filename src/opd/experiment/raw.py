@@ -109,7 +109,8 @@ class Edits:
         """Set a key of the kind to the value that a text means for its type; `null` unsets it, as in Helm."""
         field = field_at(self.cls, path)
         assert field is not None, path
-        kind, value = strip_optional(field.annotation), None
+        kind: Any = strip_optional(field.annotation)
+        value: Any = None
         self.sources[path] = source
         if kind is bool and (word := text.strip().lower()) in _TRUTHS:
             value = _TRUTHS[word]

@@ -176,6 +176,10 @@ def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
     if isinstance(spec, EvalSpec):
         yield "trainer.val_only", True
+        yield "trainer.val_before_train", True
+        yield "trainer.total_epochs", 0
+        yield "trainer.save_freq", -1
+        yield "trainer.test_freq", -1
 
 
 def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:

@@ -121,7 +121,7 @@ class Queue(ClusterSection):
 
 
 class Auth(ClusterSection):
-    token: bool = key("Demand a token; false opens the cluster to whoever reaches it.", True)
+    token: bool = key("Demand a token; false opens the cluster to every process that reaches it.", True)
     secret: LabelValue | None = key("Existing Secret with the key auth_token; unset: KubeRay makes one.", None)
 
 
