@@ -131,6 +131,7 @@ def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
 
 def _data(spec: AnyRunSpec) -> Pairs:
     yield "algorithm.adv_estimator", "grpo"
+    yield "algorithm.use_kl_in_reward", False
     yield "data.return_raw_chat", True
     yield "data.seed", spec.seed
     yield "data.trust_remote_code", spec.model.trust_remote_code
