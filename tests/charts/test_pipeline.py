@@ -4,7 +4,7 @@ import pytest
 from tests.charts.helm import env_of, head, objects, one, rayjob, refusal, worker
 
 from opd.experiment import load_text, parse_tree
-from opd.experiment.needs import all_sizes
+from opd.experiment.pipeline import all_sizes
 
 SFT = {"kind": "sft", "model": {"path": "m"}, "data": {"train": "t.parquet", "val": "v.parquet"}, "trainer": {"nnodes": 2, "gpus_per_node": 2}}  # fmt: skip
 OPD = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}, "trainer": {"gpus_per_node": 8}}

@@ -20,7 +20,7 @@ from tests.charts.helm import (
 from tests.minimal import MINIMAL
 
 from opd.experiment import FILE_KINDS, parse_tree
-from opd.experiment.needs import all_sizes
+from opd.experiment.pipeline import all_sizes
 
 RUNS = [kind for kind in FILE_KINDS if kind not in ("convert", "pipeline")]
 NAME = "opd-qwen3-8b-to-1.7b"

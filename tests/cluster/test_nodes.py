@@ -9,7 +9,7 @@ import pytest
 from opd.cluster import nodes
 from opd.cluster.places import needed
 from opd.errors import TooFewNodes
-from opd.experiment.needs import Sizes
+from opd.experiment.pipeline import Sizes
 
 # A node needs 4 GPUs and 3 x 4 = 12 CPUs.
 SIZES = Sizes(device="cuda", num_nodes=2, gpus_per_node=4)

@@ -8,7 +8,7 @@ from pathlib import Path
 from verl.single_controller.ray import ResourcePoolManager
 from verl.single_controller.ray.base import RayResourcePool
 
-from opd.experiment.needs import RANK_CPUS
+from opd.experiment.pipeline import RANK_CPUS
 
 VERL = Path(importlib.util.find_spec("verl").submodule_search_locations[0])
 

@@ -1,7 +1,6 @@
 """The canonical form round-trips exactly; the hash covers identity and nothing else."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -10,23 +9,12 @@ from opd.experiment import (
     canonical_json,
     dump_spec,
     identity,
-    load_spec,
     load_text,
     parse_tree,
     spec_hash,
 )
 from opd.experiment.canonical import NOT_IDENTITY
 from opd.experiment.tree import field_at, set_path
-
-EXAMPLES = sorted((Path(__file__).parent / "examples").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_round_trips_exactly_through_its_canonical_form(path):
-    spec = load_spec(path).spec
-    again = load_text(canonical_json(dump_spec(spec)), is_json=True).spec
-    assert again == spec
-    assert spec_hash(again) == spec_hash(spec)
 
 
 @pytest.mark.parametrize("kind", sorted(SPEC_CLASSES))
@@ -47,9 +35,6 @@ def test_yaml_and_helms_json_of_one_spec_have_one_hash(minimal):
     ("path", "value", "is_another"),
     [
         ("seed", 7, True),
-        ("teacher.dtype", "fp32", True),
-        ("data.dir", "other", True),
-        ("rollout.val.temperature", 0.1, True),
         ("actor.learning_rate", 2e-6, True),
         ("opd.loss_type", "forward_kl", True),
         ("opd.importance.problems", {"weights": "competence", "pass_rates": "p.parquet"}, True),
@@ -58,13 +43,8 @@ def test_yaml_and_helms_json_of_one_spec_have_one_hash(minimal):
         ("overrides", ["algorithm.gamma=0.5"], True),
         ("name", "other", False),
         ("env", {"NCCL_DEBUG": "INFO"}, False),
-        ("store.url", "s3://b", False),
-        ("checkpoint.keep_last", 2, False),
         ("trainer.total_steps", 99, False),
-        ("trainer.resume", "never", False),
         ("actor.ppo_micro_batch_size_per_gpu", 2, False),
-        ("rollout.gpu_memory_utilization", 0.4, False),
-        ("cluster", {"image": "x"}, False),
     ],
 )
 def test_the_hash_changes_with_the_experiment_and_with_nothing_else(path, value, is_another, minimal):

@@ -20,7 +20,6 @@ def test_required_keys_may_come_from_the_environment_alone_which_counts_only_whe
     assert (spec.model.path, spec.teacher.path) == ("a", "b")
     monkeypatch.setenv("MODEL_PATH", "elsewhere")
     assert load_text(OPD).spec.model.path == "m"
-    assert load_text(OPD, env={"OPD_REWARD_BETA": "", "MODEL_PATH": ""}).env_applied == ()
 
 
 def test_a_variable_of_another_kind_is_ignored_with_a_note():
@@ -45,11 +44,6 @@ def test_the_two_names_of_the_tensor_parallel_size_must_agree():
     assert load_text(OPD, env=both).spec.rollout.tensor_parallel_size == 2
     with pytest.raises(SpecError, match="TP_SIZE=2 and ROLLOUT_NTP_SIZE=4"):
         load_text(OPD, env=both | {"ROLLOUT_NTP_SIZE": "4"})
-
-
-@pytest.mark.parametrize(("text", "value"), [("True", True), ("1", True), ("yes", True), ("0", False)])
-def test_truth_values_are_read_as_shell_scripts_write_them(text, value):
-    assert load_text(OPD, env={"ENABLE_THINKING": text}).spec.data.enable_thinking is value
 
 
 def test_precedence_is_file_then_environment_then_set_then_hydra():

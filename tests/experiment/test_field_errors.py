@@ -30,19 +30,13 @@ def of_cluster(tree):
         ('trainer: {val_before_train: "yes"}', "trainer.val_before_train", "write true, without quotes"),
         ("trainer: {val_before_train: 1}", "trainer.val_before_train", "write true or false"),
         ("trainer: {total_steps: 0}", "trainer.total_steps", "write a number >= 1"),
-        ("rollout: {top_p: 2}", "rollout.top_p", "write a number <= 1"),
-        ("trainer: {total_steps: many}", "trainer.total_steps", "write a whole number"),
         ("seed: '3'", "seed", "write 3, without quotes"),
         ("actor: {learning_rate: fast}", "actor.learning_rate", "write a number"),
         ("data: {train: [3]}", "data.train.0", 'quote it: "3"'),
-        ("data: {train: []}", "data.train", "write a list of at least 1"),
         ("trainer: {loggers: 'console, wandb'}", "trainer.loggers", "write `loggers: [console, wandb]`"),
-        ("env: {a-b: x}", "env.a-b", "did you mean a_b?"),
         ("name: My_Run", "name", "did you mean my-run?"),
-        ("name: 9-lives", "name", "did you mean run-9-lives?"),
         ("name: ''", "name", "write a value, or leave the key out"),
         ("store: {url: s3://b, endpoint: 'minio:9000'}", "store.endpoint", "did you mean http://minio:9000?"),
-        ("store: {url: s3://b, endpoint: 'a b'}", "store.endpoint", 'write one like "https://minio.example:9000"'),
         ("store: s3://b", "store", "write `store: {url: s3://b}`"),
         ("output: 5", "output", "set its keys one by one: output.root"),
         ("actor: {param_offload: maybe}", "actor.param_offload", "write true or false, or 'auto'"),
@@ -57,14 +51,11 @@ def test_a_value_of_the_spec_is_answered_by_what_to_write_instead(line, path, fi
     ("tree", "path", "fix"),
     [
         ({"worker": {"requests": {"memory": "900GB"}}}, "worker.requests.memory", "did you mean 900G?"),
-        ({"worker": {"requests": {"cpu": -1}}}, "worker.requests.cpu", "write a number >= 0"),
         ({"worker": {"requests": "8"}}, "worker.requests", "write a map, {KEY: VALUE}"),
-        ({"lifecycle": "suspend"}, "lifecycle", "did you mean suspendable?"),
         ({"secrets": {"huggingFace": "hf-token"}}, "secrets.huggingFace",
          "write `huggingFace: {secret: hf-token}`"),
         ({"image": {"pullSecrets": "registry"}}, "image.pullSecrets", "write `pullSecrets: [registry]`"),
         ({"mounts": [{"claim": "a", "path": "data"}]}, "mounts.0.path", "did you mean /data?"),
-        ({"mounts": {"claim": "a"}}, "mounts", "write a list, [ITEM, ITEM]"),
         ({"podMonitor": {"interval": "often"}}, "podMonitor.interval", 'write one like "30s"'),
         ({"head": "x"}, "head", "set its keys one by one: cluster.head.requests, "),
     ],
@@ -82,12 +73,6 @@ def test_a_pattern_is_told_in_words_and_a_key_by_its_description():
     assert of_cluster({"lifecycle": "x"}).about.startswith("rules: staged clean-up")
 
 
-@pytest.mark.parametrize(("word", "truth"), [("yes", "true"), ("No", "false")])
-def test_a_word_that_only_yaml_1_1_reads_as_a_truth_value_is_answered_by_that_value(word, truth):
-    fix = of_file(f"{HEAD}trainer: {{val_before_train: {word}}}").fix
-    assert fix == f'write {truth}, or quote it: "{word}" for a text'
-
-
 @pytest.mark.parametrize(
     ("text", "rule", "fix"),
     [
@@ -95,7 +80,6 @@ def test_a_word_that_only_yaml_1_1_reads_as_a_truth_value_is_answered_by_that_va
         ("nonsense", "--set takes spec.path=value", "--set actor.learning_rate=1e-6"),
         ("data=8", "it is a section of keys", "set its keys one by one: data.dir,"),
         ("data.train_batchsize=8", "there is no such key in kind opd", "did you mean data.train_batch_size?"),
-        ("actor.learning_rate=fast", "input should be a valid number", "write a number"),
         ("cluster.gpu.type=NVIDIA-H200", "a run reads neither `cluster`", "write it into the file"),
     ],
 )

@@ -23,7 +23,6 @@ def test_every_key_has_a_type_and_a_description_and_no_name_that_yaml_1_1_reads_
         ("data.train_batch_size", "integer >= 1", "512", ""),
         ("actor.learning_rate", "number >= 0", "", ""),
         ("recipe", '"grpo" | "grpo-native" | "grpo-native-no-kl"', '"grpo"', ""),
-        ("trainer.total_steps", "integer >= 1", "", ""),
     ],
 )
 def test_a_key_says_what_it_takes_and_whether_it_is_required(path, takes, default, needed):

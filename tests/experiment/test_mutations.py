@@ -1,23 +1,18 @@
 """Any change of a spec gives a valid one or one SpecError, never another exception."""
 
 import copy
-from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.minimal import MINIMAL
 
 from opd.experiment import VARIABLES, ConvertSpec, PipelineSpec, SpecError, dump_spec, load_text, parse_tree, spec_hash
-from opd.experiment.reader import read_text
 from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
 
-EXAMPLES = {
-    path.stem: read_text(path.read_text(), origin=path.name).tree
-    for path in sorted((Path(__file__).parent / "examples").glob("*.yaml"))
-}
-FULL = {name: dump_spec(parse_tree(tree).spec) for name, tree in EXAMPLES.items()}
+FULL = {name: dump_spec(parse_tree(tree).spec) for name, tree in MINIMAL.items()}
 ODD = st.one_of(
     st.none(),
     st.booleans(),
@@ -87,37 +82,27 @@ def test_a_mutated_file_is_valid_or_a_spec_error(tree):
 
 
 @QUIET
-@given(st.sampled_from(sorted(EXAMPLES)), st.data())
+@given(st.sampled_from(sorted(MINIMAL)), st.data())
 def test_a_file_with_a_broken_byte_is_valid_or_a_spec_error(name, data):
-    text = yaml.safe_dump(EXAMPLES[name])
+    text = yaml.safe_dump(MINIMAL[name])
     at = data.draw(st.integers(0, len(text) - 1))
     broken = text[:at] + data.draw(st.sampled_from(list("{}[]:&*!|>%@`\"'#-,?\n\t\x00 ~0n"))) + text[at + 1 :]
     valid_or_spec_error(lambda: load_text(broken))
 
 
+def words(*keys):
+    known = st.builds("{}={}".format, st.sampled_from(keys), st.text(max_size=8))
+    return st.lists(st.one_of(st.text(max_size=10), known), max_size=2)
+
+
 @pytest.mark.slow
 @QUIET
 @given(
-    st.sampled_from(sorted(EXAMPLES)),
+    st.sampled_from(sorted(MINIMAL)),
     st.dictionaries(st.sampled_from([v.name for v in VARIABLES]), st.text(max_size=8)),
+    words("seed", "model.path", "actor.betas", "data", "x.y"),
+    words("data.seed", "+a.b", "trainer.logger", "opd.beta"),
 )
-def test_any_environment_is_applied_or_a_spec_error(name, env):
-    valid_or_spec_error(lambda: load_text(yaml.safe_dump(EXAMPLES[name]), env=env))
-
-
-@pytest.mark.slow
-@QUIET
-@given(
-    st.sampled_from(sorted(EXAMPLES)),
-    st.lists(st.one_of(st.text(max_size=10), st.builds("{}={}".format, st.sampled_from(["seed", "model.path", "actor.betas", "data", "x.y"]), st.text(max_size=8))), max_size=2),
-    st.lists(st.one_of(st.text(max_size=10), st.builds("{}={}".format, st.sampled_from(["data.seed", "+a.b", "trainer.logger", "opd.beta"]), st.text(max_size=8))), max_size=2),
-)  # fmt: skip
-def test_any_command_line_is_applied_or_a_spec_error(name, sets, overrides):
-    valid_or_spec_error(lambda: load_text(yaml.safe_dump(EXAMPLES[name]), sets=sets, overrides=overrides))
-
-
-@QUIET
-@given(st.text(max_size=40))
-def test_any_text_is_valid_or_a_spec_error(text):
-    valid_or_spec_error(lambda: load_text(text))
-    valid_or_spec_error(lambda: load_text(text, is_json=True))
+def test_any_environment_and_command_line_is_applied_or_a_spec_error(name, env, sets, overrides):
+    text = yaml.safe_dump(MINIMAL[name])
+    valid_or_spec_error(lambda: load_text(text, env=env, sets=sets, overrides=overrides))

@@ -64,12 +64,6 @@ def test_stages_run_in_the_order_of_their_references_with_a_conversion_where_a_m
     assert list(stages()) == ["answers", "warmup", "warmup-model", "distil"]
 
 
-def test_stages_that_need_nothing_of_each_other_run_by_name_however_helm_orders_the_file():
-    free = "stages.warmup.sft.teacher_answers=[a.parquet]"
-    assert list(stages(free)) == ["answers", "warmup", "warmup-model", "distil"]
-    assert list(stages(free, "stages.distil.model.path=small")) == ["answers", "distil", "warmup"]
-
-
 def test_a_stage_has_its_place_and_its_seed_from_the_pipeline_and_may_have_a_seed_of_its_own():
     found = stages()
     distil = found["distil"].spec
@@ -101,20 +95,6 @@ def test_a_reference_becomes_what_the_stage_left_and_the_rest_of_the_spec_is_as_
     assert resolved["distil"] == parse_tree(alone).spec
 
 
-def test_an_evaluation_takes_the_checkpoint_itself_and_no_conversion_runs():
-    found = stages(
-        "stages.distil={kind: eval, model: {path: small}, eval: {checkpoint: '${stages.warmup.checkpoint}'}}"
-    )
-    assert list(found) == ["answers", "warmup", "distil"]
-    assert found["distil"].references == {("eval.checkpoint", "warmup.checkpoint"): Reference("warmup", "checkpoint")}
-
-
-def test_a_conversion_of_ones_own_leaves_a_model_too():
-    own = "stages.own={kind: convert, convert: {checkpoint: '${stages.warmup.checkpoint}', dtype: bf16}}"
-    found = stages(own, "stages.distil.model.path='${stages.own.model}'")
-    assert list(found) == ["answers", "warmup", "own", "distil"]
-
-
 def test_before_it_runs_a_model_that_a_stage_leaves_has_the_shapes_of_the_one_that_it_began_with():
     more = "stages.last={kind: grpo, model: {path: '${stages.distil.checkpoint}'}}"
     planned = {spec.name: spec for spec in before_it_runs(stages_of(spec_of(more)))}
@@ -128,20 +108,12 @@ def test_before_it_runs_a_model_that_a_stage_leaves_has_the_shapes_of_the_one_th
     [
         ("stages.distil.model.path='${stages.warmpu.checkpoint}'", "stages.distil.model.path", "${stages.warmup.checkpoint}?"),
         ("stages.distil.model.path='${stages.warmup.answers}'", "stages.distil.model.path", "what a stage of its kind leaves"),
-        ("stages.distil.model.path='${stages.answers.checkpoint}'", "stages.distil.model.path", "of its kind leaves"),
         ("stages.answers.model.path='${stages.distil.checkpoint}'", "stages", "wait for each other"),
         ("stages.warmup.trainer.save_freq=-1", "stages.warmup.trainer.save_freq", "1 or more"),
         ("stages.answers.eval.save_generations=false", "stages.answers.eval.save_generations", "to true"),
         ("stages.warmup.name=mine", "stages.warmup.name", "at the top"),
-        ("stages.warmup.cluster={}", "stages.warmup.cluster", "at the top"),
         ("stages.more={kind: pipeline}", "stages.more.kind", "no pipeline"),
         ("stages.warmup.actor.learning_rat=1", "stages.warmup.actor.learning_rat", "learning_rate"),
-        (
-            "stages.own={kind: convert, convert: {checkpoint: '${stages.warmup.checkpoint}', dtype: bf16}}",
-            "stages.own.convert.target",
-            "warmup-model writes the same folder",
-        ),
-        ("stages.warmup_model={kind: convert, convert: {checkpoint: c}}", "stages.warmup_model", "rename"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_said_before_any_stage_runs_under_the_key_of_the_pipelines_file(sets, path, words):
@@ -195,14 +167,6 @@ def test_who_takes_the_model_of_a_skipped_stage_gets_the_one_that_it_would_have_
     assert stages(SKIP, several)["distil"].spec.teachers["own"].path == "small"
 
 
-def test_a_chain_of_skipped_stages_leaves_what_the_first_would_have_begun_with_or_what_runs_before_it():
-    more = "stages.last={kind: grpo, model: {path: '${stages.distil.checkpoint}'}}"
-    assert stages(more, SKIP, "stages.distil.skip=true")["last"].spec.model.path == "small"
-    found = stages(more, "stages.distil.skip=true")
-    assert list(found) == ["answers", "warmup", "warmup-model", "last"]
-    assert set(found["last"].references.values()) == {Reference("warmup-model", "model")}
-
-
 @pytest.mark.parametrize(
     ("sets", "path", "words"),
     [
@@ -218,7 +182,3 @@ def test_what_a_skipped_stage_cannot_leave_is_said_before_any_stage_runs(sets, p
         spec_of(*sets)
     found = {problem.path: problem.rule for problem in caught.value.problems}
     assert words in found[path]
-
-
-def test_a_stages_name_is_one_that_a_reference_can_carry():
-    assert "a letter first" in problem("stages={Warm-up: {kind: convert, convert: {checkpoint: c}}}").rule

@@ -78,22 +78,10 @@ def test_json_written_by_helm_gives_the_same_tree():
     assert [type(v) for v in json_tree.values()] == [type(v) for v in yaml_tree.values()]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ['{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', "{", "[]"],
-)
-def test_json_is_read_as_strictly(text):
-    refusal(text, is_json=True)
-
-
 def test_a_duplicate_key_is_refused_with_both_lines():
     (problem,) = refusal("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n").problems
     assert (problem.path, problem.source) == ("b.c", "line 5")
     assert "line 3" in problem.fix
-
-
-def test_an_alias_is_expanded():
-    assert read("a: &x {b: 1}\nc: *x") == {"a": {"b": 1}, "c": {"b": 1}}
 
 
 @pytest.mark.parametrize(

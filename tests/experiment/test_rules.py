@@ -1,7 +1,7 @@
 """Rules between keys: each broken one is an error that names key, value, rule and fix; its boundary is not."""
 
 import pytest
-from tests.experiment.broken_rules import RULES, SEVERAL
+from tests.experiment.broken_rules import RULES
 from tests.experiment.trees import problems_of, tree_of
 
 from opd.experiment import parse_tree
@@ -24,12 +24,3 @@ def test_several_problems_are_reported_together(minimal):
 def test_a_distillation_whose_forwards_the_plan_cuts_needs_no_sizes_of_verl(minimal):
     prompt = {"teacher.prompt": "{prompt}", "teacher.max_prompt_length": 30000, "actor.use_dynamic_bsz": True}
     parse_tree(tree_of(minimal, "opd", **prompt, **{"opd.read_tokens": 64, "actor.log_prob_max_token_len_per_gpu": 64}))
-
-
-def test_teachers_wait_in_one_place(minimal):
-    tree = tree_of(minimal, "opd", **SEVERAL)
-    tree["teachers"]["b"]["offload"] = False
-    (problem,) = problems_of(tree)
-    assert (problem.path, problem.value) == ("teachers.b.offload", False)
-    tree["teachers"]["a"]["offload"] = False
-    parse_tree(tree)

@@ -20,7 +20,7 @@ from opd.cluster.nodes import FIX, offers
 from opd.cluster.places import needed, shortage
 from opd.cluster.watch import POLL_S, Look
 from opd.errors import NodeLost, NoPlace, PartLost
-from opd.experiment.needs import Sizes
+from opd.experiment.pipeline import Sizes
 
 # A Ray call of the lost part fails by itself, and a process may end together with the run.
 PATIENCE_S = 20.0

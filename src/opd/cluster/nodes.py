@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from opd.cluster.places import Offer, has_devices, shortage
 from opd.errors import TooFewNodes
-from opd.experiment.needs import Sizes
+from opd.experiment.pipeline import Sizes
 from opd.inputs.fetch import CACHE_VARIABLE, local_copy
 
 # For pods to be scheduled again and to pull their image.

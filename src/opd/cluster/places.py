@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opd.experiment.needs import Sizes
+from opd.experiment.pipeline import Sizes
 
 _MOST_NAMED = 8
 

@@ -90,9 +90,7 @@ _NEED_NOTHING = ("none", "random", "position")
 
 
 class TokenImportance(Section):
-    score: Score = key(
-        "Score of a token, by which tokens are kept, or your own as package.module:function; `none` keeps all.", "none"
-    )
+    score: Score = key("Score by which tokens are kept, or your own as package.module:function.", "none")
     ratio: Share = key("Share of the tokens that is kept, rounded down for each response.", 0.5)
     mode: Mode = key("Keep the highest scores, the lowest, or draw in proportion to them.", "topk")
     scope: Scope = key("The share is of each response, or of all responses of a step together.", "rollout")
@@ -102,12 +100,10 @@ class TokenImportance(Section):
 
     @property
     def needs_student(self) -> bool:
-        """True where the student reads the tokens before any is chosen."""
         return self.score not in _NEED_NOTHING
 
     @property
     def needs_teacher(self) -> bool:
-        """True where the teacher reads them too."""
         return self.score not in (*_NEED_NOTHING, "entropy")
 
 
@@ -126,9 +122,7 @@ ProblemWeights = Annotated[str, named("none", "competence", "moment_matched", "h
 
 class ProblemImportance(Section):
     weights: ProblemWeights = key(
-        "A prompt's weight by its pass rate p: `competence`: p^alpha (1 - p)^beta; `moment_matched`: the same, "
-        "exponents from the spread of the rates; `hard_filter`: 1 where 0.2 <= p <= 0.8, else 0; or package.module:name.",
-        "none",
+        "Weight of a prompt by its pass rate, or your own as package.module:function.", "none"
     )
     pass_rates: Text | None = key("File or store URL of `pass_rates.parquet` of a run of kind passrate.", None)
     alpha: Weight = key("Exponent of the pass rate, for `competence`.", 1.0)
@@ -137,30 +131,21 @@ class ProblemImportance(Section):
     recompute: Recompute = key("When the run measures the pass rates again; by default never.", Recompute)
 
     def check(self) -> Iterator[Problem]:
-        section, again, none = "opd.importance.problems", self.recompute, self.weights == "none"
-        competence = f"set {section}.weights: competence"
+        again, none = self.recompute, self.weights == "none"
         if not none and self.pass_rates is None:
             rule = f"weights {self.weights} follow from the prompts' pass rates"
             yield self.broken("pass_rates", rule, "name the file: `pass_rates.parquet` of a run of kind passrate")
-        if none and self.pass_rates is not None:
-            rule = f"pass rates are read for weights only, and {section}.weights is none"
-            yield self.broken("pass_rates", rule, f"{competence}, or remove the key")
-        for name in ("alpha", "beta"):
-            if self.weights != "competence" and getattr(self, name) != 1:
-                rule = f"an exponent is given for weights: competence only; they are {self.weights}"
-                yield self.broken(name, rule, f"{competence}, or remove the key")
         if not again.is_asked_for:
             return
         if none:
             rule = "pass rates are measured again for weights only"
-            yield self.broken("weights", rule, f"{competence}, or remove {section}.recompute")
+            yield self.broken("weights", rule, "set weights: competence, or remove recompute")
         if self.drop:
             rule = "prompts of weight 0 that have left the data could not come back when pass rates are measured again"
-            yield self.broken("drop", rule, f"set drop: false, or remove {section}.recompute")
-        least = 3 if self.weights == "moment_matched" else 2
-        if again.num_samples < least:
-            fix = f"set {section}.recompute.num_samples: 8, or at least {least}"
-            yield self.broken("recompute.num_samples", "no weight could follow from pass rates of so few answers", fix)
+            yield self.broken("drop", rule, "set drop: false, or remove recompute")
+        if again.num_samples < (least := 3 if self.weights == "moment_matched" else 2):
+            rule = "no weight could follow from pass rates of so few answers"
+            yield self.broken("recompute.num_samples", rule, f"use 8, or at least {least}")
 
 
 class Importance(Section):
@@ -198,8 +183,7 @@ class Stage(Section):
 
     def check(self) -> Iterator[Problem]:
         if self.loss_params and self.loss_type is None:
-            rule = "they belong to the stage's own loss_type"
-            yield self.broken("loss_params", rule, "set the stage's loss_type, or opd.loss_params")
+            yield self.broken("loss_params", "they belong to the stage's own loss_type", "set it, or opd.loss_params")
         if (self.beta is not None) != (self.loss_type == "jsd"):
             rule = "beta weighs the mixture of the stage's own loss_type jsd, and is given with it"
             yield self.broken("beta", rule, "set beta: 0.5 with loss_type: jsd, and none with another")
@@ -212,8 +196,9 @@ class Horizon(Section):
 
     def check(self) -> Iterator[Problem]:
         if self.grow_until is not None and self.tokens is None:
-            rule = "a horizon grows from its tokens in the first step"
-            yield self.broken("grow_until", rule, "set opd.horizon.tokens, or remove the key")
+            yield self.broken(
+                "grow_until", "a horizon grows from its tokens in the first step", "set opd.horizon.tokens"
+            )
 
 
 class Opd(Section):
@@ -262,10 +247,7 @@ TOOLS = "tools"
 
 
 class Sft(Section):
-    teacher_answers: Paths | None = key(
-        "A teacher's answers to data.train: its `eval/generations.parquet`; unset: data.train has column `messages`.",
-        None,
-    )
+    teacher_answers: Paths | None = key("Teacher's `eval/generations.parquet`; unset: data.train has `messages`.", None)
 
 
 class Eval(Section):

@@ -59,12 +59,9 @@ def value_at(section: Any, path: str) -> Any:
 
 
 def key(about: str, default: Any = PydanticUndefined, **limits: Any) -> Any:
-    """Return a field with its description.
+    """Return a field with its description, which ends with a default that follows from other keys, and pydantic's limits.
 
-    Args:
-        about: the description; ends with the default where that follows from other keys (`opd.experiment.defaults`).
-        default: a value, or a section whose own defaults count; a key without a default is required or computed.
-        limits: bounds and examples, as pydantic's `Field` has them.
+    A default is a value, or a section whose own defaults count; a key without one is required or computed.
     """
     if callable(default):
         return Field(default_factory=default, description=about, **limits)
@@ -91,11 +88,7 @@ def slug(text: str) -> str:
 def joined(parts: Sequence[str], *, distinct: str = "") -> str:
     """Return one name of several texts: the same for the same texts, another one for others.
 
-    A name that would be too long, or that loses letters other than English ones, ends in a hash.
-
-    Args:
-        parts: the texts.
-        distinct: what the hash is made of; the texts by default.
+    A name that would be too long, or that loses letters other than English ones, ends in a hash of `distinct`, or of them.
     """
     name = "-".join(filter(None, map(slug, parts)))
     if len(name) <= MAX_NAME_CHARS and all(part.isascii() for part in parts):

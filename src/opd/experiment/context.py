@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 from opd.experiment.errors import Problem
 
 if TYPE_CHECKING:
-    from opd.experiment.kinds import AnyRunSpec, OpdAgentSpec, OpdSpec
+    from opd.experiment.kinds import AnyRunSpec
 
 _LENGTH = "max_position_embeddings"
-# An override of one of them speaks to verl's server directly, which compares them itself.
-_OWN_LENGTH = ("rollout.max_model_len", f"model.override_config.{_LENGTH}")
 
 
 def context_of(config: Mapping[str, Any]) -> int | None:
@@ -35,41 +33,14 @@ def local_context(path: str) -> int | None:
 
 
 def context_problems(spec: AnyRunSpec, context: int | None) -> Iterator[Problem]:
-    """Yield a problem for a row that is longer than the context of the model that answers.
-
-    Args:
-        spec: the run's.
-        context: see `context_of`.
-    """
-    prompt, response = spec.data.max_prompt_length, spec.data.max_response_length
-    is_given = any(key in text for key in _OWN_LENGTH for text in spec.overrides)
-    if context is None or prompt + response <= context or spec.kind == "sft" or is_given:
+    """Yield a problem for a row that is longer than the context (see `context_of`) of the model that answers."""
+    prompt, row = spec.data.max_prompt_length, spec.row_length
+    if context is None or row <= context or spec.kind == "sft":
         return
-    longer = f"a model with a larger {_LENGTH} in its config.json"
     rule = (
-        f"with data.max_prompt_length={prompt} a row has up to {prompt + response} tokens, and the server takes "
-        f"no more than {context}, the model's {_LENGTH} (its rope_scaling does not count)"
+        f"with data.max_prompt_length={prompt} a row has up to {row} tokens, and the server takes no more than "
+        f"{context}, the model's {_LENGTH} (its rope_scaling does not count)"
     )
-    fix = f"a data.max_prompt_length below {context}, or {longer}"
-    if context > prompt:
-        fix = f"at most {context - prompt}, a smaller data.max_prompt_length, or {longer}"
+    most = f"at most {context - prompt}, a smaller" if context > prompt else f"below {context} with a smaller"
+    fix = f"{most} data.max_prompt_length, or a model with a larger {_LENGTH} in its config.json"
     yield spec.broken("data.max_response_length", rule, fix)
-
-
-def teacher_notes(spec: OpdSpec | OpdAgentSpec, contexts: Mapping[str, int | None]) -> Iterator[str]:
-    """Yield a note for each teacher whose rows may be longer than its context; no server checks these.
-
-    Args:
-        spec: the run's.
-        contexts: see `context_of`; by the teachers' keys.
-    """
-    for key, teacher in spec.named_teachers.items():
-        of_prompt = "data" if teacher.max_prompt_length is None else key
-        row = (teacher.max_prompt_length or spec.data.max_prompt_length) + spec.data.max_response_length
-        context = contexts[key]
-        if context is not None and row > context:
-            yield (
-                f"{key}.path: rows may have {row} tokens as it reads them ({of_prompt}.max_prompt_length + "
-                f"data.max_response_length), and its {_LENGTH} is {context}: beyond it, unless its rope_scaling "
-                "reaches further, the teacher has not learned what it says"
-            )

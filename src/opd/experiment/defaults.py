@@ -27,12 +27,7 @@ class Unresolvable(Exception):
 
 @dataclass
 class Lookup:
-    """Values as they will be: from the tree, else the field's static default.
-
-    Attributes:
-        kind, cls, tree: the experiment.
-        section: path of the section that gets the default.
-    """
+    """Values as they will be: from the tree, else the field's static default; `section` gets the default."""
 
     kind: Kind
     cls: type[Section]
@@ -40,15 +35,13 @@ class Lookup:
     section: str = ""
 
     def has(self, *paths: str) -> bool:
-        """Return True if the tree has one of the paths."""
         return any(get_path(self.tree, path) is not MISSING for path in paths)
 
     def __getitem__(self, path: str) -> Any:
         """Return the value at path; raise `Unresolvable` for a missing value, or one of another type than the key's."""
         field, value = field_at(self.cls, path), get_path(self.tree, path)
         kind = None if field is None else strip_optional(field.annotation)
-        if value is MISSING and field is not None:
-            value = field.default
+        value = field.default if value is MISSING and field is not None else value
         if type(value) is not (kind if kind in (int, bool) else str):
             raise Unresolvable(path)
         return value
@@ -65,36 +58,36 @@ class Lookup:
     def uses_tools(self) -> bool:
         return self.kind == "opd-agent" or self.has("agent")
 
+    @property
+    def has_lora(self) -> bool:
+        return get_path(self.tree, "model.lora") not in (MISSING, None)
+
     def of_teachers(self, key: str) -> list[Any]:
-        """Return what is given for a key of each teacher."""
         return [get_path(self.tree, path) for path in places(f"teacher.{key}", self.tree)]
 
-
-def _in_dir(look: Lookup, folder: str, *names: str) -> list[str]:
-    root = look["data.dir"].rstrip("/")
-    return [f"{root}/{folder}/{name}.parquet" for name in names]
+    def files(self, folder: str, *names: str) -> list[str]:
+        root = self["data.dir"].rstrip("/")
+        return [f"{root}/{folder}/{name}.parquet" for name in names]
 
 
 def _val_files(look: Lookup) -> Any:
     if look.kind == "passrate":
-        given = get_path(look.tree, "data.train")
-        return given if isinstance(given, list | str) else _training_file(look)
+        return get_path(look.tree, "data.train") if look.has("data.train") else _training_file(look)
     if look.uses_tools:
-        return _in_dir(look, "agent_processed", "val_travel_en", "val_travel_zh")
+        return look.files("agent_processed", "val_travel_en", "val_travel_zh")
     has_dapo = look.kind == "grpo" and look["recipe"] != "grpo-native-no-kl"
     folder = f"eval_processed/{look['eval.instruction_variant']}" if look.kind == "eval" else "grpo_processed"
-    return _in_dir(look, folder, *["val_dapo"] * has_dapo, "val_math500", "val_aime24", "val_aime25")
+    return look.files(folder, *["val_dapo"] * has_dapo, "val_math500", "val_aime24", "val_aime25")
 
 
 def _train_files(look: Lookup) -> Any:
-    val = get_path(look.tree, "data.val")  # verl builds a training set even for validation only
-    if look.kind in ASKS and not isinstance(val, list | str):
+    if look.kind in ASKS and not look.has("data.val"):
         raise Unresolvable("data.val")
-    return val if look.kind in ASKS else _training_file(look)
+    return get_path(look.tree, "data.val") if look.kind in ASKS else _training_file(look)  # verl builds one in any case
 
 
 def _training_file(look: Lookup) -> list[str]:
-    return _in_dir(look, "agent_processed" if look.uses_tools else "grpo_processed", "train")
+    return look.files("agent_processed" if look.uses_tools else "grpo_processed", "train")
 
 
 def _response_length(look: Lookup) -> int:
@@ -142,12 +135,6 @@ def _offload(look: Lookup) -> bool | str:
     return look.on_gpu and ("auto" if look.kind in TRAINS else True)
 
 
-def _val_temperature(look: Lookup) -> float:
-    if look.kind == "passrate":
-        return 1.0
-    return 0.6 if look.kind in DISTILS and look["data.enable_thinking"] else 0.7
-
-
 def _score_budget(look: Lookup) -> Any:
     longest = max((given for given in look.of_teachers("max_prompt_length") if isinstance(given, int)), default=0)
     return max(3 * look.row_length, longest + look["data.max_response_length"])
@@ -171,19 +158,9 @@ def _cut(size: str, cap: str, tokens: str) -> Callable[[Lookup], str]:
 
 
 def _dynamic(look: Lookup) -> bool:
-    capped = any(look.has(f"actor.{cap}") and not look.has(f"actor.{rows}") for rows, cap in _SIZES)
+    sizes = ((_MICRO, _CAP), (_READ, _READ_CAP))
+    capped = any(look.has(f"actor.{cap}") and not look.has(f"actor.{rows}") for rows, cap in sizes)
     return capped or (look.kind == "grpo" and look["recipe"] == "grpo")
-
-
-_SIZES = ((_MICRO, _CAP), (_READ, _READ_CAP))
-
-
-def _of_recipe(grpo: float, others: float) -> Callable[[Lookup], float]:
-    return lambda look: grpo if look["recipe"] == "grpo" else others
-
-
-def _with_lora(look: Lookup) -> bool:
-    return get_path(look.tree, "model.lora") not in (MISSING, None)
 
 
 DEFAULTS: tuple[tuple[str, tuple[Kind, ...], Any], ...] = (
@@ -205,13 +182,14 @@ DEFAULTS: tuple[tuple[str, tuple[Kind, ...], Any], ...] = (
     ("rollout.num_samples", SAMPLES, dict.fromkeys(SAMPLES, 8) | dict.fromkeys(DISTILS, 1)),
     ("rollout.logprobs_every", SAMPLES, (10, 1)),
     ("rollout.num_agent_workers", SAMPLES, (8, 0)),
-    ("rollout.val.temperature", SAMPLES, _val_temperature),
+    ("rollout.val.temperature", ("grpo", "eval", "passrate"), {"grpo": 0.7, "eval": 0.7, "passrate": 1.0}),
+    ("rollout.val.temperature", DISTILS, lambda look: 0.6 if look["data.enable_thinking"] else 0.7),
     ("rollout.val.num_samples", ("passrate",), {"passrate": 8}),
     ("rollout.val.top_p", ("passrate",), {"passrate": 1.0}),
     ("rollout.val.top_k", ("passrate",), {"passrate": -1}),
     ("eval.save_generations", ASKS, {"eval": True, "passrate": False}),
     ("trainer.gpus_per_node", RUNS, (8, 1)),
-    ("actor.learning_rate", RUNS, lambda look: 1e-5 if _with_lora(look) else 1e-6),
+    ("actor.learning_rate", RUNS, lambda look: 1e-5 if look.has_lora else 1e-6),
     ("actor.ppo_mini_batch_size", RUNS, _mini_batch),
     (f"actor.{_MICRO}", RUNS, dict.fromkeys(RUNS, 4) | dict.fromkeys(ASKS, 2)),
     (f"actor.{_READ}", RUNS, lambda look: look[f"actor.{_MICRO}"]),
@@ -220,22 +198,18 @@ DEFAULTS: tuple[tuple[str, tuple[Kind, ...], Any], ...] = (
     ("actor.gradient_checkpointing", RUNS, _offload),
     ("actor.param_offload", RUNS, _offload),
     ("actor.optimizer_offload", RUNS, _offload),
-    ("actor.torch_compile", RUNS, lambda look: look.on_gpu and not _with_lora(look)),
+    ("actor.torch_compile", RUNS, lambda look: look.on_gpu and not look.has_lora),
     ("actor.dtype", RUNS, ("bf16", "fp32")),
     ("teacher.dtype", DISTILS, ("bf16", "fp32")),
     ("teacher.offload", DISTILS, _offload),
-    (
-        "teacher.max_prompt_length",
-        DISTILS,
-        lambda look: look.row_length if look.has(f"{look.section}.prompt") else UNSET,
-    ),
+    ("teacher.max_prompt_length", DISTILS, lambda k: k.row_length if k.has(f"{k.section}.prompt") else UNSET),
     (f"actor.{_READ_CAP}", RUNS, _score_budget),
     ("model.attn_implementation", RUNS, _attention),
     ("opd.max_length", DISTILS, lambda look: look.row_length),
     ("opd.beta", DISTILS, lambda look: 0.5 if look["opd.loss_type"] == "jsd" else UNSET),
     ("grpo.clip_ratio_low", ("grpo",), {"grpo": 0.2}),
-    ("grpo.clip_ratio_high", ("grpo",), _of_recipe(0.28, 0.2)),
-    ("grpo.clip_ratio_c", ("grpo",), _of_recipe(10.0, 3.0)),
+    ("grpo.clip_ratio_high", ("grpo",), lambda look: 0.28 if look["recipe"] == "grpo" else 0.2),
+    ("grpo.clip_ratio_c", ("grpo",), lambda look: 10.0 if look["recipe"] == "grpo" else 3.0),
     ("grpo.kl_loss_coef", ("grpo",), lambda look: 0.001 if look["recipe"] == "grpo-native" else 0.0),
     ("reward.function", SAMPLES, _reward_function),
     ("reward.num_workers", SAMPLES, (8, 0)),
@@ -245,13 +219,13 @@ DEFAULTS: tuple[tuple[str, tuple[Kind, ...], Any], ...] = (
 )
 
 # Sections that a spec must fill: an empty map makes validation name the missing key instead of the missing section.
-_REQUIRED: dict[Kind, tuple[str, ...]] = {
-    **dict.fromkeys(RUNS, ("model",)),
-    "opd": ("model", "teacher"),
-    "opd-agent": ("model", "teacher", "agent"),
-    "sft": ("model", "data"),
-    "convert": ("convert",),
-}
+_REQUIRED: tuple[tuple[str, tuple[Kind, ...]], ...] = (
+    ("model", RUNS),
+    ("teacher", DISTILS),
+    ("agent", ("opd-agent",)),
+    ("data", ("sft",)),
+    ("convert", ("convert",)),
+)
 
 
 def places(path: str, tree: dict[str, Any]) -> list[str]:
@@ -265,8 +239,8 @@ def places(path: str, tree: dict[str, Any]) -> list[str]:
 
 def fill_defaults(kind: Kind, cls: type[Section], tree: dict[str, Any]) -> set[str]:
     """Fill the computed defaults into `tree`; return the paths that could not be computed from it."""
-    for section in _REQUIRED.get(kind, ()):
-        if section != "teacher" or not tree.get("teachers"):
+    for section, needing in _REQUIRED:
+        if kind in needing and (section != "teacher" or not tree.get("teachers")):
             tree.setdefault(section, {})
     look, unresolved = Lookup(kind, cls, tree), set[str]()
     for default, kinds, value in DEFAULTS:

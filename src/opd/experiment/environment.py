@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from opd.experiment.base import ASKS, DISTILS, FILE_KINDS, RUNS, SAMPLES, TRAINS, Kind
 
 
-@dataclass(frozen=True)
-class Variable:
-    """An environment variable, the spec path it overrides, and the kinds that read it."""
-
+class Variable(NamedTuple):
     name: str
     path: str
     kinds: tuple[Kind, ...]
 
 
-@dataclass(frozen=True)
-class Applied:
-    """A variable that was applied: `value` is the parsed value now in the spec."""
-
+class Applied(NamedTuple):
     name: str
     path: str
-    value: Any
+    value: Any  # as it is now in the spec
 
 
 _TABLE: tuple[tuple[tuple[Kind, ...], str], ...] = (

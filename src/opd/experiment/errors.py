@@ -12,22 +12,14 @@ MAX_VALUE_CHARS = 120
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One broken rule.
+    """One broken rule."""
 
-    Args:
-        path: dotted path of the key (`data.train_batch_size`); empty for the document itself.
-        rule: the rule that was broken, as a sentence.
-        value: the offending value, already redacted where it may be a secret; None means that there is none.
-        fix, about: the text to write instead, and the key's description; may be empty.
-        source: the value's origin (`line 12`, `environment variable TP_SIZE`, `--set`); may be empty.
-    """
-
-    path: str
-    rule: str
-    value: object = None
+    path: str  # dotted; empty for the document itself
+    rule: str  # a sentence
+    value: object = None  # already redacted where it may be a secret; None means that there is none
     fix: str = ""
-    about: str = ""
-    source: str = ""
+    about: str = ""  # the key's description
+    source: str = ""  # `line 12`, `environment variable TP_SIZE`, `--set seed`
 
     def below(self, path: str) -> Problem:
         """Return the problem of a key of the section at `path`."""

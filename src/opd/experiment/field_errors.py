@@ -45,11 +45,9 @@ _NUMBERS = {"int_type": r"-?[0-9]+", "float_type": r"-?[0-9.]+(e-?[0-9]+)?"}
 def field_problems(
     error: ValidationError, tree: Any, cls: type[Section], *, above: str = "", unresolved: Collection[str] = ()
 ) -> list[Problem]:
-    """Return pydantic's errors in our words.
+    """Return pydantic's errors of a section, which may have a path `above` it, in our words.
 
-    Args:
-        above: path of the section, where it is part of a file.
-        unresolved: keys whose defaults follow from keys that are wrong or missing; reported only if nothing else is.
+    Keys in `unresolved`, whose defaults follow from keys that are wrong or missing, count only if nothing else is wrong.
     """
     out, follow_ups = [], []
     found = _by_path(error, tree)

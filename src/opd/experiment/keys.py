@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opd.experiment.base import MAX_INTEGER, Kind
+from opd.experiment.base import MAX_INTEGER, PATTERN_WORDS, Kind
 from opd.experiment.cluster import Cluster, cluster_defaults
 from opd.experiment.defaults import DEFAULTS
 from opd.experiment.kinds import SPEC_CLASSES
@@ -20,27 +20,18 @@ _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """One key.
-
-    Attributes:
-        path: its dotted path; `[]` means each place in a list of maps.
-        takes: its type in a few words: `integer >= 1`, `"a" | "b"`, `list of string`.
-        says: its description; ends with its default where that follows from other keys.
-        default: as JSON; empty where there is none.
-        needed: `required`, `required with SECTION`, or empty.
-    """
+    """One key; in its dotted path `[]` means each place in a list of maps."""
 
     path: str
-    takes: str
-    says: str
-    default: str
-    needed: str
+    takes: str  # `integer >= 1`, `"a" | "b"`, `list of string`
+    says: str  # ends with the default where that follows from other keys
+    default: str  # as JSON; empty where there is none
+    needed: str  # `required`, `required with SECTION`, or empty
 
 
 def spec_keys(kind: Kind) -> dict[str, Key]:
     """Return every key of a kind's experiment file by its path, without the keys of `cluster`."""
-    computed = {path: value for path, kinds, value in DEFAULTS if kind in kinds}
-    known = {path: value[kind] if isinstance(value, dict) else None for path, value in computed.items()}
+    known = {path: value[kind] if isinstance(value, dict) else None for path, kinds, value in DEFAULTS if kind in kinds}
     schema = SPEC_CLASSES[kind].model_json_schema()
     return {key.path: key for key in _keys(schema, schema["$defs"], lambda path: known.get(path, MISSING))}
 
@@ -52,23 +43,17 @@ def cluster_keys() -> dict[str, Key]:
 
 
 def _keys(node: Schema, schemas: Schema, default_of: DefaultOf, prefix: str = "", within: str = "") -> Iterator[Key]:
-    """Yield the keys of a section that hold a value.
+    """Yield the keys of a section, given the default of a path; None means that other keys decide it.
 
-    Args:
-        node: the section's schema.
-        schemas: schemas by name.
-        default_of: the default of a path that is not on the field, or MISSING. None means that other keys decide it.
-        prefix: path of the section and a dot.
-        within: the section above that may be missing, whose keys count only where it is given.
+    The keys of `within`, a section that may be missing, count only where it is given.
     """
     for name, child in node["properties"].items():
-        path, needed, inner = f"{prefix}{name}", "", _resolved(child, schemas)
+        path, inner = f"{prefix}{name}", _resolved(child, schemas)
         if "properties" in inner:
-            yield from _keys(
-                inner, schemas, default_of, f"{path}.", path if child.get("default", "") is None else within
-            )
+            above = path if child.get("default", "") is None else within
+            yield from _keys(inner, schemas, default_of, f"{path}.", above)
             continue
-        default = default_of(path)
+        default, needed = default_of(path), ""
         if default is MISSING and name in node.get("required", ()):
             needed = f"required with `{within}`" if within else "required"
         default = child.get("default") if default is MISSING else default
@@ -83,24 +68,20 @@ def _keys(node: Schema, schemas: Schema, default_of: DefaultOf, prefix: str = ""
 def _resolved(node: Schema, schemas: Schema) -> Schema:
     """Return a node without `$ref` and without the choice of null."""
     choices = [choice for choice in node.get("anyOf", ()) if choice != {"type": "null"}]
-    if len(choices) == 1:
-        node = choices[0]
+    node = choices[0] if len(choices) == 1 else node
     return schemas[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
 
 
 def _shape(node: Schema, schemas: Schema) -> str:
     """Return what a node of the schema takes, in a few words."""
     node = _resolved(node, schemas)
-    if "const" in node:
-        return json.dumps(node["const"])
-    if "enum" in node:
-        return " | ".join(json.dumps(value) for value in node["enum"])
+    if "const" in node or "enum" in node:
+        return " | ".join(map(json.dumps, node.get("enum") or [node["const"]]))
     if "anyOf" in node:
-        return " | ".join(
-            dict.fromkeys(_shape(choice, schemas) for choice in node["anyOf"] if choice != {"type": "null"})
-        )
+        choices = [choice for choice in node["anyOf"] if choice != {"type": "null"}]
+        return " | ".join(dict.fromkeys(_shape(choice, schemas) for choice in choices))
     if node.get("type") == "array":
         return f"list of {_shape(node['items'], schemas)}" if "items" in node else "list"
     limits = [f"{sign} {node[key]}" for key, sign in _BOUNDS.items() if abs(node.get(key, MAX_INTEGER)) < MAX_INTEGER]
     kind = str(node.get("type", "any")).replace("object", "map")
-    return " ".join([kind, " and ".join(limits)]).strip()
+    return " ".join([PATTERN_WORDS.get(node.get("pattern", ""), kind), " and ".join(limits)]).strip()

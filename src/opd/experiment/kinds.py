@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -24,12 +24,11 @@ from opd.experiment.sections import (
     Trainer,
 )
 
-MAX_SEED = 2**31 - 1
 RunName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MAX_NAME_CHARS)]
 StageName = Annotated[
     str, matching(r"^[a-z]([_a-z0-9]*[a-z0-9])?$", "lower-case letters, digits and `_`, a letter first")
 ]
-Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
 _KIND = "Kind of experiment."
 _AGENT = "Multi-turn rollouts with tools; unset: single answers."
@@ -50,6 +49,7 @@ class BaseSpec(Section):
 class RunSpec(BaseSpec):
     """The keys of every kind that starts verl."""
 
+    trains: ClassVar[bool] = True
     device: Literal["cuda", "cpu"] = key("Device of trainer and rollout.", "cuda")
     model: Model = key("The student, or the model that is trained or evaluated.")
     data: Data = key("Prompts, lengths, batch size.")
@@ -58,18 +58,11 @@ class RunSpec(BaseSpec):
     overrides: tuple[Text, ...] = key("Raw Hydra overrides for verl keys that the spec does not name.", ())
 
     @property
-    def trains(self) -> bool:
-        """True for a kind that trains."""
-        return True
-
-    @property
     def row_length(self) -> int:
-        """Tokens of the longest row."""
         return self.data.max_prompt_length + self.data.max_response_length
 
     @property
     def num_ranks(self) -> int:
-        """Ranks of the run."""
         return self.trainer.nnodes * self.trainer.gpus_per_node
 
     @property
@@ -85,11 +78,10 @@ class RunSpec(BaseSpec):
     @property
     def num_samples(self) -> int:
         """Rows of a prompt in training."""
-        return 1
+        return self.rollout.num_samples if isinstance(self, SamplingSpec) else 1
 
     @property
     def step_rows(self) -> int:
-        """Rows of a step."""
         return self.data.train_batch_size * self.num_samples
 
     @property
@@ -100,13 +92,15 @@ class RunSpec(BaseSpec):
 
     @property
     def reads_by_actor(self) -> bool:
-        """True where actor.log_prob_* cut a forward without a gradient; else the memory plan does."""
-        return self.actor.cut_reads == "given" or not self.is_packed
+        """True where actor.log_prob_* cut a forward without a gradient, not opd.read_tokens or the memory plan."""
+        by_opd = isinstance(self, DistillationSpec) and self.opd.read_tokens is not None
+        return not by_opd and (self.actor.cut_reads == "given" or not self.is_packed)
 
     @property
     def update_by_actor(self) -> bool:
-        """True where actor.ppo_* cut an update; else the memory plan does."""
-        return self.actor.cut_updates == "given" or not self.is_packed
+        """True where actor.ppo_* cut an update, not opd.train_tokens or the memory plan."""
+        by_opd = isinstance(self, DistillationSpec) and self.opd.train_tokens is not None
+        return not by_opd and (self.actor.cut_updates == "given" or not self.is_packed)
 
 
 class SamplingSpec(RunSpec):
@@ -114,11 +108,6 @@ class SamplingSpec(RunSpec):
 
     rollout: Rollout = key("How responses are sampled.")
     reward: Reward = key("The function that scores a response.")
-
-    @property
-    def num_samples(self) -> int:
-        """Rows of a prompt in training."""
-        return self.rollout.num_samples
 
     @property
     def carried(self) -> tuple[int, int]:
@@ -166,16 +155,6 @@ class DistillationSpec(SamplingSpec):
         return {f"teachers.{name}": self.teachers[name] for name in sorted(self.teachers)}
 
     @property
-    def reads_by_actor(self) -> bool:
-        """True where actor.log_prob_* cut a forward without a gradient, not opd.read_tokens or the memory plan."""
-        return self.opd.read_tokens is None and super().reads_by_actor
-
-    @property
-    def update_by_actor(self) -> bool:
-        """True where actor.ppo_* cut an update; else opd.train_tokens or the memory plan does."""
-        return self.opd.train_tokens is None and super().update_by_actor
-
-    @property
     def routed(self) -> tuple[str, ...]:
         """The names of several teachers that some value of the column leads to, in order."""
         return tuple(name for name in sorted(self.teachers) if name in self.route.names)
@@ -183,16 +162,14 @@ class DistillationSpec(SamplingSpec):
     @property
     def learns_from_rewards(self) -> bool:
         """True where the rewards of its training answers change what is learnt; else they are metrics."""
-        recomputes = self.opd.importance.problems.recompute.is_asked_for
-        return self.opd.has_policy or self.opd.reward_beta is not None or recomputes
+        opd = self.opd
+        return opd.has_policy or opd.reward_beta is not None or opd.importance.problems.recompute.is_asked_for
 
     @property
     def prompt_columns(self) -> tuple[tuple[str, str], ...]:
         """(key of the template, column) of the training data that the teachers' own prompts read."""
-        templates = {f"{path}.prompt": teacher.prompt for path, teacher in self.named_teachers.items()}
-        return tuple(
-            (path, name) for path, text in templates.items() if text for name in names_in(text) if name != PROMPT
-        )
+        templates = [(f"{path}.prompt", teacher.prompt) for path, teacher in self.named_teachers.items()]
+        return tuple((path, name) for path, text in templates if text for name in names_in(text) if name != PROMPT)
 
 
 class OpdSpec(DistillationSpec):
@@ -212,13 +189,9 @@ class EvalSpec(SamplingSpec):
     """Validation only: every data set, several answers a problem."""
 
     kind: Literal["eval"] = key(_KIND)
+    trains: ClassVar[bool] = False
     eval: Eval = key("What the evaluation asks.")
     agent: Agent | None = key(_AGENT, None)
-
-    @property
-    def trains(self) -> bool:
-        """True for a kind that trains."""
-        return False
 
 
 class PassRateSpec(EvalSpec):
@@ -239,7 +212,7 @@ class PipelineSpec(BaseSpec):
 
     kind: Literal["pipeline"] = key(_KIND)
     stages: dict[StageName, dict[str, Any]] = key(
-        "Experiments by name, of any other kind; ${stages.NAME.RESULT}: what an earlier stage left; `skip: true`: none.",
+        "Experiments by name; ${stages.NAME.RESULT}: what an earlier stage left; `skip: true`: none.",
         min_length=1,
         examples=[{"ask": {"kind": "eval", "model": {"path": "Qwen/Qwen3-1.7B"}}}],
     )
@@ -254,13 +227,5 @@ AnySpec = AnyRunSpec | ConvertSpec
 FileSpec = AnySpec | PipelineSpec
 """The content of an experiment file."""
 
-SPEC_CLASSES: dict[Kind, type[BaseSpec]] = {
-    "grpo": GrpoSpec,
-    "opd": OpdSpec,
-    "opd-agent": OpdAgentSpec,
-    "sft": SftSpec,
-    "eval": EvalSpec,
-    "passrate": PassRateSpec,
-    "convert": ConvertSpec,
-    "pipeline": PipelineSpec,
-}
+_CLASSES = (GrpoSpec, OpdSpec, OpdAgentSpec, SftSpec, EvalSpec, PassRateSpec, ConvertSpec, PipelineSpec)
+SPEC_CLASSES: dict[Kind, type[BaseSpec]] = {get_args(cls.model_fields["kind"].annotation)[0]: cls for cls in _CLASSES}

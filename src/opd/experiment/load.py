@@ -20,15 +20,9 @@ _SITE_FIX = f"it is the site file: name another by --site or ${SITE_VARIABLE}, o
 
 
 def load_spec(path: str | Path, *, site: str | Path | None = None, **more: Any) -> Loaded:
-    """Load an experiment file (`.json`: as Helm writes it; else YAML).
+    """Load an experiment file (`.json`: as Helm writes it; else YAML) over a site file, with what `parse_tree` takes.
 
-    Args:
-        path: the file.
-        site: a file with the keys that every run on a cluster shares; the experiment's keys win.
-        more: what else `parse_tree` takes.
-
-    Raises:
-        SpecError: for a file that cannot be read or a spec that cannot be used.
+    SpecError says why a file cannot be read or a spec cannot be used.
     """
     return _load(read_document(path, site=site), origin=str(path), **more)
 
@@ -58,11 +52,7 @@ def _located(problem: Problem, sources: Mapping[str, str]) -> Problem:
 
 
 def read_document(path: str | Path, *, site: str | Path | None = None) -> Document:
-    """Return the tree of an experiment file, over its site file's; nothing but the site's keys is validated.
-
-    Raises:
-        SpecError: for a file that cannot be read, or a site file that holds something of an experiment.
-    """
+    """Return the tree of an experiment file, over its site file's; nothing but the site's keys is validated."""
     document = _document(path)
     if site is None:
         return document

@@ -15,11 +15,10 @@ from opd.experiment.environment import Applied
 from opd.experiment.errors import Problem, SpecError, nearest
 from opd.experiment.field_errors import field_problems
 from opd.experiment.kinds import SPEC_CLASSES, FileSpec
-from opd.experiment.notes import notes
 from opd.experiment.raw import Edits
 from opd.experiment.reader import read_text, without_nulls
 from opd.experiment.refusals import secrets
-from opd.experiment.rules import check
+from opd.experiment.rules import check, notes
 from opd.experiment.tree import MISSING, get_path, set_path
 
 CHART_KEYS = ("cluster", "global")
@@ -29,29 +28,17 @@ _GPUS = "trainer.gpus_per_node"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A loaded experiment.
-
-    Attributes:
-        spec: the validated spec, every default filled in.
-        chart: the file's `cluster` and `global`, unread.
-        notes: remarks for people: ignored variables, settings that are probably not meant.
-        env_applied: environment variables that override the file, in the table's order.
-        origin: name of the file.
-    """
+    """A loaded experiment."""
 
     spec: FileSpec
-    chart: dict[str, Any]
-    notes: tuple[str, ...] = ()
+    chart: dict[str, Any]  # the file's `cluster` and `global`, unread
+    notes: tuple[str, ...] = ()  # ignored variables, settings that are probably not meant
     env_applied: tuple[Applied, ...] = ()
     origin: str = ""
 
 
 def kind_of(tree: Mapping[str, Any]) -> Kind:
-    """Return the tree's kind.
-
-    Raises:
-        SpecError: the kind is missing or unknown.
-    """
+    """Return the tree's kind; SpecError for a missing or unknown one."""
     kind = tree.get("kind")
     if isinstance(kind, str) and kind in SPEC_CLASSES:
         return kind
@@ -76,9 +63,7 @@ def parse_tree(
         overrides: raw Hydra overrides, applied after `sets`.
         count_gpus: counts the GPUs of this machine, for a run on it that does not say `trainer.gpus_per_node`.
         sources: gets the source of each key that the other arguments set.
-
-    Raises:
-        SpecError: with every problem found.
+    SpecError has every problem found.
     """
     tree = without_nulls(dict(source))
     kind, problems = kind_of(tree), list[Problem]()

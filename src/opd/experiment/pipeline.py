@@ -12,28 +12,25 @@ from typing import Any, cast
 from opd.experiment.algorithm import Eval
 from opd.experiment.base import ASKS, TRAINS, Kind, joined
 from opd.experiment.errors import Problem, SpecError, nearest
-from opd.experiment.kinds import AnySpec, ConvertSpec, FileSpec, PipelineSpec
+from opd.experiment.kinds import AnyRunSpec, AnySpec, ConvertSpec, FileSpec, PipelineSpec
 from opd.experiment.parse import CHART_KEYS, expand_models, parse_tree
 from opd.experiment.sections import Trainer
 
-RESULTS: dict[str, tuple[Kind, ...]] = {
-    "checkpoint": TRAINS,
-    "model": (*TRAINS, "convert"),
-    "generations": ASKS,
-    "pass_rates": ASKS,
-}
+RESULTS: dict[str, tuple[Kind, ...]] = {"checkpoint": TRAINS, "model": (*TRAINS, "convert")}
+RESULTS |= {"generations": ASKS, "pass_rates": ASKS}
 """What a stage leaves, and the kinds that leave it."""
 SKIP = "skip"
 """The one key that a stage has besides those of its experiment."""
 FOLDER = "stages"
 """In the pipeline's run directory: the store of its stages."""
+RANK_CPUS = 3
+"""CPUs of a rank's bundle in its node's placement group: verl's ResourcePoolManager.max_colocate_count."""
 OF_A_STAGE = "stages://"
 """Begins the place-holder of a result that is not there yet."""
 PIPELINES_OWN = ("name", "store", "output", "env", *CHART_KEYS)
 """Keys that no stage has."""
 _MODEL_KEY = re.compile(r"(model|teacher|teachers\.[^.]+)\.path")
 _REFERENCE = re.compile(r"\$\{stages\.([^}]*)\}")
-_TAKE_OUT = "take one of these references out"
 
 Tree = dict[str, Any]
 
@@ -51,39 +48,27 @@ class Reference:
 
 
 ValueOf = Callable[[Reference], str]
-References = dict[tuple[str, str], Reference]
+References = Mapping[tuple[str, str], Reference]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One stage.
-
-    Attributes:
-        name: as in the file; `NAME-model` for the conversion of what stage NAME has trained.
-        tree: the whole experiment, the references in it still as text.
-        references: the tree's references, by key and text.
-        spec: the experiment before anything has run, as far as it is known then.
-    """
+    """One stage; its name is the file's, or `NAME-model` for the conversion of what stage NAME has trained."""
 
     name: str
-    tree: Mapping[str, Any]
-    references: Mapping[tuple[str, str], Reference]
-    spec: AnySpec
+    tree: Mapping[str, Any]  # the whole experiment, the references in it still as text
+    references: References  # by key and text
+    spec: AnySpec  # before anything has run, as far as it is known then
 
     def resolved(self, value_of: ValueOf) -> AnySpec:
-        """Return the spec with the results of earlier stages in place.
-
-        Raises:
-            SpecError: a value cannot be used.
-        """
+        """Return the spec with the results of earlier stages in place."""
         return _parsed(self.name, self.tree, self.references, value_of)
 
 
 def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
     """Return the stages in the order in which they run, each checked as far as that can be before any has.
 
-    Raises:
-        SpecError: with every problem found, under the keys of the pipeline's file.
+    SpecError has every problem found, under the keys of the pipeline's file.
     """
     problems: list[Problem] = []
     trees: dict[str, Tree] = {}
@@ -110,7 +95,7 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
             problems += error.problems
         else:
             found.append(Stage(name=name, tree=trees[name], references=references[name], spec=parsed))
-    problems += [*_unsaved(found), *_twice(found)]
+    problems += _unsaved(found)
     if problems:
         raise SpecError(problems)
     return tuple(found)
@@ -166,70 +151,62 @@ def _whole(spec: PipelineSpec, name: str, stage: Tree) -> Tree:
 
 
 def _that_run(spec: PipelineSpec, problems: list[Problem]) -> dict[str, Tree]:
-    """Return the stages that are not skipped, with the model that a skipped stage begins with in place of its own."""
+    """Return the stages that are not skipped; where a skipped one would have trained a model, the model it begins with."""
     stages = copy.deepcopy(spec.stages)
-    skips = {}
-    for name, tree in stages.items():
-        expand_models(tree)
-        skips[name] = tree.pop(SKIP, False)
-        if not isinstance(skips[name], bool):
-            problems += _at(name, SKIP, skips[name], "it is true or false", "true, or no such key")
+    skips = {name: tree.pop(SKIP, False) for name, tree in stages.items()}
     skipped = {name for name, skip in skips.items() if skip is True}
+    for name, skip in skips.items():
+        expand_models(stages[name])
+        if not isinstance(skip, bool):
+            problems += _at(name, SKIP, skip, "it is true or false", "true, or no such key")
     if skipped == stages.keys():
         problems.append(Problem(path="stages", rule="all of them are skipped", fix="take skip out of one"))
-
-    def begun(model: Any, after: tuple[str, ...] = ()) -> Any:
-        """Return a model section without references to skipped stages that train."""
-        path = model.get("path") if isinstance(model, dict) else None
-        match = _REFERENCE.fullmatch(path) if isinstance(path, str) else None
-        stage, _, result = match[1].partition(".") if match else ("", "", "")
-        if stage not in skipped or result not in ("checkpoint", "model") or stages[stage].get("kind") not in TRAINS:
-            return model
-        if stage in after:
-            rule = f"the stages {' -> '.join((*after, stage))} wait for each other"
-            problems.append(Problem(path="stages", rule=rule, fix=_TAKE_OUT))
-            return model
-        before = begun(stages[stage].get("model"), (*after, stage))
-        origin = before if isinstance(before, dict) else {}
-        return {**model, **{key: origin[key] for key in ("path", "revision") if key in origin}}
-
     out = {name: tree for name, tree in stages.items() if name not in skipped}
     for tree in out.values():
-        tree |= {key: begun(tree[key]) for key in ("model", "teacher") if key in tree}
-        if isinstance(teachers := tree.get("teachers"), dict):
-            tree["teachers"] = {name: begun(teacher) for name, teacher in teachers.items()}
+        several = tree.get("teachers")
+        models = [tree.get("model"), tree.get("teacher"), *(several.values() if isinstance(several, dict) else ())]
+        for model in models:
+            passed: list[str] = []
+            while isinstance(model, dict) and (match := _REFERENCE.fullmatch(str(model.get("path")))):
+                stage, _, result = match[1].partition(".")
+                leaves = result in ("checkpoint", "model") and stages.get(stage, {}).get("kind") in TRAINS
+                if stage not in skipped or not leaves:
+                    break
+                if stage in passed:
+                    problems.append(_waiting([*passed, stage]))
+                    break
+                passed.append(stage)
+                begun = stages[stage].get("model")
+                model |= {key: begun[key] for key in ("path", "revision") if isinstance(begun, dict) and key in begun}
     return out
 
 
-def _references(
-    name: str, trees: Mapping[str, Tree], skipped: set[str], problems: list[Problem]
-) -> dict[tuple[str, str], Reference]:
+def _waiting(stages: Sequence[str]) -> Problem:
+    rule = f"the stages {' -> '.join(stages)} wait for each other"
+    return Problem(path="stages", rule=rule, fix="take one of these references out")
+
+
+def _references(name: str, trees: Mapping[str, Tree], skipped: set[str], problems: list[Problem]) -> References:
     """Return the references of a stage by their key and text; append a problem for each that names nothing."""
-    found: References = {}
+    found: dict[tuple[str, str], Reference] = {}
 
     def read(path: str, text: str) -> str:
         stage, _, result = text.partition(".")
         kind = trees.get(stage, {}).get("kind")
-        if result == "checkpoint" and _MODEL_KEY.fullmatch(path):
-            result = "model"
-        value, rule = f"${{stages.{text}}}", "a reference names a stage and what a stage of its kind leaves"
+        result = "model" if result == "checkpoint" and _MODEL_KEY.fullmatch(path) else result
         if kind in RESULTS.get(result, ()):
-            found[path, text] = Reference(
-                f"{stage}-model" if result == "model" and kind != "convert" else stage, result
-            )
+            source = f"{stage}-model" if result == "model" and kind != "convert" else stage
+            found[path, text] = Reference(source, result)
             return ""
+        value, left = f"${{stages.{text}}}", []
+        for other, tree in trees.items():
+            left += [f"${{stages.{other}.{key}}}" for key, kinds in RESULTS.items() if tree.get("kind") in kinds]
+        near = nearest(value, left)
+        rule = "a reference names a stage and what a stage of its kind leaves"
+        fix = f"did you mean {near}?" if near else f"what there is: {', '.join(left) or 'nothing'}"
         if stage in skipped:
             rule = f"stage {stage} is skipped and leaves nothing for this key"
             fix = f"take skip out of stages.{stage}, skip this stage too, or write a value of your own"
-        else:
-            left = [
-                f"${{stages.{other}.{key}}}"
-                for other, tree in trees.items()
-                for key, kinds in RESULTS.items()
-                if tree.get("kind") in kinds
-            ]
-            near = nearest(value, left)
-            fix = f"did you mean {near}?" if near else f"what there is: {', '.join(left) or 'nothing'}"
         problems.extend(_at(name, path, value, rule, fix))
         return ""
 
@@ -246,9 +223,7 @@ def _replaced(value: Any, put: Callable[[str, str], str], path: str = "") -> Any
     return _REFERENCE.sub(lambda match: put(path, match[1]), value) if isinstance(value, str) else value
 
 
-def _parsed(
-    name: str, tree: Mapping[str, Any], references: Mapping[tuple[str, str], Reference], value_of: ValueOf
-) -> AnySpec:
+def _parsed(name: str, tree: Mapping[str, Any], references: References, value_of: ValueOf) -> AnySpec:
     def put(path: str, text: str) -> str:
         return value_of(references[path, text]) if (path, text) in references else text
 
@@ -265,8 +240,7 @@ def _in_order(references: Mapping[str, References], problems: list[Problem]) -> 
     try:
         sorter.prepare()
     except CycleError as error:
-        rule = f"the stages {' -> '.join(error.args[1])} wait for each other"
-        problems.append(Problem(path="stages", rule=rule, fix=_TAKE_OUT))
+        problems.append(_waiting(error.args[1]))
         return []
     while sorter.is_active():
         ready = sorted(sorter.get_ready())
@@ -275,27 +249,37 @@ def _in_order(references: Mapping[str, References], problems: list[Problem]) -> 
     return order
 
 
-def _twice(stages: Sequence[Stage]) -> Iterator[Problem]:
-    """Yield a problem for two stages that are one run, or that convert into one folder."""
-    names: dict[str, str] = {}
-    targets: dict[str, str] = {}
-    for stage in sorted(stages, key=lambda stage: "-" not in stage.name):  # only those put in have one in their names
-        if (first := names.setdefault(stage.spec.name, stage.name)) != stage.name:
-            yield from _at(stage.name, "", None, f"its run {stage.spec.name} is that of stage {first} too", "rename it")
-        target = stage.spec.convert.target if isinstance(stage.spec, ConvertSpec) else None
-        if target and (first := targets.setdefault(target, stage.name)) != stage.name:
-            fix = "name another folder, or take what that stage leaves"
-            yield from _at(stage.name, "convert.target", target, f"stage {first} writes the same folder", fix)
-
-
 def _unsaved(stages: Sequence[Stage]) -> Iterator[Problem]:
     """Yield a problem for each stage that does not keep what a later one refers to."""
     wanted = {(ref.stage, ref.result) for stage in stages for ref in stage.references.values()}
     for stage in stages:
         trainer, asked = (getattr(stage.spec, section, None) for section in ("trainer", "eval"))
         if isinstance(trainer, Trainer) and (stage.name, "checkpoint") in wanted and trainer.save_freq <= 0:
-            rule, fix = "a later stage refers to its checkpoint, and it saves none", "set it to 1 or more"
-            yield from _at(stage.name, "trainer.save_freq", trainer.save_freq, rule, fix)
+            rule = "a later stage refers to its checkpoint, and it saves none"
+            yield from _at(stage.name, "trainer.save_freq", trainer.save_freq, rule, "set it to 1 or more")
         if isinstance(asked, Eval) and (stage.name, "generations") in wanted and not asked.save_generations:
             rule = "a later stage refers to its answers, and it does not keep them"
             yield from _at(stage.name, "eval.save_generations", False, rule, "set it to true")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes of a run that trains or samples: Ray places a run by the CPUs that verl sets aside for its ranks."""
+
+    device: str
+    num_nodes: int
+    gpus_per_node: int
+
+    @property
+    def node_cpus(self) -> int:
+        return self.gpus_per_node * RANK_CPUS
+
+
+def sizes_of(spec: AnyRunSpec) -> Sizes:
+    """Return the sizes that a spec gives."""
+    return Sizes(device=spec.device, num_nodes=spec.trainer.nnodes, gpus_per_node=spec.trainer.gpus_per_node)
+
+
+def all_sizes(spec: FileSpec) -> list[Sizes]:
+    """Return the sizes of each run of a file that has workers: a pipeline's stages run one after another."""
+    return [sizes_of(run) for run in runs_of(spec) if not isinstance(run, ConvertSpec)]

@@ -10,34 +10,27 @@ PROMPT = "prompt"
 
 
 def _parts(template: str) -> list[tuple[str, str | None]]:
-    """Return (text, the name after it or None) of each part.
-
-    Raises:
-        ValueError: a brace is alone, or holds something else than a name.
-    """
-    out = []
+    """Return (text, the name after it or None) of each part; ValueError for a brace that holds no name."""
     try:
-        for text, name, spec, conversion in Formatter().parse(template):
-            if name is not None and (not name.strip() or spec or conversion or set("[]{}") & set(name)):
-                raise ValueError(f"{{{name}}} is no name")
-            out.append((text, name))
-    except ValueError as error:
+        out = [
+            (text, name, (spec or "") + (conversion or ""))
+            for text, name, spec, conversion in Formatter().parse(template)
+        ]
+    except ValueError:
+        out = [("", "", "")]
+    if any(name is not None and (not name.strip() or more or set("[]{}") & set(name)) for _, name, more in out):
         words = f"braces hold {{{PROMPT}}} or the name of a column, and a brace that is text is written twice"
-        raise ValueError(f"{words} ({{{{ }}}}): {error}") from error
-    return out
+        raise ValueError(f"{words} ({{{{ }}}})")
+    return [(text, name) for text, name, _ in out]
 
 
 def names_in(template: str) -> list[str]:
-    """Return the names in a template, each once, in their order.
-
-    Raises:
-        ValueError: the text is no template.
-    """
+    """Return the names in a template, each once, in their order; ValueError for a text that is no template."""
     return list(dict.fromkeys(name for _, name in _parts(template) if name is not None))
 
 
 def checked(template: str) -> str:
-    """Return the template as it is; `ValueError` for a text that is none."""
+    """Return the template as it is; ValueError for a text that is none."""
     _parts(template)
     return template
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_origin
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, get_origin
 
 from opd.experiment.algorithm import Opd
 from opd.experiment.base import Kind
@@ -73,21 +73,16 @@ _SPEC_PATH_OF: dict[str, str] = {**dict(VERL_KEYS), **ALSO_READ}
 # key, optional @package, `=`, value; a deletion is `~key`
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~|)(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_OURS = ("opd.", "run.")
-"""Beginnings of keys that are ours: verl's config has none of them."""
+_OURS = ("opd.", "run.")  # verl's config has no such keys
 _NOTHING = {"0", "0.0", "false", "null", "none"}
-"""Values of verl's keys that ask for nothing."""
 _POLICY_LOSS = re.compile(rf"{re.escape(_ACTOR)}\.(use_kl_loss|clip_ratio|calculate_entropy|policy_loss\..*)")
 """verl's keys of the policy loss that the spec does not carry."""
 
 
-@dataclass(frozen=True)
-class RawOverride:
-    """A parsed raw override; `value` is None for `~key`."""
-
+class RawOverride(NamedTuple):
     prefix: str
     key: str
-    value: str | None
+    value: str | None  # None for `~key`
 
 
 def parse_raw(text: str) -> RawOverride | None:
@@ -104,14 +99,7 @@ def unquote(text: str) -> str:
 
 
 class Edits:
-    """Changes of a tree.
-
-    Args:
-        tree: the experiment; it is changed.
-        kind: its kind.
-        sources: gets the source of each key that is set.
-        problems: gets a problem for each change that cannot be made.
-    """
+    """Changes of a tree; `sources` gets the source of each key that is set, `problems` the changes that cannot be made."""
 
     def __init__(self, tree: dict[str, Any], kind: Kind, sources: dict[str, str], problems: list[Problem]) -> None:
         self.tree, self.kind, self.cls = tree, kind, SPEC_CLASSES[kind]
@@ -121,7 +109,8 @@ class Edits:
         """Set a key of the kind to the value that a text means for its type; `null` unsets it, as in Helm."""
         field = field_at(self.cls, path)
         assert field is not None, path
-        kind, value = strip_optional(field.annotation), None
+        kind: Any = strip_optional(field.annotation)
+        value: Any = None
         self.sources[path] = source
         if kind is bool and (word := text.strip().lower()) in _TRUTHS:
             value = _TRUTHS[word]

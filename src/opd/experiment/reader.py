@@ -20,7 +20,7 @@ from opd.experiment.errors import Problem, SpecError
 
 _TRUTH_11 = {"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false"}
 WORDS_11 = {w for base in _TRUTH_11 for w in (base, base.capitalize(), base.upper())}
-_WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _OTHER_11 = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)|[-+]?0[xXoObB][0-9a-fA-F]+|[-+]?0[0-9]+")
@@ -40,17 +40,11 @@ class Document:
 
 
 def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
-    """Parse one document whose root is a mapping.
-
-    Raises:
-        SpecError: on a syntax error, an ambiguous scalar, a duplicate key, or a number that JSON cannot carry.
-            Also on a tag, a merge key, several documents, or a root that is not a mapping.
-    """
+    """Parse one document whose root is a mapping; SpecError for what readers do not read alike, or not at all."""
     found = _Yaml()
     try:
         text.encode()
-        numbers = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), _number)
-        tree = json.loads(text, **numbers) if is_json else found.read(text)
+        tree = _json(text) if is_json else found.read(text)
     except RecursionError:
         found.refuse("", "the file is nested too deeply")
     except UnicodeEncodeError as error:  # a variable of the environment may hold any bytes
@@ -91,12 +85,12 @@ def _number(digits: str) -> int | float:
     return int(value) if value.is_integer() and abs(value) <= MAX_INTEGER else value
 
 
-def _scalar(text: str) -> Any:
-    """Return the value of one unquoted scalar of YAML.
+def _json(text: str) -> Any:
+    return json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
 
-    Raises:
-        Unreadable: readers do not read the text alike, or JSON cannot carry its value.
-    """
+
+def _scalar(text: str) -> Any:
+    """Return the value of one unquoted scalar of YAML."""
     if text in _WORDS:
         return _WORDS[text]
     bare = text.replace("_", "") if text[0] != "_" else text

@@ -18,7 +18,7 @@ from opd.experiment.tree import sections
 from opd.store.access import MEANT_AS_URL_PATTERN, URL_FIX, URL_PATTERN, URL_RULE
 
 Problems = Iterator[Problem]
-EXCHANGING = ("varlen", "sdpa")
+_EXCHANGING = ("varlen", "sdpa")
 """Attention implementations in which ranks that share a sequence exchange heads for tokens."""
 _SP, _MINI = "actor.ulysses_sequence_parallel_size", "actor.ppo_mini_batch_size"
 
@@ -54,47 +54,44 @@ def _policy_loss(spec: GrpoSpec) -> Problems:
     """Reject modes for which verl would divide by the width of a micro-batch's padding."""
     has_factor = any("loss_scale_factor" in text for text in spec.overrides)
     if spec.grpo.loss_agg_mode == "seq-mean-token-sum-norm" and not has_factor:
-        rule = "the mode divides by a number of tokens that stays the same, and none is given"
         fix = "add the override actor_rollout_ref.actor.loss_scale_factor=N, or use seq-mean-token-sum"
-        yield spec.broken("grpo.loss_agg_mode", rule, fix)
+        yield spec.broken("grpo.loss_agg_mode", "the mode divides by a number of tokens, and none is given", fix)
     if spec.grpo.kl_loss_type == "full" and spec.grpo.kl_loss_coef > 0 and spec.model.lora is not None:
         rule = "with model.lora the KL to the start model is an estimate from the sampled tokens"
         yield spec.broken("grpo.kl_loss_type", rule, "use low_var_kl, or remove model.lora")
 
 
-def _device(spec: RunSpec) -> Problems:
+def _attention(spec: RunSpec) -> Problems:
     key, attention, is_packed = (
         "model.attn_implementation",
-        spec.model.attn_implementation,
+        value_at(spec, "model.attn_implementation"),
         spec.actor.use_remove_padding,
     )
     if spec.device == "cpu" and attention in ("flash_attention_2", "varlen"):
         yield spec.broken(key, "flash attention needs a CUDA device", "use sdpa")
     if spec.device == "cuda" and attention == "varlen" and not is_packed:
-        rule = "varlen takes packed rows, and actor.use_remove_padding is false"
-        yield spec.broken(key, rule, "use sdpa, or actor.use_remove_padding: true")
+        yield spec.broken(key, "varlen takes packed rows", "use sdpa, or actor.use_remove_padding: true")
     if spec.num_sharing > 1 and not is_packed:
-        rule = f"ranks that share a sequence ({_SP}) take slices of packed rows"
-        yield spec.broken("actor.use_remove_padding", rule, f"set it to true, or {_SP}: 1")
-    elif spec.num_sharing > 1 and attention not in EXCHANGING:
-        able = " and ".join(EXCHANGING)
-        rule = f"ranks that share a sequence ({_SP}) exchange heads for tokens around attention, which only {able} can"
-        yield spec.broken(key, rule, f"use {' or '.join(EXCHANGING)}, or {_SP}: 1")
+        fix = f"set it to true, or {_SP}: 1"
+        yield spec.broken("actor.use_remove_padding", "ranks that share a sequence take slices of packed rows", fix)
+    elif spec.num_sharing > 1 and attention not in _EXCHANGING:
+        rule = f"ranks that share a sequence exchange heads for tokens, which only {' and '.join(_EXCHANGING)} can"
+        yield spec.broken(key, rule, f"use {' or '.join(_EXCHANGING)}, or {_SP}: 1")
 
 
 def _batches(spec: RunSpec) -> Problems:
     """Check that the mini-batch divides the batch and that every rank gets as many rows."""
     batch, mini, samples = spec.data.train_batch_size, spec.actor.ppo_mini_batch_size, spec.num_samples
     if batch % mini:
-        fix = f"use a divisor of {batch}, or a train_batch_size that is a multiple of {mini}"
-        yield spec.broken(_MINI, f"the mini-batch must divide data.train_batch_size ({batch})", fix)
+        rule = f"the mini-batch must divide data.train_batch_size ({batch})"
+        yield spec.broken(_MINI, rule, f"use a divisor of {batch}")
     for key in ("rollout.tensor_parallel_size", _SP):
         if spec.num_ranks % (value_at(spec, key) or 1):
             rule = f"it must divide the number of ranks (nnodes x gpus_per_node = {spec.num_ranks})"
             yield spec.broken(key, rule, "use a divisor")
-    rows, ranks = f"(x {samples} samples = {mini * samples})", f"{spec.num_groups} data-parallel ranks"
+    ranks = f"{spec.num_groups} data-parallel ranks"
     if spec.trains and mini * samples % spec.num_groups:
-        rule = f"a mini-batch's rows {rows} must divide evenly over the {ranks}"
+        rule = f"a mini-batch's rows (x {samples} samples = {mini * samples}) must divide evenly over the {ranks}"
         yield spec.broken(_MINI, rule, f"use a multiple of {spec.num_groups}")
     if not spec.trains or batch % mini or spec.actor.use_dynamic_bsz:
         return
@@ -129,80 +126,57 @@ def _without_plan(spec: RunSpec) -> Problems:
         if value_at(spec, key) == "auto":
             yield spec.broken(key, "only a kind that trains makes the memory plan of `auto`", "use true or false")
     if spec.model.lora is not None:
-        fix = "remove the key; for a trained LoRA student, convert its checkpoint and give that folder as model.path"
-        yield spec.broken("model.lora", "this kind trains nothing: adapters are for kinds that do", fix)
+        yield spec.broken(
+            "model.lora", "this kind trains nothing", "convert the LoRA student, and give that model.path"
+        )
 
 
 def _rollout(spec: SamplingSpec) -> Problems:
     rollout = spec.rollout
-    if spec.device == "cpu" and rollout.name != "cpu":
-        rule = "device cpu samples with the rollout server `cpu`; vLLM has no build that syncs weights on a CPU"
-        yield spec.broken("rollout.name", rule, "remove rollout.name, or set device: cuda")
-    if spec.device == "cuda" and rollout.name == "cpu":
-        rule = "the rollout server `cpu` belongs to device cpu"
-        yield spec.broken("rollout.name", rule, "set device: cpu, or rollout.name: vllm")
+    if (spec.device == "cpu") != (rollout.name == "cpu"):
+        rule = "device cpu and the rollout server `cpu` belong to each other: vLLM syncs no weights on a CPU"
+        yield spec.broken("rollout.name", rule, "remove rollout.name, or set the other device")
     for key, greedy in (("rollout.temperature", ""), ("rollout.val.temperature", ", or 0")):
         temperature = value_at(spec, key)
         if rollout.name == "vllm" and (temperature > 2 or 0 < temperature < 0.01):
-            rule = "vLLM samples at temperatures from 0.01 to 2, or greedily at 0, and refuses a larger one"
-            yield spec.broken(key, rule, f"use 0.01 to 2{greedy}")
+            yield spec.broken(key, "vLLM samples at temperatures from 0.01 to 2", f"use 0.01 to 2{greedy}")
 
 
 def _teachers(spec: DistillationSpec) -> Problems:
     """Check that each row has one teacher."""
     teachers, route = spec.teachers, spec.route
     if spec.teacher is not None and teachers:
-        fix = (
-            "remove teacher (TEACHER_MODEL_PATH sets it too), or give it a name under teachers too; "
-            "or remove teachers and route"
-        )
-        rule = "all rows have the one teacher, or each has one of several"
-        yield Problem(path="teachers", value=sorted(teachers), rule=rule, fix=fix)
+        rule = "all rows have the one teacher (TEACHER_MODEL_PATH sets it too), or each has one of several"
+        yield Problem(path="teachers", value=sorted(teachers), rule=rule, fix="remove teacher, or teachers and route")
     if teachers and not route.to and route.all is None:
-        fix = (
-            f"give a teacher for each value in the column {route.by}: to: {{VALUE: NAME}}, or for every row: all: NAME"
-        )
+        fix = f"name the teacher of each value in the column {route.by}: to: {{VALUE: NAME}}, or of all: all: NAME"
         yield spec.broken("route.to", "there are several teachers, and nothing says which one reads a row", fix)
     for key, name in [("all", route.all), *((f"to.{value}", name) for value, name in route.to.items())]:
         if name is not None and name not in teachers:
             rule, fix = "there is no teacher of that name under teachers", "name one that is there, or add it"
             yield Problem(path=f"route.{key}", value=name, rule=rule, fix=fix)
     if teachers and spec.num_sharing > 1:
-        rule = "ranks that share a sequence read one teacher's hidden states, and there are several teachers"
-        yield spec.broken(_SP, rule, "set it to 1, or use one teacher")
-    first, *others = spec.named_teachers.items() or [("", None)]
-    for key, teacher in others:
-        if first[1] is not None and teacher is not None and teacher.offload != first[1].offload:
-            rule = f"teachers wait in the same place, and that of {first[0]} is {str(first[1].offload).lower()}"
-            yield spec.broken(f"{key}.offload", rule, "give all of them the same, or none")
-
-
-def _each_teacher(spec: DistillationSpec) -> Problems:
-    budget = spec.actor.log_prob_max_token_len_per_gpu * spec.num_sharing
+        yield spec.broken(_SP, "ranks that share a sequence read one teacher", "set it to 1, or use one teacher")
+    first = next(iter(spec.named_teachers.values()), None)
     for key, teacher in spec.named_teachers.items():
-        if teacher.refresh_every and (teacher.path, teacher.revision) != (spec.model.path, spec.model.revision):
-            rule = "a teacher that is refreshed gets the student's weights: it needs model.path, and its revision"
-            fix = "give it the student's path and revision, or remove the key"
-            yield spec.broken(f"{key}.refresh_every", rule, fix)
-        if teacher.refresh_every and spec.model.lora is not None:
-            rule = "a LoRA student's weights are a frozen model and adapters, which a teacher does not have"
-            fix = "remove the key: the teacher stays the model that the student began as; or remove model.lora"
-            yield spec.broken(f"{key}.refresh_every", rule, fix)
-        longest = (teacher.max_prompt_length or 0) + spec.data.max_response_length
-        if spec.reads_by_actor and spec.actor.use_dynamic_bsz and teacher.prompt is not None and budget < longest:
-            rule = f"the token budget of a read, {budget}, must hold the teacher's longest row, {longest} tokens"
-            fix = "raise actor.log_prob_max_token_len_per_gpu, or give a smaller max_prompt_length"
-            yield spec.broken(f"{key}.max_prompt_length", rule, fix)
+        if first is not None and teacher.offload != first.offload:
+            yield spec.broken(f"{key}.offload", "all teachers wait in one place", "give all of them the same, or none")
+        for problem in _teacher(spec, key):
+            yield problem.below(key)
 
 
-def _lengths(spec: DistillationSpec) -> Problems:
-    row = spec.row_length
-    if spec.opd.max_length < row:
-        rule = f"it must hold max_prompt_length + max_response_length = {row}: a smaller value would cut rows silently"
-        yield spec.broken("opd.max_length", rule, f"use {row}, or remove the key")
-    if isinstance(spec, OpdAgentSpec) and spec.opd.horizon.applies == "generate":
-        rule = "a conversation with tools has a length for each of its turns, and is ended by data.max_response_length"
-        yield spec.broken("opd.horizon.applies", rule, "use applies: train")
+def _teacher(spec: DistillationSpec, key: str) -> Problems:
+    teacher, budget = spec.named_teachers[key], spec.actor.log_prob_max_token_len_per_gpu * spec.num_sharing
+    if teacher.refresh_every and (teacher.path, teacher.revision) != (spec.model.path, spec.model.revision):
+        rule = "a teacher that is refreshed gets the student's weights: it needs model.path, and its revision"
+        yield teacher.broken("refresh_every", rule, "give it the student's path and revision, or remove the key")
+    if teacher.refresh_every and spec.model.lora is not None:
+        yield teacher.broken("refresh_every", "a teacher takes no adapters of a student", "remove it, or model.lora")
+    longest = (teacher.max_prompt_length or 0) + spec.data.max_response_length
+    if spec.reads_by_actor and spec.actor.use_dynamic_bsz and teacher.prompt is not None and budget < longest:
+        rule = f"the token budget of a read, {budget}, must hold the teacher's longest row, {longest} tokens"
+        fix = "raise actor.log_prob_max_token_len_per_gpu, or give a smaller max_prompt_length"
+        yield teacher.broken("max_prompt_length", rule, fix)
 
 
 def _policy_weights(spec: DistillationSpec) -> list[str]:
@@ -218,24 +192,25 @@ def _losses(spec: DistillationSpec, kind: str) -> list[str]:
 
 
 def _rewards(spec: DistillationSpec) -> Problems:
-    alone, more = spec.rollout.num_samples == 1, "set rollout.num_samples to 2 or more"
-    for key in _policy_weights(spec):
-        if alone:
-            rule = "advantages compare the samples of one prompt, and rollout.num_samples is 1"
-            yield spec.broken(key, rule, f"{more}, or the weight to 0")
-        if spec.opd.horizon.applies == "generate":
-            rule = "answers that end at the horizon (opd.horizon.applies: generate) are not whole, and have no scores"
-            yield spec.broken(key, rule, "use opd.horizon.applies: train, or set the weight to 0")
-    if alone and spec.opd.reward_beta is not None:
-        rule = "reward weighting compares the samples of one prompt, and rollout.num_samples is 1"
-        yield spec.broken("opd.reward_beta", rule, f"{more}, or remove opd.reward_beta")
+    keys = [*_policy_weights(spec), *(["opd.reward_beta"] if spec.opd.reward_beta is not None else [])]
+    for key in keys if spec.rollout.num_samples == 1 else ():
+        rule = "rewards are compared between the samples of one prompt, and rollout.num_samples is 1"
+        yield spec.broken(key, rule, "set rollout.num_samples to 2 or more, or remove the key")
+    for key in _policy_weights(spec) if spec.opd.horizon.applies == "generate" else ():
+        rule = "answers that end at the horizon (opd.horizon.applies: generate) are not whole, and have no scores"
+        yield spec.broken(key, rule, "use opd.horizon.applies: train, or set the weight to 0")
 
 
-def _losses_and_weights(spec: DistillationSpec) -> Problems:
-    opd = spec.opd
+def _loss(spec: DistillationSpec) -> Problems:
+    opd, row = spec.opd, spec.row_length
+    if opd.max_length < row:
+        rule = f"it must hold max_prompt_length + max_response_length = {row}: a smaller value would cut rows silently"
+        yield spec.broken("opd.max_length", rule, f"use {row}, or remove the key")
+    if isinstance(spec, OpdAgentSpec) and opd.horizon.applies == "generate":
+        rule = "a conversation with tools has a length for each of its turns"
+        yield spec.broken("opd.horizon.applies", rule, "use applies: train")
     for key in _losses(spec, "topk_reverse_kl") if opd.top_k is None else ():
-        rule = "the teacher's tokens that it compares one by one need a number"
-        yield spec.broken(key, rule, "set opd.top_k: 64, or use reverse_kl, which compares all")
+        yield spec.broken(key, "the tokens that it compares need a number", "set opd.top_k: 64, or use reverse_kl")
     if opd.top_k is not None and opd.loss_type != "topk_reverse_kl" and not opd.stages:
         rule = f"it belongs to loss_type topk_reverse_kl; loss_type {opd.loss_type} compares all tokens"
         yield spec.broken("opd.top_k", rule, "remove the key, or set opd.loss_type: topk_reverse_kl")
@@ -243,17 +218,14 @@ def _losses_and_weights(spec: DistillationSpec) -> Problems:
         fix = "remove the key; jsd takes opd.beta and topk_reverse_kl opd.top_k"
         yield spec.broken("opd.loss_params", f"loss_type {opd.loss_type} takes none of them", fix)
     if not opd.stages and opd.divergence_weight == opd.policy.weight == 0:
-        rule = "both parts of the loss have weight 0, so that nothing is learnt"
-        yield spec.broken("opd.divergence_weight", rule, "set it to 1, or opd.policy.weight above 0")
-
-
-def _stages(spec: DistillationSpec) -> Problems:
-    for index, stage in enumerate(spec.opd.stages):
-        for problem in _stage(spec, stage, is_last=index + 1 == len(spec.opd.stages)):
+        fix = "set it to 1, or opd.policy.weight above 0"
+        yield spec.broken("opd.divergence_weight", "the loss has weight 0: nothing is learnt", fix)
+    for index, stage in enumerate(opd.stages):
+        for problem in _stage(spec, stage, is_last=index + 1 == len(opd.stages)):
             yield problem.below(f"opd.stages.{index}")
-    key = "opd.importance.problems.recompute"
-    if spec.opd.importance.problems.recompute.at_stages and len(spec.opd.stages) < 2:
-        yield spec.broken(f"{key}.at_stages", "the run has no second stage", f"give opd.stages, or use {key}.every")
+    if opd.importance.problems.recompute.at_stages and len(opd.stages) < 2:
+        key = "opd.importance.problems.recompute.at_stages"
+        yield spec.broken(key, "the run has no second stage", "give opd.stages, or use `every`")
 
 
 def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
@@ -261,14 +233,11 @@ def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
     divergence = opd.divergence_weight if stage.divergence_weight is None else stage.divergence_weight
     policy = opd.policy.weight if stage.policy_weight is None else stage.policy_weight
     if divergence == policy == 0:
-        fix = "give the stage a divergence_weight or a policy_weight above 0"
-        yield stage.broken("divergence_weight", "both parts of the stage's loss have weight 0", fix)
+        yield stage.broken("divergence_weight", "both parts of the stage's loss have weight 0", "set one above 0")
     if stage.until is None and not is_last:
-        fix = "give its last step, or below 1 the share of the run's steps: until: 0.5"
-        yield stage.broken("until", "a stage that another follows has an end", fix)
+        yield stage.broken("until", "a stage that another follows has an end", "give a step, or a share of them: 0.5")
     if stage.until is not None and is_last:
-        fix = "remove the key, or add the stage that follows"
-        yield stage.broken("until", "the last stage ends with the run", fix)
+        yield stage.broken("until", "the last stage ends with the run", "remove the key, or add the stage that follows")
     if stage.rollouts != "teacher":
         return
     if policy > 0 or stage.weight_schedule == "linear":
@@ -278,20 +247,17 @@ def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
         rule = "the log ratio of a sampled token estimates the reverse KL where the student has sampled it"
         yield stage.broken("rollouts", rule, "use rollouts: student, or loss_type: reverse_kl")
     if isinstance(spec, OpdAgentSpec):
-        rule = "a file of answers holds no conversations with tools"
-        yield stage.broken("rollouts", rule, "use rollouts: student, or kind: opd")
+        yield stage.broken("rollouts", "a file holds no conversations with tools", "use rollouts: student")
     elif opd.teacher_answers is None:
-        rule = "the teacher's answers are read from files, nothing samples them in the run"
-        fix = "set opd.teacher_answers to eval/generations.parquet of an evaluation of the teacher on data.train"
-        yield stage.broken("rollouts", rule, fix)
+        fix = "set opd.teacher_answers to eval/generations.parquet of the teacher's evaluation on data.train"
+        yield stage.broken("rollouts", "the teacher's answers are read from files", fix)
 
 
 _STRICT = "use rollout.schedule: strict"
 _NO_CARRY = {
     "grpo": "a policy gradient compares a prompt's answers with one another",
     "opd-agent": "a conversation with tools would have to keep the state of its tools over an update",
-    "eval": "nothing is trained here, so nothing is carried over an update",
-    "passrate": "nothing is trained here, so nothing is carried over an update",
+    **dict.fromkeys(("eval", "passrate"), "nothing is trained here, so nothing is carried over an update"),
 }
 
 
@@ -310,18 +276,16 @@ def _carry(spec: OpdSpec) -> Problems:
     """Reject losses, rewards and horizons under the schedule carry, and too few answers in flight."""
     if spec.rollout.schedule != "carry":
         return
-    apart = "compares the answers of one prompt, which rollout.schedule carry trains on in different updates"
-    if spec.opd.reward_beta is not None:
-        yield spec.broken("opd.reward_beta", f"reward weighting {apart}", f"{_STRICT}, or remove opd.reward_beta")
-    for key in _policy_weights(spec):
-        yield spec.broken(key, f"a policy gradient {apart}", f"{_STRICT}, or a weight of 0")
+    for key in [*_policy_weights(spec), *(["opd.reward_beta"] if spec.opd.reward_beta is not None else [])]:
+        rule = "it compares the answers of one prompt, which rollout.schedule carry trains on in different updates"
+        yield spec.broken(key, rule, f"{_STRICT}, or remove the key")
     for key in _losses(spec, "sampled_reverse_kl"):
         rule = "it needs tokens of the student as it is, and rollout.schedule carry trains on earlier weights' tokens"
         yield spec.broken(key, rule, f"{_STRICT}, or reverse_kl, which is exact for tokens of any model")
     for index, stage in enumerate(spec.opd.stages):
         if stage.rollouts == "teacher":
-            rule = "answers that are read from a file are complete: there is nothing to carry over an update"
-            yield spec.broken(f"opd.stages.{index}.rollouts", rule, f"{_STRICT}, or rollouts: student")
+            key, fix = f"opd.stages.{index}.rollouts", f"{_STRICT}, or rollouts: student"
+            yield spec.broken(key, "of complete answers there is nothing to carry over an update", fix)
     if spec.opd.horizon.applies == "generate":
         rule = "under rollout.schedule carry an answer ends in a later step, whose horizon may be a different one"
         yield spec.broken("opd.horizon.applies", rule, f"{_STRICT}, or applies: train")
@@ -334,39 +298,37 @@ def _carry(spec: OpdSpec) -> Problems:
         rule = f"with {in_flight} answers at once (rollout.in_flight) and {rows} an update, some would wait longer"
         fix = f"use at least {-(-to_train // rows)}, or a smaller rollout.in_flight"
         yield spec.broken("rollout.max_age", rule, fix)
-    if spec.rollout.keep_prefixes:
-        yield from _kept_prefixes(spec)
-
-
-def _kept_prefixes(spec: OpdSpec) -> Problems:
-    key, rollout, switch = "rollout.keep_prefixes", spec.rollout, "enable_prefix_caching"
-    if rollout.free_cache_engine:
-        rule = "the server's keys and values are lost with the memory that it gives back while the models train"
-        fix = "set rollout.free_cache_engine: false, if the cache fits next to the training, or keep_prefixes: false"
-        yield spec.broken(key, rule, fix)
-    elif rollout.name == "cpu":
-        fix = "remove the key, or set rollout.name: vllm"
-        yield spec.broken(key, "the rollout server `cpu` has no prefix cache", fix)
-    elif not rollout.engine_kwargs.get(switch, True):
-        rule = f"rollout.engine_kwargs.{switch}: false switches off the cache that holds the prefixes"
-        yield spec.broken(key, rule, "remove one of the two")
+    if spec.rollout.keep_prefixes and (spec.rollout.free_cache_engine or spec.rollout.name == "cpu"):
+        rule = "only vLLM with rollout.free_cache_engine: false has its keys and values still after an update"
+        yield spec.broken("rollout.keep_prefixes", rule, "set free_cache_engine: false, or keep_prefixes: false")
 
 
 _RULES: tuple[tuple[Callable[..., Problems], type[BaseSpec]], ...] = (
     (_store, BaseSpec),
-    (_device, RunSpec),
+    (_attention, RunSpec),
     (_batches, RunSpec),
     (_token_budgets, RunSpec),
     (_without_plan, RunSpec),
     (_policy_loss, GrpoSpec),
     (_rollout, SamplingSpec),
     (_teachers, DistillationSpec),
-    (_each_teacher, DistillationSpec),
-    (_lengths, DistillationSpec),
     (_rewards, DistillationSpec),
-    (_losses_and_weights, DistillationSpec),
-    (_stages, DistillationSpec),
+    (_loss, DistillationSpec),
     (_schedule, SamplingSpec),
     (_carry, OpdSpec),
 )
 """The rules of each subject, and the specs that have it."""
+
+
+def notes(spec: BaseSpec) -> Iterator[str]:
+    """Yield what is allowed but probably not meant, one sentence each."""
+    if isinstance(spec, RunSpec):
+        by_tokens, default = spec.actor.use_dynamic_bsz or not spec.update_by_actor, 4 if spec.trains else 2
+        if by_tokens and spec.actor.ppo_micro_batch_size_per_gpu != default:
+            why = (
+                "actor.use_dynamic_bsz: micro-batches are cut by tokens" if spec.update_by_actor else "opd.train_tokens"
+            )
+            yield f"actor.ppo_micro_batch_size_per_gpu: not read, because of {why}"
+        if not by_tokens and spec.actor.ppo_max_token_len_per_gpu != 2 * spec.row_length:
+            fix = "set actor.use_dynamic_bsz: true"
+            yield f"actor.ppo_max_token_len_per_gpu: not read, because micro-batches are cut by rows; {fix}"

@@ -27,25 +27,16 @@ KEY = "opd"
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts of one start that the spec does not hold.
+    """Facts of one start that the spec does not hold; paths are local folders of what was fetched."""
 
-    Attributes:
-        run_id: the name people see; prefix in the store.
-        run_dir: local folder of the run.
-        in_ray_cluster: a cluster exists (RAY_ADDRESS): sizes given to `ray.init` would raise.
-        model_path, teacher_paths, database_dir: local folders of what was fetched, teachers by key (`named_teachers`).
-        valid_vocab: leading ids that mean the same token to all models.
-        student_vocab, teacher_vocab: ids of each tokenizer, if it has more than `valid_vocab`, else 0.
-    """
-
-    run_id: str
+    run_id: str  # the name people see; prefix in the store
     run_dir: str
-    in_ray_cluster: bool = False
+    in_ray_cluster: bool = False  # sizes given to `ray.init` would raise
     model_path: str | None = None
-    teacher_paths: dict[str, str] = field(default_factory=dict)
+    teacher_paths: dict[str, str] = field(default_factory=dict)  # by the keys of `named_teachers`
     database_dir: str | None = None
-    valid_vocab: int = 0
-    student_vocab: int = 0
+    valid_vocab: int = 0  # leading ids that mean the same token to all models
+    student_vocab: int = 0  # ids of its tokenizer, if it has more than `valid_vocab`
     teacher_vocab: int = 0
 
 
@@ -62,7 +53,6 @@ class RunConfig:
         return _read(config[KEY])
 
     def tree(self) -> dict[str, Any]:
-        """Return plain values."""
         return {"spec": dump_spec(self.spec), "run": asdict(self.run)}
 
     def text(self) -> str:
@@ -70,29 +60,24 @@ class RunConfig:
         return canonical_json(self.tree()).replace("$", r"\u0024")
 
     def with_facts(self, **facts: Any) -> RunConfig:
-        """Return the same with other facts."""
         return replace(self, run=replace(self.run, **facts))
 
     @property
     def distillation(self) -> OpdSpec | OpdAgentSpec | None:
-        """The spec where the run distils a teacher."""
         return self.spec if isinstance(self.spec, OpdSpec | OpdAgentSpec) else None
 
     @property
     def trained(self) -> TrainSpec:
-        """Return the spec of a run that trains."""
         assert not isinstance(self.spec, EvalSpec)  # an evaluation starts no update
         return self.spec
 
     @property
     def sampling(self) -> AnySamplingSpec:
-        """The spec of a run that samples answers."""
         assert not isinstance(self.spec, SftSpec)  # nothing that rolls out is started for it
         return self.spec
 
     @property
     def trainer(self) -> Trainer | None:
-        """Length and rhythm where the run trains."""
         return self.spec.trainer if isinstance(self.spec.trainer, Trainer) else None
 
     @property
@@ -102,18 +87,15 @@ class RunConfig:
 
     @property
     def agent(self) -> Agent | None:
-        """The conversations where the run has tools."""
         return None if isinstance(self.spec, OpdSpec | SftSpec) else self.spec.agent
 
     @property
     def teacher_paths(self) -> dict[str, str]:
-        """The path of each teacher, by its key."""
         teachers = self.distillation.named_teachers if self.distillation else {}
         return {key: self.run.teacher_paths.get(key, teacher.path) for key, teacher in teachers.items()}
 
     @property
     def database_dir(self) -> str | None:
-        """The folder of the tool database."""
         return self.run.database_dir or (self.agent.database_dir if self.agent else None)
 
 

@@ -64,9 +64,7 @@ class Teacher(Section):
     dtype: Dtype = key("Precision of the teacher's weights and forward. Default: bf16; on a CPU fp32.")
     offload: Offload = key("Keep it in host memory outside its phase; `auto`: if it must. Default: as in `actor`.")
     prompt: Annotated[Text, AfterValidator(checked)] | None = key(
-        "The teacher's own user message, of {prompt}, {COLUMN} and {COLUMN.FIELD} of data.train; unset: the student's.",
-        None,
-        examples=["{prompt}\n\nReference solution: {reward_model.ground_truth}"],
+        "Its own user message, of {prompt}, {COLUMN}, {COLUMN.FIELD}; unset: the student's.", None
     )
     max_prompt_length: Count | None = key("Longest that `prompt` makes it. Default: the student's longest row.", None)
     refresh_every: Natural = key("Steps after which a teacher with model.path gets the student's weights; 0: never.", 0)
@@ -74,11 +72,7 @@ class Teacher(Section):
     def check(self) -> Iterator[Problem]:
         if self.prompt is not None and not names_in(self.prompt):
             rule = "there are no names in braces in it: the teacher would read the same text for every row"
-            fix = "write {prompt}, which is the row's last user message, or {COLUMN} of data.train, or remove the key"
-            yield self.broken("prompt", rule, fix)
-        if self.max_prompt_length is not None and self.prompt is None:
-            rule = "without a `prompt` the teacher reads the student's prompts, whose length is data.max_prompt_length"
-            yield self.broken("max_prompt_length", rule, "give it a prompt, or remove the key")
+            yield self.broken("prompt", rule, "write {prompt} or {COLUMN} of data.train, or remove the key")
 
 
 class Route(Section):
@@ -87,7 +81,6 @@ class Route(Section):
     all: Text | None = key("Name of the teacher of every row, in the place of `by` and `to`.", None)
 
     def of(self, value: object) -> str | None:
-        """Return the name of the teacher for a value of the column; None for a value that leads to none."""
         return self.all or self.to.get(str(value))
 
     @property
@@ -107,16 +100,14 @@ class Split(Section):
 
     @property
     def parts(self) -> tuple[int, int]:
-        """The number of parts and their seed; known where there is a `part`."""
         assert self.of is not None
         assert self.seed is not None
         return self.of, self.seed
 
     def check(self) -> Iterator[Problem]:
-        for name in ("of", "seed") if self.part is None else ():
-            if getattr(self, name) is not None:
-                rule = "it describes the parts, and no data.split.part says which of them is used: all rows would be"
-                yield self.broken(name, rule, f"set data.split.part to 1, 2 and so on, or remove data.split.{name}")
+        if self.part is None and self.of is not None:
+            rule = "it counts parts, and no data.split.part says which of them is used: all rows would be"
+            yield self.broken("of", rule, "set data.split.part to 1, 2 and so on, or remove the key")
         if self.part is not None and self.of is not None and self.part > self.of:
             rule = f"there are {self.of} parts (data.split.of), counted from 1"
             yield self.broken("part", rule, f"use at most {self.of}, or a larger data.split.of")
@@ -129,8 +120,7 @@ class Data(Section):
     train_batch_size: Count = key("Prompts of a step; passrate: of a part. Default: 256; grpo, passrate: 512; eval 64.")
     max_prompt_length: Count = key("Longest prompt in tokens. Default: 2048; opd-agent: 4096.")
     max_response_length: Count = key(
-        "Longest response in tokens, tool replies included. Default: 8192; opd-agent: 24576; eval: 16384; "
-        "less for a local model with a shorter context."
+        "Longest response, tool replies included. Default: 8192; opd-agent 24576; eval 16384."
     )
     enable_thinking: bool = key("`enable_thinking` given to the chat template, for every model.", True)
     filter_overlong: bool = key("Drop (and count) prompts longer than max_prompt_length.", True)
@@ -145,8 +135,7 @@ class Data(Section):
     def check(self) -> Iterator[Problem]:
         if not self.filter_overlong and self.truncation == "left":
             rule = "left truncation would cut the system prompt and the instruction first, so it is refused"
-            fix = "set data.filter_overlong: true, which drops and counts such prompts, or data.truncation: error"
-            yield self.broken("truncation", rule, fix)
+            yield self.broken("truncation", rule, "set data.filter_overlong: true, or data.truncation: error")
 
 
 class Validation(Section):
@@ -172,15 +161,11 @@ class Rollout(Section):
     logprobs_every: Count = key("Steps between checks of sampled probabilities by the actor. Default: 10; on a CPU 1.")
     num_agent_workers: Natural = key("Processes that drive conversations; 0: the trainer. Default: 8; on a CPU 0.")
     schedule: Literal["strict", "carry"] = key(
-        "`strict`: a step trains on its own responses; `carry` (opd): the unfinished continue under new weights.",
-        "strict",
+        "carry (opd): unfinished responses continue under new weights.", "strict"
     )
     in_flight: Count | None = key("carry: responses generated at once; unset: twice those of a step.", None)
     max_age: Count | None = key(
-        "carry: most versions of the weights between sampling a token and training on it; "
-        "unset: 8 times in_flight over a step's responses.",
-        None,
-        examples=[16],
+        "carry: largest age of a token in updates; unset: 8 in_flight / a step's responses.", None
     )
     keep_prefixes: bool = key("carry: keep the KV cache across weight updates; false: recompute it.", False)
     engine_kwargs: Extras = key("Extra arguments of the rollout server's engine.", dict)
@@ -192,8 +177,7 @@ class Rollout(Section):
 
 class Reward(Section):
     function: RewardFunction = key(
-        "Scorer by name; `custom` takes path and entry. "
-        "Default: math_reward; eval: the variant's; with tools: environment; with reward.path: custom."
+        "Scorer. Default: math_reward; eval: the variant's; with tools: environment; with path: custom."
     )
     path: Text | None = key("Python file or importable module of a custom function.", None)
     entry: Text = key("Name of the custom function in it.", "compute_score")
@@ -204,8 +188,7 @@ class Reward(Section):
         if self.function == "custom" and self.path is None:
             yield self.broken("path", "a custom reward function needs its file", "set reward.path: FILE.py")
         if self.function != "custom" and self.path is not None:
-            fix = "set reward.function: custom, or remove reward.path"
-            yield self.broken("function", "reward.path belongs to function custom", fix)
+            yield self.broken("function", "reward.path belongs to function custom", "set custom, or remove the path")
 
 
 class Agent(Section):
@@ -225,9 +208,7 @@ class Agent(Section):
 class RunTrainer(Section):
     nnodes: Count = key("Nodes.", 1)
     gpus_per_node: Count = key("Ranks on a node. Default: 8, on this machine its GPUs; on a CPU 1.")
-    loggers: tuple[Logger, ...] = key(
-        "Trackers that get the metrics next to the run's own files.", ("console",), min_length=1
-    )
+    loggers: tuple[Logger, ...] = key("Trackers next to the run's own files.", ("console",), min_length=1)
     project: Text = key("Project name in wandb, mlflow and tensorboard.", "opd")
     master_port: int | None = key("Port of torch's rendezvous; unset: a free one.", None, ge=1024, le=65535)
     stall_floor_s: Weight = key("Seconds without progress that are never a stall; 0: nothing is.", 900.0)
@@ -252,17 +233,13 @@ class Checkpoint(Section):
 
 
 class Store(Section):
-    url: Text = key(
-        "fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]) or folder; never with credentials. "
-        "Default: output.root/store.",
-        examples=["s3://experiments/opd"],
-    )
+    url: Text = key("Folder or URL: s3, gs, az, file. Default: output.root/store.", examples=["s3://experiments/opd"])
     endpoint: Annotated[str, matching(r"^https?://[^/@\s]+$", "http:// or https:// and a host")] | None = key(
         "S3 server other than AWS's; egress to it is opened.", None, examples=["https://minio.example:9000"]
     )
     region: Text | None = key("S3 region; unset: the environment's.", None)
     addressing: Literal["path", "virtual", "auto"] | None = key(
-        "Place of S3's bucket, in the path or in the host name; unset: in the path with an endpoint.", None
+        "Place of S3's bucket; unset: path with an endpoint.", None
     )
 
 

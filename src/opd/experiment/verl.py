@@ -22,9 +22,7 @@ _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_/][A-Za-z0-9_./-]
 def hydra_value(value: Any) -> str:
     """Return a value (bool, int, finite float, str, list or tuple of them, None) as an override's right-hand side.
 
-    Raises:
-        ValueError: a number is not finite.
-        TypeError: the value has another type; maps are written as one override a leaf.
+    Maps are written as one override a leaf.
     """
     if isinstance(value, list | tuple):
         return f"[{','.join(map(hydra_value, value))}]"
@@ -133,6 +131,7 @@ def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
 
 def _data(spec: AnyRunSpec) -> Pairs:
     yield "algorithm.adv_estimator", "grpo"
+    yield "algorithm.use_kl_in_reward", False
     yield "data.return_raw_chat", True
     yield "data.seed", spec.seed
     yield "data.trust_remote_code", spec.model.trust_remote_code
@@ -178,6 +177,10 @@ def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
     if isinstance(spec, EvalSpec):
         yield "trainer.val_only", True
+        yield "trainer.val_before_train", True
+        yield "trainer.total_epochs", 0
+        yield "trainer.save_freq", -1
+        yield "trainer.test_freq", -1
 
 
 def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:

@@ -25,9 +25,9 @@ from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.convert.errors import ConvertError
 from opd.errors import MissingPackage, RunError, Stopped, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError
-from opd.experiment.context import context_of, context_problems, teacher_notes
+from opd.experiment.context import context_of, context_problems
 from opd.experiment.errors import Problem
-from opd.experiment.needs import sizes_of
+from opd.experiment.pipeline import sizes_of
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.experiment.verl import compute_overrides
 from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts
@@ -297,12 +297,9 @@ def prepare(config: DictConfig) -> dict[str, str]:
     check_chat_template(config, tokenizer)
     ours = RunConfig.of(config)
     if ours.distillation is not None:
-        contexts = {}
         for key, teacher in ours.distillation.named_teachers.items():
             path, trust = ours.teacher_paths[key], teacher.trust_remote_code
-            contexts[key] = context_of(check_loadable(key, path, trust_remote_code=trust).to_dict())
-        for note in teacher_notes(ours.distillation, contexts):
-            print(f"note: {note}", flush=True)
+            check_loadable(key, path, trust_remote_code=trust)
         config[KEY] = _with_vocabularies(ours, config, tokenizer).text()
     if problems := list(context_problems(ours.spec, context_of(loaded.to_dict()))):
         raise SpecError(problems)

@@ -35,7 +35,7 @@ from opd.cluster.watch import Watch
 from opd.compat.ray_start import patient_start
 from opd.errors import NoPlace, TooFewNodes
 from opd.experiment import ConvertSpec, parse_tree
-from opd.experiment.needs import Sizes, sizes_of
+from opd.experiment.pipeline import Sizes, sizes_of
 from opd.experiment.run_config import RunConfig, RunFacts
 from opd.job import start_ranks
 from opd.rollout import manager as rollout_manager

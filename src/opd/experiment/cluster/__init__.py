@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -44,25 +43,21 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Cidr = Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")]
 Interval = Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m|h)$")]
 GIB = 2**30
-_QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:[eE]([+-]?[0-9]+)|([a-zA-Z]*))")
-_UNITS = {unit: Decimal(1000) ** power for power, unit in enumerate(["n", "u", "m", "", "k", *"MGTPE"], start=-3)}
-_UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)}
-KubeObject = dict[str, Any]
-"""An object of the Kubernetes API, handed on as it is; the API server validates it."""
+_UNITS = {unit: Decimal(1000) ** power for power, unit in enumerate(["m", "", "k", *"MGTP"], start=-1)}
+_UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTP", start=1)}
+KubeObject = dict[str, Any]  # of the Kubernetes API, which validates it
 KubeObjects = tuple[KubeObject, ...]
 Labels = dict[str, LabelValue]
 
 
 def number(quantity: int | str) -> Decimal:
-    """Return a quantity of Kubernetes, a server's or an experiment's, in its base unit: cores, bytes."""
-    match = _QUANTITY.fullmatch(str(quantity))
-    if match is None or match[3] not in (None, *_UNITS):
-        raise ValueError(f"{quantity!r} is no quantity of Kubernetes")
-    return Decimal(match[1]) * (Decimal(10) ** int(match[2]) if match[2] else _UNITS[match[3]])
+    """Return an experiment's quantity of Kubernetes in its base unit: cores, bytes."""
+    digits = str(quantity).rstrip("mkKMGTPi")
+    return Decimal(digits) * _UNITS[str(quantity)[len(digits) :]]
 
 
 class ClusterSection(Section):
-    """A group of keys under `cluster`, spelled in camelCase as Kubernetes does."""
+    """A group of keys, spelled in camelCase as Kubernetes does."""
 
     model_config = ConfigDict(alias_generator=AliasGenerator(alias=to_camel))
 
@@ -71,7 +66,7 @@ class Image(ClusterSection):
     ref: ImageRef | None = key("Image by digest, as `images/build.sh trainer --push REGISTRY` prints it.", None)
     local: bool = key("Allow a tag: the image was loaded onto the nodes, not pulled.", False)
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key(
-        "When to pull; unset: IfNotPresent, with `local` Never.", None
+        "Unset: IfNotPresent; with `local` Never.", None
     )
     pull_secrets: tuple[ObjectName, ...] = key("Existing Secrets for the registry, on every pod.", ())
 
@@ -126,7 +121,7 @@ class Queue(ClusterSection):
 
 
 class Auth(ClusterSection):
-    token: bool = key("Demand a token; false opens the cluster to whoever reaches it.", True)
+    token: bool = key("Demand a token; false opens the cluster to every process that reaches it.", True)
     secret: LabelValue | None = key("Existing Secret with the key auth_token; unset: KubeRay makes one.", None)
 
 
@@ -140,16 +135,14 @@ class Egress(ClusterSection):
 class NetworkPolicy(ClusterSection):
     enabled: bool = key("Render the policies.", True)
     accept_open_network: bool = key("Something else keeps other pods away, as `enabled: false` needs.", False)
-    dns_namespaces: tuple[LabelValue, ...] = key(
-        "Namespaces of the cluster's DNS.", ("kube-system", "openshift-dns"), min_length=1
-    )
+    dns_namespaces: tuple[LabelValue, ...] = key("Namespaces of DNS.", ("kube-system", "openshift-dns"), min_length=1)
     dns_cidrs: tuple[Cidr, ...] = key(
-        "More addresses of DNS: a node's cache; on GKE with Cloud DNS 169.254.169.254/32.", ("169.254.20.10/32",)
+        "More addresses of DNS; GKE's Cloud DNS: 169.254.169.254/32.", ("169.254.20.10/32",)
     )
     operator_namespace: LabelValue = key("Namespace of the KubeRay operator.", "kuberay-system")
     metrics_namespace: LabelValue | None = key("Namespace that may scrape Ray's metrics; unset: none.", None)
     egress: tuple[Egress, ...] = key(
-        "Store, hub and trackers; DNS and the server of `store.endpoint` are always allowed.", (Egress(ports=(443,)),)
+        "Store, hub and trackers; DNS and `store.endpoint` are open.", (Egress(ports=(443,)),)
     )
 
 
@@ -163,13 +156,8 @@ class ServiceAccount(ClusterSection):
     name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
     annotations: dict[str, str] = key("Of the run's own account: the cloud role of workload identity.", dict)
     identity: Literal["gke", "eks-pod-identity", "azure"] | None = key(
-        "Workload identity of an account that no annotation here describes. IRSA needs none.", None
+        "Workload identity that no annotation describes; not IRSA.", None
     )
-
-    def check(self) -> Iterator[Problem]:
-        if self.name is not None and self.annotations:
-            rule, fix = f"they are for the run's own account; {self.name} is another's", "annotate that account itself"
-            yield self.broken("annotations", rule, f"{fix}, or remove cluster.serviceAccount.name")
 
 
 class Pods(ClusterSection):
@@ -220,11 +208,6 @@ class Rdma(ClusterSection):
     count: Count = key("Devices a worker pod gets.", 1)
     ipc_lock: bool = key("Add the IPC_LOCK capability, which Pod Security `restricted` and `baseline` refuse.", False)
 
-    def check(self) -> Iterator[Problem]:
-        if self.ipc_lock and not self.enabled:
-            fix = "set cluster.rdma.enabled: true, or remove ipcLock"
-            yield self.broken("ipcLock", "the capability is for RDMA only", fix)
-
 
 class PodSecurity(ClusterSection):
     run_as_user: UserId | None = key("User id; null: the namespace's (OpenShift).", 1000)
@@ -244,24 +227,14 @@ class EnvVar(ClusterSection):
     value: str | None = key("Plain value.", None)
     value_from: KubeObject | None = key("Reference, as in a Kubernetes container.", None)
 
-    def check(self) -> Iterator[Problem]:
-        if (self.value is None) == (self.value_from is None):
-            yield self.broken("name", "a variable has either a value or a valueFrom", "keep one of the two")
-
 
 class Checkpoints(ClusterSection):
     claim: ObjectName | None = key("Existing claim; unset: the chart makes one and keeps it.", None)
     size: Quantity = key("Size of the claim that the chart makes.", "500Gi")
     storage_class: ObjectName | None = key("StorageClass; unset: the cluster's default.", None)
-    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = key(
-        "ReadWriteOnce binds all pods to one node.", "ReadWriteMany"
-    )
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = key("ReadWriteOnce: one node.", "ReadWriteMany")
     path: AbsolutePath = key("Where it is mounted.", "/opd")
     ephemeral: bool = key("No claim: each pod has its own empty folder, and only the store keeps results.", False)
-
-    def check(self) -> Iterator[Problem]:
-        if self.ephemeral and self.claim is not None:
-            yield self.broken("claim", "an ephemeral run has no claim", "remove claim, or ephemeral")
 
 
 class Cache(ClusterSection):
@@ -305,11 +278,10 @@ class Secrets(ClusterSection):
 class Cluster(ClusterSection):
     image: Image = key("The image of every pod of the run.", Image)
     submission_mode: Literal["K8sJobMode", "HTTPMode"] = key(
-        "K8sJobMode: a submitter pod submits, and its log outlives the Ray cluster; HTTPMode: the operator submits.",
-        "K8sJobMode",
+        "HTTPMode: the operator submits, without a submitter pod.", "K8sJobMode"
     )
     lifecycle: Literal["rules", "suspendable"] = key(
-        "rules: staged clean-up after the end; suspendable: Kueue can suspend the run, one time limit.", "rules"
+        "rules: staged clean-up; suspendable: Kueue can suspend, one time limit.", "rules"
     )
     clean_up: CleanUp = key("The times of deletion.", CleanUp)
     retries: Retries = key("The numbers of attempts.", Retries)
@@ -350,8 +322,7 @@ def cluster_defaults() -> dict[str, Any]:
 def parse_cluster(tree: Mapping[str, Any]) -> Cluster:
     """Return the section of a file, laid over the defaults as Helm does it, validated field by field.
 
-    Raises:
-        SpecError: unknown keys, wrong types or values; `load_cluster` has the rules between keys.
+    `load_cluster` has the rules between keys.
     """
     whole = merge(cluster_defaults(), tree)
     try:

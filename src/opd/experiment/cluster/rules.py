@@ -9,8 +9,7 @@ from typing import Any
 from opd.experiment.cluster import GIB, Cluster, Pods, RayPods, number, parse_cluster
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.kinds import FileSpec
-from opd.experiment.needs import Sizes, all_sizes
-from opd.experiment.pipeline import runs_of
+from opd.experiment.pipeline import Sizes, all_sizes, runs_of
 from opd.experiment.rules import check_sections, redacted
 
 Problems = Iterator[Problem]
@@ -19,41 +18,18 @@ HEAD_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")
 
 
 def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -> Cluster:
-    """Return the `cluster` section of an experiment's file, checked against the experiment.
-
-    Raises:
-        SpecError: every problem of it. The charts check the image, which may still be missing, and guarded fields.
-    """
+    """Return the `cluster` section of an experiment's file, checked against the experiment; its image may be missing."""
     try:
-        cluster = parse_cluster(tree)
+        cluster, sizes = parse_cluster(tree), all_sizes(spec)
     except SpecError as error:
         raise SpecError(error.problems, origin=origin) from None
-    if problems := [*_sections(cluster), *_between(cluster, spec)]:
+    found = [*check_sections(cluster), *_life(cluster), *_pods("head", cluster), *_pods("submitter", cluster)]
+    if sizes:
+        found += [*_pods("worker", cluster), *_workers(cluster, sizes)]
+    problems = [redacted(problem).below("cluster") for problem in found]
+    if problems := [*problems, *_tool_database(cluster, spec), *_store(cluster, spec)]:
         raise SpecError(problems, origin=origin)
     return cluster
-
-
-def _sections(cluster: Cluster) -> Problems:
-    for problem in check_sections(cluster):
-        yield redacted(problem).below("cluster")
-    for problem in _life(cluster):
-        yield problem.below("cluster")
-
-
-def _between(cluster: Cluster, spec: FileSpec) -> Problems:
-    """Yield the broken rules between the section and the experiment."""
-    sizes = all_sizes(spec)
-    yield from _volumes(cluster, spec, num_workers=max((each.num_nodes for each in sizes), default=0))
-    agents = [agent for run in runs_of(spec) if (agent := getattr(run, "agent", None)) is not None]
-    yield from _tool_database(cluster, sorted({agent.database_dir for agent in agents}))
-    of_pods = [*_pods("head", cluster.head, cluster), *_pods("submitter", cluster.submitter, cluster)]
-    if sizes:
-        of_pods += [
-            *_pods("worker", cluster.worker, cluster),
-            *_gpus(cluster, max(sizes, key=lambda each: each.node_cpus)),
-        ]
-    for problem in of_pods:
-        yield problem.below("cluster")
 
 
 def _life(cluster: Cluster) -> Problems:
@@ -61,8 +37,7 @@ def _life(cluster: Cluster) -> Problems:
     if deadlines.active_seconds is not None and deadlines.pre_running_seconds is not None:
         least = deadlines.pre_running_seconds + cluster.stop.save_seconds
         if deadlines.active_seconds <= least:
-            sum_ = f"deadlines.preRunningSeconds + stop.saveSeconds = {least}"
-            rule = f"it counts from the start, so it must exceed {sum_}, or no time is left to train"
+            rule = f"no time is left to train after deadlines.preRunningSeconds + stop.saveSeconds = {least}"
             yield cluster.broken("deadlines.activeSeconds", rule, f"use more than {least}")
     if queue is not None and queue.manager == "kueue" and cluster.lifecycle != "suspendable":
         rule = "Kueue suspends runs, which KubeRay refuses for a RayJob with deletion rules"
@@ -75,48 +50,49 @@ def _life(cluster: Cluster) -> Problems:
         yield cluster.broken("auth.token", rule, "leave cluster.auth.token or cluster.networkPolicy.enabled true")
 
 
-def _volumes(cluster: Cluster, spec: FileSpec, *, num_workers: int) -> Problems:
-    volume, url = cluster.checkpoints, spec.store.url
-    if volume.ephemeral and ("://" not in url or url.startswith("file://")):
+def _store(cluster: Cluster, spec: FileSpec) -> Problems:
+    url = spec.store.url
+    if cluster.checkpoints.ephemeral and ("://" not in url or url.startswith("file://")):
         fix = "set store.url to s3://..., or cluster.checkpoints.ephemeral: false"
         yield spec.broken("store.url", "without a claim only an object store keeps results", fix)
-    binds = not volume.ephemeral and volume.claim is None and volume.access_mode == "ReadWriteOnce"
-    if binds and num_workers > 1:
-        rule = (
-            f"all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is {num_workers}"
-        )
-        fix = "use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true"
-        yield cluster.broken("checkpoints.accessMode", rule, fix).below("cluster")
 
 
-def _tool_database(cluster: Cluster, folders: list[str]) -> Problems:
+def _tool_database(cluster: Cluster, spec: FileSpec) -> Problems:
+    agents = [agent for run in runs_of(spec) if (agent := getattr(run, "agent", None)) is not None]
     given = cluster.tool_database and (cluster.tool_database.claim or cluster.tool_database.url)
-    if given and not folders:
+    if given and not agents:
         rule, fix = "no tool uses it: the spec has no `agent`", "remove it, or add agent.database_dir"
         yield Problem(path="cluster.toolDatabase", value=given, rule=rule, fix=fix)
-    for folder in folders if given else ():
+    for folder in sorted({agent.database_dir for agent in agents}) if given else ():
         if not folder.startswith("/"):
             rule = "the tool database is mounted there, so it is an absolute path"
             yield Problem(path="agent.database_dir", value=folder, rule=rule, fix="use /databases/NAME")
 
 
-def _gpus(cluster: Cluster, sizes: Sizes) -> Problems:
-    """Check that GPUs are counted once and that Ray's CPUs are enough."""
-    group, resource = cluster.worker, cluster.gpu.resource
-    for field, given in (("limits", group.limits), ("requests", group.requests)):
-        if resource in given:
-            rule = "the number of GPUs is given once, in trainer.gpus_per_node"
+def _workers(cluster: Cluster, all_: list[Sizes]) -> Problems:
+    """Check that pods on several nodes can share the volume, GPUs are counted once, and Ray's CPUs are enough."""
+    group, resource, volume = cluster.worker, cluster.gpu.resource, cluster.checkpoints
+    sizes, num_nodes = max(all_, key=lambda each: each.node_cpus), max(each.num_nodes for each in all_)
+    if volume.access_mode == "ReadWriteOnce" and num_nodes > 1 and not volume.ephemeral and volume.claim is None:
+        rule = f"all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is {num_nodes}"
+        fix = "use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true"
+        yield cluster.broken("checkpoints.accessMode", rule, fix)
+    for field in ("limits", "requests"):
+        if resource in getattr(group, field):
+            rule = "GPUs are counted once, in trainer.gpus_per_node"
             yield Problem(path=f"worker.{field}", value=resource, rule=rule, fix="remove it here")
     # Ray schedules by the pod's CPUs: its limit, else its request, in whole ones (KubeRay rounds up).
     field = "limits" if "cpu" in group.limits else "requests"
     cpus = getattr(group, field).get("cpu", sizes.node_cpus)
     if sizes.device == "cuda" and math.ceil(number(cpus)) < sizes.node_cpus:
-        need = f"a node of this one needs {sizes.node_cpus} (3 for each of {sizes.gpus_per_node} ranks)"
-        rule = f"Ray places a run by CPUs, and {need}: with fewer it would hold its GPUs and wait for ever"
+        rule = (
+            f"Ray places a run by CPUs, and a node needs {sizes.node_cpus} (3 for each of {sizes.gpus_per_node} ranks)"
+        )
         yield cluster.broken(f"worker.{field}.cpu", rule, f"use at least {sizes.node_cpus}, or remove the key")
 
 
-def _pods(role: str, group: Pods, cluster: Cluster) -> Problems:
+def _pods(role: str, cluster: Cluster) -> Problems:
+    group: Pods = getattr(cluster, role)
     for label in HEAD_LABELS:
         if label in group.labels or label in cluster.labels:
             rule = "KubeRay's head service finds its pod by this label"
