@@ -117,7 +117,7 @@ def test_a_run_has_its_attempts_devices_and_trackers(
 
 # A page without a browser: elements that record their children, charts that record their data.
 PAGE = """
-const data = require("fs").readFileSync(0, "utf8"), elements = {}, figures = [], plots = [];
+const data = require("fs").readFileSync(0, "utf8"), elements = {}, plots = [];
 const make = (tag) => {
   const handlers = {};
   return { tag, children: [], style: {}, value: "0", checked: true, textContent: "", append(e) { this.children.push(e); },
@@ -129,12 +129,10 @@ globalThis.document = { getElementById: of, createElement: make, body: {} };
 globalThis.getComputedStyle = () => ({ getPropertyValue: () => "#000" });
 globalThis.matchMedia = () => ({ addEventListener() {} });
 globalThis.addEventListener = () => {};
-globalThis.IntersectionObserver = class { constructor(call) { this.call = call; } observe(e) { figures.push([this, e]); } };
 globalThis.uPlot = class { constructor(options, data) { plots.push([options.series.map((one) => one.label), data]); } destroy() {} };
 const timer = setInterval(() => {
   if (of("curves-body").hidden !== false) return;
   clearInterval(timer);
-  figures.forEach(([seen, target]) => seen.call([{ target, isIntersecting: true }]));
   of("pooled").checked = false;
   of("pooled").fire("change");
   console.log(JSON.stringify(plots));

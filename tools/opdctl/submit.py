@@ -109,7 +109,7 @@ def _check_spec(name: Name, spec: FileSpec) -> None:
 
 
 def read_stored(store: Store) -> dict[str, Any]:
-    """Read the records in a run's directory, as `Name` takes them."""
+    """Read a run's records, as `Name` takes them."""
     if (run := store.get_json(RUN_FILE)) is None:
         return {}
     last = Listing(store).newest()

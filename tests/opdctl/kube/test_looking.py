@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         elif "limit=" in self.path:
             self._answer(200, {"items": [], "metadata": {}})
         elif self.path in ("/version", "/api/v1/namespaces/opd"):
-            self._answer(200, {"metadata": {"name": "opd"}})
+            self._answer(200, {"metadata": {"name": "opd"}, "gitVersion": "v1"})
         else:
             self._answer(404, {"message": "not found", "reason": "NotFound"})
 

@@ -31,11 +31,7 @@ End = tuple[bool, str]
 
 
 def wait(
-    run: Run,
-    store: StoreUrl = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    timeout: WaitTimeout = None,
+    run: Run, store: StoreUrl = None, namespace: Namespace = None, context: Context = None, timeout: WaitTimeout = None
 ) -> None:
     """Wait until a run has ended; exit 1 where it failed or no attempt continues it.
 
