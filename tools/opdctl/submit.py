@@ -133,11 +133,7 @@ class Order:
 
 
 class Sender:
-    """Sends experiments to one namespace.
-
-    Args:
-        is_retry: resume runs that ended for good, too.
-    """
+    """Sends experiments to one namespace; with `is_retry` also runs that ended for good."""
 
     def __init__(self, api: KubeApi, *, charts: Path | None, is_retry: bool = False):
         self.api, self.charts, self.is_retry = api, charts, is_retry

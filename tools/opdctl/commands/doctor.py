@@ -48,14 +48,14 @@ def doctor(
     from opd.redaction import redact
     from opd.store.access import address_of
     from opdctl.doctor import MISSING, OK, Check, check_cluster
-    from opdctl.kube.client import NO_KUBECONFIG, ClusterError, connect, is_configured
+    from opdctl.kube.client import ClusterError, connect, is_configured
 
     item, text, api = None, "", None
     checks, in_cluster = list[Check](), list[Check]()
     if no_cluster:
         pass
     elif namespace is None and context is None and not is_configured():
-        note(f"note: {NO_KUBECONFIG}")
+        note("note: no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)")
     else:
         try:
             api = connect(namespace=namespace, context=context)
@@ -94,7 +94,6 @@ def check_store(at: str | StoreAddress) -> Check:
     from opdctl.doctor import MISSING, OK, UNSEEN, WARNING, Check
     from opdctl.runs.find import open_place, readable
 
-    is_of_run = isinstance(at, StoreAddress)
     if isinstance(at, StoreAddress) and readable(at) is None:
         text = f"store.url is {at.url}: a folder of the run's own volume, which only its pods see"
         fix = "set store.url to a bucket (s3://BUCKET/PREFIX), to read results from anywhere"
@@ -105,7 +104,7 @@ def check_store(at: str | StoreAddress) -> Check:
     except ToolError as error:
         return Check("store", MISSING, str(error), error.fix)
     except StoreError as error:
-        if is_of_run and (isinstance(error, StoreUnavailable) or "credentials" in str(error)):
+        if isinstance(at, StoreAddress) and (isinstance(error, StoreUnavailable) or "credentials" in str(error)):
             return Check("store", UNSEEN, f"not from this shell: {error}", FORWARD)
         fix = "check the URL, the credentials in the environment and that the bucket exists"
         return Check("store", MISSING, str(error), fix)
