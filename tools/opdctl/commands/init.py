@@ -111,9 +111,11 @@ def experiment_text(file: Path, answers: dict[str, Any], *, is_local: bool) -> s
         "  test_freq: 20   # and from validation to validation",
     ]
     if not is_local:
-        first = -(-answers["gpus"] // MAX_GPUS)
-        num_nodes = next(number for number in range(first, answers["gpus"] + 1) if answers["gpus"] % number == 0)
-        lines += [f"  nnodes: {num_nodes}", f"  gpus_per_node: {answers['gpus'] // num_nodes}", "cluster:"]
+        gpus = answers["gpus"]
+        num_nodes = next(number for number in range(-(-gpus // MAX_GPUS), gpus + 1) if gpus % number == 0)
+        # About the default, in mini-batches of a quarter that every rank shares.
+        lines.insert(lines.index("data:") + 1, f"  train_batch_size: {4 * gpus * max(256 // (4 * gpus), 1)}")
+        lines += [f"  nnodes: {num_nodes}", f"  gpus_per_node: {gpus // num_nodes}", "cluster:"]
         lines += [f"  image: {{ref: {value['image']}}}"]
         lines += [f"  mounts: [{{claim: {value['claim']}, path: {MOUNT}}}]"] if answers["claim"] else []
     return "\n".join(lines) + "\n"
