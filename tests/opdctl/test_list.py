@@ -29,7 +29,7 @@ def job(name: str, status: str) -> Any:
 
 def test_a_live_run_is_shown_by_the_cluster_and_by_its_store_together() -> None:
     def record(name: str, state: str) -> RunRecord:
-        latest = {"opd/loss": 0.5, "timing/step_s": 60.0, "val-core/math/acc/mean@4": 0.4}
+        latest = {"opd/loss": 0.5, "timing_s/step": 60.0, "val-core/math/acc/mean@4": 0.4}
         return RunRecord(run_id=name, url=f"s3://b/{name}", state=state, last_step=3, total_steps=10, latest=latest)
 
     live = merged(
@@ -49,7 +49,7 @@ def test_a_run_s_summary_says_what_its_other_files_say(
 ) -> None:
     score = "val-core/math/acc/mean@4"
     make_run("done", attempts=[{1: {score: 0.5}, 2: {"opd/loss": 2.0}}, {2: {"opd/loss": 1.5}}], result={"steps": 2})
-    make_run("stopped", attempts=[{1: {"opd/loss": float("inf"), "timing/step_s": 2.0}}], spec={**SPEC, "kind": "grpo"})
+    make_run("stopped", attempts=[{1: {"opd/loss": float("inf"), "timing_s/step": 2.0}}], spec={**SPEC, "kind": "grpo"})
     make_run("nothing", attempts=[{}])
     seal_checkpoint(store / "done", 2, {"data.pt": b"abc"})
     summary = store / "done" / SUMMARY_FILE

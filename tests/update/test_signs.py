@@ -34,6 +34,10 @@ def made(num: int, *, ids: torch.Tensor | None = None, temperature: float = 1.0,
     return task, task.output(hidden, weight)
 
 
+def counted(sign, *arguments, **options):
+    return {name: float(value) for name, value in sign(*arguments, **options).items()}
+
+
 def changed(output, **statistics):
     return output._replace(statistics=output.statistics | statistics)
 
@@ -41,13 +45,15 @@ def changed(output, **statistics):
 @pytest.mark.parametrize(("temperature", "is_own"), [(1.0, True), (1.3, False), (0.7, False)])
 def test_tokens_drawn_at_another_temperature_surprise_the_student_otherwise_than_its_entropy(temperature, is_own):
     task, output = made(2000, temperature=temperature, sharpness=0.3)
-    metrics = sign_metrics({"sum/tokens": 2000.0, **token_signs(task, output, is_sampled=True)} | _entropy(output))
+    metrics = sign_metrics(
+        {"sum/tokens": 2000.0, **counted(token_signs, task, output, is_sampled=True)} | _entropy(output)
+    )
     assert (abs(metrics["opd/surprise_gap_z"]) < 4) is is_own
     assert metrics["opd/surprise"] == pytest.approx(-output.statistics["log_prob"].mean().item(), rel=1e-5)
     assert metrics["opd/surprise_gap"] == pytest.approx(
         (-output.statistics["log_prob"] - output.statistics["entropy"]).mean().item(), rel=1e-4, abs=1e-6
     )
-    assert "sum/surprise" not in token_signs(task, output, is_sampled=False)
+    assert "sum/surprise" not in counted(token_signs, task, output, is_sampled=False)
 
 
 def _entropy(output) -> dict[str, float]:
@@ -56,16 +62,18 @@ def _entropy(output) -> dict[str, float]:
 
 def test_the_spread_of_the_teachers_entropy_is_that_over_tokens():
     task, output = made(50)
-    metrics = sign_metrics({"sum/tokens": 50.0, **token_signs(task, output, is_sampled=False)} | _entropy(output))
+    metrics = sign_metrics(
+        {"sum/tokens": 50.0, **counted(token_signs, task, output, is_sampled=False)} | _entropy(output)
+    )
     expected = output.statistics["teacher_entropy"].double().std(correction=0).item()
     assert metrics["opd/teacher_entropy_std"] == pytest.approx(expected, rel=1e-4)
     assert metrics["opd/floored_share"] == 0
     flat = changed(output, teacher_entropy=torch.full((50,), math.log(VOCAB)), divergence=torch.full((50,), 1e20))
-    metrics = sign_metrics({"sum/tokens": 50.0, **token_signs(task, flat, is_sampled=False)} | _entropy(flat))
+    metrics = sign_metrics({"sum/tokens": 50.0, **counted(token_signs, task, flat, is_sampled=False)} | _entropy(flat))
     assert metrics["opd/teacher_entropy_std"] < 1e-6
     assert metrics["opd/floored_share"] == 1
     bounded = changed(output, teacher_log_prob=torch.full((50,), -1e30))
-    assert token_signs(task, bounded, is_sampled=False)["sum/floored"] == 50
+    assert counted(token_signs, task, bounded, is_sampled=False)["sum/floored"] == 50
 
 
 @pytest.mark.parametrize(("shift", "share"), [(0, 0.0), (1, 1.0), (-1, 1.0)])
@@ -75,9 +83,12 @@ def test_a_teacher_that_is_read_one_position_off_prefers_the_neighbours(shift, s
     weight = torch.eye(VOCAB, WIDTH * 2)
     right = weight[(ids + shift) % VOCAB]  # a teacher that is sure of the token at `shift` from the right one
     sure = dataclasses.replace(task, reference=Reference(hidden=Fetch(right, None), weight=weight))
-    assert sign_metrics(neighbour_signs(sure)) == {"opd/teacher_prefers_neighbour": share, "opd/teacher_pairs": 19}
+    assert sign_metrics(counted(neighbour_signs, sure)) == {
+        "opd/teacher_prefers_neighbour": share,
+        "opd/teacher_pairs": 19,
+    }
     apart = dataclasses.replace(sure, positions=task.positions * 2)
-    assert neighbour_signs(apart)["sum/neighbours"] == 0
+    assert counted(neighbour_signs, apart)["sum/neighbours"] == 0
 
 
 def test_of_several_teachers_each_is_asked_for_the_neighbours_of_its_own_rows():
@@ -91,7 +102,7 @@ def test_of_several_teachers_each_is_asked_for_the_neighbours_of_its_own_rows():
         )
         for name, hidden, place in (("a", right, slice(10)), ("b", shifted, slice(10, None)))
     )
-    found = neighbour_signs(dataclasses.replace(task, reference=None, parts=parts))
+    found = counted(neighbour_signs, dataclasses.replace(task, reference=None, parts=parts))
     assert sign_metrics(found) == {"opd/teacher_prefers_neighbour": 0.5, "opd/teacher_pairs": 18}
 
 
@@ -100,12 +111,12 @@ def test_a_teacher_that_likes_the_better_answers_correlates_with_the_score():
     rows, scores = torch.tensor([0, 0, 1, 1, 3, 3]), torch.tensor([1.0, 0.0, 9.0, 1.0])
     difference = torch.tensor([0.4, 0.6, -1.0, -2.0, 0.1, 0.3])
     output = changed(output, log_prob=torch.zeros(6), teacher_log_prob=difference)
-    counts = preference_signs(rows, scores, output)
+    counts = counted(preference_signs, rows, scores, output)
     assert counts["sum/preferred_rows"] == 3, "the third row trains nothing"
     means, kept = torch.tensor([0.5, -1.5, 0.2]), scores[[0, 1, 3]]
     expected = torch.corrcoef(torch.stack([means, kept]))[0, 1].item()
     assert sign_metrics(counts)["opd/teacher_preference"] == pytest.approx(expected, rel=1e-5)
-    assert "opd/teacher_preference" not in sign_metrics(preference_signs(rows, torch.ones(4), output))
+    assert "opd/teacher_preference" not in sign_metrics(counted(preference_signs, rows, torch.ones(4), output))
 
 
 def test_weights_that_an_update_leaves_are_told_from_those_that_it_moves():

@@ -19,9 +19,10 @@ import torch
 import verl.utils.model
 from safetensors import safe_open
 from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from verl.utils.fsdp_utils import maybe_patch_fsdp_module
 from verl.workers.engine.fsdp import transformer_impl
 
 _STORED = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -73,16 +74,23 @@ def buffers_as_read() -> Iterator[None]:
 
 
 @contextmanager
-def sharded_before_they_come(dtype: torch.dtype) -> Iterator[None]:
+def sharded_before_they_come(dtype: torch.dtype, *, as_one: bool = False) -> Iterator[None]:
     """While verl shards a model (`_build_fsdp_module`): parameters get memory where they are kept, in `dtype`, as shards alone.
 
     verl has taken the weights aside by then (`state_dict`) and sends them from rank 0 afterwards.
+
+    Args:
+        as_one: FSDP gathers and reduces the whole model at once, and not each layer.
     """
     shard = transformer_impl.apply_fsdp2
 
     def apply(module: nn.Module, options: Mapping[str, Any], *args: Any) -> None:
         _without_memory(module, dtype)
-        shard(module, options, *args)
+        if as_one:
+            with maybe_patch_fsdp_module(module):
+                fully_shard(module, **options)
+        else:
+            shard(module, options, *args)
         # With an offload policy, as verl gives its reference, FSDP pins shards on the host whatever device they are made on; one that
         # was made on the device would then be a parameter of one device with a shard on another, which verl cannot move.
         waits = isinstance(options.get("offload_policy"), CPUOffloadPolicy)

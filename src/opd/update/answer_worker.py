@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 from verl.single_controller.base.decorator import make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils.torch_functional import allgather_dict_into_dict
 
 from opd.batch import RolloutRows, rows_from_batch
 from opd.losses import Loss, Output, Weights
 from opd.memory.sources import update_settings
-from opd.update.counts import exact_sum, flatten, shared_metrics, totals
+from opd.update.counts import Counts, exact_sum, flatten, on_host, shared_metrics, totals
 from opd.update.engines import HeadLoss
 from opd.update.loss_task import LossTask
 from opd.update.reading import trained_positions
@@ -51,10 +52,8 @@ class AnswerLoss(HeadLoss):
     def divisor(self, micro_batch: TensorDict) -> float:
         return float(micro_batch["batch_num_tokens"])
 
-    def metrics(
-        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool = True
-    ) -> dict[str, float]:
-        return {LOSS_SUM: output.loss.detach().item(), NUM_TOKENS: float(len(task.token_ids))}
+    def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool = True) -> Counts:
+        return {LOSS_SUM: output.loss.detach(), NUM_TOKENS: float(len(task.token_ids))}
 
 
 def sums(raw: Mapping[str, Any]) -> tuple[float, float]:
@@ -93,7 +92,8 @@ class AnswerWorker(StudentWorker):
     def measure_loss(self, data: TensorDict) -> TensorDict | None:
         """Measure the loss on rows as of `update_actor`, without a gradient; no rows, and `metrics` for `sums`."""
         data, engine = numbered(data), self.student_engine
-        loss, counts, tasks = self._loss(data), {LOSS_SUM: 0.0, NUM_TOKENS: 0.0}, list[LossTask]()
+        loss, tasks = self._loss(data), list[LossTask]()
+        found: dict[str, list[Tensor | float]] = {LOSS_SUM: [], NUM_TOKENS: []}
 
         def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
             tasks[:] = [loss.task(micro_batch, starts, own)]
@@ -101,9 +101,10 @@ class AnswerWorker(StudentWorker):
 
         def take(micro_batch: TensorDict, output: Output) -> None:
             for name, value in loss.metrics(micro_batch, tasks[0], output).items():
-                counts[name] += value
+                found[name].append(value)
 
         engine.read(self.reading.inputs(data, self.actor), task_of, take)
+        counts = {name: sum(values) for name, values in on_host(found).items()}
         if engine.use_ulysses_sp:
             counts = over_sequence(counts, engine.ulysses_parallel_group, engine.device)
         of_ranks = allgather_dict_into_dict(counts, engine.get_data_parallel_group())

@@ -11,6 +11,22 @@ from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
+import torch
+from torch import Tensor
+
+Counts = dict[str, Tensor | float]
+"""Numbers of a micro-batch by name; a tensor is a scalar on its device."""
+
+
+def on_host(counts: Mapping[str, list[Tensor | float]]) -> dict[str, list[float]]:
+    """Return the numbers of several micro-batches, by one read from the device."""
+    on_device = [value.double() for values in counts.values() for value in values if isinstance(value, Tensor)]
+    read = iter(torch.stack(on_device).tolist() if on_device else ())
+    return {
+        name: [next(read) if isinstance(value, Tensor) else value for value in values]
+        for name, values in counts.items()
+    }
+
 
 def flatten(value: Any) -> Iterable[float]:
     """Yield the numbers of nested lists, in their order."""

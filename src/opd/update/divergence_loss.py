@@ -17,6 +17,7 @@ from opd.experiment.algorithm import LossType, Policy, Stage
 from opd.experiment.run_config import RunFacts
 from opd.losses import Loss, Output, Weights
 from opd.losses.terms import PolicyLoss
+from opd.update.counts import Counts
 from opd.update.engines import HeadLoss
 from opd.update.loss_task import LossTask
 from opd.update.policy_loss import Clips, vanilla
@@ -107,7 +108,7 @@ class DivergenceLoss(HeadLoss):
         names: of the rows, for people.
         view: takes note of tokens for people. None means that no one asked.
         old_log_probs: of each row's trained tokens, before the first of several updates. None means one update, or no policy gradient.
-        nonfinite_rows: filled with the names of rows that have a token whose loss is not finite.
+        nonfinite: filled with each micro-batch's row numbers, each token's row, and whether its loss is not finite.
     """
 
     spec: OpdSpec | OpdAgentSpec
@@ -120,7 +121,7 @@ class DivergenceLoss(HeadLoss):
     names: Sequence[str]
     view: TokenView | None
     old_log_probs: Sequence[Tensor] | None = None
-    nonfinite_rows: set[str] = field(default_factory=set)
+    nonfinite: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     @property
     def over_rows(self) -> bool:  # type: ignore[override]  # the base class has a plain value
@@ -146,7 +147,7 @@ class DivergenceLoss(HeadLoss):
         if own is not None:
             found, is_own = own.select(found)
             old = None if old is None else old[is_own]
-        weights, advantages = self.weights.at(micro_batch["opd_row"].to(found.row.device)[found.row])
+        weights, advantages = self.weights.at(micro_batch["opd_row"][found.row])
         assert self.stage.loss_type is not None  # `Schedule` fills it in
         return LossTask(
             positions=found.flat_index,
@@ -180,10 +181,8 @@ class DivergenceLoss(HeadLoss):
     def divisor(self, micro_batch: TensorDict) -> float:
         return float(micro_batch["batch_num_rows" if self.over_rows else "batch_num_tokens"])
 
-    def metrics(
-        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
-    ) -> dict[str, float]:
-        counts = no_teacher_counts(self.spec.routed)  # every rank has the same, with any rows
+    def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
+        counts: Counts = dict(no_teacher_counts(self.spec.routed))  # every rank has the same, with any rows
         counts |= micro_batch_counts(micro_batch, task, output, first_update=first_update)
         if self.spec.trainer.monitor:
             drawn = first_update and is_sampled(self.spec, self.stage)
@@ -192,10 +191,13 @@ class DivergenceLoss(HeadLoss):
                 counts |= preference_signs(task.token_rows, micro_batch["row_score"], output)
         if task.weights.policy is not None:
             counts |= policy_counts(task, output, weight=self.policy_weight)
-        numbers = micro_batch["opd_row"].cpu()
         if self.view is not None:
-            self.view.trained(numbers.tolist(), task, output)
-        if counts["sum/nonfinite"]:
-            rows = numbers[task.token_rows.cpu()[output.statistics["nonfinite"].cpu()]]
-            self.nonfinite_rows.update(self.names[row] for row in rows.unique().tolist())
+            self.view.trained(micro_batch["opd_row"].tolist(), task, output)
+        self.nonfinite.append((micro_batch["opd_row"], task.token_rows, output.statistics["nonfinite"]))
         return counts
+
+    @property
+    def nonfinite_rows(self) -> set[str]:
+        """Return the names of the rows that have a token whose loss is not finite."""
+        rows = (numbers[token_rows.cpu()[is_one.cpu()]] for numbers, token_rows, is_one in self.nonfinite)
+        return {self.names[row] for of_batch in rows for row in of_batch.unique().tolist()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -37,8 +38,10 @@ from opd.compat import quiet
 from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored_dtype
 from opd.lora import Adapted, merged, plain_tensors
 from opd.update.backbone import compile_layers
+from opd.update.counts import Counts, on_host
 from opd.update.head import CollectTask, DistillationHead, HeadTask, check_head_is_plain, run_with_task
 from opd.update.nonfinite import finite_or_nan
+from opd.update.optimizer import ShardedAdamW, clip_gradients
 from opd.update.packing import may_pack, own_attention
 from opd.update.parked import ParkedWeights, local_shards
 from opd.update.step_metrics import over_sequence
@@ -48,6 +51,10 @@ quiet.mute(*quiet.IN_RANK)
 
 TEACHER = "opd_teacher"
 STUDENT = "opd_student"
+MODEL_KEYS = ("input_ids", "position_ids", "use_remove_padding", "temperature", "pad_mode", "pad_token_id")
+"""Columns and settings of a micro-batch that verl makes a model's inputs from."""
+ONE_UNIT_PARAMS = 300_000_000
+"""Parameters up to which FSDP handles a lone rank's model as one unit: its hooks cost the host more than its memory is worth."""
 
 
 class _HeadEngine(FSDPEngineWithLMHead):
@@ -102,9 +109,13 @@ class _HeadEngine(FSDPEngineWithLMHead):
 
     def _build_fsdp_module(self, module: PreTrainedModel) -> FSDPModule:
         # Adapters and the model that they adapt differ in dtype, and neither is cast.
-        with nullcontext() if self._is_lora else sharded_before_they_come(self._dtype):
+        with nullcontext() if self._is_lora else sharded_before_they_come(self._dtype, as_one=self.is_one_unit(module)):
             sharded: FSDPModule = super()._build_fsdp_module(module)
         return sharded
+
+    def is_one_unit(self, module: PreTrainedModel) -> bool:
+        """Return True if FSDP gathers and reduces all weights at once."""
+        return False
 
     def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
         """verl's adapters, drawn from the run's seed, on a model that is kept in the precision it computes in."""
@@ -187,19 +198,20 @@ class _HeadEngine(FSDPEngineWithLMHead):
             )
 
     def model_inputs(self, micro_batch: TensorDict) -> dict[str, Any]:
-        """The packed or padded inputs of a micro-batch (keys of the model's forward)."""
-        return self.prepare_model_inputs(micro_batch=micro_batch)[0]
+        """Return the packed or padded inputs of a micro-batch on the device, by the keys of the model's forward."""
+        read = micro_batch.select(*MODEL_KEYS, strict=False).to(get_device_id())
+        return self.prepare_model_inputs(micro_batch=read)[0]
 
     def row_starts(self, micro_batch: TensorDict, inputs: dict[str, Any]) -> torch.Tensor:
-        """[B] int64: where each row begins in the flattened tokens of the model's input (packed, or right-padded).
+        """Return [B] int64 (host), where each row begins in the flattened tokens of the model's input (packed, or right-padded).
 
         Where ranks share a sequence: in the packed tokens of all of them, of which this one has its `own_slice`.
         """
         offsets: torch.Tensor = micro_batch["input_ids"].offsets().to(torch.int64)
         num_rows, width = inputs["input_ids"].shape
         if not self.use_remove_padding:
-            return padded_row_starts(num_rows, width, device=offsets.device)
-        return offsets[:-1]
+            return padded_row_starts(num_rows, width)
+        return offsets[:-1].cpu()
 
     def own_slice(self, inputs: dict[str, Any]) -> Slice | None:
         """This rank's part of the packed tokens; None: it has them all."""
@@ -233,9 +245,9 @@ class _HeadEngine(FSDPEngineWithLMHead):
         )
         with self.eval_mode():
             for micro_batch in micro_batches:
-                micro_batch = micro_batch.to(get_device_id())
                 inputs = self.model_inputs(micro_batch)
                 task = task_of(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs))
+                task = task.to(self.device)
                 with self.autocast():
                     output = run_with_task(self.module, self.head, task, **inputs)
                 take(micro_batch, output)
@@ -403,6 +415,27 @@ class StudentEngine(_HeadEngine):
     """Sum gradients unsharded over an update's micro-batches and reduce them once, with the last."""
     keep_gathered: bool = False
     """Gather weights once an update: they stay between its micro-batches."""
+    _is_one_unit: bool = False
+    _units: list[FSDPModule] | None = None
+    _unit_settings: tuple[bool, ...] = ()
+
+    def is_one_unit(self, module: PreTrainedModel) -> bool:
+        self._is_one_unit = self.device_mesh.size() == 1 and module.num_parameters() <= ONE_UNIT_PARAMS
+        return self._is_one_unit
+
+    def _build_optimizer(self, module: torch.nn.Module) -> torch.optim.Optimizer:
+        config = self.optimizer_config
+        if config.optimizer != "AdamW":
+            other: torch.optim.Optimizer = super()._build_optimizer(module)
+            return other
+        return ShardedAdamW(
+            module.parameters(),
+            lr=config.lr,
+            weight_decay=config.weight_decay,
+            betas=config.betas,
+            fused=self.device.type == "cuda" or None,
+            **(config.override_optimizer_config or {}),
+        )
 
     @contextmanager
     def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
@@ -410,16 +443,28 @@ class StudentEngine(_HeadEngine):
 
         verl's own context defers the reduction only; weights would still be gathered in every forward and backward.
         """
-        module: Any = self.module
-        module.set_requires_gradient_sync(is_last_micro_batch or not self.defer_sync)
-        module.set_reshard_after_forward(self.engine_config.reshard_after_forward and not self.keep_gathered)
-        module.set_reshard_after_backward(is_last_micro_batch or not self.keep_gathered)
+        keeps = self.keep_gathered or self._is_one_unit
+        reshards = self.engine_config.reshard_after_forward
+        self._set_units(
+            is_last_micro_batch or not self.defer_sync, reshards and not keeps, is_last_micro_batch or not keeps
+        )
         try:
             yield
         finally:
-            module.set_requires_gradient_sync(True)
-            module.set_reshard_after_forward(self.engine_config.reshard_after_forward)
-            module.set_reshard_after_backward(True)
+            self._set_units(True, reshards, True)
+
+    def _set_units(self, *settings: bool) -> None:
+        """Say of each unit whether it reduces gradients, and whether it frees weights after a forward and after a backward.
+
+        FSDP's own recursion visits all modules of the model, once a setting.
+        """
+        if self._units is None:
+            self._units = [part for part in self.module.modules() if isinstance(part, FSDPModule)]
+        for unit in self._units if settings != self._unit_settings else ():
+            unit.set_requires_gradient_sync(settings[0], recurse=False)
+            unit.set_reshard_after_forward(settings[1], recurse=False)
+            unit.set_reshard_after_backward(settings[2], recurse=False)
+        self._unit_settings = settings
 
     def forward_backward_batch(
         self, data: TensorDict, loss_function: LossFunction, forward_only: bool = False
@@ -461,11 +506,11 @@ class StudentEngine(_HeadEngine):
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         if not isinstance(loss_function, HeadLoss):
             other: tuple[torch.Tensor, dict[str, Any]]
-            other = super().forward_step(micro_batch, loss_function, forward_only)
+            other = super().forward_step(micro_batch.to(get_device_id()), loss_function, forward_only)
             return other
-        micro_batch = micro_batch.to(get_device_id())
         inputs = self.model_inputs(micro_batch)
         task = loss_function.task(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs))
+        task = task.to(self.device)
         with self.autocast():
             output = run_with_task(self.module, self.head, task, **inputs)
         # FSDP averages gradients over all ranks, and tokens (by verl) or rows are counted over those with different rows: one
@@ -474,14 +519,32 @@ class StudentEngine(_HeadEngine):
         divisor = loss_function.divisor(micro_batch)
         loss = finite_or_nan(output.loss * (num_ranks / max(divisor, 1)), output.statistics["nonfinite"])
         metrics = loss_function.metrics(micro_batch, task, output, first_update=self.num_updates == 0)
+        return loss, {"model_output": {}, "loss": loss.detach(), "metrics": metrics}
+
+    def train_batch(self, data: TensorDict, loss_function: LossFunction) -> dict[str, Any]:
+        """Make an update; the host reads its counts once, after the optimizer's step has been queued."""
+        output: dict[str, Any] = super().train_batch(data, loss_function)
+        norm = output["metrics"].pop("grad_norm", None)
+        read = on_host(output["metrics"] | {"loss": output["loss"]})
+        output["loss"] = read.pop("loss")
         if self.use_ulysses_sp:
-            metrics = over_sequence(metrics, self.ulysses_parallel_group, self.device)
-        return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
+            read = over_sequence(read, self.ulysses_parallel_group, self.device)
+        output["metrics"] = read if norm is None else read | {"grad_norm": norm}
+        return output
 
     def optimizer_step(self) -> float:
-        grad_norm: float = super().optimizer_step()
+        """Clip the gradients and step, unless a gradient is not finite; return the norm before."""
         self.num_updates += 1
-        return grad_norm
+        if self.scaler is not None:  # of fp16
+            scaled: float = super().optimizer_step()
+            return scaled
+        norm = clip_gradients(self.module.parameters(), self.optimizer_config.clip_grad).item()
+        if math.isfinite(norm):
+            self.optimizer.step()
+        else:
+            print(f"WARN: grad_norm is not finite: {norm}")
+            self.optimizer.zero_grad()
+        return norm
 
 
 class HeadLoss(abc.ABC):
@@ -499,8 +562,8 @@ class HeadLoss(abc.ABC):
         """Return the number, over all ranks, by which the update's sum is divided."""
 
     @abc.abstractmethod
-    def metrics(self, micro_batch: TensorDict, task: Any, output: Any, *, first_update: bool) -> dict[str, float]:
-        """Return the counts of a micro-batch."""
+    def metrics(self, micro_batch: TensorDict, task: Any, output: Any, *, first_update: bool) -> Counts:
+        """Return the counts of a micro-batch; the host does not wait for the device."""
 
 
 LossFunction = HeadLoss | Callable[..., Any] | None

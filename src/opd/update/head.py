@@ -21,6 +21,10 @@ class CollectTask(NamedTuple):
 
     positions: torch.Tensor
 
+    def to(self, device: torch.device) -> CollectTask:
+        """Return the task with its tensor on a device."""
+        return CollectTask(self.positions.to(device, non_blocking=True))
+
 
 class ProbeTask(NamedTuple):
     """Return plain logits and keep them in `seen`, so that the model's final logits can be compared with them."""
@@ -28,7 +32,8 @@ class ProbeTask(NamedTuple):
     seen: list[torch.Tensor]
 
 
-HeadTask = CollectTask | LossTask | ProbeTask
+HeadTask = CollectTask | LossTask
+"""A task of a step."""
 
 
 class DistillationHead(nn.Linear):
@@ -38,7 +43,7 @@ class DistillationHead(nn.Linear):
     weight sync see the model they know.
     """
 
-    task: HeadTask | None = None
+    task: HeadTask | ProbeTask | None = None
 
     @classmethod
     def replace(cls, model: nn.Module) -> DistillationHead:
@@ -72,7 +77,7 @@ class DistillationHead(nn.Linear):
         return task.output(hidden, self.weight)
 
 
-def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask, **inputs: Any) -> Any:
+def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask | ProbeTask, **inputs: Any) -> Any:
     """One forward of `model` with `task` attached to its head; returns the model's `logits` output."""
     head.task = task
     try:

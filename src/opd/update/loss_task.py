@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from opd.batch import LossPositions
@@ -89,6 +90,19 @@ class LossTask:
             loss=Loss(temperature=temperature),
             **options,
         )
+
+    def to(self, device: torch.device) -> LossTask:
+        """Return the task with its tensors on a device."""
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(device, non_blocking=True)
+            if isinstance(value, Weights):
+                return Weights(**{name: moved(part) for name, part in vars(value).items()})
+            return value
+
+        parts = tuple(replace(part, tokens=moved(part.tokens)) for part in self.parts)
+        return replace(self, **{each.name: moved(getattr(self, each.name)) for each in fields(self)} | {"parts": parts})
 
     def output(self, hidden: Tensor, weight: Tensor) -> Output:
         """Return the loss and statistics of the student's `hidden` [T, d] through its whole head `weight` [V, d]."""

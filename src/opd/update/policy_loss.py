@@ -169,10 +169,10 @@ class WholeLoss:
             current = log_prob.detach().requires_grad_()
             config = replace(self.config, global_batch_info=dict(self.divisors) | {"dp_size": 1})
             total, _ = get_policy_loss_fn(config.policy_loss.get("loss_mode"))(
-                old_log_prob=self._padded(log_prob.detach() if self.old is None else self.old),
+                old_log_prob=self._padded(log_prob.detach() if self.old is None else self.old.to(current)),
                 log_prob=self._padded(current),
-                advantages=self._padded(self.advantages),
-                response_mask=self.mask,
+                advantages=self._padded(self.advantages.to(current)),
+                response_mask=self.mask.to(current.device),
                 loss_agg_mode=config.loss_agg_mode,
                 config=config,
             )
@@ -182,4 +182,4 @@ class WholeLoss:
     def _padded(self, values: Tensor) -> Tensor:
         """Return [B, T] of values [N] at the trained tokens, 0 elsewhere."""
         blank = torch.zeros(self.mask.shape, dtype=values.dtype, device=values.device)
-        return blank.masked_scatter(self.mask, values)
+        return blank.masked_scatter(self.mask.to(values.device), values)

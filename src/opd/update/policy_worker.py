@@ -22,7 +22,7 @@ from opd.errors import Unfit
 from opd.experiment import GrpoSpec
 from opd.losses import Loss, Output, Weights
 from opd.memory.sources import has_reference, update_settings
-from opd.update.counts import flatten, shared_metrics, totals
+from opd.update.counts import Counts, flatten, shared_metrics, totals
 from opd.update.engines import HeadLoss, TeacherEngine
 from opd.update.loss_task import LossTask, Reference
 from opd.update.policy_loss import TokenLoss, WholeLoss, clip_counts, token_loss
@@ -84,7 +84,7 @@ class PolicyLoss(HeadLoss):
         reference = None if self.states is None else self._reference(numbers, counts, found.flat_index, own)
         weights, _ = self._weights(micro_batch, counts)
         advantages = torch.cat(micro_batch["advantages"].unbind())[mine.response_mask].float()
-        old, known = (self._of(values, numbers, weights) for values in (self.old_log_probs, self.reference))
+        old, known = (self._of(values, numbers) for values in (self.old_log_probs, self.reference))
         inputs = torch.stack([advantages, torch.zeros_like(advantages) if known is None else known], dim=1)
         whole = self._whole(micro_batch, mine, old, advantages) if self.tokens.mode is None else None
         is_own = None
@@ -115,9 +115,7 @@ class PolicyLoss(HeadLoss):
     def divisor(self, micro_batch: TensorDict) -> float:
         return self._weights(micro_batch, torch.zeros(0, dtype=torch.int64))[1]
 
-    def metrics(
-        self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
-    ) -> dict[str, float]:
+    def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
         found, weights = output.statistics, task.weights.policy
         assert weights is not None
         assert task.policy_inputs is not None
@@ -138,9 +136,9 @@ class PolicyLoss(HeadLoss):
             loss = loss + self.config.kl_loss_coef * of_update["kl_loss"]
         of_update["loss"] = loss
         divisor = self.divisor(micro_batch)
-        counts = {f"sum/{name}": value.item() for name, value in sums.items()}
-        counts |= {f"sum/{name}": value.item() / divisor for name, value in of_update.items()}
-        counts |= {"sum/tokens": float(len(log_prob)), "sum/nonfinite": float(found["nonfinite"].sum())}
+        counts: Counts = {f"sum/{name}": value for name, value in sums.items()}
+        counts |= {f"sum/{name}": value.double() / divisor for name, value in of_update.items()}
+        counts |= {"sum/tokens": float(len(log_prob)), "sum/nonfinite": found["nonfinite"].sum()}
         if first_update and "rollout_log_probs" in micro_batch:
             counts |= agreement(micro_batch, log_prob, task.own)
         return counts
@@ -153,9 +151,9 @@ class PolicyLoss(HeadLoss):
         return token_weights(self.config, counts, **sizes)
 
     @staticmethod
-    def _of(values: Sequence[Tensor] | None, numbers: Sequence[int], like: Tensor) -> Tensor | None:
+    def _of(values: Sequence[Tensor] | None, numbers: Sequence[int]) -> Tensor | None:
         """Return the values of a micro-batch's tokens, row after row."""
-        return None if values is None else torch.cat([values[row] for row in numbers]).to(like.device)
+        return None if values is None else torch.cat([values[row] for row in numbers])
 
     def _whole(self, micro_batch: TensorDict, rows: RolloutRows, old: Tensor | None, advantages: Tensor) -> WholeLoss:
         """Return verl's loss over the rows of a micro-batch."""

@@ -70,7 +70,7 @@ def trained_positions(
     rows: RolloutRows, micro_batch: TensorDict, starts: torch.Tensor
 ) -> tuple[RolloutRows, LossPositions]:
     """The rows of a micro-batch and the hidden states that predict their trained tokens (never prompt or tool tokens)."""
-    rows = rows.select(micro_batch["opd_row"].cpu()).to(starts.device)
+    rows = rows.select(micro_batch["opd_row"])
     return rows, loss_positions(rows, row_starts=starts).trained()
 
 

@@ -57,7 +57,7 @@ def read_tokens(
         for name, found in values(output).items():
             if own is not None:
                 mine, found = found, found.new_zeros(len(own))
-                found[own] = mine
+                found[own.to(found.device)] = mine
                 distributed.all_reduce(found, group=engine.ulysses_parallel_group)
             parts = found.split([counts[row] for row in numbers])
             of_rows.setdefault(name, {}).update(zip(numbers, parts, strict=True))
@@ -75,7 +75,7 @@ def read_log_probs(
         return {"log_prob": output.statistics["log_prob"]}
 
     found = read_tokens(data, rows, reading_task(rows, **options), values, worker=worker, reading=reading)
-    return list(found["log_prob"].split(rows.num_trained_tokens.tolist()))
+    return list(found["log_prob"].cpu().split(rows.num_trained_tokens.tolist()))
 
 
 def reading_task(rows: RolloutRows, **options: Any) -> BuildTask:

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from opd.losses import Output
 from opd.monitor.faults import JUDGED_TOKENS
 from opd.monitor.past import LEAST, MOST
-from opd.update.counts import flatten
+from opd.update.counts import Counts, flatten
 from opd.update.loss_task import LossTask
 
 # Twice the largest half-precision number: logits that a model gives differ by no more, so only a floored log-probability
@@ -36,8 +36,8 @@ NUM_WATCHED = 8
 """Entries of each local parameter by which it is seen whether an update moved the weights."""
 
 
-def token_signs(task: LossTask, output: Output, *, is_sampled: bool) -> dict[str, float]:
-    """Sums over a micro-batch's loss tokens; one read from the device.
+def token_signs(task: LossTask, output: Output, *, is_sampled: bool) -> Counts:
+    """Return sums over a micro-batch's loss tokens.
 
     Args:
         is_sampled: the tokens were drawn from the whole distribution of the very weights that `output` is of. Then each
@@ -54,7 +54,7 @@ def token_signs(task: LossTask, output: Output, *, is_sampled: bool) -> dict[str
         for p in (output.statistics["log_prob"], output.statistics["teacher_log_prob"])
     )
     teacher_entropy = output.statistics["teacher_entropy"].double()
-    sums = {
+    sums: Counts = {
         "sum/teacher_entropy_squared": (teacher_entropy * teacher_entropy).sum(),
         # A jsd is bounded whatever stands at the floor: the teacher's log-probability shows it too.
         "sum/floored": (
@@ -74,11 +74,11 @@ def token_signs(task: LossTask, output: Output, *, is_sampled: bool) -> dict[str
             "sum/surprise_gap": gap.sum(),
             "sum/surprise_gap_squared": (gap * gap).sum(),
         }
-    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
+    return sums
 
 
 @torch.no_grad()
-def neighbour_signs(task: LossTask) -> dict[str, float]:
+def neighbour_signs(task: LossTask) -> Counts:
     """How often the teacher's logit is larger for the token before or behind than for the token itself.
 
     Only tokens with such a neighbour in the same row that is another token count; the first `NUM_COMPARED` of the
@@ -103,11 +103,11 @@ def neighbour_signs(task: LossTask) -> dict[str, float]:
         logit = (hidden[place] * weight[ids[other].clamp(0, vocab - 1)]).sum(-1)
         found.append(((logit > own[place]) & is_pair).sum())
     names = ("sum/neighbours", "sum/next_preferred", "sum/previous_preferred")
-    return dict(zip(names, torch.stack(found).double().tolist(), strict=True))
+    return dict(zip(names, found, strict=True))
 
 
-def preference_signs(token_rows: torch.Tensor, scores: torch.Tensor, output: Output) -> dict[str, float]:
-    """Moments of (score, the teacher's mean log-probability less the student's) over a micro-batch's rows.
+def preference_signs(token_rows: torch.Tensor, scores: torch.Tensor, output: Output) -> Counts:
+    """Return moments of (score, the teacher's mean log-probability less the student's) over a micro-batch's rows.
 
     Args:
         token_rows: [T] int64, each token's row of the micro-batch.
@@ -119,12 +119,11 @@ def preference_signs(token_rows: torch.Tensor, scores: torch.Tensor, output: Out
     num = torch.bincount(token_rows, minlength=len(scores))
     mean = torch.zeros_like(scores).index_add_(0, token_rows, difference) / num.clamp(min=1)
     mean, scores = mean[num > 0], scores[num > 0]
-    sums = {
-        "sum/preferred_rows": torch.full((), float(len(mean)), dtype=torch.float64, device=mean.device),
+    return {
+        "sum/preferred_rows": float(len(mean)),
         "sum/score": scores.sum(), "sum/score_squared": (scores * scores).sum(), "sum/preferred": mean.sum(),
         "sum/preferred_squared": (mean * mean).sum(), "sum/score_preferred": (scores * mean).sum(),
     }  # fmt: skip
-    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
 
 
 class WatchedWeights:

@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup
 
 from opd.experiment.algorithm import Reduction
 from opd.losses import Output
-from opd.update.counts import flatten, largest, totals, update_metrics
+from opd.update.counts import Counts, flatten, largest, totals, update_metrics
 from opd.update.loss_task import LossTask
 from opd.update.signs import extreme_signs, sign_metrics
 from opd.update.teacher_cache import HiddenCache
@@ -46,34 +46,30 @@ _LARGEST_OF_RANKS = (
 )
 
 
-def micro_batch_counts(
-    micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool
-) -> dict[str, float]:
-    """Sums over one micro-batch's loss tokens (all Python floats; empty micro-batches give zeros)."""
+def micro_batch_counts(micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
+    """Return sums over one micro-batch's loss tokens; empty micro-batches give zeros."""
     divergence, tokens = output.statistics["divergence"], output.statistics["divergence"].numel()
     rows = micro_batch["loss_mask"]
-    trained = [int(mask.sum()) > 0 for mask in rows.unbind()]
-    sums = {
-        "sum/loss": output.loss.detach().item(),
-        "sum/divergence": divergence.sum().item(),
-        "sum/student_entropy": output.statistics["entropy"].sum().item(),
-        "sum/teacher_entropy": output.statistics["teacher_entropy"].sum().item(),
+    num_trained = [int(mask.sum()) for mask in rows.unbind()]
+    sums: Counts = {
+        "sum/loss": output.loss.detach(),
+        "sum/divergence": divergence.sum(),
+        "sum/student_entropy": output.statistics["entropy"].sum(),
+        "sum/teacher_entropy": output.statistics["teacher_entropy"].sum(),
         "sum/tokens": float(tokens),
-        "sum/rows": float(sum(trained)),
-        "sum/counted": float(sum(int(mask.sum()) for mask in rows.unbind())),
-        "sum/nonfinite": float(output.statistics["nonfinite"].sum()),
-        "max/divergence": divergence.max().item() if tokens else 0.0,
+        "sum/rows": float(sum(num > 0 for num in num_trained)),
+        "sum/counted": float(sum(num_trained)),
+        "sum/nonfinite": output.statistics["nonfinite"].sum(),
+        "max/divergence": divergence.max() if tokens else 0.0,
     }
-    sums |= {
-        f"sum/{name}": values.sum().item() for name, values in output.statistics.items() if name.startswith("unshared_")
-    }
+    sums |= {f"sum/{name}": values.sum() for name, values in output.statistics.items() if name.startswith("unshared_")}
     for part in task.parts:
         assert part.tokens is not None
         of_part = part.tokens
         sums |= {
-            f"sum/{TEACHER}{part.name}/divergence": divergence[of_part].sum().item(),
+            f"sum/{TEACHER}{part.name}/divergence": divergence[of_part].sum(),
             f"sum/{TEACHER}{part.name}/tokens": float(len(of_part)),
-            f"sum/{TEACHER}{part.name}/rows": float(sum(trained[row] for row in part.rows)),
+            f"sum/{TEACHER}{part.name}/rows": float(sum(num_trained[row] > 0 for row in part.rows)),
         }
     if first_update and "rollout_log_probs" in micro_batch:
         sums.update(agreement(micro_batch, output.statistics["log_prob"], task.own))
@@ -85,8 +81,8 @@ def no_teacher_counts(names: Iterable[str]) -> dict[str, float]:
     return {f"sum/{TEACHER}{name}/{of}": 0.0 for name in names for of in _OF_TEACHER}
 
 
-def policy_counts(task: LossTask, output: Output, *, weight: float) -> dict[str, float]:
-    """Sums over a micro-batch's tokens of its policy gradient.
+def policy_counts(task: LossTask, output: Output, *, weight: float) -> Counts:
+    """Return sums over a micro-batch's tokens of its policy gradient.
 
     Args:
         weight: of the policy loss in the loss, which the metric is without.
@@ -94,25 +90,25 @@ def policy_counts(task: LossTask, output: Output, *, weight: float) -> dict[str,
     assert task.weights.policy is not None
     assert task.policy_inputs is not None
     losses, slopes = output.statistics["policy_loss"], output.statistics["policy_slope"]
-    sums = {
+    sums: Counts = {
         "sum/policy_loss": (losses * task.weights.policy).sum() / weight,
         # The loss of a token is flat where it is clipped, and nowhere else unless its answer is an average one.
         "sum/policy_clipped": ((slopes == 0) & (task.policy_inputs != 0)).sum().to(losses),
     }
     if task.old_log_probs is not None:
         sums["sum/policy_drift"] = (task.old_log_probs - output.statistics["log_prob"]).sum()
-    return {name: value.item() for name, value in sums.items()}
+    return sums
 
 
-def over_sequence(counts: Mapping[str, float], group: ProcessGroup, device: torch.device) -> dict[str, float]:
-    """Counts of the ranks that share a sequence made those of one rank: verl gathers them from one of the group only.
+def over_sequence(counts: Mapping[str, Any], group: ProcessGroup, device: torch.device) -> dict[str, Any]:
+    """Make the counts, each a number or one a micro-batch, of the ranks that share a sequence made those of one rank: verl gathers them from one of the group only.
 
     Sums are added; maxima and everything else is the largest, and so are the numbers of rows and tokens that all of them see.
     """
     names: dict[bool, list[str]] = {True: [], False: []}
     for name in counts:
         names[name.startswith("sum/") and name not in _OF_ALL].append(name)
-    total: dict[str, float] = {}
+    total: dict[str, Any] = {}
     for is_sum, some in names.items():
         values = torch.tensor([counts[name] for name in some], dtype=torch.float64, device=device)
         if is_sum:
@@ -140,23 +136,23 @@ def cache_counts(cache: HiddenCache) -> dict[str, float]:
     }
 
 
-def agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.Tensor | None) -> dict[str, float]:
-    """Moments of p(token) under rollout and actor, before the first update of a step (they should be the same model)."""
+def agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.Tensor | None) -> Counts:
+    """Return moments of p(token) under rollout and actor, before the first update of a step (they should be the same model)."""
     masks = micro_batch["response_mask"].unbind()
     rollout = torch.cat([lp[m.bool()] for lp, m in zip(micro_batch["rollout_log_probs"].unbind(), masks, strict=True)])
     if counted is not None:
         rollout = rollout[counted.to(rollout.device)]
-    x, y = rollout.double().exp(), log_prob.double().exp().to(rollout.device)
+    x, y = rollout.to(log_prob.device, non_blocking=True).double().exp(), log_prob.double().exp()
     diff = (x - y).abs()
     return {
         "sum/p_tokens": float(x.numel()),
-        "sum/p_diff": diff.sum().item(),
-        "sum/p_x": x.sum().item(),
-        "sum/p_y": y.sum().item(),
-        "sum/p_xx": (x * x).sum().item(),
-        "sum/p_yy": (y * y).sum().item(),
-        "sum/p_xy": (x * y).sum().item(),
-        "max/p_diff": diff.max().item() if x.numel() else 0.0,
+        "sum/p_diff": diff.sum(),
+        "sum/p_x": x.sum(),
+        "sum/p_y": y.sum(),
+        "sum/p_xx": (x * x).sum(),
+        "sum/p_yy": (y * y).sum(),
+        "sum/p_xy": (x * y).sum(),
+        "max/p_diff": diff.max() if x.numel() else 0.0,
     }
 
 

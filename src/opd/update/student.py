@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,9 @@ from opd.update.checkpointing import ShardUploads
 from opd.update.engines import STUDENT, TEACHER, HeadLoss, StudentEngine, TeacherEngine
 from opd.update.reading import Reading
 from opd.update.teacher_cache import HiddenCache
+
+UNUSED_BY_LOSSES = ("prompts", "responses", "sample_weights", "row_id", "teacher", "advantage", "index", "session_id")
+"""Columns that no loss reads of a micro-batch: each costs the host two cuts of all rows."""
 
 vllm_ranks.register()
 
@@ -78,6 +82,7 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self.check_models()
         self._follow_plan()
         aggressive_empty_cache(force_sync=True)  # the rollout server sizes itself by what is free
+        gc.freeze()  # models and compiled code stay for good: a full collection need not visit them in the middle of a step
 
     def check_models(self) -> None:
         """Refuse models that this worker cannot train or read (a collective call)."""
@@ -151,7 +156,7 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             tu.assign_non_tensor(data, use_dynamic_bsz=False, micro_batch_size_per_gpu=1)
         self.actor.set_loss_fn(loss)
         try:
-            output = self.actor.train_mini_batch(data=data)
+            output = self.actor.train_mini_batch(data=data.exclude(*UNUSED_BY_LOSSES))
         finally:
             self.actor.set_loss_fn(self.loss_fn)
         if output is None:

@@ -127,19 +127,19 @@ class TeacherStates:
             return {"parts": tuple(self._parts(self.of_rows, numbers, counts))}
         hidden: Fetch = self.cache.fetch(numbers)
         if own is not None:
-            hidden = Regrouped(hidden, self.holders.of(numbers), own.holders(flat_index).cpu(), own)
+            hidden = Regrouped(hidden, self.holders.of(numbers), own.holders(flat_index), own)
         return {"reference": Reference(hidden=hidden, weight=self.heads[0])}
 
     def _parts(self, of_rows: Sequence[int], numbers: list[int], counts: torch.Tensor) -> Iterator[Reference]:
         """Yield the part of each teacher that has a row in the micro-batch."""
         own = torch.tensor([of_rows[row] for row in numbers])
-        of_token = own.repeat_interleave(counts.cpu())
+        of_token = own.repeat_interleave(counts)
         for number in own.unique().tolist():
             places = (own == number).nonzero()[:, 0].tolist()
             yield Reference(
                 name=self.names[number],
                 rows=tuple(places),
-                tokens=(of_token == number).nonzero()[:, 0].to(counts.device),
+                tokens=(of_token == number).nonzero()[:, 0],
                 hidden=self.cache.fetch([numbers[place] for place in places]),
                 weight=self.heads[number],
             )

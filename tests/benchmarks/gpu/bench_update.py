@@ -229,11 +229,16 @@ class Taken(NamedTuple):
     output: TensorDict
 
 
-def timed(call: Callable[[], TensorDict]) -> Taken:
-    """Call once, from an idle device to an idle device."""
+def timed(call: Callable[[], TensorDict], *, empties: bool = True) -> Taken:
+    """Call once, from an idle device to an idle device.
+
+    Args:
+        empties: the allocator's cache is empty, as after a rollout server had the device.
+    """
     gc.collect()
     if ON_GPU:
-        torch.cuda.empty_cache()
+        if empties:
+            torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.synchronize()
     began_s = time.perf_counter()
@@ -259,7 +264,7 @@ def our_update(worker: Any, given: Row, num_rows: int, num_updates: int) -> Take
     data = random_rows(given, num_rows)
     cut_into_mini_batches(data, num_rows // num_updates)
     method = {"opd": "update_opd", "grpo": "update_policy", "sft": "update_actor"}[given.kind]
-    return timed(lambda: getattr(worker, method)(data))
+    return timed(lambda: getattr(worker, method)(data), empties=given.kind != "sft")
 
 
 def verl_step(worker: Any, given: Row, num_rows: int, num_updates: int) -> dict[str, float]:
