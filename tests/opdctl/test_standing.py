@@ -30,15 +30,6 @@ def live_run(tmp_path: Path, store: Path) -> Iterator[Run]:
         yield run
 
 
-def test_status_shows_a_running_run_and_the_time_it_has_left(inside: Callable, live_run: Run, store: Path) -> None:
-    live_run.log(4, {"opd/loss": 0.5, "timing_s/step": 20.0})
-    deadline = time.monotonic() + 120
-    while "4/10" not in (text := inside("status", "live", "--store", store).stdout):
-        assert time.monotonic() < deadline, text
-    assert "running" in text
-    assert "2 min" in text  # 6 steps of 20 s
-
-
 def test_status_says_for_how_long_a_run_has_made_no_progress(
     inside: Callable, live_run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

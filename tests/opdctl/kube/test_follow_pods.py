@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from tests.opdctl.kube.followed import (
     FIRST,
-    SECOND,
     Cluster,
     end,
     following_of,
@@ -58,19 +57,6 @@ def test_a_pod_that_stays_silent_at_the_end_is_given_up_and_the_store_is_named(
     end(state, following)
     assert (printed, errors) == (FIRST[:2], [])
     assert said[-1] == "pod s1 is given up after 0.1 s: `opdctl logs r` reads the rest from the store"
-
-
-def test_the_tail_is_that_of_the_pods_at_the_beginning_and_a_later_pod_is_read_whole(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable
-) -> None:
-    state, api = cluster
-    state.begin(submitter("s1", 1, phase="Failed"), *FIRST)
-    following, printed, errors = following_of(state, api, tail=2)
-    until(lambda: FIRST[-1] in printed)
-    state.begin(submitter("s2", 2), *SECOND)
-    until(lambda: SECOND[-1] in printed)
-    end(state, following)
-    assert (printed, errors) == ([*FIRST[2:], "===== pod s2 =====", *SECOND], [])
 
 
 def test_a_tail_leaves_out_nothing_that_a_silent_container_prints_later(
