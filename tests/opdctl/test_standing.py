@@ -47,7 +47,8 @@ def test_status_and_list_of_a_pipeline_name_the_stage_that_runs_and_its_step(
     inside: Callable, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standing = Standing(phase="rollout", step=7, progress_at_s=time.monotonic(), limit_s=None, stage="distil (2 of 3)")
-    monkeypatch.setattr("opd.runs.run.PROGRESS", SimpleNamespace(read=lambda: standing))
+    for module in ("run", "summary"):
+        monkeypatch.setattr(f"opd.runs.{module}.PROGRESS", SimpleNamespace(read=lambda: standing))
     run = Run.open(run_id="bridge", local_root=tmp_path / "local", spec={"kind": "pipeline"}, spec_hash="h",
                    store_url=str(store), tee=False)  # fmt: skip
     with run:
