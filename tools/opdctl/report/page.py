@@ -1,7 +1,5 @@
-"""The report page: one self-contained HTML file, all text escaped, under a policy that runs its own scripts only.
-
-uPlot (MIT, https://github.com/leeoniya/uPlot) is kept unchanged: the npm package uplot, version 1.6.32,
-dist/uPlot.iife.min.js, dist/uPlot.min.css and LICENSE.
+"""The report page: one self-contained HTML file, all text escaped, under a policy that runs its own scripts only. uPlot 1.6.32 (MIT) is
+the npm package's dist/uPlot.iife.min.js, dist/uPlot.min.css and LICENSE, unchanged.
 """
 
 from __future__ import annotations
@@ -60,11 +58,7 @@ def asset(name: str) -> str:
 
 
 def write_report(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *, stem: str) -> None:
-    """Write the page `STEM.html`, and a page for each run's conversations.
-
-    Args:
-        write: takes a file's name and its HTML.
-    """
+    """Write the page `STEM.html` and a page for each run's conversations; `write` takes a file's name and its HTML."""
     records = [run.record for run in runs]
     few = runs[:1] if len(runs) > MAX_SEPARATE_RUNS else runs
     groups = group_runs(records)
