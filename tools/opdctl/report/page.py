@@ -1,5 +1,6 @@
-"""The report page: one self-contained HTML file, all text escaped, under a policy that runs its own scripts only. uPlot 1.6.32 (MIT) is
-the npm package's dist/uPlot.iife.min.js, dist/uPlot.min.css and LICENSE, unchanged.
+"""The report page: one self-contained HTML file, all text escaped, under a policy that runs its own scripts only.
+
+uPlot 1.6.32 (MIT) is the npm package's dist/uPlot.iife.min.js, dist/uPlot.min.css and LICENSE, unchanged.
 """
 
 from __future__ import annotations
