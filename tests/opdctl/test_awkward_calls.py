@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from .test_store_commands import seal_checkpoint
 
 DIGEST = f"registry.example/opd@sha256:{'0' * 64}"
 EXPERIMENT = "kind: opd\nname: r\nmodel: {path: hub/s}\nteacher: {path: hub/t}\n"
-CODES = (0, 1, 2)
 
 
 @pytest.fixture(scope="module")
@@ -41,48 +39,49 @@ def corner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def calls() -> Iterator[tuple[dict[str, str], list[str]]]:
-    """Yield (environment, words) of each call; `@` is the corner."""
-    files = ["@/none.yaml", "@/list.yaml", "@/broken.yaml", "@/binary.yaml", "@/empty.yaml", "@/wrong.yaml", "@", "", "@/file/x.yaml"]  # fmt: skip
-    for command, file in itertools.product(["render", "submit", "doctor"], files):
-        yield {}, [command, file, *(["--no-cluster"] if command == "doctor" else [])]
-    kubeconfigs = ["kube-broken", "kube-list", "kube-empty", "kube-wrong", "kube-away"]
-    ofcluster = ["status r", "logs r", "wait r", "cancel r", "delete r", "collect r",
-                 "submit @/exp.yaml", "list", "doctor -n x"]  # fmt: skip
-    for kubeconfig, words in itertools.product(kubeconfigs, ofcluster):
-        yield {"KUBECONFIG": f"@/{kubeconfig}"}, words.split()
-    stores = ["@/nowhere", "@/file", "@/file/x", "://", "s3://user:secret@b/p", "nope://x", ""]
-    ofstore = ["status r", "logs r", "wait r --timeout 60", "collect r", "list", "pull r", "compare a b", "report r"]
-    for store, words in itertools.product(stores, ofstore):
-        yield {}, [*words.split(), "--store", store]
-    for words in ("x", "-1", "0", "nan"):
-        yield {}, ["wait", "r", "--timeout", words]
-    wrong = ["--no-such-flag", "--namespace", "extra words"]
-    for command, words in itertools.product(["status r", "list", "collect r", "pull r"], wrong):
-        yield {}, [*command.split(), *words.split()]
-    sets = ["x", "=", "actor.learning_rate=", "actor.lerning_rate=1", "cluster.image.rf=x", "cluster=3", "seed=x", "cluster.gpu.type=[", "model={", "name=A B"]  # fmt: skip
-    for text in sets:
-        yield {}, ["render", "@/exp.yaml", "--image", DIGEST, "--set", text]
-    for words in ("explain opd.los_type", "explain", "nonsense", "", "--version", "-h", "list -h",
-                  "compare a", "logs r --attempt 0"):  # fmt: skip
-        yield {}, words.split()
+FILES = (
+    "@/none.yaml",
+    "@/list.yaml",
+    "@/broken.yaml",
+    "@/binary.yaml",
+    "@/empty.yaml",
+    "@/wrong.yaml",
+    "@",
+    "@/file/x.yaml",
+)
+STORES = ("@/nowhere", "@/file", "@/file/x", "://", "s3://user:secret@b/p", "nope://x")
+SETS = (
+    "x",
+    "=",
+    "actor.learning_rate=",
+    "actor.lerning_rate=1",
+    "cluster.image.rf=x",
+    "cluster=3",
+    "cluster.gpu.type=[",
+    "model={",
+)
+CALLS = [
+    *(("", f"{command} {file}") for command in ("render", "submit", "doctor --no-cluster") for file in FILES),
+    *((f"kube-{name}", f"{command} -n x") for name in ("broken", "list", "empty", "wrong")
+      for command in ("status r", "list", "collect r", "delete r", "submit @/exp.yaml", "doctor")),
+    *(("", f"{command} --store {store}") for store in STORES
+      for command in ("status r", "logs r", "wait r --timeout 60", "list", "pull r", "compare a b", "report r")),
+    *(("", f"render @/exp.yaml --image {DIGEST} --set {text}") for text in SETS),
+    *(("", words) for words in ("nonsense", "wait r --timeout nan", "logs r --attempt 0", "compare a", "init --keys opd.los_type")),
+]  # fmt: skip
 
 
 @pytest.mark.slow
 def test_no_awkward_call_ends_with_a_traceback(inside: Callable, corner: Path) -> None:
-    wrong, number, walked = [], 0, set()
-    for environment, words in calls():
-        number += 1
-        walked.update(words[:1])
-        filled = [word.replace("@", str(corner)) if word.startswith("@") else word for word in words]
-        variables = {name: value.replace("@", str(corner)) for name, value in environment.items()}
-        done = inside(*filled, **variables)  # what it does not turn into a message comes out here
-        is_told = "error: " in done.stderr or "MISSING" in done.stdout or not words
-        if done.returncode not in CODES or (done.returncode and not is_told):
-            wrong.append(f"{variables} opdctl {' '.join(filled)}: {done.returncode} {done.stderr}")
+    wrong = []
+    for kubeconfig, words in CALLS:
+        filled = words.replace("@/", f"{corner}/").split()
+        # What it does not turn into a message comes out here.
+        done = inside(*filled, **({"KUBECONFIG": f"{corner}/{kubeconfig}"} if kubeconfig else {}))
+        is_told = "error: " in done.stderr or "MISSING" in done.stdout
+        if done.returncode not in (1, 2) or not is_told or "secret" in done.stderr.replace("secrets", ""):
+            wrong.append(f"{kubeconfig} opdctl {words}: {done.returncode} {done.stderr}")
     assert wrong == []
-    assert number >= 170
-    assert walked >= {command.name for command in app.registered_commands}
 
 
 @pytest.mark.parametrize(
@@ -101,19 +100,6 @@ def test_a_place_that_cannot_be_written_is_named(
     assert done.returncode == 1, done.stderr
     assert str(corner / "file") in done.stderr.splitlines()[-1]
     assert "damaged" not in done.stderr
-
-
-def test_a_store_that_is_not_there_and_an_attempt_that_never_was_are_failures(
-    inside: Callable, make_run: Callable, store: Path, tmp_path: Path
-) -> None:
-    gone = inside("list", "--store", tmp_path / "nope")
-    assert gone.returncode == 1
-    assert "there is no such folder" in gone.stderr
-    make_run("r", log="a line\n")
-    never = inside("logs", "r", "--store", store, "--attempt", 9)
-    assert never.returncode == 1
-    assert "has no attempt 9" in never.stderr
-    assert "its attempts: 1" in never.stderr
 
 
 def test_a_key_of_cluster_is_set_like_any_other_and_a_typo_meets_the_nearest_key(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opd.evaluation.results import evaluate
-from opdctl.runs.compare import Group, compare_evaluations, compare_metric, difference_text, group_runs
+from opdctl.runs.compare import Group, compare_evaluations, compare_metric, difference_text
 from opdctl.runs.record import RunRecord
 
 
@@ -20,11 +20,6 @@ def record(name: str, *, seed: int = 1, lr: float = 1e-6, **latest: float) -> Ru
 
 def group(values: list[float]) -> Group:
     return Group(name="g", records=tuple(record(f"r{seed}", seed=seed, m=value) for seed, value in enumerate(values)))
-
-
-def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
-    groups = group_runs([record("a", seed=1), record("b", seed=1, lr=2e-6), record("c", seed=2)])
-    assert [[run.run_id for run in group.records] for group in groups] == [["a", "c"], ["b"]]
 
 
 def test_a_metric_is_paired_by_seed() -> None:

@@ -9,7 +9,6 @@ import pytest
 from tests.charts.helm import DIGEST
 
 from gotools import find
-from opdctl.commands.doctor import check_store
 
 pytestmark = pytest.mark.helm
 
@@ -70,17 +69,3 @@ def test_what_is_missing_is_exit_1_with_a_way_to_mend_it(
     [line] = [line for line in done.stdout.splitlines() if line.startswith(f"MISSING     {name} ")]
     assert words in done.stdout.partition(line)[1] + done.stdout.partition(line)[2]
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    "url", ["s3:/bucket/runs", "S3://bucket/runs", "s3://", "https://bucket.s3.amazonaws.com/runs"]
-)
-def test_a_mistyped_url_of_a_store_is_missing_and_no_folder_is_made_of_it(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = check_store(url)
-    assert found.state == "MISSING"
-    assert url in found.message
-    assert "s3://BUCKET/PREFIX" in found.fix
-    assert not list(tmp_path.iterdir())

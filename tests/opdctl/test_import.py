@@ -14,7 +14,7 @@ import opdctl
 from opdctl.cli import app
 
 TRAINER = ("torch", "verl", "ray", "transformers", "tensordict")
-HEAVY = ("pyarrow", "matplotlib", "s3fs", "fsspec", "kubernetes", "numpy", "pydantic", "jinja2")
+HEAVY = ("pyarrow", "matplotlib", "s3fs", "fsspec", "kubernetes", "numpy", "pydantic", "jinja2", "rich")
 COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
 
 
@@ -41,7 +41,8 @@ def test_nothing_that_any_command_imports_loads_the_trainer() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_has_an_example(command: str, inside: Callable) -> None:
-    done = inside(command, "--help", NO_COLOR="1", TERM="dumb")
+def test_the_help_of_every_command_fits_a_screen_and_has_an_example(command: str, inside: Callable) -> None:
+    done = inside(command, "--help", COLUMNS="80")
     assert done.returncode == 0
+    assert len(done.stdout.splitlines()) <= 24
     assert f"opdctl {command}" in done.stdout.split("Example", 1)[1]

@@ -12,7 +12,7 @@ from tests.opdctl.conftest import SPEC
 
 import opdctl
 from opd.evaluation.results import as_metrics, evaluate
-from opd.evaluation.samples import SCHEMA, write_generations
+from opd.evaluation.samples import write_generations
 from opd.store.local import LocalStore
 from opdctl.console import ToolError
 from opdctl.runs.find import RunPlace
@@ -102,21 +102,6 @@ def test_the_base_is_the_best_that_has_finished_unless_one_is_named(seeds: Path,
     turned = inside("compare", "base-s1", "new-s1", "--base", "new-s1", "--store", seeds)
     assert "base new-s1\n" in turned.stdout
     assert "pass@2" in turned.stdout
-
-
-def test_nothing_is_read_before_it_is_asked_for_and_what_was_read_stays(seeds: Path) -> None:
-    run = opdctl.load(f"{seeds}/base-s1")
-    shutil.rmtree(seeds / "base-s1" / "eval")
-    assert run.metrics.num_rows == 3, "the generations are not needed for it"
-    assert run.generations.schema == SCHEMA
-    assert opdctl.load(f"{seeds}/base-s2").generations.schema == SCHEMA, (
-        "a file without further numbers has the column, too"
-    )
-    assert run.generations.num_rows == run.pass_rates.num_rows == 0
-    shutil.rmtree(seeds / "base-s1")
-    assert run.metrics.num_rows == 3
-    with pytest.raises(ToolError, match="no run 'base-s1'"):
-        opdctl.load(f"{seeds}/base-s1")
 
 
 def test_a_cache_that_cannot_be_written_costs_no_run_its_metrics(

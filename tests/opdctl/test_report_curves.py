@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from tests.programs import need
 
 from opd.runs import origin
 from opd.runs.origin import file_key
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
-from opdctl.report import curves
 from opdctl.report.curves import OTHER, panels_of, thin
 from opdctl.report.page import asset
 from opdctl.report.provenance import Origin, num_gpus
@@ -69,30 +67,6 @@ def test_the_page_holds_every_logged_value_and_seeds_belong_together(
     assert "actor.learning_rate: 1.0 -&gt; 2.0" in (tmp_path / "report.html").read_text()
 
 
-def test_more_values_than_a_page_may_have_are_thinned(
-    inside: Callable, make_run: Callable, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(curves, "MAX_VALUES", 150)
-    make_run("r", attempts=[{step: {"opd/loss": float(step)} for step in range(1, 201)}])
-    assert inside("report", "r", "--store", store).returncode == 0
-    [line] = charts_of(tmp_path / "report.html")["charts"]["Loss"]["lines"]
-    assert len(line["y"]) == 50
-    assert (line["low"][0], line["high"][0], line["high"][-1]) == (1, 4, 200)
-
-
-def test_the_base_of_a_whole_store_is_the_best_that_has_finished(
-    inside: Callable, make_run: Callable, store: Path, tmp_path: Path
-) -> None:
-    for number, (name, result) in enumerate(
-        {"a-crashed": None, "b-good": {"steps": 1}, "c-better": {"steps": 1}}.items()
-    ):
-        spec = {"kind": "opd", "seed": 1, "actor": {"learning_rate": float(number)}}
-        make_run(name, attempts=[{1: {"opd/loss": 1.0, "opd/accuracy": 0.1 * number}}], spec=spec, result=result)
-    assert inside("report", "--store", store).returncode == 0
-    assert "<h3>base c-better</h3>" in (tmp_path / "report.html").read_text()
-    assert [run["name"] for run in charts_of(tmp_path / "report.html")["runs"]] == ["c-better", "a-crashed", "b-good"]
-
-
 def test_a_run_has_its_attempts_devices_and_trackers(
     inside: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:
@@ -117,7 +91,7 @@ def test_a_run_has_its_attempts_devices_and_trackers(
 
 # A page without a browser: elements that record their children, charts that record their data.
 PAGE = """
-const data = require("fs").readFileSync(0, "utf8"), elements = {}, figures = [], plots = [];
+const data = require("fs").readFileSync(0, "utf8"), elements = {}, plots = [];
 const make = (tag) => {
   const handlers = {};
   return { tag, children: [], style: {}, value: "0", checked: true, textContent: "", append(e) { this.children.push(e); },
@@ -129,12 +103,10 @@ globalThis.document = { getElementById: of, createElement: make, body: {} };
 globalThis.getComputedStyle = () => ({ getPropertyValue: () => "#000" });
 globalThis.matchMedia = () => ({ addEventListener() {} });
 globalThis.addEventListener = () => {};
-globalThis.IntersectionObserver = class { constructor(call) { this.call = call; } observe(e) { figures.push([this, e]); } };
 globalThis.uPlot = class { constructor(options, data) { plots.push([options.series.map((one) => one.label), data]); } destroy() {} };
 const timer = setInterval(() => {
   if (of("curves-body").hidden !== false) return;
   clearInterval(timer);
-  figures.forEach(([seen, target]) => seen.call([{ target, isIntersecting: true }]));
   of("pooled").checked = false;
   of("pooled").fire("change");
   console.log(JSON.stringify(plots));

@@ -96,18 +96,6 @@ def test_logs_go_over_the_attempts_in_order(inside: Callable, make_run: Callable
     assert inside("logs", "r", "--store", store, "--tail", "1", "--attempt", "1").stdout.splitlines() == ["HF_TOKEN=<redacted>"]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("collect",), ("colect",), ("collect", "-o", "xml"), ("list", "--store", "s3://key:secret@bucket/x"),
-     ("collect", "-o", "parquet", "--store", ".")],
-)  # fmt: skip
-def test_bad_usage_is_exit_2_without_a_traceback(inside: Callable, arguments: tuple[str, ...]) -> None:
-    done = inside(*arguments)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "secret" not in done.stderr
-
-
 def test_pull_brings_a_verified_checkpoint_and_goes_on_where_it_was_interrupted(inside: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
     make_run("r")
     seal_checkpoint(store / "r", 5, {"actor/model.pt": b"weights" * 1000, "data.pt": b"position"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
 import sys
@@ -48,22 +49,16 @@ def note(message: str) -> None:
     print(redact(message), file=sys.stderr)
 
 
-@contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[], None]]:
-    """Count on a terminal's stderr; yield the function to call after each item."""
-    num_done = 0
+def progress(title: str, total: int) -> Callable[[], None]:
+    """Return the function to call after each of `total` items, which counts them on a terminal's stderr."""
+    numbers = itertools.count(1)
 
     def advance() -> None:
-        nonlocal num_done
-        num_done += 1
-        if sys.stderr.isatty():
-            print(f"\r{title}: {num_done} of {total}", end="", file=sys.stderr, flush=True)
+        number = next(numbers)
+        if total > 1 and sys.stderr.isatty():
+            print(f"\r{title}: {number} of {total}", end="\n" * (number == total), file=sys.stderr, flush=True)
 
-    try:
-        yield advance
-    finally:
-        if num_done and sys.stderr.isatty():
-            print(file=sys.stderr)
+    return advance
 
 
 def print_json(tree: Any, *, file: IO[str] | None = None) -> None:

@@ -62,7 +62,8 @@ def check_cluster(api: KubeApi, item: Experiment | None, text: str) -> list[Chec
         item: the experiment; None means no experiment in particular.
         text: its rendered chart; empty where the chart rejects it.
     """
-    out = _read("cluster", lambda: [_version(api)])
+    where = f"namespace {api.namespace}"
+    out = _read("cluster", lambda: [Check("cluster", OK, f"Kubernetes {api.get('/version')['gitVersion']}, {where}")])
     if out[0].state != OK:
         return out
     here = _read("namespace", lambda: [check_namespace(api.find(f"/api/v1/namespaces/{api.namespace}"), api.namespace)])
@@ -81,10 +82,6 @@ def _read(name: str, checks: Callable[[], list[Check]]) -> list[Check]:
     except ClusterError as error:
         is_unseen = error.status == HTTP_FORBIDDEN
         return [Check(name, UNSEEN if is_unseen else MISSING, str(error), SEES if is_unseen else error.fix)]
-
-
-def _version(api: KubeApi) -> Check:
-    return Check("cluster", OK, f"Kubernetes {api.get('/version').get('gitVersion', '?')}, namespace {api.namespace}")
 
 
 def check_kuberay(crd: Tree | None) -> Check:

@@ -109,7 +109,7 @@ def _check_spec(name: Name, spec: FileSpec) -> None:
 
 
 def read_stored(store: Store) -> dict[str, Any]:
-    """Read the records in a run's directory, as `Name` takes them."""
+    """Read a run's records, as `Name` takes them."""
     if (run := store.get_json(RUN_FILE)) is None:
         return {}
     last = Listing(store).newest()
@@ -133,11 +133,7 @@ class Order:
 
 
 class Sender:
-    """Sends experiments to one namespace.
-
-    Args:
-        is_retry: resume runs that ended for good, too.
-    """
+    """Sends experiments to one namespace; with `is_retry` also runs that ended for good."""
 
     def __init__(self, api: KubeApi, *, charts: Path | None, is_retry: bool = False):
         self.api, self.charts, self.is_retry = api, charts, is_retry

@@ -49,9 +49,9 @@ def percent(value: float | None) -> str:
     return NONE if value is None else f"{100 * value:.1f} %"
 
 
-def with_error(value: float, error: float | None) -> str:
-    """Return `0.433 ± 0.071`; the value alone without an error."""
-    return number(value) if error is None or error != error else f"{number(value)} ± {number(error)}"
+def with_error(value: float, error: float | None, *, sign: str = "") -> str:
+    """Return `0.433 ± 0.071`; a dash where there is no error."""
+    return f"{value:{sign}.4g} ± {NONE if error is None or error != error else f'{error:.2g}'}"
 
 
 def size(num_bytes: float) -> str:

@@ -11,10 +11,26 @@ import pytest
 from kubernetes import client
 from tests.opdctl.kube.followed import Cluster, Handler
 
-from opdctl.kube.client import KubeApi
+from opdctl.kube.client import ClusterError, KubeApi
 
 Tree = dict[str, Any]
 CREATED = "2026-11-21T10:00:00Z"
+
+
+class FakeApi(KubeApi):
+    """The API of namespace `opd` without HTTP: `answer` gives status and body, None means not found."""
+
+    def __init__(self, answer: Callable[[str, str, dict], tuple[int, Tree] | None]) -> None:
+        super().__init__(None, namespace="opd", context=None)
+        self.answer = answer
+        self.asked: list[tuple[str, str, dict]] = []
+
+    def _json(self, method: str, path: str, query: dict, body: Tree | None = None) -> Tree:
+        self.asked.append((method, path, query))
+        status, tree = self.answer(method, path, query) or (404, {"message": "not found"})
+        if status >= 300:
+            raise ClusterError(tree["message"], status=status)
+        return tree
 
 
 @pytest.fixture

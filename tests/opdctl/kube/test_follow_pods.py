@@ -6,13 +6,10 @@ from collections.abc import Callable
 
 from tests.opdctl.kube.followed import (
     FIRST,
-    SECOND,
     Cluster,
     end,
     following_of,
-    succeed,
     until,
-    wait_for,
 )
 
 from opdctl.kube.client import KubeApi
@@ -49,25 +46,6 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_and_an_api_server_
     assert said[-1] == "the cluster answers again"
 
 
-def test_a_kubelet_that_is_away_at_the_runs_end_is_waited_for(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, said: list[str]
-) -> None:
-    state, api = cluster
-    state.begin(submitter("s1", 1), *FIRST[:2])
-    following, printed, errors = following_of(state, api)
-    until(lambda: FIRST[1] in printed)
-    state.silent.add("s1")
-    until(lambda: state.num_refused > 2)
-    succeed(state)
-    state.add("s1", *FIRST[2:], "opd.pods.submit: job r: SUCCEEDED")
-    num_refused = state.num_refused
-    until(lambda: state.num_refused > num_refused + 2)
-    state.silent.clear()
-    wait_for(following)
-    assert (printed, errors) == ([*FIRST, "opd.pods.submit: job r: SUCCEEDED"], [])
-    assert [line.partition(":")[0] for line in said] == ["pod s1 cannot be read, waiting for it"]
-
-
 def test_a_pod_that_stays_silent_at_the_end_is_given_up_and_the_store_is_named(
     cluster: tuple[Cluster, KubeApi], submitter: Callable, said: list[str]
 ) -> None:
@@ -79,34 +57,6 @@ def test_a_pod_that_stays_silent_at_the_end_is_given_up_and_the_store_is_named(
     end(state, following)
     assert (printed, errors) == (FIRST[:2], [])
     assert said[-1] == "pod s1 is given up after 0.1 s: `opdctl logs r` reads the rest from the store"
-
-
-def test_a_silent_pod_with_a_successor_is_given_up_and_said(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, said: list[str]
-) -> None:
-    state, api = cluster
-    state.begin(submitter("s1", 1), *FIRST[:2])
-    following, printed, errors = following_of(state, api, silent_s=0.1)
-    until(lambda: FIRST[1] in printed)
-    state.silent.add("s1")
-    state.begin(submitter("s2", 2), *SECOND)
-    until(lambda: SECOND[-1] in printed)
-    end(state, following)
-    assert (printed, errors) == ([*FIRST[:2], "===== pod s2 =====", *SECOND], [])
-    assert said[-1] == "pod s1 is given up after 0.1 s: `opdctl logs r` reads the rest from the store"
-
-
-def test_the_tail_is_that_of_the_pods_at_the_beginning_and_a_later_pod_is_read_whole(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable
-) -> None:
-    state, api = cluster
-    state.begin(submitter("s1", 1, phase="Failed"), *FIRST)
-    following, printed, errors = following_of(state, api, tail=2)
-    until(lambda: FIRST[-1] in printed)
-    state.begin(submitter("s2", 2), *SECOND)
-    until(lambda: SECOND[-1] in printed)
-    end(state, following)
-    assert (printed, errors) == ([*FIRST[2:], "===== pod s2 =====", *SECOND], [])
 
 
 def test_a_tail_leaves_out_nothing_that_a_silent_container_prints_later(

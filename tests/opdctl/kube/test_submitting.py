@@ -62,21 +62,6 @@ def test_a_run_that_succeeded_is_refused_with_its_result(rayjob: Callable) -> No
         decide(name(cluster=ClusterRun(job=done), release="deployed"), SPEC)
 
 
-def test_a_fatal_end_is_refused_with_its_reason() -> None:
-    with pytest.raises(ToolError, match="the tokenizers differ"):
-        decide(name(fatal={"reason": "the tokenizers differ"}, **STARTED), SPEC)
-
-
-def test_a_run_that_is_alive_elsewhere_is_refused() -> None:
-    with pytest.raises(ToolError, match="outside this namespace, on laptop"):
-        decide(name(live_on="laptop", **STARTED), SPEC)
-
-
-def test_an_install_that_is_at_work_is_left_alone() -> None:
-    with pytest.raises(ToolError, match="pending-install"):
-        decide(name(release="pending-install"), SPEC)
-
-
 @pytest.mark.parametrize("where", ["store", "cluster"])
 def test_another_spec_under_the_name_is_refused_with_what_differs(where: str) -> None:
     other = {"model": {"path": "other"}}
@@ -96,3 +81,15 @@ def test_a_run_that_ended_for_good_is_resumed_by_a_retry() -> None:
     with pytest.raises(ToolError, match="no such file") as caught:
         decide(ended, SPEC)
     assert "--retry" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ({"live_on": "laptop", **STARTED}, "outside this namespace, on laptop"),
+        ({"release": "pending-install"}, "pending-install"),
+    ],
+)
+def test_a_run_elsewhere_and_an_install_at_work_are_left_alone(known: dict[str, Any], words: str) -> None:
+    with pytest.raises(ToolError, match=words):
+        decide(name(**known), SPEC)

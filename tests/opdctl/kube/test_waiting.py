@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
 
-from opdctl.commands.status import as_json
-from opdctl.kube.client import KubeApi
-from opdctl.kube.rayjob import ClusterRun, in_the_way, read_job
+from opdctl.kube.rayjob import in_the_way, read_job
 from opdctl.kube.waiting import by_time, pod_lines, why
-from opdctl.runs.find import Found
 
 QUOTA = 'pods "r-abc-worker" is forbidden: exceeded quota: opd, requested: requests.nvidia.com/gpu=8'
 
@@ -78,14 +74,3 @@ def test_a_run_in_kueues_queue_says_what_it_waits_for_and_who_took_its_place(ray
         "suspended by Kueue: waits in queue team: insufficient unused quota for cpu; "
         "it was evicted (Preempted): for a workload of higher priority"
     ]
-
-
-def test_status_for_programs_has_what_the_cluster_holds(rayjob: Callable, pod: Callable) -> None:
-    job = read_job(rayjob(jobDeploymentStatus="Running", jobStatus="RUNNING"))
-    seen = ClusterRun(job=job, pods=pod_lines([pod(gpus=8)]), blockers=[QUOTA], experiment={"kind": "opd"})
-    api = KubeApi(None, namespace="opd", context=None)
-    shown = json.loads(json.dumps(as_json(Found(run_id="r", api=api, in_cluster=seen, place=None), None, [])))
-    assert shown["store"] is None
-    assert (shown["cluster"]["namespace"], shown["cluster"]["job"]["phase"]) == ("opd", "running")
-    assert [(item["name"], item["num_gpus"]) for item in shown["cluster"]["pods"]] == [("r-worker", 8)]
-    assert shown["cluster"]["in_the_way"] == [QUOTA]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -34,27 +33,3 @@ def test_a_wrong_secret_is_one_clear_line_without_the_secret(s3_url: str, s3_env
     assert len(done.stderr.strip().splitlines()) == 1
     assert "check the credentials" in done.stderr
     assert "not-the-secret" not in done.stderr
-
-
-def test_pull_from_s3_verifies_and_resumes(s3_url: str, s3_environment: dict, call: Callable, make_run: Callable, proxy, tmp_path: Path) -> None:  # fmt: skip
-    from opd.runs.manifest import DRIVER_RANK, Manifest
-    from opd.runs.shards import hash_files
-
-    make_run("r", url=s3_url)
-    folder = tmp_path / "made"
-    for name in ("a.bin", "b.bin"):
-        folder.mkdir(exist_ok=True)
-        (folder / name).write_bytes(name.encode() * 1000)
-    manifest = Manifest(step=3, attempt=1, spec_hash="hash-1",
-                        files=tuple(hash_files(folder, ["a.bin", "b.bin"], rank=DRIVER_RANK)))  # fmt: skip
-    step = open_store(s3_url).child("r/checkpoints/global_step_3")
-    for name in ("a.bin", "b.bin"):
-        step.put_file(name, folder / name)
-    step.put("manifest.json", manifest.to_bytes())
-    step.put("COMPLETE", manifest.seal())
-    assert call("pull", "r", "--store", s3_url, "--into", "ckpt", **s3_environment).returncode == 0
-    (tmp_path / "ckpt" / "b.bin").write_bytes(b"cut")
-    proxy.requests.clear()
-    assert call("pull", "r", "--store", s3_url, "--into", "ckpt", **s3_environment).returncode == 0
-    assert (tmp_path / "ckpt" / "b.bin").read_bytes() == b"b.bin" * 1000
-    assert not [path for method, path in proxy.requests if method == "GET" and path.endswith("a.bin")]

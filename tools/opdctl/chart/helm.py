@@ -96,14 +96,9 @@ def _helm(
 ) -> subprocess.CompletedProcess[str]:
     try:
         # JSON is a part of every YAML: Helm reads the same scalars as our reader.
-        return subprocess.run(
-            [find_helm(), *arguments],
-            input=None if values is None else json.dumps(values),
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        text = None if values is None else json.dumps(values)
+        command = [find_helm(), *arguments]
+        return subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
         raise ToolError(f"helm {arguments[0]} did not answer within {timeout_s:g} s") from error
     except OSError as error:

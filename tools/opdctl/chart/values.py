@@ -55,8 +55,6 @@ def load_experiments(
         site: a file with the keys that every run on a cluster shares; the experiment's keys win.
         overlays: files whose keys win over the file's; maps are merged, other values replaced, as by Helm.
         env: variables of the original to apply.
-        sets: `spec.path=value`.
-        image: `cluster.image.ref`.
     """
     tree = read_document(file, site=site).tree
     for overlay in overlays:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,17 +17,12 @@ if TYPE_CHECKING:
     from opdctl.runs.gather import LoadedRun
 
 
-class Format(StrEnum):
-    """The forms of the results."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
+FORMS = ("table", "json", "csv", "parquet")
 Runs = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Runs; else all of the store.")]
-Output = Annotated[Format | None, typer.Option("--output", "-o", help="Form; else --file's ending.")]
+Output = Annotated[
+    Literal["table", "json", "csv", "parquet"] | None,
+    typer.Option("--output", "-o", help="Form; else --file's ending."),
+]
 File = Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="File to write, no folder.")]
 
 
@@ -55,31 +49,32 @@ def collect(
             note(f"warning: {record.run_id}: {problem}")
 
 
-def _form(output: Format | None, file: Path | None) -> Format:
+def _form(output: str | None, file: Path | None) -> str:
     """Return the form that --output or the file's ending names."""
     suffix = "" if file is None else file.suffix.removeprefix(".")
     if file is not None and file.is_dir():
         raise usage_error(f"--file {file} is a folder", fix=f"name a file in it, such as {file / 'runs.csv'}")
-    if output is None and suffix and suffix not in set(Format):
-        known = ", ".join(f".{name}" for name in Format if name != Format.TABLE)
+    if output is None and suffix and suffix not in FORMS:
+        known = ", ".join(f".{name}" for name in FORMS[1:])
         raise usage_error(f"--file {file}: .{suffix} is no form of results", fix=f"end it in one of {known}, or use -o")
-    form = output or (Format(suffix) if suffix in set(Format) else Format.TABLE)
-    if form is Format.PARQUET and file is None:
+    form = output or suffix or "table"
+    if form == "parquet" and file is None:
         raise usage_error("Parquet is written to a file", fix="name it with --file FILE")
     return form
 
 
-def _write(runs: Sequence[LoadedRun], form: Format, file: Path | None) -> None:
+def _write(runs: Sequence[LoadedRun], form: str, file: Path | None) -> None:
     """Write the runs: `json` is one object, `csv` and `parquet` have one row a run and step, one column a metric."""
+    import pyarrow as pa
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
 
     from opdctl.runs.sheets import checkpoints_sheet, evaluation_sheet, runs_sheet
 
     with binary_file(file) as writer:
-        if form in (Format.TABLE, Format.JSON):
+        if form in FORMS[:2]:
             text = io.StringIO()
-            if form is Format.JSON:
+            if form == "json":
                 print_json({"runs": [run.record.to_json() for run in runs]}, file=text)
             else:
                 records = [run.record for run in runs]
@@ -88,20 +83,13 @@ def _write(runs: Sequence[LoadedRun], form: Format, file: Path | None) -> None:
                 print(*filter(None, sheets), sep="\n\n", file=text)
             writer.write(text.getvalue().encode())
             return
-        schema = _schema(runs)
-        make = pa_csv.CSVWriter if form is Format.CSV else lambda *args: pq.ParquetWriter(*args, compression="zstd")
+        names = sorted({name for run in runs for name in run.metrics.column_names} - {"step"})
+        fields = [("run_id", pa.string()), ("step", pa.int64()), *((name, pa.float64()) for name in names)]
+        schema = pa.schema(fields)
+        make = pa_csv.CSVWriter if form == "csv" else lambda *args: pq.ParquetWriter(*args, compression="zstd")
         with make(writer, schema) as rows:
             for table in _tables(runs, schema):
                 rows.write_table(table)
-
-
-def _schema(runs: Sequence[LoadedRun]) -> pa.Schema:
-    """Return `run_id`, `step`, then every metric of the runs, sorted."""
-    import pyarrow as pa
-
-    names = sorted({name for run in runs for name in run.metrics.column_names} - {"step"})
-    fields = [pa.field("run_id", pa.string()), pa.field("step", pa.int64())]
-    return pa.schema(fields + [pa.field(name, pa.float64()) for name in names])
 
 
 def _tables(runs: Sequence[LoadedRun], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -98,15 +98,11 @@ def unused_claims(api: KubeApi) -> list[Tree]:
     from opdctl.kube.rayjob import experiments
 
     installed = {*experiments(api), *(tree["metadata"]["name"] for tree in api.list(api.path("rayjobs")))}
-    mounted = {name for pod in api.list(api.path("pods")) for name in _claims_of(pod)}
+    volumes = [volume for pod in api.list(api.path("pods")) for volume in pod["spec"].get("volumes") or ()]
+    mounted = {item["persistentVolumeClaim"]["claimName"] for item in volumes if "persistentVolumeClaim" in item}
     claims = [tree["metadata"] | tree for tree in api.list(api.path("persistentvolumeclaims"), selector=RUN_LABEL)]
     unused = (item for item in claims if item["labels"][RUN_LABEL] not in installed and item["name"] not in mounted)
     return sorted(unused, key=lambda item: item["name"])
-
-
-def _claims_of(pod: Tree) -> list[str]:
-    volumes = pod["spec"].get("volumes") or ()
-    return [item["persistentVolumeClaim"]["claimName"] for item in volumes if "persistentVolumeClaim" in item]
 
 
 def _delete_unused(finder: Finder, *, yes: bool) -> None:

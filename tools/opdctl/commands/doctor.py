@@ -5,22 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
 from opdctl.commands.render import Charts, Image, Name, Overlays, Sets, Site, experiments_of
-from opdctl.console import (
-    EXIT_FAILURE,
-    EXIT_OK,
-    Context,
-    Namespace,
-    Output,
-    StoreUrl,
-    ToolError,
-    note,
-    print_json,
-)
+from opdctl.console import EXIT_FAILURE, EXIT_OK, Context, Namespace, Output, StoreUrl, ToolError, note, print_json
 
 if TYPE_CHECKING:
     from opd.store.access import StoreAddress
@@ -59,18 +48,19 @@ def doctor(
     from opd.redaction import redact
     from opd.store.access import address_of
     from opdctl.doctor import MISSING, OK, Check, check_cluster
-    from opdctl.kube.client import NO_KUBECONFIG, ClusterError, connect, is_configured
+    from opdctl.kube.client import ClusterError, connect, is_configured
 
     item, text, api = None, "", None
-    checks: list[Check] = []
-    in_cluster: list[Check] = []
-    if not no_cluster and (namespace is not None or context is not None or is_configured()):
+    checks, in_cluster = list[Check](), list[Check]()
+    if no_cluster:
+        pass
+    elif namespace is None and context is None and not is_configured():
+        note("note: no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)")
+    else:
         try:
             api = connect(namespace=namespace, context=context)
         except ClusterError as error:
             in_cluster = [Check("cluster", MISSING, str(error), error.fix)]
-    elif not no_cluster:
-        note(f"note: {NO_KUBECONFIG}")
     if experiment is not None:
         try:
             item, *others = experiments_of(experiment, site=site, values=values, sets=sets, name=name, image=image)
@@ -102,13 +92,12 @@ def check_store(at: str | StoreAddress) -> Check:
     from opd.errors import StoreError, StoreUnavailable
     from opd.store.access import StoreAddress
     from opdctl.doctor import MISSING, OK, UNSEEN, WARNING, Check
-    from opdctl.runs.find import open_place
+    from opdctl.runs.find import open_place, readable
 
-    if isinstance(at, StoreAddress) and urlsplit(at.url).scheme in ("", "file"):
+    if isinstance(at, StoreAddress) and readable(at) is None:
         text = f"store.url is {at.url}: a folder of the run's own volume, which only its pods see"
-        return Check(
-            "store", WARNING, text, "set store.url to a bucket (s3://BUCKET/PREFIX), to read results from anywhere"
-        )
+        fix = "set store.url to a bucket (s3://BUCKET/PREFIX), to read results from anywhere"
+        return Check("store", WARNING, text, fix)
     try:
         place = open_place(at)
         place.check_create_only()
@@ -117,9 +106,8 @@ def check_store(at: str | StoreAddress) -> Check:
     except StoreError as error:
         if isinstance(at, StoreAddress) and (isinstance(error, StoreUnavailable) or "credentials" in str(error)):
             return Check("store", UNSEEN, f"not from this shell: {error}", FORWARD)
-        return Check(
-            "store", MISSING, str(error), "check the URL, the credentials in the environment and that the bucket exists"
-        )
+        fix = "check the URL, the credentials in the environment and that the bucket exists"
+        return Check("store", MISSING, str(error), fix)
     return Check("store", OK, f"{place.url}: writable, create-only writes are honoured")
 
 

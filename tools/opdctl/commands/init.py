@@ -47,47 +47,45 @@ def init(
 
     Examples: `opdctl init --local` · `opdctl init --keys opd.loss_type` · `opdctl init --keys learning`
     """
+    from opd.experiment import load_text
+    from opd.experiment.cluster.rules import load_cluster
+
     if keys is not None:
         print(*explained(keys), sep="\n")
         return
     if file.exists():
         raise usage_error(f"{file} exists already", fix="name another file with --file, or delete it")
-    wanted = [("model", model), ("data", data), ("teacher", teacher)]
-    wanted += [] if local else [("image", image), ("gpus", gpus), ("claim", claim)]
-    answers = _answers(
-        wanted,
-        where="a path, a store URL or a name of the hub"
-        if local
-        else f"below {MOUNT} on the claim, a URL, or a name of the hub",
-    )
+    place = "a path, a URL or a hub's name" if local else f"a path below {MOUNT}, a URL or a hub's name"
+    asked: list[tuple[str, Any, str]] = [
+        ("model", model, f"Student model ({place})"),
+        ("data", data, f"Training data ({place})"),
+    ]
+    asked += [("teacher", teacher, f"Teacher model ({place})")]
+    if not local:
+        asked += [("image", image, "Image of the pods by digest, as images/build.sh trainer --push prints it")]
+        asked += [
+            ("gpus", gpus, "Number of GPUs"),
+            ("claim", claim, f"Claim with models and data, for {MOUNT} ('': none)"),
+        ]
+    answers = _answers(asked)
     text = experiment_text(file, answers, is_local=local)
-    _check(text, file)
+    loaded = load_text(text, origin=str(file))  # as every command reads it
+    load_cluster(loaded.chart.get("cluster", {}), loaded.spec, origin=str(file))
     file.write_text(text, encoding="utf-8")
     note(f"wrote the file {file}; `opdctl init --keys ''` explains the keys that it may have")
     after = f"python -m opd.launch {file}" if local else f"opdctl submit {file}"
     print(f"next:\n  {after} {'--plan' if local else '--site site.yaml -n NAMESPACE'}")
 
 
-def _answers(wanted: list[tuple[str, Any]], *, where: str) -> dict[str, Any]:
-    """Return the value of each word; ask for the words without one."""
-    questions = {
-        "model": f"Student model ({where})",
-        "data": f"Training data ({where})",
-        "teacher": f"Teacher model ({where})",
-        "image": "Image of the pods, REPOSITORY@sha256:... (images/build.sh trainer --push prints it)",
-        "gpus": "Number of GPUs",
-        "claim": f"Claim with models and data, mounted at {MOUNT} (empty: none)",
-    }
-    lacking = [f"--{word}" for word, value in wanted if value is None]
+def _answers(asked: list[tuple[str, Any, str]]) -> dict[str, Any]:
+    """Return the value of each (name, value, question); ask for values that are None."""
+    lacking = [f"--{name}" for name, value, _ in asked if value is None]
     if lacking and not sys.stdin.isatty():
         raise usage_error(f"there is no terminal to ask on, and no {', '.join(lacking)}", fix="give these options")
-    optional: dict[str, Any] = {
-        "gpus": {"type": int, "default": MAX_GPUS},
-        "claim": {"default": "", "show_default": False},
-    }
+    default = {"gpus": MAX_GPUS, "claim": ""}
     return {
-        word: typer.prompt(questions[word], err=True, **optional.get(word, {})) if value is None else value
-        for word, value in wanted
+        name: typer.prompt(question, default=default.get(name), err=True) if value is None else value
+        for name, value, question in asked
     }
 
 
@@ -113,21 +111,14 @@ def experiment_text(file: Path, answers: dict[str, Any], *, is_local: bool) -> s
         "  test_freq: 20   # and from validation to validation",
     ]
     if not is_local:
-        first = -(-answers["gpus"] // MAX_GPUS)
-        num_nodes = next(number for number in range(first, answers["gpus"] + 1) if answers["gpus"] % number == 0)
-        lines += [f"  nnodes: {num_nodes}", f"  gpus_per_node: {answers['gpus'] // num_nodes}", "cluster:"]
+        gpus = answers["gpus"]
+        num_nodes = next(number for number in range(-(-gpus // MAX_GPUS), gpus + 1) if gpus % number == 0)
+        # About the default, in mini-batches of a quarter that every rank shares.
+        lines.insert(lines.index("data:") + 1, f"  train_batch_size: {4 * gpus * max(256 // (4 * gpus), 1)}")
+        lines += [f"  nnodes: {num_nodes}", f"  gpus_per_node: {gpus // num_nodes}", "cluster:"]
         lines += [f"  image: {{ref: {value['image']}}}"]
         lines += [f"  mounts: [{{claim: {value['claim']}, path: {MOUNT}}}]"] if answers["claim"] else []
     return "\n".join(lines) + "\n"
-
-
-def _check(text: str, file: Path) -> None:
-    """Read the text as every command reads it."""
-    from opd.experiment import load_text
-    from opd.experiment.cluster.rules import load_cluster
-
-    loaded = load_text(text, origin=str(file))
-    load_cluster(loaded.chart.get("cluster", {}), loaded.spec, origin=str(file))
 
 
 def explained(word: str) -> Iterator[str]:

@@ -42,10 +42,12 @@ def list_runs(
     records: list[RunRecord] = []
     try:
         records = _records(finder, is_patient=not jobs)
-    except (StoreError, ToolError) as error:
-        if isinstance(error, StoreError) and jobs:
-            note(f"note: the store was left out: {error}")
-        elif not is_asked or getattr(error, "exit_code", 0) != EXIT_USAGE:
+    except StoreError as error:
+        if not jobs:
+            raise
+        note(f"note: the store was left out: {error}")
+    except ToolError as error:
+        if not is_asked or error.exit_code != EXIT_USAGE:
             raise  # else the cluster has answered, and no live run names a store
     found = merged(jobs, records)
     if output == "json":

@@ -75,8 +75,8 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None) -> tup
     target.mkdir(parents=True, exist_ok=True)
     (target / COMPLETE_FILE).unlink(missing_ok=True)
     source = place.store.child(step_folder(chosen))
-    with progress(f"global_step_{chosen}", len(manifest.files)) as advance:
-        problems = bring(source, manifest.files, target, on_done=lambda file: advance())
+    advance = progress(f"global_step_{chosen}", len(manifest.files))
+    problems = bring(source, manifest.files, target, on_done=lambda file: advance())
     if problems:
         if not place.store.exists(f"{step_folder(chosen)}/{COMPLETE_FILE}"):  # retention deletes it first
             raise pruned
@@ -106,13 +106,13 @@ def pull_folder(place: RunPlace, folder: str, into: Path) -> int:
         names = ", ".join(map(repr, outside[:3]))
         raise ToolError(f"objects of {place.run_id} would be written outside {into}: {names}")
     into.mkdir(parents=True, exist_ok=True)
-    with progress(prefix, len(found)) as advance:
+    advance = progress(prefix, len(found))
 
-        def fetch(info: ObjectInfo) -> None:
-            path = into / info.key.removeprefix(f"{prefix}/")
-            if not path.is_file() or path.stat().st_size != info.size:
-                place.store.get_file(info.key, path)
-            advance()
+    def fetch(info: ObjectInfo) -> None:
+        path = into / info.key.removeprefix(f"{prefix}/")
+        if not path.is_file() or path.stat().st_size != info.size:
+            place.store.get_file(info.key, path)
+        advance()
 
-        in_threads(fetch, found)
+    in_threads(fetch, found)
     return len(found)

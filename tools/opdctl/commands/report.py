@@ -14,7 +14,6 @@ Runs = Annotated[
     typer.Argument(metavar="RUN", help="Runs, the base first; else all of the store."),
 ]
 File = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="File to write; `-` is stdout.")]
-Samples = Annotated[int, typer.Option("--samples", min=0, metavar="N", help="Number of sample answers.")]
 
 
 def report(
@@ -23,7 +22,6 @@ def report(
     namespace: Namespace = None,
     context: Context = None,
     file: File = Path("report.html"),
-    samples: Samples = 12,
 ) -> None:
     """Write one self-contained HTML page: curves, tables, differences, sample answers, origin.
 
@@ -44,4 +42,4 @@ def report(
         base = {record.run_id for record in best_first(group_runs([run.record for run in found]), None)[0].records}
         found = sorted(found, key=lambda run: run.record.run_id not in base)
     if found:
-        write_report(found, put, stem=file.stem, num_samples=samples)
+        write_report(found, put, stem=file.stem)

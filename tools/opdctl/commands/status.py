@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def status(
-    run: Run,
-    store: StoreUrl = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: Output = "table",
+    run: Run, store: StoreUrl = None, namespace: Namespace = None, context: Context = None, output: Output = "table"
 ) -> None:
     """Show one run: phase, reasons of a delay, pods; step, loss, accuracies, time left; attempts.
 
@@ -89,12 +85,9 @@ def _of_record(record: RunRecord, attempts: list[AttemptLine]) -> list[str]:
 
     sheet = runs_sheet([record])
     model = record.spec.get("model")
-    rows = [
-        *zip(sheet.names, sheet.lines[0], strict=True),
-        ("model", str(model.get("name", "")) if isinstance(model, dict) else ""),
-        ("store", record.url),
-        ("progress", attempts[-1].progress if attempts else ""),
-    ]
+    rows = [*zip(sheet.names, sheet.lines[0], strict=True), ("store", record.url)]
+    rows += [("model", str(model.get("name", "")))] if isinstance(model, dict) else []
+    rows += [("progress", attempts[-1].progress)] if attempts else []
     lines = [(str(line.attempt), line.host, ago(line.started_at_s), line.end or "not yet") for line in attempts]
     return [
         facts(rows),

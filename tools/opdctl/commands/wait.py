@@ -31,11 +31,7 @@ End = tuple[bool, str]
 
 
 def wait(
-    run: Run,
-    store: StoreUrl = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    timeout: WaitTimeout = None,
+    run: Run, store: StoreUrl = None, namespace: Namespace = None, context: Context = None, timeout: WaitTimeout = None
 ) -> None:
     """Wait until a run has ended; exit 1 where it failed or no attempt continues it.
 
@@ -51,21 +47,16 @@ def wait(
         time.sleep(seconds)
 
     found = Finder(store=store, namespace=namespace, context=context).locate(run)
-    end: End | None = None
-    if found.api is not None and found.in_cluster is not None and found.in_cluster.job is not None:
-        end = wait_for_end(partial(_in_cluster, found.api, found.run_id), pause=pause)
-        silent_s = LEASE_S
-    elif found.place is None:
-        why = "; ".join(found.notes)
-        raise ToolError(
-            f"run {found.run_id} has no RayJob, and no store that can be read from here: {why}",
-            fix="name its store with --store URL",
-        )
-    else:
-        silent_s = SILENT_S
-    if found.place is not None and (end is None or end[1] == GONE):
-        end = wait_for_end(partial(in_store, found.place, silent_s), pause=pause)
-    is_success, reason = end or (False, GONE)
+    api, job = found.api, found.in_cluster.job if found.in_cluster is not None else None
+    if job is None and found.place is None:
+        why = f"no RayJob, and no store that can be read from here: {'; '.join(found.notes)}"
+        raise ToolError(f"run {found.run_id} has {why}", fix="name its store with --store URL")
+    is_success, reason = False, GONE
+    if api is not None and job is not None:
+        is_success, reason = wait_for_end(partial(_in_cluster, api, found.run_id), pause=pause)
+    if found.place is not None and reason == GONE:
+        silent_s = SILENT_S if job is None else LEASE_S
+        is_success, reason = wait_for_end(partial(in_store, found.place, silent_s), pause=pause)
     if not is_success:
         fix = f"`opdctl logs {run} --tail 50` shows its last lines"
         raise ToolError(f"run {found.run_id} failed: {reason}", fix=fix)

@@ -12,7 +12,6 @@ from typing import Any
 
 from opdctl.console import ToolError
 
-NO_KUBECONFIG = "no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)"
 # Groups of the kinds that the tool reads, outside the core.
 GROUPS = {"rayjobs": "/apis/ray.io/v1", "workloads": "/apis/kueue.x-k8s.io/v1beta2"}
 CORE = "/api/v1"

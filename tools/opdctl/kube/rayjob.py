@@ -223,7 +223,7 @@ def wait_until_gone(api: KubeApi, run_id: str, *, timeout_s: float) -> None:
         except ClusterUnreachable as error:
             text = f"the cluster is unreachable, waiting for it: {error}"
         if time.monotonic() > until_s:
-            fix = "the deletion continues: `opdctl status` shows it; or wait longer with --timeout"
+            fix = "the deletion continues: `opdctl status` shows it"
             raise ToolError(f"run {run_id} is not gone yet after {timeout_s:g} s: {text}", fix=fix)
         if text != shown:
             note(f"{run_id}: {text}")

@@ -21,7 +21,7 @@ Event = Mapping[str, Any]
 def _last_s(event: Event) -> float:
     """Return the time of an event's last occurrence; events of the newer API have their times in other fields."""
     stamps = ((event.get("series") or {}).get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return max(map(unix_s, (*stamps, event.get("metadata", {}).get("creationTimestamp"))))
+    return max(map(unix_s, stamps))
 
 
 def by_time(events: Iterable[Event]) -> list[Event]:
@@ -30,12 +30,9 @@ def by_time(events: Iterable[Event]) -> list[Event]:
 
 
 def blockers(events: Sequence[Event], *, names: Sequence[str], since_s: float) -> list[str]:
-    """Return one line for each kind of failure to create the run's objects: its newest message.
+    """Return one line for each kind of failure to create the objects of a RayJob and a RayCluster: its newest message.
 
-    Args:
-        events: oldest first.
-        names: the run's RayJob and RayCluster.
-        since_s: the creation of the run's newest object; older failures are overcome.
+    Failures before `since_s`, the creation of the run's newest object, are overcome.
     """
     latest: dict[tuple[str, str], str] = {}
     for event in events:

@@ -51,7 +51,9 @@ def find_log_pods(api: KubeApi, run_id: str, submission_mode: str) -> list[LogPo
 
 def _log_pod(pod: Mapping[str, Any], container: str) -> LogPod:
     status = pod.get("status", {})
-    seen = next((item for item in status.get("containerStatuses", []) if item["name"] == container), {})
+    seen: Mapping[str, Any] = next(
+        (item for item in status.get("containerStatuses", []) if item["name"] == container), {}
+    )
     # Between two restarts a container waits, and its log is the last start's.
     states = {*seen.get("state", {}), *seen.get("lastState", {})}
     return LogPod(

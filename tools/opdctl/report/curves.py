@@ -106,16 +106,10 @@ def thin(grid: np.ndarray, width: int, steps: np.ndarray, values: np.ndarray) ->
     return columns if width > 1 else {"y": columns["y"]}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curves:
-    """The page's data: base64 of the zlib-compressed JSON that assets/curves.js reads; empty without any curve."""
+def pack(runs: Sequence[LoadedRun], groups: Sequence[Group]) -> str:
+    """Return base64 of the zlib-compressed JSON that assets/curves.js reads; empty without any curve.
 
-    packed: str
-    is_thinned: bool
-
-
-def pack(runs: Sequence[LoadedRun], groups: Sequence[Group]) -> Curves:
-    """Pack every metric of the runs; metrics are read twice, so that one run's table is in memory at a time.
+    Metrics are read twice, so that one run's table is in memory at a time.
 
     Args:
         groups: `runs` by experiment; each group is drawn as its mean and band.
@@ -130,7 +124,7 @@ def pack(runs: Sequence[LoadedRun], groups: Sequence[Group]) -> Curves:
             num_values += len(steps)
             if len(steps):
                 grids[panel] = np.union1d(grids.get(panel, steps), steps)
-    share = max(MAX_VALUES / max(num_values, 1) / 3, 0.0) if num_values > MAX_VALUES else 1.0
+    share = MAX_VALUES / num_values / 3 if num_values > MAX_VALUES else 1.0
     widths = {panel: -(-len(grid) // max(int(share * len(grid)), MIN_BUCKETS)) for panel, grid in grids.items()}
     charts: dict[Panel, dict[str, Any]] = {
         panel: {
@@ -147,12 +141,11 @@ def pack(runs: Sequence[LoadedRun], groups: Sequence[Group]) -> Curves:
             if len(steps):
                 chart["lines"].append({"run": number, **thin(grids[panel], widths[panel], steps, panel.scale * values)})
     if not charts:
-        return Curves(packed="", is_thinned=False)
+        return ""
     group_of = {record.run_id: place for place, group in enumerate(groups) for record in group.records}
     content = {
         "runs": [{"name": run.record.run_id, "group": group_of[run.record.run_id]} for run in runs],
         "groups": [group.name for group in groups],
         "charts": list(charts.values()),
     }
-    packed = base64.b64encode(zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 6)).decode()
-    return Curves(packed=packed, is_thinned=any(width > 1 for width in widths.values()))
+    return base64.b64encode(zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 6)).decode()

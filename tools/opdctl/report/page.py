@@ -1,7 +1,6 @@
 """The report page: one self-contained HTML file, all text escaped, under a policy that runs its own scripts only.
 
-uPlot (MIT, https://github.com/leeoniya/uPlot) is kept unchanged: the npm package uplot, version 1.6.32,
-dist/uPlot.iife.min.js, dist/uPlot.min.css and LICENSE.
+uPlot 1.6.32 (MIT) is the npm package's dist/uPlot.iife.min.js, dist/uPlot.min.css and LICENSE, unchanged.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -24,24 +22,20 @@ from opd.text import policy, shortened, storable
 from opdctl.console import note
 from opdctl.report import provenance
 from opdctl.report.curves import pack
-from opdctl.runs.compare import answers, compare_groups, comparison_sheets, default_metrics, group_runs
+from opdctl.runs.compare import answers, compare_groups, comparison_sheets, default_metrics, group_runs, leaves
 from opdctl.runs.gather import GENERATIONS_KEY, LoadedRun
 from opdctl.runs.metrics import series
 from opdctl.runs.record import RunRecord
 from opdctl.runs.sheets import checkpoints_sheet, evaluation_sheet, runs_sheet
 from opdctl.tables import Sheet, number
 
-UPLOT = "uplot-1.6.32.min.js"
-SHA256 = {
-    UPLOT: "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
-    "uplot-1.6.32.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
-}
-SCRIPTS = (UPLOT, "curves.js")
+SCRIPTS = ("uplot-1.6.32.min.js", "curves.js")
 STYLES = ("uplot-1.6.32.min.css", "report.css")
 NOTICE = "uplot-LICENSE"
 # More runs share tables; only the first has texts and tokens.
 MAX_SEPARATE_RUNS = 12
 MAX_CHARS = 1500
+NUM_ANSWERS = 12
 TIMES = ("timing/", "timing_s/")
 """Prefixes of the metrics of a step's parts, seconds."""
 
@@ -64,12 +58,8 @@ def asset(name: str) -> str:
     return (files("opdctl.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def write_report(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *, stem: str, num_samples: int) -> None:
-    """Write the page `STEM.html`, and a page for each run's conversations.
-
-    Args:
-        write: takes a file's name and its HTML.
-    """
+def write_report(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *, stem: str) -> None:
+    """Write the page `STEM.html` and a page for each run's conversations; `write` takes a file's name and its HTML."""
     records = [run.record for run in runs]
     few = runs[:1] if len(runs) > MAX_SEPARATE_RUNS else runs
     groups = group_runs(records)
@@ -83,12 +73,12 @@ def write_report(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *
         Part(id="evaluation", title="Evaluation", sheets=[*filter(None, [evaluation_sheet(records)])]),
         Part(id="differences", title="Differences", sheets=comparison_sheets(compared) if compared else []),
         Part(id="conversations", title="Conversations", links=_conversations(few, write, stem=stem)),
-        Part(id="generations", title="Sample answers", answers=_answers(few, num_samples)),
+        Part(id="generations", title="Sample answers", answers=_answers(few)),
         Part(id="origin", title="Origin", sheets=[*provenance.tables(runs), *checkpoints]),
         Part(id="experiment", title="Experiment", sheets=_settings(records)),
     ]
     curves = pack(runs, groups)
-    scripts = tuple(map(asset, SCRIPTS)) if curves.packed else ()
+    scripts = tuple(map(asset, SCRIPTS)) if curves else ()
     names = [record.run_id for record in records]
     templates = Environment(
         loader=PackageLoader("opdctl.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -140,10 +130,10 @@ def _conversations(runs: Sequence[LoadedRun], write: Callable[[str, str], None],
     return links
 
 
-def _answers(runs: Sequence[LoadedRun], num_samples: int) -> list[dict[str, Sample]]:
+def _answers(runs: Sequence[LoadedRun]) -> list[dict[str, Sample]]:
     """Return evaluated answers of each run to the same problems; problems that a run got wrong come first."""
     rows: dict[tuple[str, int], dict[str, Sample]] = {}
-    for run in runs if num_samples else ():
+    for run in runs:
         if GENERATIONS_KEY in run.listing:
             for sample in answers(run.listing.store, run.record.run_id):
                 row = rows.setdefault((sample.data_source, sample.problem_index), {})
@@ -151,7 +141,7 @@ def _answers(runs: Sequence[LoadedRun], num_samples: int) -> list[dict[str, Samp
     by_accuracy = sorted(
         rows.items(), key=lambda item: (-len(item[1]), min(one.acc for one in item[1].values()), item[0])
     )
-    return [row for _, row in by_accuracy[:num_samples]]
+    return [row for _, row in by_accuracy[:NUM_ANSWERS]]
 
 
 def _settings(records: Sequence[RunRecord]) -> list[Sheet]:
@@ -164,10 +154,3 @@ def _settings(records: Sequence[RunRecord]) -> list[Sheet]:
     title = f"Settings that differ from {first.run_id}"
     sheets = [Sheet(names=("run", "changed keys"), lines=changes, title=title)] if changes else []
     return sheets + ([Sheet(names=("key", "value"), lines=lines, title=f"{first.run_id}: experiment")] if lines else [])
-
-
-def leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
-    """Return every leaf of a spec with its dotted path, in the spec's order."""
-    if isinstance(tree, Mapping) and tree:
-        return [leaf for key, inner in tree.items() for leaf in leaves(inner, f"{path}.{key}" if path else str(key))]
-    return [(path, tree)]

@@ -24,7 +24,7 @@ from opd.store.base import Store
 from opdctl.console import note, usage_error
 from opdctl.runs.gather import GENERATIONS_KEY
 from opdctl.runs.record import RunRecord, is_validation
-from opdctl.tables import NONE, Sheet
+from opdctl.tables import NONE, Sheet, with_error
 
 if TYPE_CHECKING:
     from opd.evaluation.results import SetResult
@@ -267,23 +267,23 @@ def answers(store: Store, run_id: str) -> Sequence[Sample]:
 
 
 def _without_seed(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec without its seed and the keys of NOT_IDENTITY."""
-    hidden = {"seed", *NOT_IDENTITY}
+    """Return the spec's values by dotted path, without its seed and the keys of NOT_IDENTITY."""
+    hidden = ("seed", *NOT_IDENTITY)
+    return {path: value for path, value in leaves(spec) if not any(f"{path}.".startswith(f"{one}.") for one in hidden)}
 
-    def kept(tree: Mapping[str, Any], above: str) -> dict[str, Any]:
-        found = {key: inner for key, inner in tree.items() if f"{above}{key}" not in hidden}
-        return {
-            key: kept(inner, f"{above}{key}.") if isinstance(inner, Mapping) else inner for key, inner in found.items()
-        }
 
-    return kept(spec, "")
+def leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
+    """Return every leaf of a spec with its dotted path, in the spec's order."""
+    if isinstance(tree, Mapping) and tree:
+        return [leaf for key, inner in tree.items() for leaf in leaves(inner, f"{path}.{key}" if path else str(key))]
+    return [(path, tree)]
 
 
 def comparison_sheets(found: Sequence[Comparison]) -> list[Sheet]:
     """Return the keys in which groups differ from the base, and one row a group and quantity; a star is notable."""
     changes = [(item.after, "\n".join(item.changes) or "(the specs are equal)") for item in found]
     lines = [
-        (item.after, one.quantity, _estimate(one.before), _estimate(one.after), difference_text(one),
+        (item.after, one.quantity, with_error(*one.before), with_error(*one.after), difference_text(one),
          _interval(one.interval), f"{one.num_pairs} by {one.paired_by}" if one.paired_by else "not paired", one.remark)
         for item in found
         for one in item.differences
@@ -297,12 +297,7 @@ def comparison_sheets(found: Sequence[Comparison]) -> list[Sheet]:
 
 def difference_text(item: Difference) -> str:
     """Return `+0.12 ± 0.03 *`; the star means notable."""
-    return f"{_estimate(item.difference, sign='+')}{' *' if item.is_notable else ''}"
-
-
-def _estimate(estimate: Estimate, *, sign: str = "") -> str:
-    error = NONE if math.isnan(estimate.standard_error) else f"{estimate.standard_error:.2g}"
-    return f"{estimate.value:{sign}.4g} ± {error}"
+    return f"{with_error(*item.difference, sign='+')}{' *' if item.is_notable else ''}"
 
 
 def _interval(interval: tuple[float, float]) -> str:

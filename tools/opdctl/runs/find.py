@@ -75,13 +75,8 @@ class Finder:
     """
 
     def __init__(
-        self,
-        *,
-        store: str | None = None,
-        namespace: str | None = None,
-        context: str | None = None,
-        patience_s: float = PATIENCE_S,
-    ):
+        self, *, store: str | None, namespace: str | None, context: str | None, patience_s: float = PATIENCE_S
+    ) -> None:
         self.store, self.namespace, self.context, self.patience_s = store, namespace, context, patience_s
         self.shell_store = os.environ.get(STORE_VARIABLE) or None
         self.is_named = namespace is not None or context is not None
@@ -89,8 +84,10 @@ class Finder:
         self.asks_for_stores = store is None and (self.is_named or (self.has_cluster and not self.shell_store))
 
     def connect(self) -> KubeApi:
-        """Return the cluster that the command line names."""
         return connect(namespace=self.namespace, context=self.context)
+
+    def _open(self, at: str | StoreAddress) -> Store:
+        return open_place(at, patience_s=self.patience_s)
 
     def locate(self, text: str) -> Found:
         """Read one run from cluster and store; an unreachable cluster that the user did not name is left out."""
@@ -109,7 +106,7 @@ class Finder:
         place = self._place(run_id, parent, run, notes)
         if place is None and (run is None or not (run.is_known or run.pods)):
             why = f" ({'; '.join(notes)})" if notes else ""
-            root = open_place(self._address(parent, None), patience_s=self.patience_s)
+            root = self._open(self._address(parent, None))
             places = [*([f"namespace {api.namespace}"] if api is not None else []), _in_store(root, run_id)]
             raise ToolError(f"no run {run_id!r} in {' nor in '.join(places)}{why}", fix=_APPEARS)
         return Found(run_id=run_id, api=api, in_cluster=run, place=place, notes=notes)
@@ -125,14 +122,14 @@ class Finder:
         for run_id, parent in wanted or [(name, "") for name in sorted(sent)]:
             at = self._address(parent, sent.get(run_id))
             url = at.url if isinstance(at, StoreAddress) else at
-            root = opened[url] = opened.get(url) or open_place(at, patience_s=self.patience_s)
+            root = opened[url] = opened.get(url) or self._open(at)
             places.append(RunPlace(run_id=run_id, store=root.child(run_id)))
             if texts and not places[-1].store.exists(RUN_FILE):
                 raise ToolError(f"no run {run_id!r} in {_in_store(root, run_id)}", fix=_APPEARS)
         return places
 
     def _all(self) -> list[RunPlace]:
-        root = open_place(self._address("", None), patience_s=self.patience_s)
+        root = self._open(self._address("", None))
         if _is_no_folder(root.url):
             raise ToolError(f"store {root.url}: there is no such folder", fix="correct --store; a run makes the folder")
         # A store may hold stray files next to the runs.
@@ -141,8 +138,8 @@ class Finder:
 
     def _sent(self) -> dict[str, StoreAddress]:
         """Return the stores of the namespace's experiments that can be read from here, by run."""
-        known = {run_id: readable(address_of(tree)) for run_id, tree in experiments(self.connect()).items()}
-        return {run_id: at for run_id, at in known.items() if at is not None}
+        trees = experiments(self.connect())
+        return {run_id: at for run_id, tree in trees.items() if (at := readable(address_of(tree))) is not None}
 
     def _address(self, parent: str, sent: StoreAddress | None) -> str | StoreAddress:
         """Return the store of a run."""
@@ -164,7 +161,7 @@ class Finder:
             notes.append(f"its store{where} is a folder of the run's own volume and cannot be read from here")
             return None
         try:
-            place = open_place(self._address(parent, readable(sent)), patience_s=self.patience_s).child(run_id)
+            place = self._open(self._address(parent, readable(sent))).child(run_id)
             if place.exists(RUN_FILE):
                 return RunPlace(run_id=run_id, store=place)
         except StoreError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import io
 import json
@@ -187,10 +186,10 @@ def in_threads(call: Callable[[Item], Result], items: Sequence[Item], *, num_thr
     pool = ThreadPoolExecutor(min(num_threads, max(len(items), 1)), thread_name_prefix="opdctl-gather")
     try:
         futures = [pool.submit(call, item) for item in items]
-        with progress("reading runs", len(items)) as advance:
-            for future in as_completed(futures):
-                future.result()
-                advance()
+        advance = progress("reading runs", len(items))
+        for future in as_completed(futures):
+            future.result()
+            advance()
         return [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -199,7 +198,6 @@ def in_threads(call: Callable[[Item], Result], items: Sequence[Item], *, num_thr
 def leaving_out(call: Callable[[RunPlace], Result | None], causes: Causes) -> Callable[[RunPlace], Result | None]:
     """Return the call with None for a run whose store fails; a store without an answer is waited for once."""
 
-    @functools.wraps(call)
     def ask(place: RunPlace) -> Result | None:
         root = place.store.url.rpartition("/")[0]
         if isinstance(causes.get(root), StoreUnavailable):

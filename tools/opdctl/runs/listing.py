@@ -115,7 +115,6 @@ class Listing:
         return hashlib.sha256(json.dumps(marks).encode()).hexdigest()
 
     def attempt_lines(self) -> list[AttemptLine]:
-        """Return every claimed attempt, ascending."""
         return [self.attempt_line(attempt) for attempt in self.attempts()]
 
     def newest(self) -> AttemptLine | None:

@@ -12,7 +12,7 @@
   const canPool = groups.length < runs.length;
   let shown; // numbers of the runs or groups that are drawn
   let range = null; // the zoomed steps of all charts
-  const figures = new Map(); // chart -> { element, plot, isLog, uplot, isNear }
+  const figures = new Map(); // chart -> { element, plot, isLog, uplot }
   const isPooled = () => canPool && of("pooled").checked;
   const names = () => isPooled() ? groups : runs.map((run) => run.name);
 
@@ -41,26 +41,21 @@
     });
   }
 
-  function over(columns, combine) {
-    return columns[0].map((_, i) => {
-      const found = columns.map((column) => column[i]).filter((value) => value != null);
-      return found.length ? combine(found) : null;
-    });
-  }
-
   // The lines of a chart: of each run or group the mean and, for several seeds or thinned steps, lowest and highest values.
-  function content(chart, view) {
+  function content(chart, weight) {
     const members = new Map();
     for (const line of chart.lines) {
-      const entity = view.pooled ? view.runs[line.run].group : line.run;
+      const entity = isPooled() ? runs[line.run].group : line.run;
       members.set(entity, [...(members.get(entity) || []), line]);
     }
+    const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
     return [...members].sort((a, b) => a[0] - b[0]).map(([entity, lines]) => {
-      const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-      const edge = (name, pick) => smooth(over(lines.map((line) => line[name] || line.y), (values) => pick(...values)), view.weight);
+      const column = (name, combine) => smooth(lines[0].y.map((_, i) => {
+        const found = lines.map((line) => (line[name] || line.y)[i]).filter((value) => value != null);
+        return found.length ? combine(found) : null;
+      }), weight);
       const hasBand = lines.length > 1 || Boolean(lines[0].low);
-      return { entity, y: smooth(over(lines.map((line) => line.y), mean), view.weight),
-               ...(hasBand ? { low: edge("low", Math.min), high: edge("high", Math.max) } : {}) };
+      return { entity, y: column("y", mean), ...(hasBand ? { low: column("low", (all) => Math.min(...all)), high: column("high", (all) => Math.max(...all)) } : {}) };
     });
   }
 
@@ -68,9 +63,9 @@
     const figure = figures.get(chart);
     figure.uplot?.destroy();
     figure.uplot = null;
-    if (!figure.isNear || figure.element.hidden) return;
+    if (figure.element.hidden) return;
     const style = getComputedStyle(document.body), ink = style.getPropertyValue("--muted"), grid = { stroke: style.getPropertyValue("--line"), width: 1 };
-    const lines = content(chart, { pooled: isPooled(), runs, weight: Number(of("smoothing").value) }).filter((line) => shown.has(line.entity));
+    const lines = content(chart, Number(of("smoothing").value)).filter((line) => shown.has(line.entity));
     const drawable = (values) => figure.isLog ? values.map((value) => value > 0 ? value : null) : values;
     const data = [chart.steps], series = [{ label: "step" }], bands = [];
     for (const line of lines) {
@@ -121,20 +116,12 @@
     });
   }
 
-  const seen = new IntersectionObserver((entries) => entries.forEach((entry) => {
-    const [chart, figure] = [...figures].find(([, item]) => item.element === entry.target);
-    if (entry.isIntersecting && !figure.isNear) {
-      figure.isNear = true;
-      draw(chart);
-    }
-  }), { rootMargin: "300px" });
-
   for (const chart of charts) {
     const element = make(of("charts"), "figure"), head = make(element, "figcaption");
     make(head, "span", `${chart.section === "Validation" ? "Validation: " : ""}${chart.title}`).title = chart.metric;
     if (chart.unit) make(head, "span", chart.unit, "muted");
     const log = make(head, "button", "log"), plot = make(element, "div", undefined, "plot");
-    const figure = { element, plot, isLog: false, isNear: false, uplot: null };
+    const figure = { element, plot, isLog: false, uplot: null };
     log.type = "button";
     log.setAttribute("aria-pressed", "false");
     log.addEventListener("click", () => {
@@ -145,7 +132,6 @@
     element.hidden = !chart.shown;
     figures.set(chart, figure);
     tickBox(of("metric-list"), chart.title, chart.shown, (isTicked) => { element.hidden = !isTicked; draw(chart); }).title = chart.metric;
-    seen.observe(element);
   }
   of("metric-search").addEventListener("input", () => {
     const word = of("metric-search").value.toLowerCase();
@@ -160,4 +146,5 @@
   listRuns();
   of("curves-wait").hidden = true;
   of("curves-body").hidden = false;
+  redraw();
 })();

@@ -1,0 +1,66 @@
+"""`opdctl init` writes a file that the other commands take, and explains the keys from the schema alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.charts.helm import CHARTS, DIGEST
+
+from gotools import find
+from opd.experiment import load_spec
+from opdctl.commands.init import explained
+from opdctl.console import ToolError
+
+LOCAL = ("--model", "m", "--data", "d.parquet", "--teacher", "t")
+CLUSTER = (*LOCAL, "--image", DIGEST, "--gpus", 12, "--claim", "models")
+
+
+def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(inside: Callable, tmp_path: Path) -> None:
+    words = ("init", "--local", *LOCAL, "-f", "first.yaml")
+    assert inside(*words).returncode == 0
+    spec = load_spec(tmp_path / "first.yaml").spec
+    assert (spec.name, spec.model.path, spec.teacher.path, spec.data.train) == ("first", "m", "t", ("d.parquet",))
+    assert "exists already" in inside(*words).stderr
+
+
+@pytest.mark.helm
+def test_the_file_of_a_cluster_renders_with_nodes_of_one_size(inside: Callable, tmp_path: Path) -> None:
+    assert inside("init", *CLUSTER).returncode == 0
+    spec = load_spec(tmp_path / "exp.yaml").spec
+    assert (spec.trainer.nnodes, spec.trainer.gpus_per_node) == (2, 6)
+    done = inside("render", "exp.yaml", "--charts", CHARTS, OPDCTL_HELM=str(find("helm")))
+    assert done.returncode == 0, done.stderr
+    assert DIGEST in done.stdout
+    assert 'claimName: "models"' in done.stdout
+
+
+@pytest.mark.parametrize(("words", "code"), [(LOCAL[:4], "no --teacher"), ((*LOCAL, "-f", "A B.yaml"), "name")])
+def test_what_lacks_or_cannot_be_used_is_named_and_no_file_is_written(
+    inside: Callable, tmp_path: Path, words: tuple, code: str
+) -> None:
+    done = inside("init", "--local", *words)
+    assert done.returncode == 2
+    assert code in done.stderr
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("word", "path"),
+    [
+        ("opd.importance", "opd.importance.tokens.ratio"),
+        ("TEACHER_MODEL_PATH", "teacher.path"),
+        ("", "cluster.gpu.type"),
+    ],
+)
+def test_a_section_a_variable_and_no_word_lead_to_keys(word: str, path: str) -> None:
+    assert path in [line.split()[0] for line in explained(word)]
+
+
+def test_a_key_has_type_default_and_kinds_and_an_unknown_word_the_nearest_key() -> None:
+    [facts, _] = explained("opd.loss_type")
+    assert all(word in facts for word in ("string", 'default "reverse_kl"', "OPD_LOSS_TYPE", "opd-agent"))
+    with pytest.raises(ToolError) as caught:
+        list(explained("opd.los_type"))
+    assert (caught.value.exit_code, caught.value.fix) == (2, "did you mean opd.loss_type?")
