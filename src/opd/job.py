@@ -99,9 +99,9 @@ class Data:
     def next_prompts(self, step: int) -> list[Prompt]:
         """Draw the next prompts of the training data, as many as a step has."""
         rows = next(self._rows, None) if self._rows is not None else None
-        if rows is None:
+        while rows is None:  # twice for a run that resumes at the end of an epoch: the first iterator has no rows left
             self._rows = iter(self.loader)
-            rows = next(self._rows)
+            rows = next(self._rows, None)
         return [row | {"uid": f"{step}/{place}"} for place, row in enumerate(rows)]
 
     def validation_batches(self) -> Iterator[list[Prompt]]:
@@ -133,7 +133,7 @@ class Job:
         self.config, self.run, self.data, self.ours = config, run, data, data.ours
         self.num_ranks = int(config.trainer.nnodes * config.trainer.n_gpus_per_node)
         self.rollouts: RolloutManager | None = None
-        run.reporter.total_steps = data.total_steps
+        run.summary.total_steps = data.total_steps
         # Handles found by name, as verl's are, do not keep an actor alive: these are held to the end.
         self._cpu_servers = start_cpu_servers(config) if serves else []
         START.mark("tokenizer and data")
@@ -235,10 +235,7 @@ class Job:
             load_more(folder)
 
         # The ranks exist and nothing is loaded yet: each can bring its files to the disk that it reads.
-        step = checkpointing.resume(self.run, self.ranks, load)
-        if step:
-            self.run.reporter.go_on_from(step)
-        return step
+        return checkpointing.resume(self.run, self.ranks, load)
 
 
 def start_ranks(config: DictConfig, worker: type, role: str) -> tuple[Any, RayWorkerGroup]:

@@ -287,11 +287,6 @@ class Distillation(Sampled):
         metrics = made.progress(step, data.epoch(step), timing)
         metrics |= made.distilled_rows(rows, max_response_length=data.config.data.max_response_length)
         metrics |= made.pace(rows, timing["step"], num_ranks=job.num_ranks)
-        metrics |= {
-            "timing/generate_s": timing["gen"],
-            "timing/train_s": timing["update_actor"],
-            "timing/step_s": timing["step"],
-        }
         if self._signs is not None:
             most = self._stages.num_generated(step) or self.spec.data.max_response_length
             metrics |= self._signs.of(rows, max_tokens=most)

@@ -47,6 +47,7 @@ def main() -> int:
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
         parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
+    args.folder = args.folder.resolve()  # runs have working directories of their own
     chosen, summary = [SCENARIOS[name] for name in names], args.folder / "summary.json"
     rows = report.read_rows(summary) if args.names else {}
     for asked in (signal.SIGTERM, signal.SIGINT):  # also where a shell started this in the background

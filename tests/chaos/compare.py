@@ -47,7 +47,7 @@ def differences(wanted: Places, found: Places, *, num_starts: int, same_spec: bo
     return [
         *_checkpoint(*folders),
         *_sealed(found, last),
-        *differing_rows(read_metrics(wanted.store).rows, read_metrics(found.store).rows),
+        *differing_rows(read_metrics([wanted.store]), read_metrics([found.store])),
         *_result(wanted.store, found.store, same_spec=same_spec),
         *_attempts(found.store, num_starts),
     ]

@@ -41,7 +41,7 @@ def skipped_update(context: Context) -> str:
     reference = context.case("reference", environment=environment)
     reference.finish()
     skipped = {
-        row["step"]: row["opd/skipped"] for row in read_metrics(reference.places.store).rows if row.get("opd/skipped")
+        row["step"]: row["opd/skipped"] for row in read_metrics([reference.places.store]) if row.get("opd/skipped")
     }
     require(skipped == {SKIPPED_STEP: 1.0}, f"updates skipped by step: {skipped}")
     result = reference.places.store.get_json("result.json")

@@ -50,7 +50,7 @@ def finished_run(
     for place in (local, store):
         claim = {"attempt": 1, "token": "t", "started_at_s": 0.0, "lease_ttl_s": 60.0, "spec_hash": "h"}
         place.put_json("attempts/0001/owner.json", {**claim, "host": "a", "boot_id": "b", "pid": 1})
-    measured = {"time": seconds, "timing/step_s": seconds, "agent/tool/get_price/seconds_max": seconds}
+    measured = {"time": seconds, "timing_s/step": seconds, "agent/tool/get_price/seconds_max": seconds}
     rows = [{"step": step, **measured, "opd/loss": loss} for step in steps]
     store.put("attempts/0001/metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
     checkpoints = Checkpoints(local=local, remote=store, attempt=1, token="t", spec_hash="h")

@@ -22,7 +22,7 @@ from tests.charts.helm import (
 from tests.minimal import MINIMAL
 
 from opd.experiment import FILE_KINDS
-from opd.pods.experiment import DEFAULT_ROOT
+from opd.pods.stop import DEFAULT_ROOT
 from opd.store.access import STORE_VARIABLES
 
 NAME = "opd-qwen3-8b-to-1.7b"

@@ -16,7 +16,7 @@ _PROGRAM = """
     import os, signal, sys, threading
     import ray
     from ray.cluster_utils import Cluster
-    from opd.cluster.lost import look_for_lost_nodes, naming_lost_nodes
+    from opd.cluster.lost import looks, naming_lost_nodes
     from opd.cluster.watch import Watch
     from opd.compat.ray_start import patient_start
     from opd.errors import NodeLost
@@ -48,7 +48,7 @@ _PROGRAM = """
 
     try:
         if where == "lock":
-            with Watch([look_for_lost_nodes()], poll_s=0.1):
+            with Watch(looks(None, patience_s=3600)[1:3], poll_s=0.1):
                 lose()
                 threading.Event().wait()
         with naming_lost_nodes():

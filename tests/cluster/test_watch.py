@@ -51,10 +51,9 @@ def test_a_look_that_fails_goes_on_and_one_that_answers_too_late_ends_nothing():
 
 _PROGRAM = """
     import os, signal, sys, threading, time
-    from dataclasses import replace
     import ray
     from opd.errors import PartLost
-    from opd.cluster.lost import look_for_lost_daemons, look_for_lost_parts, lost_parts
+    from opd.cluster.lost import looks, lost_parts
     from opd.compat.ray_start import patient_start
     from opd.cluster.watch import Watch
 
@@ -76,7 +75,7 @@ _PROGRAM = """
     del dropped
     hang = threading.Event()
     try:
-        with Watch([look_for_lost_daemons(), replace(look_for_lost_parts(), patience_s=0.2)], poll_s=0.1, end_s=end_s):
+        with Watch(looks(None, patience_s=0.2)[:3], poll_s=0.1, end_s=end_s):
             print("nothing lost" if not hang.wait(1.0) and not lost_parts() else "?", flush=True)
             os.kill(store if where == "store" else pid, signal.SIGKILL)
             try:

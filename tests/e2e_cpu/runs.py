@@ -39,7 +39,7 @@ class Outcome:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """Metrics merged over attempts, one row a step."""
-        return [dict(row) for row in read_metrics(LocalStore(self.run_dir)).rows]
+        return [dict(row) for row in read_metrics([LocalStore(self.run_dir)])]
 
     @property
     def steps(self) -> list[dict[str, Any]]:

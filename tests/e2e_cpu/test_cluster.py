@@ -52,7 +52,7 @@ def entrypoint(experiment: Path) -> list[str]:
 
 
 def steps_of(run: Path) -> list[dict[str, Any]]:
-    rows = read_metrics(LocalStore(run)).rows
+    rows = read_metrics([LocalStore(run)])
     return [dict(row) for row in rows if "training/global_step" in row]
 
 

@@ -80,7 +80,7 @@ def test_json_written_by_helm_gives_the_same_tree():
 
 @pytest.mark.parametrize(
     "text",
-    ['{"a": 1, "a": 2}', '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', "{", "[]"],
+    ['{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', "{", "[]"],
 )
 def test_json_is_read_as_strictly(text):
     refusal(text, is_json=True)
@@ -92,11 +92,8 @@ def test_a_duplicate_key_is_refused_with_both_lines():
     assert "line 3" in problem.fix
 
 
-def test_an_alias_is_expanded_and_a_document_that_grows_without_bound_is_refused():
+def test_an_alias_is_expanded():
     assert read("a: &x {b: 1}\nc: *x") == {"a": {"b": 1}, "c": {"b": 1}}
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
-    assert "more than" in str(refusal("\n".join(lines)))
 
 
 @pytest.mark.parametrize(

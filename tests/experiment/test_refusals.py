@@ -16,7 +16,7 @@ def error_of(tree):
 
 @pytest.mark.parametrize(
     ("path", "value", "word"),
-    [("model.lora_rank", 8, "LoRA"), ("lora", {"rank": 8}, "LoRA"), ("trainer.mode", "separate_async", "sync"),
+    [("model.lora_rank", 8, "LoRA"), ("lora", {"rank": 8}, "LoRA"), 
      ("actor.strategy", "megatron", "Megatron"), ("actor.megatron", {"x": 1}, "Megatron")],
 )  # fmt: skip
 def test_a_key_for_an_unsupported_feature_says_why(path, value, word, minimal):
@@ -35,17 +35,13 @@ _ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
         (f"{_MODEL}.lora_rank=16", "LoRA"),
         (f"++{_MODEL}.lora.rank=16", "LoRA"),
         (f"{_MODEL}.target_parameters=[x]", "LoRA"),
-        ("trainer.v1.trainer_mode='separate_async'", "sync"),
-        ("trainer.use_v1=False", "V1"),
         ("reward.reward_model.enable=True", "reward.function"),
-        ("actor_rollout_ref.hybrid_engine=False", "pool"),
         (f"{_ACTOR}.strategy=megatron", "Megatron"),
         (f"+{_ACTOR}.megatron.tensor_model_parallel_size=2", "Megatron"),
         ("distillation.enabled=True", "distillation"),
         (f"{_ACTOR}.checkpoint.save_contents=['model','extra']", "resume"),
         (f"{_ACTOR}.checkpoint.load_contents=[optimizer,extra]", "resume"),
         (f"{_ACTOR}.checkpoint={{save_contents:[model]}}", "map"),
-        ("+trainer.v1={trainer_mode:colocate_async}", "map"),
         ("data={train_batch_size:3}", "map"),
         ("", "key=value"),
         ("key", "key=value"),
@@ -64,7 +60,7 @@ def test_a_raw_override_that_cannot_work_is_refused(override, word, minimal):
 
 @pytest.mark.parametrize(
     "override",
-    ["actor_rollout_ref.model.lora_rank=0", "trainer.v1.trainer_mode=sync", "trainer.use_v1=True", "model_engine=dp",
+    ["actor_rollout_ref.model.lora_rank=0", "model_engine=dp",
      "actor_rollout_ref.rollout.mode=async", "actor_rollout_ref.actor.strategy=fsdp2",
      "actor_rollout_ref.actor.checkpoint.save_contents=['model','optimizer','extra','hf_model']"],
 )  # fmt: skip

@@ -194,5 +194,5 @@ def step_parts(rows: list[Row]) -> dict[str, float]:
     }
     if "student" in parts:
         parts.pop("update", None)  # teacher and student are its parts
-    whole = statistics.median(row["timing/step_s"] if "timing/step_s" in row else row["timing_s/step"] for row in steps)
+    whole = statistics.median(row["timing_s/step"] for row in steps)
     return {**parts, "rest": whole - sum(parts.values()), "step": whole}

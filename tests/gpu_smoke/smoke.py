@@ -162,7 +162,7 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
 
 def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
     """The rows that a run has written; none where it never began."""
-    return [dict(row) for row in read_metrics(LocalStore(run_dir)).rows] if run_dir.exists() else []
+    return [dict(row) for row in read_metrics([LocalStore(run_dir)])] if run_dir.exists() else []
 
 
 def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: Path) -> Iterator[Promise]:

@@ -42,10 +42,6 @@ def test_a_dry_run_prints_the_overrides_one_a_line_and_nothing_else(path):
         ("kind: [", "valid YAML"),
         ("kind: opd\nmodel: {pth: x}\n", "did you mean model.path?"),
         ("kind: opd\nmodel: {path: m, lora_rank: 8}\nteacher: {path: t}\n", "LoRA"),
-        (
-            "kind: opd\nmodel: {path: m}\nteacher: {path: t}\noverrides: [trainer.v1.trainer_mode=colocate_async]\n",
-            "sync",
-        ),
         ("kind: opd\nmodel: {path: m}\nteacher: {path: t}\nopd: {loss_type: jsd, beta: 1}\n", "0 < beta < 1"),
     ],
 )

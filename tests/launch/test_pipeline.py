@@ -124,8 +124,8 @@ def test_stages_run_in_order_and_each_is_a_run_of_its_own_and_the_pipeline_one_l
         for store in ("store", "store/pipe/stages")
     }
     [line] = listed["store"]
-    assert (line["run"], line["kind"], line["phase"], line["step"]) == ("pipe", "pipeline", "succeeded", 2)
-    assert {line["run"] for line in listed["store/pipe/stages"]} == {"pipe-ask", "pipe-learn"}
+    assert (line["run_id"], line["kind"], line["state"], line["last_step"]) == ("pipe", "pipeline", "succeeded", 2)
+    assert {line["run_id"] for line in listed["store/pipe/stages"]} == {"pipe-ask", "pipe-learn"}
 
     assert started(ended(folder)[1]) == [], "nothing of a finished pipeline runs again"
 

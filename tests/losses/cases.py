@@ -131,7 +131,7 @@ def expected(
         statistics["policy_loss"] = terms["policy"] = clipped(
             log_p, log_p.detach() if old_log_probs is None else old_log_probs, advantages
         )
-    loss = sum((w * terms[name]).sum() for name, w in weights.named.items() if w is not None)
+    loss = sum((w * terms[name]).sum() for name, w in weights._asdict().items() if w is not None)
     assert isinstance(loss, Tensor)
     loss.backward()
     statistics["teacher_log_prob"] = log_p_t

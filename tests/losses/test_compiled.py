@@ -54,17 +54,25 @@ def test_a_run_compiles_two_shapes_whatever_the_number_of_tokens():
 
 @pytest.mark.parametrize("tokens", [1, 127, 128, 1000, 8192, 65537])
 @pytest.mark.parametrize("workspace_gib", [0.01, 1.1, 2.6, 4.1])
-def test_chunks_cover_all_tokens_once_within_the_workspace(tokens, workspace_gib):
-    row, gradient = 8 * 151_680, 2 * 151_680
-    plan = Plan.of(tokens, workspace_gib, bytes_per_row=row, gradient_bytes=gradient)
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_chunks_cover_all_tokens_once_within_the_workspace(tokens, workspace_gib, is_compiled):
+    sizes = {"bytes_per_row": 8 * 151_680, "gradient_bytes": 2 * 151_680}
+    plan = Plan.of(tokens, workspace_gib, **sizes, is_compiled=is_compiled)
     groups = list(plan.groups(tokens))
     chunks = [chunk for group in groups for chunk in group]
     assert [start for start, _, _ in chunks] == [0, *(stop for _, stop, _ in chunks[:-1])]
     assert chunks[-1][1] == tokens
-    assert {rows for _, _, rows in chunks} <= {plan.rows, plan.tail}
-    assert all(sum(rows for _, _, rows in group) <= plan.group + plan.tail for group in groups)
+    for group in groups:
+        assert sum(rows for _, _, rows in group) <= plan.group + plan.tail
+        allowed = {plan.rows, plan.tail} if is_compiled else {plan.rows, group[-1][1] - group[-1][0]}
+        assert {rows for _, _, rows in group} <= allowed
     if workspace_gib > 1:
-        assert plan.rows * row + plan.group * gradient <= workspace_gib * 2**30
+        assert plan.rows * sizes["bytes_per_row"] + plan.group * sizes["gradient_bytes"] <= workspace_gib * 2**30
+
+
+def test_the_fused_form_takes_two_groups_for_8192_tokens_of_a_large_vocabulary():
+    plan = Plan.of(8192, 1.5, bytes_per_row=2 * 151_680 + 8 * 593, gradient_bytes=2 * 151_680, is_compiled=False)
+    assert (plan.rows, plan.tail, plan.group) == (1024, 0, 4096)
 
 
 @pytest.mark.parametrize(("columns", "k"), [(64, 5), (640, 7), (640, 64), (1280, 3)])

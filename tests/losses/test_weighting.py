@@ -1,4 +1,4 @@
-"""Reward weights within a prompt's group, token weights, and sums that are divided once."""
+"""Reward weights within a prompt's group, and sums that are divided once."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opd.losses import HiddenTargets, Loss, Weights, head_loss, reward_weights, token_weights
+from opd.losses import HiddenTargets, Loss, Weights, head_loss, reward_weights
 
 EXACT = settings(max_examples=60, deadline=None, derandomize=True)
 ROWS = st.lists(st.tuples(st.sampled_from("abcd"), st.floats(-5, 5)), min_size=1, max_size=24)
@@ -83,19 +83,6 @@ def test_lengths_that_differ_are_refused():
         reward_weights(torch.zeros(3), ["a", "a"], beta=1.0)
 
 
-def test_token_weights_are_the_rows_weight_where_trained():
-    mask = torch.tensor([True, False, True, True])
-    row = torch.tensor([0, 0, 1, 1])
-    weighted = token_weights(mask, row_index=row, row_weights=torch.tensor([0.5, 3.0]))
-    assert weighted.tolist() == [0.5, 0.0, 3.0, 3.0]
-    assert token_weights(mask).tolist() == [1.0, 0.0, 1.0, 1.0]
-
-
-def test_row_weights_need_the_row_of_each_token():
-    with pytest.raises(ValueError, match="row_index"):
-        token_weights(torch.ones(2, dtype=torch.bool), row_weights=torch.ones(2))
-
-
 @pytest.mark.parametrize("micro_batches", [[4], [1, 3], [2, 2], [1, 1, 1, 1], [3, 0, 1]])
 def test_the_weighted_gradient_does_not_depend_on_the_micro_batches(micro_batches):
     # Defect 5: weights renormalised inside each micro-batch cancel, and at micro-batch 1 every weight becomes 1.
@@ -106,7 +93,7 @@ def test_the_weighted_gradient_does_not_depend_on_the_micro_batches(micro_batche
     student, teacher = (torch.randn(num_tokens, 6, generator=generator) for _ in range(2))
     head, teacher_head = (torch.randn(13, 6, generator=generator) for _ in range(2))
     weights = reward_weights(torch.tensor([1.0, 0.0, 0.0, 1.0]), list("aabb"), beta=0.5)
-    per_token = token_weights(torch.ones(num_tokens, dtype=torch.bool), row_index=row, row_weights=weights)
+    per_token = weights[row]
 
     def gradient(groups):
         trained = head.clone().requires_grad_()

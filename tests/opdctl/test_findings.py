@@ -57,7 +57,7 @@ def test_training_and_validation_accuracy_are_two_numbers(inside: Callable, make
 def test_a_table_in_a_pipe_is_plain_columns(inside: Callable, make_run: Callable, store: Path) -> None:
     make_run("r", result={"steps": 1})
     head, row = inside("list", "--store", store).stdout.splitlines()
-    assert head.split()[:3] == ["run", "phase", "step"]
+    assert head.split()[:3] == ["run", "state", "step"]
     assert row.split()[:3] == ["r", "succeeded", "1/4"]
 
 

@@ -12,7 +12,7 @@ import pytest
 from opd.runs.summary import SUMMARY_FILE
 from opd.store.local import LocalStore
 from opdctl.commands import list_runs
-from opdctl.commands.list_runs import rows
+from opdctl.commands.list_runs import merged
 from opdctl.kube.rayjob import read_job
 from opdctl.runs.record import RunRecord
 
@@ -29,19 +29,19 @@ def job(name: str, status: str) -> Any:
 
 def test_a_live_run_is_shown_by_the_cluster_and_by_its_store_together() -> None:
     def record(name: str, state: str) -> RunRecord:
-        latest = {"opd/loss": 0.5, "timing/step_s": 60.0, "val-core/math/acc/mean@4": 0.4}
+        latest = {"opd/loss": 0.5, "timing_s/step": 60.0, "val-core/math/acc/mean@4": 0.4}
         return RunRecord(run_id=name, url=f"s3://b/{name}", state=state, last_step=3, total_steps=10, latest=latest)
 
-    live = rows(
+    live = merged(
         [(job("live", "Running"), 8), (job("waiting", "Initializing"), 0)],
         [record("live", "running"), record("done", "succeeded")],
     )
-    assert [(row["run"], row["phase"], row["step"], row["gpus"]) for row in live] == [
+    assert [(run.run_id, run.state, run.last_step, run.num_gpus) for run in live] == [
         ("live", "running", 3, 8),
         ("waiting", "starting", None, 0),
         ("done", "succeeded", 3, 0),
     ]
-    assert (live[0]["eta_s"], live[0]["validation_accuracy"]) == (420.0, 0.4)
+    assert (live[0].eta_s, live[0].validation_accuracy) == (420.0, 0.4)
 
 
 def test_a_run_s_summary_says_what_its_other_files_say(
@@ -49,7 +49,7 @@ def test_a_run_s_summary_says_what_its_other_files_say(
 ) -> None:
     score = "val-core/math/acc/mean@4"
     make_run("done", attempts=[{1: {score: 0.5}, 2: {"opd/loss": 2.0}}, {2: {"opd/loss": 1.5}}], result={"steps": 2})
-    make_run("stopped", attempts=[{1: {"opd/loss": float("inf"), "timing/step_s": 2.0}}], spec={**SPEC, "kind": "grpo"})
+    make_run("stopped", attempts=[{1: {"opd/loss": float("inf"), "timing_s/step": 2.0}}], spec={**SPEC, "kind": "grpo"})
     make_run("nothing", attempts=[{}])
     seal_checkpoint(store / "done", 2, {"data.pt": b"abc"})
     summary = store / "done" / SUMMARY_FILE
@@ -57,13 +57,13 @@ def test_a_run_s_summary_says_what_its_other_files_say(
 
     def seen() -> list[dict[str, Any]]:
         found = json.loads(inside("list", "--store", store, "-o", "json").stdout)["runs"]
-        return [{name: value for name, value in row.items() if name != "age_s"} for row in found]
+        return [{name: value for name, value in row.items() if name != "last_sign_s"} for row in found]
 
     by_summary = seen()
     with monkeypatch.context() as patch:
         patch.setattr(list_runs, "by_summary", lambda place: None)
         assert seen() == by_summary
-    assert [(row["run"], row["phase"], row["validation_accuracy"], row["checkpoint"]) for row in seen()] == [
+    assert [(row["run_id"], row["state"], row["validation_accuracy"], row["checkpoint"]) for row in seen()] == [
         ("done", "succeeded", 0.5, 2), ("nothing", "stopped", None, None), ("stopped", "stopped", None, None)
     ]  # fmt: skip
 

@@ -91,7 +91,7 @@ def test_the_base_is_the_best_that_has_finished_unless_one_is_named(seeds: Path,
     crashed = {"val-core/math/acc/mean@2": 1.0}
     make_run("a-crashed", attempts=[{1: crashed}], spec={**SPEC, "actor": {"learning_rate": 9.0}})
     runs = opdctl.load_all(str(seeds))
-    assert runs[0].name == "a-crashed"
+    assert runs[0].record.run_id == "a-crashed"
     assert set(opdctl.compare(runs)["base"].to_pylist()) == {"new-s1 (+2 seeds)"}
     assert set(opdctl.compare(runs, base="base-s3")["base"].to_pylist()) == {"base-s1 (+2 seeds)"}
     with pytest.raises(ToolError, match="base 'typo' is not among the runs"):

@@ -23,7 +23,7 @@ from opd.store.opening import open_store
 from opdctl.report import curves
 from opdctl.report.curves import OTHER, panels_of, thin
 from opdctl.report.page import asset
-from opdctl.report.provenance import Origin
+from opdctl.report.provenance import Origin, num_gpus
 from opdctl.runs.find import RunPlace
 from opdctl.runs.gather import gather
 
@@ -108,7 +108,7 @@ def test_a_run_has_its_attempts_devices_and_trackers(
     found = Origin(gather([RunPlace(run_id="r", store=root.child("r"))])[0])
     assert [line.end for line in found.attempts] == ["stopped", "finished"]
     assert [found.devices(attempt) for attempt in (1, 2)] == ["", "8 × <b>, 8 × NVIDIA H200"]
-    assert (found.version, found.num_gpus, found.trackers) == ("0.1.0 (0123456789ab-dirty)", 16, [url])
+    assert (found.version, num_gpus(found.record), found.trackers) == ("0.1.0 (0123456789ab-dirty)", 16, [url])
     assert inside("report", "r", "--store", store).returncode == 0
     html = (tmp_path / "report.html").read_text()
     assert "8 × &lt;b&gt;, 8 × NVIDIA H200</td>" in html

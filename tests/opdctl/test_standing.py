@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from opd.runs.progress import Standing
 from opd.runs.run import Run
 from opd.store.base import RetryPolicy
 from opd.store.opening import open_store
-from opdctl.commands.wait import wait_for_end
+from opdctl.commands.wait import in_store, wait_for_end
 from opdctl.logs.store import LogReader
 from opdctl.runs.find import RunPlace
 
@@ -30,7 +31,7 @@ def live_run(tmp_path: Path, store: Path) -> Iterator[Run]:
 
 
 def test_status_shows_a_running_run_and_the_time_it_has_left(inside: Callable, live_run: Run, store: Path) -> None:
-    live_run.log(4, {"opd/loss": 0.5, "timing/step_s": 20.0})
+    live_run.log(4, {"opd/loss": 0.5, "timing_s/step": 20.0})
     deadline = time.monotonic() + 120
     while "4/10" not in (text := inside("status", "live", "--store", store).stdout):
         assert time.monotonic() < deadline, text
@@ -80,21 +81,20 @@ def test_wait_sees_an_end_that_comes_later(live_run: Run, store: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(
             wait_for_end,
-            RunPlace(run_id="live", store=open_store(store / "live")),
-            silent_s=60,
+            partial(in_store, RunPlace(run_id="live", store=open_store(store / "live")), 60),
             pause=lambda seconds: time.sleep(0.05),
         )
         time.sleep(0.3)
         assert not waiting.done()
         live_run.finish({"steps": 1})
-        assert waiting.result(timeout=30).is_success
+        assert waiting.result(timeout=30)[0]
 
 
 def test_an_attempt_that_nobody_follows_is_the_end(make_run: Callable, store: Path) -> None:
     make_run("left")
-    end = wait_for_end(RunPlace(run_id="left", store=open_store(store / "left")), silent_s=0.0)
-    assert not end.is_success
-    assert "no other followed" in end.reason
+    is_success, reason = wait_for_end(partial(in_store, RunPlace(run_id="left", store=open_store(store / "left")), 0.0))
+    assert not is_success
+    assert "no other followed" in reason
 
 
 def test_a_followed_log_has_no_gap_and_no_repeat_over_parts_and_attempts(store: Path, capsys: pytest.CaptureFixture) -> None:  # fmt: skip

@@ -12,7 +12,7 @@ from importlib.metadata import version
 import pytest
 
 from opd.pods import start, stop
-from opd.pods.experiment import Experiment, read_experiment
+from opd.pods.stop import Experiment, read_experiment
 from opd.store.local import LocalStore
 
 
@@ -176,7 +176,7 @@ def test_a_signal_to_the_whole_job_is_left_to_the_trainer(tmp_path, number):
     code = (
         "import signal, sys, time\n"
         "from opd.pods import start\n"
-        "from opd.pods.experiment import Experiment\n"
+        "from opd.pods.stop import Experiment\n"
         "from pathlib import Path\n"
         "import subprocess\n"
         "for n in (signal.SIGTERM, signal.SIGINT): signal.signal(n, signal.SIG_IGN)\n"

@@ -141,17 +141,10 @@ def test_work_of_which_nothing_can_be_saved_goes_on_while_pods_are_answered_and_
             assert stop.wait(run.asked_in, request, timeout_s=60) == 0
             assert ended.exists(), "the lease is handed over"
         assert not ended.exists(), "its end ends the wait"
-        [(name, until_s)] = stop.answered(run.asked_in).items()
-        assert name == request.id
-        assert time.time() < until_s <= time.time() + 600
 
 
 def test_a_request_that_a_later_start_takes_away_meanwhile_is_none(run_dir):
-    asked = stop.ask(run_dir, reason="drain", hold_s=5)
-    stop.serve(run_dir, lambda: 3, clock=iter(range(100)).__next__, sleep=lambda s: None)
-    assert stop.answered(run_dir).keys() == {asked.id}
-    (run_dir / stop.FOLDER / f"{asked.id}.request").unlink()
-    assert stop.answered(run_dir) == {}
+    (run_dir / stop.FOLDER).mkdir(parents=True, exist_ok=True)
     (run_dir / stop.FOLDER / "gone.request").symlink_to("nothing")  # listed, and cannot be read
     assert stop.pending(run_dir) == []
     assert not stop.has_asked(run_dir, "any")

@@ -31,4 +31,4 @@ def store_folder(tmp_path: Path, step: int) -> Path:
 
 
 def logged_steps(store: Store) -> list[int]:
-    return [row["step"] for row in read_metrics(store).rows]
+    return [row["step"] for row in read_metrics([store])]

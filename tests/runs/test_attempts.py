@@ -29,7 +29,7 @@ root, name = sys.argv[1:]
 while not (pathlib.Path(root) / "go").exists():
     time.sleep(0.001)
 try:
-    print("attempt", claim_attempt([open_store(root)], spec_hash="h", max_wait_s=0.2, on_wait=lambda _: None).attempt, flush=True)
+    print("attempt", claim_attempt([open_store(root)], spec_hash="h", max_wait_s=0.2).attempt, flush=True)
 except RunIsLive as error:
     print("live", flush=True)
 while not (pathlib.Path(root) / "leave").exists():  # the winner must live while the others look
@@ -138,7 +138,7 @@ def test_a_living_owner_on_this_host_keeps_the_run_and_is_named(local_store: Loc
 
 
 def test_a_lease_runs_out_after_a_whole_term_of_its_own_on_our_clock_without_a_beat(
-    local_store: LocalStore, clock: Clock
+    local_store: LocalStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     plant_owner(local_store, 1, lease_ttl_s=60.0)
     beats = [10.0]  # once more, by a clock that is an hour off
@@ -148,10 +148,9 @@ def test_a_lease_runs_out_after_a_whole_term_of_its_own_on_our_clock_without_a_b
             local_store.put_json("attempts/0001/heartbeat.json", {"token": "planted-1", "time_s": -3600 + beats.pop()})
 
     clock.while_asleep = beat
-    messages: list[str] = []
-    assert claim_it(local_store, max_wait_s=100.0, lease_ttl_s=1.0, on_wait=messages.append).attempt == 2
+    assert claim_it(local_store, max_wait_s=100.0, lease_ttl_s=1.0).attempt == 2
     assert 70.0 < clock.now_s < 75.0
-    assert [("on elsewhere" in text, "waiting for its lease" in text) for text in messages] == [(True, True)]
+    assert [("on elsewhere" in text, "waiting for its lease" in text) for text in caplog.messages] == [(True, True)]
 
 
 def test_an_owner_that_goes_on_renewing_is_not_waited_for_longer_than_asked(
@@ -211,10 +210,10 @@ def test_a_folder_without_an_owner_record_is_a_free_number(local_store: LocalSto
 
 def test_the_overtaken_owner_stops_at_its_next_beat(local_store: LocalStore) -> None:
     old = claim_it(local_store)
-    old.beat()
+    old.beat({})
     plant_owner(local_store, 2)
     with pytest.raises(Overtaken, match=r"attempt 1 .* overtaken by attempt 2"):
-        old.beat()
+        old.beat({})
 
 
 def test_of_two_winners_of_one_number_the_one_that_was_written_over_stops(local_store: LocalStore) -> None:
@@ -223,7 +222,7 @@ def test_of_two_winners_of_one_number_the_one_that_was_written_over_stops(local_
     local_store.delete("attempts/0001/owner.json")
     plant_owner(local_store, 1)
     with pytest.raises(Overtaken, match=r"attempt 1 .* claimed over this one"):
-        first.beat()
+        first.beat({})
     first.end("overtaken")
     assert not local_store.exists("attempts/0001/ended.json"), "the attempt is the other one's, and lives"
 

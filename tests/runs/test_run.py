@@ -16,7 +16,17 @@ import pytest
 from tests.runs.files import logged_steps
 
 from opd.cluster.shutdown import GracefulStop
-from opd.errors import DiskFull, LeaseLost, Overtaken, RunFatal, RunFinished, SpecChanged, StoreError, StoreUnavailable
+from opd.errors import (
+    DiskFull,
+    LeaseLost,
+    Overtaken,
+    RunFatal,
+    RunFinished,
+    SpecChanged,
+    Stopped,
+    StoreError,
+    StoreUnavailable,
+)
 from opd.runs import run as run_module
 from opd.runs.attempts import Claim
 from opd.runs.origin import _commit_of_checkout, add, file_key, origin, tell
@@ -114,7 +124,7 @@ def test_a_fatal_end_stops_the_retries_of_its_installation_until_it_is_cleared(
     ("error", "outcome", "detail"),
     [
         (ZeroDivisionError("in the trainer"), "failed", "ZeroDivisionError: in the trainer"),
-        (SystemExit(76), "stopped", "ValueError: a node is gone"),
+        (Stopped(76), "stopped", "ValueError: a node is gone"),
     ],
 )
 def test_an_exception_marks_the_attempt_and_the_next_one_starts_at_once(
@@ -149,7 +159,7 @@ def test_a_run_that_ended_while_its_owner_was_waited_for_is_not_begun_again(
     assert store.get_json("attempts/0001/ended.json")["outcome"] == "not needed"
 
 
-@pytest.mark.parametrize("interrupts", [SystemExit(130), StoreUnavailable("no answer")], ids=["signal", "store"])
+@pytest.mark.parametrize("interrupts", [Stopped(130), StoreUnavailable("no answer")], ids=["signal", "store"])
 def test_a_run_has_finished_with_its_result_although_its_end_is_not_marked(
     open_run: Callable, monkeypatch: pytest.MonkeyPatch, interrupts: BaseException
 ) -> None:
@@ -164,8 +174,8 @@ def test_a_run_has_finished_with_its_result_although_its_end_is_not_marked(
             monkeypatch.setattr(type(run.claim), "end", end)
             run.finish({"accuracy": 0.5})
 
-    if isinstance(interrupts, SystemExit):
-        with pytest.raises(SystemExit):
+    if isinstance(interrupts, Stopped):
+        with pytest.raises(Stopped):
             work()
     else:
         work()
@@ -248,7 +258,7 @@ def test_an_attempt_that_the_store_rejects_saves_and_ends_with_the_reason(
             until(lambda: stop.requested)
             run.log(1, {"loss": 1.0})
             save_step(run.checkpoints, 1)
-            raise SystemExit(143)
+            raise Stopped(143)
 
     with pytest.raises(LeaseLost, match=r"Access Denied.*saves on its own disk and ends"):
         work()

@@ -11,7 +11,6 @@ import pytest
 from opd.errors import CorruptRecord, StoreUnavailable
 from opd.runs.attempts import DEFAULT_LEASE_TTL_S
 from opd.runs.progress import Standing
-from opd.runs.reporter import Reporter, Snapshot
 from opd.runs.run import Run
 from opd.runs.summary import SUMMARY_FILE, Summary
 from opd.store.local import LocalStore
@@ -51,10 +50,13 @@ def test_a_finished_run_has_the_last_value_of_each_metric_of_its_headline(
 
 
 @pytest.mark.parametrize(("kind", "stage"), [("pipeline", "distil (2 of 3), step 7"), ("opd", "")])
-def test_a_running_pipelines_summary_names_its_stage_and_step(open_run: Callable, kind: str, stage: str) -> None:
+def test_a_running_pipelines_summary_names_its_stage_and_step(
+    open_run: Callable, monkeypatch: pytest.MonkeyPatch, kind: str, stage: str
+) -> None:
     standing = Standing(phase="rollout", step=7, progress_at_s=0.0, limit_s=None, stage="distil (2 of 3)")
+    monkeypatch.setattr("opd.runs.summary.PROGRESS.read", lambda: standing)
     run = open_run(spec={**SPEC, "kind": kind})
-    run.summary.write(standing)
+    run.summary.write()
     assert (stored(run).stage, stored(run).outcome) == (stage, "")
 
 
@@ -114,31 +116,25 @@ def test_any_other_record_is_no_summary(change: dict[str, Any]) -> None:
         Summary.from_json(of(**change))
 
 
-# ---- snapshots ---------------------------------------------------------------------------------------------------------
+# ---- gauges ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_has_the_last_finite_values_and_counts_skipped_updates() -> None:
-    reporter = Reporter(attempt=2)
-    reporter.total_steps = 10
-    reporter.go_on_from(2)
-    assert reporter.snapshot().step == 2
-    reporter.see(3, {"actor/pg_loss": 0.5, "timing_s/step": 4.0, "actor/skipped": 1, "critic/score/mean": 0.25})
-    reporter.see(4, {"actor/pg_loss": math.nan, "actor/skipped": 2, SCORE: 0.75})
-    found = reporter.snapshot()
-    assert (found.step, found.eta_s, found.num_skipped, found.score, found.loss) == (4, 24.0, 3, (0.75, True), None)
+def test_a_receiver_gets_finite_values_with_each_beat_and_at_the_end(open_run: Callable, until: Callable) -> None:
+    seen: list[Any] = []
+    with open_run(spec=SPEC, lease_ttl_s=0.05) as run, run.summary.telling(seen.append):
+        until(lambda: len(seen) > 2)
+        run.log(3, {"actor/pg_loss": 0.5, "timing_s/step": 4.0, "actor/skipped": 1, "critic/score/mean": 0.25})
+        run.log(4, {"actor/pg_loss": math.nan, "actor/skipped": 2, SCORE: 0.75})
+    found = {name.removeprefix("opd_"): value for name, value in seen[-1].items()}
+    assert (found["step"], found["total_steps"], found["eta_seconds"]) == (4, 9, 20.0)
+    assert (found["skipped_updates"], found["score"], found["loss"]) == (3, 0.75, None)
 
 
-def test_a_receiver_gets_snapshots_and_the_last_one_and_cannot_end_the_run(
-    caplog: pytest.LogCaptureFixture, until: Callable
-) -> None:
-    seen: list[Snapshot] = []
-
-    def broken(snapshot: Snapshot) -> None:
+def test_a_receiver_that_fails_ends_no_run(open_run: Callable, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(values: Any) -> None:
         raise OSError("no answer")
 
-    reporter = Reporter(attempt=1)
-    with reporter.telling(seen.append, interval_s=0.01), reporter.telling(broken, interval_s=0.01):
-        until(lambda: len(seen) > 2)
-        reporter.see(9, {"opd/loss": 0.25})
-    assert seen[-1].step == 9
+    with open_run() as run, run.summary.telling(broken):
+        run.summary.tell()
+        run.summary.tell()
     assert len([record for record in caplog.records if "the run continues without" in record.message]) == 1

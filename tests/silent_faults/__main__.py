@@ -247,7 +247,7 @@ def _kept(recipe: Recipe, suffix: str = "") -> Rows | None:
     run_dir = FOLDER / f"{recipe.name}{suffix}" / "out" / recipe.spec
     if not run_dir.is_dir():
         return None
-    return [dict(row) for row in read_metrics(LocalStore(run_dir)).rows if TRAINING in row]
+    return [dict(row) for row in read_metrics([LocalStore(run_dir)]) if TRAINING in row]
 
 
 if __name__ == "__main__":

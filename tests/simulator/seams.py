@@ -422,7 +422,7 @@ _TIME = {
 }
 # Of these the modules under test take names, so each is given the simulated ones.
 MODULES = (
-    "opd.runs.process", "opd.runs.attempts", "opd.runs.checkpoints", "opd.runs.claim", "opd.runs.metrics", "opd.runs.reporter", "opd.runs.run", "opd.runs.summary",
+    "opd.runs.process", "opd.runs.attempts", "opd.runs.checkpoints", "opd.runs.claim", "opd.runs.metrics", "opd.runs.run", "opd.runs.summary",
     "opd.runs.stream", "opd.runs.shards", "opd.runs.resume",
     "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.update.background", "opd.update.checkpointing", "opd.update.shards", "opd.cluster.shutdown",
 )  # fmt: skip

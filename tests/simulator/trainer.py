@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from opd.cluster.shutdown import GracefulStop
-from opd.errors import PartLost, RunFinished
+from opd.errors import PartLost, RunFinished, Stopped
 from opd.experiment.sections import Checkpoint
 from opd.pods import stop
 from opd.runs.run import EXIT_TERMINATED, Run
@@ -200,7 +200,7 @@ class Trainer:
             self.run.take_back()
         if self.stop.requested and step < self.plan.num_steps:
             self._save_now()
-            raise SystemExit(EXIT_TERMINATED)
+            raise Stopped(EXIT_TERMINATED)
 
     def _is_over(self) -> bool:
         return self.stop.requested or self.step >= self.plan.num_steps

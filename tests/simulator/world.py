@@ -109,7 +109,7 @@ class World(Scheduler):
 
         def read() -> None:
             store = open_store(self.plan.store_url or self.plan.local_root, policy=RetryPolicy(max_elapsed_s=0.0))
-            found.extend(read_metrics(store.child("r")).rows)
+            found.extend(read_metrics([store.child("r")]))
 
         task = self.spawn(Process(self._last_machine, 1, READER), READER, read)
         self.run()
@@ -399,11 +399,11 @@ class World(Scheduler):
         self.spawn(process, "main", lambda: trainer.attempt(self))
 
     def _attempt_ended(self, process: Process, was_calm: bool) -> None:
-        from opd.errors import Overtaken, RunError, RunIsLive
+        from opd.errors import Overtaken, RunError, RunIsLive, Stopped
 
         error = process.error
         if error is not None:
-            known = isinstance(error, RunError | SystemExit) or _is_injected(error)
+            known = isinstance(error, RunError | Stopped) or _is_injected(error)
             excused = isinstance(error, Overtaken | RunIsLive)
             if not known or (was_calm and not excused):
                 raise Failure(f"{process.role} ended with {type(error).__name__}: {error}") from error

@@ -30,11 +30,11 @@ def main(folder: Path) -> None:
         )  # fmt: skip
     PROGRESS.watch(folder="", floor_s=600.0, factor=10.0)
     PROGRESS.enter("rollout", 3)
-    run = Run.open(run_id="r", local_root=folder, spec={"a": 1}, spec_hash="h", tee=False)
-    with run, run.reporter.telling(RunGauges(), interval_s=0.5):
-        run.reporter.total_steps = 10
+    run = Run.open(run_id="r", local_root=folder, spec={"a": 1}, spec_hash="h", tee=False, lease_ttl_s=2.0)
+    with run, run.summary.telling(RunGauges()):
+        run.summary.total_steps = 10
         run.log(
-            3, {"opd/loss": 0.5, "opd/accuracy": 0.25, "timing/step_s": 2.0, "perf/throughput": 9.0, "opd/skipped": 2}
+            3, {"opd/loss": 0.5, "opd/accuracy": 0.25, "timing_s/step": 2.0, "perf/throughput": 9.0, "opd/skipped": 2}
         )
         deadline = time.monotonic() + 120
         while True:

@@ -149,3 +149,18 @@ def test_schedules_of_the_optimizers_end_with_the_last_step_which_epochs_say_whe
     drawn = [[row["uid"] for row in data.next_prompts(step)] for step in (1, 2, 3)]
     assert drawn == [["1/0", "1/1"], ["2/0", "2/1"], ["3/0", "3/1"]], "the data begin anew after two steps"
     assert [data.epoch(step) for step in (1, 2, 3)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3, 4], ids=lambda step: f"saved after step {step}")
+def test_a_resumed_run_draws_the_rows_that_the_uninterrupted_run_draws_next(tmp_path, kept):
+    # Steps 2 and 4 end an epoch: the resumed loader has no rows left and starts the next epoch.
+    dataset = _dataset([_file(tmp_path / "a.parquet", [f"{_SHORT} {number}" for number in range(4)])])
+    whole, resumed = _data(dataset, 2), _data(dataset, 2)
+    for data in (whole, resumed):
+        data.config.data.update({"shuffle": True, "seed": 1})
+        data.begin()
+    for step in range(1, kept + 1):
+        whole.next_prompts(step)
+    resumed.loader.load_state_dict(whole.loader.state_dict())
+    for step in range(kept + 1, kept + 5):
+        assert resumed.next_prompts(step) == whole.next_prompts(step)

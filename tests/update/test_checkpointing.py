@@ -302,14 +302,14 @@ def test_what_a_killed_save_left_on_a_disk_goes_with_the_next_save_there(tmp_pat
     ranks = Ranks(1)
     with attempt(tmp_path) as run:
         write(run.checkpoints.staged(1), ranks, 1)
-        killed = run.checkpoints.staging
+        killed = run.checkpoints.staged(1).parent
     with attempt(tmp_path) as run:
         save(run, ranks, 1)
         assert not killed.exists()
-        assert not list(run.checkpoints.staging.glob("*")), "the sealed step's files have moved"
-        later = run.checkpoints.staging.with_name(".saving-0003")
+        assert not list(run.checkpoints.staged(1).parent.glob("*")), "the sealed step's files have moved"
+        later = run.checkpoints.staged(1).parent.with_name(".saving-0003")
         write(later / "global_step_2", ranks, 2)
-        sweep_older(run.checkpoints.staging)
+        sweep_older(run.checkpoints.staged(1).parent)
         assert (later / "global_step_2" / "data.pt").exists(), "a successor's save is left alone"
 
 

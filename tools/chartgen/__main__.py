@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path("charts/opd-lib")
 WIDTH = 130
 HEADER = """\
-# Values of every chart. An experiment file is a values file: its keys, which `opdctl explain` describes, and `cluster`.
+# Values of every chart. An experiment file is a values file: its keys, which `opdctl init --keys` describes, and `cluster`.
 # Generated from opd.experiment by `make schema`. A key in a comment has no default.
 """
 # `global` is Helm's, `enabled` an umbrella chart's condition, and a template explains why `matrix` is refused.

@@ -19,20 +19,18 @@ EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
 StoreUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--store", metavar="URL", help="Folder or fsspec URL of the runs; else $OPDCTL_STORE or ./outputs/store."
-    ),
+    str | None, typer.Option("--store", metavar="URL", help="Folder or URL of the runs; else $OPDCTL_STORE.")
 ]
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Namespace of the run; the kubeconfig context's by default.")
-]
-Context = Annotated[str | None, typer.Option("--context", help="Kubeconfig context; the current one by default.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the run.")]
+Context = Annotated[str | None, typer.Option("--context", metavar="NAME", help="Context of the kubeconfig.")]
 Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="Form of the output.")]
 
 
 class ToolError(Exception):
-    """A failure with the text that helps to mend it; `exit_code` is 1, or 2 for a bad argument."""
+    """A failure with the text that helps to mend it; any function of the tool may raise it.
+
+    `exit_code` is 1, or 2 for a bad argument.
+    """
 
     def __init__(self, message: str, *, fix: str = "", exit_code: int = EXIT_FAILURE) -> None:
         super().__init__(message)
@@ -126,28 +124,18 @@ def run_guarded(call: Callable[[], int]) -> int:
     except ToolError as error:
         _fail(str(error), fix=error.fix)
         return error.exit_code
-    except _project_errors() as error:
-        _fail(str(error), fix=_fix_of(error))
-        return getattr(error, "exit_code", EXIT_USAGE) or EXIT_FAILURE
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename is not None and error.strerror else str(error))
+    except Exception as error:
+        from opd.errors import RunError, StoreUnavailable
+        from opd.experiment import SpecError
+
+        if not isinstance(error, RunError | SpecError):
+            raise
+        is_away = isinstance(error, StoreUnavailable)
+        _fail(str(error), fix="check its address (AWS_ENDPOINT_URL_S3, store.endpoint) and the network" * is_away)
+        return getattr(error, "exit_code", EXIT_USAGE) or EXIT_FAILURE
     return EXIT_FAILURE
-
-
-def _project_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of spec (exit 2) and run directory; they are imported after an error only."""
-    from opd.errors import RunError
-    from opd.experiment import SpecError
-
-    return RunError, SpecError
-
-
-def _fix_of(error: Exception) -> str:
-    from opd.errors import StoreUnavailable
-
-    if not isinstance(error, StoreUnavailable):
-        return ""
-    return "check its address (AWS_ENDPOINT_URL_S3, store.endpoint) and the network"
 
 
 def _fail(message: str, *, fix: str = "") -> None:

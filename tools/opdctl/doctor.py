@@ -14,10 +14,12 @@ from opd.experiment import dump_spec
 from opd.store.access import S3_PROTOCOLS, address_of
 from opdctl.chart.values import Experiment
 from opdctl.kube.client import CLASSES, DEFAULT_CLASS, HTTP_FORBIDDEN, KUEUE, ClusterError, KubeApi, Tree
-from opdctl.kube.objects import CLAIMS, CONFIG_MAPS, PULL_KEY, SECRETS, References, Rendered, dry_run, is_over_quota
+from opdctl.kube.objects import CLAIMS, CONFIG_MAPS, PULL_KEY, SECRETS, References, Rendered, dry_run
 from opdctl.kube.rayjob import QUEUE_LABEL
 
 APPLY_MANIFESTS = "an admin applies manifests/cluster"
+SEES = f"{APPLY_MANIFESTS}: the Role opd-user and the ClusterRole opd-user-view allow it"
+CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayjobs.ray.io"
 # The field of the RayJob CRD that came with KubeRay 1.6: the CRD carries no version.
 NEWEST_FIELD = "preRunningDeadlineSeconds"
 MIN_KUBERAY = "1.6"
@@ -30,8 +32,12 @@ S3_VARIABLES = frozenset({
     "AWS_ACCESS_KEY_ID", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_PROFILE", "AWS_CONFIG_FILE",
     "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 })  # fmt: skip
-
-
+# (verb, group, resource, subresource) of submit, status, logs and cancel.
+RIGHTS = (
+    ("create", "ray.io", "rayjobs", ""), ("delete", "ray.io", "rayjobs", ""), ("create", "", "configmaps", ""),
+    ("create", "", "secrets", ""), ("list", "", "pods", ""), ("get", "", "pods", "log"), ("list", "", "events", ""),
+    ("create", "batch", "jobs", ""),
+)  # fmt: skip
 OK, WARNING, UNSEEN, MISSING = "ok", "warning", "not checked", "MISSING"
 
 
@@ -49,6 +55,38 @@ class Check:
     fix: str = ""
 
 
+def check_cluster(api: KubeApi, item: Experiment | None, text: str) -> list[Check]:
+    """Make every check of a cluster.
+
+    Args:
+        item: the experiment; None means no experiment in particular.
+        text: its rendered chart; empty where the chart rejects it.
+    """
+    out = _read("cluster", lambda: [_version(api)])
+    if out[0].state != OK:
+        return out
+    here = _read("namespace", lambda: [check_namespace(api.find(f"/api/v1/namespaces/{api.namespace}"), api.namespace)])
+    out += _read("kuberay", lambda: [check_kuberay(api.find(CRD_PATH))])
+    out += here + _read("rights", lambda: [check_rights(_missing_rights(api), api.namespace)])
+    if item is None or not text or here[0].state == MISSING:
+        return out
+    rendered = Rendered(text)
+    return [*out, *_read("admission", lambda: _admission(api, rendered)), *check_named(api, [(item, rendered)])]
+
+
+def _read(name: str, checks: Callable[[], list[Check]]) -> list[Check]:
+    """Make checks; return one line with the reason if nothing can be read."""
+    try:
+        return checks()
+    except ClusterError as error:
+        is_unseen = error.status == HTTP_FORBIDDEN
+        return [Check(name, UNSEEN if is_unseen else MISSING, str(error), SEES if is_unseen else error.fix)]
+
+
+def _version(api: KubeApi) -> Check:
+    return Check("cluster", OK, f"Kubernetes {api.get('/version').get('gitVersion', '?')}, namespace {api.namespace}")
+
+
 def check_kuberay(crd: Tree | None) -> Check:
     """Check that KubeRay is installed and new enough, by its CRD."""
     if crd is None:
@@ -57,11 +95,18 @@ def check_kuberay(crd: Tree | None) -> Check:
     for key in ("schema", "openAPIV3Schema", "properties", "spec", "properties"):
         tree = tree.get(key, {})
     if NEWEST_FIELD not in tree:
+        text = f"the CRD rayjobs.ray.io has no field {NEWEST_FIELD}: older than {MIN_KUBERAY}"
         fix = f"an admin replaces the CRDs by KubeRay's of {MIN_KUBERAY} or newer with `kubectl replace`"
-        return Check(
-            "kuberay", MISSING, f"the CRD rayjobs.ray.io has no field {NEWEST_FIELD}: older than {MIN_KUBERAY}", fix
-        )
+        return Check("kuberay", MISSING, text, fix)
     return Check("kuberay", OK, f"RayJob v1 with {NEWEST_FIELD}: {MIN_KUBERAY} or newer")
+
+
+def check_namespace(tree: Tree | None, name: str) -> Check:
+    """Check that the namespace exists."""
+    if tree is None:
+        fix = f"{APPLY_MANIFESTS}, or name another with --namespace"
+        return Check("namespace", MISSING, f"there is no namespace {name}", fix)
+    return Check("namespace", OK, name)
 
 
 def check_rights(missing: Sequence[str], namespace: str) -> Check:
@@ -72,38 +117,88 @@ def check_rights(missing: Sequence[str], namespace: str) -> Check:
     return Check("rights", OK, f"may install, follow and delete runs in namespace {namespace}")
 
 
-def check_namespace(tree: Tree | None, name: str) -> Check:
-    """Check that the namespace exists; name what it enforces."""
-    if tree is None:
-        return Check(
-            "namespace",
-            MISSING,
-            f"there is no namespace {name}",
-            f"{APPLY_MANIFESTS}, or name another with --namespace",
-        )
-    labels = tree.get("metadata", {}).get("labels", {})
-    level = labels.get("pod-security.kubernetes.io/enforce", "none")
-    policy = (
-        "" if labels.get("opd/runs") == "true" else "; the suspend policy does not select it (label opd/runs: true)"
-    )
-    return Check("namespace", OK, f"{name}, Pod Security {level}{policy}")
+def _missing_rights(api: KubeApi) -> list[str]:
+    missing = []
+    for verb, group, resource, part in RIGHTS:
+        words = {"namespace": api.namespace, "verb": verb, "group": group, "resource": resource, "subresource": part}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+                  "spec": {"resourceAttributes": words}}  # fmt: skip
+        answer = api.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        if not answer.get("status", {}).get("allowed"):
+            missing.append(f"{verb} {resource}{'/' + part if part else ''}")
+    return missing
 
 
-def mend(who: str, message: str) -> str:
-    """Return the fix of a rejection by the API server's dry run; empty for others."""
-    if "violates PodSecurity" in message and "IPC_LOCK" in message:
-        return "use the namespace of manifests/cluster/overlays/rdma, or cluster.rdma.ipcLock: false with unlimited memlock"
-    if "violates PodSecurity" in message:
-        return f"change what the message names of the {who}, or use a namespace that allows it"
-    if " usage per " in message or "ratio per" in message or "must specify" in message:
-        return (
-            f"a LimitRange or ResourceQuota of the namespace: set other requests and limits of the {who} in `cluster`"
-        )
-    if "deletionRules" in message and "jobStatus" in message:
-        return (
-            "set cluster.lifecycle: suspendable: a webhook (Kueue's up to 0.16) writes RayJobs with KubeRay 1.5's types"
-        )
-    return ""
+def _admission(api: KubeApi, rendered: Rendered) -> list[Check]:
+    rejected, waiting = dry_run(api, rendered)
+    out = [
+        Check("quota", WARNING, str(error), "the run waits: for other runs to end, or a larger quota")
+        for error in waiting
+    ]
+    out += [Check("admission", MISSING, str(error), error.fix) for error in rejected]
+    return out or [Check("admission", OK, "the API server takes every object and pod")]
+
+
+def check_named(api: KubeApi, runs: Sequence[tuple[Experiment, Rendered]]) -> list[Check]:
+    """Check the objects that rendered runs name, each once: queues, storage classes, Secrets, claims, accounts."""
+    needed: References = {}
+    queues, classes = dict[str, None](), dict[str | None, None]()
+    for _, rendered in runs:
+        for at, keys in rendered.references().items():
+            needed[at] = needed.get(at, frozenset()) | keys
+        if queue := rendered.job["metadata"]["labels"].get(QUEUE_LABEL):
+            queues[queue] = None
+        for tree in rendered.objects:
+            if tree["kind"] == "PersistentVolumeClaim":
+                classes[tree["spec"].get("storageClassName")] = None
+    item = runs[0][0]
+    out = [check for queue in queues for check in _read("queue", partial(_queue, api, queue))]
+    out += _read("storage", lambda: _classes(api, list(classes), item)) if classes else []
+    for (resource, name), keys in needed.items():
+        out += _read(resource.removesuffix("s"), partial(_reference, api, item, resource, name, keys))
+    return out
+
+
+def _queue(api: KubeApi, name: str) -> list[Check]:
+    """Check that a Kueue queue exists; Volcano's queues are not read."""
+    group = api.find(f"/apis/{KUEUE}")
+    if group is None:
+        fix = "an admin installs it, with its RayJob integration, or drop cluster.queue"
+        return [Check("queue", MISSING, "Kueue is not installed", fix)]
+    queues = f"/apis/{group['preferredVersion']['groupVersion']}/namespaces/{api.namespace}/localqueues"
+    others = sorted(item["metadata"]["name"] for item in api.list(queues))
+    if name not in others:
+        there = f"there is {', '.join(others)}" if others else "there is none"
+        fix = "correct cluster.queue.name, or have the queue made: manifests/cluster/components/kueue"
+        return [Check("queue", MISSING, f"there is no LocalQueue {name} in namespace {api.namespace}: {there}", fix)]
+    return [Check("queue", OK, f"LocalQueue {name}")]
+
+
+def _classes(api: KubeApi, chosen: Sequence[str | None], item: Experiment) -> list[Check]:
+    there = api.list(CLASSES)
+    return [check_class(name, there, path=_where(item, name or "")) for name in chosen]
+
+
+def check_class(chosen: str | None, classes: Sequence[Tree], *, path: str) -> Check:
+    """Check that the StorageClass of a claim that the run brings exists; None means the default class."""
+    names = ", ".join(sorted(item["metadata"]["name"] for item in classes)) or "(there is none)"
+    notes: list[Mapping[str, str]] = [item["metadata"].get("annotations") or {} for item in classes]
+    if chosen is None and not any(note.get(DEFAULT_CLASS) == "true" for note in notes):
+        text = "cluster.checkpoints.storageClass is not set, and no StorageClass is the default"
+        return Check("storage", MISSING, text, f"set it to one of: {names}")
+    if chosen is not None and all(item["metadata"]["name"] != chosen for item in classes):
+        text = f"there is no StorageClass {chosen} ({path})"
+        return Check("storage", MISSING, text, f"set {path} to one of: {names}")
+    return Check("storage", OK, f"StorageClass {chosen}" if chosen else "the default StorageClass")
+
+
+def _reference(api: KubeApi, item: Experiment, resource: str, name: str, keys: frozenset[str]) -> list[Check]:
+    tree = api.find(api.path(resource, name))
+    is_asked = tree is None and resource == CLAIMS
+    others = [one["metadata"]["name"] for one in api.list(api.path(resource))] if is_asked else []
+    path, at = _where(item, name), address_of(dump_spec(item.spec))
+    is_s3 = path == "cluster.secrets.store" and at is not None and at.url.partition("://")[0] in S3_PROTOCOLS
+    return [check_reference(resource, name, keys, tree, namespace=api.namespace, path=path, others=others, is_s3=is_s3)]
 
 
 def check_reference(
@@ -135,162 +230,19 @@ def check_reference(
 
 
 def _make(resource: str, name: str, key: str, namespace: str, path: str) -> str:
-    """Return the command that makes a named object."""
-    if resource == SECRETS:
-        return make_secret(name, namespace, key=key)
-    if resource == CONFIG_MAPS:
-        return f"kubectl create configmap {name} -n {namespace} --from-literal={key or 'KEY'}=..."
+    """Return the command that makes a named object; a Secret without a key gives its keys as variables."""
     if resource == CLAIMS:
         return f"apply manifests/cluster with components/claims (manifests/stage.yaml fills it), or correct {path or 'the name'}"
-    return f"kubectl create serviceaccount {name} -n {namespace}"
-
-
-def make_secret(name: str, namespace: str, *, key: str = "") -> str:
-    """Return the command for a Secret with one key; without a key the Secret's keys become variables."""
-    if key == PULL_KEY:
-        words = "--docker-server=... --docker-username=... --docker-password=..."
-        return f"kubectl create secret docker-registry {name} -n {namespace} {words}"
-    words = f"--from-file={key}=...   # a file without a line break"
-    if not key:
-        words = "--from-env-file=store.env   # lines NAME=VALUE: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
-    return f"kubectl create secret generic {name} -n {namespace} {words}"
-
-
-def check_class(chosen: str | None, classes: Sequence[Tree], *, path: str) -> Check:
-    """Check that the StorageClass of a claim that the run brings exists; None means the default class."""
-    names = ", ".join(sorted(item["metadata"]["name"] for item in classes)) or "(there is none)"
-    if chosen is None:
-        notes: list[Mapping[str, str]] = [item["metadata"].get("annotations") or {} for item in classes]
-        if not any(note.get(DEFAULT_CLASS) == "true" for note in notes):
-            text = "cluster.checkpoints.storageClass is not set, and no StorageClass is the default"
-            return Check("storage", MISSING, text, f"set it to one of: {names}")
-        return Check("storage", OK, "the default StorageClass")
-    if all(item["metadata"]["name"] != chosen for item in classes):
-        return Check(
-            "storage", MISSING, f"there is no StorageClass {chosen} ({path})", f"set {path} to one of: {names}"
-        )
-    return Check("storage", OK, f"StorageClass {chosen}")
-
-
-SEES = f"{APPLY_MANIFESTS}: the Role opd-user and the ClusterRole opd-user-view allow it"
-# (verb, group, resource, subresource) of submit, status, logs and cancel.
-RIGHTS = (
-    ("create", "ray.io", "rayjobs", ""), ("delete", "ray.io", "rayjobs", ""), ("create", "", "configmaps", ""),
-    ("create", "", "secrets", ""), ("list", "", "pods", ""), ("get", "", "pods", "log"), ("list", "", "events", ""),
-    ("create", "batch", "jobs", ""),
-)  # fmt: skip
-CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayjobs.ray.io"
-
-
-def _read(name: str, checks: Callable[[], list[Check]]) -> list[Check]:
-    """Make checks; return one line with the reason if nothing can be read."""
-    try:
-        return checks()
-    except ClusterError as error:
-        return [
-            Check(name, UNSEEN, str(error), SEES)
-            if error.status == HTTP_FORBIDDEN
-            else Check(name, MISSING, str(error), error.fix)
-        ]
-
-
-def check_cluster(api: KubeApi, item: Experiment | None, text: str) -> list[Check]:
-    """Make every check of a cluster.
-
-    Args:
-        item: the experiment; None means no experiment in particular.
-        text: its rendered chart; empty where the chart rejects it.
-    """
-    try:
-        version = api.get("/version")
-    except ClusterError as error:
-        return [Check("cluster", MISSING, str(error), error.fix)]
-    out = [Check("cluster", OK, f"Kubernetes {version.get('gitVersion', '?')}, namespace {api.namespace}")]
-    out += _read("kuberay", lambda: [check_kuberay(api.find(CRD_PATH))])
-    here = _read("namespace", lambda: [check_namespace(api.find(f"/api/v1/namespaces/{api.namespace}"), api.namespace)])
-    out += here + _read("rights", lambda: [check_rights(_missing_rights(api), api.namespace)])
-    if item is None or not text:
-        return out
-    if here[0].state == "MISSING":
-        return [
-            *out,
-            Check("run", UNSEEN, "the objects that the run needs: their namespace does not exist", here[0].fix),
-        ]
-    rendered = Rendered(text)
-    return [*out, *_read("admission", lambda: _admission(api, rendered)), *check_named(api, [(item, rendered)])]
-
-
-def check_named(api: KubeApi, runs: Sequence[tuple[Experiment, Rendered]]) -> list[Check]:
-    """Check the objects that rendered runs name, each once: queues, storage classes, Secrets, claims, accounts."""
-    needed: References = {}
-    queues, classes = dict[str, None](), dict[str | None, None]()
-    for _, rendered in runs:
-        for at, keys in rendered.references().items():
-            needed[at] = needed.get(at, frozenset()) | keys
-        if queue := rendered.job["metadata"]["labels"].get(QUEUE_LABEL):
-            queues[queue] = None
-        for tree in rendered.objects:
-            if tree["kind"] == "PersistentVolumeClaim":
-                classes[tree["spec"].get("storageClassName")] = None
-    item = runs[0][0]
-    out = [check for queue in queues for check in _read("queue", partial(_queue, api, queue))]
-    out += _read("storage", lambda: _classes(api, list(classes), item)) if classes else []
-    for (resource, name), keys in needed.items():
-        out += _read(resource.removesuffix("s"), partial(_reference, api, item, resource, name, keys))
-    return out
-
-
-def _missing_rights(api: KubeApi) -> list[str]:
-    missing = []
-    for verb, group, resource, part in RIGHTS:
-        words = {"namespace": api.namespace, "verb": verb, "group": group, "resource": resource, "subresource": part}
-        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-                  "spec": {"resourceAttributes": words}}  # fmt: skip
-        answer = api.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-        if not answer.get("status", {}).get("allowed"):
-            missing.append(f"{verb} {resource}{'/' + part if part else ''}")
-    return missing
-
-
-def _admission(api: KubeApi, rendered: Rendered) -> list[Check]:
-    trees = [*rendered.pods.values(), *rendered.objects]
-    out = []
-    for who, error in dry_run(api, trees):
-        if is_over_quota(error):
-            fix = "the run waits: for other runs to end, or a larger quota"
-            out.append(Check("quota", WARNING, f"{who}: {error}", fix))
-        else:
-            out.append(Check("admission", MISSING, f"{who}: {error}", mend(who, str(error)) or error.fix))
-    return out or [Check("admission", OK, f"the API server takes {len(trees)} objects and pods")]
-
-
-def _queue(api: KubeApi, name: str) -> list[Check]:
-    """Check that a Kueue queue exists; Volcano's queues are not read."""
-    group = api.find(f"/apis/{KUEUE}")
-    if group is None:
-        fix = "an admin installs it, with its RayJob integration, or drop cluster.queue"
-        return [Check("queue", MISSING, "Kueue is not installed", fix)]
-    queues = f"/apis/{group['preferredVersion']['groupVersion']}/namespaces/{api.namespace}/localqueues"
-    others = sorted(item["metadata"]["name"] for item in api.list(queues))
-    if name not in others:
-        there = f"there is {', '.join(others)}" if others else "there is none"
-        fix = "correct cluster.queue.name, or have the queue made: manifests/cluster/components/kueue"
-        return [Check("queue", MISSING, f"there is no LocalQueue {name} in namespace {api.namespace}: {there}", fix)]
-    return [Check("queue", OK, f"LocalQueue {name}")]
-
-
-def _classes(api: KubeApi, chosen: Sequence[str | None], item: Experiment) -> list[Check]:
-    there = api.list(CLASSES)
-    return [check_class(name, there, path=_where(item, name or "")) for name in chosen]
-
-
-def _reference(api: KubeApi, item: Experiment, resource: str, name: str, keys: frozenset[str]) -> list[Check]:
-    tree = api.find(api.path(resource, name))
-    is_asked = tree is None and resource == CLAIMS
-    others = [one["metadata"]["name"] for one in api.list(api.path(resource))] if is_asked else []
-    path, at = _where(item, name), address_of(dump_spec(item.spec))
-    is_s3 = path == "cluster.secrets.store" and at is not None and at.url.partition("://")[0] in S3_PROTOCOLS
-    return [check_reference(resource, name, keys, tree, namespace=api.namespace, path=path, others=others, is_s3=is_s3)]
+    words = {
+        CONFIG_MAPS: f"configmap {name} -n {namespace} --from-literal={key or 'KEY'}=...",
+        SECRETS: f"secret generic {name} -n {namespace} --from-file={key}=...   # a file without a line break",
+    }.get(resource, f"serviceaccount {name} -n {namespace}")
+    if resource == SECRETS and key == PULL_KEY:
+        words = f"secret docker-registry {name} -n {namespace} --docker-server=... --docker-username=... --docker-password=..."
+    elif resource == SECRETS and not key:
+        words = f"secret generic {name} -n {namespace} --from-env-file=store.env"
+        words += "   # lines NAME=VALUE: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
+    return f"kubectl create {words}"
 
 
 def _where(item: Experiment, word: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from opd.errors import StoreError
 from opd.experiment import FileSpec, dump_spec, identity, load_text, spec_hash
@@ -20,9 +19,9 @@ from opdctl.chart.values import Experiment
 from opdctl.console import EXIT_USAGE, ToolError, note
 from opdctl.doctor import MISSING, WARNING, check_named
 from opdctl.kube.client import KubeApi
-from opdctl.kube.objects import Rendered, dry_run, is_over_quota
+from opdctl.kube.objects import Rendered, dry_run
 from opdctl.kube.rayjob import ClusterRun, look, wait_until_gone
-from opdctl.runs.find import open_place
+from opdctl.runs.find import open_place, readable
 from opdctl.runs.listing import Listing
 
 # For KubeRay's finalizer and the pods' own end.
@@ -30,28 +29,22 @@ TIMEOUT_S = 480.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
-    """The store's records of a run id; `live_on` is the host of an attempt whose lease holds."""
-
-    spec_hash: str = ""
-    identity: Mapping[str, Any] | None = None
-    result: Mapping[str, Any] | None = None
-    fatal: Mapping[str, Any] | None = None
-    live_on: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Name:
-    """Everything that cluster and store know of a name; `release` is Helm's word for it, None without a release."""
+    """Everything that cluster and store know of a name.
+
+    Attributes:
+        release: Helm's word for the release; None without a release.
+        run, result, fatal: the store's records of these names; None without one.
+        live_on: the host of an attempt whose lease holds.
+    """
 
     run_id: str
     cluster: ClusterRun
-    stored: Stored
     release: str | None
-
-    @property
-    def is_free(self) -> bool:
-        return self.release is None and not self.cluster.is_known and self.stored == Stored()
+    run: Mapping[str, Any] | None = None
+    result: Mapping[str, Any] | None = None
+    fatal: Mapping[str, Any] | None = None
+    live_on: str = ""
 
 
 def decide(name: Name, spec: FileSpec, *, is_retry: bool = False) -> str:
@@ -59,62 +52,53 @@ def decide(name: Name, spec: FileSpec, *, is_retry: bool = False) -> str:
 
     Args:
         is_retry: resume a run that ended for good, too.
-
-    Raises:
-        ToolError: the name belongs to another experiment (exit 2), to a live run, or to a run that has ended for good.
     """
     _check_spec(name, spec)
-    run_id, job, stored = name.run_id, name.cluster.job, name.stored
+    run_id, job = name.run_id, name.cluster.job
     if job is not None and job.is_live:
         resume = f"""`kubectl patch rayjob {run_id} --type=merge -p '{{"spec":{{"suspend":false}}}}'` resumes it"""
-        fix = {
-            "suspended": f"Kueue admits it: `opdctl status {run_id}` shows the reason of the delay"
-            if job.queue
-            else resume,
-            "deleting": "wait until it is gone: its pods still save",
-        }.get(job.phase, f"`opdctl cancel {run_id}` saves and ends it; --name submits another run of this spec")
-        raise ToolError(f"run {run_id} is live: {job.describe()}", fix=fix)
-    if stored.result is not None or (job is not None and job.phase == "succeeded"):
-        plain = {key: value for key, value in (stored.result or {}).items() if isinstance(value, int | float | str)}
+        queued = f"Kueue admits it: `opdctl status {run_id}` shows the reason of the delay"
+        fixes = {"suspended": queued if job.queue else resume, "deleting": "wait until it is gone: its pods still save"}
+        other = f"`opdctl cancel {run_id}` saves and ends it; --name submits another run of this spec"
+        raise ToolError(f"run {run_id} is live: {job.describe()}", fix=fixes.get(job.phase, other))
+    if name.result is not None or (job is not None and job.phase == "succeeded"):
+        plain = {key: value for key, value in (name.result or {}).items() if isinstance(value, int | float | str)}
         plain.pop("run_id", None)
         result = f": {json.dumps(plain)}" if plain else ""
         fix = f"`opdctl collect {run_id}` shows its results; --name submits another run of this spec"
         raise ToolError(f"run {run_id} has succeeded already{result}", fix=fix)
-    reason = (stored.fatal or {}).get("reason", "no reason given")
-    if stored.fatal is not None and not is_retry:
+    reason = (name.fatal or {}).get("reason", "no reason given")
+    if name.fatal is not None and not is_retry:
         fix = "mend the cause, then submit it again with --retry, or under another --name"
         raise ToolError(f"run {run_id} ended for good: {reason}", fix=fix)
-    if stored.live_on and job is None:
+    if name.live_on and job is None:
         fix = "end it there, or use another --name; a killed run counts as live until its lease is over (a minute)"
-        raise ToolError(f"run {run_id} is live outside this namespace, on {stored.live_on}", fix=fix)
+        raise ToolError(f"run {run_id} is live outside this namespace, on {name.live_on}", fix=fix)
     if name.release is not None and name.release.startswith("pending"):
         fix = f"wait for it, or `helm uninstall {run_id}`"
         raise ToolError(f"release {run_id} is {name.release}: another install is running, or was killed", fix=fix)
-    if name.is_free:
-        return ""
-    if stored.fatal is not None:
+    if name.fatal is not None:
         return f"it had ended for good: {reason}"
     if job is not None:
         return f"the last RayJob ended: {job.describe()}"
     if name.release is not None:
         return "its RayJob is gone (cancelled, or cleaned up), its release is still there"
-    return "it has started before, and no release is left of it"
+    return "it has started before, and no release is left of it" if name.run or name.cluster.is_known else ""
 
 
 def _check_spec(name: Name, spec: FileSpec) -> None:
     """Compare the spec with the store's, before the first attempt with the release's ConfigMap."""
-    if name.stored.spec_hash:
-        if name.stored.spec_hash == spec_hash(spec):
-            return
-        before = dict(name.stored.identity or {})
+    if name.run is not None:
+        before, is_equal = dict(name.run.get("identity") or {}), name.run.get("spec_hash") == spec_hash(spec)
     elif name.cluster.experiment is not None:
         before = identity(load_text(json.dumps(name.cluster.experiment), origin="ConfigMap", is_json=True).spec)
+        is_equal = before == identity(spec)
     else:
+        return
+    if is_equal:
         return
     # Through JSON, so that a tuple equals its stored list.
     changes = describe_changes(before, json.loads(json.dumps(identity(spec))))
-    if not changes and not name.stored.spec_hash:
-        return
     lines = "\n".join(f"  {line}" for line in changes) or "  (nothing in the identity fields: another hash version)"
     raise ToolError(
         f"run {name.run_id} is another experiment; changed keys (there -> here):\n{lines}",
@@ -124,45 +108,28 @@ def _check_spec(name: Name, spec: FileSpec) -> None:
     )
 
 
-def read_stored(store: Store) -> Stored:
-    """Read the records in a run's directory.
-
-    Raises:
-        StoreError: the store is unreachable or rejects the request.
-    """
-    run = store.get_json(RUN_FILE)
-    if run is None:
-        return Stored()
+def read_stored(store: Store) -> dict[str, Any]:
+    """Read the records in a run's directory, as `Name` takes them."""
+    if (run := store.get_json(RUN_FILE)) is None:
+        return {}
     last = Listing(store).newest()
-    return Stored(
-        spec_hash=str(run.get("spec_hash", "")),
-        identity=run.get("identity"),
-        result=store.get_json(RESULT_FILE),
-        fatal=store.get_json(FATAL_FILE),
-        live_on=last.host if last is not None and last.is_alive else "",
-    )
+    live_on = last.host if last is not None and last.is_alive else ""
+    return {"run": run, "result": store.get_json(RESULT_FILE), "fatal": store.get_json(FATAL_FILE), "live_on": live_on}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One experiment and its chart. A run is resumed for the reason `why`; a new run has none.
+    """One experiment and its chart.
 
     Attributes:
+        why: the reason why the run is resumed; empty for a new run.
         store: the run's earlier results; None if they cannot be read.
     """
 
     experiment: Experiment
     chart: Path
-    why: str = ""
-    store: Store | None = None
-
-    @property
-    def run_id(self) -> str:
-        return self.experiment.run_id
-
-    @property
-    def is_resume(self) -> bool:
-        return bool(self.why)
+    why: str
+    store: Store | None
 
 
 class Sender:
@@ -177,11 +144,7 @@ class Sender:
         self._unreadable: set[str] = set()
 
     def prepare(self, experiments: Sequence[Experiment]) -> list[Order]:
-        """Decide on each experiment; nothing is changed yet.
-
-        Raises:
-            ToolError: the first rejection, by the chart, by the name, or by the API server.
-        """
+        """Decide on each experiment; nothing is changed yet."""
         orders = [self._order(item) for item in experiments]
         runs = [
             (order.experiment, Rendered(template(order.experiment, chart=order.chart, namespace=self.api.namespace)))
@@ -196,57 +159,42 @@ class Sender:
         return orders
 
     def send(self, order: Order) -> None:
-        """Install one; a run that is resumed loses its old release first, not its claim.
-
-        Raises:
-            ToolError: Helm or the API server rejects it.
-        """
-        if order.is_resume:
-            uninstall(order.run_id, self.api)
-            self.api.delete(self.api.path("rayjobs", order.run_id))  # made without Helm
-            wait_until_gone(self.api, order.run_id, timeout_s=TIMEOUT_S)
+        """Install one; a run that is resumed loses its old release first, not its claim."""
+        run_id = order.experiment.run_id
+        if order.why:
+            uninstall(run_id, self.api)
+            self.api.delete(self.api.path("rayjobs", run_id))  # made without Helm
+            wait_until_gone(self.api, run_id, timeout_s=TIMEOUT_S)
             if order.store is not None:
                 clear_fatal(order.store)
         install(order.experiment, chart=order.chart, api=self.api)
 
     def _order(self, item: Experiment) -> Order:
-        chart = find_chart(item.spec.kind, self.charts)
-        name = Name(
-            run_id=item.run_id,
-            cluster=look(self.api, item.run_id),
-            stored=self._stored(item),
-            release=release_status(item.run_id, self.api),
-        )
-        why = decide(name, item.spec, is_retry=self.is_retry)
-        return Order(experiment=item, chart=chart, why=why, store=self._place(item))
+        chart, run_id = find_chart(item.spec.kind, self.charts), item.run_id
+        cluster, (store, stored) = look(self.api, run_id), self._stored(item)
+        name = Name(run_id=run_id, cluster=cluster, release=release_status(run_id, self.api), **stored)
+        return Order(experiment=item, chart=chart, why=decide(name, item.spec, is_retry=self.is_retry), store=store)
 
-    def _place(self, item: Experiment) -> Store | None:
-        """Return the store of a run; None for the run's own volume and for a store that cannot be read from here."""
-        at = address_of(dump_spec(item.spec))
-        if at is None or at.url in self._unreadable or urlsplit(at.url).scheme in ("", "file"):
-            return None
-        return open_place(at).child(item.run_id)
-
-    def _stored(self, item: Experiment) -> Stored:
+    def _stored(self, item: Experiment) -> tuple[Store | None, dict[str, Any]]:
+        """Return a run's store and its records; None for the run's own volume and for an unreadable store."""
+        at = readable(address_of(dump_spec(item.spec)))
+        if at is None or at.url in self._unreadable:
+            return None, {}
+        store = open_place(at).child(item.run_id)
         try:
-            place = self._place(item)
-            return Stored() if place is None else read_stored(place)
+            return store, read_stored(store)
         except StoreError as error:
-            at = address_of(dump_spec(item.spec))
-            self._unreadable.add(at.url if at is not None else "")
+            self._unreadable.add(at.url)
             note(f"warning: the store cannot be read from here, so only the cluster shows taken names: {error}")
-            return Stored()
+            return None, {}
 
     def _try(self, order: Order, rendered: Rendered) -> None:
         """Try every object and pod on the API server; a used-up quota makes pods wait, and the run is installed."""
-        waiting = [error for _, error in dry_run(self.api, rendered.pods.values())]
-        rejected = [error for _, error in dry_run(self.api, rendered.objects)]
+        rejected, waiting = dry_run(self.api, rendered)
         for error in waiting:
-            if is_over_quota(error):
-                note(f"warning: {order.run_id} will wait: {error}")
-            else:
-                rejected.append(error)
+            note(f"warning: {order.experiment.run_id} will wait: {error}")
         if rejected:
             lines = "\n".join(f"  {error}" for error in rejected)
             fix = next((error.fix for error in rejected if error.fix), "mend the keys that the server names")
-            raise ToolError(f"the API server rejects {order.run_id}:\n{lines}", fix=fix, exit_code=EXIT_USAGE)
+            text = f"the API server rejects {order.experiment.run_id}:\n{lines}"
+            raise ToolError(text, fix=fix, exit_code=EXIT_USAGE)

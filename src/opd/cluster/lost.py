@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import signal
 import time
 import traceback
@@ -27,6 +26,9 @@ from opd.experiment.needs import Sizes
 PATIENCE_S = 20.0
 # Ray calls an actor unavailable at once, and its node dead after 15 to 30 s of silence.
 VERDICT_S = 40.0
+# Far longer than Ray needs for an existing place, with the start of a worker process on a busy node.
+PLACE_WAIT_S = 600.0
+_ANSWER_S = 2.0
 _OOM = -1  # Ray's memory monitor has a cause of its own
 _WHY = {
     ActorDiedErrorContext.NODE_DIED: "its node is gone",
@@ -35,21 +37,31 @@ _WHY = {
 }
 # A run needs both, and none of the other daemons (dashboard, log monitor).
 _DAEMONS = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RAYLET)
+_SERVERS = "vllm_server"  # prefix of verl's names for their actors
+_PENDING = (PlacementGroupTableData.PENDING, PlacementGroupTableData.RESCHEDULING)
 
 
-def look_for_lost_parts() -> Look:
-    """Make the look for lost processes, which may also have ended with the run."""
-    return Look(find=lost_parts, patience_s=PATIENCE_S, error=PartLost)
+def looks(sizes: Sizes, *, patience_s: float = PATIENCE_S, place_wait_s: float = PLACE_WAIT_S) -> list[Look]:
+    """Make the looks for everything that a run may wait for in vain.
 
+    After a minute without its control store Ray ends this process, unclosed. Of a part on a lost node nothing comes back;
+    a lost process may have ended with the run. With a dead engine a weight sync or a sleep waits.
+    """
 
-def look_for_lost_nodes() -> Look:
-    """Make the look for parts on lost nodes, of which nothing comes back."""
-    return Look(find=parts_of_lost_nodes, patience_s=0.0, error=NodeLost)
+    def no_place(lines: list[str]) -> NoPlace:
+        whole, free = offers()
+        why = shortage(sizes, whole) or f"a node needs {needed(sizes)}, and something else holds part of it"
+        left = "; ".join(map(str, free))
+        who = f"{place_wait_s:g} s for {', '.join(lines)}"
+        return NoPlace(f"no node had room within {who}: {why}. Free now: {left}. {FIX}")
 
-
-def look_for_lost_daemons() -> Look:
-    """Make the look for Ray's daemons: after a minute without its control store Ray ends this process, unclosed."""
-    return Look(find=lost_daemons, patience_s=0.0, error=PartLost)
+    return [
+        Look(find=lost_daemons, patience_s=0.0, error=PartLost),
+        Look(find=parts_of_lost_nodes, patience_s=0.0, error=NodeLost),
+        Look(find=lost_parts, patience_s=patience_s, error=PartLost),
+        Look(find=unplaced_parts, patience_s=place_wait_s, error=no_place),
+        Look(find=Engines().dead, patience_s=patience_s, error=PartLost),
+    ]
 
 
 def lost_daemons() -> dict[str, str]:
@@ -112,15 +124,6 @@ def _lost() -> list[tuple[str, str, bool]]:
     return found
 
 
-_SERVERS = "vllm_server"  # prefix of verl's names for their actors
-_ANSWER_S = 2.0
-
-
-def look_for_dead_engines() -> Look:
-    """Make the look for dead engines: a request for an answer fails by itself, a weight sync or a sleep waits."""
-    return Look(find=Engines().dead, patience_s=PATIENCE_S, error=PartLost)
-
-
 class Engines:
     """Questions to the run's vLLM servers about their engines; a busy server has one question at a time."""
 
@@ -148,16 +151,6 @@ class Engines:
         return {name: f"the engine of {name}: its process is gone" for name in self._dead}
 
 
-# Far longer than Ray needs for an existing place, with the start of a worker process on a busy node.
-PLACE_WAIT_S = 600.0
-_PENDING = (PlacementGroupTableData.PENDING, PlacementGroupTableData.RESCHEDULING)
-
-
-def look_for_unplaced_parts(sizes: Sizes, *, patience_s: float = PLACE_WAIT_S) -> Look:
-    """Make the look for parts without a node."""
-    return Look(find=unplaced_parts, patience_s=patience_s, error=functools.partial(_no_place, sizes, patience_s))
-
-
 def unplaced_parts() -> dict[str, str]:
     """Return placement groups and actors of this job without a node, a line each by id; a starting actor has its node."""
     job = ray.get_runtime_context().worker.current_job_id
@@ -175,11 +168,3 @@ def unplaced_parts() -> dict[str, str]:
         if not actor["Pid"]:
             lines[key] = f"actor {actor['Name'] or actor['ActorClassName']}"
     return lines
-
-
-def _no_place(sizes: Sizes, patience_s: float, lines: list[str]) -> NoPlace:
-    whole, free = offers()
-    lacking = shortage(sizes, whole)
-    why = lacking or f"a node needs {needed(sizes)}, and something else holds part of it"
-    left = "; ".join(map(str, free))
-    return NoPlace(f"no node had room within {patience_s:g} s for {', '.join(lines)}: {why}. Free now: {left}. {FIX}")

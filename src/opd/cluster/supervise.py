@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from opd.errors import Stopped
 from opd.runs import stacks
 from opd.runs.progress import PROGRESS, Standing
 
@@ -54,11 +55,14 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
         _prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
         if os.getppid() != parent:  # the parent died before the line above took effect
             return EXIT_INTERRUPTED
-        signal.signal(signal.SIGTERM, _exit_on_signal)
+        signal.signal(signal.SIGTERM, _stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         stacks.register()
-        return run()
+        try:
+            return run()
+        except Stopped as stopped:
+            return stopped.exit_code
     supervisor = _Supervisor(child, grace_s)
     with supervisor.handling_signals(), StallWatch(child) as watch:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -219,8 +223,8 @@ def _living(psutil: Any) -> list[Any]:
     return out
 
 
-def _exit_on_signal(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(EXIT_INTERRUPTED)
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(EXIT_INTERRUPTED)
 
 
 def _on_launcher_death(number: int, frame: FrameType | None) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field
 
 from opd.experiment.base import (
     Count,
     Dtype,
     Extras,
-    Named,
     Natural,
     Offload,
     Paths,
@@ -21,19 +20,15 @@ from opd.experiment.base import (
     Share,
     Text,
     Weight,
-    as_tuple,
     key,
+    named,
 )
 from opd.experiment.errors import Problem
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Open = Annotated[float, Field(gt=0, lt=1)]
 AboveOne = Annotated[float, Field(gt=1)]
-Betas = Annotated[
-    tuple[Fraction, Fraction],
-    BeforeValidator(as_tuple),
-    WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
-]
+Betas = tuple[Fraction, Fraction]
 LossAggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
@@ -43,8 +38,6 @@ KlLoss = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full"]
 
 
 class Actor(Section):
-    """Optimizer, batch split and memory of the trained model."""
-
     learning_rate: Weight = key("Peak learning rate of AdamW. Default: 1e-6; with model.lora 1e-5.")
     lr_schedule: Literal["constant", "cosine"] = key("Schedule after warm-up.", "constant")
     min_lr_ratio: Share = key("Floor of the cosine schedule, as a share of the peak.", 0.0)
@@ -71,8 +64,6 @@ class Actor(Section):
 
 
 class Grpo(Section):
-    """The policy-gradient loss of a GRPO run."""
-
     clip_ratio_low: Open = key("Lower clip of the probability ratio. Default: 0.2.")
     clip_ratio_high: Positive = key("Upper clip of the probability ratio. Default: 0.28; grpo-native, -no-kl: 0.2.")
     clip_ratio_c: AboveOne = key("Dual-clip bound for negative advantages. Default: 10; grpo-native, -no-kl: 3.")
@@ -84,8 +75,6 @@ class Grpo(Section):
 
 
 class Policy(Section):
-    """A policy gradient next to the divergence: GRPO's advantages and verl's clipped loss."""
-
     weight: Weight = key("Weight of the policy loss in the loss, on responses' scores; 0: there is none.", 0.0)
     clip_ratio_low: Open = key("Lower clip of the probability ratio, which is 1 where a step has one update.", 0.2)
     clip_ratio_high: Positive = key("Upper clip of that ratio.", 0.2)
@@ -93,7 +82,7 @@ class Policy(Section):
     norm_adv_by_std: bool = key("Divide a prompt's advantages by their standard deviation.", True)
 
 
-Score = Annotated[str, Named("none", "random", "position", "entropy", "divergence", "soft_or", "q3")]
+Score = Annotated[str, named("none", "random", "position", "entropy", "divergence", "soft_or", "q3")]
 Mode = Literal["topk", "bottomk", "sample"]
 Scope = Literal["rollout", "batch"]
 Position = Literal["first", "last"]
@@ -101,8 +90,6 @@ _NEED_NOTHING = ("none", "random", "position")
 
 
 class TokenImportance(Section):
-    """The tokens of a response that are trained on; src/opd/weights/README.md has the scores."""
-
     score: Score = key(
         "Score of a token, by which tokens are kept, or your own as package.module:function; `none` keeps all.", "none"
     )
@@ -125,24 +112,19 @@ class TokenImportance(Section):
 
 
 class Recompute(Section):
-    """The steps at which the run measures its prompts' pass rates again."""
-
     every: Count | None = key("After every so many steps; unset: not by steps.", None)
     at_stages: bool = key("Before the first step of each stage but the first.", False)
     num_samples: Count = key("Answers to each prompt, sampled as in training.", 8)
 
     @property
     def is_asked_for(self) -> bool:
-        """True where the pass rates change in the course of a run."""
         return self.every is not None or self.at_stages
 
 
-ProblemWeights = Annotated[str, Named("none", "competence", "moment_matched", "hard_filter")]
+ProblemWeights = Annotated[str, named("none", "competence", "moment_matched", "hard_filter")]
 
 
 class ProblemImportance(Section):
-    """The weight of each training prompt; src/opd/weights/README.md has the weights."""
-
     weights: ProblemWeights = key(
         "A prompt's weight by its pass rate p: `competence`: p^alpha (1 - p)^beta; `moment_matched`: the same, "
         "exponents from the spread of the rates; `hard_filter`: 1 where 0.2 <= p <= 0.8, else 0; or package.module:name.",
@@ -182,14 +164,12 @@ class ProblemImportance(Section):
 
 
 class Importance(Section):
-    """Weights of tokens and problems."""
-
     tokens: TokenImportance = key("Which tokens are trained on.", TokenImportance)
     problems: ProblemImportance = key("How much each training prompt counts.", ProblemImportance)
 
 
 LossType = Annotated[
-    str, Named("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
+    str, named("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
 ]
 """The last two are approximations of the reverse KL that others train on, to compare with it."""
 
@@ -200,20 +180,11 @@ def _share_or_step(value: float) -> float:
     return value
 
 
-RunPoint = Annotated[
-    float,
-    Field(gt=0),
-    AfterValidator(_share_or_step),
-    WithJsonSchema(
-        {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, {"type": "integer", "minimum": 1}]}
-    ),
-]
+RunPoint = Annotated[float, Field(gt=0), AfterValidator(_share_or_step)]
 """A place in a run: below 1 a share of its steps, rounded down; from 1 on the number of a step."""
 
 
 class Stage(Section):
-    """A part of a run with a loss and rollouts of its own; src/opd/weights/README.md has an example."""
-
     until: RunPoint | None = key("Its last step, or below 1 a share of the run's steps; the last stage has none.", None)
     loss_type: LossType | None = key("Divergence a token; unset: opd.loss_type.", None)
     loss_params: Extras = key("Parameters of the stage's own loss_type.", dict)
@@ -235,8 +206,6 @@ class Stage(Section):
 
 
 class Horizon(Section):
-    """The tokens of each response that count, from its start."""
-
     tokens: Count | None = key("First tokens of a response that are trained on, in the first step; unset: all.", None)
     applies: Literal["train", "generate"] = key("Mask the others, or do not generate them either.", "train")
     grow_until: RunPoint | None = key("Step, or share of the steps, by which all tokens count; unset: never.", None)
@@ -248,8 +217,6 @@ class Horizon(Section):
 
 
 class Opd(Section):
-    """The divergence that is distilled."""
-
     loss_type: LossType = key("Divergence a token, or your own as package.module:function.", "reverse_kl")
     loss_params: Extras = key("Parameters of skew_kl (`skew`), akl (`mu`) and a function of yours.", dict)
     beta: float | None = key("Weight of the teacher in the JSD's mixture. Default: 0.5 with loss_type jsd.", None)
@@ -260,7 +227,7 @@ class Opd(Section):
     max_length: Count = key("Longest prompt + response in tokens. Default: their sum in `data`.")
     cache_gib: Weight | None = key("GiB of GPU memory for the teacher's hidden states; unset: the plan's.", None)
     gpu_memory_gib: Positive | None = key("GiB of one GPU that the memory plan may use; unset: the GPU's.", None)
-    workspace_gib: Positive | None = key("GiB of a GPU for logits; unset: 1.15 with fused kernels, else 2.6.", None)
+    workspace_gib: Positive | None = key("GiB of a GPU for logits; unset: 1.5 with fused kernels, else 2.6.", None)
     activation_budget: Probability | None = key("Share of a layer's activations that is kept; unset: planned.", None)
     read_tokens: Count | None = key("Tokens of a forward without a gradient on a GPU; unset: by the memory plan.", None)
     train_tokens: Count | None = key("Tokens of a forward and backward on a GPU; unset: by the memory plan.", None)
@@ -271,11 +238,10 @@ class Opd(Section):
     stages: tuple[Stage, ...] = key("Parts of the run with a loss and rollouts of their own; empty: one part.", ())
     teacher_answers: Paths | None = key("The teacher's answers: `eval/generations.parquet` of its evaluation.", None)
     horizon: Horizon = key("How much of each response counts.", Horizon)
-    num_kept_rollouts: Natural = key("Rollouts kept token by token for `opdctl report`; 0: none.", 4)
+    num_kept_rollouts: Natural = key("Rollouts of a kept step, token by token; 0: none.", 4)
 
     @property
     def has_policy(self) -> bool:
-        """True where some step has a policy gradient."""
         return self.policy.weight > 0 or any(stage.policy_weight for stage in self.stages)
 
     def check(self) -> Iterator[Problem]:
@@ -296,8 +262,6 @@ TOOLS = "tools"
 
 
 class Sft(Section):
-    """The answers that supervised fine-tuning learns."""
-
     teacher_answers: Paths | None = key(
         "A teacher's answers to data.train: its `eval/generations.parquet`; unset: data.train has column `messages`.",
         None,
@@ -305,16 +269,12 @@ class Sft(Section):
 
 
 class Eval(Section):
-    """An evaluation's questions, beyond the rollout's validation sampling."""
-
     instruction_variant: Literal["boxed", "dapo", "none"] = key("Instruction of the prompts; chooses files.", "boxed")
     checkpoint: Text | None = key("Checkpoint folder (global_step_N) to load over `model.path`.", None)
     save_generations: bool = key("Keep the texts, not the scores only. Default: true; passrate: false.")
 
 
 class Convert(Section):
-    """The checkpoint that becomes a Hugging Face folder."""
-
     checkpoint: Text = key("Checkpoint folder, with or without the trailing /actor; or a store URL.")
     target: Text | None = key("Folder or store URL to write; unset: `global_step_N-huggingface`.", None)
     dtype: Literal["checkpoint", "base", "bf16"] = key("Precision of the written weights.", "base")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError, PydanticUndefined, core_schema, to_jsonable_python
+from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from opd.experiment.errors import Problem
 
@@ -77,6 +77,12 @@ def matching(pattern: str, words: str, **limits: Any) -> Any:
     return Field(pattern=pattern, **limits)
 
 
+def named(*names: str) -> Any:
+    """Return the field of a text: one of the names, or a user's own function as package.module:name."""
+    words = ", ".join([*map(repr, names), "or a function of yours as package.module:name"])
+    return matching(rf"^({'|'.join(names)}|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*)$", words)
+
+
 def slug(text: str) -> str:
     """Return lower-case letters, digits and single dashes: `3e-06` and `1.5` become `3e-06` and `1-5`."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
@@ -98,19 +104,6 @@ def joined(parts: Sequence[str], *, distinct: str = "") -> str:
     return f"{name[: MAX_NAME_CHARS - _HASH_CHARS - 1].rstrip('-')}-{digest}"
 
 
-def as_tuple(value: Any) -> Any:
-    """Return a list, or one text, as a tuple."""
-    if isinstance(value, str):
-        return (value,)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _not_zero(value: int) -> int:
-    if value == 0:
-        raise ValueError("0 would leave no token to sample: use -1 for all tokens")
-    return value
-
-
 def _extras(value: dict[str, Any], path: str = "") -> dict[str, Any]:
     """Return arguments that one Hydra override a leaf can carry."""
     for name, item in value.items():
@@ -124,6 +117,11 @@ def _extras(value: dict[str, Any], path: str = "") -> dict[str, Any]:
     return value
 
 
+def _as_tuple(value: Any) -> Any:
+    value = (value,) if isinstance(value, str) else value
+    return tuple(value) if isinstance(value, list) else value
+
+
 Text = Annotated[str, Field(min_length=1)]
 KeyName = Annotated[str, matching(KEY_PATTERN, "a name of letters, digits, `_` and `-`, a letter or `_` first")]
 EnvName = Annotated[
@@ -135,38 +133,15 @@ Weight = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Probability = Annotated[float, Field(gt=0, le=1)]
-TopK = Annotated[int, Field(ge=-1, json_schema_extra={"not": {"const": 0}}), AfterValidator(_not_zero)]
+TopK = Literal[-1] | Count
 Dtype = Literal["bf16", "fp16", "fp32"]
 Offload = bool | Literal["auto"]
-
-
-class Named:
-    """Annotation of a text: a name among `names`, or a user's own function as package.module:name."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def _checked(self, name: str) -> str:
-        if name in self.names or _OWN_FUNCTION.fullmatch(name):
-            return name
-        *names, last = (f"'{known}'" for known in self.names)
-        text = f"{', '.join(names)} or {last}, or a function of yours as package.module:name"
-        raise PydanticCustomError("literal_error", "input should be {expected}", {"expected": text})
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return core_schema.no_info_after_validator_function(self._checked, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        return {"anyOf": [{"enum": list(self.names)}, {"type": "string", "pattern": f"^{_OWN_FUNCTION.pattern}$"}]}
-
-
-_OWN_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 Extras = Annotated[dict[str, Any], AfterValidator(_extras)]
 """Free-form keyword arguments for another library: plain values, lists of them and nested maps."""
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 Paths = Annotated[
     tuple[Text, ...],
-    BeforeValidator(as_tuple),
+    BeforeValidator(_as_tuple),
     Field(min_length=1),
     WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}),
 ]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opd.experiment.base import ASKS, DISTILS, FILE_KINDS, RUNS, SAMPLES, TRAINS, Kind, Section
-from opd.experiment.errors import Problem
-from opd.experiment.raw import assign
-from opd.experiment.tree import get_path
+from opd.experiment.base import ASKS, DISTILS, FILE_KINDS, RUNS, SAMPLES, TRAINS, Kind
 
 
 @dataclass(frozen=True)
@@ -60,28 +56,3 @@ _TABLE: tuple[tuple[tuple[Kind, ...], str], ...] = (
 VARIABLES = tuple(
     Variable(name, path, kinds) for kinds, pairs in _TABLE for name, path in map(str.split, pairs.split(", "))
 )
-
-
-def apply_environment(
-    tree: dict[str, Any], kind: Kind, cls: type[Section], env: Mapping[str, str], problems: list[Problem]
-) -> tuple[list[Applied], list[str]]:
-    """Override keys of the tree by the variables set in `env`; an empty variable counts as unset, as in the scripts.
-
-    Returns what was applied, in the table's order, and a note for each variable that this kind does not read.
-    """
-    applied: list[Applied] = []
-    unread: list[str] = []
-    for name, path, kinds in ((item.name, item.path, item.kinds) for item in VARIABLES if env.get(item.name)):
-        if kind not in kinds:
-            unread.append(f"{name} is set but kind {kind} does not read it: ignored")
-            continue
-        source = f"environment variable {name}"
-        assign(tree, cls, path, env[name], source, problems)
-        value = get_path(tree, path)
-        for other in applied:
-            if other.path == path and other.value != value:
-                rule = f"{other.name}={other.value} and {name}={value} name the same setting and differ"
-                fix = f"unset {other.name}"
-                problems.append(Problem(path=path, value=value, rule=rule, fix=fix, source=source))
-        applied.append(Applied(name, path, value))
-    return applied, unread

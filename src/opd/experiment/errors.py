@@ -18,8 +18,7 @@ class Problem:
         path: dotted path of the key (`data.train_batch_size`); empty for the document itself.
         rule: the rule that was broken, as a sentence.
         value: the offending value, already redacted where it may be a secret; None means that there is none.
-        fix: the text to write instead; may be empty.
-        about: the key's description; may be empty.
+        fix, about: the text to write instead, and the key's description; may be empty.
         source: the value's origin (`line 12`, `environment variable TP_SIZE`, `--set`); may be empty.
     """
 
@@ -39,8 +38,7 @@ class Problem:
         where = f" ({self.source})" if self.source else ""
         value = "" if self.value is None else show(self.value)
         parts = {"value: ": value, "rule:  ": self.rule, "fix:   ": self.fix, "about: ": self.about}
-        shown = [f"  {label}{text}" for label, text in parts.items() if text]
-        return [f"{self.path or '(document)'}{where}", *shown]
+        return [f"{self.path or '(document)'}{where}", *(f"  {label}{text}" for label, text in parts.items() if text)]
 
 
 class SpecError(ValueError):
@@ -70,5 +68,4 @@ def show(value: object) -> str:
 
 def nearest(word: str, candidates: Sequence[str]) -> str:
     """Return the candidate closest to `word` (difflib ratio >= 0.6), or an empty string."""
-    found = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
-    return found[0] if found else ""
+    return next(iter(difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)), "")

@@ -35,8 +35,11 @@ _ASKED = {
     "too_short": "a list of at least {min_length}",
     "string_too_long": "at most {max_length} characters",
     "literal_error": "{expected}",
+    "string_pattern_mismatch": "a text of that form",
+    **dict.fromkeys(("int_type", "int_from_float"), "a whole number"),
+    "float_type": "a number",
 }
-_BYTES = re.compile(r"([0-9.]+)\s*([KMGTP])i?B?", re.IGNORECASE)
+_NUMBERS = {"int_type": r"-?[0-9]+", "float_type": r"-?[0-9.]+(e-?[0-9]+)?"}
 
 
 def field_problems(
@@ -81,8 +84,9 @@ def unknown_key(path: str, value: object, cls: type[Section], *, above: str = ""
         near = " or ".join(elsewhere[:3])
     kind = cls.model_fields.get("kind")
     rule = f"there is no such key in kind {get_args(kind.annotation)[0]}" if kind else "there is no such key"
-    fix = f"did you mean {near}?" if near else f"keys here: {', '.join(names)}"
-    return Problem(path=path, value=value, rule=rule, fix=fix)
+    return Problem(
+        path=path, value=value, rule=rule, fix=f"did you mean {near}?" if near else f"keys here: {', '.join(names)}"
+    )
 
 
 def _by_path(error: ValidationError, tree: Any) -> dict[str, list[Any]]:
@@ -109,9 +113,9 @@ def _problem(path: str, items: Sequence[Any], field: FieldInfo | None, above: st
     value = redact({name: items[0]["input"]})[name]
     rules = [_rule(item) for item in items]
     rule = " or ".join([rules[0], *(other.removeprefix("input should be ") for other in rules[1:])])
-    made = next(filter(None, (_made_of(full, value, item, field) for item in items)), "")
-    asked = ", or ".join(filter(None, (_asked(item, field) for item in items)))
-    fix = made or (f"write {asked}" if asked else "")
+    fix = next(filter(None, (_made_of(full, value, item, field) for item in items)), "")
+    asked = [_ASKED[item["type"]].format_map(item.get("ctx", {})) for item in items if item["type"] in _ASKED]
+    fix = fix or (f"write {', or '.join(asked)}" if asked else "")
     return Problem(path=path, value=value, rule=NAME_RULE if path == "name" else rule, fix=fix, about=about)
 
 
@@ -124,61 +128,42 @@ def _rule(item: Any) -> str:
 
 def _made_of(path: str, value: Any, item: Any, field: FieldInfo | None) -> str:
     """Return a fix that is made of the value itself; empty where there is none."""
-    kind, context = item["type"], item.get("ctx", {})
+    kind, context, name = item["type"], item.get("ctx", {}), path.rpartition(".")[2]
     if kind in _BOUNDS:
         return f"write a number {_BOUNDS[kind]} {next(iter(context.values())):.15g}"
     if kind == "string_type" and isinstance(value, bool | int | float):
         return f'quote it: "{show(value)}"'
     if kind.endswith("model_type") and field is not None and (section := section_of(field)):
         first, inner = next(iter(names_of(section).items()))
-        if isinstance(value, str) and strip_optional(inner.annotation) is str:
-            return f"write `{path.rpartition('.')[2]}: {{{first}: {value}}}`"
-        return _one_by_one(path, section)
+        is_text = isinstance(value, str) and strip_optional(inner.annotation) is str
+        return f"write `{name}: {{{first}: {value}}}`" if is_text else _one_by_one(path, section)
+    if value == "":
+        return "write a value, or leave the key out"
     if not isinstance(value, str):
         return ""
     if kind == "tuple_type":
-        return f"write `{path.rpartition('.')[2]}: [{', '.join(part.strip() for part in value.split(','))}]`"
-    if kind == "literal_error":
-        near = nearest(_WORDS.get(value.lower(), value), re.findall("'([^']+)'", context["expected"]))
-        return f"did you mean {near}?" if near else ""
-    word = value
+        return f"write `{name}: [{', '.join(part.strip() for part in value.split(','))}]`"
+    if kind in ("literal_error", "string_pattern_mismatch"):
+        near = _near(value, context, field)
+        like = (field.examples or [field.default])[0] if field is not None and kind != "literal_error" else None
+        return f"did you mean {near}?" if near else f"write one like {show(like)}" if isinstance(like, str) else ""
+    word = value if kind in _NUMBERS and re.fullmatch(_NUMBERS[kind], value) else ""
     if kind == "bool_type":
         word = truth_of(value) or (value.lower() if value.lower() in ("true", "false") else "")
-    elif kind in ("int_type", "float_type"):
-        is_number = re.fullmatch(r"-?[0-9]+" if kind == "int_type" else r"-?[0-9.]+(e-?[0-9]+)?", value)
-        word = value if is_number else ""
-    elif value:
-        return _near_pattern(value, context["pattern"], field) if kind == "string_pattern_mismatch" else ""
-    else:
-        return "write a value, or leave the key out"
     return f"write {word}, without quotes" if word else ""
 
 
-def _asked(item: Any, field: FieldInfo | None) -> str:
-    """Return what a branch asks for."""
-    kind = item["type"]
-    if kind.startswith(("int_", "float_")):
-        return "a whole number" if kind.startswith("int_") else "a number"
-    if kind in _ASKED:
-        return _ASKED[kind].format_map(item.get("ctx", {}))
-    if field is not None and (field.examples or isinstance(field.default, str)):
-        return f"one like {show(field.examples[0] if field.examples else field.default)}"
-    return "a text of that form" if kind == "string_pattern_mismatch" else ""
+def _near(text: str, context: Any, field: FieldInfo | None) -> str:
+    """Return what a text was probably meant to be: one of the allowed names, or a name, quantity, URL or path."""
+    pattern = context.get("pattern")
+    if names := re.findall("'([^']+)'", context.get("expected") or PATTERN_WORDS.get(pattern, "")):
+        return nearest(_WORDS.get(text.lower(), text), names)
+    bare, name = text.strip("/ "), joined([text])
+    tries = [text.removesuffix("B"), f"http://{bare}", f"/{bare}"]
+    if field is None or not field.examples:
+        tries += [name, f"run-{name}", name.replace("-", "_")]
+    return next((one for one in tries if re.search(pattern, one)), "")
 
 
 def _one_by_one(path: str, section: type[Section]) -> str:
     return f"set its keys one by one: {', '.join(f'{path}.{name}' for name in names_of(section))}"
-
-
-def _near_pattern(text: str, pattern: str, field: FieldInfo | None) -> str:
-    """Return a text like this one that has the pattern: a quantity, a URL, a path, or a name."""
-    if match := _BYTES.fullmatch(text):
-        sizes = [f"{match[1]}{match[2].upper()}{unit}" for unit in ("i", "")]
-        if found := [size for size in sizes if re.search(pattern, size)]:
-            return f"write {' or '.join(found)}"
-    bare, name = text.strip("/ "), joined([text])
-    tries = [bare, f"http://{bare}", f"/{bare}"]
-    if field is None or not field.examples:
-        tries += [name, f"run-{name}", name.replace("-", "_")]
-    near = next((one for one in tries if re.search(pattern, one)), "")
-    return f"did you mean {near}?" if near else ""

@@ -1,9 +1,9 @@
-"""A validated spec from a plain tree: refusals, defaults, fields, then the rules between keys."""
+"""A validated spec from a plain tree: changes from outside the file, defaults, fields, then the rules between keys."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,13 +16,15 @@ from opd.experiment.errors import Problem, SpecError, nearest
 from opd.experiment.field_errors import field_problems
 from opd.experiment.kinds import SPEC_CLASSES, FileSpec
 from opd.experiment.notes import notes
-from opd.experiment.raw import fold
+from opd.experiment.raw import Edits
 from opd.experiment.reader import read_text, without_nulls
 from opd.experiment.refusals import secrets
 from opd.experiment.rules import check
+from opd.experiment.tree import MISSING, get_path, set_path
 
 CHART_KEYS = ("cluster", "global")
 """The charts' part of an experiment file; the trainer does not read it."""
+_GPUS = "trainer.gpus_per_node"
 
 
 @dataclass(frozen=True)
@@ -57,31 +59,52 @@ def kind_of(tree: Mapping[str, Any]) -> Kind:
     raise SpecError([Problem(path="kind", value=kind, rule=rule, fix=f"write `kind: {near}`")])
 
 
-def parse_tree(source: Mapping[str, Any]) -> Loaded:
+def parse_tree(
+    source: Mapping[str, Any],
+    *,
+    env: Mapping[str, str] | None = None,
+    sets: Iterable[str] = (),
+    overrides: Iterable[str] = (),
+    count_gpus: Callable[[], int] | None = None,
+    sources: dict[str, str] | None = None,
+) -> Loaded:
     """Validate a tree of plain values; null unsets a key.
+
+    Args:
+        env: variables to apply.
+        sets: `spec.path=value`, last wins.
+        overrides: raw Hydra overrides, applied after `sets`.
+        count_gpus: counts the GPUs of this machine, for a run on it that does not say `trainer.gpus_per_node`.
+        sources: gets the source of each key that the other arguments set.
 
     Raises:
         SpecError: with every problem found.
     """
-    text = json.dumps(source, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:  # a variable of the environment may hold any bytes
-        value = ascii(text[max(0, error.start - 20) : error.end])
-        rule, fix = "text must be valid Unicode", "remove the stray bytes"
-        raise SpecError([Problem(path="", value=value, rule=rule, fix=fix)]) from None
-    tree = without_nulls(read_text(text, origin="", is_json=True).tree)
-    problems = list(secrets(tree))
+    tree = without_nulls(dict(source))
+    kind, problems = kind_of(tree), list[Problem]()
+    cls, edits = SPEC_CLASSES[kind], Edits(tree, kind, {} if sources is None else sources, problems)
+    expand_models(tree)
+    late, takes_overrides = list(overrides), "overrides" in cls.model_fields
+    if takes_overrides and isinstance(given := tree.get("overrides"), list):
+        tree["overrides"] = []
+        edits.overrides(given, "overrides")
+    applied, unread = edits.environment(env or {})
+    edits.sets(sets)
+    if late and takes_overrides:
+        edits.overrides(late, "command line")
+    elif late:
+        problems.append(Problem(path="overrides", value=late[0], rule=f"kind {kind} starts no verl trainer"))
+    tree = without_nulls(read_text(json.dumps(tree, ensure_ascii=False), origin="", is_json=True).tree)
+    problems += secrets(tree)
     chart = {key: tree.pop(key) for key in CHART_KEYS if key in tree}
     if tree.pop("matrix", None) is not None:
         rule = "a matrix is a sweep of experiments; one run takes one"
         fix = "`opdctl submit` starts a run for each cell; here, write one cell's values into a file without `matrix`"
         problems.append(Problem(path="matrix", rule=rule, fix=fix))
-    kind = kind_of(tree)
-    cls = SPEC_CLASSES[kind]
-    expand_models(tree)
-    if "overrides" in cls.model_fields and isinstance(tree.get("overrides"), list):
-        fold(tree, cls, tree.pop("overrides"), "overrides", problems)
+    here = tree.get("device", "cuda") == "cuda" and get_path(tree, "trainer.nnodes") in (MISSING, 1)
+    asks = here and "trainer" in cls.model_fields and get_path(tree, _GPUS) is MISSING
+    if asks and count_gpus is not None and (num_gpus := count_gpus()):
+        set_path(tree, _GPUS, num_gpus)
     unresolved = fill_defaults(kind, cls, tree)
     try:
         spec = cast(FileSpec, cls.model_validate_json(json.dumps(tree)))
@@ -90,7 +113,7 @@ def parse_tree(source: Mapping[str, Any]) -> Loaded:
     problems += check(spec)
     if problems:
         raise SpecError(problems)
-    return Loaded(spec, chart, tuple(notes(spec)))
+    return Loaded(spec, chart, (*unread, *notes(spec)), applied)
 
 
 def expand_models(tree: dict[str, Any]) -> None:

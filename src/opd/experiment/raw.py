@@ -1,21 +1,22 @@
-"""Text from outside a file: values for a key's type, verl's names of keys, and raw Hydra overrides."""
+"""Changes of a file's tree by texts from outside it: `--set`, environment variables, and Hydra overrides in verl's names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_origin
 
-from pydantic.fields import FieldInfo
-
 from opd.experiment.algorithm import Opd
-from opd.experiment.base import Section
+from opd.experiment.base import Kind
+from opd.experiment.environment import VARIABLES, Applied
 from opd.experiment.errors import Problem, SpecError, nearest
+from opd.experiment.field_errors import unknown_key
+from opd.experiment.kinds import SPEC_CLASSES
 from opd.experiment.reader import read_text
-from opd.experiment.refusals import REFUSED_VERL_KEYS, holds_secret, refused_key
+from opd.experiment.refusals import SECRET_FIX, holds_secret, redact, refused_key
 from opd.experiment.sections import Split
-from opd.experiment.tree import field_at, leaf_paths, set_path, strip_optional
+from opd.experiment.tree import field_at, get_path, leaf_paths, section_of, set_path, strip_optional
 from opd.redaction import REDACTED
 
 _ACTOR, _MODEL, _REF, _ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("actor", "model", "ref", "rollout"))
@@ -67,13 +68,11 @@ ALSO_READ: dict[str, str] = {
     **{f"data.split.{path}": f"data.split.{path}" for path, _ in leaf_paths(Split)},
 }
 """Keys that are read but never written: ours as people type them among verl's, the original's name for the teacher."""
-SPEC_PATH_OF: dict[str, str] = {**dict(VERL_KEYS), **ALSO_READ}
+_SPEC_PATH_OF: dict[str, str] = {**dict(VERL_KEYS), **ALSO_READ}
 
 # key, optional @package, `=`, value; a deletion is `~key`
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~|)(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
-_BRACED = re.compile(r"\{((?:(?!: )[^{}])*)\}")  # a list as Helm's --set has it, no map
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_GUARDED = (*SPEC_PATH_OF, *REFUSED_VERL_KEYS)
 _OURS = ("opd.", "run.")
 """Beginnings of keys that are ours: verl's config has none of them."""
 _NOTHING = {"0", "0.0", "false", "null", "none"}
@@ -99,94 +98,128 @@ def parse_raw(text: str) -> RawOverride | None:
     return RawOverride(match["prefix"], match["key"], match["value"])
 
 
-def parse_value(text: str, field: FieldInfo, path: str, source: str, problems: list[Problem]) -> Any:
-    """Return the value that `text` means for `field`; append a Problem and return None for a text without one."""
-
-    kind = strip_optional(field.annotation)
-    if kind is str or get_origin(kind) is Literal:
-        return unquote(text)
-    if kind is bool and (word := text.strip().lower()) in _TRUTHS:
-        return _TRUTHS[word]
-    if get_origin(kind) is tuple and (braced := _BRACED.fullmatch(text.strip())):
-        fix = f"[{', '.join(part.strip() for part in braced[1].split(','))}]"
-        problems.append(Problem(path=path, value=text, rule="a list is written in [ ]", fix=fix, source=source))
-        return None
-    try:  # numbers; lists and maps in YAML's flow style; a bare word stays a text
-        return read_text(f"value: {text}", origin=path).tree["value"]
-    except SpecError as error:
-        problems += [replace(problem, path=path, value=text, source=source) for problem in error.problems]
-        return None
-
-
-def assign(
-    tree: dict[str, Any], cls: type[Section], path: str, text: str, source: str, problems: list[Problem]
-) -> None:
-    """Set a key that the kind has to the value of a text; `null` unsets it, as in Helm."""
-    field = field_at(cls, path)
-    assert field is not None, path
-    value = None if text == "null" else parse_value(text, field, path, source, problems)
-    if not set_path(tree, path, value):
-        problems.append(Problem(path=path, value=text, rule="a key above it holds a value", source=source))
-
-
 def unquote(text: str) -> str:
     """Return the text without one pair of surrounding quotes."""
     return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
-def fold(
-    tree: dict[str, Any], cls: type[Section], texts: Iterable[Any], source: str, problems: list[Problem]
-) -> dict[str, str]:
-    """Apply raw overrides to the tree in order: keys the spec has become spec values, others join `overrides`.
+class Edits:
+    """Changes of a tree.
 
-    Returns the source of each path that became a spec value. A later override of a key replaces the earlier one.
+    Args:
+        tree: the experiment; it is changed.
+        kind: its kind.
+        sources: gets the source of each key that is set.
+        problems: gets a problem for each change that cannot be made.
     """
-    existing = tree.get("overrides", [])
-    if not isinstance(existing, list):
-        return {}  # validation reports it
-    folded: dict[str, str] = {}
-    kept = [text for text in existing if isinstance(text, str)]
-    for text in texts:
-        raw = parse_raw(text) if isinstance(text, str) else None
-        where = f"{source} {raw.key}" if raw else source
-        if refused := _refusal(text, raw, cls):
-            value, rule, fix = refused
-            problems.append(Problem(path="overrides", value=value, rule=rule, fix=fix, source=where))
-            continue
-        assert raw is not None
-        path = SPEC_PATH_OF.get(raw.key, "")
-        is_ours = path and raw.prefix != "~" and field_at(cls, path) is not None
-        if not is_ours or raw.value is None:
-            kept = [old for old in kept if (known := parse_raw(old)) is None or known.key != raw.key] + [text]
-            continue
-        folded[path] = where
-        assign(tree, cls, path, raw.value, where, problems)
-    if kept:
-        tree["overrides"] = kept
-    return folded
 
+    def __init__(self, tree: dict[str, Any], kind: Kind, sources: dict[str, str], problems: list[Problem]) -> None:
+        self.tree, self.kind, self.cls = tree, kind, SPEC_CLASSES[kind]
+        self.sources, self.problems = sources, problems
 
-def _refusal(text: Any, raw: RawOverride | None, cls: type[Section]) -> tuple[Any, str, str] | None:
-    """Return value, rule and fix of an override that cannot be used, or None."""
-    if isinstance(text, str) and holds_secret(text):
-        fix = "give it in the environment of the run, or by reference to a Kubernetes Secret"
-        return REDACTED, "a secret is never written into an override", fix
-    if raw is None:
-        return text, "a raw override is Hydra's `key=value`, `+key=value`, `++key=value` or `~key`", "see `--help`"
-    value, remove = unquote(raw.value or ""), "remove the override"
-    shown = f"{raw.key}={value}"
-    if value.startswith("{") and (hidden := next((k for k in _GUARDED if k.startswith(f"{raw.key}.")), "")):
-        return shown, f"a map here could set {hidden} unseen by the spec's checks", "write one override for each key"
-    if raw.prefix != "~" and (reason := refused_key(raw.key, value)):
-        return shown, reason, remove
-    path = SPEC_PATH_OF.get(raw.key, "")
-    is_known = bool(path) and field_at(cls, path) is not None
-    if raw.key.startswith(_OURS) and (not is_known or raw.prefix == "~"):
-        near = nearest(raw.key, [name for name in SPEC_PATH_OF if name.startswith(_OURS) and name != raw.key])
-        return text, "this kind has no such key", f"did you mean {near}?" if near else remove
-    lacks = f"it has no {path}" if path and not is_known else ""
-    if "grpo" not in cls.model_fields and _POLICY_LOSS.fullmatch(raw.key):
-        lacks = "the policy loss of verl is kind grpo's"
-    if lacks and value.lower() not in _NOTHING:
-        return shown, f"this kind does not read it: {lacks}", remove
-    return None
+    def assign(self, path: str, text: str, source: str) -> None:
+        """Set a key of the kind to the value that a text means for its type; `null` unsets it, as in Helm."""
+        field = field_at(self.cls, path)
+        assert field is not None, path
+        kind, value = strip_optional(field.annotation), None
+        self.sources[path] = source
+        if kind is bool and (word := text.strip().lower()) in _TRUTHS:
+            value = _TRUTHS[word]
+        elif text != "null" and (kind is str or get_origin(kind) is Literal):
+            value = unquote(text)
+        elif text != "null":
+            try:  # numbers; lists and maps in YAML's flow style; a bare word stays a text
+                value = read_text(f"value: {text}", origin=path).tree["value"]
+            except SpecError as error:
+                self.problems += [replace(one, path=path, value=text, source=source) for one in error.problems]
+        if not set_path(self.tree, path, value):
+            self._refuse(path, text, "a key above it holds a value", "", source)
+
+    def sets(self, texts: Iterable[str]) -> None:
+        """Apply each `path=value`."""
+        for text in texts:
+            path, _, raw = text.partition("=")
+            path = f"{path}.path" if path in ("model", "teacher") else path
+            last, source, field = path.rpartition(".")[2], f"--set {path}", field_at(self.cls, path)
+            if path.partition(".")[0] in ("cluster", "matrix"):
+                rule = "a run reads neither `cluster` nor `matrix`, which are for charts and tool"
+                fix = "write it into the file; `opdctl render` and `opdctl submit` take --set cluster.KEY=VALUE"
+                self._refuse(path, redact({last: raw})[last], rule, fix, source)
+            elif not path or not raw:
+                self._refuse(path, text, "--set takes spec.path=value", "--set actor.learning_rate=1e-6", source)
+            elif field is None or section_of(field) is not None:
+                self.problems.append(replace(unknown_key(path, raw, self.cls), source=source))
+            else:
+                self.assign(path, raw, source)
+
+    def environment(self, env: Mapping[str, str]) -> tuple[tuple[Applied, ...], tuple[str, ...]]:
+        """Apply the original's variables; an empty one counts as unset, as in the scripts.
+
+        Returns what was applied, in the table's order, and a note for each variable that this kind does not read.
+        """
+        applied: list[Applied] = []
+        given = [variable for variable in VARIABLES if env.get(variable.name)]
+        for name, path in ((variable.name, variable.path) for variable in given if self.kind in variable.kinds):
+            source = f"environment variable {name}"
+            self.assign(path, env[name], source)
+            value = get_path(self.tree, path)
+            for other in applied:
+                if other.path == path and other.value != value:
+                    rule = f"{other.name}={other.value} and {name}={value} name the same setting and differ"
+                    self._refuse(path, value, rule, f"unset {other.name}", source)
+            applied.append(Applied(name, path, value))
+        unread = [variable.name for variable in given if self.kind not in variable.kinds]
+        return tuple(applied), tuple(f"{name} is set but kind {self.kind} does not read it: ignored" for name in unread)
+
+    def overrides(self, texts: Iterable[Any], source: str) -> None:
+        """Apply Hydra overrides in order: keys that the spec has become its keys, others join `overrides`.
+
+        A later override of a key replaces the earlier one.
+        """
+        existing = self.tree.pop("overrides", [])
+        if not isinstance(existing, list):
+            self.tree["overrides"] = existing  # validation reports it
+            return
+        kept = [text for text in existing if isinstance(text, str)]
+        for text in texts:
+            raw = parse_raw(text) if isinstance(text, str) else None
+            where = f"{source} {raw.key}" if raw else source
+            if refused := self._refusal(text, raw):
+                value, rule, fix = refused
+                self._refuse("overrides", value, rule, fix, where)
+                continue
+            assert raw is not None
+            path = _SPEC_PATH_OF.get(raw.key, "")
+            if path and raw.value is not None and raw.prefix != "~" and field_at(self.cls, path) is not None:
+                self.assign(path, raw.value, where)
+            else:
+                kept = [old for old in kept if (known := parse_raw(old)) is None or known.key != raw.key] + [text]
+        if kept:
+            self.tree["overrides"] = kept
+
+    def _refuse(self, path: str, value: Any, rule: str, fix: str, source: str) -> None:
+        self.problems.append(Problem(path=path, value=value, rule=rule, fix=fix, source=source))
+
+    def _refusal(self, text: Any, raw: RawOverride | None) -> tuple[Any, str, str] | None:
+        """Return value, rule and fix of an override that cannot be used, or None."""
+        if isinstance(text, str) and holds_secret(text):
+            return REDACTED, "a secret is never written into an override", SECRET_FIX
+        if raw is None:
+            return text, "a raw override is Hydra's `key=value`, `+key=value`, `++key=value` or `~key`", "see `--help`"
+        value, remove = unquote(raw.value or ""), "remove the override"
+        shown = f"{raw.key}={value}"
+        if value.startswith("{"):
+            return shown, "a map could set keys unseen by the spec's checks", "write one override for each key"
+        if raw.prefix != "~" and (reason := refused_key(raw.key, value)):
+            return shown, reason, remove
+        path = _SPEC_PATH_OF.get(raw.key, "")
+        is_known = bool(path) and field_at(self.cls, path) is not None
+        if raw.key.startswith(_OURS) and (not is_known or raw.prefix == "~"):
+            near = nearest(raw.key, [name for name in _SPEC_PATH_OF if name.startswith(_OURS) and name != raw.key])
+            return text, "this kind has no such key", f"did you mean {near}?" if near else remove
+        lacks = f"it has no {path}" if path and not is_known else ""
+        if "grpo" not in self.cls.model_fields and _POLICY_LOSS.fullmatch(raw.key):
+            lacks = "the policy loss of verl is kind grpo's"
+        if lacks and value.lower() not in _NOTHING:
+            return shown, f"this kind does not read it: {lacks}", remove
+        return None

@@ -18,14 +18,11 @@ import yaml
 from opd.experiment.base import MAX_INTEGER
 from opd.experiment.errors import Problem, SpecError
 
-MAX_NODES = 100_000  # of the expanded document: aliases can blow a small file up without end
-_MAX_DIGITS = 16
 _TRUTH_11 = {"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false"}
 WORDS_11 = {w for base in _TRUTH_11 for w in (base, base.capitalize(), base.upper())}
-_NULL = {"", "~", "null", "Null", "NULL"}
-_TRUTHS = {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
-_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
+_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _OTHER_11 = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)|[-+]?0[xXoObB][0-9a-fA-F]+|[-+]?0[0-9]+")
 _QUOTE_RULE = "YAML 1.1 (Helm) and YAML 1.2 read this unquoted scalar differently, or it is no finite decimal number"
 
@@ -51,9 +48,13 @@ def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
     """
     found = _Yaml()
     try:
-        tree = _json(text) if is_json else found.read(text)
+        text.encode()
+        numbers = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), _number)
+        tree = json.loads(text, **numbers) if is_json else found.read(text)
     except RecursionError:
         found.refuse("", "the file is nested too deeply")
+    except UnicodeEncodeError as error:  # a variable of the environment may hold any bytes
+        found.refuse("", "text must be valid Unicode", "remove the stray bytes", value=ascii(text[: error.end][-20:]))
     except ValueError as error:
         found.refuse("", f"the file must be valid JSON: {error}")
     if found.problems:
@@ -90,35 +91,24 @@ def _number(digits: str) -> int | float:
     return int(value) if value.is_integer() and abs(value) <= MAX_INTEGER else value
 
 
-def _json(text: str) -> Any:
-    """Return JSON as Helm's toJson writes it: an integer beyond 2^53 there was a float such as 1e16."""
-
-    def mapping(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        out = dict(items)
-        if len(out) < len(items):
-            raise ValueError(f"a key appears twice among {', '.join(name for name, _ in items)}")
-        return out
-
-    return json.loads(text, object_pairs_hook=mapping, parse_int=_number, parse_float=_number, parse_constant=_number)
-
-
 def _scalar(text: str) -> Any:
     """Return the value of one unquoted scalar of YAML.
 
     Raises:
         Unreadable: readers do not read the text alike, or JSON cannot carry its value.
     """
-    if text in _NULL or text in _TRUTHS:
-        return _TRUTHS.get(text)
+    if text in _WORDS:
+        return _WORDS[text]
     bare = text.replace("_", "") if text[0] != "_" else text
-    is_number = _INT.fullmatch(bare) or _FLOAT.fullmatch(bare)
+    is_number = _NUMBER.fullmatch(bare)
     if text in WORDS_11 or _OTHER_11.fullmatch(bare) or (bare != text and is_number):
         truth, quoted = truth_of(text), f'quote it: "{text}"'
         fix = f"write {truth}, or {quoted} for a text" if truth else f"{quoted}, or write a plain decimal"
         raise Unreadable(_QUOTE_RULE, fix)
     if not is_number:
         return text
-    if _INT.fullmatch(text) and (len(text) > _MAX_DIGITS + 1 or abs(int(text)) > MAX_INTEGER):
+    digits = text.lstrip("+-")
+    if digits.isdigit() and (len(digits) > len(str(MAX_INTEGER)) or int(digits) > MAX_INTEGER):
         rule = f"integers beyond 2^53 ({MAX_INTEGER}) cannot be carried exactly by Helm or JSON"
         raise Unreadable(rule, "use a smaller integer or a string")
     return _number(text)
@@ -130,7 +120,6 @@ class _Yaml:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.sources: dict[str, str] = {}
-        self.num_nodes = 0
 
     def refuse(self, path: str, rule: str, fix: str = "", source: str = "", value: object = None) -> None:
         self.problems.append(Problem(path=path, rule=rule, fix=fix, source=source, value=value))
@@ -144,20 +133,14 @@ class _Yaml:
             mark = error.problem_mark or error.context_mark
             reason = " ".join(part for part in (error.context, error.problem) if part)
             source = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-            if reason.startswith("expected a single document"):
-                return self.refuse("", "the file must hold one document", "split it into two files", source)
-            return self.refuse("", f"the file must be valid YAML: {reason}", source=source)
+            return self.refuse("", f"the file must be one document of valid YAML: {reason}", source=source)
         except yaml.YAMLError as error:
-            return self.refuse("", f"the file must be valid YAML: {getattr(error, 'reason', 'it cannot be read')}")
+            reason = getattr(error, "reason", "it cannot be read")
+            return self.refuse("", f"the file must be one document of valid YAML: {reason}")
         return None if node is None else self._value(node, "")
 
     def _value(self, node: Any, path: str) -> Any:
         line = f"line {node.start_mark.line + 1}"
-        self.num_nodes += 1
-        if self.num_nodes > MAX_NODES:
-            if self.num_nodes == MAX_NODES + 1:
-                self.refuse(path, f"the expanded document has more than {MAX_NODES} values", "use fewer aliases", line)
-            return None
         if node.tag:
             self.refuse(path, "tags are not read", f"remove {node.tag} and quote the value if it is a string", line)
         if node.id == "mapping":
@@ -182,9 +165,8 @@ class _Yaml:
             elif key.style is None and name == "<<":
                 self.refuse(child, "merge keys (<<) are not part of YAML 1.2", "write the keys out", line)
             elif key.style is None and not _is_word(name):
-                number = "; the number of samples is `num_samples`" if name in {"n", "N"} else ""
                 rule = f"the unquoted key `{name}` is not a string for every YAML reader"
-                self.refuse(child, rule, f'quote it: "{name}"{number}', line)
+                self.refuse(child, rule, f'quote it: "{name}"' + "; verl's n is `num_samples`" * (name == "n"), line)
             seen.add(name)
             self.sources[child] = line
             yield name, self._value(value, child)

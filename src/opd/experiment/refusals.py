@@ -1,4 +1,4 @@
-"""Features that cannot work here, each with its reason, and secrets that a spec must not hold."""
+"""Keys of verl that cannot work here, each with its reason, and secrets that a spec must not hold."""
 
 from __future__ import annotations
 
@@ -13,64 +13,37 @@ _LORA = (
     "LoRA students are asked for by model.lora, with rank, alpha and target_modules: by verl's own keys checkpoints "
     "could not be merged, nor weights be served"
 )
-_MODE = "only verl's sync trainer is supported: others reuse stale rollouts, which on-policy distillation excludes"
 _MEGATRON = "only the fsdp2 engine is supported: the teacher cannot follow how Megatron shards heads and checkpoints"
 _NATIVE = "verl's own distillation uses top-k or sampled tokens only; kind opd distils the full distributions"
-_HYBRID = "trainer and rollout share their devices here: a separate rollout pool needs verl's async trainer"
 _LOSSES = "vanilla gpg cispo dro dppo_tv dppo_kl gspo sapo"
 _MICRO_BATCH = f"the loss needs statistics of a micro-batch, which depend on how rows are cut; the update has {_LOSSES}"
 _ESTIMATORS = (
     "grpo grpo_vectorized grpo_passk rloo rloo_vectorized opo gpg reinforce_plus_plus reinforce_plus_plus_baseline"
 )
 _CRITIC = f"the update has no critic and no greedy baseline; it has the estimators {_ESTIMATORS}"
-_CORRECTION = "the update reads no rollout log-probabilities in its loss, so it corrects by none"
-_UNREAD = "the update does not read this key"
-_OFF = "null none false"
+_UNREAD = (
+    "nothing reads this key of verl: reward.function scores, grpo.kl_loss_coef weighs the KL to the start model, there "
+    "is no critic and no correction of rollouts"
+)
+_OFF = "null none false 0"
 
 # (pattern of a dotted key, values that are harmless, reason); the fix is always to remove the key
 _REFUSED: tuple[tuple[str, str, str], ...] = (
-    (r"(^|\.)(lora_rank|lora\.rank)$", "0", _LORA),
-    (r"(^|\.)(lora|lora_\w+)(\.|$)", "null", _LORA),
-    (r"(^|\.)(target_parameters|save_lora_only)$", "null false", _LORA),
-    (r"(^|\.)trainer_mode$|^trainer\.mode$|^mode$", "sync", _MODE),
-    (r"^trainer\.use_v1$", "true", "only verl's V1 trainer is supported"),
-    (r"(^|\.)hybrid_engine$", "true", _HYBRID),
-    (r"(^|\.)(strategy|model_engine)$|^engine$", "fsdp2 dp", _MEGATRON),
-    (r"(^|\.)megatron(\.|$)", "", _MEGATRON),
-    (r"^distillation\.enabled$", "false", _NATIVE),
+    (r"(^|\.)(lora|lora_\w+|target_parameters|save_lora_only)(\.|$)", _OFF, _LORA),
+    (r"(^|\.)(strategy|model_engine)$|(^|\.)megatron(\.|$)", "fsdp2 dp", _MEGATRON),
+    (r"^distillation\.enabled$", _OFF, _NATIVE),
     (r"(^|\.)policy_loss\.loss_mode$", _LOSSES, _MICRO_BATCH),
     (r"(^|\.)adv_estimator$", _ESTIMATORS, _CRITIC),
-    (r"(^|\.)rollout_correction\.(rollout_is|rollout_rs|bypass_mode)$", _OFF, _CORRECTION),
-    (
-        r"(^|\.)reward_model\.enable$",
-        _OFF,
-        "reward.function scores the answers, and no server of a reward model is started",
-    ),
-    (r"(^|\.)use_kl_in_reward$", _OFF, "the reward is the scorer's alone; grpo.kl_loss_coef puts a KL into the loss"),
-    (r"(^|\.)actor\.use_kl_loss$", "0 false", "grpo.kl_loss_coef says whether there is a reference"),
+    (r"(^|\.)(rollout_correction\.\w+|reward_model\.enable|use_kl_in_reward|actor\.use_kl_loss)$", _OFF, _UNREAD),
     (r"\bactor\.(use_prefix_grouper|calculate_sum_pi_squared|freeze_vision_tower|use_fused_kernels)$", _OFF, _UNREAD),
-    (r"(^|\.)actor\.(qat|router_replay)\.", "", _UNREAD),
-    (r"^critic\.", "", "there is no critic here: advantages compare a prompt's answers"),
+    (r"(^|\.)actor\.(qat|router_replay)\.|^critic\.", _OFF, _UNREAD),
 )
 _CONTENTS = re.compile(r"(^|\.)actor\.checkpoint\.(save|load)_contents$")
 _UNRESUMABLE = "no run could resume from a checkpoint with less than model, optimizer and extra, and none is sealed"
 
-# verl's keys of these features: a raw override may not set a map above them, where the patterns would not see them.
-REFUSED_VERL_KEYS: tuple[str, ...] = (
-    "actor_rollout_ref.model.lora_rank",
-    "actor_rollout_ref.actor.strategy",
-    "actor_rollout_ref.ref.strategy",
-    "trainer.v1.trainer_mode",
-    "trainer.use_v1",
-    "actor_rollout_ref.hybrid_engine",
-    "distillation.enabled",
-    "actor_rollout_ref.actor.checkpoint.save_contents",
-    "actor_rollout_ref.actor.checkpoint.load_contents",
-)
-
 _SECRET_IN_TEXT = re.compile(r"[A-Z][A-Z0-9_]{0,128}(?:TOKEN|KEY|PASSWORD|PASSWD|PASS|SECRET)['\"]?\s{0,8}[:=]")
 _SECRET_RULE = "a secret is never written into a spec: it would end in ConfigMaps, logs and the store"
-_SECRET_FIX = "give it in the environment, or by reference to an existing Kubernetes Secret (cluster.envFrom)"
+SECRET_FIX = "give it in the environment, or by reference to an existing Kubernetes Secret (cluster.envFrom)"
 
 
 def refused_key(path: str, value: object) -> str:
@@ -85,16 +58,15 @@ def refused_key(path: str, value: object) -> str:
 
 def secrets(tree: Any, path: str = "") -> Iterator[Problem]:
     """Yield a problem for every literal secret in the tree, by the rule of `opd.redaction`."""
-    fix = _SECRET_FIX
     if isinstance(tree, dict | list):
         for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
             child = f"{path}.{key}".lstrip(".")
             if isinstance(tree, dict) and _is_secret(tree, str(key), is_env=path == "env"):
-                yield Problem(path=child, value=REDACTED, rule=_SECRET_RULE, fix=fix)
+                yield Problem(path=child, value=REDACTED, rule=_SECRET_RULE, fix=SECRET_FIX)
             else:
                 yield from secrets(value, child)
     elif isinstance(tree, str) and is_secret_value(tree):
-        fix = "remove user and password from the URL" if "://" in tree else fix
+        fix = "remove user and password from the URL" if "://" in tree else SECRET_FIX
         yield Problem(path=path, value=REDACTED, rule=_SECRET_RULE, fix=fix)
 
 

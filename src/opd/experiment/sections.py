@@ -43,16 +43,12 @@ def _layers(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Lora(Section):
-    """Low-rank adapters on a frozen student, in peft's words: W + alpha / rank * B A in each layer that has one."""
-
     rank: Count = key("Rank of the adapters.")
     alpha: Count = key("Scale of the adapters, over `rank`.", 16)
     target_modules: Annotated[Paths, AfterValidator(_layers)] = key("Layers with one.", ("all-linear",))
 
 
 class Model(Section):
-    """The student (or the model that is trained or evaluated)."""
-
     path: Text = key("Folder, Hugging Face id or store URL of the model.")
     name: Text = key("Label in logs and tables; never decides behaviour. Default: last part of model.path.")
     revision: Text | None = key("Commit of a Hugging Face id to pin.", None)
@@ -62,8 +58,6 @@ class Model(Section):
 
 
 class Teacher(Section):
-    """A teacher of a distillation run: another model, or the student as it was (with the student's path)."""
-
     path: Text = key("Folder, Hugging Face id or store URL of the teacher.")
     revision: Text | None = key("Commit of a Hugging Face id to pin.", None)
     trust_remote_code: bool = key("Run code that the teacher's repository ships.", False)
@@ -88,8 +82,6 @@ class Teacher(Section):
 
 
 class Route(Section):
-    """The choice of the teacher that reads a row, among several."""
-
     by: Text = key("Column of data.train, of text or whole numbers, that says whose a row is.", "data_source")
     to: dict[Text, Text] = key("Name of the teacher for each value in that column.", dict)
     all: Text | None = key("Name of the teacher of every row, in the place of `by` and `to`.", None)
@@ -100,7 +92,6 @@ class Route(Section):
 
     @property
     def names(self) -> set[str]:
-        """Every teacher that some value leads to."""
         return {*self.to.values()} if self.all is None else {self.all}
 
     def check(self) -> Iterator[Problem]:
@@ -110,8 +101,6 @@ class Route(Section):
 
 
 class Split(Section):
-    """One of several seeded parts of the training prompts."""
-
     part: Count | None = key("Use only this part of data.train, from 1 to `of`; unset: all.", None)
     of: Annotated[int, Field(ge=2)] | None = key("Number of parts. Default: 2, with a `part`.", None)
     seed: Natural | None = key("Seed of the parts, the same in every run. Default: 42, with a `part`.", None)
@@ -134,8 +123,6 @@ class Split(Section):
 
 
 class Data(Section):
-    """Prompts, their files, lengths in tokens and batch size in prompts."""
-
     dir: Text = key("Folder or store URL that holds the prepared files.", "data")
     train: Paths = key("Files with the training prompts. Default: the kind's file below data.dir; eval: data.val.")
     val: Paths = key("Files with validation prompts. Default: the kind's sets below data.dir; passrate: data.train.")
@@ -163,8 +150,6 @@ class Data(Section):
 
 
 class Validation(Section):
-    """Sampling at validation; temperature 0 with num_samples 1 is greedy."""
-
     num_samples: Count = key("Responses a validation prompt gets. passrate: 8.", 16)
     temperature: Weight = key("Temperature; 0: greedy. Default: 0.7; opd, opd-agent with thinking: 0.6; passrate: 1.")
     top_p: Probability = key("Nucleus sampling mass. passrate: 1.", 0.8)
@@ -172,8 +157,6 @@ class Validation(Section):
 
 
 class Rollout(Section):
-    """Sampling of responses, and the server that samples them."""
-
     name: Literal["vllm", "cpu"] = key("Rollout server. Default: vllm; on a CPU cpu.")
     num_samples: Count = key("Responses a training prompt gets, verl's rollout.n. Default: 1; grpo, eval, passrate: 8.")
     temperature: Positive = key("Sampling temperature in training.", 1.0)
@@ -204,13 +187,10 @@ class Rollout(Section):
 
     @property
     def is_truncated(self) -> bool:
-        """True for training answers that are sampled among the likeliest tokens only."""
         return self.top_p < 1.0 or self.top_k > 0
 
 
 class Reward(Section):
-    """The function that scores a response."""
-
     function: RewardFunction = key(
         "Scorer by name; `custom` takes path and entry. "
         "Default: math_reward; eval: the variant's; with tools: environment; with reward.path: custom."
@@ -229,8 +209,6 @@ class Reward(Section):
 
 
 class Agent(Section):
-    """Multi-turn rollouts with tools over a database."""
-
     database_dir: Text = key("Folder of the tool database, opened read-only.")
     enable_tools: bool = key("Offer the tools; false samples single answers.", True)
     max_assistant_turns: Count = key("Model turns before the conversation ends.", 50)
@@ -245,8 +223,6 @@ class Agent(Section):
 
 
 class RunTrainer(Section):
-    """Resources and logging, for every kind that starts verl."""
-
     nnodes: Count = key("Nodes.", 1)
     gpus_per_node: Count = key("Ranks on a node. Default: 8, on this machine its GPUs; on a CPU 1.")
     loggers: tuple[Logger, ...] = key(
@@ -259,8 +235,6 @@ class RunTrainer(Section):
 
 
 class Trainer(RunTrainer):
-    """Length and rhythm of a training run, in steps unless said otherwise."""
-
     total_epochs: Count = key("Passes over the training prompts.", 15)
     total_steps: Count | None = key("Stop after this many steps; unset: by epochs.", None)
     save_freq: Every = key("Steps between checkpoints; -1 or 0: none.", 20)
@@ -272,16 +246,12 @@ class Trainer(RunTrainer):
 
 
 class Checkpoint(Section):
-    """The checkpoints that stay."""
-
     keep_last: Count | None = key("Keep this many newest checkpoints; unset: all.", None)
     keep_every: Count | None = key("Keep every checkpoint whose step is a multiple, for good.", None)
     overlap: bool = key("Write and upload a checkpoint while the next steps train, where host memory has room.", True)
 
 
 class Store(Section):
-    """The object store of results, metrics and checkpoints."""
-
     url: Text = key(
         "fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]) or folder; never with credentials. "
         "Default: output.root/store.",
@@ -297,6 +267,4 @@ class Store(Section):
 
 
 class Output(Section):
-    """Local files."""
-
     root: Text = key("Folder under which a run makes its own.", "outputs")

@@ -66,30 +66,17 @@ def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
 def strip_optional(annotation: Any) -> Any:
     """Return the type within Annotated and `| None`."""
     while True:
-        origin = get_origin(annotation)
-        if origin is Annotated:
-            annotation = get_args(annotation)[0]
-        elif origin in (Union, types.UnionType):
-            kept = [arg for arg in get_args(annotation) if arg is not type(None)]
-            if len(kept) != 1:
-                return annotation
-            annotation = kept[0]
-        else:
+        kept = [arg for arg in get_args(annotation) if arg is not type(None)]
+        is_union = get_origin(annotation) in (Union, types.UnionType)
+        if get_origin(annotation) is not Annotated and not (is_union and len(kept) == 1):
             return annotation
+        annotation = kept[0]
 
 
 def section_of(field: FieldInfo) -> type[Section] | None:
     """Return the section class that a field holds, or None for a plain value."""
     annotation = strip_optional(field.annotation)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
-
-
-def item_section(field: FieldInfo) -> type[Section] | None:
-    """Return the section class of the items of a list or map, or None for anything else."""
-    annotation = strip_optional(field.annotation)
-    place = {dict: 1, tuple: 0}.get(get_origin(annotation))
-    item = None if place is None else get_args(annotation)[place]
-    return item if isinstance(item, type) and issubclass(item, Section) else None
 
 
 def field_at(cls: type[Section], path: str) -> FieldInfo | None:
@@ -102,12 +89,13 @@ def field_at(cls: type[Section], path: str) -> FieldInfo | None:
     for key in path.split("."):
         if section is not None:
             field = section.model_fields.get(key) or names_of(section).get(key)
-        elif field is not None and (item := item_section(field)) is not None:
-            field = FieldInfo(annotation=item)
-        elif field is not None and get_origin(strip_optional(field.annotation)) is dict:
-            return field
-        else:
-            field = None
+        elif field is not None:
+            inner = strip_optional(field.annotation)
+            items = {dict: get_args(inner)[1:], tuple: get_args(inner)}.get(get_origin(inner), ())
+            if items and isinstance(items[0], type) and issubclass(items[0], Section):
+                field = FieldInfo(annotation=items[0])
+            elif get_origin(inner) is not dict:
+                field = None
         if field is None:
             return None
         section = section_of(field)
@@ -122,8 +110,7 @@ def names_of(section: type[Section]) -> dict[str, FieldInfo]:
 def leaf_paths(cls: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield every (dotted path, field) of a kind that holds a value rather than a section."""
     for name, field in cls.model_fields.items():
-        section = section_of(field)
-        if section is None:
+        if (section := section_of(field)) is None:
             yield f"{prefix}{name}", field
         else:
             yield from leaf_paths(section, f"{prefix}{name}.")

@@ -13,7 +13,7 @@ from opd.experiment import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, OpdS
 from opd.experiment.algorithm import MESSAGES
 from opd.experiment.raw import VERL_KEYS, parse_raw
 from opd.experiment.run_config import RunFacts
-from opd.experiment.sections import Agent, Rollout
+from opd.experiment.sections import Agent
 
 # A word that needs no quotes: it cannot start a number, hold Hydra's punctuation or open an interpolation.
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_/][A-Za-z0-9_./-]*", re.IGNORECASE)
@@ -62,7 +62,7 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
     override of the spec replaces a computed one of the same key and comes last.
     """
     raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text))}
-    groups = [_direct(spec, run), _lora(spec), _fixed(spec), _engines(spec, raw), _data(spec), _kind(spec)]
+    groups = [_direct(spec, run), _models(spec), _rollout(spec, raw), _data(spec), _agent_loop(spec)]
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
     if not isinstance(spec, SftSpec) and not raw.keys() & _REWARD_PATHS:
         groups.append(_reward(spec))
@@ -82,57 +82,46 @@ def _direct(spec: AnyRunSpec, run: RunFacts) -> Pairs:
             yield key, True if value == "auto" and path in _PLANNED else value
 
 
-def _lora(spec: AnyRunSpec) -> Pairs:
-    """Yield adapters in peft's words; the rollout server gets whole weights, as of any student."""
+def _models(spec: AnyRunSpec) -> Pairs:
+    """Yield FSDP2 in one precision, master weights and reductions in fp32, and adapters in peft's words."""
+    precision = spec.actor.dtype
+    yield f"++{MODEL}.override_config.attn_implementation", spec.model.attn_implementation
+    for role in (ACTOR, REF):
+        yield f"{role}.strategy", "fsdp2"
+        yield f"{role}.fsdp_config.seed", spec.seed
+        yield f"++{role}.fsdp_config.mixed_precision.param_dtype", precision
+        yield f"++{role}.fsdp_config.mixed_precision.reduce_dtype", "fp32"
+        yield f"++{role}.fsdp_config.mixed_precision.buffer_dtype", "fp32"
+    yield f"{ACTOR}.data_loader_seed", spec.seed
+    yield f"{ACTOR}.fsdp_config.model_dtype", "fp32"
+    yield f"{REF}.fsdp_config.model_dtype", precision
+    yield f"{REF}.fsdp_config.param_offload", spec.actor.param_offload is not False
+    yield f"{REF}.fsdp_config.use_torch_compile", spec.actor.torch_compile
+    yield f"{ACTOR}.use_kl_loss", isinstance(spec, GrpoSpec) and spec.grpo.kl_loss_coef > 0
+    if isinstance(spec, GrpoSpec):
+        yield f"{ACTOR}.clip_ratio", spec.grpo.clip_ratio_low
     if (lora := spec.model.lora) is not None:
         yield f"{MODEL}.lora_rank", lora.rank
         yield f"{MODEL}.lora_alpha", lora.alpha
         # As a list peft would take it for the name of a layer.
         yield f"{MODEL}.target_modules", "all-linear" if lora.target_modules == ("all-linear",) else lora.target_modules
-        yield f"{MODEL}.lora.merge", True
+        yield f"{MODEL}.lora.merge", True  # the rollout server gets whole weights, as of any student
 
 
-def _fixed(spec: AnyRunSpec) -> Pairs:
-    """Yield the keys that every run of ours has."""
-    yield "algorithm.adv_estimator", "grpo"
-    yield "algorithm.use_kl_in_reward", False
-    yield "data.return_raw_chat", True
+def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
     yield f"{ROLLOUT}.mode", "async"
     yield f"{ROLLOUT}.calculate_log_probs", True
     yield f"{ROLLOUT}.max_model_len", spec.row_length
-    if not isinstance(spec, SftSpec):
-        yield f"{ROLLOUT}.val_kwargs.do_sample", spec.rollout.val.temperature > 0
-    yield "trainer.use_v1", True
-    yield "trainer.v1.trainer_mode", "sync"
-
-
-def _engines(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
-    """Yield FSDP2 in one precision, master weights and reductions in fp32, and the server's keys."""
-    precision = spec.actor.dtype
-    yield f"++{MODEL}.override_config.attn_implementation", spec.model.attn_implementation
-    for role in (ACTOR, REF):
-        yield f"{role}.strategy", "fsdp2"
-        yield f"++{role}.fsdp_config.mixed_precision.param_dtype", precision
-        yield f"++{role}.fsdp_config.mixed_precision.reduce_dtype", "fp32"
-        yield f"++{role}.fsdp_config.mixed_precision.buffer_dtype", "fp32"
-    yield f"{ACTOR}.fsdp_config.model_dtype", "fp32"
-    yield f"{REF}.fsdp_config.model_dtype", precision
-    yield f"{REF}.fsdp_config.param_offload", spec.actor.param_offload is not False
-    yield f"{REF}.fsdp_config.use_torch_compile", spec.actor.torch_compile
-    yield f"{ROLLOUT}.name", "none" if isinstance(spec, SftSpec) else spec.rollout.name
-    yield f"{ROLLOUT}.dtype", _ROLLOUT_DTYPES[precision]
+    yield f"{ROLLOUT}.dtype", _ROLLOUT_DTYPES[spec.actor.dtype]
+    yield f"{ROLLOUT}.seed", spec.seed
     if isinstance(spec, SftSpec):
+        yield f"{ROLLOUT}.name", "none"
         yield f"{ROLLOUT}.n", 1
         yield "reward.num_workers", 0
-    else:
-        yield from _server(spec.rollout, raw)
-    for key in ("data.seed", f"{ROLLOUT}.seed", f"{ACTOR}.data_loader_seed"):
-        yield key, spec.seed
-    for role in (ACTOR, REF):
-        yield f"{role}.fsdp_config.seed", spec.seed
-
-
-def _server(rollout: Rollout, raw: Mapping[str, str]) -> Pairs:
+        return
+    rollout = spec.rollout
+    yield f"{ROLLOUT}.name", rollout.name
+    yield f"{ROLLOUT}.val_kwargs.do_sample", rollout.val.temperature > 0
     one_gpu = rollout.name == "vllm" and rollout.tensor_parallel_size == 1 and not raw.keys() & _MORE_GPUS
     if one_gpu and rollout.schedule == "strict":
         # A server of one GPU starts faster without a process for it next to the engine's, which would import vLLM once
@@ -143,6 +132,9 @@ def _server(rollout: Rollout, raw: Mapping[str, str]) -> Pairs:
 
 
 def _data(spec: AnyRunSpec) -> Pairs:
+    yield "algorithm.adv_estimator", "grpo"
+    yield "data.return_raw_chat", True
+    yield "data.seed", spec.seed
     yield "data.trust_remote_code", spec.model.trust_remote_code
     if isinstance(spec, PassRateSpec):
         yield "data.val_batch_size", spec.data.train_batch_size
@@ -157,10 +149,7 @@ def _agent(spec: AnyRunSpec) -> Agent | None:
     return None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
 
 
-def _kind(spec: AnyRunSpec) -> Pairs:
-    yield f"{ACTOR}.use_kl_loss", isinstance(spec, GrpoSpec) and spec.grpo.kl_loss_coef > 0
-    if isinstance(spec, GrpoSpec):
-        yield f"{ACTOR}.clip_ratio", spec.grpo.clip_ratio_low
+def _agent_loop(spec: AnyRunSpec) -> Pairs:
     if (agent := _agent(spec)) is not None:
         yield f"{ROLLOUT}.multi_turn.enable", agent.enable_tools
         yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else SINGLE_TURN
@@ -187,13 +176,8 @@ def _reward(spec: AnySamplingSpec) -> Pairs:
 def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "trainer.experiment_name", run.run_id
     yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
-    yield "trainer.resume_mode", "disable"  # the run directory chooses a verified checkpoint and passes its path
     if isinstance(spec, EvalSpec):
         yield "trainer.val_only", True
-        yield "trainer.val_before_train", True
-        yield "trainer.total_epochs", 0
-        yield "trainer.save_freq", -1
-        yield "trainer.test_freq", -1
 
 
 def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
@@ -208,7 +192,4 @@ def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> Pairs:
     for key, value in sorted(tree.items()):
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+        yield from _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]

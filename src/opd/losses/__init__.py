@@ -3,7 +3,7 @@
 from opd.losses.divergences import DIVERGENCES, divergence, divergence_of, register_divergence
 from opd.losses.head import head_loss, token_log_probs, unshared_mass
 from opd.losses.terms import EventTargets, HiddenTargets, Loss, Output, Weights
-from opd.losses.weighting import reward_weights, token_weights
+from opd.losses.weighting import reward_weights
 
 __all__ = [
     "DIVERGENCES",
@@ -18,6 +18,5 @@ __all__ = [
     "register_divergence",
     "reward_weights",
     "token_log_probs",
-    "token_weights",
     "unshared_mass",
 ]

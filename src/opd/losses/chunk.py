@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from opd.losses.divergences import FLOOR, Function, log_probs
+from opd.losses.padded_head import Kept
 from opd.losses.terms import HiddenTargets, PolicyLoss, Request
 
 FP16_SCALE = 1024.0
@@ -66,17 +67,6 @@ class Chunk(NamedTuple):
     advantages: Tensor | None
     old_log_probs: Tensor | None
     slopes: Tensor | None
-
-
-class Kept(NamedTuple):
-    """Entries of the logits' gradient that are kept in full precision: their columns [C, m] and values [C, m].
-
-    One large entry of a token can carry most of its gradient: the sampled token's, or the largest event's. Rounded to 16
-    bits it would set the error of both gradients.
-    """
-
-    columns: Tensor
-    values: Tensor
 
 
 class Result(NamedTuple):
@@ -198,15 +188,9 @@ def _along(values: Tensor, like: Tensor) -> Tensor:
 
 def with_gradient(function: Callable[[Tensor], tuple[Tensor, Tensor]], inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return a function's values [C], its further output, and the gradient of the values' sum by its input."""
-    if torch.compiler.is_compiling():  # a compiled function cannot hold autograd's own call
-        found: Any = torch.func.vjp(function, inputs, has_aux=True)
-        values, pull, more = found
-        return values, more, pull(torch.ones_like(values))[0]
-    with torch.enable_grad():
-        leaf = inputs.detach().requires_grad_()
-        values, more = function(leaf)
-        (gradient,) = torch.autograd.grad(values.sum(), leaf, materialize_grads=True)
-    return values.detach(), more, gradient
+    found: Any = torch.func.vjp(function, inputs, has_aux=True)  # a compiled function cannot hold `autograd.grad`
+    values, pull, more = found
+    return values, more, pull(torch.ones_like(values))[0]
 
 
 def _log_probs(logits: Tensor, event_logits: Tensor | None, temperature: float) -> tuple[Tensor, Tensor | None]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from opd.head_form import WORKSPACE_GIB
-from opd.losses.chunk import FP16_SCALE, Chunk, Form, Kept, Result, chunk_loss, compiled
+from opd.losses.chunk import FP16_SCALE, Chunk, Form, Result, chunk_loss, compiled
 from opd.losses.divergences import FLOOR, compute_dtype
-from opd.losses.padded_head import PaddedHead, accumulate, add_rows, padded_entries
+from opd.losses.padded_head import Gradients, Kept, PaddedHead
 from opd.losses.terms import EventTargets, HiddenTargets, Request
 
 PLAIN_ROWS = 256
@@ -33,10 +32,6 @@ class Forward(NamedTuple):
     statistics: dict[str, Tensor]
     grad_hidden: Tensor | None = None
     grad_weight: Tensor | None = None
-    backend: str = "plain"
-    facts: Mapping[str, Any] = MappingProxyType({})
-    scale: Callable[[Tensor, Tensor], Any] = Tensor.mul_
-    """Multiplies a gradient by a scalar on its device, in place."""
 
 
 class Plan(NamedTuple):
@@ -50,18 +45,22 @@ class Plan(NamedTuple):
     group: int
 
     @classmethod
-    def of(cls, num_tokens: int, workspace_gib: float | None, *, bytes_per_row: int, gradient_bytes: int) -> Plan:
+    def of(
+        cls, num_tokens: int, workspace_gib: float, *, bytes_per_row: int, gradient_bytes: int, is_compiled: bool = True
+    ) -> Plan:
         """Return the sizes that fit the workspace. Chunks have a power of two of rows, whatever the number of tokens.
 
         Args:
             bytes_per_row: of a token's logits. gradient_bytes: of its logits' gradient.
+            is_compiled: True for chunks of two shapes. Else groups end anywhere, so that there are fewer of them.
         """
-        workspace = int((workspace_gib or WORKSPACE_GIB["compiled"]) * 2**30)
+        workspace, largest = int(workspace_gib * 2**30), LARGEST_ROWS if is_compiled else LARGEST_ROWS // 2
         fits = max(workspace // 2 // bytes_per_row, SMALLEST_ROWS)
-        rows = min(1 << (fits.bit_length() - 1), LARGEST_ROWS)
-        group = max((workspace - rows * bytes_per_row) // gradient_bytes // rows, 1) * rows
+        rows = min(1 << (fits.bit_length() - 1), largest)
+        unit = rows if is_compiled else SMALLEST_ROWS
+        group = max((workspace - rows * bytes_per_row) // gradient_bytes // unit, 1) * unit
         even = -(-num_tokens // -(-max(num_tokens, 1) // group))
-        return cls(rows, max(rows // TAIL, 1), min(-(-even // rows) * rows, group))
+        return cls(rows, max(rows // TAIL, 1) if is_compiled else 0, min(-(-even // unit) * unit, group))
 
     def groups(self, num_tokens: int) -> Iterator[list[tuple[int, int, int]]]:
         """Yield (start, stop, rows of the chunk) of each group's chunks. No tokens are one empty chunk."""
@@ -81,7 +80,7 @@ def run_chunks(
     hidden: Tensor, weight: Tensor, request: Request, *, need_hidden: bool, need_weight: bool, compile: bool
 ) -> Forward:
     """Run the forward of `head_loss` in the plain or the compiled form."""
-    return _Run(hidden, weight, request, need_hidden, need_weight, compile and len(hidden) > 0).forward()
+    return _Run(hidden, weight.detach(), request, need_hidden, need_weight, compile and len(hidden) > 0).forward()
 
 
 class _Run:
@@ -91,34 +90,29 @@ class _Run:
         self, hidden: Tensor, weight: Tensor, request: Request, need_hidden: bool, need_weight: bool, compile: bool
     ) -> None:
         self.request, self.form, self.compile = request, Form.of(request), compile
-        self.hidden, self.weight, self.targets = hidden, weight.detach(), request.targets
+        self.hidden, self.targets, num_tokens = hidden, request.targets, len(hidden)
         teacher = self.targets if isinstance(self.targets, HiddenTargets) else None
         self.dtype = compute_dtype(hidden, weight, *(teacher or ()))
-        self.head = self._head(self.weight)
-        self.teacher_head = None if teacher is None else self._head(teacher.weight)
-        entries = padded_entries(request.vocab)
-        self.has_events = isinstance(self.targets, EventTargets) or self.form.top_k > 0
-        is_own = request.targets is not None and request.loss.divergence.params is None and not self.has_events
+        self.heads = [self._head(weight), *([] if teacher is None else [self._head(teacher.weight)])]
+        self.gradients = Gradients(
+            hidden, weight, self.heads[0], self.dtype, need_hidden=need_hidden, need_weight=need_weight
+        )
+        entries, rows = self.heads[0].padded, min(request.chunk or PLAIN_ROWS, max(num_tokens, 1))
+        has_events = isinstance(self.targets, EventTargets) or self.form.top_k > 0
+        is_own = self.targets is not None and request.loss.divergence.params is None and not has_events
         self.width = request.vocab if is_own else entries
-        self.grad_hidden = torch.empty_like(hidden) if need_hidden else None
-        # The product that writes it runs over a rounded number of entries too.
-        rows = max(len(weight), entries)
-        self.grad_weight = weight.new_empty(rows, weight.shape[1], dtype=self.dtype) if need_weight else None
-        num_sides = 1 if teacher is None else 2
-        rows = min(request.chunk or PLAIN_ROWS, max(len(hidden), 1))
         self.plan = Plan(rows, 0, rows)
         if compile:
             self.plan = Plan.of(
-                len(hidden),
-                request.workspace_gib,
-                bytes_per_row=num_sides * self.dtype.itemsize * entries,
-                gradient_bytes=self.head.dtype.itemsize * entries,
+                num_tokens,
+                request.workspace_gib or WORKSPACE_GIB["compiled"],
+                bytes_per_row=len(self.heads) * self.dtype.itemsize * entries,
+                gradient_bytes=self.heads[0].dtype.itemsize * entries,
             )
-        make = hidden.new_empty
-        self.logits = [make(self.plan.rows, entries, dtype=self.dtype) for _ in range(num_sides)]
+        self.logits = [hidden.new_empty(self.plan.rows, entries, dtype=self.dtype) for _ in self.heads]
         self.gradient = None
         if need_hidden or need_weight:
-            self.gradient = make(self.plan.group, entries, dtype=self.head.dtype)
+            self.gradient = hidden.new_empty(self.plan.group, entries, dtype=self.heads[0].dtype)
             self.gradient[:, self.width :] = 0
 
     def _head(self, weight: Tensor) -> PaddedHead:
@@ -129,23 +123,24 @@ class _Run:
         return PaddedHead(counted if keeps else counted.to(self.dtype))
 
     def forward(self) -> Forward:
+        """Return the loss, the statistics and the gradients."""
         parts: list[dict[str, Tensor]] = []
         for chunks in self.plan.groups(len(self.hidden)):
-            results = [self._chunk(chunks[0][0], *chunk) for chunk in chunks]
+            start, stop = chunks[0][0], chunks[-1][1]
+            results = [self._chunk(start, *chunk) for chunk in chunks]
             parts += [result.statistics for result in results]
-            kept = [result.kept for result in results if result.kept is not None]
-            self._products(
-                chunks[0][0], chunks[-1][1], Kept(*map(torch.cat, zip(*kept, strict=True))) if kept else None
-            )
-        if self.grad_weight is not None:
-            self.grad_weight[self.request.vocab :] = 0
-            self.grad_weight = self.grad_weight[: len(self.weight)]
+            if self.gradient is not None:
+                kept = [result.kept for result in results if result.kept is not None]
+                whole = Kept(*map(torch.cat, zip(*kept, strict=True))) if kept else None
+                gradient = self.gradient[: stop - start]
+                unit = 1.0 / FP16_SCALE if gradient.dtype == torch.float16 else 1.0
+                self.gradients.add_hidden(start, gradient, unit, whole)
+                self.gradients.add_weight(start, gradient, unit, whole)
         statistics = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         loss = statistics.pop("loss").sum()
-        backend = "compiled" if self.compile else "plain"
         seen = [statistics[name] for name in OF_ROWS if name in statistics]
         statistics["nonfinite"] = ~torch.isfinite(torch.stack(seen)).all(0)
-        return Forward(loss, statistics, self.grad_hidden, self.grad_weight, backend)
+        return Forward(loss, statistics, *self.gradients.whole())
 
     def _chunk(self, group: int, start: int, stop: int, rows: int) -> Result:
         """Run a chunk, whose gradient goes to its rows of the group's."""
@@ -156,15 +151,14 @@ class _Run:
             return pad(values, (0, 0) * (values.dim() - 1) + (0, missing)) if missing else values
 
         student, *teacher = (logits[:rows] for logits in self.logits)
-        self.head.logits(padded(self.hidden).to(self.head.dtype), student)
+        self.heads[0].logits(padded(self.hidden).to(self.heads[0].dtype), student)
         events = event_logits = event_targets = None
-        if self.teacher_head is not None:
-            assert isinstance(self.targets, HiddenTargets)
-            self.teacher_head.logits(padded(self.targets.hidden).to(self.teacher_head.dtype), teacher[0])
+        if isinstance(self.targets, HiddenTargets):
+            self.heads[1].logits(padded(self.targets.hidden).to(self.heads[1].dtype), teacher[0])
             if self.form.top_k:
                 events = top_entries(teacher[0], min(self.form.top_k, self.request.vocab))
                 event_targets = _taken(teacher[0], events)
-        elif isinstance(self.targets, EventTargets):
+        elif self.targets is not None:
             events, event_targets = padded(self.targets.ids), padded(self.targets.log_probs)
         if events is not None:
             event_logits = _taken(student, events)
@@ -185,33 +179,12 @@ class _Run:
         if self.compile:
             run = compiled(self.form, *x.student.shape)
         statistics, at_events, kept = run(x, out)
-        statistics = {name: values[: stop - start] for name, values in statistics.items()}
         if out is not None and events is not None and at_events is not None:
             out.scatter_(1, events, at_events)
         if out is not None and kept is not None:
             out.scatter_(1, kept.columns, 0.0)
             kept = Kept(*(each[: stop - start] for each in kept))
-        return Result(statistics, None, kept)
-
-    def _products(self, start: int, stop: int, kept: Kept | None) -> None:
-        """Turn the gradient of a group's logits into its part of the inputs' gradients."""
-        if self.gradient is None:
-            return
-        gradient = self.gradient[: stop - start]
-        unit = 1.0 / FP16_SCALE if gradient.dtype == torch.float16 else 1.0
-        entries: list[tuple[Tensor, ...]] = [] if kept is None else [each.unbind(1) for each in kept]
-        if self.grad_hidden is not None:
-            product = self.hidden.new_empty(stop - start, self.hidden.shape[1], dtype=self.dtype)
-            self.head.hidden_gradient(gradient, product, unit)
-            for columns, values in zip(*entries, strict=True):
-                product.addcmul_(self.weight[columns].to(self.dtype), values.unsqueeze(1))
-            self.grad_hidden[start:stop] = product
-        if self.grad_weight is not None:
-            states = self.hidden[start:stop]
-            product_of = self.grad_weight[: self.head.padded]
-            accumulate(product_of, gradient.T, states.to(gradient.dtype), beta=float(start > 0), alpha=unit)
-            for columns, values in zip(*entries, strict=True):
-                add_rows(self.grad_weight, columns, values.unsqueeze(1) * states)
+        return Result({name: values[: stop - start] for name, values in statistics.items()}, None, kept)
 
 
 def _taken(logits: Tensor, events: Tensor) -> Tensor:

@@ -22,12 +22,12 @@ class Number:
     """A parameter of a divergence: a number between two bounds. A default of None makes the parameter required.
 
     Args:
-        low, high: excluded bounds of a float, included bounds of an integer.
+        low, high: excluded bounds of a float; `low` is an included bound of an integer, which has no other.
         reason: the reason for the bounds, and the way around them, for the error.
     """
 
     low: float
-    high: float
+    high: float = math.inf
     default: float | None = None
     is_integer: bool = False
     reason: str = ""
@@ -38,15 +38,16 @@ class Number:
         Raises:
             ValueError: the value is missing, not a number of the right type, or out of bounds.
         """
-        is_number = isinstance(value, int if self.is_integer else (int, float)) and not isinstance(value, bool)
-        if is_number and (self.low <= value <= self.high if self.is_integer else self.low < value < self.high):
+        is_number = isinstance(value, int if self.is_integer else int | float) and not isinstance(value, bool)
+        if is_number and (self.low <= value if self.is_integer else self.low < value < self.high):
             number: float = value
             return number
         bounds = f"a whole number from {self.low:g}" if self.is_integer else f"{self.low:g} < {name} < {self.high:g}"
-        raise ValueError(f"divergence {name}={value!r}: {kind} needs {bounds}{self.reason and ', ' + self.reason}")
+        raise ValueError(f"divergence {name}={value!r}: {kind} needs {bounds}, {self.reason}")
 
 
-TOP_K = Number(low=1, high=math.inf, is_integer=True, reason="the teacher's most likely tokens to compare one by one")
+TOP_K = Number(low=1, is_integer=True, reason="the teacher's most likely tokens to compare one by one")
+TEMPERATURE = Number(low=0, reason="and 1.0 leaves logits alone")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +127,6 @@ def own_function(key: str, name: str, registered: Collection[str]) -> Callable[.
     return result
 
 
-def check_temperature(temperature: float) -> None:
-    """Refuse a temperature that is not positive and finite."""
-    if not 0.0 < temperature < math.inf:
-        raise ValueError(
-            f"divergence temperature={temperature!r}: must be positive and finite; 1.0 leaves logits alone"
-        )
-
-
 def compute_dtype(*tensors: Tensor) -> torch.dtype:
     """Return float64 where any input is float64, else float32."""
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
@@ -179,11 +172,6 @@ def _phi(r: Tensor) -> Tensor:
     return r * r * (1 / 2 - r * (1 / 6 - r * (1 / 24 - r * (1 / 120 - r * (1 / 720 - r * (1 / 5040 - r / 40320))))))
 
 
-def log_mixture(log_a: Tensor, log_b: Tensor, share: float) -> Tensor:
-    """Return log(share a + (1 - share) b)."""
-    return torch.logaddexp(log_a + math.log(share), log_b + math.log1p(-share))
-
-
 @register_divergence("reverse_kl")
 def reverse_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
     """Return KL(p_S || p_T)."""
@@ -196,13 +184,9 @@ def forward_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Ten
     return kl(log_t, log_s)
 
 
-ONE_SIDED = (
-    "because at 0 and 1 the mixture is one of its two sides and the divergence is 0; use kind='reverse_kl' or "
-    "kind='forward_kl' for the one-sided ones"
+@register_divergence(
+    "jsd", {"beta": Number(low=0, high=1, reason="because at 0 and 1 it is 0; use reverse_kl or forward_kl there")}
 )
-
-
-@register_divergence("jsd", {"beta": Number(low=0, high=1, reason=ONE_SIDED)})
 def jsd(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
     """Return beta KL(p_T || m) + (1 - beta) KL(p_S || m) with m = beta p_T + (1 - beta) p_S.
 
@@ -224,7 +208,8 @@ def jsd(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
 )
 def skew_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
     """Return KL(p_T || skew p_T + (1 - skew) p_S), DistiLLM's skewed forward KL."""
-    return kl(log_t, log_mixture(log_t, log_s, params["skew"]))
+    skew: float = params["skew"]
+    return kl(log_t, torch.logaddexp(log_t + math.log(skew), log_s + math.log1p(-skew)))
 
 
 @register_divergence("akl", {"mu": Number(low=0, high=1, default=0.5, reason="the probability of the teacher's head")})
@@ -283,7 +268,7 @@ def divergence(
     checked = found.checked(known)
     if "top_k" in checked or "top_k" in params:
         raise ValueError(f"divergence {kind} with top_k: only `head_loss` makes events of the teacher's tokens")
-    check_temperature(temperature)
+    TEMPERATURE.checked("the softmax", "temperature", temperature)
     dtype = compute_dtype(student_logits, teacher_logits)
     student, teacher = (log_probs(each.to(dtype), temperature) for each in (student_logits, teacher_logits.detach()))
     return found.function(student, teacher, ids, checked)

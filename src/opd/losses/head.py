@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
+import importlib
 import logging
 from typing import Any, Protocol
 
@@ -11,26 +11,22 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from opd.head_form import BackendName, Need
+from opd.head_form import BackendName
 from opd.losses.chunks import Forward, run_chunks
 from opd.losses.divergences import compute_dtype
-from opd.losses.terms import HiddenTargets, Loss, Output, Request, Targets, Weights, check, counted_vocab
+from opd.losses.terms import Loss, Output, Request, Targets, Weights, counted_vocab
 
 logger = logging.getLogger(__name__)
 
-DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 UNSHARED_ROWS = 1024
 """Rows whose token's entry of the head is gathered at once."""
 
 
 class Backend(Protocol):
-    """A faster form of some calls. It registers itself with `register_backend` when its package is imported."""
-
-    def lacks(self, need: Need) -> str | None:
-        """Return the part of a loss, or of a device, that the backend lacks. None means that all is there."""
+    """A faster form of some calls. It registers itself in `BACKENDS` when its package is imported."""
 
     def obstacle(self, weight: Tensor, request: Request) -> str | None:
-        """Return the reason why the backend cannot run a call, besides what it lacks. None means that it can."""
+        """Return the reason why the backend cannot run a call with a gradient. None means that it can."""
 
     def forward(
         self, hidden: Tensor, weight: Tensor, request: Request, *, need_hidden: bool, need_weight: bool
@@ -39,21 +35,16 @@ class Backend(Protocol):
 
 
 BACKENDS: dict[str, Backend] = {}
-BACKEND_PACKAGES = ("opd.losses.hopper",)
-"""Imported before the first call on a CUDA device, as far as they are there."""
-
-
-def register_backend(name: str, backend: Backend) -> None:
-    """Add a backend that `head_loss` prefers to the compiled form."""
-    BACKENDS[name] = backend
+"""Forms that `head_loss` prefers to the compiled form, by name."""
 
 
 @functools.cache
 def load_backends() -> None:
-    """Import the packages that register backends."""
-    for package in BACKEND_PACKAGES:
-        if importlib.util.find_spec(package) is not None:
-            importlib.import_module(package)
+    """Import the package that registers the fused kernels; without it, or without its modules, the compiled form runs."""
+    try:
+        importlib.import_module("opd.losses.hopper")
+    except ModuleNotFoundError as error:
+        logger.info("the loss has no fused kernels: %s", error)
 
 
 def head_loss(
@@ -111,19 +102,19 @@ def head_loss(
         watch=tuple(watch),
         chunk=chunk,
         workspace_gib=workspace_gib,
-        trains=torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad),
     )
-    check(request, hidden)
-    chosen = choose_backend(weight, request, backend)
-    total, forward = _HeadLoss.apply(hidden, weight, request, chosen)
-    statistics = dict(forward.statistics)
+    request.check(hidden)
+    # A Function's forward cannot see the caller's grad mode.
+    trains = request.has_gradient and torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    chosen = choose_backend(weight, request, backend, trains=trains)
+    total, statistics = _HeadLoss.apply(hidden, weight, request, chosen, trains)
     is_unknown = (ids < 0) | (ids >= request.vocab)
     for name in {"log_prob", "teacher_log_prob"} & statistics.keys():
         statistics[name] = statistics[name].masked_fill(is_unknown, -torch.inf)
-    return Output(total, statistics, forward.backend, forward.facts)
+    return Output(total, statistics, chosen)
 
 
-def choose_backend(weight: Tensor, request: Request, backend: BackendName | None = None) -> BackendName:
+def choose_backend(weight: Tensor, request: Request, backend: BackendName | None, *, trains: bool) -> BackendName:
     """Return the form that runs a call.
 
     Raises:
@@ -132,83 +123,49 @@ def choose_backend(weight: Tensor, request: Request, backend: BackendName | None
     if backend in ("plain", "compiled") or (backend is None and weight.device.type != "cuda"):
         return backend or "plain"
     load_backends()
-    reasons = {}
+    reasons: dict[str, str] = {}
     for name, each in BACKENDS.items():
-        obstacle = each.lacks(_need_of(weight, request)) or each.obstacle(weight, request)
+        obstacle = each.obstacle(weight, request) if trains else "no gradient is asked for"
         if obstacle is None and backend in (None, name):
             return name  # type: ignore[return-value]  # a name of `BackendName`
-        reasons[name] = obstacle
+        reasons[name] = obstacle or ""
     if backend is not None:
-        raise ValueError(
-            f"backend={backend!r}: {reasons.get(backend) or 'its package is missing'}; leave backend unset for the compiled form"
-        )
-    return "compiled" if _can_compile() else "plain"
-
-
-def _need_of(weight: Tensor, request: Request) -> Need:
-    targets = request.targets
-    heads = (weight, targets.weight) if isinstance(targets, HiddenTargets) else (weight,)
-    return Need(
-        request.loss.kind,
-        request.loss.top_k,
-        frozenset(name for name, values in request.per_token.items() if values is not None),
-        frozenset(DTYPE_NAMES.get(head.dtype, str(head.dtype)) for head in heads),
-        torch.cuda.get_device_capability(weight.device) if weight.device.type == "cuda" else None,
-    )
-
-
-@functools.cache
-def _can_compile() -> bool:
-    can = importlib.util.find_spec("triton") is not None
-    if not can:
-        logger.warning("the loss runs uncompiled and about ten times as slow: install triton for torch.compile")
-    return can
+        reason = reasons.get(backend, "its package or a module that it needs is missing")
+        raise ValueError(f"backend={backend!r}: {reason}; leave backend unset for the compiled form")
+    return "compiled"
 
 
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, request: Request, name: BackendName
-    ) -> tuple[Tensor, Forward]:
-        can = request.trains and request.has_gradient
-        need_hidden, need_weight = (can and needed for needed in ctx.needs_input_grad[:2])
+        ctx: Any, hidden: Tensor, weight: Tensor, request: Request, name: BackendName, trains: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        run = BACKENDS[name].forward if name in BACKENDS else functools.partial(run_chunks, compile=name == "compiled")
+        need_hidden, need_weight = (trains and needed for needed in ctx.needs_input_grad[:2])
         # verl runs the forward under bf16 autocast, which would round every logit to 8 significant bits.
         with torch.autocast(hidden.device.type, enabled=False):
-            if name in ("plain", "compiled"):
-                result = run_chunks(
-                    hidden,
-                    weight,
-                    request,
-                    need_hidden=need_hidden,
-                    need_weight=need_weight,
-                    compile=name == "compiled",
-                )
-            else:
-                result = BACKENDS[name].forward(
-                    hidden, weight, request, need_hidden=need_hidden, need_weight=need_weight
-                )
-        ctx.gradients, ctx.scale = (result.grad_hidden, result.grad_weight), result.scale
-        ctx.weight_dtype = _grad_dtype(weight)
+            result = run(hidden, weight, request, need_hidden=need_hidden, need_weight=need_weight)
+        ctx.gradients, ctx.weight_dtype = (result.grad_hidden, result.grad_weight), _grad_dtype(weight)
         ctx.set_materialize_grads(False)
-        return result.loss, result._replace(grad_hidden=None, grad_weight=None)
+        return result.loss, result.statistics
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         grad_loss = grad_outputs[0]
         if grad_loss is None:
-            return (None,) * 4
+            return (None,) * 5
         if ctx.gradients is None:
             raise RuntimeError("head_loss: its gradients were handed out by an earlier backward; call it again")
         (grad_hidden, grad_weight), ctx.gradients = ctx.gradients, None
         if grad_hidden is not None:
-            ctx.scale(grad_hidden, grad_loss)
-        if grad_weight is not None and grad_weight.dtype == ctx.weight_dtype:
-            ctx.scale(grad_weight, grad_loss)
-        elif grad_weight is not None:
-            narrow = torch.empty_like(grad_weight, dtype=ctx.weight_dtype)
-            grad_weight = torch.mul(grad_weight, grad_loss, out=narrow)
-        return grad_hidden, grad_weight, None, None
+            grad_hidden.mul_(grad_loss)
+        if grad_weight is not None:
+            out = grad_weight
+            if out.dtype != ctx.weight_dtype:
+                out = torch.empty_like(grad_weight, dtype=ctx.weight_dtype)
+            grad_weight = torch.mul(grad_weight, grad_loss, out=out)
+        return grad_hidden, grad_weight, None, None, None
 
 
 def _grad_dtype(weight: Tensor) -> torch.dtype:
@@ -218,12 +175,10 @@ def _grad_dtype(weight: Tensor) -> torch.dtype:
     return torch.float32 if weight.grad_dtype is None else weight.grad_dtype
 
 
+@torch.no_grad()
 def token_log_probs(hidden: Tensor, weight: Tensor, ids: Tensor, *, temperature: float = 1.0, **options: Any) -> Tensor:
     """Return log p [T] of the tokens, without a gradient; options as of `head_loss`."""
-    with torch.no_grad():
-        return head_loss(hidden, weight, ids, Weights(), Loss(temperature=temperature), **options).statistics[
-            "log_prob"
-        ]
+    return head_loss(hidden, weight, ids, Weights(), Loss(temperature=temperature), **options).statistics["log_prob"]
 
 
 @torch.no_grad()
@@ -247,13 +202,9 @@ def unshared_mass(
         token_ids: [T] any shared token of each position. log_prob: [T] its log-probability among the shared ones.
     """
     dtype = compute_dtype(hidden, weight)
-    parts = []
+    own, parts = weight[shared:entries].to(dtype), []
     with torch.autocast(hidden.device.type, enabled=False):
-        own = weight[shared:entries].to(dtype)
-        for states, ids, log_p in zip(
-            *(each.split(UNSHARED_ROWS) for each in (hidden, token_ids, log_prob)), strict=True
-        ):
-            states, tokens = states.to(dtype), weight.index_select(0, ids).to(dtype)
-            of_shared = (states * tokens).sum(dim=-1) / temperature - log_p
-            parts.append(torch.sigmoid(torch.logsumexp(states @ own.T / temperature, dim=-1) - of_shared))
-    return torch.cat(parts)
+        for states, ids in zip(hidden.split(UNSHARED_ROWS), token_ids.split(UNSHARED_ROWS), strict=True):
+            states, tokens = states.to(dtype), weight[ids].to(dtype)
+            parts.append(torch.logsumexp(states @ own.T / temperature, -1) - (states * tokens).sum(-1) / temperature)
+    return torch.sigmoid(torch.cat(parts) + log_prob)

@@ -1,10 +1,11 @@
-"""An output head whose matrix products run over a rounded number of entries, whatever number of them counts.
+"""An output head whose matrix products run over a rounded number of entries, and the two gradients that they make.
 
-cuBLAS multiplies an odd number of 16-bit columns about three times slower than a rounded one, and tokenizers of real
-models have odd numbers of entries (Qwen3 151,669, Qwen2.5 151,665), whether or not their heads are padded behind them.
+cuBLAS multiplies an odd number of 16-bit columns about three times as slowly as a rounded number, and tokenizers of real
+models have odd numbers of entries (Qwen3 151,669).
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,17 +14,15 @@ ENTRY_MULTIPLE = 64  # 128 bytes of 16-bit logits, so that padded rows start on 
 
 
 def padded_entries(entries: int) -> int:
-    """Columns of logits and of their gradient for so many entries."""
+    """Return the columns of logits, and of their gradient, for a number of entries."""
     return -(-entries // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
 
 
 class PaddedHead:
-    """The entries that count as a view of the head up to the last whole multiple, and a small copy of the rest that zeros fill up.
-
-    What the head holds behind them is never read: a value there that is not finite would reach every row of a product.
+    """A view of the head's entries up to the last whole multiple, and a small copy of the rest, filled up with zeros.
 
     Args:
-        head: [V, d], only the entries that count.
+        head: [V, d], only the entries that count. A value after them that is not finite would reach every row of a product.
     """
 
     def __init__(self, head: Tensor) -> None:
@@ -36,31 +35,95 @@ class PaddedHead:
         self._rest[: self.entries - self._whole] = head[self._whole :]
 
     def _parts(self) -> Iterator[tuple[slice, Tensor]]:
-        """(columns, rows of the head) of each part that is not empty."""
+        """Yield (columns, rows of the head) of each part that is not empty."""
         for columns, rows in ((slice(0, self._whole), self._head), (slice(self._whole, None), self._rest)):
             if len(rows):
                 yield columns, rows
 
     def logits(self, hidden: Tensor, out: Tensor) -> Tensor:
-        """Write hidden [n, d] @ head.T into `out` [n, padded_entries(V)], with minus infinity after the V entries."""
+        """Write hidden [n, d] @ head.T into `out` [n, padded], with minus infinity after the V entries."""
         for columns, rows in self._parts():
             accumulate(out[:, columns], hidden, rows.T, beta=0.0)
         out[:, self.entries :] = -torch.inf
         return out
 
     def hidden_gradient(self, gradient: Tensor, out: Tensor, alpha: float = 1.0) -> Tensor:
-        """Write alpha gradient @ head into `out` [n, d] of the gradient's dtype or wider.
-
-        Args:
-            gradient: [n, padded_entries(V)], finite in the columns behind V too.
-        """
+        """Write alpha gradient [n, padded] @ head into `out` [n, d]; columns after the V entries must be finite."""
         for i, (columns, rows) in enumerate(self._parts()):
             accumulate(out, gradient[:, columns], rows, beta=float(i > 0), alpha=alpha)
         return out
 
 
+class Kept(NamedTuple):
+    """Entries of the logits' gradient that are kept in full precision: their columns [n, m] and values [n, m].
+
+    One large entry of a token can carry most of its gradient: the sampled token's, or the largest event's. Rounded to 16
+    bits it would set the error of both gradients.
+    """
+
+    columns: Tensor
+    values: Tensor
+
+
+class Gradients:
+    """The gradients by hidden states and head, to which each group of n tokens adds its part.
+
+    Args:
+        hidden: [T, d] the student's. weight: [V, d] its whole head. head: the entries that count.
+        dtype: of sums, and of the head's gradient.
+    """
+
+    def __init__(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        head: PaddedHead,
+        dtype: torch.dtype,
+        *,
+        need_hidden: bool,
+        need_weight: bool,
+    ) -> None:
+        self._states, self._weight, self._head, self._dtype = hidden, weight, head, dtype
+        self.hidden = torch.empty_like(hidden) if need_hidden else None
+        # The product that writes it runs over a rounded number of entries too.
+        make, rows = weight.new_empty if len(hidden) else weight.new_zeros, max(len(weight), head.padded)
+        self.weight = make(rows, head.width, dtype=dtype) if need_weight else None
+
+    def add_hidden(self, start: int, gradient: Tensor, alpha: float = 1.0, kept: Kept | None = None) -> None:
+        """Write the gradient by the hidden states from `start` on, from the logits' gradient [n, padded] times alpha."""
+        if self.hidden is None:
+            return
+        product = self._states.new_empty(len(gradient), self._head.width, dtype=self._dtype)
+        self._head.hidden_gradient(gradient, product, alpha)
+        for columns, values in _entries(kept):
+            product.addcmul_(self._weight[columns].to(self._dtype), values.unsqueeze(1))
+        self.hidden[start : start + len(gradient)] = product
+
+    def add_weight(self, start: int, gradient: Tensor, alpha: float = 1.0, kept: Kept | None = None) -> None:
+        """Add to the gradient by the head; the first group overwrites what the storage held."""
+        if self.weight is None:
+            return
+        states = self._states[start : start + len(gradient)]
+        out = self.weight[: self._head.padded]
+        accumulate(out, gradient.T, states.to(gradient.dtype), beta=float(start > 0), alpha=alpha)
+        for columns, values in _entries(kept):
+            add_rows(self.weight, columns, values.unsqueeze(1) * states)
+
+    def whole(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return both gradients; of entries that do not count it is 0."""
+        if self.weight is None:
+            return self.hidden, None
+        self.weight[self._head.entries :] = 0
+        return self.hidden, self.weight[: len(self._weight)]
+
+
+def _entries(kept: Kept | None) -> list[tuple[Tensor, Tensor]]:
+    """Return (columns [n], values [n]) of each entry of a token."""
+    return [] if kept is None else list(zip(kept.columns.unbind(1), kept.values.unbind(1), strict=True))
+
+
 def accumulate(out: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> None:
-    """out = beta out + alpha a @ b, summed in out's dtype: CUDA multiplies two 16-bit factors without widening them."""
+    """Compute out = beta out + alpha a @ b in out's dtype: CUDA multiplies two 16-bit factors without widening them."""
     if a.dtype == out.dtype:
         torch.addmm(out, a, b, beta=beta, alpha=alpha, out=out)
     else:

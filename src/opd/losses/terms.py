@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from opd.losses.divergences import Divergence, check_temperature, divergence_of
+from opd.losses.divergences import TEMPERATURE, Divergence, divergence_of
 
 PolicyLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(log p, old log p, advantages), [T] each -> losses [T]. Differentiable, and local: a token's loss needs no other token."""
+STATISTICS = ("entropy", "teacher_entropy")
+"""Statistics that cost time and are computed on request."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Loss:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", self.divergence.checked(self.params))
-        check_temperature(self.temperature)
+        TEMPERATURE.checked("the softmax", "temperature", self.temperature)
 
     @property
     def divergence(self) -> Divergence:
@@ -52,8 +53,7 @@ class Loss:
         return int(self.params.get("top_k") or 0)
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(NamedTuple):
     """One weight per token and term, [T] each. None means that the loss lacks the term.
 
     The loss is the sum over tokens of divergence D + policy L - nll log p - entropy H. No weight is normalised here:
@@ -67,19 +67,14 @@ class Weights:
 
     def at(self, tokens: slice | Tensor) -> Weights:
         """Return the weights of some tokens, by a slice, a mask or their indices."""
-        return Weights(*(None if each is None else each[tokens] for each in self.named.values()))
+        return Weights(*(None if each is None else each[tokens] for each in self))
 
     def needed(self) -> Tensor:
         """Return the indices of the tokens with any weight, ascending. Only these need to reach the head."""
-        given = [each != 0 for each in self.named.values() if each is not None]
+        given = [each != 0 for each in self if each is not None]
         if not given:
             raise ValueError("Weights: no term has weights; give those of one term or more")
         return torch.stack(given).any(0).nonzero().squeeze(-1)
-
-    @property
-    def named(self) -> dict[str, Tensor | None]:
-        """Return the weights by term."""
-        return {"divergence": self.divergence, "policy": self.policy, "nll": self.nll, "entropy": self.entropy}
 
 
 class HiddenTargets(NamedTuple):
@@ -109,17 +104,15 @@ class Output(NamedTuple):
             `policy_slope` by log p; on request `entropy`, `teacher_entropy`. A token outside the vocabulary has a
             log-probability of minus infinity.
         backend: the form that ran.
-        facts: numbers of the backend about itself.
     """
 
     loss: Tensor
     statistics: dict[str, Tensor]
-    backend: str = "plain"
-    facts: Mapping[str, Any] = MappingProxyType({})
+    backend: str
 
     @property
     def scores(self) -> Tensor:
-        """Return the divergence [T], nan where a row is not finite, so that such a token is never chosen by it."""
+        """Return the divergence [T], nan where a row is not finite, so that no score chooses such a token."""
         return self.statistics["divergence"].masked_fill(self.statistics["nonfinite"], torch.nan)
 
     @classmethod
@@ -131,11 +124,7 @@ class Output(NamedTuple):
         """
         order = torch.cat(list(places)).argsort()
         statistics = {name: torch.cat([part.statistics[name] for part in parts])[order] for name in parts[0].statistics}
-        return cls(torch.stack([part.loss for part in parts]).sum(), statistics, parts[0].backend, parts[0].facts)
-
-
-STATISTICS = ("entropy", "teacher_entropy")
-"""Statistics that cost time and are computed on request."""
+        return cls(torch.stack([part.loss for part in parts]).sum(), statistics, parts[0].backend)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,65 +133,59 @@ class Request:
 
     Args:
         vocab: the number of entries that count.
-        trains: the caller's grad mode is on and an input needs a gradient. A Function's forward cannot see the mode.
         others: arguments of `head_loss`.
     """
 
     ids: Tensor
     weights: Weights
     loss: Loss
-    targets: Targets | None
-    advantages: Tensor | None
-    old_log_probs: Tensor | None
-    slopes: Tensor | None
+    targets: Targets | None = None
+    advantages: Tensor | None = None
+    old_log_probs: Tensor | None = None
+    slopes: Tensor | None = None
     vocab: int
-    watch: tuple[str, ...]
-    chunk: int | None
-    workspace_gib: float | None
-    trains: bool
-
-    @property
-    def has_gradient(self) -> bool:
-        """Return True if a term has weights or slopes."""
-        return self.slopes is not None or any(each is not None for each in self.weights.named.values())
+    watch: tuple[str, ...] = ()
+    chunk: int | None = None
+    workspace_gib: float | None = None
 
     @property
     def per_token(self) -> dict[str, Tensor | None]:
         """Return the inputs of one number per token, by name."""
-        return self.weights.named | {
-            "advantages": self.advantages,
-            "old_log_probs": self.old_log_probs,
-            "slopes": self.slopes,
-        }
+        more = {"advantages": self.advantages, "old_log_probs": self.old_log_probs, "slopes": self.slopes}
+        return self.weights._asdict() | more
 
+    @property
+    def has_gradient(self) -> bool:
+        """Return True if the loss depends on the inputs: a term has weights or slopes."""
+        return any(each is not None for each in (*self.weights, self.slopes))
 
-def check(request: Request, hidden: Tensor) -> None:
-    """Refuse a call that lacks an input of one of its terms, or whose inputs differ in length.
+    def check(self, hidden: Tensor) -> None:
+        """Refuse a call that lacks an input of one of its terms, or whose inputs differ in length.
 
-    Raises:
-        ValueError: names the input.
-    """
-    targets = request.targets
-    of_targets = None if targets is None else targets[0]
-    given = {"hidden": hidden, "ids": request.ids, "targets": of_targets, **request.per_token}
-    lengths = {name: len(tensor) for name, tensor in given.items() if tensor is not None}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"tokens {lengths}: every per-token input must have the same length T")
-    if request.weights.divergence is not None and targets is None:
-        raise ValueError("targets=None with weights of the divergence: give HiddenTargets or EventTargets")
-    if request.weights.policy is not None and (request.loss.policy is None or request.advantages is None):
-        raise ValueError("weights of the policy without a policy loss or advantages: give Loss.policy and advantages")
-    if request.chunk is not None and request.chunk < 1:
-        raise ValueError(f"chunk={request.chunk}: must be at least 1 token")
-    unknown = set(request.watch) - set(STATISTICS)
-    if unknown:
-        raise ValueError(f"watch={sorted(unknown)}: must be of {', '.join(STATISTICS)}; others come with every call")
-    if "teacher_entropy" in request.watch and not isinstance(targets, HiddenTargets):
-        raise ValueError("watch=teacher_entropy without HiddenTargets: only a teacher's hidden states give its entropy")
-    if isinstance(targets, EventTargets) and request.loss.top_k:
-        raise ValueError(
-            f"top_k={request.loss.top_k} with EventTargets: the targets have their own events; leave it out"
-        )
+        Raises:
+            ValueError: names the input.
+        """
+        targets, top_k = self.targets, self.loss.top_k
+        of_targets = None if targets is None else targets[0]
+        given = {"hidden": hidden, "ids": self.ids, "targets": of_targets, **self.per_token}
+        lengths = {name: len(tensor) for name, tensor in given.items() if tensor is not None}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"tokens {lengths}: every per-token input must have the same length T")
+        if self.weights.divergence is not None and targets is None:
+            raise ValueError("targets=None with weights of the divergence: give HiddenTargets or EventTargets")
+        if self.weights.policy is not None and (self.loss.policy is None or self.advantages is None):
+            raise ValueError(
+                "weights of the policy without a policy loss or advantages: give Loss.policy and advantages"
+            )
+        if self.chunk is not None and self.chunk < 1:
+            raise ValueError(f"chunk={self.chunk}: must be at least 1 token")
+        if unknown := set(self.watch) - set(STATISTICS):
+            names = ", ".join(STATISTICS)
+            raise ValueError(f"watch={sorted(unknown)}: must be of {names}; others come with every call")
+        if "teacher_entropy" in self.watch and not isinstance(targets, HiddenTargets):
+            raise ValueError("watch=teacher_entropy without HiddenTargets: only hidden states give a teacher's entropy")
+        if isinstance(targets, EventTargets) and top_k:
+            raise ValueError(f"top_k={top_k} with EventTargets: the targets have their own events; leave it out")
 
 
 def counted_vocab(student_vocab: int, targets: Targets | None, valid_vocab: int | None) -> int:
@@ -212,16 +195,18 @@ def counted_vocab(student_vocab: int, targets: Targets | None, valid_vocab: int 
         ValueError: the two heads differ and `valid_vocab` is missing, or it exceeds one of them.
     """
     teacher_vocab = len(targets.weight) if isinstance(targets, HiddenTargets) else student_vocab
-    if valid_vocab is None:
-        if student_vocab != teacher_vocab:
-            raise ValueError(
-                f"valid_vocab=None with heads of {student_vocab} (student) and {teacher_vocab} (teacher) entries: padded "
-                "vocabularies of different size need valid_vocab, the number of the tokenizer's entries"
-            )
-        return student_vocab
-    if not 1 <= valid_vocab <= min(student_vocab, teacher_vocab):
+    smaller, sizes = (
+        min(student_vocab, teacher_vocab),
+        f"{student_vocab} (student) and {teacher_vocab} (teacher) entries",
+    )
+    if valid_vocab is None and student_vocab != teacher_vocab:
         raise ValueError(
-            f"valid_vocab={valid_vocab}: must be between 1 and the smaller head's {min(student_vocab, teacher_vocab)} "
-            f"entries (student {student_vocab}, teacher {teacher_vocab}); give the tokenizer's number of entries"
+            f"valid_vocab=None with heads of {sizes}: padded vocabularies of different size need valid_vocab, "
+            "the number of the tokenizer's entries"
         )
-    return valid_vocab
+    if valid_vocab is not None and not 1 <= valid_vocab <= smaller:
+        raise ValueError(
+            f"valid_vocab={valid_vocab} with heads of {sizes}: must be between 1 and {smaller}; "
+            "give the tokenizer's number of entries"
+        )
+    return valid_vocab or student_vocab

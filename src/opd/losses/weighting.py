@@ -1,24 +1,10 @@
-"""Token and row weights of the loss sum, which is divided once, by the global token count."""
+"""Weights of rows by their rewards."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
-
-
-def token_weights(mask: Tensor, *, row_index: Tensor | None = None, row_weights: Tensor | None = None) -> Tensor:
-    """Return each token's weight [N] in the loss sum: its row's weight where `mask` [N] is True, else 0.
-
-    Args:
-        row_index: [N] int64, the row of each token; needed with `row_weights`.
-        row_weights: [B] one weight a row. None weighs every row 1. Normalised inside a micro-batch they would cancel.
-    """
-    if row_weights is None:
-        return mask.to(torch.float32)
-    if row_index is None:
-        raise ValueError("row_index=None with row_weights: give the row of each token")
-    return row_weights[row_index] * mask.to(row_weights.dtype)
 
 
 def reward_weights(rewards: Tensor, uids: Sequence[str] | np.ndarray, *, beta: float) -> Tensor:
@@ -36,15 +22,14 @@ def reward_weights(rewards: Tensor, uids: Sequence[str] | np.ndarray, *, beta: f
     if len(rewards) != len(uids):
         raise ValueError(f"rewards ({len(rewards)}) and uids ({len(uids)}): one entry a row")
     values = rewards.detach().double().cpu()
-    if not torch.isfinite(values).all():
-        bad = [str(uids[i]) for i in (~torch.isfinite(values)).nonzero().flatten().tolist()]
+    if bad := [str(uids[i]) for i in (~torch.isfinite(values)).nonzero().flatten().tolist()]:
         raise ValueError(
             f"rewards: not finite for prompts {bad[:5]}; a failed scorer must give a number, or its row be dropped"
         )
-    _, group = np.unique(np.asarray(uids, dtype=object).astype(str), return_inverse=True)
-    groups = torch.from_numpy(group.astype(np.int64))
-    size, scaled = torch.bincount(groups), values / beta
-    top = torch.full((len(size),), -torch.inf, dtype=torch.float64).scatter_reduce(0, groups, scaled, "amax")
-    unnormalised = (scaled - top[groups]).exp()
-    norm = torch.zeros(len(size), dtype=torch.float64).index_add_(0, groups, unnormalised)
-    return (size[groups] * unnormalised / norm[groups]).to(device=rewards.device, dtype=torch.float32)
+    weights = torch.empty_like(values)
+    rows_of: dict[str, list[int]] = {}
+    for row, uid in enumerate(uids):
+        rows_of.setdefault(str(uid), []).append(row)
+    for rows in rows_of.values():
+        weights[rows] = len(rows) * torch.softmax(values[rows] / beta, 0)
+    return weights.to(device=rewards.device, dtype=torch.float32)

@@ -1,19 +1,18 @@
-"""The silent faults: one small function each over a row of metrics and the rows before it, with name, meaning and remedy.
+"""The silent faults: one small function each over a row of finite metrics and the rows before it.
 
 A verdict is a text with the measured values of a fault, an empty text without it, and None if the row does not say.
-Each limit has its reason next to it.
+A function's name is the fault's; its decorator says what it means and where to look. Each limit has its reason next to it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from opd.monitor.past import TURNS, Past
+from opd.monitor.past import TURNS, Past, Row
 from opd.runs.headline import ACCURACY_KEYS, ENTROPY_KEYS, GRAD_NORM_KEYS, first_of
 
-Row = Mapping[str, float]
 Verdict = str | None
 Judge = Callable[[Row, Past], Verdict]
 
@@ -21,17 +20,10 @@ DIFFERENCE = "training/rollout_probs_diff_mean"
 LR_KEYS = ("opd/lr", "actor/lr")
 """The rate that the schedule has set after the step's updates: the next step's."""
 LR_USED = "opd/lr_used"
-
 JUDGED_TOKENS = 50
 """Tokens, or pairs of them. A share or a spread of fewer is chance."""
-UNIFORM = 0.9
-"""Share of a guess's entropy in the run's first row. A real teacher has a tenth of it, an untrained one all."""
-IMPOSSIBLE = 7.0
-"""Nats a token in the run's first row. A sound toy teacher had 4.8, a teacher read one position off 9.5 and more."""
 SAME_MODEL = 1e-5
 """Nats a token from the first step: the teacher gives the student's own distributions."""
-PREFERRED_Z, PREFERRED = 2.0, 0.1
-"""Standard errors of the first row's correlation; a teacher whose upper end is below hardly tells right from wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,51 +37,42 @@ class Fault:
     begins_after: int = 1
 
 
-_FOUND: list[Fault] = []
+BY_NAME: dict[str, Fault] = {}
 
 
-def fault(name: str, what: str, look: str, *, begins_after: int = 1) -> Callable[[Judge], Judge]:
-    """Enter a detector into the table `FAULTS`."""
+def fault(what: str, look: str, *, begins_after: int = 1) -> Callable[[Judge], Judge]:
+    """Enter a detector into the table under its function's name."""
 
     def entered(judge: Judge) -> Judge:
-        _FOUND.append(Fault(name=name, what=what, look=look, judge=judge, begins_after=begins_after))
+        name = judge.__name__.replace("_", "-")
+        BY_NAME[name] = Fault(name=name, what=what, look=look, judge=judge, begins_after=begins_after)
         return judge
 
     return entered
 
 
-def share_above(key: str, limit: float, says: str) -> Judge:
-    """Make a detector of a share above a limit; `says` formats the share."""
-
-    def judge(row: Row, past: Past) -> Verdict:
-        share = value_of(row, key)
-        return None if share is None else says.format(share) if share > limit else ""
-
-    return judge
-
-
-def value_of(row: Row, *keys: str) -> float | None:
-    """Return the first of the metrics in the row; None without one, and for a value that is not finite."""
-    found = first_of(row, keys)
-    return None if found is None or not math.isfinite(found) else found
+def share_above(row: Row, key: str, limit: float, says: str) -> Verdict:
+    """Judge a share against a limit; `says` formats the share."""
+    share = row.get(key)
+    return None if share is None else says.format(share) if share > limit else ""
 
 
 def entropy(row: Row) -> float | None:
     """Return the student's mean entropy, in nats a token."""
-    return value_of(row, *ENTROPY_KEYS)
+    return first_of(row, ENTROPY_KEYS)
 
 
 def sampled_length(row: Row) -> float | None:
     """Return the mean number of the student's sampled tokens of an answer; None where tools' tokens are counted, too."""
-    sampled, rows = value_of(row, "opd/tool_mask/llm_tokens"), value_of(row, "opd/valid_rows")
+    sampled, rows = row.get("opd/tool_mask/llm_tokens"), row.get("opd/valid_rows")
     if sampled is not None and rows:
         return sampled / rows
-    return None if value_of(row, "tool_mask/tool_tokens") else value_of(row, "response_length/mean")
+    return None if row.get("tool_mask/tool_tokens") else row.get("response_length/mean")
 
 
 def turn_length(row: Row) -> float | None:
     """Return the mean number of sampled tokens of one turn; a student that learns to call tools takes more turns."""
-    length, messages = sampled_length(row), value_of(row, TURNS)
+    length, messages = sampled_length(row), row.get(TURNS)
     if "sft/num_rows" in row:  # the data set the length of given answers
         return None
     if length is None or not messages:
@@ -99,32 +82,28 @@ def turn_length(row: Row) -> float | None:
 
 def rate_used(row: Row, past: Past) -> float | None:
     """Return the learning rate of the row's updates; without it the lesser of the last two rows' rates for the next step."""
-    if LR_USED in row:
-        return value_of(row, LR_USED)
     rates = [rate for (rate,) in past.window(LR_KEYS[0])[-2:]]
-    return min(rates) if len(rates) == 2 else None
+    return row.get(LR_USED, min(rates) if len(rates) == 2 else None)
 
 
 @fault(
-    "teacher-flat",
     "the teacher gives the same distribution everywhere",
     "its weights after they were loaded or brought back to the device: teacher.path, teacher.offload",
 )
 def teacher_flat(row: Row, past: Past) -> Verdict:
-    mean, spread = value_of(row, "opd/teacher_entropy"), value_of(row, "opd/teacher_entropy_std")
-    if mean is None or spread is None or (value_of(row, "opd/num_tokens") or 0.0) < JUDGED_TOKENS:
+    mean, spread = row.get("opd/teacher_entropy"), row.get("opd/teacher_entropy_std")
+    if mean is None or spread is None or row.get("opd/num_tokens", 0.0) < JUDGED_TOKENS:
         return None
     # Equal distributions leave a spread of 1e-6 of the mean, real teachers 0.8 and more. Below 1e-4 nats a teacher is sure.
     return f"its entropy is {mean:.3g} nats at every token, within {spread:.1g}" if 1e-4 < mean > 100 * spread else ""
 
 
 @fault(
-    "teacher-shifted",
     "the teacher is asked one token too early or too late",
     "which positions are trained on (response_mask), and a model whose code shifts its logits",
 )
 def teacher_shifted(row: Row, past: Past) -> Verdict:
-    if value_of(row, "opd/teacher_prefers_neighbour") is None:
+    if "opd/teacher_prefers_neighbour" not in row:
         return None
     preferred = pairs = 0.0
     for share, num in reversed(past.window("opd/teacher_prefers_neighbour", "opd/teacher_pairs")):
@@ -136,21 +115,19 @@ def teacher_shifted(row: Row, past: Past) -> Verdict:
     return None
 
 
-fault(
-    "prompt-template",
+@fault(
     "prompts are not written by the model's chat template",
     "data.train's messages, the tokenizer's chat_template, data.enable_thinking",
-)(share_above("data/prompts_off_template", 0.01, "{:.0%} of the prompts lack its header"))  # one template: all or none
+)
+def prompt_template(row: Row, past: Past) -> Verdict:  # one template: all prompts have it or none
+    return share_above(row, "data/prompts_off_template", 0.01, "{:.0%} of the prompts lack its header")
 
 
 @fault(
-    "sampling",
     "the answers are not drawn from the student at the run's temperature",
     "rollout.temperature, top_p and what the rollout server makes of them; then the weight sync",
 )
 def sampling(row: Row, past: Past) -> Verdict:
-    if value_of(row, "opd/surprise_gap_z") is None:
-        return None
     names = ("opd/surprise_gap", "opd/surprise_gap_z", "opd/num_tokens", "opd/num_updates", "opd/entropy")
     num = total = squares = nats = 0.0
     for gap, z, tokens, updates, mean in reversed(past.window(*names)):
@@ -159,7 +136,7 @@ def sampling(row: Row, past: Past) -> Verdict:
         tokens /= updates  # the first update's
         num, total, nats = num + tokens, total + gap * tokens, nats + mean * tokens
         squares += (gap * tokens / z) ** 2
-    if num < 1000 or not squares:
+    if "opd/surprise_gap_z" not in row or num < 1000 or not squares:
         return None
     z, gap = total / math.sqrt(squares), total / num
     # The sum has mean 0 for a model's own samples; half precision and other kernels stay below a fifth of the entropy.
@@ -171,71 +148,67 @@ def sampling(row: Row, past: Past) -> Verdict:
     )
 
 
-fault(
-    "divergence-floored",
+@fault(
     "the divergence is at the floor of a log-probability",
     "logits of -inf: a vocabulary masked in one model, weights that overflow; opd/divergence_max",
-)(share_above("opd/floored_share", 0.01, "in {:.0%} of the tokens"))  # a model's logits cannot reach the floor
+)
+def divergence_floored(row: Row, past: Past) -> Verdict:  # a model's logits cannot reach the floor
+    return share_above(row, "opd/floored_share", 0.01, "in {:.0%} of the tokens")
 
 
 @fault(
-    "divergence-grows",
     "student and teacher move apart",
     "actor.learning_rate, opd.loss_type; whether the teacher's weights and tokens are the right ones",
     begins_after=3,
 )
 def divergence_grows(row: Row, past: Past) -> Verdict:
-    now, start = value_of(row, "opd/divergence"), past.start_of_part(lambda one: value_of(one, "opd/divergence"))
+    now, start = row.get("opd/divergence"), past.start_of_part(lambda one: one.get("opd/divergence"))
     if now is None or start is None or min(now, start) <= 0:
         return None
     return f"{now:.3g} nats a token, {start:.3g} at the start" if now > 5 * start and now > start + 0.1 else ""
 
 
 @fault(
-    "gradient-grows",
     "the gradient grows without bound",
     "actor.learning_rate, actor.grad_clip, rows with extreme rewards or weights",
     begins_after=3,
 )
 def gradient_grows(row: Row, past: Past) -> Verdict:
-    now, start = value_of(row, *GRAD_NORM_KEYS), past.start(*GRAD_NORM_KEYS)
+    now, start = first_of(row, GRAD_NORM_KEYS), past.start(*GRAD_NORM_KEYS)
     if now is None or not start:
         return None
     return f"a norm of {now:.3g}, {start:.3g} at the start" if now > 100 * start else ""
 
 
 @fault(
-    "weights-frozen",
     "the student's weights do not move",
     "the optimizer's parameters, dtype of the weights against actor.learning_rate",
 )
 def weights_frozen(row: Row, past: Past) -> Verdict:
-    change, rate, norm = value_of(row, "opd/weight_change"), rate_used(row, past), value_of(row, *GRAD_NORM_KEYS)
+    change, rate, norm = row.get("opd/weight_change"), rate_used(row, past), first_of(row, GRAD_NORM_KEYS)
     if change is None or not rate or not norm:
         return None
     return f"a gradient of {norm:.3g} at a rate of {rate:.1e} changed nothing" if change <= 0 else ""
 
 
 @fault(
-    "lr-zero",
     "the learning rate is 0",
     "actor.learning_rate, actor.num_warmup_steps and the schedule's length against trainer.total_steps",
     begins_after=3,  # a warm-up's first step and a schedule's rate after the last step are 0 as well
 )
 def lr_zero(row: Row, past: Past) -> Verdict:
-    rate = value_of(row, LR_USED, *LR_KEYS)
+    rate = first_of(row, (LR_USED, *LR_KEYS))
     return None if rate is None else "its schedule gives 0" if rate == 0 else ""
 
 
 @fault(
-    "lr-jump",
     "the learning rate jumps",
     "the optimizer's and the schedule's state after a resume; overrides of the optimizer's rate",
 )
 def lr_jump(row: Row, past: Past) -> Verdict:
-    key = LR_USED if LR_USED in row else next((key for key in LR_KEYS if key in row), LR_USED)
-    rates = [rate for (rate,) in past.window(key)]
-    if len(rates) < 2 or value_of(row, key) is None:
+    key = next((key for key in (LR_USED, *LR_KEYS) if key in row), None)
+    rates = [rate for (rate,) in past.window(key)] if key else []
+    if len(rates) < 2:
         return None
     *before, last, now = rates
     # A warm-up doubles at most; a schedule that has fallen by half does not rise again.
@@ -247,47 +220,42 @@ def lr_jump(row: Row, past: Past) -> Verdict:
 
 
 @fault(
-    "rollout-stale",
     "the rollout does not follow the student's updates",
     "the weight sync between trainer and rollout server: its log, and the rollout's memory at a wake",
 )
 def rollout_stale(row: Row, past: Past) -> Verdict:
-    now, least = value_of(row, DIFFERENCE), past.least(DIFFERENCE)
+    now, least = row.get(DIFFERENCE), past.least(DIFFERENCE)
     if now is None or least is None:
         return None
     # Rounding does not grow, staleness does with each update; a difference below 1e-4 trains as well as none.
-    is_stale = now > max(100 * least, 1e-4)
-    return (
-        f"a token's probability differs by {now:.2g} on average, by {least:.1g} when it was least" if is_stale else ""
-    )
+    if now <= max(100 * least, 1e-4):
+        return ""
+    return f"a token's probability differs by {now:.2g} on average, by {least:.1g} when it was least"
 
 
 @fault(
-    "rollout-disagrees",
     "rollout and actor give a token different probabilities",
     "dtype and attention of the rollout, rollout.temperature, the weight sync",
 )
 def rollout_disagrees(row: Row, past: Past) -> Verdict:
-    now = value_of(row, DIFFERENCE)
-    if now is None or value_of(row, "rollout/truncated"):  # then the rollout's probabilities are among the kept tokens
+    if row.get("rollout/truncated"):  # then the rollout's probabilities are among the kept tokens
         return None
     # Half precision against single gives 0.01 and less, single against single 1e-7.
-    return f"a token's probability differs by {now:.2g} on average" if now > 0.03 else ""
+    return share_above(row, DIFFERENCE, 0.03, "a token's probability differs by {:.2g} on average")
 
 
 @fault(
-    "tool-tokens-trained",
     "the loss counts tokens that tools wrote",
     "response_mask of the agent loop: opd/tool_mask/*, `opdctl report`'s conversations",
 )
-def tool_tokens(row: Row, past: Past) -> Verdict:
-    written, masked = value_of(row, "tool_mask/tool_tokens"), value_of(row, "opd/tool_mask/tool_tokens")
+def tool_tokens_trained(row: Row, past: Past) -> Verdict:
+    written, masked = row.get("tool_mask/tool_tokens"), row.get("opd/tool_mask/tool_tokens")
     if written is None or masked is None:
         return None
     if written > 0 and masked == 0:
         return f"tools wrote {written:.0f} tokens, and none is masked"
-    trained, sampled = value_of(row, "opd/num_tokens"), value_of(row, "tool_mask/llm_tokens")
-    rows, trained_rows = value_of(row, "opd/valid_rows"), value_of(row, "opd/batch_size")
+    trained, sampled = row.get("opd/num_tokens"), row.get("tool_mask/llm_tokens")
+    rows, trained_rows = row.get("opd/valid_rows"), row.get("opd/batch_size")
     if not (trained and sampled and rows and trained_rows):
         return ""
     trained /= max(round(trained_rows / rows), 1)  # epochs over the step's rows: each counts all tokens
@@ -295,52 +263,47 @@ def tool_tokens(row: Row, past: Past) -> Verdict:
 
 
 @fault(
-    "answers-failed",
     "answers failed, are empty or could not be scored",
     "warnings `rollout of data row` and the scorer's in driver.log; data.max_prompt_length, the reward function",
 )
 def answers_failed(row: Row, past: Past) -> Verdict:
-    wanted = value_of(row, "rollout/trajectories")
+    wanted = row.get("rollout/trajectories")
     if not wanted:
         return None
-    failed, unscored, unread = (
-        (value_of(row, name) or 0.0) / wanted for name in ("rollout/failed", "reward/failed", "reward/unread")
-    )
+    unread = row.get("reward/unread", 0.0) / wanted
     shares = {
-        "failed": failed,
-        "could not be scored": unscored,
+        "failed": row.get("rollout/failed", 0.0) / wanted,
+        "could not be scored": row.get("reward/failed", 0.0) / wanted,
         "hold no answer that the scorer can read": unread * (unread > 0.9),  # an untrained model writes few
-        "are empty": value_of(row, "rollout/empty") or 0.0,
+        "are empty": row.get("rollout/empty", 0.0),
     }
     # Below a tenth the step trains on nearly all of its answers.
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.1)
 
 
 @fault(
-    "rewards-equal",
     "all answers get the same reward, so none is better than another",
     "the reward function on a few answers (`opdctl report`), data.train's answers, the answer's format in the prompt",
     begins_after=5,  # a step or two of problems that are all too hard are chance
 )
 def rewards_equal(row: Row, past: Past) -> Verdict:
-    least, most = value_of(row, "critic/score/min"), value_of(row, "critic/score/max")
+    least, most = row.get("critic/score/min"), row.get("critic/score/max")
     if least is not None and most is not None:
         return f"each is {most:.3g}" if least == most else ""
-    scores = [value_of(row, "opd/score_mean"), value_of(row, *ACCURACY_KEYS)]
+    scores = [row.get("opd/score_mean"), first_of(row, ACCURACY_KEYS)]
     return None if None in scores else "each is 0" if scores == [0.0, 0.0] else ""
 
 
 @fault(
-    "one-row-trains",
     "one row has most of the step's weight",
     "opd.reward_beta, opd.importance.problems: what spreads weights over rows",
 )
-def one_row(row: Row, past: Past) -> Verdict:
-    rows = value_of(row, "opd/valid_rows", "opd/batch_size")
+def one_row_trains(row: Row, past: Past) -> Verdict:
+    rows = first_of(row, ("opd/valid_rows", "opd/batch_size"))
     if not rows or rows < 8:
         return None
-    reward, problem = value_of(row, "opd/reward_weight_max"), value_of(row, "opd/problem_weight_max")
-    pairs = ((reward, 1.0), (problem, value_of(row, "opd/problem_weight_mean")))
+    problem = row.get("opd/problem_weight_max"), row.get("opd/problem_weight_mean")
+    pairs = ((row.get("opd/reward_weight_max"), 1.0), problem)
     shares = [most / (mean * rows) for most, mean in pairs if most is not None and mean]
     if not shares:
         return None
@@ -348,39 +311,36 @@ def one_row(row: Row, past: Past) -> Verdict:
 
 
 @fault(
-    "duplicate-rows",
     "the step trains on the same rows again",
     "data.train for copies, data.shuffle, the seeds of the rollout",
 )
-def duplicates(row: Row, past: Past) -> Verdict:
-    twice, again = value_of(row, "data/duplicate_prompts"), value_of(row, "data/repeated_prompts")
-    same, surprise = value_of(row, "rollout/duplicate_answers"), value_of(row, "opd/surprise")
-    length = sampled_length(row)
+def duplicate_rows(row: Row, past: Past) -> Verdict:
+    twice, again = row.get("data/duplicate_prompts"), row.get("data/repeated_prompts", 0.0)
+    same, nats = row.get("rollout/duplicate_answers", 0.0), row.get("opd/surprise", 0.0) * (sampled_length(row) or 0.0)
     if twice is None:
         return None
     found = [f"{twice:.0%} of the prompts are in the step twice"] if twice > 0.2 else []  # sets hold some copies
-    if (again or 0.0) > 0.5:
+    if again > 0.5:
         found.append(f"{again:.0%} of the prompts are the last step's")
-    # A mean answer of less than 8 nats the student may well give twice.
-    if same is not None and same > 0.5 and surprise and length and surprise * length > 8.0:
+    if same > 0.5 and nats > 8.0:  # a mean answer of less the student may well give twice
         found.append(f"{same:.0%} of the further answers repeat one")
     return ", ".join(found)
 
 
-fault(
-    "answers-cut",
+@fault(
     "most answers end at the length limit",
     "data.max_response_length, the end token of model and template, data.enable_thinking",
-)(share_above("response_length/clip_ratio", 0.5, "{:.0%} of them"))
+)
+def answers_cut(row: Row, past: Past) -> Verdict:
+    return share_above(row, "response_length/clip_ratio", 0.5, "{:.0%} of them")
 
 
 @fault(
-    "entropy-collapse",
     "the student has become sure of everything",
     "actor.learning_rate, the loss (opd.loss_type), opd/entropy next to opd/teacher_entropy",
 )
 def entropy_collapse(row: Row, past: Past) -> Verdict:
-    now, start, teacher = entropy(row), past.start_of_part(entropy), value_of(row, "opd/teacher_entropy")
+    now, start, teacher = entropy(row), past.start_of_part(entropy), row.get("opd/teacher_entropy")
     if now is None or start is None:
         return None
     if now >= 0.1 * start or (teacher is not None and now >= 0.1 * teacher):
@@ -388,48 +348,48 @@ def entropy_collapse(row: Row, past: Past) -> Verdict:
     return f"{now:.2g} nats a token; {start:.2g} at the start" + (f", the teacher has {teacher:.2g}" if teacher else "")
 
 
-def _length(changed: Callable[[float, float], bool]) -> Judge:
-    def judge(row: Row, past: Past) -> Verdict:
-        now, start = turn_length(row), past.start_at_turns(turn_length)
-        if now is None or start is None:
-            return None
-        return f"{now:.0f} tokens a turn on average, {start:.0f} at the start" if changed(now, start) else ""
-
-    return judge
+def _length(row: Row, past: Past, changed: Callable[[float, float], bool]) -> Verdict:
+    now, start = turn_length(row), past.start_at_turns(turn_length)
+    if now is None or start is None:
+        return None
+    return f"{now:.0f} tokens a turn on average, {start:.0f} at the start" if changed(now, start) else ""
 
 
 # Some tokens of difference, so that answers of a token or two do not count; three rows, so that hard problems do not.
-fault(
-    "length-inflation",
+@fault(
     "answers have become much longer than at the start",
     "response_length/* next to the validation score; loss_agg_mode, the end token",
     begins_after=3,
-)(_length(lambda now, start: now > max(1.75 * start, start + 2.0)))
-fault(
-    "length-collapse",
-    "answers have become much shorter than at the start",
-    "a few answers (`opdctl report`); the reward of short answers, the end token, loss_agg_mode",
-    begins_after=3,
-)(_length(lambda now, start: now < 0.34 * start and now < start - 3.0))
+)
+def length_inflation(row: Row, past: Past) -> Verdict:
+    return _length(row, past, lambda now, start: now > max(1.75 * start, start + 2.0))
 
 
 @fault(
-    "teacher-no-better",
+    "answers have become much shorter than at the start",
+    "a few answers (`opdctl report`); the reward of short answers, the end token, loss_agg_mode",
+    begins_after=3,
+)
+def length_collapse(row: Row, past: Past) -> Verdict:
+    return _length(row, past, lambda now, start: now < 0.34 * start and now < start - 3.0)
+
+
+@fault(
     "the teacher is no better than the student",
     "teacher.path against model.path, an evaluation of the teacher (kind eval), opd/teacher_preference",
 )
 def teacher_no_better(row: Row, past: Past) -> Verdict:
-    now, start = value_of(row, "opd/divergence"), past.start("opd/divergence")
+    now, start = row.get("opd/divergence"), past.start("opd/divergence")
     if now is None:
         return None
     if start is not None and max(abs(now), abs(start)) < SAME_MODEL:
         return f"it is the student: {now:.1g} nats a token between them, as at the start"
-    own, teacher = value_of(row, "opd/entropy"), value_of(row, "opd/teacher_entropy")
+    own, teacher = row.get("opd/entropy"), row.get("opd/teacher_entropy")
     # A model that knows more of a text is not five times less sure of it; below a nat a teacher knows a good deal.
     if own is not None and teacher is not None and teacher > max(5 * own, 1.0):
         return f"its entropy on the student's text is {teacher:.2g} nats a token, the student's own {own:.2g}"
     pairs = past.window("opd/teacher_preference", "opd/valid_rows")[-3:]
-    if len(pairs) < 2 or value_of(row, "opd/teacher_preference") is None:  # one step's correlation is of too few rows
+    if len(pairs) < 2 or "opd/teacher_preference" not in row:  # one step's correlation is of too few rows
         return ""
     num = sum(rows for _, rows in pairs)
     mean = sum(share * rows for share, rows in pairs) / max(num, 1.0)
@@ -438,5 +398,4 @@ def teacher_no_better(row: Row, past: Past) -> Verdict:
     return ""
 
 
-FAULTS = tuple(_FOUND)
-BY_NAME = {fault.name: fault for fault in FAULTS}
+FAULTS = tuple(BY_NAME.values())

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from opd.monitor.faults import BY_NAME, FAULTS, Fault
-from opd.monitor.past import Past, views
+from opd.monitor.past import Past, finite, views
 
 PREFIX = "fault/"
 """Metric `fault/NAME`: the step since which the run has the fault, 0 in the row with which the fault is gone."""
@@ -40,8 +40,8 @@ class Finding:
 
 
 @dataclass(kw_only=True)
-class _Standing:
-    shown_since: int | None = None
+class _State:
+    since: int | None = None
     num_shown: int = 0
     num_not_shown: int = 0
     is_named: bool = False
@@ -51,9 +51,8 @@ class Monitor:
     """The state of each fault after the rows so far."""
 
     def __init__(self, faults: Iterable[Fault] = FAULTS) -> None:
-        self._faults = tuple(faults)
+        self._states = {fault: _State() for fault in faults}
         self._pasts = [Past(), Past(), Past()]  # of the whole row, and of its extremes over ranks
-        self._standing = {fault.name: _Standing() for fault in self._faults}
 
     def see(self, step: int, row: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
         """Take note of a row, in the order of the steps.
@@ -61,7 +60,7 @@ class Monitor:
         Returns:
             Metrics for the row (`PREFIX`); a line for each fault that begins or ends with it.
         """
-        numbers = {name: float(value) for name, value in row.items() if isinstance(value, int | float)}
+        numbers = finite(row)
         metrics: dict[str, float] = {}
         lines: list[str] = []
         if TRAINING not in numbers:
@@ -69,39 +68,39 @@ class Monitor:
         seen = list(zip(views(numbers), self._pasts, strict=False))
         for view, past in seen:
             past.add(view)
-        for fault in self._faults:
+        for fault, state in self._states.items():
             whole, *of_ranks = [fault.judge(view, past) for view, past in seen]
             on_a_rank = next((f"on a rank: {verdict}" for verdict in of_ranks if verdict), None)
-            self._note(fault, step, whole or on_a_rank or whole, metrics, lines)
+            if line := _note(fault, state, step, whole or on_a_rank or whole):
+                lines.append(line)
+            if state.is_named:
+                metrics[f"{PREFIX}{fault.name}"] = float(state.since or 0)
+                if state.since is None:
+                    self._states[fault] = _State()
         return metrics, lines
 
-    def _note(self, fault: Fault, step: int, verdict: str | None, metrics: dict[str, float], lines: list[str]) -> None:
-        own = self._standing[fault.name]
-        if verdict:
-            own.shown_since = step if own.shown_since is None else own.shown_since
-            own.num_shown, own.num_not_shown = own.num_shown + 1, 0
-        elif verdict == "":
-            own.num_shown, own.num_not_shown = 0, own.num_not_shown + 1
-            if not own.is_named:
-                own.shown_since = None
-        if own.shown_since is None:
-            return
-        if not own.is_named and own.num_shown >= fault.begins_after:
-            own.is_named = True
-            lines.append(f"{Finding.of(fault.name, since=own.shown_since)} [{verdict}]")
-        elif own.is_named and own.num_not_shown >= ENDS_AFTER:
-            lines.append(f"gone with step {step}: {fault.what} ({fault.name}), which was since step {own.shown_since}")
-            metrics[f"{PREFIX}{fault.name}"] = 0.0
-            self._standing[fault.name] = _Standing()
-            return
-        if own.is_named:
-            metrics[f"{PREFIX}{fault.name}"] = float(own.shown_since)
+
+def _note(fault: Fault, state: _State, step: int, verdict: str | None) -> str:
+    """Take note of a verdict; return the line of a fault that begins or ends with it. An ended fault has no `since`."""
+    if verdict:
+        state.since = step if state.since is None else state.since
+        state.num_shown, state.num_not_shown = state.num_shown + 1, 0
+        if not state.is_named and state.num_shown >= fault.begins_after:
+            state.is_named = True
+            return f"{Finding.of(fault.name, since=state.since)} [{verdict}]"
+    elif verdict == "":
+        state.num_shown, state.num_not_shown = 0, state.num_not_shown + 1
+        if not state.is_named:
+            state.since = None
+        elif state.num_not_shown >= ENDS_AFTER:
+            began, state.since = state.since, None
+            return f"gone with step {step}: {fault.what} ({fault.name}), which was since step {began}"
+    return ""
 
 
 def standing(latest: Mapping[str, float]) -> list[Finding]:
     """Return the present faults of a run by the last value of each of its metrics, the oldest first."""
-    found = findings([{"step": 0, **latest}])
-    return [finding for finding in found if finding.until is None]
+    return [finding for finding in findings([{"step": 0, **latest}]) if finding.until is None]
 
 
 def findings(rows: Iterable[Mapping[str, Any]]) -> list[Finding]:

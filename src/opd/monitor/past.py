@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 NUM_START = 3
 """Rows whose median stands for a run's start."""
@@ -23,6 +24,11 @@ Row = Mapping[str, float]
 Measure = Callable[[Row], float | None]
 
 
+def finite(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return a row's finite numbers, the only values by which detectors judge."""
+    return {name: float(one) for name, one in row.items() if isinstance(one, int | float) and math.isfinite(one)}
+
+
 def views(row: Row) -> list[Row]:
     """Return the row, then the row of its extreme ranks, if it has extremes: sums over ranks hide one rank."""
     extremes = [
@@ -36,7 +42,7 @@ class Past:
     """The rows so far, the present one included."""
 
     def __init__(self) -> None:
-        self._start: dict[str, list[float]] = {}
+        self._first: dict[str, list[float]] = {}
         self._least: dict[str, float] = {}
         self._window: deque[Row] = deque(maxlen=NUM_WINDOW)
         self._part: tuple[float | None, ...] = ()
@@ -45,35 +51,33 @@ class Past:
         self._turns = 0
 
     def add(self, row: Row) -> None:
-        """Take note of a training step's row."""
+        """Take note of a training step's row of finite numbers."""
         for name, value in row.items():
-            if math.isfinite(value):
-                start = self._start.setdefault(name, [])
-                if len(start) < NUM_START:
-                    start.append(value)
-                self._least[name] = min(value, self._least.get(name, value))
+            if len(first := self._first.setdefault(name, [])) < NUM_START:
+                first.append(value)
+            self._least[name] = min(value, self._least.get(name, value))
         self._window.append(row)
         part = tuple(row.get(name) for name in PARTS)
         if part != self._part:
             self._part, self._first_of_part, self._first_by_turns = part, [], {}
         turns = row.get(TURNS, 1.0)
-        self._turns = round(math.log(turns, SAME_TURNS)) if math.isfinite(turns) and turns > 0 else 0
-        for first in (self._first_of_part, self._first_by_turns.setdefault(self._turns, [])):
-            if len(first) < NUM_WINDOW:
-                first.append(row)
+        self._turns = round(math.log(turns, SAME_TURNS)) if turns > 0 else 0
+        for rows in (self._first_of_part, self._first_by_turns.setdefault(self._turns, [])):
+            if len(rows) < NUM_WINDOW:
+                rows.append(row)
 
     def start(self, *names: str) -> float | None:
         """Return the median of the first values of the first known metric; None before there are enough."""
-        values = next((self._start[name] for name in names if name in self._start), [])
-        return statistics.median(values) if len(values) == NUM_START else None
+        return _median(next((self._first[name] for name in names if name in self._first), []))
 
     def start_of_part(self, measure: Measure) -> float | None:
         """Return the median of a measure over the first rows of the run's present part; None before there are enough."""
-        return _start(self._first_of_part, measure)
+        return _median([value for row in self._first_of_part if (value := measure(row)) is not None])
 
     def start_at_turns(self, measure: Measure) -> float | None:
         """Return `start_of_part` over rows whose conversations had about as many turns as the present row's."""
-        return _start(self._first_by_turns.get(self._turns, []), measure)
+        rows = self._first_by_turns.get(self._turns, [])
+        return _median([value for row in rows if (value := measure(row)) is not None])
 
     def least(self, name: str) -> float | None:
         """Return the smallest value so far."""
@@ -81,10 +85,8 @@ class Past:
 
     def window(self, *names: str) -> list[tuple[float, ...]]:
         """Return values of the metrics in the last rows with all of them, the oldest first."""
-        rows = (tuple(row.get(name, math.nan) for name in names) for row in self._window)
-        return [values for values in rows if all(map(math.isfinite, values))]
+        return [tuple(row[name] for name in names) for row in self._window if row.keys() >= set(names)]
 
 
-def _start(rows: list[Row], measure: Measure) -> float | None:
-    values = [value for row in rows if (value := measure(row)) is not None][:NUM_START]
-    return statistics.median(values) if len(values) == NUM_START else None
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values[:NUM_START]) if len(values) >= NUM_START else None

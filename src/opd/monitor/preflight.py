@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from opd.monitor.faults import BY_NAME, IMPOSSIBLE, PREFERRED, PREFERRED_Z, SAME_MODEL, UNIFORM, value_of
-from opd.monitor.past import Past
-from opd.runs.headline import ENTROPY_KEYS
+from opd.monitor.faults import BY_NAME, SAME_MODEL, entropy
+from opd.monitor.past import Past, Row, finite
 
 Verdict = Literal["ok", "warning", "not known"]
-Row = Mapping[str, float]
+
+UNIFORM = 0.9
+"""Share of a guess's entropy. A real teacher has a tenth of it, an untrained one all."""
+IMPOSSIBLE = 7.0
+"""Nats a token. A sound toy teacher had 4.8, a teacher read one position off 9.5 and more."""
+PREFERRED_Z, PREFERRED = 2.0, 0.1
+"""Standard errors of the correlation; a teacher whose upper end is below hardly tells right from wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,6 @@ class Models:
     Args:
         shared: leading ids with the same token in both.
         student, teacher: ids of each; not more than `shared` where the other has them all.
-        max_unshared_mass: as in the spec.
         same_prompt: True if the teacher's own chat template writes a question as the student's does; None means not known.
     """
 
@@ -63,18 +67,26 @@ class Models:
         return math.log(max(self.shared, 1))
 
 
-def look(row: Row, models: Models) -> list[Line]:
+def look(values: Mapping[str, Any], models: Models) -> list[Line]:
     """Return the lines of a run's first training step; a missing metric makes a line `not known`."""
-    past = Past()
+    row, past = finite(values), Past()
     past.add(row)
-    return [
-        _tokens(row, models),
-        _template(row, past, models),
-        _entropy(row, past, models),
-        _position(row, past),
-        _perplexity(row, past, models),
-        _right_answers(row, past),
-    ]
+    checks = {
+        "chat template": ("prompt-template", _template),
+        "entropy": ("teacher-flat", _entropy),
+        "position": ("teacher-shifted", _position),
+        "perplexity": ("divergence-floored", _perplexity),
+        "right answers": ("teacher-no-better", _right_answers),
+    }
+    lines = [_tokens(row, models)]
+    for name, (fault, check) in checks.items():
+        verdict = BY_NAME[fault].judge(row, past)
+        warnings = [f"{BY_NAME[fault].what} ({fault})"] if verdict else []
+        says, is_known = check(row, models, warnings)
+        if is_known is None:  # the verdict of the fault says
+            is_known = verdict is not None
+        lines.append(Line.of(name, says, warnings, is_known=is_known))
+    return lines
 
 
 def table(lines: Iterable[Line]) -> list[str]:
@@ -84,18 +96,12 @@ def table(lines: Iterable[Line]) -> list[str]:
     return [f"{name:<{widths[0]}}  {verdict:<{widths[1]}}  {says}" for name, verdict, says in rows]
 
 
-def _fault(name: str, row: Row, past: Past) -> tuple[list[str], bool]:
-    """Return the monitor's fault, if this row alone shows it, and whether the row can."""
-    verdict = BY_NAME[name].judge(row, past)
-    return ([f"{BY_NAME[name].what} ({name})"] if verdict else []), verdict is not None
-
-
 def _tokens(row: Row, models: Models) -> Line:
     sides = {"student": models.student, "teacher": models.teacher}
     beyond = {side: num - models.shared for side, num in sides.items() if num > models.shared}
     if not beyond:
         return Line.of("tokenizer", f"{models.shared} tokens, the same in both", [])
-    found = {side: value_of(row, f"opd/unshared_mass_{side}") for side in beyond}
+    found = {side: row.get(f"opd/unshared_mass_{side}") for side in beyond}
     parts, warnings, allowed = [f"{models.shared} tokens in both"], [], models.max_unshared_mass
     for side, mass in found.items():
         share = "an unknown share" if mass is None else f"{mass:.2g}"
@@ -107,72 +113,61 @@ def _tokens(row: Row, models: Models) -> Line:
     return Line.of("tokenizer", "; ".join(parts), warnings, is_known=None not in found.values())
 
 
-def _template(row: Row, past: Past, models: Models) -> Line:
-    warnings, is_known = _fault("prompt-template", row, past)
-    off = value_of(row, "data/prompts_off_template")
+Check = tuple[str, bool | None]
+"""The measured values in words, and True if they say something; None leaves that to the fault's verdict."""
+
+
+def _template(row: Row, models: Models, warnings: list[str]) -> Check:
+    off = row.get("data/prompts_off_template")
     says = "its header is not known" if off is None else f"{1 - off:.0%} of the prompts end with the student's header"
     if models.same_prompt is False:
         warnings.append("the teacher's own template writes a question differently: it reads prompts in a foreign form")
-    elif models.same_prompt:
-        says += "; the teacher's own writes a question alike"
-    else:
-        says += "; the teacher's own was not compared"
-    return Line.of("chat template", says, warnings, is_known=is_known and models.same_prompt is not None)
+        return says, True
+    own = "writes a question alike" if models.same_prompt else "was not compared"
+    return f"{says}; the teacher's own {own}", off is not None and models.same_prompt is not None
 
 
-def _entropy(row: Row, past: Past, models: Models) -> Line:
-    mean, spread = value_of(row, "opd/teacher_entropy"), value_of(row, "opd/teacher_entropy_std")
+def _entropy(row: Row, models: Models, warnings: list[str]) -> Check:
+    mean, spread, own = row.get("opd/teacher_entropy"), row.get("opd/teacher_entropy_std"), entropy(row)
     if mean is None or spread is None:
-        return Line.of("entropy", "was not measured", [], is_known=False)
-    warnings, is_known = _fault("teacher-flat", row, past)
+        return "was not measured", False
     if not warnings and mean > UNIFORM * models.guess:
         warnings.append("the teacher knows next to nothing of the answers")
-    own = value_of(row, *ENTROPY_KEYS)
     says = f"the teacher has {mean:.3g} nats a token, within {spread:.2g}; {models.guess:.3g} would be a guess"
-    return Line.of(
-        "entropy", says + ("" if own is None else f", the student has {own:.3g}"), warnings, is_known=is_known
-    )
+    return says + ("" if own is None else f", the student has {own:.3g}"), None
 
 
-def _position(row: Row, past: Past) -> Line:
-    share, pairs = value_of(row, "opd/teacher_prefers_neighbour"), value_of(row, "opd/teacher_pairs")
+def _position(row: Row, models: Models, warnings: list[str]) -> Check:
+    share, pairs = row.get("opd/teacher_prefers_neighbour"), row.get("opd/teacher_pairs")
     if share is None or pairs is None:
-        return Line.of("position", "was not measured", [], is_known=False)
-    warnings, is_known = _fault("teacher-shifted", row, past)
-    says = f"the teacher prefers a neighbour to {share:.0%} of {pairs:.0f} tokens"
-    return Line.of("position", says if is_known else f"{says}, which are too few", warnings, is_known=is_known)
+        return "was not measured", False
+    return f"the teacher prefers a neighbour to {share:.0%} of {pairs:.0f} tokens", None
 
 
-def _perplexity(row: Row, past: Past, models: Models) -> Line:
-    surprise, own = value_of(row, "opd/teacher_surprise"), value_of(row, "opd/surprise")
+def _perplexity(row: Row, models: Models, warnings: list[str]) -> Check:
+    surprise, own = row.get("opd/teacher_surprise"), row.get("opd/surprise")
     if surprise is None:
-        return Line.of("perplexity", "was not measured", [], is_known=False)
-    warnings, _ = _fault("divergence-floored", row, past)
+        return "was not measured", False
     if surprise > max(models.guess, IMPOSSIBLE):
         warnings.append("the answers are less likely to the teacher than to a guess")
     says = f"of the answers to the teacher {_exp(surprise)}; {models.shared} would be a guess"
-    return Line.of("perplexity", says + ("" if own is None else f", to the student {_exp(own)}"), warnings)
+    return says + ("" if own is None else f", to the student {_exp(own)}"), True
 
 
-def _right_answers(row: Row, past: Past) -> Line:
+def _right_answers(row: Row, models: Models, warnings: list[str]) -> Check:
     """Judge what the teacher can teach by the student's answers; the teacher's own answers are not drawn."""
-    warnings, _ = _fault("teacher-no-better", row, past)
-    divergence = value_of(row, "opd/divergence")
+    divergence = row.get("opd/divergence")
     if divergence is not None and divergence < SAME_MODEL:
         warnings.append(f"the teacher is the student: {divergence:.1g} nats a token are between them")
-    preference, rows = value_of(row, "opd/teacher_preference"), value_of(row, "opd/valid_rows")
+    preference, rows = row.get("opd/teacher_preference"), row.get("opd/valid_rows")
     if preference is None or not rows:
-        says = (
-            "which answers the teacher prefers shows only with different scores, and ranks that do not share sequences"
-        )
-        return Line.of("right answers", says, warnings, is_known=False)
+        return "only different scores show which answers the teacher prefers, on ranks that share no sequences", False
     error = PREFERRED_Z / math.sqrt(rows)
     if preference + error < PREFERRED:
         warnings.append("the teacher does not prefer the answers that score more")
-    says = f"score and the teacher's preference correlate by {preference:+.2f} ± {error:.2f} over {rows:.0f}"
     is_known = preference > error
-    says += "" if is_known or warnings else ", which may be chance"
-    return Line.of("right answers", says, warnings, is_known=is_known)
+    says = f"score and the teacher's preference correlate by {preference:+.2f} ± {error:.2f} over {rows:.0f}"
+    return says + ("" if is_known or warnings else ", which may be chance"), is_known
 
 
 def _exp(nats: float) -> str:

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="Ray's log folder")
     follower = Follower(parser.parse_args(argv).folder, sys.stdout.buffer)
     # Process 1 of a container ignores SIGTERM without a handler, and the pod would wait out its grace period.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     while True:
         if not follower.poll():
             time.sleep(POLL_INTERVAL_S)

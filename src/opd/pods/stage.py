@@ -21,11 +21,7 @@ HUB_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")
 
 
 def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = False) -> dict[str, str | int]:
-    """Fill a folder; return its record.
-
-    Args:
-        source: a store URL (folder or single object), or `owner/name` on the hub.
-        revision: a branch, tag or commit of a hub repository; the record names the commit.
+    """Fill a folder from a store URL (folder or single object) or a hub repository; return its record.
 
     Raises:
         RunError: the store or an object of it cannot be used.
@@ -35,22 +31,21 @@ def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = F
     folder.mkdir(parents=True, exist_ok=True)
     store = LocalStore(folder)
     store.delete(RECORD_FILE)
-    done: dict[str, str | int]
+    done: dict[str, str | int] = {"source": source}
     if is_store_url(source):
-        done = {"source": source, "num_files": mirror(source, folder)}
+        done["num_files"] = mirror(source, folder)
     elif HUB_ID.match(source):
-        done = {"source": source, **_from_hub(source, folder, revision=revision, is_dataset=is_dataset)}
+        done |= _from_hub(source, folder, revision=revision, kind="dataset" if is_dataset else "model")
     else:
         raise ValueError(f"{source!r} is neither a store URL (s3://...) nor a hub id (owner/name)")
     store.put_json(RECORD_FILE, done)
     return done
 
 
-def _from_hub(repository: str, folder: Path, *, revision: str, is_dataset: bool) -> dict[str, str | int]:
+def _from_hub(repository: str, folder: Path, *, revision: str, kind: str) -> dict[str, str | int]:
     """Download a repository at one commit; the hub's client verifies and resumes file by file."""
     from huggingface_hub import HfApi, snapshot_download
 
-    kind = "dataset" if is_dataset else "model"
     commit = HfApi().repo_info(repository, repo_type=kind, revision=revision or None).sha
     if commit is None:
         raise OSError(f"the hub names no commit for {repository} at {revision or 'its main branch'}")

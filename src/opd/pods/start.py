@@ -23,7 +23,7 @@ from typing import Any
 
 from opd.errors import EXIT_NODE_LOST, AlreadyExists, NodeLost, StoreError
 from opd.pods import stop
-from opd.pods.experiment import Experiment, read_experiment
+from opd.pods.stop import Experiment, read_experiment
 from opd.store.access import apply_experiment
 from opd.store.base import Store, json_bytes
 from opd.store.opening import open_store

@@ -18,17 +18,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from opd.pods.experiment import read_experiment
 from opd.store.durable import fsync_file
 
 if TYPE_CHECKING:
     from opd.runs.run import Run
 
 logger = logging.getLogger(__name__)
+DEFAULT_ROOT = "outputs"
+"""The schema's default of `output.root`, which these programs read without the schema."""
 FOLDER = "stop"
 LISTENING = "listening"
 LISTEN_INTERVAL_S = 5.0
@@ -37,6 +38,24 @@ LISTEN_TTL_S = 30.0
 POLL_INTERVAL_S = 0.5
 SAVE_SECONDS_VARIABLE = "OPD_SAVE_SECONDS"
 DEFAULT_SAVE_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """The fields of the mounted experiment that pods read: name, the run's local folder, its store, and the whole file."""
+
+    run_id: str
+    run_dir: Path
+    store_url: str
+    tree: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_experiment(path: str | Path) -> Experiment:
+    """Read the chart's file, which always has `name`."""
+    tree = json.loads(Path(path).read_text(encoding="utf-8"))
+    root = tree.get("output", {}).get("root", DEFAULT_ROOT).rstrip("/")
+    store_url = tree.get("store", {}).get("url", f"{root}/store")
+    return Experiment(run_id=tree["name"], run_dir=Path(root) / tree["name"], store_url=store_url, tree=tree)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +95,6 @@ def serve(
     Requests during the hold get an answer at once: nothing has been trained since the save.
 
     Args:
-        run_dir: folder of the run.
         save: saves and uploads; returns the step that is safe, None if there is none.
         is_over: returns True if the trainer has to end, which ends the hold.
 
@@ -132,16 +150,6 @@ def answering(run: Run) -> Iterator[None]:
         thread.join()
 
 
-def answered(run_dir: Path) -> dict[str, float]:
-    """Return the Unix time until which each answered pod may still be there, by the name of its request."""
-    found = {}
-    for path in (run_dir / FOLDER).glob("*.answer"):
-        with _while_it_is_there():
-            request = Request(**json.loads(path.with_suffix(".request").read_text()))
-            found[path.stem] = path.stat().st_mtime + request.hold_s
-    return found
-
-
 def has_asked(run_dir: Path, pod: str) -> bool:
     """Return True if a pod has asked since the trainer's start: it has to end."""
     asked = filter(None, map(_read, (run_dir / FOLDER).glob("*.request")))
@@ -149,19 +157,13 @@ def has_asked(run_dir: Path, pod: str) -> bool:
 
 
 def _read(path: Path) -> Request | None:
-    with _while_it_is_there():
-        return Request(**json.loads(path.read_text()))
-    return None
-
-
-@contextlib.contextmanager
-def _while_it_is_there() -> Iterator[None]:
-    """Survive a file that the start of a later trainer removes during the read."""
+    """Read a request, None for a file that the start of a later trainer has removed."""
     try:
-        yield
+        return Request(**json.loads(path.read_text()))
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ESTALE):
             raise
+    return None
 
 
 def forget(run_dir: Path) -> None:

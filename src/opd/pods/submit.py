@@ -12,7 +12,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 ADDRESS_VARIABLE = "RAY_DASHBOARD_ADDRESS"  # KubeRay sets both
 SUBMISSION_VARIABLE = "RAY_JOB_SUBMISSION_ID"
@@ -23,25 +23,17 @@ SILENCE_S = 300.0
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
-class Jobs(Protocol):
-    """The used part of Ray's JobSubmissionClient."""
-
-    def get_job_status(self, job_id: str) -> Any: ...
-    def submit_job(self, *, entrypoint: str, submission_id: str) -> str: ...
-    def tail_job_logs(self, job_id: str) -> Any: ...
-
-
 class Submitter:
     """One submission, followed to its end.
 
     Args:
-        connect: makes the client; tried again until Ray answers.
+        connect: makes Ray's JobSubmissionClient; tried again until Ray answers.
         out: gets the job's log, each part once.
     """
 
-    def __init__(self, connect: Callable[[], Jobs], submission_id: str, entrypoint: str, out: TextIO) -> None:
+    def __init__(self, connect: Callable[[], Any], submission_id: str, entrypoint: str, out: TextIO) -> None:
         self.connect, self.submission_id, self.entrypoint, self.out = connect, submission_id, entrypoint, out
-        self.jobs: Jobs | None = None
+        self.jobs: Any = None
         self.num_printed = 0
 
     def step(self, *, silence_s: float = SILENCE_S) -> str:
@@ -59,15 +51,15 @@ class Submitter:
             self.num_printed = 0
             self.jobs.submit_job(entrypoint=self.entrypoint, submission_id=self.submission_id)
             return "PENDING"
-        asyncio.run(self._follow(self.jobs, silence_s))
+        asyncio.run(self._follow(silence_s))
         return str(getattr(status, "value", status))
 
-    async def _follow(self, jobs: Jobs, silence_s: float) -> None:
+    async def _follow(self, silence_s: float) -> None:
         """Print the stream, which starts at the log's beginning, from the end of the printed part."""
         import aiohttp
 
         seen = 0
-        stream = jobs.tail_job_logs(self.submission_id)
+        stream = self.jobs.tail_job_logs(self.submission_id)
         try:
             while True:
                 text = await asyncio.wait_for(anext(stream), silence_s)
@@ -110,14 +102,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     address = os.environ[ADDRESS_VARIABLE]
     url = address if "://" in address else f"http://{address}"
-    return run(Submitter(lambda: _client(url), os.environ[SUBMISSION_VARIABLE], shlex.join(words[1:]), sys.stdout))
 
+    def connect() -> Any:
+        from ray.job_submission import JobSubmissionClient
 
-def _client(url: str) -> Jobs:
-    from ray.job_submission import JobSubmissionClient
+        return JobSubmissionClient(url)
 
-    client: Jobs = JobSubmissionClient(url)
-    return client
+    return run(Submitter(connect, os.environ[SUBMISSION_VARIABLE], shlex.join(words[1:]), sys.stdout))
 
 
 def _say(text: str) -> None:

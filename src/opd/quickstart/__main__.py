@@ -78,13 +78,13 @@ def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, 
     from opd.store.local import LocalStore
 
     run_dir = out / RUN_NAME
-    merged = read_metrics(LocalStore(run_dir))
+    rows = read_metrics([LocalStore(run_dir)])
     shutil.copy(run_dir / "data" / "heldout.parquet", out / "heldout.parquet")
     model = convert_student(run_dir, out / "model")
     accuracies, num_problems = folder_accuracies({"model": model, "teacher": TEACHER_DIR})
     teacher = accuracies["teacher"]
-    held = [row for row in merged.rows if VALIDATION_KEY in row]
-    trained = [row for row in merged.rows if "opd/loss" in row]
+    held = [row for row in rows if VALIDATION_KEY in row]
+    trained = [row for row in rows if "opd/loss" in row]
     result = {
         "accuracy_before": held[0][VALIDATION_KEY],
         "accuracy_after": held[-1][VALIDATION_KEY],
@@ -93,13 +93,13 @@ def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, 
         "num_heldout": num_problems,
         "steps": len(trained),
         "startup_seconds": None if watched.first_step_at is None else watched.first_step_at - started,
-        "train_seconds": trained[-1]["time"] - trained[0]["time"] + trained[0]["timing/step_s"],
+        "train_seconds": trained[-1]["time"] - trained[0]["time"] + trained[0]["timing_s/step"],
         "peak_pss_gib": watched.peak_pss_gib,
         "seed": seed,
     }
     picture = out / "learning_curve.png"
     title = f"On-policy distillation, seed {seed}: {result['accuracy_before']:.0%} to {result['accuracy_after']:.0%} held-out"
-    save_learning_curve(picture, merged.rows, validation_key=VALIDATION_KEY, teacher_accuracy=teacher, title=title)
+    save_learning_curve(picture, rows, validation_key=VALIDATION_KEY, teacher_accuracy=teacher, title=title)
     result["wall_seconds"] = time.monotonic() - started
     (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
     print_table(result, picture)

@@ -65,12 +65,8 @@ def attempt_numbers(store: Store) -> list[int]:
 
 def highest_attempt(store: Store, *, above: int = 0) -> int:
     """Return the number that owns the run, `above` where no higher number is claimed."""
-    for attempt in reversed(attempt_numbers(store)):
-        if attempt <= above:
-            break
-        if store.exists(f"{attempt_prefix(attempt)}/{OWNER_FILE}"):
-            return attempt
-    return above
+    higher = [number for number in reversed(attempt_numbers(store)) if number > above]
+    return next((number for number in higher if store.exists(f"{attempt_prefix(number)}/{OWNER_FILE}")), above)
 
 
 def read_owner(store: Store, attempt: int) -> Owner | None:
@@ -115,12 +111,12 @@ class Claim:
     owner: Owner
 
     @property
-    def attempt(self) -> int:
-        return self.owner.attempt
-
-    @property
     def prefix(self) -> str:
         return attempt_prefix(self.attempt)
+
+    @property
+    def attempt(self) -> int:
+        return self.owner.attempt
 
     def with_policy(self, policy: RetryPolicy) -> Claim:
         """Return the same claim with another patience for an unreachable store."""
@@ -129,9 +125,9 @@ class Claim:
     def check(self) -> None:
         check_owner(self.stores, self.attempt, self.owner.token)
 
-    def beat(self, progress: Mapping[str, Any] | None = None) -> None:
+    def beat(self, progress: Mapping[str, Any]) -> None:
         """Renew the lease with the run's progress, then raise Overtaken where another claim owns the run."""
-        record = {"token": self.owner.token, "time_s": time.time(), **(progress or {})}
+        record = {"token": self.owner.token, "time_s": time.time(), **progress}
         self.stores[0].put_json(f"{self.prefix}/{HEARTBEAT_FILE}", record)
         self.check()
 
@@ -152,12 +148,11 @@ def claim_attempt(
     spec_hash: str,
     lease_ttl_s: float = DEFAULT_LEASE_TTL_S,
     max_wait_s: float | None = None,
-    on_wait: Callable[[str], None] = logger.warning,
 ) -> Claim:
     """Claim the number after the highest, and take over from an owner that has ended.
 
     An owner with an end on record, or whose lock under this kernel is released, needs no wait. Any other owner loses the
-    run after its lease has passed here without a beat.
+    run after a whole lease on our own clock without a new sign of life; no clock of another machine counts.
 
     Args:
         stores: run directories, the arbiter first.
@@ -169,23 +164,71 @@ def claim_attempt(
     """
     stores[0].check_create_only()
     deadline_s = time.monotonic() + (LEASES_TO_WAIT * lease_ttl_s if max_wait_s is None else max_wait_s)
-    first: Obstacle | None = None
-    signs = _Signs()
+    first = last = None
+    since_s = 0.0
     while True:
         highest = max(highest_attempt(store) for store in stores)
-        obstacle = _obstacle(stores, highest, lease_ttl_s, signs)
-        if obstacle is None:
+        asked_at_s = time.monotonic()  # this process may be paused after the store's answer
+        living = _living(stores, highest, lease_ttl_s)
+        if living is not None and (last is None or living.sign != last.sign):
+            last, since_s = living, time.monotonic()
+        if living is None or asked_at_s - since_s > living.lease_ttl_s:
             claim = _try_claim(stores, highest + 1, spec_hash, lease_ttl_s)
             if claim is not None:
                 return claim
             continue  # another process won this number
-        is_renewed = first is not None and obstacle.sign != first.sign
-        if time.monotonic() >= deadline_s or (obstacle.is_local and is_renewed):
-            raise RunIsLive(f"{obstacle.message}; wait for its end, cancel it, or start under another name")
+        is_renewed = first is not None and living.sign != first.sign
+        if time.monotonic() >= deadline_s or (living.is_locked and is_renewed):
+            raise RunIsLive(f"{living.message}; wait for its end, cancel it, or start under another name")
         if first is None:
-            first = obstacle
-            on_wait(f"{obstacle.message}; waiting for its lease to run out")
+            first = living
+            logger.warning("%s; waiting for its lease to run out", living.message)
         time.sleep(min(1.0, lease_ttl_s / (2 * BEATS_PER_LEASE)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Living:
+    """An attempt without an end: its last sign of life, its term, and True for a lock that is held on this machine."""
+
+    sign: object
+    lease_ttl_s: float
+    is_locked: bool
+    message: str
+
+
+def _living(stores: Sequence[Store], attempt: int, default_ttl_s: float) -> _Living | None:
+    """Return the attempt's signs of life, None after its end."""
+    prefix = attempt_prefix(attempt)
+    if attempt == 0 or any(store.exists(f"{prefix}/{ENDED_FILE}") for store in stores):
+        return None
+    owner = read_owner(stores[0], attempt)
+    locked = _is_locked(stores, owner) if owner else None
+    if locked is False:
+        return None
+    try:
+        beat = stores[0].get_json(f"{prefix}/{HEARTBEAT_FILE}") or {}
+    except CorruptRecord:
+        beat = {}
+    ttl_s = owner.lease_ttl_s if owner else default_ttl_s
+    who = f"pid {owner.pid} on {owner.host}" if owner else "an unreadable owner record"
+    last_s = beat.get("time_s", owner.started_at_s if owner else 0.0)
+    age_s = max(time.time() - last_s, 0.0) if isinstance(last_s, int | float) else 0.0
+    return _Living(
+        sign=(attempt, beat.get("token"), beat.get("time_s")),
+        lease_ttl_s=ttl_s,
+        is_locked=locked is True,
+        message=f"run {stores[0].url} is held by attempt {attempt} ({who}), last sign of life {age_s:.0f} s ago "
+        f"of a lease of {ttl_s:g} s",
+    )
+
+
+def _is_locked(stores: Sequence[Store], owner: Owner) -> bool | None:
+    """Return what the owner's locks say, which processes of one machine see across its pods."""
+    if not owner.boot_id or owner.boot_id != boot_id():
+        return None
+    folders = [store.local_path(attempt_prefix(owner.attempt)) for store in stores if isinstance(store, LocalStore)]
+    found = {is_locked(folder, owner.token) for folder in folders}
+    return False if False in found else True if True in found else None
 
 
 def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_s: float) -> Claim | None:
@@ -212,75 +255,10 @@ def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_
     return Claim(stores=tuple(stores), owner=owner)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Obstacle:
-    """A reason to wait for the highest attempt: its last sign of life, and True for a lock that is held on this machine."""
-
-    message: str
-    sign: object
-    is_local: bool
-
-
-@dataclass
-class _Signs:
-    """The last sign of life of an attempt, and the time on our own clock since which it is unchanged."""
-
-    attempt: int = 0
-    sign: object = None
-    since_s: float = 0.0
-
-    def age_s(self, attempt: int, sign: object, asked_at_s: float) -> float:
-        """Return how long the sign has been the same; this process may have been paused after the store's answer."""
-        if (self.attempt, self.sign) != (attempt, sign):
-            self.attempt, self.sign, self.since_s = attempt, sign, time.monotonic()
-        return asked_at_s - self.since_s
-
-
-def _obstacle(stores: Sequence[Store], attempt: int, default_ttl_s: float, signs: _Signs) -> Obstacle | None:
-    """Return why `attempt` cannot be taken over yet, None if it can.
-
-    No clock of another machine counts: a lease is over after a whole term on our own clock without a new sign of life.
-    """
-    prefix = attempt_prefix(attempt)
-    if attempt == 0 or any(store.exists(f"{prefix}/{ENDED_FILE}") for store in stores):
-        return None
-    owner = read_owner(stores[0], attempt)
-    locked = _is_locked(stores, owner) if owner else None
-    if locked is False:
-        return None
-    asked_at_s = time.monotonic()
-    try:
-        beat = stores[0].get_json(f"{prefix}/{HEARTBEAT_FILE}") or {}
-    except CorruptRecord:
-        beat = {}
-    ttl_s = owner.lease_ttl_s if owner else default_ttl_s
-    sign = (beat.get("token"), beat.get("time_s"))
-    if signs.age_s(attempt, sign, asked_at_s) > ttl_s:
-        return None
-    who = f"pid {owner.pid} on {owner.host}" if owner else "an unreadable owner record"
-    last_s = beat.get("time_s", owner.started_at_s if owner else 0.0)
-    age_s = max(time.time() - last_s, 0.0) if isinstance(last_s, int | float) else 0.0
-    return Obstacle(
-        message=f"run {stores[0].url} is held by attempt {attempt} ({who}), last sign of life {age_s:.0f} s ago "
-        f"of a lease of {ttl_s:g} s",
-        sign=sign,
-        is_local=locked is True,
-    )
-
-
-def _is_locked(stores: Sequence[Store], owner: Owner) -> bool | None:
-    """Return what the owner's locks say, which processes of one machine see across its pods."""
-    if not owner.boot_id or owner.boot_id != boot_id():
-        return None
-    folders = [store.local_path(attempt_prefix(owner.attempt)) for store in stores if isinstance(store, LocalStore)]
-    found = {is_locked(folder, owner.token) for folder in folders}
-    return False if False in found else True if True in found else None
-
-
 class Watch:
     """A thread that calls `beat` every `interval_s` and records when the attempt has lost the run.
 
-    The attempt must end if the lease was not renewed for `term_s`, or for `outage_s` while the store is unreachable.
+    The attempt must end if the lease was not renewed for `term_s`, or for OUTAGE_S while the store is unreachable.
 
     Args:
         end: asks the attempt to save and end; None makes `check` raise at once.
@@ -291,20 +269,17 @@ class Watch:
         *,
         beat: Callable[[], None],
         interval_s: float,
-        term_s: float = float("inf"),
-        outage_s: float = OUTAGE_S,
+        term_s: float,
         end: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.beat = beat
-        self.interval_s = interval_s
-        self.term_s, self.outage_s = term_s, max(outage_s, term_s)
+        self.beat, self.interval_s, self.term_s = beat, interval_s, term_s
         self.lost: LeaseLost | None = None
         """The reason why the attempt must end, once its lease is too old."""
-        self._end = end
-        self._clock = clock
+        self._end, self._clock = end, clock
         self._overtaken: Overtaken | None = None
         self._trouble: Exception | None = None
+        # Times of the last renewal, and of the last answer but for a refusal: an unreachable store excuses for long.
         self._renewed_s = self._excused_s = clock()
         self._has_warned = False
         self._stop = threading.Event()
@@ -349,20 +324,16 @@ class Watch:
             trouble = error
             if type(error) is not type(self._trouble):
                 logger.warning("lease not renewed, another attempt may take over when it runs out: %r", error)
-        now_s = self._clock()
+        self._trouble, now_s = trouble, self._clock()
         if trouble is None:
             self._renewed_s = now_s
         if trouble is None or isinstance(trouble, StoreUnavailable):
             self._excused_s = now_s
-        self._trouble = trouble
-        if trouble is not None and self.lost is None:
-            self._end_if_lost(now_s, trouble)
-
-    def _end_if_lost(self, now_s: float, trouble: Exception) -> None:
-        age_s = now_s - self._renewed_s
-        if now_s - self._excused_s <= self.term_s and age_s <= self.outage_s:
+        age_s, outage_s = now_s - self._renewed_s, max(OUTAGE_S, self.term_s)
+        is_too_old = now_s - self._excused_s > self.term_s or age_s > outage_s
+        if trouble is None or self.lost is not None or not is_too_old:
             return
-        allowed_s = self.outage_s if isinstance(trouble, StoreUnavailable) else self.term_s
+        allowed_s = outage_s if isinstance(trouble, StoreUnavailable) else self.term_s
         self.lost = LeaseLost(
             f"the lease was last renewed {age_s:.0f} s ago and {allowed_s:g} s are allowed, so another attempt may own the "
             f"run; the last answer was {trouble!r}. This attempt saves on its own disk and ends. Fix: give it access to the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,6 @@ from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, 
 from opd.runs.resume import (
     Fetch,
     ResumeDecision,
-    candidate_steps,
     complete_steps,
     find_unfit,
     find_wrong_sizes,
@@ -61,14 +60,9 @@ class Checkpoints:
         """Return the local folder in which a step is sealed."""
         return self.local.local_path(step_folder(step))
 
-    @property
-    def staging(self) -> Path:
-        """The folder in which verl saves this attempt's steps, each in its `global_step_N`."""
-        return self.local.local_path(staging_folder(self.attempt))
-
     def staged(self, step: int) -> Path:
-        """Return the local folder of a saved step until `move_in` moves its files to `folder`."""
-        return self.staging / Path(step_folder(step)).name
+        """Return the local folder in which verl saves a step, until `move_in` moves its files to `folder`."""
+        return self.local.local_path(staging_folder(self.attempt)) / self.folder(step).name
 
     def check_owner(self) -> None:
         """Raise Overtaken as far as can be known; an unreachable store does not stop the training."""
@@ -83,7 +77,7 @@ class Checkpoints:
         self._in_progress.add(step)
         self._unfit.pop(step, None)
         _clear_step(self.local, step)
-        sweep_older(self.staging)
+        sweep_older(self.staged(step).parent)
         # An unreachable store's old copy stays sealed: whole as it is, and its hashes fail once half of it is replaced.
         self._if_store_answers(f"clearing global_step_{step}", lambda store: _clear_step(store, step))
         return True
@@ -107,7 +101,7 @@ class Checkpoints:
                 "optimizer and extra state of every rank (verl's actor.checkpoint.save_contents) and the place in the data"
             )
         self.before_local_seal()
-        _seal(self.local, manifest, lambda: self._check([self.local]))
+        self._seal(self.local, manifest)
         if self.remote is not None and not errors:
             try:
                 errors = self._seal_remote(self.remote, manifest)
@@ -122,39 +116,32 @@ class Checkpoints:
 
     def complete_steps(self, store: Store | None = None) -> list[int]:
         """Return steps with a COMPLETE marker, ascending: in one place, or in all."""
-        return complete_steps(self._stores() if store is None else [store])
-
-    def missing_in_store(self) -> list[Manifest]:
-        """Return checkpoints, by step, that the store lacks or has only as an earlier attempt saved them."""
-        missing = []
-        for step in [] if self.remote is None else self.complete_steps(self.local):
-            mine, stored = _readable(self.local, step), _readable(self.remote, step) if self.remote else None
-            if mine is None or find_unfit(mine, self.spec_hash):
-                continue
-            if stored is None or stored.attempt < mine.attempt:
-                missing.append(mine)
-        return missing
+        everywhere = [self.local] if self.remote is None else [self.local, self.remote]
+        return complete_steps(everywhere if store is None else [store])
 
     def upload_missing(self, *, upload: Fetch | None = None) -> list[int]:
-        """Upload and seal checkpoints that the store lacks; return their steps. Damaged files here make a warning.
+        """Upload and seal checkpoints that the store lacks or has only as an earlier attempt saved them.
 
         Args:
             upload: as `Fetch`, but from the processes to the store; the default serves one machine.
+
+        Returns:
+            The steps. Damaged files here make a warning.
 
         Raises:
             StoreError: the store is still unreachable.
         """
         uploaded: list[int] = []
-        if self.remote is None:
-            return uploaded
-        for manifest in self.missing_in_store():
-            problems = (upload or self._upload_from_here)(manifest, self.remote.url) or self._seal_remote(
-                self.remote, manifest
-            )
-            if problems:
-                logger.warning("global_step_%d is not in the store: %s", manifest.step, "; ".join(problems))
+        for step in [] if self.remote is None else self.complete_steps(self.local):
+            assert self.remote is not None
+            mine, stored = _readable(self.local, step), _readable(self.remote, step)
+            if mine is None or find_unfit(mine, self.spec_hash) or (stored and stored.attempt >= mine.attempt):
+                continue
+            problems = (upload or self._upload_from_here)(mine, self.remote.url)
+            if problems := problems or self._seal_remote(self.remote, mine):
+                logger.warning("global_step_%d is not in the store: %s", step, "; ".join(problems))
             else:
-                uploaded.append(manifest.step)
+                uploaded.append(step)
         return uploaded
 
     def choose(self, *, fetch: Fetch | None = None) -> ResumeDecision:
@@ -164,7 +151,8 @@ class Checkpoints:
             StoreUnavailable: the store does not answer; an older local step would lose work.
         """
         rejected: list[str] = []
-        for step in reversed(candidate_steps(self.local, self.remote)):
+        remotes = [] if self.remote is None else self.complete_steps(self.remote)
+        for step in sorted({*saved_steps(self.local), *remotes}, reverse=True):
             if step not in self._unfit:
                 reasons: list[str] = []
                 decision = try_step(
@@ -178,9 +166,11 @@ class Checkpoints:
                 if decision is not None:
                     self.resumed_step, self.current = step, decision.manifest
                     return replace(decision, rejected=(*rejected, *reasons))
+                if not reasons:  # no copy is sealed
+                    continue
                 self._unfit[step] = reasons
             rejected += self._unfit[step]
-        return ResumeDecision(step=None, path=None, source="", manifest=None, rejected=tuple(rejected))
+        return ResumeDecision(rejected=tuple(rejected))
 
     def pass_over(self, step: int, reason: str) -> None:
         """Mark a chosen step as one that cannot be loaded: `choose` gives the step before from now on."""
@@ -196,35 +186,48 @@ class Checkpoints:
         Returns:
             Deleted steps, ascending, for ranks with disks of their own to delete; not steps that stay here.
         """
-        check_limits(keep_last, keep_every)
+        if (keep_last is not None and keep_last < 1) or (keep_every is not None and keep_every < 1):
+            raise CheckpointError(f"retention keep_last={keep_last}, keep_every={keep_every}: both must be at least 1")
         if keep_last is None:
             return []
         self.check_owner()
         self.local.sweep_temporary(CHECKPOINTS_FOLDER)
-        protected = {step for step in (*self._in_progress, self.resumed_step, self._sealed_step) if step is not None}
-        deleted: set[int] = set()
-
-        def prune_one(store: Store) -> None:
-            def counts(step: int) -> bool:
-                try:
-                    own = store is self.local
-                    return step not in self._unfit and is_fit(store, step, self.spec_hash, is_own_disk=own)
-                except StoreError:  # an unreadable step does not count as kept
-                    return False
-
-            deleted.update(
-                prune_store(store, keep_last=keep_last, keep_every=keep_every, protected=protected, is_fit=counts)
-            )
-
-        prune_one(self.local)
-        self._if_store_answers("retention", prune_one)
+        deleted = self._prune_in(self.local, keep_last, keep_every)
+        self._if_store_answers("retention", lambda store: deleted.update(self._prune_in(store, keep_last, keep_every)))
         return sorted(deleted.difference(self.complete_steps(self.local)))
+
+    def _prune_in(self, store: Store, keep_last: int, keep_every: int | None) -> set[int]:
+        """Prune one place: only steps older than the newest fit step go, and remains of interrupted deletions.
+
+        Such remains are a manifest without COMPLETE. A step without its manifest belongs to the attempt that saves it.
+        """
+        complete = complete_steps([store])
+        last = list(islice(filter(lambda step: self._counts(store, step), reversed(complete)), keep_last))
+        if not last:
+            return set()
+        kept = {*self._in_progress, self.resumed_step, self._sealed_step, *last}
+        kept.update(step for step in complete if keep_every and step % keep_every == 0)
+        half_deleted = {step for step in saved_steps(store) if has_file(store, step, MANIFEST_FILE)}
+        doomed = {step for step in half_deleted.union(complete) - kept if step < last[0]}
+        for step in sorted(doomed):
+            folder = step_folder(step)
+            store.delete(f"{folder}/{COMPLETE_FILE}")
+            for info in store.list(folder):
+                if info.key != f"{folder}/{MANIFEST_FILE}":
+                    store.delete(info.key)
+            store.delete_tree(folder)
+        return doomed
+
+    def _counts(self, store: Store, step: int) -> bool:
+        """Return True if a resume would take this place's copy of a step; an unreadable copy does not count as kept."""
+        try:
+            is_own_disk = store is self.local
+            return step not in self._unfit and is_fit(store, step, self.spec_hash, is_own_disk=is_own_disk)
+        except StoreError:
+            return False
 
     def _check(self, stores: list[Store]) -> None:
         check_owner(stores, self.attempt, self.token)
-
-    def _stores(self) -> list[Store]:
-        return [self.local] if self.remote is None else [self.local, self.remote]
 
     def _if_store_answers(self, what: str, call: Callable[[Store], None]) -> None:
         """Try once in the object store; the training waits, so an unreachable store makes a warning."""
@@ -235,12 +238,19 @@ class Checkpoints:
         except StoreError as error:
             logger.warning("%s is left out, the store does not take it: %s", what, error)
 
+    def _seal(self, store: Store, manifest: Manifest) -> None:
+        """Write manifest.json, check the owner once more, and write COMPLETE."""
+        folder = step_folder(manifest.step)
+        store.put(f"{folder}/{MANIFEST_FILE}", manifest.to_bytes())
+        self._check([self.local] if store is self.local else [store, self.local])
+        store.put(f"{folder}/{COMPLETE_FILE}", manifest.seal())
+
     def _seal_remote(self, remote: Store, manifest: Manifest) -> list[str]:
         """Seal a step in the store; return what is wrong with the uploaded files there."""
         self.before_store_seal()
         problems = [f"in {remote.url} {problem}" for problem in find_wrong_sizes(remote, manifest, is_own_disk=False)]
         if not problems:
-            _seal(remote, manifest, lambda: self._check([remote, self.local]))
+            self._seal(remote, manifest)
         return problems
 
     def _upload_from_here(self, manifest: Manifest, store_url: str | None) -> list[str]:
@@ -258,14 +268,6 @@ class Checkpoints:
         return fetch_shards(step_dir=folder, manifest=manifest, store_url=store_url, policy=policy)
 
 
-def _seal(store: Store, manifest: Manifest, check: Callable[[], None]) -> None:
-    """Write manifest.json, check the owner once more, and write COMPLETE."""
-    folder = step_folder(manifest.step)
-    store.put(f"{folder}/{MANIFEST_FILE}", manifest.to_bytes())
-    check()
-    store.put(f"{folder}/{COMPLETE_FILE}", manifest.seal())
-
-
 def _readable(store: Store, step: int) -> Manifest | None:
     """Return the sealed manifest of a step, None if there is none or, with a warning, a damaged one."""
     try:
@@ -278,40 +280,3 @@ def _readable(store: Store, step: int) -> Manifest | None:
 def _clear_step(store: Store, step: int) -> None:
     store.delete(f"{step_folder(step)}/{COMPLETE_FILE}")
     store.delete_tree(step_folder(step))
-
-
-def check_limits(keep_last: int | None, keep_every: int | None) -> None:
-    """Raise CheckpointError for limits that would keep nothing."""
-    if (keep_last is not None and keep_last < 1) or (keep_every is not None and keep_every < 1):
-        raise CheckpointError(f"retention keep_last={keep_last}, keep_every={keep_every}: both must be at least 1")
-
-
-def prune_store(
-    store: Store, *, keep_last: int, keep_every: int | None, protected: Set[int], is_fit: Callable[[int], bool]
-) -> list[int]:
-    """Delete complete checkpoints of one place except for the last fit ones, the multiples and the protected ones.
-
-    Only steps older than the newest fit step go, and the remains of interrupted deletions: a manifest without COMPLETE.
-    A step without its manifest belongs to the attempt that saves it.
-
-    Args:
-        is_fit: returns True if a resume would take this place's copy of a step; other steps do not count as kept.
-
-    Returns:
-        The deleted steps, ascending.
-    """
-    complete = complete_steps([store])
-    last = list(islice(filter(is_fit, reversed(complete)), keep_last))
-    if not last:
-        return []
-    kept = {*protected, *last, *(step for step in complete if keep_every and step % keep_every == 0)}
-    half_deleted = {step for step in saved_steps(store) if has_file(store, step, MANIFEST_FILE)}
-    doomed = sorted(step for step in half_deleted.union(complete) - kept if step < last[0])
-    for step in doomed:
-        folder = step_folder(step)
-        store.delete(f"{folder}/{COMPLETE_FILE}")
-        for info in store.list(folder):
-            if info.key != f"{folder}/{MANIFEST_FILE}":
-                store.delete(info.key)
-        store.delete_tree(folder)
-    return doomed

@@ -1,32 +1,36 @@
 """driver.log: a copy of the output of the process and its children, taken at the file descriptors.
 
-A copying process (`copy_lines.py`) reads descriptors 1 and 2, so that C++ prints and Ray's forwarded output are kept, too.
-A thread would die with a SIGKILL before it has written the pipe's content. It would deadlock with native code that prints
-while it holds the GIL.
+As a program, `python -I -S driver_log.py LOG IN OUT [IN OUT ...]` copies descriptors IN to OUT, and whole lines without
+secrets to LOG. It serves all streams, so that no stream cuts into another's line. It reads descriptors 1 and 2, so that C++
+prints and Ray's forwarded output are kept, too. A thread would die with a SIGKILL before it has written the pipe's content.
+It would deadlock with native code that prints while it holds the GIL.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
+import importlib.util
 import os
+import select
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 LOG_FILE = "driver.log"
-COPIER = Path(__file__).with_name("copy_lines.py")
+COPIER = Path(__file__)
+REDACTION = COPIER.parents[1] / "redaction.py"
+BLOCK_BYTES = 65536
 # A child that outlives the driver (a Ray daemon) keeps the pipe open; the copier then ends with the child.
 DRAIN_TIMEOUT_S = 5.0
 
 
 class LogTee:
-    """A copy of stdout and stderr to `path`, appending; `terminal` writes to the original stdout only (progress bars)."""
+    """A copy of stdout and stderr to `path`, appending."""
 
     def __init__(self, path: Path):
         self.path = path
-        self.terminal: TextIO = sys.stdout
         self._saved: dict[int, int] = {}
         self._copier: subprocess.Popen[bytes] | None = None
 
@@ -49,24 +53,18 @@ class LogTee:
             os.dup2(start, descriptor)
             os.close(start)
             os.close(end)
-        self.terminal = os.fdopen(os.dup(self._saved[1]), "w", buffering=1)
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                # A pipe buffers by the block; under PYTHONUNBUFFERED a print is two writes, and streams would mix.
-                stream.reconfigure(line_buffering=True, write_through=False)
+            # A pipe buffers by the block; under PYTHONUNBUFFERED a print is two writes, and streams would mix.
+            stream.reconfigure(line_buffering=True, write_through=False)
 
     def stop(self) -> None:
         """Give the descriptors back and wait for the rest of the copy; a second call does nothing."""
-        if not self._saved:
+        if self._copier is None:
             return
         _flush_python_streams()
         for descriptor, saved in self._saved.items():
             os.dup2(saved, descriptor)
             os.close(saved)
-        self._saved.clear()
-        self.terminal.close()
-        self.terminal = sys.stdout
-        assert self._copier is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._copier.wait(DRAIN_TIMEOUT_S)
         self._copier = None
@@ -75,3 +73,58 @@ class LogTee:
 def _flush_python_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+
+
+def copy(log: str, streams: dict[int, int]) -> None:
+    """Copy until every IN has ended, then write the rest of unfinished lines."""
+    target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    redacted = _redaction()
+    unfinished = dict.fromkeys(streams, b"")
+    poll = select.poll()  # `select.select` takes no descriptor of 1,024 and above
+    for source in streams:
+        poll.register(source, select.POLLIN)
+    while streams:
+        for source, _ in poll.poll():
+            block = os.read(source, BLOCK_BYTES)
+            if not block:
+                _write(target, redacted(unfinished.pop(source)))
+                del streams[source]
+                poll.unregister(source)
+                continue
+            _write(streams[source], block)
+            end = block.rfind(b"\n") + 1
+            if end or len(unfinished[source]) > BLOCK_BYTES:
+                _write(target, redacted(unfinished[source] + block[:end]))
+                unfinished[source] = block[end:]
+            else:
+                unfinished[source] += block
+
+
+def _redaction() -> Callable[[bytes], bytes]:
+    """Load the rule of `opd.redaction` without the package, which would import more."""
+    spec = importlib.util.spec_from_file_location("redaction", REDACTION)
+    assert spec is not None
+    assert spec.loader is not None
+    rule = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(rule)
+    secrets = rule.secret_values(os.environ)
+
+    def redacted(data: bytes) -> bytes:
+        text: str = rule.without(data.decode("utf-8", "surrogateescape"), secrets)
+        return text.encode("utf-8", "surrogateescape")
+
+    return redacted
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """Write all of it; a closed terminal does not end the log."""
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(descriptor, data) :]
+
+
+if __name__ == "__main__":
+    # A signal to the group must not end the copy before the others' last lines.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    numbers = [int(word) for word in sys.argv[2:]]
+    copy(sys.argv[1], dict(zip(numbers[::2], numbers[1::2], strict=True)))

@@ -18,7 +18,7 @@ SCORE_KEYS = ("critic/score/mean",)
 """Means of the scorer's values, on a scale of its own."""
 ENTROPY_KEYS = ("opd/entropy", "actor/entropy")
 GRAD_NORM_KEYS = ("opd/grad_norm", "actor/grad_norm")
-STEP_SECONDS_KEYS = ("timing/step_s", "timing_s/step")
+STEP_SECONDS_KEYS = ("timing_s/step",)
 THROUGHPUT_KEYS = ("perf/throughput",)
 # GiB, in spite of verl's name.
 MEMORY_KEYS = ("perf/max_memory_allocated_gb", "actor/perf/max_memory_allocated_gb")
@@ -56,7 +56,8 @@ def rollout_score(latest: Mapping[str, float]) -> Score | None:
 
 def is_headline(name: str) -> bool:
     """Return True for a metric in a run's line of a list: its loss, score or pace."""
-    return name in (*LOSS_KEYS, *ACCURACY_KEYS, *SCORE_KEYS, *STEP_SECONDS_KEYS) or _is_held_out(name)
+    known = (*LOSS_KEYS, *ACCURACY_KEYS, *SCORE_KEYS, *STEP_SECONDS_KEYS, *THROUGHPUT_KEYS)
+    return name in known or _is_held_out(name)
 
 
 def total_steps(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> int | None:

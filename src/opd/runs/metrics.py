@@ -127,38 +127,23 @@ class AttemptReport:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MergedMetrics:
-    """One row a step, ascending, and the reports of the attempts."""
-
-    rows: list[Row]
-    reports: list[AttemptReport]
-
-
 def parse_metrics(data: bytes, *, attempt: int) -> tuple[list[Row], AttemptReport]:
     """Return rows of one attempt's file in file order; skip and count a line that is no row."""
-    rows: list[Row] = []
-    problems: list[str] = []
     lines = data.split(b"\n")
-    num_half_lines = 0
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        row = _parse_row(line)
-        if row is not None:
-            rows.append(row)
-            continue
-        is_cut = number == len(lines)
-        num_half_lines += is_cut
-        problems.append(f"line {number} is {'half-written' if is_cut else 'corrupt'}: {line[:60]!r}")
+    rows = {number: _parse_row(line) for number, line in enumerate(lines, start=1) if line.strip()}
+    bad = [number for number, row in rows.items() if row is None]
+    is_half = bad[-1:] == [len(lines)]
     report = AttemptReport(
         attempt=attempt,
-        num_rows=len(rows),
-        num_corrupt_lines=len(problems) - num_half_lines,
-        num_half_lines=num_half_lines,
-        examples=tuple(problems[:NUM_EXAMPLES]),
+        num_rows=len(rows) - len(bad),
+        num_corrupt_lines=len(bad) - is_half,
+        num_half_lines=int(is_half),
+        examples=tuple(
+            f"line {number} is {'half-written' if number == len(lines) else 'corrupt'}: {lines[number - 1][:60]!r}"
+            for number in bad[:NUM_EXAMPLES]
+        ),
     )
-    return rows, report
+    return [row for row in rows.values() if row is not None], report
 
 
 def _parse_row(line: bytes) -> Row | None:
@@ -187,20 +172,16 @@ def merge_attempts(attempts: Mapping[int, Iterable[Row]]) -> list[Row]:
     return [merged[step] for step in sorted(merged)]
 
 
-def read_metrics(run_stores: Store | Sequence[Store]) -> MergedMetrics:
-    """Merge all attempts of a run.
+def read_metrics(stores: Sequence[Store]) -> list[Row]:
+    """Return the merged rows of all attempts of a run; log lines that are no row.
 
     Args:
-        run_stores: one store rooted at the run directory, or several places of the same run: of each attempt the longest
-            copy counts.
+        stores: places of the run directory; of each attempt the longest copy counts.
     """
-    stores = [run_stores] if isinstance(run_stores, Store) else list(run_stores)
     rows: dict[int, list[Row]] = {}
-    reports = []
     for attempt in sorted({number for store in stores for number in attempt_numbers(store)}):
         copies = [read_streamed(store, f"{attempt_prefix(attempt)}/{METRICS_FILE}") for store in stores]
         rows[attempt], report = parse_metrics(max(copies, key=len), attempt=attempt)
-        reports.append(report)
-        if report.num_corrupt_lines or report.num_half_lines:
+        if report.examples:
             logger.warning("%s", report.describe())
-    return MergedMetrics(rows=merge_attempts(rows), reports=reports)
+    return merge_attempts(rows)

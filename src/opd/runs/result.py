@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Mapping
-from typing import Any
 
 from opd.errors import RunFatal, RunFinished
 from opd.store.base import Store
@@ -17,23 +14,6 @@ RESULT_FILE = "result.json"
 FATAL_FILE = "fatal.json"
 INSTALL_VARIABLE = "OPD_INSTALL"
 """The name of one `helm install`, set by our charts: all pods of its RayJob share it, later installations have another."""
-
-
-def write_result(
-    store: Store, result: Mapping[str, Any], *, run_id: str, attempt: int, spec_hash: str
-) -> dict[str, Any]:
-    """Write result.json atomically: the caller's values, with their attempt and experiment."""
-    record = {**result, "run_id": run_id, "attempt": attempt, "spec_hash": spec_hash, "finished_at_s": time.time()}
-    store.put_json(RESULT_FILE, record)
-    return record
-
-
-def write_fatal(store: Store, reason: str, *, run_id: str, attempt: int) -> dict[str, Any]:
-    """Write fatal.json: no retry within this installation can succeed, as `reason` says."""
-    install = os.environ.get(INSTALL_VARIABLE, "")
-    record = {"reason": reason, "run_id": run_id, "attempt": attempt, "install": install, "time_s": time.time()}
-    store.put_json(FATAL_FILE, record)
-    return record
 
 
 def refuse_if_over(store: Store) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,30 +29,17 @@ Fetch = Callable[[Manifest, str | None], list[str]]
 class ResumeDecision:
     """The checkpoint to resume from; `step` None means from the start. `rejected` names newer steps with the reasons."""
 
-    step: int | None
-    path: Path | None
-    source: str
-    manifest: Manifest | None
-    rejected: tuple[str, ...]
+    step: int | None = None
+    path: Path | None = None
+    source: str = ""
+    manifest: Manifest | None = None
+    rejected: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        where = (
-            "starting from the beginning" if self.step is None else f"resuming from step {self.step} ({self.source})"
-        )
+        where = f"resuming from step {self.step} ({self.source})"
+        if self.step is None:
+            where = "starting from the beginning"
         return "\n".join([where, *(f"  passed over: {reason}" for reason in self.rejected)])
-
-
-def candidate_steps(local: LocalStore, remote: Store | None) -> list[int]:
-    """Return `complete_steps` of both places, and steps with an unreadable marker here, which `try_step` reports."""
-
-    def may_be_complete(step: int) -> bool:
-        try:
-            return has_file(local, step, COMPLETE_FILE)
-        except StoreError:
-            return True
-
-    mine = [step for step in saved_steps(local) if may_be_complete(step)]
-    return sorted({*mine, *complete_steps([remote] if remote is not None else [])})
 
 
 def complete_steps(stores: Sequence[Store]) -> list[int]:
@@ -134,36 +121,42 @@ def try_step(
     step: int, *, local: LocalStore, remote: Store | None, spec_hash: str, fetch: Fetch, rejected: list[str]
 ) -> ResumeDecision | None:
     """Return the decision for one step if any copy of it holds; add the faults of other copies to `rejected`."""
+    for manifest, source in _fit_copies(step, local, remote, spec_hash, rejected):
+        problems = fetch(manifest, remote.url if remote is not None and source == "store" else None)
+        if not problems:
+            return _taken(manifest, source, local)
+        rejected.append(_rejection(step, source, "; ".join(problems)))
+    return None
 
-    def reject(source: str, reason: object) -> None:
-        rejected.append(f"global_step_{step} ({source}): {reason}")
 
+def _fit_copies(
+    step: int, local: LocalStore, remote: Store | None, spec_hash: str, rejected: list[str]
+) -> Iterator[tuple[Manifest, str]]:
+    """Yield sealed copies of this experiment: the latest attempt's save first, of equal copies the local one."""
     copies: list[tuple[Manifest, str]] = []
     for store, source in ((local, "local"), (remote, "store")):
         try:
             manifest = read_sealed(store, step) if store is not None else None
-        except (CorruptRecord, CheckpointError) as error:
-            reject(source, error)
-            continue
-        except StoreError as error:
-            if store is not local:
+        except (CorruptRecord, CheckpointError, StoreError) as error:
+            if isinstance(error, StoreError) and store is not local:
                 raise
-            reject(source, error)
+            rejected.append(_rejection(step, source, error))
             continue
         if manifest is not None and (problems := find_unfit(manifest, spec_hash)):
-            reject(source, "; ".join(problems))
+            rejected.append(_rejection(step, source, "; ".join(problems)))
         elif manifest is not None:
             copies.append((manifest, source))
-    # The run continued from the latest attempt's save of the step; of equal copies the local one is first.
-    copies.sort(key=lambda copy: copy[0].attempt, reverse=True)
-    for manifest, source in copies:
-        problems = fetch(manifest, remote.url if remote is not None and source == "store" else None)
-        if problems:
-            reject(source, "; ".join(problems))
-            continue
-        if source == "store":
-            local.put(f"{step_folder(step)}/{MANIFEST_FILE}", manifest.to_bytes())
-            local.put(f"{step_folder(step)}/{COMPLETE_FILE}", manifest.seal())
-        path = local.local_path(step_folder(step))
-        return ResumeDecision(step=step, path=path, source=source, manifest=manifest, rejected=tuple(rejected))
-    return None
+    yield from sorted(copies, key=lambda copy: copy[0].attempt, reverse=True)
+
+
+def _rejection(step: int, source: str, reason: object) -> str:
+    return f"global_step_{step} ({source}): {reason}"
+
+
+def _taken(manifest: Manifest, source: str, local: LocalStore) -> ResumeDecision:
+    """Return the decision for a copy whose files are here; seal a downloaded copy."""
+    folder = step_folder(manifest.step)
+    if source == "store":
+        local.put(f"{folder}/{MANIFEST_FILE}", manifest.to_bytes())
+        local.put(f"{folder}/{COMPLETE_FILE}", manifest.seal())
+    return ResumeDecision(step=manifest.step, path=local.local_path(folder), source=source, manifest=manifest)

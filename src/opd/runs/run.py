@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from opd.errors import DiskFull, Overtaken, RunError, StoreError, Unforeseen
+from opd.errors import DiskFull, Overtaken, RunError, Stopped, StoreError, Unforeseen
 from opd.runs.attempts import (
     BEATS_PER_LEASE,
     DEFAULT_LEASE_TTL_S,
@@ -33,8 +33,7 @@ from opd.runs.driver_log import LOG_FILE, LogTee
 from opd.runs.identity import settle_identity
 from opd.runs.metrics import METRICS_FILE, MetricsWriter, Row, read_metrics
 from opd.runs.progress import PROGRESS
-from opd.runs.reporter import Reporter
-from opd.runs.result import refuse_if_over, write_fatal, write_result
+from opd.runs.result import FATAL_FILE, INSTALL_VARIABLE, RESULT_FILE, refuse_if_over
 from opd.runs.resume import newest_complete_step
 from opd.runs.stacks import FILE as STACKS_FILE
 from opd.runs.stream import FLUSH_INTERVAL_S, FileMirror, Streamer, upload_leftovers
@@ -71,7 +70,7 @@ class Run:
     """One attempt: metrics, checkpoints, the lease, the driver's log and the end. Use as a context manager.
 
     An exception that leaves the block marks the attempt as failed; `finish` marks the run as done. SIGTERM unwinds the
-    main thread by SystemExit(143), so that everything is flushed.
+    main thread by Stopped, so that everything is flushed.
     """
 
     def __init__(
@@ -109,7 +108,6 @@ class Run:
             before_store_seal=lambda: self._streamer.flush(policy),
             before_local_seal=self.metrics.flush,
         )
-        self.reporter = Reporter(attempt=owner.attempt)
         # The next beat is the retry, and the end of the run must not wait for retries.
         impatient = claim.with_policy(NO_RETRY)
         self.summary = SummaryKeeper(
@@ -200,13 +198,12 @@ class Run:
         self._watch.check()
         self._mirror(METRICS_FILE)
         self.metrics.log(step, metrics)
-        self.reporter.see(step, metrics)
         self.summary.see(step, metrics)
 
     def history(self) -> list[Row]:
         """Return the metrics of all attempts merged, for the result of a finished run."""
         with self.storing_the_end():
-            return read_metrics(self.stores).rows
+            return read_metrics(self.stores)
 
     @contextlib.contextmanager
     def storing_the_end(self) -> Iterator[None]:
@@ -256,7 +253,7 @@ class Run:
         if self.remote is not None:
             self._streamer.start()
         if threading.current_thread() is threading.main_thread():
-            self._previous_sigterm = signal.signal(signal.SIGTERM, _raise_system_exit)
+            self._previous_sigterm = signal.signal(signal.SIGTERM, _stop)
 
     def close(self) -> None:
         """Stop the threads and flush; with a warning for files that the store does not take now."""
@@ -289,10 +286,8 @@ class Run:
                 self._upload_streams()
                 self.checkpoints.upload_missing()
             # Before the attempt's end: a launcher that waits for it would find no result yet, and start the run again.
-            handle = self.handle
-            record = write_result(
-                self.stores[0], result, run_id=handle.run_id, attempt=handle.attempt, spec_hash=handle.spec_hash
-            )
+            record = {**result, **self._signed(), "spec_hash": self.handle.spec_hash, "finished_at_s": time.time()}
+            self.stores[0].put_json(RESULT_FILE, record)
         self._has_ended = True  # an interruption after this line changes nothing: the run is done
         try:
             self._end(FINISHED)
@@ -303,21 +298,26 @@ class Run:
 
     def fail(self, error: BaseException | str, *, fatal: bool = False) -> None:
         """Mark the attempt as failed; with `fatal` also the run, so that no later attempt tries again."""
-        why = error.__cause__ if isinstance(error, SystemExit | Unforeseen) and error.__cause__ is not None else error
+        why = error.__cause__ if isinstance(error, Stopped | Unforeseen) and error.__cause__ is not None else error
         text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         if fatal:
             self.check_owner()
-            write_fatal(self.stores[0], text, run_id=self.handle.run_id, attempt=self.handle.attempt)
+            install = os.environ.get(INSTALL_VARIABLE, "")
+            record = {"reason": text, **self._signed(), "install": install, "time_s": time.time()}
+            self.stores[0].put_json(FATAL_FILE, record)
         outcome = "fatal" if fatal else _outcome(error)
         self._end(outcome, text)
         if outcome != "overtaken":
             self._summarise(outcome, text)
 
+    def _signed(self) -> dict[str, Any]:
+        return {"run_id": self.handle.run_id, "attempt": self.handle.attempt}
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         ending: RunError | None = as_disk_full(error, self.local.root) if isinstance(error, Exception) else None
-        if error is None or isinstance(error, SystemExit):  # asked to end, maybe by the watch over the lease
+        if error is None or isinstance(error, KeyboardInterrupt):  # asked to end, maybe by the watch over the lease
             ending = self._watch.lost
         self.close()
         if self._has_ended:
@@ -341,9 +341,10 @@ class Run:
             progress = {"phase": standing.phase, "step": standing.step, "limit_s": standing.limit_s}
             progress |= {"progress_at_s": time.time() - standing.silent_s()}
             progress |= {"stage": standing.stage} if standing.stage else {}
+        self.summary.tell()
         claim.beat(progress)
         try:
-            self.summary.write(standing)
+            self.summary.write()
         except StoreError as error:
             logger.info("%s", error)
 
@@ -369,7 +370,7 @@ class Run:
 
     def _summarise(self, outcome: str, detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
         try:
-            self.summary.end(outcome, detail, result=result)
+            self.summary.write(outcome, detail, result=result)
         except RunError as error:
             logger.warning("the summary of the run lacks its end: %s", error)
 
@@ -377,7 +378,7 @@ class Run:
 def _outcome(error: BaseException | str) -> str:
     if isinstance(error, Overtaken):
         return "overtaken"
-    return "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
+    return "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
 def _ask_to_end() -> None:
@@ -385,8 +386,8 @@ def _ask_to_end() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _raise_system_exit(signum: int, frame: FrameType | None) -> None:
-    raise SystemExit(EXIT_TERMINATED)
+def _stop(signum: int, frame: FrameType | None) -> None:
+    raise Stopped(EXIT_TERMINATED)
 
 
 def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:

@@ -60,14 +60,13 @@ def upload_shards(
     An unreachable store makes a report, not an error: the hashes still make a complete local checkpoint.
 
     Args:
-        step_dir: this machine's folder of the step.
         store_url: URL of the run in the object store; None where the local folder is the store.
         files: paths relative to `step_dir`; by default `files_of_rank(step_dir, rank)`.
 
     Raises:
         OSError: a local file cannot be read.
     """
-    folder = Path(step_dir)
+    folder, error = Path(step_dir), ""
     paths = files_of_rank(folder, rank) if files is None else list(files)
     entries = hash_files(folder, paths, rank=rank)
     try:
@@ -75,20 +74,17 @@ def upload_shards(
             store = open_store(store_url, policy=policy).child(step_folder(step))
             # One lost file spoils the step: the retries of the others are not waited for.
             in_threads(lambda path: store.put_file(path, folder / path), paths)
-    except StoreError as error:
+    except StoreError as away:
+        error = str(away)
         logger.warning("rank %d: global_step_%d is on the local disk only: %s", rank, step, error)
-        return ShardReport(rank=rank, entries=entries, upload_error=str(error))
-    return ShardReport(rank=rank, entries=entries)
+    return ShardReport(rank=rank, entries=entries, upload_error=error)
 
 
 def hash_files(folder: Path, paths: Sequence[str], *, rank: int) -> tuple[FileEntry, ...]:
     """Hash freshly saved files in parallel, and sync their bytes and names."""
-    hashed = in_threads(lambda path: hash_file(folder / path, sync=True), paths)
+    hashed = zip(paths, in_threads(lambda path: hash_file(folder / path, sync=True), paths), strict=True)
     fsync_names(folder, paths)
-    return tuple(
-        FileEntry(path=path, size=size, sha256=digest, rank=rank)
-        for path, (size, digest) in zip(paths, hashed, strict=True)
-    )
+    return tuple(FileEntry(path=path, size=size, sha256=digest, rank=rank) for path, (size, digest) in hashed)
 
 
 def fetch_shards(
@@ -119,26 +115,18 @@ def fetch_shards(
         # in has moved it for all.
         incoming = folder / INCOMING_FOLDER / ("all" if ranks is None else "-".join(map(str, ranks)))
         missing = list(problems)
-        problems = {
-            file: problem for file, problem in bring(store, missing, incoming).items() if find_problem(folder, file)
-        }
+        left = bring(store, missing, incoming)
+        problems = {file: problem for file, problem in left.items() if find_problem(folder, file)}
         if not problems:
             problems = find_problems(folder, _move_in(folder, incoming, missing))
     if not problems:
-        move_unlisted(folder, manifest)
+        _hide_unlisted(folder, manifest)
     return list(problems.values())
 
 
 def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> list[FileEntry]:
     """Move downloaded files in, once all of them are whole; return files that another process had moved."""
-    gone = []
-    for entry in entries:
-        target = folder / entry.path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            (incoming / entry.path).replace(target)
-        except FileNotFoundError:
-            gone.append(entry)
+    gone = [entry for entry in entries if not _move(incoming / entry.path, folder / entry.path)]
     try:
         fsync_names(folder, [entry.path for entry in entries])
     except FileNotFoundError:  # the successor has deleted the step
@@ -147,18 +135,24 @@ def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> list
     return gone
 
 
-def move_unlisted(folder: Path, manifest: Manifest) -> list[str]:
-    """Hide files that the manifest does not list, so that no loader reads a foreign file."""
+def _hide_unlisted(folder: Path, manifest: Manifest) -> None:
+    """Move files away that the manifest does not list, so that no loader reads a foreign file."""
     listed = {entry.path for entry in manifest.files} | {MANIFEST_FILE, COMPLETE_FILE}
     unlisted = [path for path in visible_files(folder) if path not in listed]
     for path in unlisted:
-        target = folder / UNLISTED_FOLDER / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # another rank on this disk moved it first
-            (folder / path).replace(target)
+        _move(folder / path, folder / UNLISTED_FOLDER / path)
     if unlisted:
         logger.warning("%s: %d unlisted files moved to %s: %s", folder, len(unlisted), UNLISTED_FOLDER, unlisted)
-    return unlisted
+
+
+def _move(source: Path, target: Path) -> bool:
+    """Move a file; return False if another process on this disk has moved it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source.replace(target)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def staging_folder(attempt: int) -> str:

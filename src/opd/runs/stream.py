@@ -7,7 +7,6 @@ one request. Their concatenation is the file.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
@@ -60,25 +59,14 @@ class FileMirror:
     _unsure_bytes: int = 0
 
     @classmethod
-    def resume(cls, *, path: Path, store: Store, key: str, part_bytes: int = PART_BYTES) -> FileMirror:
+    def resume(cls, *, path: Path, store: Store, key: str) -> FileMirror:
         """Make a mirror that continues after another process's stored parts."""
         parts = part_keys(store, key)
         if parts:
             store.keep(parts[-1])  # the other process may have been killed before its sync
         sizes = [info.size for info in map(store.info, parts) if info is not None]
-        return cls(
-            path=path,
-            store=store,
-            key=key,
-            part_bytes=part_bytes,
-            part=max(len(sizes) - 1, 0),
-            part_start=sum(sizes[:-1]),
-            synced_bytes=sum(sizes),
-        )
-
-    @property
-    def pending_bytes(self) -> int:
-        return max(self._size() - self.synced_bytes, 0)
+        part, start, synced = max(len(sizes) - 1, 0), sum(sizes[:-1]), sum(sizes)
+        return cls(path=path, store=store, key=key, part=part, part_start=start, synced_bytes=synced)
 
     def sync(self, store: Store | None = None) -> None:
         """Upload until the store holds the file as of the call.
@@ -89,39 +77,31 @@ class FileMirror:
         Raises:
             StoreError: the store is unreachable, or the file cannot be read; the next call continues.
         """
-        size = self._size()
-        while self.synced_bytes < size:
-            data = self._read(min(size - self.part_start, self.part_bytes + 1))
-            is_full = len(data) > self.part_bytes
-            if is_full:
-                line_end = data.rfind(b"\n", 0, self.part_bytes) + 1
-                data = data[: line_end or self.part_bytes]
-            if self._unsure_bytes:
-                data, is_full = data[: self._unsure_bytes], True
-            # A patient store's retries hide lost answers: a part that it wrote does not grow either.
-            is_full = is_full or store is not None
-            self._unsure_bytes = len(data)
-            (store or self.store).put(part_key(self.key, self.part), data)
-            self._unsure_bytes = 0
-            self.synced_bytes = self.part_start + len(data)
-            if is_full:
-                self.part_start, self.part = self.synced_bytes, self.part + 1
-
-    def _size(self) -> int:
         try:
-            return os.path.getsize(self.path)
-        except FileNotFoundError:
-            return 0
+            size = os.path.getsize(self.path) if self.path.exists() else 0
+            while self.synced_bytes < size:
+                self._sync_part(size, store)
         except OSError as error:  # ESTALE of a network file system
-            raise StoreUnavailable(f"cannot look at {self.path}: {error}") from error
-
-    def _read(self, num_bytes: int) -> bytes:
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(self.part_start)
-                return file.read(num_bytes)
-        except OSError as error:
             raise StoreUnavailable(f"cannot read {self.path}: {error}") from error
+
+    def _sync_part(self, size: int, store: Store | None) -> None:
+        with open(self.path, "rb") as file:
+            file.seek(self.part_start)
+            data = file.read(min(size - self.part_start, self.part_bytes + 1))
+        is_full = len(data) > self.part_bytes
+        if is_full:
+            line_end = data.rfind(b"\n", 0, self.part_bytes) + 1
+            data = data[: line_end or self.part_bytes]
+        if self._unsure_bytes:
+            data, is_full = data[: self._unsure_bytes], True
+        # A patient store's retries hide lost answers: a part that it wrote does not grow either.
+        is_full = is_full or store is not None
+        self._unsure_bytes = len(data)
+        (store or self.store).put(part_key(self.key, self.part), data)
+        self._unsure_bytes = 0
+        self.synced_bytes = self.part_start + len(data)
+        if is_full:
+            self.part_start, self.part = self.synced_bytes, self.part + 1
 
 
 @dataclass(kw_only=True)
@@ -154,18 +134,11 @@ class Streamer:
                 except Exception as error:  # noqa: BLE001 - this thread carries metrics and log: it must not end
                     failure = failure or error
             if failure is not None and not self._is_away:
-                logger.warning("object store away, spooling on disk (%d bytes so far): %s", self._pending(), failure)
+                logger.warning("object store away, spooling on disk: %s", failure)
             if failure is None and self._is_away:
                 logger.warning("object store is back, spooled files are uploaded")
             self._is_away = failure is not None
             return failure is None
-
-    def _pending(self) -> int:
-        total = 0
-        for mirror in self.mirrors:
-            with contextlib.suppress(StoreUnavailable):
-                total += mirror.pending_bytes
-        return total
 
     def flush(self, policy: RetryPolicy) -> None:
         """Return when the store holds the files as of the call; raise StoreError after the policy's patience."""
@@ -195,6 +168,7 @@ def upload_leftovers(local: LocalStore, remote: Store, *, names: Sequence[str], 
         path = local.local_path(key)
         if path.is_file():
             mirror = FileMirror.resume(path=path, store=remote, key=key)
-            num_bytes += mirror.pending_bytes
+            before = mirror.synced_bytes
             mirror.sync()
+            num_bytes += mirror.synced_bytes - before
     return num_bytes

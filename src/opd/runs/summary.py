@@ -7,19 +7,35 @@ lease. It believes an attempt's end only if no later attempt has begun. Else the
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from opd.errors import CorruptRecord
 from opd.runs.attempts import DEFAULT_LEASE_TTL_S
-from opd.runs.headline import MAX_STEP, is_headline, total_steps
+from opd.runs.headline import (
+    LOSS_KEYS,
+    MAX_STEP,
+    SKIPPED_KEYS,
+    STEP_SECONDS_KEYS,
+    THROUGHPUT_KEYS,
+    first_of,
+    is_headline,
+    score,
+    seconds_left,
+    total_steps,
+)
 from opd.runs.metrics import NON_FINITE, as_number
-from opd.runs.progress import Standing
+from opd.runs.progress import PROGRESS
 from opd.store.base import Store
 
+logger = logging.getLogger(__name__)
+Tell = Callable[[Mapping[str, float | None]], None]
 SUMMARY_FILE = "summary.json"
 FINISHED = "finished"
 """The outcome of a run that has its result.json."""
@@ -77,7 +93,7 @@ class Summary:
 
 
 class SummaryKeeper:
-    """The writer of a run's summary.
+    """The writer of a run's summary, and of the values that Prometheus gets.
 
     Args:
         store: the store that other programs read.
@@ -94,49 +110,91 @@ class SummaryKeeper:
         newest_checkpoint: Callable[[], int | None],
         check: Callable[[], None],
     ):
-        self._store, self._attempt, self._spec = store, attempt, spec
+        self.total_steps = total_steps(spec, None)
+        self._store, self._attempt, self._kind = store, attempt, str(spec.get("kind", ""))
         self._newest_checkpoint, self._check = newest_checkpoint, check
         self._knows_earlier = attempt == 1
         self._last_step: int | None = None
+        self._num_skipped = 0
         self._latest: dict[str, float] = {}
         self._lock = threading.Lock()
+        self._tell: Tell | None = None
+        self._telling = threading.Lock()
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Take note of a row of metrics."""
         values = {name: as_number(value) for name, value in metrics.items() if is_headline(name)}
+        skipped = as_number(first_of(metrics, SKIPPED_KEYS))
         with self._lock:
             self._last_step = max(step, self._last_step or 0)
+            self._num_skipped += int(skipped) if isinstance(skipped, int | float) else 0
             self._latest |= {name: _float(value) for name, value in values.items() if value is not None}
 
-    def write(self, standing: Standing | None) -> None:
-        """Write the state of the living attempt.
+    @contextlib.contextmanager
+    def telling(self, tell: Tell) -> Iterator[None]:
+        """Let each beat call `tell` with the run's values while the block runs, and call it once at the end."""
+        self._tell = tell
+        try:
+            yield
+        finally:
+            self.tell()
+            with self._telling:
+                self._tell = None
+
+    def tell(self) -> None:
+        """Give the present values to the receiver of `telling`; its error ends the telling and not the run."""
+        with self._telling:
+            try:
+                if self._tell is not None:
+                    self._tell(self._values())
+            except Exception as error:  # noqa: BLE001 - the run does not depend on a receiver
+                logger.warning("the run continues without %s: %s", self._tell, error)
+                self._tell = None
+
+    def _values(self) -> dict[str, float | None]:
+        """Return the values by the names of `opd.trainer.tracking.GAUGES`; None means not known."""
+        standing = PROGRESS.read()
+        with self._lock:
+            latest = {name: value for name, value in self._latest.items() if math.isfinite(value)}
+            step, num_skipped = self._last_step, self._num_skipped
+        found, step_s = score(latest), first_of(latest, STEP_SECONDS_KEYS)
+        return {
+            "opd_attempt": self._attempt,
+            "opd_step": step,
+            "opd_total_steps": self.total_steps,
+            "opd_eta_seconds": seconds_left(step, self.total_steps, step_s),
+            "opd_step_seconds": step_s,
+            "opd_tokens_per_second": first_of(latest, THROUGHPUT_KEYS),
+            "opd_score": None if found is None else found.value,
+            "opd_loss": first_of(latest, LOSS_KEYS),
+            "opd_progress_time_seconds": time.time() - standing.silent_s() if standing else None,
+            "opd_progress_limit_seconds": (standing and standing.limit_s) or 0.0,
+            "opd_skipped_updates": num_skipped,
+        }
+
+    def write(self, outcome: str = "", detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
+        """Write the state of the living attempt, or its end; `result` is a finished run's.
 
         Raises:
             Overtaken: another attempt owns the run and its summary.
             StoreError: the store is unreachable; a later call tries again.
         """
-        is_stage = standing is not None and standing.stage and self._spec.get("kind") == "pipeline"
-        self._put("", "", None, f"{standing.stage}, step {standing.step}" if standing and is_stage else "")
-
-    def end(self, outcome: str, detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
-        """Write the attempt's end; `result` is a finished run's. Raises as `write`."""
-        self._put(outcome, detail, result, "")
-
-    def _put(self, outcome: str, detail: str, result: Mapping[str, Any] | None, stage: str) -> None:
         if not self._knows_earlier:
             self._take_earlier()
+        standing = PROGRESS.read() if self._kind == "pipeline" and not outcome else None
+        stage = f"{standing.stage}, step {standing.step}" if standing and standing.stage else ""
         checkpoint = self._newest_checkpoint()
         self._check()  # right before the write: this process may have been paused for long
         with self._lock:
             last_step, latest = self._last_step, dict(self._latest)
         summary = Summary(
             attempt=self._attempt,
-            kind=str(self._spec.get("kind", "")),
+            kind=self._kind,
             outcome=outcome,
             detail=detail,
             time_s=time.time(),
             last_step=last_step,
-            total_steps=total_steps(self._spec, result),
+            total_steps=self.total_steps if self.total_steps is not None else total_steps({}, result),
             latest=latest,
             checkpoint=checkpoint,
             stage=stage,
@@ -145,16 +203,13 @@ class SummaryKeeper:
 
     def _take_earlier(self) -> None:
         """Take over the values that the attempt before left in the store."""
-        try:
+        with contextlib.suppress(CorruptRecord):  # or none
             earlier = Summary.from_json(self._store.get_json(SUMMARY_FILE) or {})
-        except CorruptRecord:  # or none
-            earlier = None
-        self._knows_earlier = True
-        if earlier is not None:
             with self._lock:
                 self._latest = {**earlier.latest, **self._latest}
                 steps = [step for step in (earlier.last_step, self._last_step) if step is not None]
                 self._last_step = max(steps, default=None)
+        self._knows_earlier = True
 
 
 def _float(value: Any) -> float:

@@ -10,11 +10,10 @@ import json
 import logging
 import random
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
@@ -70,7 +69,24 @@ def leads_out(key: str) -> bool:
     return path.is_absolute() or ".." in path.parts
 
 
-class Store(ABC):
+class Backend(Protocol):
+    """One try of each call; `_translate` returns the StoreUnavailable or StoreRefused for a native error."""
+
+    def _child(self, key: str) -> Self: ...
+    def _put(self, key: str, data: bytes) -> None: ...
+    def _put_file(self, key: str, path: Path) -> None: ...
+    def _create(self, key: str, data: bytes) -> None: ...
+    def _get(self, key: str) -> bytes: ...
+    def _get_file(self, key: str, path: Path) -> None: ...
+    def _info(self, key: str) -> ObjectInfo | None: ...
+    def _children(self, prefix: str) -> list[str]: ...
+    def _list(self, prefix: str) -> list[ObjectInfo]: ...
+    def _delete(self, key: str) -> None: ...
+    def _delete_tree(self, prefix: str) -> None: ...
+    def _translate(self, error: Exception, what: str) -> StoreError: ...
+
+
+class Store(Backend):
     """Objects under one root, addressed by relative keys with `/`.
 
     Every method raises `StoreUnavailable` after the retries of `policy`, and `StoreRefused` for a permanent failure.
@@ -87,52 +103,11 @@ class Store(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
-    # ---- one try each, by the backend ----
-
-    @abstractmethod
-    def _child(self, key: str) -> Self: ...
-
-    @abstractmethod
-    def _put(self, key: str, data: bytes) -> None: ...
-
-    @abstractmethod
-    def _put_file(self, key: str, path: Path) -> None: ...
-
-    @abstractmethod
-    def _create(self, key: str, data: bytes) -> None: ...
-
-    @abstractmethod
-    def _get(self, key: str) -> bytes: ...
-
-    @abstractmethod
-    def _get_file(self, key: str, path: Path) -> None: ...
-
-    @abstractmethod
-    def _info(self, key: str) -> ObjectInfo | None: ...
-
-    @abstractmethod
-    def _children(self, prefix: str) -> list[str]: ...
-
-    @abstractmethod
-    def _list(self, prefix: str) -> list[ObjectInfo]: ...
-
-    @abstractmethod
-    def _delete(self, key: str) -> None: ...
-
-    @abstractmethod
-    def _delete_tree(self, prefix: str) -> None: ...
-
-    @abstractmethod
-    def _translate(self, error: Exception, what: str) -> StoreError:
-        """Return the StoreUnavailable or StoreRefused for a native error."""
-
     def _md5(self, key: str) -> str | None:
         return None
 
-    def _keep(self, key: str) -> None:  # noqa: B027 - a service lists only objects that it has stored
-        pass
-
-    # ---- for callers ----
+    def _keep(self, key: str) -> None:
+        """Sync an object; a service lists only objects that it has stored."""
 
     def put(self, key: str, data: bytes) -> None:
         """Write or replace the object; readers get the old bytes or the new ones, never a mixture."""

@@ -8,6 +8,7 @@ import errno
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -80,9 +81,6 @@ class FsspecStore(Store):
     def _path(self, key: str) -> str:
         return f"{self.root}/{key}".rstrip("/")
 
-    def _relative(self, path: str) -> str:
-        return path.removeprefix(self.root).strip("/")
-
     def _call(self, name: str, *arguments: Any, num_bytes: int = 0, deadline_s: float = 0.0, **more: Any) -> Any:
         """Call the file system, and close the connection at the deadline, to which each transferred byte adds time."""
         deadline_s = (deadline_s or CALL_DEADLINE_S) + num_bytes / SLOWEST_BYTES_PER_S
@@ -117,8 +115,7 @@ class FsspecStore(Store):
             raise
 
     def _get(self, key: str) -> bytes:
-        data: bytes = self._call("cat_file", self._path(key), **self._one_request)
-        return data
+        return bytes(self._call("cat_file", self._path(key), **self._one_request))
 
     def _get_file(self, key: str, path: Path) -> None:
         info = self._info(key)
@@ -156,7 +153,11 @@ class FsspecStore(Store):
         except FileNotFoundError as error:
             self._refuse_without_bucket(error)
             return []
-        return [_object_info(self._relative(path), entry) for path, entry in found.items() if _is_object(path, entry)]
+        return [
+            _object_info(path.removeprefix(self.root).strip("/"), entry)
+            for path, entry in found.items()
+            if _is_object(path, entry)
+        ]
 
     def _refuse_without_bucket(self, error: FileNotFoundError) -> None:
         """Raise NoBucket where the service's answer says that the bucket is missing: no prefix in it is just empty."""
@@ -165,10 +166,8 @@ class FsspecStore(Store):
             raise NoBucket(f"object store {self.url!r}: bucket {bucket!r} does not exist") from error
 
     def _delete(self, key: str) -> None:
-        try:
+        with suppress(FileNotFoundError):
             self._call("rm_file", self._path(key))
-        except FileNotFoundError:
-            return
 
     def _delete_tree(self, prefix: str) -> None:
         # One request for each object: s3fs' bulk delete drops the errors of single objects.

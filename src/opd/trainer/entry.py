@@ -23,8 +23,8 @@ from opd.cluster.places import needed
 from opd.compat import quiet
 from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.convert.errors import ConvertError
-from opd.errors import MissingPackage, RunError, Unfit
-from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
+from opd.errors import MissingPackage, RunError, Stopped, Unfit
+from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError
 from opd.experiment.context import context_of, context_problems, teacher_notes
 from opd.experiment.errors import Problem
 from opd.experiment.needs import sizes_of
@@ -33,8 +33,8 @@ from opd.experiment.verl import compute_overrides
 from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts
 from opd.inputs.fetch import cache_dir
 from opd.runs import origin, stacks
-from opd.runs.claim import attempting
-from opd.runs.run import Run
+from opd.runs.claim import attempting, open_run
+from opd.runs.run import EXIT_TERMINATED, Run
 from opd.runs.start_times import START
 from opd.trainer import tracking
 
@@ -59,7 +59,7 @@ _PROCESS_ENVIRONMENT = (
 )
 COMPILERS = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",  # the fused loss keeps its CUDA kernels there too
+    "TRITON_CACHE_DIR": "triton",
     "VLLM_CACHE_ROOT": "vllm",  # its torch.compile's, and DeepGEMM's kernels
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",  # where an engine asks for its attention
     "CUDA_CACHE_PATH": "driver",  # what the driver makes of kernels that have no machine code for the device
@@ -127,15 +127,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
         START.mark("config")
         check_installed(config)
         tracking.set_wandb_environment(facts.run_id, tags=(spec.kind, spec.model.name))
-        claimed = Run.open(
-            run_id=facts.run_id,
-            local_root=Path(facts.run_dir).absolute().parent,
-            spec=dump_spec(spec),
-            identity=identity(spec),
-            spec_hash=spec_hash(spec),
-            store_url=spec.store.url,
-            within=within,
-        )
+        claimed = open_run(spec, within=within)
         START.mark("claim")
         with attempting(claimed, ConvertError):
             try:
@@ -147,6 +139,8 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
                 raise
             if ending.result is not None:
                 claimed.finish(ending.result)
+    except KeyboardInterrupt as asked:  # Ray makes a new one of ours
+        return asked.exit_code if isinstance(asked, Stopped) else EXIT_TERMINATED
     except ConvertError as error:
         print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
         return 1
@@ -189,10 +183,8 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
             fetch_on_nodes(models)
             START.mark("Ray")
             print(f"starting {_parts_of(spec)}", flush=True)
-            looks = [lost.look_for_lost_daemons(), lost.look_for_lost_nodes(), lost.look_for_lost_parts()]
-            looks += [lost.look_for_unplaced_parts(sizes), lost.look_for_dead_engines()]
-            told = claimed.reporter.telling(tracking.RunGauges())
-            with Watch(looks), told, lost.naming_lost_nodes():
+            told = claimed.summary.telling(tracking.RunGauges())
+            with Watch(lost.looks(sizes)), told, lost.naming_lost_nodes():
                 return work(config, claimed)
         finally:
             if embedded:

@@ -56,7 +56,7 @@ class FaultWatch:
         if step <= 1:
             return monitor
         try:
-            rows = read_metrics(self._run.stores).rows
+            rows = read_metrics(self._run.stores)
         except StoreError as away:
             logger.warning("silent faults are told from step %d on, earlier rows cannot be read: %s", step, away)
             return monitor

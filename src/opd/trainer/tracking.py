@@ -20,7 +20,6 @@ from opd.experiment.errors import Problem, SpecError
 from opd.experiment.run_config import KEY, RunConfig
 from opd.redaction import redact
 from opd.runs.identity import SPEC_FILE
-from opd.runs.reporter import Snapshot
 from opd.runs.run import Run
 
 logger = logging.getLogger(__name__)
@@ -248,7 +247,7 @@ GAUGES = {
 
 
 class RunGauges:
-    """A run's own metrics for Prometheus, set from each snapshot while Ray runs: what is set after its end may end the process.
+    """A run's own metrics for Prometheus, set with each beat while Ray runs: what is set after its end may end the process.
 
     Ray's exporter on port 8080 puts `ray_` before each name.
     """
@@ -258,21 +257,8 @@ class RunGauges:
 
         self._gauges = {name: Gauge(name, text) for name, text in GAUGES.items()}
 
-    def __call__(self, snapshot: Snapshot) -> None:
-        """Set what the snapshot knows."""
-        values = {
-            "opd_attempt": snapshot.attempt,
-            "opd_step": snapshot.step,
-            "opd_total_steps": snapshot.total_steps,
-            "opd_eta_seconds": snapshot.eta_s,
-            "opd_step_seconds": snapshot.step_s,
-            "opd_tokens_per_second": snapshot.tokens_per_s,
-            "opd_score": None if snapshot.score is None else snapshot.score.value,
-            "opd_loss": snapshot.loss,
-            "opd_progress_time_seconds": snapshot.progress_at_s,
-            "opd_progress_limit_seconds": snapshot.limit_s or 0.0,
-            "opd_skipped_updates": snapshot.num_skipped,
-        }
+    def __call__(self, values: Mapping[str, float | None]) -> None:
+        """Set the known values."""
         for name, value in values.items():
             if value is not None:
                 self._gauges[name].set(float(value))

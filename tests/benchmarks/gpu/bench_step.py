@@ -170,8 +170,8 @@ def _cache(folder: Path) -> Path:
 def _rows(run_dir: Path, busy: Busy) -> list[dict[str, Any]]:
     if not run_dir.exists():
         return []
-    rows = training_rows([dict(row) for row in read_metrics(LocalStore(run_dir)).rows])
-    return [row | {"gpu_busy": busy.share(row["time"] - row["timing/step_s"], row["time"])} for row in rows]
+    rows = training_rows([dict(row) for row in read_metrics([LocalStore(run_dir)])])
+    return [row | {"gpu_busy": busy.share(row["time"] - row["timing_s/step"], row["time"])} for row in rows]
 
 
 def found(rows: list[dict[str, Any]], phases: Sequence[Phase], started: float, log: str) -> dict[str, Any]:
@@ -183,8 +183,8 @@ def found(rows: list[dict[str, Any]], phases: Sequence[Phase], started: float, l
             name: [float(text) for text in re.findall(pattern, log)] for name, pattern in VLLM_PARTS.items()
         }  # fmt: skip
         out["start_s"] = {
-            "first_step_starts_after": first["time"] - first["timing/step_s"] - started,
-            "first_step": first["timing/step_s"],
+            "first_step_starts_after": first["time"] - first["timing_s/step"] - started,
+            "first_step": first["timing_s/step"],
             "parts": parts,
             "vllm": vllm,
         }
@@ -194,14 +194,14 @@ def found(rows: list[dict[str, Any]], phases: Sequence[Phase], started: float, l
         ]
         if measured:
             out["trained_tokens_per_s"] = tokens_per_second(rows[WARM_STEPS:])
-            out["step_s"] = statistics.median(row["timing/step_s"] for row in rows[WARM_STEPS:])
+            out["step_s"] = statistics.median(row["timing_s/step"] for row in rows[WARM_STEPS:])
             out["phases"][phase.name] = halves(measured)
     return out
 
 
 def tokens_per_second(rows: Sequence[Mapping[str, Any]]) -> float:
     """Return the trained tokens a second of all these steps together."""
-    return sum(row["opd/num_tokens"] for row in rows) / sum(row["timing/step_s"] for row in rows)
+    return sum(row["opd/num_tokens"] for row in rows) / sum(row["timing_s/step"] for row in rows)
 
 
 def halves(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -213,7 +213,7 @@ def halves(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
             continue
         parts = {label: key for label, key in PARTS if label != "update" and all(key in row for row in steps)}
         medians = {label: statistics.median(row[key] for row in steps) for label, key in parts.items()}
-        whole = statistics.median(row["timing/step_s"] for row in steps)
+        whole = statistics.median(row["timing_s/step"] for row in steps)
         busy = [row["gpu_busy"] for row in steps if row["gpu_busy"] is not None]
         out[name] = {
             "steps": len(steps),
@@ -221,7 +221,7 @@ def halves(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
             "rest": whole - sum(medians.values()),
             "step": whole,
             "trained_tokens": statistics.median(row["opd/num_tokens"] for row in steps),
-            "trained_tokens_per_s": statistics.median(row["opd/num_tokens"] / row["timing/step_s"] for row in steps),
+            "trained_tokens_per_s": statistics.median(row["opd/num_tokens"] / row["timing_s/step"] for row in steps),
             "trained_tokens_per_s_in_all": tokens_per_second(steps),
             **{name: statistics.mean(row[name] for row in steps) for name in CARRIED if name in steps[0]},
             "allocated_gib": max(row["perf/max_memory_allocated_gb"] for row in steps),
@@ -240,7 +240,7 @@ def show(name: str, result: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         print("  ", {key: round(value, 1) for key, value in start["parts"].items()}, "vLLM:", start["vllm"])
     if rows:
         step = {label: round(rows[-1][key], 2) for label, key in PARTS if key in rows[-1]}
-        print(f"{name}: step {rows[-1]['step']}: {rows[-1]['timing/step_s']:.2f} s", step, flush=True)
+        print(f"{name}: step {rows[-1]['step']}: {rows[-1]['timing_s/step']:.2f} s", step, flush=True)
     if result["exit"] is not None:
         for phase, both in result["phases"].items():
             for half, numbers in both.items():

@@ -29,7 +29,7 @@ from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.single_controller.ray import RayWorkerGroup
 
-from opd.cluster.lost import look_for_unplaced_parts, unplaced_parts
+from opd.cluster.lost import looks, unplaced_parts
 from opd.cluster.nodes import wait_for_nodes, working_nodes
 from opd.cluster.watch import Watch
 from opd.compat.ray_start import patient_start
@@ -93,7 +93,7 @@ def ended_wait(call: Callable[[], Any], sizes: Sizes) -> tuple[str, float]:
     """The error by which a wait without a bound of its own ends, and after how many seconds."""
     start_s = time.monotonic()
     try:
-        with Watch([look_for_unplaced_parts(sizes, patience_s=PATIENCE_S)], poll_s=0.2):
+        with Watch(looks(sizes, place_wait_s=PATIENCE_S)[3:4], poll_s=0.2):
             call()
     except NoPlace as error:
         return str(error), time.monotonic() - start_s

@@ -57,13 +57,7 @@ def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], dev
         flags = [f"-D{macro}={value}" for macro, value in macros]
         command = [
             "g++",
-            "-std=c++17",
-            "-O1",
-            "-w",
-            "-fno-strict-aliasing",
-            "-fno-gnu-unique",
-            "-shared",
-            "-fPIC",
+            *["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-shared", "-fPIC"],
             *flags,
         ]
         done = subprocess.run([*command, str(here / "kernel.cpp"), "-o", str(library)], capture_output=True, text=True)
@@ -71,7 +65,7 @@ def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], dev
         return ctypes.CDLL(str(library)).start
 
 
-def launch(kernel, grid: tuple[int, int, int], num_threads: int, smem_bytes: int, arguments: Sequence) -> None:
+def launch(kernel, num_blocks: int, num_threads: int, smem_bytes: int, arguments: Sequence) -> None:
     """As `nvrtc.launch`."""
     values = []
     for argument in arguments:
@@ -80,7 +74,7 @@ def launch(kernel, grid: tuple[int, int, int], num_threads: int, smem_bytes: int
         else:
             values.append(ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_longlong(argument))
     with _ONE_AT_A_TIME:
-        kernel(ctypes.c_int(grid[0]), *values)
+        kernel(ctypes.c_int(num_blocks), *values)
 
 
 def head_logits(hidden: Tensor, weight: Tensor, logits: Tensor, block_max: Tensor | None) -> None:
@@ -95,7 +89,7 @@ def head_logits(hidden: Tensor, weight: Tensor, logits: Tensor, block_max: Tenso
 
 
 class HostCopy:
-    """As `run.HostCopy`."""
+    """As `loop.HostCopy`."""
 
     def __init__(self, values: Tensor) -> None:
         self._values = values.clone()
@@ -112,7 +106,7 @@ def accumulate(out: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: f
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """For one test: the fused form's kernels are the CPU's."""
-    from opd.losses.hopper import row_kernel, run
+    from opd.losses.hopper import loop, row_kernel
 
     monkeypatch.setattr(row_kernel, "load_kernel", load_kernel)
     monkeypatch.setattr(row_kernel, "launch", launch)
@@ -121,7 +115,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         "_launch_shape",
         lambda vocab, entries: (CLUSTER, THREADS, -(-vocab // (entries * CLUSTER * THREADS))),
     )
-    monkeypatch.setattr(run, "head_logits", head_logits)
-    monkeypatch.setattr(run, "HostCopy", HostCopy)
-    monkeypatch.setattr(run, "accumulate", accumulate)
+    monkeypatch.setattr(loop, "head_logits", head_logits)
+    monkeypatch.setattr(loop, "HostCopy", HostCopy)
     monkeypatch.setattr(padded_head, "accumulate", accumulate)

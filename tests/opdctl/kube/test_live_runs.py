@@ -16,7 +16,7 @@ from kubernetes import client
 
 from opd.store.local import LocalStore
 from opdctl.commands.delete import unused_claims
-from opdctl.commands.list_runs import live_runs, rows
+from opdctl.commands.list_runs import live_runs, merged
 from opdctl.kube.client import KubeApi
 
 Tree = dict[str, Any]
@@ -78,7 +78,7 @@ def test_live_runs_come_with_the_gpus_that_their_pods_hold(serve: Callable, rayj
     api, asked = serve({root: [job], "/api/v1/namespaces/opd/pods": pods})
     [(state, gpus)] = found = live_runs(api)
     assert (state.name, state.phase, gpus) == ("r", "running", 16)
-    assert rows(found, [])[0]["kind"] == "eval", "of the label, before its store says anything"
+    assert merged(found, [])[0].kind == "eval", "of the label, before its store says anything"
     assert {selector for _, selector in asked} == {"opd/run-id"}
 
 
@@ -112,7 +112,10 @@ def test_live_runs_whose_store_refuses_or_is_away_leave_the_others_their_rows(
     monkeypatch.setattr(LocalStore, "_get", refuse)
     words = ("list", "-n", "opd", "--store", store, "-o", "json")
     done = inside(*words, KUBECONFIG=kubeconfig(api, tmp_path))
-    assert [(row["run"], row["step"]) for row in json.loads(done.stdout)["runs"]] == [("good", 1), ("refused", None)]
+    assert [(row["run_id"], row["last_step"]) for row in json.loads(done.stdout)["runs"]] == [
+        ("good", 1),
+        ("refused", None),
+    ]
     [remark] = done.stderr.splitlines()
     assert remark.startswith(f"note: runs of {store} were left out: cannot read {store}/refused/")
     assert inside("list", "--store", store).returncode == 1

@@ -27,7 +27,7 @@ def test_each_line_comes_once_over_any_reconnects(gaps: list[int], words: st.Dat
         second += gap
         cross = words.draw(st.integers(0, 1)) if gap == 0 else 0
         log.append((max(second - cross, 0), f"{stamp(max(second - cross, 0))} {words.draw(st.sampled_from('ab'))}"))
-    pod = LogPod(name="p", container="c", created_s=0.0, has_started=True, is_over=False)
+    pod = LogPod(name="p", container="c", has_started=True, is_over=False)
     seen, given_out = PodLog(KubeApi(None, namespace="opd", context=None), pod), []
     for end in [*sorted(min(item, len(log)) for item in breaks), len(log)]:
         since = seen.reconnect() if given_out else ""

@@ -12,7 +12,7 @@ import pytest
 from opd.experiment import AnySpec, identity, load_text, spec_hash
 from opdctl.console import ToolError
 from opdctl.kube.rayjob import ClusterRun, read_job
-from opdctl.submit import Name, Stored, decide
+from opdctl.submit import Name, decide
 
 EXPERIMENT: dict[str, Any] = {"kind": "opd", "name": "r", "model": {"path": "m"}, "teacher": {"path": "t"}}
 
@@ -22,8 +22,8 @@ def spec_of(**more: Any) -> AnySpec:
 
 
 SPEC = spec_of()
-FREE = Name(run_id="r", cluster=ClusterRun(job=None), stored=Stored(), release=None)
-STARTED = Stored(spec_hash=spec_hash(SPEC), identity=identity(SPEC))
+FREE = Name(run_id="r", cluster=ClusterRun(job=None), release=None)
+STARTED = {"run": {"spec_hash": spec_hash(SPEC), "identity": identity(SPEC)}}
 
 
 def name(**more: Any) -> Name:
@@ -49,14 +49,14 @@ def test_a_live_run_is_refused(deployment: str, rayjob: Callable) -> None:
 )
 def test_a_run_that_did_not_succeed_is_resumed_and_the_reason_told(deployment: str, job: str, rayjob: Callable) -> None:
     state = read_job(rayjob(jobDeploymentStatus=deployment, jobStatus=job, message="because"))
-    why = decide(name(cluster=ClusterRun(job=state), stored=STARTED, release="deployed"), SPEC)
+    why = decide(name(cluster=ClusterRun(job=state), release="deployed", **STARTED), SPEC)
     assert "because" in why
 
 
 def test_a_run_that_succeeded_is_refused_with_its_result(rayjob: Callable) -> None:
-    stored = dataclasses.replace(STARTED, result={"steps": 50, "accuracy": 0.9, "eval": {"big": "table"}})
+    result = {"steps": 50, "accuracy": 0.9, "eval": {"big": "table"}}
     with pytest.raises(ToolError, match=r'succeeded already: {"steps": 50, "accuracy": 0.9}'):
-        decide(name(stored=stored), SPEC)
+        decide(name(result=result, **STARTED), SPEC)
     done = read_job(rayjob(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED"))
     with pytest.raises(ToolError, match="succeeded already"):
         decide(name(cluster=ClusterRun(job=done), release="deployed"), SPEC)
@@ -64,12 +64,12 @@ def test_a_run_that_succeeded_is_refused_with_its_result(rayjob: Callable) -> No
 
 def test_a_fatal_end_is_refused_with_its_reason() -> None:
     with pytest.raises(ToolError, match="the tokenizers differ"):
-        decide(name(stored=dataclasses.replace(STARTED, fatal={"reason": "the tokenizers differ"})), SPEC)
+        decide(name(fatal={"reason": "the tokenizers differ"}, **STARTED), SPEC)
 
 
 def test_a_run_that_is_alive_elsewhere_is_refused() -> None:
     with pytest.raises(ToolError, match="outside this namespace, on laptop"):
-        decide(name(stored=dataclasses.replace(STARTED, live_on="laptop")), SPEC)
+        decide(name(live_on="laptop", **STARTED), SPEC)
 
 
 def test_an_install_that_is_at_work_is_left_alone() -> None:
@@ -82,7 +82,7 @@ def test_another_spec_under_the_name_is_refused_with_what_differs(where: str) ->
     other = {"model": {"path": "other"}}
     if where == "store":
         before = spec_of(**other)
-        taken = name(stored=Stored(spec_hash=spec_hash(before), identity=json.loads(json.dumps(identity(before)))))
+        taken = name(run={"spec_hash": spec_hash(before), "identity": json.loads(json.dumps(identity(before)))})
     else:
         taken = name(cluster=ClusterRun(job=None, experiment={**EXPERIMENT, **other}), release="deployed")
     with pytest.raises(ToolError, match=r"model\.path: 'other' -> 'm'") as caught:
@@ -91,7 +91,7 @@ def test_another_spec_under_the_name_is_refused_with_what_differs(where: str) ->
 
 
 def test_a_run_that_ended_for_good_is_resumed_by_a_retry() -> None:
-    ended = name(stored=dataclasses.replace(STARTED, fatal={"reason": "no such file"}))
+    ended = name(fatal={"reason": "no such file"}, **STARTED)
     assert decide(ended, SPEC, is_retry=True) == "it had ended for good: no such file"
     with pytest.raises(ToolError, match="no such file") as caught:
         decide(ended, SPEC)

@@ -26,11 +26,7 @@ _PREFIX = re.compile(r"^Error: (execution error at \([^)]*\):\s*)?")
 
 
 def find_helm() -> str:
-    """Return $OPDCTL_HELM, else `helm` on PATH.
-
-    Raises:
-        ToolError: neither exists.
-    """
+    """Return $OPDCTL_HELM, else `helm` on PATH."""
     found = os.environ.get(HELM_VARIABLE) or shutil.which("helm")
     if not found:
         raise ToolError(
@@ -41,11 +37,7 @@ def find_helm() -> str:
 
 
 def find_chart(kind: str, charts: Path | None) -> Path:
-    """Return the chart of a kind: below `charts`, $OPDCTL_CHARTS, ./charts, this checkout's or this wheel's charts.
-
-    Raises:
-        ToolError: none of them holds it.
-    """
+    """Return the chart of a kind: below `charts`, $OPDCTL_CHARTS, ./charts, this checkout's or this wheel's charts."""
     variable = os.environ.get(CHARTS_VARIABLE)
     chosen = charts or (Path(variable) if variable else None)
     own = Path(__file__).parents[1]
@@ -62,11 +54,7 @@ def _where(api: KubeApi) -> list[str]:
 
 
 def template(experiment: Experiment, *, chart: Path, namespace: str) -> str:
-    """Return the manifests of one experiment, as `helm template` renders them.
-
-    Raises:
-        ToolError: the chart rejects the values (exit 2), or Helm did not answer in time.
-    """
+    """Return the manifests of one experiment, as `helm template` renders them."""
     command = ["template", experiment.run_id, str(chart), "--namespace", namespace, "--values", "-"]
     done = _helm(command, values=experiment.values)
     if done.returncode:
@@ -85,11 +73,7 @@ def release_status(name: str, api: KubeApi) -> str | None:
 
 
 def install(experiment: Experiment, *, chart: Path, api: KubeApi) -> None:
-    """Run `helm install`.
-
-    Raises:
-        ToolError: the API server rejected an object; a half-made release is removed.
-    """
+    """Run `helm install`; remove a half-made release."""
     words = ["install", experiment.run_id, str(chart), *_where(api), "--values", "-", "--timeout", f"{CHECK_S:.0f}s"]
     done = _helm(words, timeout_s=CHECK_S, values=experiment.values)
     if done.returncode:

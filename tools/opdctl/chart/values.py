@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from opd.experiment import SPEC_CLASSES, FileSpec, Loaded, Problem, SpecError, dump_spec, load_text
 from opd.experiment.base import joined
 from opd.experiment.cluster.rules import load_cluster
-from opd.experiment.errors import nearest
 from opd.experiment.load import read_document
 from opd.experiment.parse import kind_of
 from opd.experiment.reader import read_text
@@ -58,9 +57,6 @@ def load_experiments(
         env: variables of the original to apply.
         sets: `spec.path=value`.
         image: `cluster.image.ref`.
-
-    Raises:
-        SpecError: the spec or the matrix is unusable, or the site file holds a key of an experiment.
     """
     tree = read_document(file, site=site).tree
     for overlay in overlays:
@@ -115,14 +111,8 @@ def _cells(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, ori
         loaded = _loaded(cell, env, sets, origin=origin)
         fixed = {item.path for item in loaded.env_applied} | {text.partition("=")[0] for text in sets}
         if hidden := sorted(fixed & chosen.keys()):
-            fix = "take out the --set or the environment variable that overrides it"
-            _refuse(
-                f"matrix.{hidden[0]}",
-                chosen[hidden[0]],
-                "the key is overridden, so its cells are the same one",
-                fix,
-                origin,
-            )
+            rule, fix = "the key is overridden, so its cells are the same one", "take out the --set or the variable"
+            _refuse(f"matrix.{hidden[0]}", chosen[hidden[0]], rule, fix, origin)
         name = str(cell.get("name") or loaded.spec.name)
         cell["name"] = joined([name, *words], distinct=json.dumps(chosen, sort_keys=True))
         yield cell
@@ -136,11 +126,15 @@ def _check_matrix(matrix: Any, tree: Mapping[str, Any], origin: str) -> None:
         if not isinstance(values, list) or not values:
             _refuse(f"matrix.{key}", values, "a list of one or more values", _EXAMPLE, origin)
         if "." not in key and field_at(cls, key) is None:
-            paths = [path for path, _ in leaf_paths(cls)]
-            near = [path for path in paths if path.rpartition(".")[2] == key][:3] or [nearest(key, paths)]
-            meant = f"did you mean {' or '.join(near)}? " if near[0] else ""
-            rule = "a key of the spec by its dotted path (opd.loss_type, seed)"
-            _refuse(f"matrix.{key}", values, rule, meant + _EXAMPLE, origin)
+            near = [path for path, _ in leaf_paths(cls) if path.rpartition(".")[2] == key][:3]
+            meant = f"did you mean {' or '.join(near)}? " if near else ""
+            _refuse(
+                f"matrix.{key}",
+                values,
+                "a key of the spec by its dotted path (opd.loss_type)",
+                meant + _EXAMPLE,
+                origin,
+            )
     num_cells = math.prod(map(len, matrix.values()))
     if num_cells > MAX_CELLS:
         _refuse("matrix", num_cells, f"at most {MAX_CELLS} cells", "split the sweep", origin)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 EndTimeout = Annotated[
     float | None,
-    typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Wait this long; by default the pods' grace and 2 min."),
+    typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Wait this long."),
 ]
 # For KubeRay and the kubelet, beyond the pods' own grace.
 MARGIN_S = 120.0
@@ -26,9 +26,9 @@ def cancel(
     context: Context = None,
     timeout: EndTimeout = None,
 ) -> None:
-    """Cancel a run: delete its RayJob, whose pods ask the trainer to save and wait for it before they end.
+    """Cancel a run: delete its RayJob; its pods save before they end.
 
-    Release, experiment, checkpoints and store remain; `opdctl submit` with the same file resumes it.
+    `opdctl submit` with the same file resumes it.
 
     Example: `opdctl cancel my-run -n opd`
     """
@@ -58,10 +58,9 @@ def _saved(place: RunPlace | None) -> str:
 
     if place is None:
         return "no store shows from here what it saved: the newest checkpoint on its volume counts"
-    [run] = gather([place])
-    record = run.record
+    record = gather([place])[0].record
     if record.kind == "pipeline":
         return f"{record.last_step or 0} stages have finished; the next start resumes the stage after them"
-    if not record.complete_steps:
-        return "no checkpoint is complete: it would start from the beginning"
-    return f"the newest complete checkpoint is step {record.complete_steps[-1]}, after {record.last_step or 0} steps"
+    steps = record.complete_steps
+    found = f"the newest complete checkpoint is step {steps[-1]}" if steps else "no checkpoint is complete"
+    return f"{found}, after {record.last_step or 0} steps"

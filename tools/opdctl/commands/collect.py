@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, StoreUrl, binary_file, note, print_json, progress, usage_error
+from opdctl.console import Context, Namespace, StoreUrl, binary_file, note, print_json, usage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from opdctl.runs.gather import GatheredRun
+    from opdctl.runs.gather import LoadedRun
 
 
 class Format(StrEnum):
@@ -27,11 +27,9 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
-Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs; by default all of the store.")]
-Output = Annotated[
-    Format | None, typer.Option("--output", "-o", help="Form of the results; by default --file's ending, or a table.")
-]
-File = Annotated[Path | None, typer.Option("--file", "-f", help="File to write (no folder); stdout by default.")]
+Runs = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Runs; else all of the store.")]
+Output = Annotated[Format | None, typer.Option("--output", "-o", help="Form; else --file's ending.")]
+File = Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="File to write, no folder.")]
 
 
 def collect(
@@ -42,34 +40,23 @@ def collect(
     output: Output = None,
     file: File = None,
 ) -> None:
-    """Collect results: metrics merged over all attempts, evaluation tables, checkpoints.
+    """Collect results: state, evaluations and checkpoints (table, json), or every metric of every step (csv, parquet).
 
-    `table` and `json` hold the state of each run; `csv` and `parquet` hold every metric of every step.
-
-    Examples: `opdctl collect my-run -n opd` · `opdctl collect --store s3://experiments/opd -f all.parquet`
+    Examples: `opdctl collect my-run -n opd` · `opdctl collect --store URL -f all.parquet`
     """
-    from opdctl.runs.find import LONG_PATIENCE_S, Finder
-    from opdctl.runs.gather import gather
+    from opdctl.runs.gather import read_runs
 
     form = _form(output, file)
-    places = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S).places(runs or [])
-    with progress("collecting", len(places)) as advance:
-        found = gather(places, on_done=advance)
-    if not found:
-        note("no runs in this store: a run appears with its first attempt")
-        return
-    _write(found, form, file)
+    found = read_runs(runs or [], store=store, namespace=namespace, context=context)
+    if found:
+        _write(found, form, file)
     for record in (run.record for run in found):
         for problem in record.problems:
             note(f"warning: {record.run_id}: {problem}")
 
 
 def _form(output: Format | None, file: Path | None) -> Format:
-    """Return the form that --output or the file's ending names.
-
-    Raises:
-        ToolError: an ending of no form, or Parquet without a file.
-    """
+    """Return the form that --output or the file's ending names."""
     suffix = "" if file is None else file.suffix.removeprefix(".")
     if file is not None and file.is_dir():
         raise usage_error(f"--file {file} is a folder", fix=f"name a file in it, such as {file / 'runs.csv'}")
@@ -82,7 +69,7 @@ def _form(output: Format | None, file: Path | None) -> Format:
     return form
 
 
-def _write(runs: Sequence[GatheredRun], form: Format, file: Path | None) -> None:
+def _write(runs: Sequence[LoadedRun], form: Format, file: Path | None) -> None:
     """Write the runs: `json` is one object, `csv` and `parquet` have one row a run and step, one column a metric."""
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
@@ -108,21 +95,21 @@ def _write(runs: Sequence[GatheredRun], form: Format, file: Path | None) -> None
                 rows.write_table(table)
 
 
-def _schema(runs: Sequence[GatheredRun]) -> pa.Schema:
+def _schema(runs: Sequence[LoadedRun]) -> pa.Schema:
     """Return `run_id`, `step`, then every metric of the runs, sorted."""
     import pyarrow as pa
 
-    names = sorted({name for run in runs for name in run.metrics().column_names} - {"step"})
+    names = sorted({name for run in runs for name in run.metrics.column_names} - {"step"})
     fields = [pa.field("run_id", pa.string()), pa.field("step", pa.int64())]
     return pa.schema(fields + [pa.field(name, pa.float64()) for name in names])
 
 
-def _tables(runs: Sequence[GatheredRun], schema: pa.Schema) -> Iterator[pa.Table]:
+def _tables(runs: Sequence[LoadedRun], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield each run's metrics in the common schema, one run at a time."""
     import pyarrow as pa
 
     for run in runs:
-        metrics = run.metrics()
+        metrics = run.metrics
         columns = [pa.array([run.record.run_id] * metrics.num_rows, type=pa.string())]
         for field in list(schema)[1:]:
             has_it = field.name in metrics.column_names

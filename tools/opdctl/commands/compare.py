@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, Output, StoreUrl, print_json, progress, usage_error
+from opdctl.console import Context, Namespace, Output, StoreUrl, print_json, usage_error
 
 Runs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RUN RUN...]", help="Two or more, the first is the base; by default all of the store."),
+    typer.Argument(metavar="RUN", help="Two or more; else all of the store."),
 ]
 Base = Annotated[str | None, typer.Option("--base", metavar="RUN", help="The run to compare with.")]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metric", "-m", help="A metric to compare, repeatable; else loss, accuracy and validations."),
+    typer.Option("--metric", "-m", metavar="NAME", help="A metric to compare; repeatable."),
 ]
 
 
@@ -28,29 +28,27 @@ def compare(
     metric: Metrics = None,
     output: Output = "table",
 ) -> None:
-    """Compare runs with a base: changed keys of the specs, results with standard errors, paired differences.
+    """Compare runs with a base: changed keys, results with errors, paired differences.
 
-    The base is the run that --base names, else the first run; of a whole store it is the best that has finished.
-    Runs that differ in their seed only form a group; groups are paired by seed, evaluations (mean@n, pass@k) by problem.
+    The base is --base, else the first run; of a whole store the best that has finished. Runs that differ in their
+    seed form a group. Metrics are paired by seed, evaluations by problem.
 
-    Example: `opdctl compare base-s1 base-s2 new-s1 new-s2 --store s3://experiments/opd -m opd/loss`
+    Example: `opdctl compare base-s1 base-s2 new-s1 new-s2 --store URL -m opd/loss`
     """
     from opdctl.runs.compare import best_first, compare_groups, comparison_sheets, default_metrics, group_runs
-    from opdctl.runs.find import LONG_PATIENCE_S, Finder
-    from opdctl.runs.gather import gather
+    from opdctl.runs.gather import read_runs
     from opdctl.runs.sheets import runs_sheet
     from opdctl.tables import show
 
-    places = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S).places(runs or [])
-    with progress("reading runs", len(places)) as advance:
-        records = [run.record for run in gather(places, on_done=advance)]
+    read = read_runs(runs or [], store=store, namespace=namespace, context=context)
+    records = [run.record for run in read]
     base = records[0].run_id if base is None and runs and records else base
     groups = best_first(group_runs(records), base) if records else []
     if len(groups) < 2:
         fix = "opdctl compare BASE OTHER --store URL; opdctl.band(runs, METRIC) averages the seeds of one spec"
         raise usage_error(f"compare needs runs of two specs or more, and here is {len(groups)}", fix=fix)
     found = compare_groups(
-        groups, {place.store.url: place.store for place in places}, metric or default_metrics(records)
+        groups, {run.record.url: run.listing.store for run in read}, metric or default_metrics(records)
     )
     if output == "json":
         print_json({"differences": [row for item in found for row in item.to_rows()]})

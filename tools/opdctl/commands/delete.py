@@ -11,12 +11,13 @@ from opdctl.console import Context, Namespace, StoreUrl, ToolError, note, usage_
 
 if TYPE_CHECKING:
     from opdctl.kube.client import KubeApi, Tree
+    from opdctl.kube.rayjob import ClusterRun
     from opdctl.runs.find import Finder, Found
 
-Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run.")]
-Claim = Annotated[bool, typer.Option("--claim", help="Also delete the claim with its checkpoints, for good.")]
-Results = Annotated[bool, typer.Option("--results", help="Also delete its directory in the store, for good.")]
-Unused = Annotated[bool, typer.Option("--unused-claims", help="Delete the kept claims of all runs that are gone.")]
+Run = Annotated[str | None, typer.Argument(metavar="RUN", help="The run.")]
+Claim = Annotated[bool, typer.Option("--claim", help="Also delete the claim with its checkpoints.")]
+Results = Annotated[bool, typer.Option("--results", help="Also delete its directory in the store.")]
+Unused = Annotated[bool, typer.Option("--unused-claims", help="Delete the claims of runs that are gone.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TIMEOUT_S = 300.0
 
@@ -31,10 +32,9 @@ def delete(
     unused_claims: Unused = False,
     yes: Yes = False,
 ) -> None:
-    """Delete an ended run: its Helm release with all its objects; claim and results stay by default.
+    """Delete an ended run: its release with all objects; claim and results stay.
 
-    A claim outlives its release, so that a run can be resumed. --unused-claims lists the claims without a release,
-    a RayJob and a pod, and deletes them.
+    --unused-claims lists the claims without a release, a RayJob and a pod, and deletes them.
 
     Examples: `opdctl delete my-run -n opd --claim --results` · `opdctl delete --unused-claims -n opd`
     """
@@ -55,61 +55,45 @@ def delete(
 
 
 def _delete_run(found: Found, *, claim: bool, results: bool) -> list[str]:
-    """Delete a run; return what is gone and what remains, one line each.
-
-    Raises:
-        ToolError: the run is live, or a part that the user named cannot be reached.
-    """
-    if results and found.place is None:
+    """Delete a run; return what is gone and what remains, one line each."""
+    run_id, store = found.run_id, found.place.store if found.place is not None else None
+    if results and store is None:
         raise ToolError(
-            f"the results of {found.run_id} cannot be deleted: {'; '.join(found.notes) or 'there are none'}",
+            f"the results of {run_id} cannot be deleted: {'; '.join(found.notes) or 'there are none'}",
             fix="name its store with --store URL, or leave out --results",
         )
-    lines = _from_cluster(found, claim=claim) if found.api is not None else []
-    if results and found.place is not None:
-        found.place.store.delete_tree("")
-        lines.append(f"{found.run_id}  results deleted: {found.place.store.url}")
-    elif not lines:
+    lines = _from_cluster(found.api, found.in_cluster, run_id, claim=claim) if found.api and found.in_cluster else []
+    if results and store is not None:
+        store.delete_tree("")
+        return [*lines, f"{run_id}  results deleted: {store.url}"]
+    if not lines:
         fix = "--results deletes its directory in the store; name the cluster with -n to delete its release"
-        raise ToolError(f"run {found.run_id}: nothing of it is in a cluster, and its results stay", fix=fix)
-    elif found.place is not None:
-        lines.append(f"{found.run_id}  results stay: {found.place.store.url}")
-    return lines
+        raise ToolError(f"run {run_id}: nothing of it is in a cluster, and its results stay", fix=fix)
+    return lines if store is None else [*lines, f"{run_id}  results stay: {store.url}"]
 
 
-def _from_cluster(found: Found, *, claim: bool) -> list[str]:
+def _from_cluster(api: KubeApi, run: ClusterRun, run_id: str, *, claim: bool) -> list[str]:
     from opdctl.chart.helm import uninstall
     from opdctl.kube.rayjob import wait_until_gone
 
-    api, run = found.api, found.in_cluster
-    assert api is not None
-    assert run is not None
     if run.job is not None and run.job.is_live and run.job.phase != "deleting":
-        raise ToolError(
-            f"run {found.run_id} is live: {run.job.describe()}",
-            fix=f"`opdctl cancel {found.run_id} -n {api.namespace}` saves and ends it first",
-        )
-    lines = []
-    if uninstall(found.run_id, api):
-        lines.append(f"{found.run_id}  release deleted: RayJob, pods, experiment, policies")
+        fix = f"`opdctl cancel {run_id} -n {api.namespace}` saves and ends it first"
+        raise ToolError(f"run {run_id} is live: {run.job.describe()}", fix=fix)
+    lines = [f"{run_id}  release deleted: RayJob, pods, experiment, policies"] * uninstall(run_id, api)
     if run.job is not None or run.pods:
-        api.delete(api.path("rayjobs", found.run_id))
-        wait_until_gone(api, found.run_id, timeout_s=TIMEOUT_S)
-    name = f"{found.run_id}-checkpoints"
+        api.delete(api.path("rayjobs", run_id))
+        wait_until_gone(api, run_id, timeout_s=TIMEOUT_S)
+    name = f"{run_id}-checkpoints"
     path = api.path("persistentvolumeclaims", name)
     if claim:
-        lines.append(f"{found.run_id}  claim {name} {'deleted' if api.delete(path) else 'was not there'}")
+        lines.append(f"{run_id}  claim {name} {'deleted' if api.delete(path) else 'was not there'}")
     elif api.find(path) is not None:
-        lines.append(f"{found.run_id}  claim {name} stays: submitting the run again resumes from it")
+        lines.append(f"{run_id}  claim {name} stays: submitting the run again resumes from it")
     return lines
 
 
 def unused_claims(api: KubeApi) -> list[Tree]:
-    """Return the claims of runs that have neither release nor RayJob here nor a pod that mounts them, by name.
-
-    Raises:
-        ClusterError: the API server does not answer, or rejects a request.
-    """
+    """Return the claims of runs that have neither release nor RayJob here nor a pod that mounts them, by name."""
     from opdctl.kube.client import RUN_LABEL
     from opdctl.kube.rayjob import experiments
 
@@ -134,9 +118,10 @@ def _delete_unused(finder: Finder, *, yes: bool) -> None:
     if not claims:
         note(f"every claim of a run in namespace {api.namespace} is needed")
         return
-    sizes = [item["spec"]["resources"]["requests"]["storage"] for item in claims]
-    made = [ago(unix_s(item.get("creationTimestamp"))) for item in claims]
-    lines = list(zip([item["name"] for item in claims], sizes, made, strict=True))
+    lines = [
+        (item["name"], item["spec"]["resources"]["requests"]["storage"], ago(unix_s(item.get("creationTimestamp"))))
+        for item in claims
+    ]
     show([Sheet(names=("claim", "size", "made"), lines=lines)])
     _confirm(f"delete these {len(claims)} claims with their checkpoints", yes=yes)
     for item in claims:
@@ -145,11 +130,7 @@ def _delete_unused(finder: Finder, *, yes: bool) -> None:
 
 
 def _confirm(what: str, *, yes: bool) -> None:
-    """Ask for a yes before something is deleted for good.
-
-    Raises:
-        ToolError: no terminal to ask on.
-    """
+    """Ask for a yes before something is deleted for good."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from opdctl.chart.values import Experiment
     from opdctl.doctor import Check
 
-File = Annotated[Path | None, typer.Argument(metavar="[EXP.yaml]", help="Experiment file to check for.")]
-NoCluster = Annotated[bool, typer.Option("--no-cluster", help="Check the file and this machine only.")]
+File = Annotated[Path | None, typer.Argument(metavar="EXP.yaml", help="Experiment file.")]
+NoCluster = Annotated[bool, typer.Option("--no-cluster", help="Leave out the cluster.")]
 FORWARD = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in this shell; a server inside the cluster is reached by a forwarded "
     "port and AWS_ENDPOINT_URL"
@@ -51,9 +51,9 @@ def doctor(
     no_cluster: NoCluster = False,
     output: Output = "table",
 ) -> None:
-    """Check a run's preconditions on this machine and in the cluster; exit 1 if anything is MISSING.
+    """Check a run's preconditions; exit 1 if anything is MISSING.
 
-    Example: `opdctl doctor exp.yaml --site site.yaml -n opd --image registry.example/opd@sha256:...`
+    Example: `opdctl doctor exp.yaml --site site.yaml -n opd`
     """
     from opd.experiment import SpecError, dump_spec
     from opd.redaction import redact

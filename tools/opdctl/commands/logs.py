@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from opdctl.runs.find import Found, RunPlace
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")]
-Attempt = Annotated[int | None, typer.Option("--attempt", min=1, help="This attempt only, from the store.")]
-Tail = Annotated[int | None, typer.Option("--tail", min=1, help="Begin with the last this many lines.")]
+Attempt = Annotated[
+    int | None, typer.Option("--attempt", min=1, metavar="N", help="This attempt only, from the store.")
+]
+Tail = Annotated[int | None, typer.Option("--tail", min=1, metavar="N", help="Begin with the last N lines.")]
 
 
 def logs(
@@ -26,11 +28,11 @@ def logs(
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
-    """Print a run's log over all its attempts; with -f until it ends, through reconnects, retries and new pods.
+    """Print a run's log over all its attempts; with -f until the run ends.
 
-    -f follows the pods of a live run; otherwise the store is read, if it can be. The last line, on stderr, is the state.
+    -f follows the pods of a live run; otherwise the store is read. The last line, on stderr, is the state.
 
-    Examples: `opdctl logs -f my-run -n opd` · `opdctl logs quickstart --store build/quickstart/store --attempt 2 --tail 20`
+    Examples: `opdctl logs -f my-run -n opd` · `opdctl logs my-run --attempt 2 --tail 20`
     """
     from opdctl.runs.find import LONG_PATIENCE_S, Finder
 

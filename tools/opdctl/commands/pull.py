@@ -12,11 +12,11 @@ from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note, p
 if TYPE_CHECKING:
     from opdctl.runs.find import RunPlace
 
-Step = Annotated[int | None, typer.Option("--step", min=0, help="Step of the checkpoint; by default the newest.")]
-Folder = Annotated[
-    str | None, typer.Option("--folder", help="Another folder of the run instead, such as `eval` or `model`.")
+Step = Annotated[
+    int | None, typer.Option("--step", min=0, metavar="N", help="Step of the checkpoint; else the newest.")
 ]
-Into = Annotated[Path | None, typer.Option("--into", help="Folder to write; RUN/... here by default.")]
+Folder = Annotated[str | None, typer.Option("--folder", metavar="NAME", help="Another folder instead: eval, model.")]
+Into = Annotated[Path | None, typer.Option("--into", metavar="DIR", help="Folder to write; else RUN/... here.")]
 
 
 def pull(
@@ -28,11 +28,11 @@ def pull(
     folder: Folder = None,
     into: Into = None,
 ) -> None:
-    """Download a complete checkpoint (verified against its manifest's sha256), or another folder of the run.
+    """Download a complete checkpoint, verified by its sha256; or another folder of the run.
 
-    After an interruption run it again: files that arrived whole are not fetched again.
+    After an interruption run it again: files that arrived whole stay.
 
-    Example: `opdctl pull quickstart --store build/quickstart/store --step 50 --into ckpt`
+    Example: `opdctl pull my-run -n opd --step 50 --into ckpt`
     """
     from opdctl.runs.find import LONG_PATIENCE_S, Finder
 
@@ -55,9 +55,6 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None) -> tup
 
     Returns:
         The folder and the step.
-
-    Raises:
-        ToolError: the run has no such checkpoint, or a file differs from the manifest.
     """
     from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, step_folder
     from opd.runs.resume import complete_steps, read_sealed
@@ -94,11 +91,7 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None) -> tup
 
 
 def pull_folder(place: RunPlace, folder: str, into: Path) -> int:
-    """Download every object below a folder of the run; files of the right size stay. Return the number of files.
-
-    Raises:
-        ToolError: no such folder, or a name that would be written outside `into`.
-    """
+    """Download every object below a folder of the run; files of the right size stay. Return the number of files."""
     from opd.store.base import ObjectInfo, leads_out
     from opd.store.transfer import in_threads
 

@@ -13,19 +13,18 @@ from opdctl.console import binary_file, note
 if TYPE_CHECKING:
     from opdctl.chart.values import Experiment
 
-File = Annotated[Path, typer.Argument(metavar="EXP.yaml", help="Experiment file; with a `matrix` a sweep.")]
-Overlays = Annotated[list[Path] | None, typer.Option("--values", "-f", help="A file whose keys win over it.")]
-Site = Annotated[
-    Path | None,
-    typer.Option("--site", envvar="OPDCTL_SITE", help="Keys that all runs on a cluster share; the experiment's win."),
+File = Annotated[Path, typer.Argument(metavar="EXP.yaml", help="Experiment file; `matrix`: a sweep.")]
+Overlays = Annotated[
+    list[Path] | None, typer.Option("--values", "-f", metavar="FILE", help="Its keys win over EXP.yaml's.")
 ]
+Site = Annotated[Path | None, typer.Option("--site", metavar="FILE", envvar="OPDCTL_SITE", help="What all runs share.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set a key of the spec.")]
-Image = Annotated[str | None, typer.Option("--image", metavar="REF", help="Image with its digest: cluster.image.ref.")]
-Into = Annotated[Path | None, typer.Option("--into", help="Folder for one file a run; stdout by default.")]
-Charts = Annotated[Path | None, typer.Option("--charts", help="Folder of the charts; ./charts or the tool's own.")]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the release.")]
-Env = Annotated[bool, typer.Option("--env", help="Apply the original's environment variables, over the file.")]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the run; same as --set name=NAME.")]
+Image = Annotated[str | None, typer.Option("--image", metavar="REF", help="cluster.image.ref, with its digest.")]
+Into = Annotated[Path | None, typer.Option("--into", metavar="DIR", help="Folder for one file a run.")]
+Charts = Annotated[Path | None, typer.Option("--charts", metavar="DIR", help="Folder of the charts.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the release.")]
+Env = Annotated[bool, typer.Option("--env", help="Apply the original's environment variables.")]
+Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the run.")]
 
 
 def render(
@@ -40,9 +39,9 @@ def render(
     charts: Charts = None,
     namespace: Namespace = "default",
 ) -> None:
-    """Render the manifests of an experiment, or of every cell of its `matrix`, exactly as `helm template` does.
+    """Render the manifests of an experiment: as `helm template` does, for every cell of its `matrix`.
 
-    Example: `opdctl render manifests/experiments/quickstart.yaml --image registry.example/opd@sha256:...`
+    Example: `opdctl render exp.yaml --site site.yaml --into manifests`
     """
     from opdctl.chart.helm import find_chart, template
 
@@ -65,17 +64,12 @@ def experiments_of(
     name: str | None,
     image: str | None,
 ) -> list[Experiment]:
-    """Read the experiments that a command line names, and print the remarks about them.
-
-    Raises:
-        SpecError: a file is unusable.
-    """
+    """Read the experiments that a command line names, and print the remarks about them."""
     from opdctl.chart.values import load_experiments
 
-    named = [f"name={name}"] if name is not None else []
-    found = load_experiments(
-        experiment, site=site, overlays=values or [], env=os.environ if env else {}, sets=[*(sets or []), *named], image=image
-    )  # fmt: skip
+    all_sets = [*(sets or []), *([f"name={name}"] if name is not None else [])]
+    variables = os.environ if env else {}
+    found = load_experiments(experiment, site=site, overlays=values or [], env=variables, sets=all_sets, image=image)
     for item in found:
         for remark in item.notes:
             note(f"note: {item.run_id}: {remark}")

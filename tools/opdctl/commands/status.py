@@ -21,9 +21,9 @@ def status(
     context: Context = None,
     output: Output = "table",
 ) -> None:
-    """Show one run: phase, reasons of a delay, pods; step, loss, accuracies, time left; attempts and checkpoints.
+    """Show one run: phase, reasons of a delay, pods; step, loss, accuracies, time left; attempts.
 
-    Examples: `opdctl status my-run -n opd` · `opdctl status quickstart --store build/quickstart/store -o json`
+    Examples: `opdctl status my-run -n opd` · `opdctl status my-run --store URL -o json`
     """
     from opdctl.runs.find import Finder
     from opdctl.runs.gather import gather
@@ -84,22 +84,14 @@ def _of_cluster(run: ClusterRun, *, namespace: str) -> list[str]:
 
 def _of_record(record: RunRecord, attempts: list[AttemptLine]) -> list[str]:
     from opd.redaction import redact
-    from opdctl.runs.sheets import progress_text, training_text, validation_text
-    from opdctl.tables import Sheet, ago, duration, facts, number
+    from opdctl.runs.sheets import runs_sheet
+    from opdctl.tables import Sheet, ago, facts
 
+    sheet = runs_sheet([record])
     model = record.spec.get("model")
     rows = [
-        ("run", record.run_id),
-        ("kind", record.kind),
+        *zip(sheet.names, sheet.lines[0], strict=True),
         ("model", str(model.get("name", "")) if isinstance(model, dict) else ""),
-        ("state", record.state),
-        ("step", progress_text(record)),
-        ("loss", number(record.loss)),
-        ("train acc", training_text(record)),
-        *(("validation", line) for line in validation_text(record).splitlines()),
-        ("time left", duration(record.eta_s)),
-        ("last sign", ago(record.last_sign_s)),
-        ("checkpoints", ", ".join(map(str, record.complete_steps)) or "none complete"),
         ("store", record.url),
         ("progress", attempts[-1].progress if attempts else ""),
     ]

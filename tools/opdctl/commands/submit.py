@@ -9,7 +9,7 @@ import typer
 from opdctl.commands.render import Charts, Env, File, Image, Name, Overlays, Sets, Site, experiments_of
 from opdctl.console import Context, Namespace
 
-Retry = Annotated[bool, typer.Option("--retry", help="Resume a run that ended for good, after its cause is mended.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Resume a run that ended for good.")]
 
 
 def submit(
@@ -25,12 +25,11 @@ def submit(
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
-    """Submit an experiment, or every cell of its `matrix`: validate, render, try on the API server, install by Helm.
+    """Submit an experiment or a sweep: validate, render, dry run, install by Helm.
 
-    The name of a live run, of a run that succeeded, or of another spec is rejected. A run that failed or was cancelled
-    is resumed from its newest checkpoint; a run that ended for good (fatal.json) needs --retry.
+    A run that failed or was cancelled is resumed; a run that ended for good (fatal.json) needs --retry.
 
-    Example: `opdctl submit exp.yaml --site site.yaml -n opd --image registry.example/opd@sha256:...`
+    Example: `opdctl submit exp.yaml --site site.yaml -n opd`
     """
     from opd.redaction import redact
     from opdctl.kube.client import connect
@@ -43,8 +42,10 @@ def submit(
     for order in orders:
         why = f": {redact(order.why)}" if order.why else ""
         sender.send(order)
-        print(f"{order.run_id}  {'resumed' if order.is_resume else 'submitted'}{why}", flush=True)
+        print(f"{order.experiment.run_id}  {'resumed' if order.why else 'submitted'}{why}", flush=True)
     where = f"-n {api.namespace}" + (f" --context {context}" if context else "")
     print("next:")
     for words in ("status", "logs -f", "wait", "cancel", "collect"):
-        print(f"  opdctl {words} {orders[0].run_id} {where}{'    (saves first)' if words == 'cancel' else ''}")
+        print(
+            f"  opdctl {words} {orders[0].experiment.run_id} {where}{'    (saves first)' if words == 'cancel' else ''}"
+        )

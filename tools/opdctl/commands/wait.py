@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,26 +14,20 @@ from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note
 if TYPE_CHECKING:
     from opdctl.kube.client import KubeApi
     from opdctl.runs.find import RunPlace
-    from opdctl.runs.listing import Listing
 
 # A RayJob that is gone may have been cleaned up after its end: the store shows it, once its last lease is over.
 LEASE_S = 60.0
 # Without a RayJob a run has failed when its last attempt has been over or silent this long.
 SILENT_S = 900.0
 POLL_S = 2.0
-STORE_POLL_S = 5.0
+GONE = "its RayJob was deleted before it had ended"
 WaitTimeout = Annotated[
     float | None, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Give up after this; by default never.")
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class End:
-    """The end of a run; `is_gone` means that the RayJob disappeared before one was seen."""
-
-    is_success: bool
-    reason: str = ""
-    is_gone: bool = False
+End = tuple[bool, str]
+"""Success of a run that has ended, and the reason."""
 
 
 def wait(
@@ -43,7 +37,7 @@ def wait(
     context: Context = None,
     timeout: WaitTimeout = None,
 ) -> None:
-    """Wait until a run has ended: exit 0 with its result, 1 where it failed or no attempt continues it.
+    """Wait until a run has ended; exit 1 where it failed or no attempt continues it.
 
     Example: `opdctl wait my-run -n opd --timeout 3600 && echo done`
     """
@@ -57,81 +51,79 @@ def wait(
         time.sleep(seconds)
 
     found = Finder(store=store, namespace=namespace, context=context).locate(run)
+    end: End | None = None
     if found.api is not None and found.in_cluster is not None and found.in_cluster.job is not None:
-        end = _wait_for_job(found.api, found.run_id, pause=pause)
-        if end.is_gone and found.place is not None:
-            end = wait_for_end(found.place, silent_s=LEASE_S, pause=pause)
-    elif found.place is not None:
-        end = wait_for_end(found.place, silent_s=SILENT_S, pause=pause)
-    else:
+        end = wait_for_end(partial(_in_cluster, found.api, found.run_id), pause=pause)
+        silent_s = LEASE_S
+    elif found.place is None:
         why = "; ".join(found.notes)
         raise ToolError(
             f"run {found.run_id} has no RayJob, and no store that can be read from here: {why}",
             fix="name its store with --store URL",
         )
-    if not end.is_success:
+    else:
+        silent_s = SILENT_S
+    if found.place is not None and (end is None or end[1] == GONE):
+        end = wait_for_end(partial(in_store, found.place, silent_s), pause=pause)
+    is_success, reason = end or (False, GONE)
+    if not is_success:
         fix = f"`opdctl logs {run} --tail 50` shows its last lines"
-        raise ToolError(f"run {found.run_id} failed: {end.reason}", fix=fix)
+        raise ToolError(f"run {found.run_id} failed: {reason}", fix=fix)
     note(f"run {found.run_id} succeeded")
 
 
-def _wait_for_job(api: KubeApi, run_id: str, *, pause: Callable[[float], None]) -> End:
-    """Wait until the RayJob has ended, through retries and an unreachable API server; note each change."""
-    from opdctl.kube.client import ClusterUnreachable
-    from opdctl.kube.rayjob import look
-
-    shown = ""
-    while True:
-        try:
-            run = look(api, run_id)
-            if run.job is None or run.job.phase == "deleting":
-                return End(is_success=False, reason="its RayJob was deleted before it had ended", is_gone=True)
-            if not run.job.is_live:
-                reason = "; ".join([run.job.describe(), *run.blockers])
-                return End(is_success=run.job.phase == "succeeded", reason=reason)
-            text = run.describe()
-        except ClusterUnreachable as error:
-            text = f"the cluster is unreachable, waiting for it: {error}"
-        if text != shown:
-            note(f"{run_id}: {text}")
-            shown = text
-        pause(POLL_S)
-
-
-def wait_for_end(place: RunPlace, *, silent_s: float, pause: Callable[[float], None] = time.sleep) -> End:
-    """Wait until the run has its result, or an end that no retry can mend.
+def wait_for_end(look: Callable[[], End | str], *, pause: Callable[[float], None] = time.sleep) -> End:
+    """Wait until a look finds the run's end, through retries and what is unreachable; note each change.
 
     Args:
-        silent_s: the run has failed when its last attempt has been over or silent this long.
-        pause: waits between two looks.
+        look: returns the end, or the state as a text.
     """
     from opd.errors import StoreUnavailable
-    from opdctl.runs.listing import Listing
+    from opdctl.kube.client import ClusterUnreachable
 
     noted = ""
     while True:
         try:
-            listing = Listing(place.store)
-            if (end := _end(listing, silent_s)) is not None:
-                return end
-            last = listing.newest()
-            text = f"attempt {last.attempt} {last.end}; waiting for another" if last is not None and last.end else ""
-        except StoreUnavailable as error:
-            text = f"the store is unreachable, waiting for it: {error}"
-        if text and text != noted:
-            note(text)
-        noted = text
-        pause(STORE_POLL_S)
+            found = look()
+        except (ClusterUnreachable, StoreUnavailable) as error:
+            place = "store" if isinstance(error, StoreUnavailable) else "cluster"
+            found = f"the {place} is unreachable, waiting for it: {error}"
+        if not isinstance(found, str):
+            return found
+        if found and found != noted:
+            note(found)
+        noted = found
+        pause(POLL_S)
 
 
-def _end(listing: Listing, silent_s: float) -> End | None:
+def _in_cluster(api: KubeApi, run_id: str) -> End | str:
+    from opdctl.kube.rayjob import look
+
+    run = look(api, run_id)
+    if run.job is None or run.job.phase == "deleting":
+        return False, GONE
+    if run.job.is_live:
+        return f"{run_id}: {run.describe()}"
+    return run.job.phase == "succeeded", "; ".join([run.job.describe(), *run.blockers])
+
+
+def in_store(place: RunPlace, silent_s: float) -> End | str:
+    """Return the run's result, or an end that no retry can mend; else the state of its last attempt.
+
+    Args:
+        silent_s: the run has failed when its last attempt has been over or silent this long.
+    """
     from opd.runs.result import FATAL_FILE, RESULT_FILE
+    from opdctl.runs.listing import Listing
 
+    listing = Listing(place.store)
     if RESULT_FILE in listing:
-        return End(is_success=True)
+        return True, ""
     if FATAL_FILE in listing:
-        return End(is_success=False, reason=str((listing.store.get_json(FATAL_FILE) or {}).get("reason", "")))
-    if (last := listing.newest()) is None or (age_s := time.time() - last.last_sign_s) < silent_s:
-        return None
+        return False, str((listing.store.get_json(FATAL_FILE) or {}).get("reason", ""))
+    if (last := listing.newest()) is None:
+        return ""
+    if (age_s := time.time() - last.last_sign_s) < silent_s:
+        return f"attempt {last.attempt} {last.end}; waiting for another" if last.end else ""
     how = f"ended ({last.end})" if last.end else "gave no sign of life"
-    return End(is_success=False, reason=f"attempt {last.attempt} {how}, and no other followed for {age_s:.0f} s")
+    return False, f"attempt {last.attempt} {how}, and no other followed for {age_s:.0f} s"

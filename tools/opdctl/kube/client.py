@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -12,11 +13,8 @@ from typing import Any
 from opdctl.console import ToolError
 
 NO_KUBECONFIG = "no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)"
-# Groups of the kinds that the tool reads; other kinds are found by discovery (see `resource_of`).
-GROUPS = {
-    "rayjobs": "/apis/ray.io/v1",
-    "workloads": "/apis/kueue.x-k8s.io/v1beta2",
-}
+# Groups of the kinds that the tool reads, outside the core.
+GROUPS = {"rayjobs": "/apis/ray.io/v1", "workloads": "/apis/kueue.x-k8s.io/v1beta2"}
 CORE = "/api/v1"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -69,7 +67,6 @@ class KubeApi:
         self.client = client
         self.namespace = namespace
         self.context = context
-        self._kinds: dict[str, Tree] = {}
 
     def path(self, kind: str, name: str | None = None, part: str | None = None) -> str:
         """Return the path of a kind's objects in the namespace, of one object, or of its subresource."""
@@ -127,26 +124,6 @@ class KubeApi:
         finally:
             response.close()
 
-    def resource_of(self, api_version: str, kind: str) -> tuple[str, str]:
-        """Return group path and plural name of a kind by the API server's discovery.
-
-        Raises:
-            ClusterError: it does not know the kind.
-        """
-        group = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        if group not in self._kinds:
-            self._kinds[group] = self.find(group) or {}
-        for resource in self._kinds[group].get("resources", []):
-            if resource["kind"] == kind and "/" not in resource["name"]:
-                return group, resource["name"]
-        raise ClusterError(
-            f"this cluster does not know {kind} ({api_version})",
-            status=HTTP_NOT_FOUND,
-            fix="install KubeRay 1.6 or newer: `opdctl doctor` checks it"
-            if api_version.startswith("ray.io/")
-            else f"install the API {api_version}, or switch off the key that needs it",
-        )
-
     def _json(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None = None) -> Tree:
         import urllib3
 
@@ -187,14 +164,10 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
 
     Args:
         namespace: the context's own by default, else `default`.
-
-    Raises:
-        ClusterUnreachable: no kubeconfig, or no such context.
     """
     if not is_configured():
-        raise ClusterUnreachable(
-            "no way to a cluster: there is no kubeconfig", fix="set KUBECONFIG, or put one at ~/.kube/config"
-        )
+        fix = "set KUBECONFIG, or put one at ~/.kube/config"
+        raise ClusterUnreachable("no way to a cluster: there is no kubeconfig", fix=fix)
     import yaml
     from kubernetes import client, config
 
@@ -210,13 +183,11 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
             own = chosen.get("context", {}).get("namespace")
         else:
             config.load_incluster_config(client_configuration=configuration)
-            own = _IN_POD_NAMESPACE.read_text().strip() if _IN_POD_NAMESPACE.is_file() else None
+            own = _IN_POD_NAMESPACE.read_text().strip()
     except (config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        words = " ".join(str(error).split())
-        raise ClusterUnreachable(
-            f"no way to a cluster: the kubeconfig is malformed: {words} ({files or 'as a pod'})",
-            fix="mend the kubeconfig, set KUBECONFIG, or name a context of it with --context",
-        ) from error
+        text = f"the kubeconfig is malformed: {' '.join(str(error).split())} ({files or 'as a pod'})"
+        fix = "mend the kubeconfig, set KUBECONFIG, or name a context of it with --context"
+        raise ClusterUnreachable(f"no way to a cluster: {text}", fix=fix) from error
     return KubeApi(client.ApiClient(configuration), namespace=namespace or own or "default", context=context)
 
 
@@ -227,22 +198,19 @@ def is_configured() -> bool:
 
 def kubeconfigs() -> list[Path]:
     """Return the kubeconfig files that exist: $KUBECONFIG's, else the user's."""
-    named = os.environ.get("KUBECONFIG", "")
-    files = [Path(name) for name in named.split(os.pathsep) if name] or [Path.home() / ".kube" / "config"]
-    return [file for file in files if file.is_file()]
+    named = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    return [file for file in map(Path, filter(None, named.split(os.pathsep))) if file.is_file()]
 
 
 def _refusal(what: str, status: int, body: bytes) -> ClusterError:
     """Return the error of an answer that is no success; its body is most often a `Status` object."""
-    try:
+    answer: Any = {}
+    with contextlib.suppress(ValueError):
         answer = json.loads(body)
-    except ValueError:
-        answer = {}
     answer = answer if isinstance(answer, dict) else {}
     message = answer.get("message") or body[:500].decode(errors="replace") or f"HTTP {status}"
-    return ClusterError(
-        f"cannot {what}: {message}", status=status, reason=str(answer.get("reason", "")), fix=_fix(status, message)
-    )
+    reason = str(answer.get("reason", ""))
+    return ClusterError(f"cannot {what}: {message}", status=status, reason=reason, fix=_fix(status, message))
 
 
 def _fix(status: int, message: str) -> str:

@@ -6,7 +6,7 @@ quota) and unknown fields. KubeRay makes the pods later and leaves an event for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -90,33 +90,51 @@ def _named_by(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, frozenset[str
         yield ACCOUNTS, account, frozenset()
 
 
-def dry_run(api: KubeApi, trees: Iterable[Tree]) -> list[tuple[str, ClusterError]]:
-    """Return the server's rejections with the name of the object, at most one for each.
+def dry_run(api: KubeApi, rendered: Rendered) -> tuple[list[ClusterError], list[ClusterError]]:
+    """Return the server's rejections, and those of pods that wait for a used-up quota: other runs' ends mend these.
 
     An object that exists already has passed validation and admission: a run that is resumed finds its kept claim.
-
-    Raises:
-        ClusterUnreachable: no answer.
     """
-    refused, all_trees = [], list(trees)
-    for tree in all_trees:
-        if tree["kind"] == "Pod":  # its own account comes with the installation
+    rejected, waiting = list[ClusterError](), list[ClusterError]()
+    roles = {item["metadata"]["name"] for item in rendered.objects if item["kind"] == "Role"}
+    for tree in [*rendered.pods.values(), *rendered.objects]:
+        is_pod = tree["kind"] == "Pod"
+        if is_pod:  # its own account comes with the installation
             tree = {**tree, "spec": {**tree["spec"], "serviceAccountName": "default"}}
         query = {"dryRun": "All", "fieldValidation": "Strict", "fieldManager": "opdctl"}
         try:
-            group, plural = api.resource_of(tree["apiVersion"], tree["kind"])
-            api.create(f"{group}/namespaces/{api.namespace}/{plural}", tree, **query)
+            api.create(_path(api, tree), tree, **query)
         except ClusterError as error:
             if error.status == 0:
                 raise
-            role = tree.get("roleRef", {})
-            is_bound = any(item["metadata"]["name"] == role.get("name") for item in all_trees if item["kind"] == "Role")
-            awaits_its_role = error.status == HTTP_NOT_FOUND and is_bound
-            if not awaits_its_role and not (error.status == HTTP_CONFLICT and error.reason == "AlreadyExists"):
-                refused.append((f"{tree['kind']} {tree['metadata']['name']}", error))
-    return refused
+            awaits_its_role = error.status == HTTP_NOT_FOUND and tree.get("roleRef", {}).get("name") in roles
+            if awaits_its_role or (error.status == HTTP_CONFLICT and error.reason == "AlreadyExists"):
+                continue
+            who = f"{tree['kind']} {tree['metadata']['name']}"
+            found = ClusterError(f"{who}: {error}", status=error.status, fix=_mend(who, str(error)) or error.fix)
+            (waiting if is_pod and "exceeded quota" in str(error) else rejected).append(found)
+    return rejected, waiting
 
 
-def is_over_quota(error: ClusterError) -> bool:
-    """Return whether the quota is used up, which other runs' ends mend."""
-    return "exceeded quota" in str(error)
+def _path(api: KubeApi, tree: Tree) -> str:
+    """Return the path of an object's kind, whose plural follows English: rayjobs, networkpolicies."""
+    version, kind = tree["apiVersion"], tree["kind"].lower()
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return f"/{'apis' if '/' in version else 'api'}/{version}/namespaces/{api.namespace}/{plural}"
+
+
+def _mend(who: str, message: str) -> str:
+    """Return the fix of a rejection; empty for others than the usual."""
+    if "could not find the requested resource" in message:
+        return f"the cluster has no API for the {who} (`opdctl doctor` checks KubeRay): install it, or drop the key that needs it"
+    if "violates PodSecurity" in message and "IPC_LOCK" in message:
+        return "use the namespace of manifests/cluster/overlays/rdma, or cluster.rdma.ipcLock: false with unlimited memlock"
+    if "violates PodSecurity" in message:
+        return f"change what the message names of the {who}, or use a namespace that allows it"
+    if " usage per " in message or "ratio per" in message or "must specify" in message:
+        return f"a LimitRange or ResourceQuota asks for other requests and limits of the {who}: set them in `cluster`"
+    if "deletionRules" in message and "jobStatus" in message:
+        return (
+            "set cluster.lifecycle: suspendable: a webhook (Kueue's up to 0.16) writes RayJobs with KubeRay 1.5's types"
+        )
+    return ""

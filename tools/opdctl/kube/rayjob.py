@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,6 @@ _BY_JOB = {"SUCCEEDED": "succeeded", "FAILED": "failed", "STOPPED": "stopped"}
 # An operator that runs takes up a RayJob within seconds.
 UNSEEN_S = 60.0
 POLL_S = 2.0
-# A note at every change, and at times while nothing changes.
-NOTE_INTERVAL_S = 30.0
 QUEUE_LABEL = f"{KUEUE}/queue-name"
 _UID_LABEL = f"{KUEUE}/job-uid"
 EXPERIMENT_KEY = "exp.json"
@@ -140,11 +139,7 @@ class ClusterRun:
 
 
 def look(api: KubeApi, run_id: str) -> ClusterRun:
-    """Read everything that the namespace holds of a run.
-
-    Raises:
-        ClusterError: the API server does not answer, or rejects a request.
-    """
+    """Read everything that the namespace holds of a run."""
     tree = api.find(api.path("rayjobs", run_id))
     experiment = _experiment(api.find(api.path("configmaps", run_id)), run_id)
     pods = api.list(api.path("pods"), selector=f"{RUN_LABEL}={run_id}")
@@ -158,11 +153,7 @@ def look(api: KubeApi, run_id: str) -> ClusterRun:
 
 
 def experiments(api: KubeApi) -> dict[str, dict[str, Any]]:
-    """Return the experiment of every run that is installed in the namespace.
-
-    Raises:
-        ClusterError: the API server does not answer, or rejects the request.
-    """
+    """Return the experiment of every run that is installed in the namespace."""
     configs = {item["metadata"]["name"]: item for item in api.list(api.path("configmaps"), selector=RUN_LABEL)}
     found = {run_id: _experiment(config, run_id) for run_id, config in configs.items()}
     return {run_id: experiment for run_id, experiment in found.items() if experiment is not None}
@@ -177,12 +168,11 @@ def _experiment(config: Tree | None, run_id: str) -> dict[str, Any] | None:
 
 def workloads_of(api: KubeApi, job: JobState) -> list[Tree]:
     """Read Kueue's objects of a run that it holds back; an empty list without the right to read them."""
-    if not job.queue or job.phase not in ("new", "suspending", "suspended"):
+    if not job.queue or job.phase != "suspended":
         return []
-    try:
+    with contextlib.suppress(ClusterError):
         return api.list(api.path("workloads"), selector=f"{_UID_LABEL}={job.uid}")
-    except ClusterError:
-        return []
+    return []
 
 
 def in_the_way(
@@ -222,28 +212,20 @@ def _in_queue(job: JobState, workloads: Sequence[Mapping[str, Any]]) -> str:
 
 
 def wait_until_gone(api: KubeApi, run_id: str, *, timeout_s: float) -> None:
-    """Wait until RayJob and pods are gone.
-
-    Raises:
-        ToolError: it took longer; the deletion continues.
-    """
-    started_s = noted_s = time.monotonic()
-    shown = ""
+    """Wait until RayJob and pods are gone."""
+    until_s, shown = time.monotonic() + timeout_s, ""
     while True:
         try:
             run = look(api, run_id)
             if run.job is None and not run.pods:
                 return
-            num_saving = sum(pod.why.startswith("terminating") for pod in run.pods)
-            phase = run.job.phase if run.job is not None else "RayJob is gone"
-            text = f"{phase}, {len(run.pods)} pods" + (f", {num_saving} of them terminating" if num_saving else "")
+            text = f"{len(run.pods)} pods are left; {run.describe()}"
         except ClusterUnreachable as error:
             text = f"the cluster is unreachable, waiting for it: {error}"
-        now_s = time.monotonic()
-        if now_s - started_s > timeout_s:
+        if time.monotonic() > until_s:
             fix = "the deletion continues: `opdctl status` shows it; or wait longer with --timeout"
             raise ToolError(f"run {run_id} is not gone yet after {timeout_s:g} s: {text}", fix=fix)
-        if text != shown or now_s - noted_s > NOTE_INTERVAL_S:
-            note(f"{run_id}: {text} ({now_s - started_s:.0f} s)")
-            shown, noted_s = text, now_s
+        if text != shown:
+            note(f"{run_id}: {text}")
+        shown = text
         time.sleep(POLL_S)

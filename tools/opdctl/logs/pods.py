@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from opd.redaction import redact
@@ -36,7 +37,6 @@ class LogPod:
 
     name: str
     container: str
-    created_s: float
     has_started: bool
     is_over: bool
 
@@ -45,21 +45,19 @@ def find_log_pods(api: KubeApi, run_id: str, submission_mode: str) -> list[LogPo
     """Return the pods that print the run's log, oldest first: one a submission or head."""
     role, container = LOG_CONTAINERS[submission_mode]
     pods = api.list(api.path("pods"), selector=f"{RUN_LABEL}={run_id},{ROLE_LABEL}={role}")
-    return sorted((_log_pod(pod, container) for pod in pods), key=lambda pod: (pod.created_s, pod.name))
+    pods.sort(key=lambda pod: (unix_s(pod["metadata"].get("creationTimestamp")), pod["metadata"]["name"]))
+    return [_log_pod(pod, container) for pod in pods]
 
 
 def _log_pod(pod: Mapping[str, Any], container: str) -> LogPod:
     status = pod.get("status", {})
-    found = (item for item in status.get("containerStatuses", []) if item["name"] == container)
-    seen: Mapping[str, Any] = next(found, {})
+    seen = next((item for item in status.get("containerStatuses", []) if item["name"] == container), {})
+    # Between two restarts a container waits, and its log is the last start's.
+    states = {*seen.get("state", {}), *seen.get("lastState", {})}
     return LogPod(
         name=pod["metadata"]["name"],
         container=container,
-        created_s=unix_s(pod["metadata"].get("creationTimestamp")),
-        # Between two restarts a container waits, and its log is the last start's.
-        has_started=any(
-            key in seen.get(part, {}) for part in ("state", "lastState") for key in ("running", "terminated")
-        ),
+        has_started=bool(states & {"running", "terminated"}),
         is_over=status.get("phase") in ("Succeeded", "Failed"),
     )
 
@@ -77,15 +75,14 @@ class PodLog:
     def __init__(self, api: KubeApi, pod: LogPod, *, tail: int | None = None):
         self.api, self.pod, self.tail = api, pod, tail
         self._recent: deque[tuple[float, str]] = deque()
-        self._first_s = math.inf if tail else -math.inf
+        self._first_s: float | None = None
         self._newest_s = 0.0
         self._to_skip: Counter[str] = Counter()
 
     def lines(self, *, follow: bool) -> Iterator[str]:
         """Yield new lines until the stream ends; the half line of a broken stream comes whole with the next stream.
 
-        Raises:
-            ClusterError: the stream broke or cannot be opened; a further call continues.
+        A ClusterError means that the stream broke or cannot be opened; a further call continues.
         """
         query: dict[str, str | int] = {"container": self.pod.container, "timestamps": "true"}
         query |= {"follow": "true"} if follow else {}
@@ -99,7 +96,7 @@ class PodLog:
             *whole, rest = (rest + chunk).split(b"\n")
             yield from (text for text in map(self.take, whole) if text is not None)
         if not self._newest_s:
-            self.tail, self._first_s = None, -math.inf  # a container without a line: what it prints later is new
+            self.tail = None  # a container without a line: what it prints later is new
         if rest and not follow:  # an ended container's last words need no line end
             yield from (text for text in [self.take(rest)] if text is not None)
 
@@ -117,19 +114,15 @@ class PodLog:
             return None
         stamp, _, text = line.partition(" ")
         stamp_s = unix_s(stamp)
-        self._first_s = min(self._first_s, stamp_s) if self._first_s == math.inf else self._first_s
+        if self._first_s is None:
+            self._first_s = stamp_s if self.tail else 0.0
         if stamp_s < self._first_s:
             return None
         self._recent.append((stamp_s, line))
         self._newest_s = max(self._newest_s, stamp_s)
-        while self._recent and self._recent[0][0] < self._newest_s - 2 * OVERLAP_S:
+        while self._recent[0][0] < self._newest_s - 2 * OVERLAP_S:
             self._recent.popleft()
         return text
-
-
-def print_at_once(line: str) -> None:
-    """Print a line and flush it, also into a pipe or file."""
-    print(line, flush=True)
 
 
 @dataclass
@@ -139,6 +132,7 @@ class PodFollower:
     Attributes:
         tail: the number of last lines of the pods that the first look finds.
         silent_s: a pod that does not answer is given up after this long, once it or the run has ended.
+        out: takes each line.
     """
 
     api: KubeApi
@@ -147,7 +141,7 @@ class PodFollower:
     tail: int | None = None
     poll_s: float = POLL_S
     silent_s: float = SILENT_S
-    out: Callable[[str], None] = print_at_once
+    out: Callable[[str], None] = field(default_factory=lambda: partial(print, flush=True))
     num_lines: int = 0
     _logs: dict[str, PodLog] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
@@ -161,11 +155,7 @@ class PodFollower:
         return self.num_lines
 
     def follow(self) -> int:
-        """Print until the RayJob has ended or is gone and its pods are read; wait for an unreachable API server.
-
-        Raises:
-            ClusterError: the API server rejects a request.
-        """
+        """Print until the RayJob has ended or is gone and its pods are read; wait for an unreachable API server."""
         is_unreachable = False
         while True:
             try:
@@ -205,43 +195,31 @@ class PodFollower:
             except ClusterError as error:
                 if not error.is_passing:
                     raise
-                if not self._is_given_up(pod.name, error, is_needed=not (is_final or has_next)):
+                is_needed = not (is_final or has_next)
+                if error.status == 0 and is_needed:
+                    return False  # a broken stream is opened again at once
+                if pod.name not in self._silent_since:
+                    note(f"pod {pod.name} cannot be read, waiting for it: {error}")
+                since_s = self._silent_since.setdefault(pod.name, time.monotonic())
+                if is_needed or time.monotonic() - since_s < self.silent_s:
                     return False  # the lines of the next pod come after its own
+                self._lose(pod.name, f"is given up after {self.silent_s:g} s")
         return all(pod.name in self._done for pod in pods)
-
-    def _is_given_up(self, name: str, error: ClusterError, *, is_needed: bool) -> bool:
-        """Return whether a pod that does not answer is given up; a broken stream is opened again at once."""
-        if error.status == 0 and is_needed:
-            return False
-        if name not in self._silent_since:
-            note(f"pod {name} cannot be read, waiting for it: {error}")
-        since_s = self._silent_since.setdefault(name, time.monotonic())
-        if is_needed or time.monotonic() - since_s < self.silent_s:
-            return False
-        self._lose(name, f"is given up after {self.silent_s:g} s")
-        return True
 
     def _lose(self, name: str, why: str) -> None:
         self._done.add(name)
         note(f"pod {name} {why}: `opdctl logs {self.run_id}` reads the rest from the store")
 
     def _read(self, pod: LogPod, *, follow: bool) -> None:
-        """Print new lines; a container that is gone or has not started has none.
-
-        Raises:
-            ClusterError: the stream broke, or cannot be opened.
-        """
+        """Print new lines; a container that is gone or has not started has none."""
         if pod.name not in self._logs:
             if self._logs:
-                self._emit(f"===== pod {pod.name} =====")
+                self.out(f"===== pod {pod.name} =====")
             self._logs[pod.name] = PodLog(self.api, pod, tail=self.tail)
         try:
             for line in self._logs[pod.name].lines(follow=follow):
-                self._emit(line)
+                self.out(redact(line))
+                self.num_lines += 1
         except ClusterError as error:
             if error.status != HTTP_NOT_FOUND and "is waiting to start" not in str(error):
                 raise
-
-    def _emit(self, line: str) -> None:
-        self.out(redact(line))
-        self.num_lines += 1

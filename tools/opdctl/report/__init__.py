@@ -1,1 +1,1 @@
-"""The HTML report: curves, tables, sample answers, and pages of conversations and tokens."""
+"""The HTML report: curves, tables, sample answers, and pages of conversations."""

@@ -25,7 +25,7 @@ from opd.runs.headline import (
 )
 from opd.runs.metrics import RESERVED_KEYS
 from opdctl.runs.compare import Group
-from opdctl.runs.gather import GatheredRun
+from opdctl.runs.gather import LoadedRun
 from opdctl.runs.metrics import logged
 from opdctl.runs.record import is_validation_accuracy
 
@@ -114,7 +114,7 @@ class Curves:
     is_thinned: bool
 
 
-def pack(runs: Sequence[GatheredRun], groups: Sequence[Group]) -> Curves:
+def pack(runs: Sequence[LoadedRun], groups: Sequence[Group]) -> Curves:
     """Pack every metric of the runs; metrics are read twice, so that one run's table is in memory at a time.
 
     Args:
@@ -124,7 +124,7 @@ def pack(runs: Sequence[GatheredRun], groups: Sequence[Group]) -> Curves:
     grids: dict[Panel, np.ndarray] = {}
     num_values = 0
     for run in runs:
-        table = run.metrics()
+        table = run.metrics
         for panel in panels:
             steps, _ = logged(table, panel.metrics)
             num_values += len(steps)
@@ -141,7 +141,7 @@ def pack(runs: Sequence[GatheredRun], groups: Sequence[Group]) -> Curves:
         if panel in grids
     }  # fmt: skip
     for number, run in enumerate(runs):
-        table = run.metrics()
+        table = run.metrics
         for panel, chart in charts.items():
             steps, values = logged(table, panel.metrics)
             if len(steps):

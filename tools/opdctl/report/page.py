@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,15 +19,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from opd.agent import trajectories, viewer
 from opd.evaluation.samples import Sample
 from opd.redaction import redact
-from opd.runs import tokens
 from opd.runs.identity import describe_changes
-from opd.store.base import Store
 from opd.text import policy, shortened, storable
 from opdctl.console import note
-from opdctl.report import provenance, token_page
+from opdctl.report import provenance
 from opdctl.report.curves import pack
-from opdctl.runs.compare import GENERATIONS_KEY, answers, compare_groups, comparison_sheets, default_metrics, group_runs
-from opdctl.runs.gather import GatheredRun
+from opdctl.runs.compare import answers, compare_groups, comparison_sheets, default_metrics, group_runs
+from opdctl.runs.gather import GENERATIONS_KEY, LoadedRun
 from opdctl.runs.metrics import series
 from opdctl.runs.record import RunRecord
 from opdctl.runs.sheets import checkpoints_sheet, evaluation_sheet, runs_sheet
@@ -46,7 +44,6 @@ MAX_SEPARATE_RUNS = 12
 MAX_CHARS = 1500
 TIMES = ("timing/", "timing_s/")
 """Prefixes of the metrics of a step's parts, seconds."""
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +64,8 @@ def asset(name: str) -> str:
     return (files("opdctl.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def environment() -> Environment:
-    """Return the templates; `shortened` cuts long texts of models."""
-    found = Environment(
-        loader=PackageLoader("opdctl.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    found.filters |= {"shortened": lambda text: shortened(text, MAX_CHARS), "number": number, "redact": redact}
-    return found
-
-
-def write_report(
-    runs: Sequence[GatheredRun], write: Callable[[str, str], None], *, stem: str, num_samples: int
-) -> None:
-    """Write the page `STEM.html`, and a page for each run's conversations and for its tokens.
+def write_report(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *, stem: str, num_samples: int) -> None:
+    """Write the page `STEM.html`, and a page for each run's conversations.
 
     Args:
         write: takes a file's name and its HTML.
@@ -97,7 +82,7 @@ def write_report(
         Part(id="time", title="Step time", sheets=_times(runs)),
         Part(id="evaluation", title="Evaluation", sheets=[*filter(None, [evaluation_sheet(records)])]),
         Part(id="differences", title="Differences", sheets=comparison_sheets(compared) if compared else []),
-        Part(id="rollouts", title="Rollouts", links=_pages(few, write, stem=stem)),
+        Part(id="conversations", title="Conversations", links=_conversations(few, write, stem=stem)),
         Part(id="generations", title="Sample answers", answers=_answers(few, num_samples)),
         Part(id="origin", title="Origin", sheets=[*provenance.tables(runs), *checkpoints]),
         Part(id="experiment", title="Experiment", sheets=_settings(records)),
@@ -105,7 +90,12 @@ def write_report(
     curves = pack(runs, groups)
     scripts = tuple(map(asset, SCRIPTS)) if curves.packed else ()
     names = [record.run_id for record in records]
-    page = environment().get_template("report.html.j2").render(
+    templates = Environment(
+        loader=PackageLoader("opdctl.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    templates.filters |= {"shortened": lambda text: shortened(text, MAX_CHARS), "redact": redact}
+    page = templates.get_template("report.html.j2").render(
         policy=policy(scripts),
         scripts=scripts,
         styles="".join(map(asset, STYLES)),
@@ -119,11 +109,11 @@ def write_report(
     write(f"{stem}.html", storable(page))
 
 
-def _times(runs: Sequence[GatheredRun]) -> list[Sheet]:
+def _times(runs: Sequence[LoadedRun]) -> list[Sheet]:
     """Return the mean seconds of each measured part of a step, one column a run."""
     means: dict[str, dict[str, float]] = {}
     for run in runs[:MAX_SEPARATE_RUNS]:
-        table = run.metrics()
+        table = run.metrics
         for name in filter(lambda name: name.startswith(TIMES), table.column_names):
             if len(values := series(table, name)[1]):
                 means.setdefault(name, {})[run.record.run_id] = float(values.mean())
@@ -134,30 +124,23 @@ def _times(runs: Sequence[GatheredRun]) -> list[Sheet]:
     return [Sheet(names=("part of a step", *ids), lines=lines, caption=caption)] if lines else []
 
 
-def _pages(runs: Sequence[GatheredRun], write: Callable[[str, str], None], *, stem: str) -> list[tuple[str, str]]:
-    """Write the pages of conversations and tokens; return the links to them."""
+def _conversations(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *, stem: str) -> list[tuple[str, str]]:
+    """Write a page of each run's conversations; return the links to them. An unreadable file is noted."""
     links = []
     for place, run in enumerate(runs, start=1):
         run_id = run.record.run_id
-        if talks := _read(run, trajectories.FOLDER, viewer.load):
+        try:
+            talks = viewer.load(run.listing.store) if trajectories.FOLDER in run.listing.tops else []
+        except ValueError as error:
+            note(f"warning: {run_id}: its {trajectories.FOLDER} are left out: {error}")
+            continue
+        if talks:
             write(name := f"{stem}-conversations-{place}.html", viewer.render(run_id, talks))
             links.append((quote(name), f"{run_id}: turns, calls and the author of each token"))
-        if steps := _read(run, tokens.FOLDER, token_page.load):
-            write(name := f"{stem}-tokens-{place}.html", token_page.render(run_id, steps, environment()))
-            links.append((quote(name), f"{run_id}: sample rollouts, each token by entropy, divergence and choice"))
     return links
 
 
-def _read(run: GatheredRun, folder: str, load: Callable[[Store], list[Found]]) -> list[Found]:
-    """Load the content of a run's folder; note an unreadable file and leave the folder out."""
-    try:
-        return load(run.listing.store) if folder in run.listing.tops else []
-    except ValueError as error:
-        note(f"warning: {run.record.run_id}: its {folder} are left out: {error}")
-        return []
-
-
-def _answers(runs: Sequence[GatheredRun], num_samples: int) -> list[dict[str, Sample]]:
+def _answers(runs: Sequence[LoadedRun], num_samples: int) -> list[dict[str, Sample]]:
     """Return evaluated answers of each run to the same problems; problems that a run got wrong come first."""
     rows: dict[tuple[str, int], dict[str, Sample]] = {}
     for run in runs if num_samples else ():

@@ -1,4 +1,4 @@
-"""Origin of runs: attempts, versions, images, GPU-hours, models, trackers, and the preflight's findings."""
+"""Origin of runs: attempts, versions, images, GPU-hours, trackers, and the preflight's findings."""
 
 from __future__ import annotations
 
@@ -8,40 +8,30 @@ from typing import Any
 from opd.errors import CorruptRecord
 from opd.monitor.preflight import Line
 from opd.runs.origin import file_key
-from opdctl.runs.gather import NUM_THREADS, GatheredRun, in_threads
+from opdctl.runs.gather import NUM_THREADS, LoadedRun, in_threads
+from opdctl.runs.record import RunRecord
 from opdctl.tables import NONE, Sheet, duration, moment
 
 MAX_GPUS = 10**6
-Tree = Mapping[str, Any]
 
 
 class Origin:
     """One run's attempts and the records of what each attempt ran."""
 
-    def __init__(self, run: GatheredRun):
+    def __init__(self, run: LoadedRun):
         self.record = run.record
         self.attempts = run.listing.attempt_lines()
         self.origins = {line.attempt: _record(run, file_key(line.attempt)) for line in self.attempts}
 
-    @property
-    def newest(self) -> list[Tree]:
-        """The records, the newest first."""
-        return [self.origins[attempt] for attempt in sorted(self.origins, reverse=True) if self.origins[attempt]]
-
-    def known(self, name: str) -> str:
-        """Return the newest record's value of a name; a dash where none has it."""
-        return str(next((record[name] for record in self.newest if record.get(name)), NONE))
+    def known(self, name: str) -> Any:
+        """Return the newest record's value of a name; None where none has it."""
+        return next((record[name] for record in reversed(self.origins.values()) if record.get(name)), None)
 
     @property
     def version(self) -> str:
         """Version and commit, such as `0.1.0 (1a2b3c4d5e6f)`."""
-        commit, _, dirty = self.known("commit").partition("-")
-        return f"{self.known('version')} ({commit[:12]}{'-' * bool(dirty)}{dirty})"
-
-    @property
-    def preflight(self) -> list[Line]:
-        """Lines of the newest attempt that made the first step."""
-        return next(filter(None, (Line.read(record.get("preflight")) for record in self.newest)), [])
+        commit, _, dirty = str(self.known("commit") or NONE).partition("-")
+        return f"{self.known('version') or NONE} ({commit[:12]}{'-' * bool(dirty)}{dirty})"
 
     def devices(self, attempt: int) -> str:
         """Return the devices of an attempt, such as `16 × NVIDIA H200`; empty where it recorded none."""
@@ -49,27 +39,27 @@ class Origin:
         return ", ".join(f"{number} × {name}" for name, number in found.items()) if isinstance(found, dict) else ""
 
     @property
-    def num_gpus(self) -> int:
-        """Number of GPUs by the spec; 0 on CPUs."""
-        trainer = self.record.spec.get("trainer", {})
-        numbers = [trainer.get(name) for name in ("nnodes", "gpus_per_node")] if isinstance(trainer, dict) else [None]
-        known = [number for number in numbers if type(number) is int and abs(number) <= MAX_GPUS]
-        return 0 if self.record.spec.get("device") == "cpu" or len(known) < 2 else known[0] * known[1]
-
-    @property
     def gpu_hours(self) -> float:
         spans = (line.last_sign_s - line.started_at_s for line in self.attempts if line.started_at_s)
-        return self.num_gpus * sum(spans) / 3600
+        return num_gpus(self.record) * sum(spans) / 3600
 
     @property
     def trackers(self) -> list[str]:
         """Addresses of the run's trackers that a browser may follow."""
-        found = (record.get("trackers") for record in self.newest)
-        urls = dict.fromkeys(url for tree in found if isinstance(tree, dict) for url in tree.values())
+        found = self.known("trackers")
+        urls = found.values() if isinstance(found, dict) else ()
         return [url for url in urls if isinstance(url, str) and url.startswith(("http://", "https://"))]
 
 
-def _record(run: GatheredRun, key: str) -> Tree:
+def num_gpus(record: RunRecord) -> int:
+    """Return the number of GPUs by the spec; 0 on CPUs."""
+    trainer = record.spec.get("trainer", {})
+    numbers = [trainer.get(name) for name in ("nnodes", "gpus_per_node")] if isinstance(trainer, dict) else [None]
+    known = [number for number in numbers if type(number) is int and abs(number) <= MAX_GPUS]
+    return 0 if record.spec.get("device") == "cpu" or len(known) < 2 else known[0] * known[1]
+
+
+def _record(run: LoadedRun, key: str) -> Mapping[str, Any]:
     try:
         found = run.listing.store.get_json(key) if key in run.listing else None
     except CorruptRecord:
@@ -77,16 +67,12 @@ def _record(run: GatheredRun, key: str) -> Tree:
     return found if isinstance(found, dict) else {}
 
 
-def tables(runs: Sequence[GatheredRun]) -> list[Sheet]:
-    """Return the origin of the runs, their attempts, and the preflight's findings.
-
-    Raises:
-        StoreError: a store is unreachable.
-    """
+def tables(runs: Sequence[LoadedRun]) -> list[Sheet]:
+    """Return the origin of the runs, their attempts, and the preflight's findings."""
     found = in_threads(Origin, runs, num_threads=NUM_THREADS)
     names = ("run", "opd (commit)", "image", "GPU-hours", "seed", "spec hash", "store and trackers")
     lines = [
-        (item.record.run_id, item.version, item.known("image"), f"{item.gpu_hours:.3g}",
+        (item.record.run_id, item.version, str(item.known("image") or NONE), f"{item.gpu_hours:.3g}",
          str(item.record.spec.get("seed", NONE)), item.record.spec_hash[:12], "\n".join([item.record.url, *item.trackers]))
         for item in found
     ]  # fmt: skip
@@ -97,9 +83,14 @@ def tables(runs: Sequence[GatheredRun]) -> list[Sheet]:
         for item in found
         for line in item.attempts
     ]  # fmt: skip
-    checks = [(item.record.run_id, line.name, line.verdict, line.says) for item in found for line in item.preflight]
-    return [
-        Sheet(names=names, lines=lines),
-        *([Sheet(names=heads, lines=attempts, title="Attempts")] if attempts else []),
-        *([Sheet(names=("run", "check", "verdict", "finding"), lines=checks, title="Preflight")] if checks else []),
+    checks = [
+        (item.record.run_id, line.name, line.verdict, line.says)
+        for item in found
+        for line in Line.read(item.known("preflight"))
     ]
+    sheets = [
+        Sheet(names=names, lines=lines),
+        Sheet(names=heads, lines=attempts, title="Attempts"),
+        Sheet(names=("run", "check", "verdict", "finding"), lines=checks, title="Preflight"),
+    ]
+    return [sheet for sheet in sheets if sheet.lines]

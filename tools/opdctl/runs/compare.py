@@ -22,6 +22,7 @@ from opd.runs.headline import ACCURACY_KEYS, LOSS_KEYS, SCORE_KEYS
 from opd.runs.identity import describe_changes
 from opd.store.base import Store
 from opdctl.console import note, usage_error
+from opdctl.runs.gather import GENERATIONS_KEY
 from opdctl.runs.record import RunRecord, is_validation
 from opdctl.tables import NONE, Sheet
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     """One run's evaluation by data set."""
 
 LEVEL = 0.05
-GENERATIONS_KEY = "eval/generations.parquet"
 ERROR_REMARK = "value ± standard error; 95 % interval by Student's t, * where it leaves out 0; – without an error"
 
 
@@ -92,12 +92,12 @@ class Comparison:
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return each difference as plain values."""
+        same = ("quantity", "is_notable", "num_pairs", "paired_by", "remark")
         return [
             {
-                "base": self.before, "group": self.after, "quantity": one.quantity, "before": one.before.value,
-                "after": one.after.value, "difference": one.difference.value, "standard_error": one.difference.standard_error,
-                "low": one.interval[0], "high": one.interval[1], "is_notable": one.is_notable, "num_pairs": one.num_pairs,
-                "paired_by": one.paired_by, "remark": one.remark,
+                "base": self.before, "group": self.after, "before": one.before.value, "after": one.after.value,
+                "difference": one.difference.value, "standard_error": one.difference.standard_error,
+                "low": one.interval[0], "high": one.interval[1], **{name: getattr(one, name) for name in same},
             }
             for one in self.differences
         ]  # fmt: skip
@@ -125,9 +125,6 @@ def best_first(groups: Sequence[Group], base: str | None) -> list[Group]:
     """Return the groups with the base first: the group of the named run, else the best finished group.
 
     The best has the highest mean validation accuracy over its finished runs, then the highest training score.
-
-    Raises:
-        ToolError: no such run.
     """
     if base is None:
         chosen = max(groups, key=_score_of_finished)
@@ -155,11 +152,7 @@ def default_metrics(records: Sequence[RunRecord]) -> list[str]:
 
 
 def compare_groups(groups: Sequence[Group], stores: Mapping[str, Store], metrics: Sequence[str]) -> list[Comparison]:
-    """Compare each group with the first: evaluations paired by problem, then metrics paired by seed.
-
-    Raises:
-        ToolError: a metric that none of the runs logged.
-    """
+    """Compare each group with the first: evaluations paired by problem, then metrics paired by seed."""
     base, records = groups[0], [record for group in groups for record in group.records]
     for metric in metrics:
         if not any(metric in record.latest for record in records):
@@ -219,10 +212,8 @@ def compare_evaluations(before: Sequence[Evaluated], after: Sequence[Evaluated])
 
 
 def _pass_at(result: SetResult, k: int) -> Mapping[int, float]:
-    return {
-        index: float(pass_at_every_k(num_right, result.num_samples)[k - 1])
-        for index, num_right in result.num_right_by_problem.items()
-    }
+    num = result.num_samples
+    return {index: float(pass_at_every_k(right, num)[k - 1]) for index, right in result.num_right_by_problem.items()}
 
 
 def _paired_by_problem(

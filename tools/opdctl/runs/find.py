@@ -46,11 +46,7 @@ class Found:
 
 
 def open_place(at: str | StoreAddress, *, patience_s: float = PATIENCE_S) -> Store:
-    """Open the store of a path or URL; the shell's variables win over an experiment's.
-
-    Raises:
-        ToolError: the URL carries credentials, or is malformed.
-    """
+    """Open the store of a path or URL; the shell's variables win over an experiment's."""
     url, variables = at if isinstance(at, StoreAddress) else (at, {})
     if "@" in urlsplit(url).netloc:
         raise usage_error(
@@ -93,19 +89,11 @@ class Finder:
         self.asks_for_stores = store is None and (self.is_named or (self.has_cluster and not self.shell_store))
 
     def connect(self) -> KubeApi:
-        """Return the cluster that the command line names.
-
-        Raises:
-            ClusterUnreachable: no way to it.
-        """
+        """Return the cluster that the command line names."""
         return connect(namespace=self.namespace, context=self.context)
 
     def locate(self, text: str) -> Found:
-        """Read one run from cluster and store; an unreachable cluster that the user did not name is left out.
-
-        Raises:
-            ToolError: neither side knows the run.
-        """
+        """Read one run from cluster and store; an unreachable cluster that the user did not name is left out."""
         (run_id, parent), notes = _read(text), list[str]()
         api, run = None, None
         if self.is_named or (self.has_cluster and not parent):
@@ -127,11 +115,7 @@ class Finder:
         return Found(run_id=run_id, api=api, in_cluster=run, place=place, notes=notes)
 
     def places(self, texts: Sequence[str]) -> list[RunPlace]:
-        """Return the places of runs in the order of `texts`; without any every run of the namespace or store.
-
-        Raises:
-            ToolError: a name without a store, or a run that is not there.
-        """
+        """Return the places of runs in the order of `texts`; without any every run of the namespace or store."""
         wanted = [_read(text) for text in texts]
         is_asked = self.asks_for_stores and not all(parent for _, parent in wanted)
         sent = self._sent() if is_asked or (not texts and self.asks_for_stores) else {}
@@ -157,15 +141,11 @@ class Finder:
 
     def _sent(self) -> dict[str, StoreAddress]:
         """Return the stores of the namespace's experiments that can be read from here, by run."""
-        known = {run_id: _readable(address_of(tree)) for run_id, tree in experiments(self.connect()).items()}
+        known = {run_id: readable(address_of(tree)) for run_id, tree in experiments(self.connect()).items()}
         return {run_id: at for run_id, at in known.items() if at is not None}
 
     def _address(self, parent: str, sent: StoreAddress | None) -> str | StoreAddress:
-        """Return the store of a run.
-
-        Raises:
-            ToolError: nothing names one.
-        """
+        """Return the store of a run."""
         local = DEFAULT_STORE if Path(DEFAULT_STORE).is_dir() else None
         if found := parent or self.store or sent or self.shell_store or local:
             return found
@@ -179,12 +159,12 @@ class Finder:
         """Return the place of a run's results; None where there are none yet or no way to them from here."""
         is_known = run is not None and run.is_known
         sent = run.store if run is not None else None
-        if is_known and not (parent or self.store or _readable(sent)):
+        if is_known and not (parent or self.store or readable(sent)):
             where = f" ({sent.url})" if sent else ""
             notes.append(f"its store{where} is a folder of the run's own volume and cannot be read from here")
             return None
         try:
-            place = open_place(self._address(parent, _readable(sent)), patience_s=self.patience_s).child(run_id)
+            place = open_place(self._address(parent, readable(sent)), patience_s=self.patience_s).child(run_id)
             if place.exists(RUN_FILE):
                 return RunPlace(run_id=run_id, store=place)
         except StoreError as error:
@@ -197,7 +177,7 @@ class Finder:
         return None
 
 
-def _readable(sent: StoreAddress | None) -> StoreAddress | None:
+def readable(sent: StoreAddress | None) -> StoreAddress | None:
     """Return the store of an experiment in a cluster; None for a folder of the run's own volume."""
     return None if sent is None or urlsplit(sent.url).scheme in ("", "file") else sent
 

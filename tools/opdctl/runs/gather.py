@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import io
 import json
 import os
 import uuid
@@ -12,13 +13,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from opd.errors import StoreError, StoreUnavailable
-from opdctl.runs.find import RunPlace
+from opdctl.console import note, progress
+from opdctl.runs.find import LONG_PATIENCE_S, Finder, RunPlace
 from opdctl.runs.listing import Listing
+from opdctl.runs.metrics import series
 from opdctl.runs.record import RunRecord, as_of_now, read_run, told_apart
 
 CACHE_VARIABLE = "OPDCTL_CACHE_DIR"
@@ -29,13 +32,19 @@ NUM_THREADS = 6
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Causes = dict[str, StoreError]
+GENERATIONS_KEY = "eval/generations.parquet"
+EVALUATIONS_SCHEMA = pa.schema(
+    [("step", pa.int64()), ("data_source", pa.string()), ("quantity", pa.string()), ("statistic", pa.string()),
+     ("value", pa.float64()), ("standard_error", pa.float64())]
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatheredRun:
-    """One run's record; its metrics are read from the cache at each use.
+class LoadedRun:
+    """One run as it was when it was read: its record; tables are read at each use.
 
     Attributes:
+        record: state, spec, checkpoints, result, and the last value of every metric (`latest`).
         listing: the run directory as it was, so that later readers need not list it again.
         table: the metrics, where the cache could not be written.
     """
@@ -46,32 +55,84 @@ class GatheredRun:
     fingerprint: str
     table: pa.Table | None = None
 
+    @property
     def metrics(self) -> pa.Table:
-        """Return `step` int64, one row a step, ascending; every metric float64 with nulls where it was not logged."""
+        """`step` int64, one row a step, ascending; every metric float64, null where it was not logged. All attempts merged."""
         if self.table is not None:
             return self.table
         found = _kept(self.path, self.fingerprint, with_metrics=True)
         return read_run(self.listing, run_id=self.record.run_id)[1] if found is None else found[1]
 
+    @property
+    def evaluations(self) -> pa.Table:
+        """One row for each validated step, data set and statistic, in the order of the steps.
 
-def gather(
-    places: Sequence[RunPlace], *, on_done: Callable[[], None] = lambda: None, causes: Causes | None = None
-) -> list[GatheredRun]:
+        `step`, `data_source`, `quantity` (`acc`, `reward`), `statistic` (`mean@8`, `pass@4`, ...), `value`, and
+        `standard_error`, clustered by problem; null without an error, as in validations during training.
+        """
+        rows: list[dict[str, Any]] = []
+        metrics = self.metrics
+        for name in metrics.column_names:
+            section, *parts = name.split("/")
+            if section not in ("val-core", "val-aux") or len(parts) < 3 or "@" not in parts[-1]:
+                continue
+            errors = dict(zip(*series(metrics, f"{name}/stderr"), strict=True))
+            of = {"data_source": "/".join(parts[:-2]), "quantity": parts[-2], "statistic": parts[-1]}
+            rows += [
+                {"step": step, **of, "value": value, "standard_error": errors.get(step)}
+                for step, value in zip(*series(metrics, name), strict=True)
+            ]
+        return pa.Table.from_pylist(sorted(rows, key=lambda row: row["step"]), schema=EVALUATIONS_SCHEMA)
+
+    @property
+    def generations(self) -> pa.Table:
+        """Every answer of an evaluation, in the columns of `opd.evaluation.Sample`; no rows for other runs.
+
+        `numbers`, a map, is empty where the scorer gave none next to `score` and `acc`.
+        """
+        from opd.evaluation.samples import SCHEMA
+
+        return self._parquet(GENERATIONS_KEY, SCHEMA)
+
+    @property
+    def pass_rates(self) -> pa.Table:
+        """Each prompt's pass rate, in the columns of `opd.evaluation.pass_rates.PassRate`; no rows without any."""
+        from opd.evaluation.pass_rates import PASS_RATES_KEY, SCHEMA
+
+        return self._parquet(PASS_RATES_KEY, SCHEMA)
+
+    def _parquet(self, key: str, schema: pa.Schema) -> pa.Table:
+        """Read a file of the run; a missing file gives no rows, a missing column nulls."""
+        import pyarrow.parquet as pq
+
+        if not self.listing.store.exists(key):
+            return schema.empty_table()
+        found = pq.read_table(io.BytesIO(self.listing.store.get(key)))
+        return pa.concat_tables([schema.empty_table(), found], promote_options="permissive")
+
+
+def read_runs(runs: Sequence[str], *, store: str | None, namespace: str | None, context: str | None) -> list[LoadedRun]:
+    """Find and read runs, in the order of their names; without names every run of the namespace or store."""
+    finder = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S)
+    found = gather(finder.places(runs))
+    if not found:
+        note("no runs in this store: a run appears with its first attempt")
+    return found
+
+
+def gather(places: Sequence[RunPlace], *, causes: Causes | None = None) -> list[LoadedRun]:
     """Read every run that has started, in the order of `places`; folders that are no run are left out.
 
     Args:
-        causes: gets the failures of stores, whose runs are left out.
-
-    Raises:
-        StoreError: the first failure, without `causes`.
+        causes: gets the failures of stores, whose runs are left out; None means that the first failure is raised.
     """
     call = _read if causes is None else leaving_out(_read, causes)
-    runs = [run for run in in_threads(call, places, num_threads=NUM_THREADS, on_done=on_done) if run is not None]
+    runs = [run for run in in_threads(call, places, num_threads=NUM_THREADS) if run is not None]
     records = told_apart([run.record for run in runs])
     return [dataclasses.replace(run, record=record) for run, record in zip(runs, records, strict=True)]
 
 
-def _read(place: RunPlace) -> GatheredRun | None:
+def _read(place: RunPlace) -> LoadedRun | None:
     listing = Listing(place.store)
     if not listing.is_run:
         return None
@@ -85,7 +146,7 @@ def _read(place: RunPlace) -> GatheredRun | None:
         record, metrics = read_run(listing, run_id=place.run_id)
         table = None if _keep(path, fingerprint, record, metrics) else metrics
     record = as_of_now(record, listing)
-    return GatheredRun(record=record, listing=listing, path=path, fingerprint=fingerprint, table=table)
+    return LoadedRun(record=record, listing=listing, path=path, fingerprint=fingerprint, table=table)
 
 
 def _kept(path: Path, fingerprint: str, *, with_metrics: bool) -> tuple[RunRecord, pa.Table | None] | None:
@@ -118,24 +179,18 @@ def _keep(path: Path, fingerprint: str, record: RunRecord, metrics: pa.Table) ->
     return True
 
 
-def in_threads(
-    call: Callable[[Item], Result],
-    items: Sequence[Item],
-    *,
-    num_threads: int,
-    on_done: Callable[[], None] = lambda: None,
-) -> list[Result]:
-    """Call for each item in threads; return the results in the items' order.
+def in_threads(call: Callable[[Item], Result], items: Sequence[Item], *, num_threads: int) -> list[Result]:
+    """Call for each item in threads, counted on a terminal; return the results in the items' order.
 
-    Raises:
-        Exception: the first failure; the other calls are not waited for.
+    The first failure is raised, and the other calls are not waited for.
     """
     pool = ThreadPoolExecutor(min(num_threads, max(len(items), 1)), thread_name_prefix="opdctl-gather")
     try:
         futures = [pool.submit(call, item) for item in items]
-        for future in as_completed(futures):
-            future.result()
-            on_done()
+        with progress("reading runs", len(items)) as advance:
+            for future in as_completed(futures):
+                future.result()
+                advance()
         return [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

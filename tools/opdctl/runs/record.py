@@ -43,11 +43,12 @@ class RunRecord:
         state: running, silent, stopped, succeeded, failed, not started, or unreadable.
         detail: the reason of a failure or stop.
         latest: the last value of every metric.
-        validation: first and last value of each validation's core metric.
+        validation: first and last value of each validation's core metric; of a summary the last alone.
         evaluation: the numbers of an evaluation by data set.
         problems: one line for each thing that was skipped or could not be read.
         last_sign_s: Unix seconds of the last attempt's newest record.
         stage: a running pipeline's stage and its step.
+        num_gpus: GPUs that its pods hold, in a list of live runs.
     """
 
     run_id: str
@@ -68,6 +69,7 @@ class RunRecord:
     last_sign_s: float = 0.0
     spec: dict[str, Any] = field(default_factory=dict)
     stage: str = ""
+    num_gpus: int = 0
 
     @property
     def loss(self) -> float | None:
@@ -105,19 +107,16 @@ class RunRecord:
         return [*([f"{self.state}: {self.detail}"] if self.detail else []), *(f"fault {fault}" for fault in self.faults),
                 *(f"warning: {problem}" for problem in self.problems)]  # fmt: skip
 
-    def accuracies(self) -> dict[str, float | None]:
-        """Return the validation's accuracy, the training's accuracy and the training's score as plain values."""
+    def to_json(self, names: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the fields and the derived numbers as plain values; `names` are the wanted ones."""
         score = self.training_score
-        return {
-            "validation_accuracy": self.validation_accuracy,
+        tree = asdict(self) | {
+            "loss": self.loss, "eta_s": self.eta_s, "faults": [asdict(fault) for fault in self.faults],
+            "checkpoint": self.complete_steps[-1] if self.complete_steps else None,
+            "validation_accuracy": self.validation_accuracy, "training_score": score.value if score else None,
             "training_accuracy": score.value if score and score.is_share else None,
-            "training_score": score.value if score else None,
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields and the derived numbers as plain values."""
-        faults = [asdict(fault) for fault in self.faults]
-        return asdict(self) | {"loss": self.loss, "eta_s": self.eta_s, "faults": faults} | self.accuracies()
+        }  # fmt: skip
+        return {name: tree[name] for name in names or tree}
 
 
 def is_validation(name: str) -> bool:
@@ -147,9 +146,6 @@ def read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
     """Read a run: its record, and its metrics merged over the attempts.
 
     The record of a run with files of an unforeseen shape, or of a run that is deleted meanwhile, is `unreadable`.
-
-    Raises:
-        StoreError: the store is unreachable or rejects the request.
     """
     try:
         return _read_run(listing, run_id=run_id)

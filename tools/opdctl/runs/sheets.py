@@ -6,17 +6,31 @@ from collections.abc import Sequence
 
 from opd.runs.headline import VALIDATION_PREFIX
 from opdctl.runs.record import RunRecord, is_validation_accuracy
-from opdctl.tables import NONE, Sheet, ago, number, percent, size, with_error
+from opdctl.tables import NONE, Sheet, ago, duration, number, percent, size, with_error
 
 
 def runs_sheet(records: Sequence[RunRecord]) -> Sheet:
     """Return one row a run: state, progress, loss, accuracies, newest checkpoint."""
-    names = ("run", "kind", "state", "try", "step", "loss", "train acc", "validation", "checkpoint", "last sign")
+    names = (
+        "run",
+        "state",
+        "step",
+        "ETA",
+        "loss",
+        "train acc",
+        "validation",
+        "checkpoint",
+        "last sign",
+        "GPUs",
+        "kind",
+        "try",
+    )
     lines = [
         (
-            record.run_id, record.kind or "?", record.state, str(record.num_attempts), progress_text(record),
-            number(record.loss), training_text(record), validation_text(record) or NONE,
+            record.run_id, record.state, progress_text(record), duration(record.eta_s), number(record.loss),
+            training_text(record), validation_text(record) or NONE,
             str(record.complete_steps[-1]) if record.complete_steps else NONE, ago(record.last_sign_s),
+            str(record.num_gpus or NONE), record.kind or "?", str(record.num_attempts or NONE),
         )
         for record in records
     ]  # fmt: skip
@@ -48,9 +62,9 @@ def evaluation_sheet(records: Sequence[RunRecord]) -> Sheet | None:
 
 
 def progress_text(record: RunRecord) -> str:
-    """Return `7/40`."""
-    if record.last_step is None:
-        return NONE
+    """Return `7/40`, or a pipeline's stage."""
+    if record.stage or record.last_step is None:
+        return record.stage or NONE
     return f"{record.last_step}/{record.total_steps}" if record.total_steps else str(record.last_step)
 
 
@@ -65,7 +79,7 @@ def training_text(record: RunRecord) -> str:
 def validation_text(record: RunRecord) -> str:
     """Return `toy_add 35.4 → 82.1 %` for each validation set, one a line."""
     return "\n".join(
-        f"{name.removeprefix(VALIDATION_PREFIX)} {100 * first:.1f} → {100 * last:.1f} %"
-        for name, (first, last) in sorted(record.validation.items())
+        f"{name.removeprefix(VALIDATION_PREFIX)} {' → '.join(f'{100 * value:.1f}' for value in values)} %"
+        for name, values in sorted(record.validation.items())
         if is_validation_accuracy(name)
     )

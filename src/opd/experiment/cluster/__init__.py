@@ -77,8 +77,6 @@ class Image(ClusterSection):
 
 
 class Ttl(ClusterSection):
-    """Seconds after the end until parts of the run are deleted; they must not decrease from one to the next."""
-
     workers_seconds: Seconds = key("Until the workers (and their GPUs) go.")
     cluster_seconds: Seconds = key("Until the head goes, and with it the dashboard.")
     self_seconds: Seconds | None = key("Until the RayJob goes, with the submitter's log; null: it stays (Argo CD).")
@@ -122,8 +120,6 @@ class Stop(ClusterSection):
 
 
 class Queue(ClusterSection):
-    """The queue a run waits in."""
-
     manager: Literal["kueue", "volcano"] = key("Who queues: Kueue, or KubeRay's Volcano integration.")
     name: LabelValue = key("Name of the LocalQueue (Kueue) or queue (Volcano).")
     priority_class: LabelValue | None = key("Its priority class; unset: none.", None)
@@ -135,8 +131,6 @@ class Auth(ClusterSection):
 
 
 class Egress(ClusterSection):
-    """One allowed way out: to addresses, or to pods of the cluster."""
-
     cidr: Cidr = key("Addresses.", "0.0.0.0/0")
     namespace: LabelValue | None = key("Pods of this namespace instead of addresses.", None)
     pod_labels: Labels = key("Pods with these labels, of `namespace` or else of the run's own.", dict)
@@ -179,8 +173,6 @@ class ServiceAccount(ClusterSection):
 
 
 class Pods(ClusterSection):
-    """Resources and placement of a group of pods."""
-
     requests: Resources = key("Resource requests.", dict)
     limits: Resources = key("Resource limits.", dict)
     node_selector: dict[str, str] = key("Node labels the pods need.", dict)
@@ -194,8 +186,6 @@ class Pods(ClusterSection):
 
 
 class RayPods(Pods):
-    """Pods that run Ray; `opd.experiment.needs` has what they need."""
-
     requests: Resources = key("Resource requests; cpu and memory unset: their limit, else what the run needs.", dict)
     limits: Resources = key("Resource limits; memory unset: the request; cpu unset: none.", dict)
     object_store_gib: Gib = key("Ray's object store, part of /dev/shm.")
@@ -250,8 +240,6 @@ class Disruption(ClusterSection):
 
 
 class EnvVar(ClusterSection):
-    """An environment variable: a plain value or a reference, never a literal secret."""
-
     name: EnvName = key("Name.")
     value: str | None = key("Plain value.", None)
     value_from: KubeObject | None = key("Reference, as in a Kubernetes container.", None)
@@ -282,8 +270,6 @@ class Cache(ClusterSection):
 
 
 class Mount(ClusterSection):
-    """An existing claim on every Ray pod: models, data."""
-
     claim: ObjectName = key("Name of the claim.")
     path: AbsolutePath = key("Where it is mounted.")
     sub_path: Text | None = key("Folder in the claim.", None)
@@ -291,8 +277,6 @@ class Mount(ClusterSection):
 
 
 class ToolDatabase(ClusterSection):
-    """The tool database, read-only at `agent.database_dir` on every Ray pod."""
-
     claim: ObjectName | None = key("Existing claim that holds it.", None)
     sub_path: Text | None = key("Folder in the claim.", None)
     url: Text | None = key("Or: a file or tar archive, fetched once per pod and verified.", None)
@@ -307,8 +291,6 @@ class ToolDatabase(ClusterSection):
 
 
 class SecretKey(ClusterSection):
-    """One key of an existing Secret."""
-
     secret: ObjectName = key("Name of the Secret.")
     key: Text = Field(description="Key in it.")
 
@@ -321,8 +303,6 @@ class Secrets(ClusterSection):
 
 
 class Cluster(ClusterSection):
-    """The keys under `cluster`; a conversion, which has no workers, leaves theirs unread."""
-
     image: Image = key("The image of every pod of the run.", Image)
     submission_mode: Literal["K8sJobMode", "HTTPMode"] = key(
         "K8sJobMode: a submitter pod submits, and its log outlives the Ray cluster; HTTPMode: the operator submits.",

@@ -1,15 +1,11 @@
-"""The Triton kernels: the head product, and a scaling in place.
+"""The head product in Triton.
 
-Imports triton, so it is loaded only where a CUDA device is there.
-
-The head product stores logits in fp16 as distances below their block's maximum. A block is 256 neighbouring vocabulary
+It stores logits in fp16 as distances below their block's maximum. A block is 256 neighbouring vocabulary
 entries of one row. Its maximum is kept in fp32 and every entry as its distance below it in fp16, rounded from the fp32
 accumulator. Entries that carry probability lie close to their block's maximum, where fp16 is finest; an entry 16 below
 is off by at most 1/128 and e^-16 as likely. So the storage follows any range of logits, and costs the two bytes of plain
 fp16 (whose steps near a logit of 40 are 1/32).
 """
-
-import functools
 
 import torch
 import triton
@@ -24,8 +20,6 @@ DEPTH_BLOCK = 64
 TOKEN_BLOCKS_PER_GROUP = 8
 NUM_STAGES = 3
 NUM_WARPS = 8
-SCALE_BLOCK = 4096
-SCALE_PROGRAMS_A_MULTIPROCESSOR = 8  # as many as run at once: one that finds nothing to do costs time too
 
 
 # One compiled form serves every shape.
@@ -82,7 +76,8 @@ def head_logits(hidden: Tensor, weight: Tensor, logits: Tensor, block_max: Tenso
             the vocabulary's end: of its entries and 0); None stores plain logits.
     """
     (num_tokens, depth), vocab = hidden.shape, weight.shape[0]
-    num_blocks, num_programs = triton.cdiv(vocab, VOCAB_BLOCK), num_multiprocessors(hidden.device.index or 0)
+    num_blocks = triton.cdiv(vocab, VOCAB_BLOCK)
+    num_programs = torch.cuda.get_device_properties(hidden.device).multi_processor_count
     _logits[(min(num_programs, triton.cdiv(num_tokens, TOKEN_BLOCK) * num_blocks),)](
         TensorDescriptor.from_tensor(hidden, [TOKEN_BLOCK, DEPTH_BLOCK]),
         TensorDescriptor.from_tensor(weight, [VOCAB_BLOCK, DEPTH_BLOCK]),
@@ -102,28 +97,3 @@ def head_logits(hidden: Tensor, weight: Tensor, logits: Tensor, block_max: Tenso
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
     )
-
-
-@triton.jit
-def _scale(values, factor, count, BLOCK: tl.constexpr):
-    by = tl.load(factor)
-    if by != 1.0:
-        for start in range(tl.program_id(0).to(tl.int64) * BLOCK, count, tl.num_programs(0) * BLOCK):
-            places = start + tl.arange(0, BLOCK)
-            kept = places < count
-            scaled = tl.load(values + places, mask=kept).to(tl.float32) * by
-            tl.store(values + places, scaled.to(values.dtype.element_ty), mask=kept)
-
-
-def scale_in_place(values: Tensor, factor: Tensor) -> None:
-    """Multiply contiguous values by a float32 scalar of the device, without touching memory where it is 1 and without a sync."""
-    if values.numel():
-        most = SCALE_PROGRAMS_A_MULTIPROCESSOR * num_multiprocessors(values.device.index or 0)
-        grid = (min(triton.cdiv(values.numel(), SCALE_BLOCK), most),)
-        _scale[grid](values, factor, values.numel(), BLOCK=SCALE_BLOCK)
-
-
-@functools.cache
-def num_multiprocessors(device: int) -> int:
-    """Return the number of a device's multiprocessors."""
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -5,85 +5,53 @@ Launches use the driver's C interface, whose cost to the host is a few microseco
 
 import ctypes
 import functools
-import hashlib
-import os
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from cuda.bindings import driver, nvrtc
 from torch import Tensor
 
 SOURCE_FOLDER = Path(__file__).parent
-CACHE_VARIABLE = "TRITON_CACHE_DIR"
+ARCHITECTURE = "sm_90a"
 
 
 class CudaKernelError(RuntimeError):
     """A CUDA source did not compile, or the driver refused a call."""
 
 
-def compile_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -> bytes:
+def compile_cubin(source: str, macros: tuple[tuple[str, int], ...]) -> bytes:
     """Return the machine code of one source file of this package; needs no GPU.
 
     Args:
         source: file name next to this module.
         macros: (name, value) pairs for -D.
-        arch: such as `sm_90a`.
 
     Raises:
         CudaKernelError: the compiler's log.
     """
-    from cuda.bindings import nvrtc
-
     code = (SOURCE_FOLDER / source).read_bytes()
     headers = sorted(SOURCE_FOLDER.glob("*.cuh"))
     contents, names = [header.read_bytes() for header in headers], [header.name.encode() for header in headers]
     created = nvrtc.nvrtcCreateProgram(code, source.encode(), len(headers), contents, names)
     program = _checked(created, "nvrtcCreateProgram")
-    options = [f"--gpu-architecture={arch}", "--std=c++17", *(f"-D{name}={value}" for name, value in macros)]
+    options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++17", *(f"-D{name}={value}" for name, value in macros)]
     result = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
     if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
         nvrtc.nvrtcGetProgramLog(program, log)
-        raise CudaKernelError(f"{source} for {arch} with {dict(macros)} did not compile:\n{log.decode()}")
+        raise CudaKernelError(f"{source} with {dict(macros)} did not compile:\n{log.decode()}")
     cubin: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
     _checked(nvrtc.nvrtcGetCUBIN(program, cubin), "nvrtcGetCUBIN")
     _checked(nvrtc.nvrtcDestroyProgram(program), "nvrtcDestroyProgram")
     return cubin
 
 
-def kept(key: bytes, make: Callable[[], bytes]) -> bytes:
-    """Return `make()`, or its result for this key in an earlier process, kept where TRITON_CACHE_DIR names a folder."""
-    folder = os.environ.get(CACHE_VARIABLE)
-    if not folder:
-        return make()
-    path = Path(folder) / f"{hashlib.sha256(key).hexdigest()}.cubin"
-    try:
-        return path.read_bytes()
-    except OSError:
-        made = make()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(made)
-        os.replace(file.name, path)  # never half of it
-    except OSError:  # it is only kept for speed
-        pass
-    return made
-
-
 @functools.cache
 def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], device_index: int, smem_bytes: int) -> Any:
     """Compile a kernel for a device and load it once a process; `smem_bytes` is its dynamic shared memory limit."""
-    from cuda.bindings import driver, nvrtc
-
-    major, minor = torch.cuda.get_device_capability(device_index)
-    arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
-    paths = [SOURCE_FOLDER / source, *sorted(SOURCE_FOLDER.glob("*.cuh"))]
-    version = _checked(nvrtc.nvrtcVersion(), "nvrtcVersion")
-    key = repr(([path.read_bytes() for path in paths], source, macros, arch, version)).encode()
-    cubin = kept(key, lambda: compile_cubin(source, macros, arch))
+    cubin = compile_cubin(source, macros)
     with torch.cuda.device(device_index):
         torch.cuda.current_stream().query()  # makes the primary context current in this thread
         module = _checked(driver.cuModuleLoadData(cubin), "cuModuleLoadData")
@@ -102,11 +70,7 @@ def _library() -> ctypes.CDLL:
 
 
 def launch(
-    kernel: Any,
-    grid: tuple[int, int, int],
-    num_threads: int,
-    smem_bytes: int,
-    arguments: Sequence[Tensor | int | float | None],
+    kernel: Any, num_blocks: int, num_threads: int, smem_bytes: int, arguments: Sequence[Tensor | int | float | None]
 ) -> None:
     """Launch on torch's current stream, whose device must be the one that the kernel was loaded for.
 
@@ -114,8 +78,8 @@ def launch(
     """
     parameters = [_parameter(argument) for argument in arguments]
     addresses = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
-    stream = torch.cuda.current_stream().cuda_stream
-    status = _library().cuLaunchKernel(int(kernel), *grid, num_threads, 1, 1, smem_bytes, stream, addresses, None)
+    stream, block = torch.cuda.current_stream().cuda_stream, (num_threads, 1, 1)
+    status = _library().cuLaunchKernel(int(kernel), num_blocks, 1, 1, *block, smem_bytes, stream, addresses, None)
     if status:
         raise CudaKernelError(f"cuLaunchKernel failed: CUresult {status}")
 

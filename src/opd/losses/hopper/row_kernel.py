@@ -8,6 +8,7 @@ from torch import Tensor
 
 from opd.head_form import FUSED_KINDS
 from opd.losses.hopper.nvrtc import launch, load_kernel
+from opd.losses.terms import Loss
 
 CLUSTERS = (4, 8)  # thread blocks that share a row; 8 is the largest size every Hopper GPU can place
 NUM_STATS = 6  # divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite
@@ -31,10 +32,8 @@ class Logits(NamedTuple):
 def divergence_rows(
     student: Logits,
     teacher: Logits,
-    kind: str,
+    loss: Loss,
     *,
-    beta: float,
-    temperature: float,
     token_ids: Tensor,
     weights: Tensor,
     stats: Tensor,
@@ -52,6 +51,7 @@ def divergence_rows(
         gradient_stats: [n, blocks of a row, NUM_GRAD_STATS], as `new_gradient_stats` makes it.
     """
     num_rows, vocab = student.values.shape
+    kind, beta = loss.kind, float(loss.params.get("beta", 0.0))
     macros, threads = row_kernel_macros(FUSED_KINDS.index(kind), vocab, is_fp32=student.values.dtype == torch.float32)
     smem_bytes = dict(macros)["VECS"] * threads * 16
     kernel = load_kernel("rows.cu", "divergence_rows", macros, student.values.device.index or 0, smem_bytes)
@@ -61,9 +61,9 @@ def divergence_rows(
         *(student.values, teacher.values, student.block_max, teacher.block_max),
         *(gradient, weights, token_ids, stats, gradient_stats),
         *(student.values.stride(0), gradient.stride(0), vocab),
-        *(1.0 / temperature, unit / temperature, beta, 1.0 - beta),
+        *(1.0 / loss.temperature, unit / loss.temperature, beta, 1.0 - beta),
     )
-    launch(kernel, (dict(macros)["CLUSTER"] * num_rows, 1, 1), threads, smem_bytes, arguments)
+    launch(kernel, dict(macros)["CLUSTER"] * num_rows, threads, smem_bytes, arguments)
 
 
 def row_kernel_macros(kind: int, vocab: int, *, is_fp32: bool) -> tuple[tuple[tuple[str, int], ...], int]:
@@ -102,28 +102,28 @@ def _launch_shape(vocab: int, entries_a_vec: int) -> tuple[int, int, int]:
     )
 
 
-def gradient_numbers(gradient_stats: Tensor, weights: Tensor, stats: Tensor) -> Tensor:
-    """Return [4] on the device, of all rows so far, whose chunks start at multiples of `NOISE_EVERY`.
+def gradient_numbers(gradient_stats: Tensor, weights: Tensor) -> Tensor:
+    """Return [3] on the device, of all rows so far, whose chunks start at multiples of `NOISE_EVERY`.
 
     Over the sampled rows: squared gradient, and its expected squared error from rounding logits and sums. Over all: the
-    largest |entry|, and the number of rows that are not finite.
+    largest |entry|.
     """
     squared, sampled = weights[::NOISE_EVERY].square(), gradient_stats[::NOISE_EVERY].sum(1)
     numbers = ((squared * sampled[:, 0]).sum(), (squared * sampled[:, 2]).sum())
-    return torch.stack([*numbers, (gradient_stats[..., 1].amax(1) * weights.abs()).amax(), (stats[:, 5] == 0).sum()])
+    return torch.stack([*numbers, (gradient_stats[..., 1].amax(1) * weights.abs()).amax()])
 
 
-def expected_error(numbers: Tensor) -> tuple[float, int]:
-    """Return the expected ||error|| / ||gradient||, which is no bound, and the number of rows that are not finite.
+def expected_error(numbers: Tensor) -> float:
+    """Return the expected ||error|| / ||gradient||, which is no bound.
 
     Where no sampled row has a gradient but others do, nothing is known, and the error counts as infinite.
 
     Raises:
         ValueError: a row's weight is not finite.
     """
-    signal, noise, largest, num_nonfinite = numbers.double().tolist()
+    signal, noise, largest = numbers.double().tolist()
     if not math.isfinite(signal + largest):
         raise ValueError("weights: hold nan or inf; a token that must not count has weight 0")
     if signal == 0.0:
-        return math.inf if largest > 0.0 else 0.0, int(num_nonfinite)
-    return math.hypot(math.sqrt(noise / signal), BF16_RELATIVE_ROUNDING), int(num_nonfinite)
+        return math.inf if largest > 0.0 else 0.0
+    return math.hypot(math.sqrt(noise / signal), BF16_RELATIVE_ROUNDING)

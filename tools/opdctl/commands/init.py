@@ -1,0 +1,154 @@
+"""`opdctl init`: a first experiment file out of a few answers, and the keys that it may have."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from opdctl.console import note, usage_error
+
+MOUNT = "/mnt/run"
+MAX_GPUS = 8
+"""GPUs of the usual node; more are spread over nodes of one size."""
+
+File = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="File to write; its name is the run's.")]
+Local = Annotated[bool, typer.Option("--local", help="For a run on this machine; else for a cluster.")]
+Model = Annotated[
+    str | None, typer.Option("--model", metavar="PATH", help="The student: a folder, a hub's name or a URL.")
+]
+Data = Annotated[str | None, typer.Option("--data", metavar="PATH", help="Training data: a file, a folder, a URL.")]
+Teacher = Annotated[str | None, typer.Option("--teacher", metavar="PATH", help="The teacher, as --model.")]
+Image = Annotated[str | None, typer.Option("--image", metavar="REF", help="Image of the pods, with its digest.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="Number of GPUs.")]
+Claim = Annotated[
+    str | None, typer.Option("--claim", metavar="NAME", help=f"Claim for {MOUNT}, with models and data; '': none.")
+]
+Keys = Annotated[str | None, typer.Option("--keys", metavar="WORD", help="Explain keys instead; '' means all.")]
+
+
+def init(
+    file: File = Path("exp.yaml"),
+    local: Local = False,
+    model: Model = None,
+    data: Data = None,
+    teacher: Teacher = None,
+    image: Image = None,
+    gpus: Gpus = None,
+    claim: Claim = None,
+    keys: Keys = None,
+) -> None:
+    """Write a first experiment file, or explain its keys; ask for what no option gives.
+
+    Examples: `opdctl init --local` · `opdctl init --keys opd.loss_type` · `opdctl init --keys learning`
+    """
+    if keys is not None:
+        print(*explained(keys), sep="\n")
+        return
+    if file.exists():
+        raise usage_error(f"{file} exists already", fix="name another file with --file, or delete it")
+    wanted = [("model", model), ("data", data), ("teacher", teacher)]
+    wanted += [] if local else [("image", image), ("gpus", gpus), ("claim", claim)]
+    answers = _answers(
+        wanted,
+        where="a path, a store URL or a name of the hub"
+        if local
+        else f"below {MOUNT} on the claim, a URL, or a name of the hub",
+    )
+    text = experiment_text(file, answers, is_local=local)
+    _check(text, file)
+    file.write_text(text, encoding="utf-8")
+    note(f"wrote the file {file}; `opdctl init --keys ''` explains the keys that it may have")
+    after = f"python -m opd.launch {file}" if local else f"opdctl submit {file}"
+    print(f"next:\n  {after} {'--plan' if local else '--site site.yaml -n NAMESPACE'}")
+
+
+def _answers(wanted: list[tuple[str, Any]], *, where: str) -> dict[str, Any]:
+    """Return the value of each word; ask for the words without one."""
+    questions = {
+        "model": f"Student model ({where})",
+        "data": f"Training data ({where})",
+        "teacher": f"Teacher model ({where})",
+        "image": "Image of the pods, REPOSITORY@sha256:... (images/build.sh trainer --push prints it)",
+        "gpus": "Number of GPUs",
+        "claim": f"Claim with models and data, mounted at {MOUNT} (empty: none)",
+    }
+    lacking = [f"--{word}" for word, value in wanted if value is None]
+    if lacking and not sys.stdin.isatty():
+        raise usage_error(f"there is no terminal to ask on, and no {', '.join(lacking)}", fix="give these options")
+    optional: dict[str, Any] = {
+        "gpus": {"type": int, "default": MAX_GPUS},
+        "claim": {"default": "", "show_default": False},
+    }
+    return {
+        word: typer.prompt(questions[word], err=True, **optional.get(word, {})) if value is None else value
+        for word, value in wanted
+    }
+
+
+def experiment_text(file: Path, answers: dict[str, Any], *, is_local: bool) -> str:
+    """Return the experiment file; a value is written as JSON, which every YAML reader takes."""
+    value = {name: json.dumps(answer, ensure_ascii=False) for name, answer in answers.items()}
+    lines = [
+        f"# On-policy distillation {'on this machine' if is_local else 'on a cluster'}: `opdctl init --keys WORD` explains a key.",
+        "kind: opd",
+        f"name: {json.dumps(file.stem)}",
+        f"model: {{path: {value['model']}}}",
+        f"teacher: {{path: {value['teacher']}}}",
+        "data:",
+        f"  train: [{value['data']}]",
+        f"  val: [{value['data']}]   # better: prompts that the training does not see",
+        "  max_val_samples: 100",
+        "  max_prompt_length: 1024",
+        "  max_response_length: 4096",
+        "actor: {learning_rate: 1e-6}",
+        "trainer:",
+        "  total_epochs: 1",
+        "  save_freq: 20   # steps from checkpoint to checkpoint",
+        "  test_freq: 20   # and from validation to validation",
+    ]
+    if not is_local:
+        first = -(-answers["gpus"] // MAX_GPUS)
+        num_nodes = next(number for number in range(first, answers["gpus"] + 1) if answers["gpus"] % number == 0)
+        lines += [f"  nnodes: {num_nodes}", f"  gpus_per_node: {answers['gpus'] // num_nodes}", "cluster:"]
+        lines += [f"  image: {{ref: {value['image']}}}"]
+        lines += [f"  mounts: [{{claim: {value['claim']}, path: {MOUNT}}}]"] if answers["claim"] else []
+    return "\n".join(lines) + "\n"
+
+
+def _check(text: str, file: Path) -> None:
+    """Read the text as every command reads it."""
+    from opd.experiment import load_text
+    from opd.experiment.cluster.rules import load_cluster
+
+    loaded = load_text(text, origin=str(file))
+    load_cluster(loaded.chart.get("cluster", {}), loaded.spec, origin=str(file))
+
+
+def explained(word: str) -> Iterator[str]:
+    """Yield the lines about a key, a section, or the keys that a word is found in; without a word about every key."""
+    from opd.experiment import FILE_KINDS, VARIABLES
+    from opd.experiment.keys import cluster_keys, spec_keys
+
+    by_kind = {kind: spec_keys(kind) for kind in FILE_KINDS}
+    found = {path: key for keys in by_kind.values() for path, key in keys.items()} | cluster_keys()
+    variables = {item.path: item.name for item in VARIABLES}
+    texts = {path: f"{path} {key.says} {variables.get(path, '')}".lower() for path, key in found.items()}
+    wanted = [path for path in found if path == word or path.startswith(f"{word}.")]
+    wanted = wanted or [path for path, text in texts.items() if word.lower() in text]
+    if not wanted:
+        near = difflib.get_close_matches(word, found, 1)
+        fix = f"did you mean {near[0]}?" if near else "`opdctl init --keys ''` lists all keys"
+        raise usage_error(f"no key, section or description has {word!r}", fix=fix)
+    for path in wanted:
+        key = found[path]
+        facts = [key.takes, f"default {key.default}" if key.default else key.needed, variables.get(path, "")]
+        kinds = [kind for kind, keys in by_kind.items() if path in keys]
+        facts += [f"kinds {', '.join(kinds)}"] if path == word and kinds else []
+        yield f"{path}  {'; '.join(filter(None, facts))}"
+        yield f"    {key.says}"
