@@ -72,7 +72,7 @@ class LossTask:
             if isinstance(value, Tensor):
                 return value.to(device, non_blocking=True)
             if isinstance(value, Weights):
-                return Weights(**{name: moved(part) for name, part in vars(value).items()})
+                return Weights(*map(moved, value))
             return value
 
         parts = tuple(replace(part, tokens=moved(part.tokens)) for part in self.parts)
