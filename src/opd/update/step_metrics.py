@@ -107,7 +107,7 @@ def over_sequence(counts: Mapping[str, Any], group: ProcessGroup, device: torch.
     for is_sum, some in names.items():
         values = torch.tensor([counts[name] for name in some], dtype=torch.float64, device=device)
         if is_sum:
-            distributed.all_reduce(values, group=group)
+            distributed.all_reduce(values, distributed.ReduceOp.SUM, group=group)
         else:  # a reduction by MAX alone keeps or loses nan by the order
             both = torch.stack([values.nan_to_num(-math.inf, math.inf, -math.inf), values.isnan().double()])
             distributed.all_reduce(both, distributed.ReduceOp.MAX, group=group)
