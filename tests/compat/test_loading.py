@@ -22,7 +22,7 @@ from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from opd.compat.loading import sharded_before_they_come, stored_dtype
-from opd.update.engines import _HeadEngine
+from opd.update.head_engine import HeadEngine
 
 
 def _stored_as(path: str, dtype: torch.dtype, *, but: tuple[str, ...] = ()) -> str:
@@ -77,7 +77,7 @@ class TestRead:
 
         monkeypatch.setattr(FSDPEngineWithLMHead, "_build_module", build)
         save_file({"x": torch.ones(2).bfloat16()}, tmp_path / "model.safetensors")
-        engine = object.__new__(_HeadEngine)
+        engine = object.__new__(HeadEngine)
         engine.engine_config = kept = FSDPEngineConfig(model_dtype="fp32", use_torch_compile=False)
         engine.model_config = SimpleNamespace(model_type="ours", local_path=str(tmp_path))
         engine.use_ulysses_sp, engine._is_lora = False, is_lora

@@ -86,7 +86,7 @@ from pathlib import Path
 import torch
 from omegaconf import OmegaConf
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
-from opd.update.checkpointing import ShardUploads
+from opd.update.shards import ShardUploads
 
 rank, folder = int(sys.argv[1]), Path(sys.argv[2])
 torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)

@@ -16,7 +16,7 @@ from opd.experiment.sections import Checkpoint
 from opd.pods import stop
 from opd.runs.run import EXIT_TERMINATED, Run
 from opd.update import checkpointing
-from opd.update.checkpointing import ShardUploads
+from opd.update.shards import ShardUploads
 from tests.simulator.copies import HostCopies
 from tests.simulator.oracle import content, state_in
 from tests.simulator.scheduler import Killed, Process

@@ -23,9 +23,10 @@ from opd.runs.shards import move_in, sweep_older, upload_shards
 from opd.store.base import NO_RETRY
 from opd.store.durable import hash_file
 from opd.store.opening import open_store
-from opd.update import checkpointing
+from opd.update import checkpointing, shards
 from opd.update.background import Job
-from opd.update.checkpointing import Sealing, ShardUploads
+from opd.update.checkpointing import Sealing
+from opd.update.shards import ShardUploads
 
 
 class Rank(ShardUploads):
@@ -388,7 +389,7 @@ def test_the_next_save_is_copied_and_written_after_the_call(tmp_path, monkeypatc
     class Worker(ShardUploads, VerlWorker):
         rank = 0
 
-    monkeypatch.setattr(checkpointing, "Job", lambda call, name: left.append(call))
+    monkeypatch.setattr(shards, "Job", lambda call, name: left.append(call))
     worker, folder = Worker(), tmp_path / ".saving-0002" / "global_step_3" / "actor"
     folder.mkdir(parents=True)
     worker.copy_next_save()

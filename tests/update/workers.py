@@ -195,7 +195,7 @@ def run_case(case: Case) -> dict[str, Any]:
     """One fresh worker, one `update_opd` over this rank's share of the rows: reduced metrics, weights, places of the backbones."""
     from verl.utils import tensordict_utils as tu
 
-    from opd.update import checkpointing
+    from opd.update import shards
     from opd.update import step_metrics as step_counts
     from opd.update.opd_worker import OPDWorker
     from opd.update.token_view import Seen
@@ -216,7 +216,7 @@ def run_case(case: Case) -> dict[str, Any]:
         worker.update_opd(data.clone())
     left: list[Callable[[], None]] = []
     if case.saves_to and case.saves_beside:
-        with patch.object(checkpointing, "Job", lambda call, name: left.append(call)):
+        with patch.object(shards, "Job", lambda call, name: left.append(call)):
             worker.copy_next_save()
             worker.save_checkpoint(f"{case.saves_to}/actor", global_step=case.num_steps - 1)
         assert not list(Path(case.saves_to).rglob("*.pt"))
@@ -239,10 +239,10 @@ def run_case(case: Case) -> dict[str, Any]:
     return metrics | {
         "weights": weights,
         "weights_before": before,
-        "teacher_weights": _weights(worker, worker.teacher_engine),
+        "teacher_weights": _weights(worker, worker.readers[0]),
         "buffers": {
             name: {key: buffer.cpu() for key, buffer in one.module.named_buffers()}
-            for name, one in (("student", engine), ("teacher", worker.teacher_engine))
+            for name, one in (("student", engine), ("teacher", worker.readers[0]))
         },
         "served": {
             name: weight.cpu() for name, weight in engine.get_per_tensor_param(base_sync_done=True)[0]
@@ -261,7 +261,7 @@ def run_case(case: Case) -> dict[str, Any]:
 
 def _places(worker) -> dict[str, str]:
     """Where the weights of either backbone are now: on the device, or parked on the host by its engine."""
-    engines = {"teacher": worker.teacher_engine, "student": worker.student_engine}
+    engines = {"teacher": worker.readers[0], "student": worker.student_engine}
     return {
         name: "device" if engine.mode is not None or not engine.is_param_offload_enabled else "offloaded"
         for name, engine in engines.items()
@@ -271,7 +271,7 @@ def _places(worker) -> dict[str, str]:
 def _note_places(worker) -> dict[str, dict[str, str]]:
     """Filled with `_places` as they were when the teacher, and when the student, last began to read a micro-batch."""
     noted: dict[str, dict[str, str]] = {}
-    for name, engine in (("teacher", worker.teacher_engine), ("student", worker.student_engine)):
+    for name, engine in (("teacher", worker.readers[0]), ("student", worker.student_engine)):
         engine.module.register_forward_pre_hook(lambda *_, name=name: noted.update({name: _places(worker)}))
     return noted
 
@@ -330,13 +330,13 @@ def run_policy_case(case: Case) -> dict[str, Any]:
     data["advantages"] = nested([torch.sin(r.float()) for r in data["responses"].unbind()])
     rows = rows_from_batch(data)
     read = {
-        "actor": torch.cat(worker._read(data, rows, worker.actor)),
-        "ref": torch.cat(worker._read_reference(data, rows)),
+        "actor": worker._read(data, rows, worker.actor),
+        "ref": worker._read_reference(data, rows),
     }
     pairs = list(zip(data["responses"].unbind(), data["response_mask"].unbind(), strict=True))
 
-    def told(whose: str) -> list[torch.Tensor]:
-        return [told_log_probs(response, whose)[mask.bool()].float() for response, mask in pairs]
+    def told(whose: str) -> torch.Tensor:
+        return torch.cat([told_log_probs(response, whose)[mask.bool()].float() for response, mask in pairs])
 
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
     gradients = _keep_gradients(engine)
@@ -372,7 +372,7 @@ def run_policy_steps(case: Case) -> dict[str, Any]:
     if case.saves_to:
         worker.save_checkpoint(f"{case.saves_to}/actor", global_step=case.num_steps - 1)
     before = _weights(worker)
-    reference = torch.cat(worker._read_reference(data, rows_from_batch(data)))
+    reference = worker._read_reference(data, rows_from_batch(data))
     metrics = reduce(tu.get(worker.update_policy(data.clone()), "metrics"))
     return {"update": metrics, "weights_before": before, "weights": _weights(worker), "reference": reference}
 

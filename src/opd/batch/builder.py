@@ -29,12 +29,11 @@ class OpdBatch:
     response tokens in the same order, each at its own places."""
 
     def padded(self, *, max_length: int, pad_token_id: int) -> dict[str, Tensor]:
-        """The padded view, each [B, max_length], right padded.
+        """Return the padded view, each [B, max_length] int64, right padded.
 
-        Keys: `{teacher,student}_{input_ids,attention_mask,position_ids}` int64, `_loss_mask` int64 (1 on the trained
-        response tokens themselves, not on their predictors), `valid_row_mask` [B] bool (False: nothing to train on)
-        and, if the batch has them, `sample_weights` [B]. Where teacher and student read the same tokens, their keys name
-        the same tensors; else `_teacher_loss_mask` is the mask at the teacher's places.
+        Keys: `{teacher,student}_{input_ids,attention_mask,position_ids}`, `_loss_mask` (1 on the trained response tokens
+        themselves), `valid_row_mask` [B] bool, and [B] `sample_weights` where given. A teacher with prompts of its own has
+        `_teacher_loss_mask`.
         """
         rows = self.rows
         student = _padded(rows, max_length, pad_token_id)
@@ -77,15 +76,10 @@ def build_opd_batch(
     """Build the distillation batch of a rollout batch: exact rollout tokens where present, else the chat template.
 
     Args:
-        batch: a TensorDict or mapping with `responses`, `response_mask` and either `prompts` (nested or padded, see
-            `rows_from_batch`) or `raw_prompt` (messages of each row). `teacher_prompts` [B, j] nested, where it is there, is what
-            the teacher reads in the place of the prompts.
-        max_length: most tokens, prompt + response, that a row may have as the student reads it. A row is never cut.
-        sample_weights: [B] weight of each source row (`opd.losses.weighting.reward_weights`).
-        tokenizer, chat_template_kwargs, tools: read only for a batch without `prompts`.
-
-    Raises:
-        ValueError: neither prompts nor raw_prompt with a tokenizer, a longer row, or whatever the adapters refuse.
+        batch: `responses`, `response_mask` and either `prompts` (see `rows_from_batch`) or `raw_prompt` (messages of each row).
+            The teacher reads nested `teacher_prompts` [B, j] in the place of the prompts, where given.
+        max_length: most tokens of a row, prompt + response. A row is never cut.
+        sample_weights: [B] weight of each row. tokenizer, chat_template_kwargs, tools: for a batch without `prompts`.
     """
     if has_field(batch, "prompts"):
         rows = rows_from_batch(batch)

@@ -10,14 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RolloutRows:
-    """B rows of prompt + response tokens, one behind another.
-
-    The tokens and masks are the rollout's own: nothing is tokenised again, cut, shifted or padded. Where a hidden
-    state predicts a token is said in `loss_positions` alone.
-
-    Raises:
-        ValueError: lengths that do not add up, or a row without a prompt token (nothing predicts its first token).
-    """
+    """B rows of the rollout's own prompt + response tokens, one after another; only `loss_positions` shifts by one."""
 
     input_ids: Tensor
     """[num_tokens] int64: prompt and response of row 0, of row 1, ..."""
@@ -120,18 +113,11 @@ class LossPositions(NamedTuple):
 
 
 def loss_positions(rows: RolloutRows, *, row_starts: Tensor | None = None) -> LossPositions:
-    """Positions prompt_len - 1 ... prompt_len + response_len - 2 of every row, in the flattened hidden states.
-
-    The hidden state at position p of a causal model has read tokens 0 ... p and predicts token p + 1. So the first
-    response token is predicted by the last prompt token, and nobody is asked about the last response token's state.
+    """Return positions prompt_len - 1 ... prompt_len + response_len - 2 of every row: position p predicts token p + 1.
 
     Args:
-        rows: B packed rows.
-        row_starts: [B] int64, where the first token of each row lies in the flattened hidden states. None: packed
-            without padding, as in `rows.offsets`. For right-padded [B, L, d] hidden states, `padded_row_starts`.
-
-    Returns:
-        N = sum of response lengths entries. A padded and a packed forward differ in `flat_index` only.
+        row_starts: [B] int64, where each row begins in the flattened hidden states. None means `rows.offsets`; right-padded
+            ones have `padded_row_starts`.
     """
     row = rows.row_of_response_token
     response_starts = offsets_of(rows.response_lens)[:-1]
@@ -159,12 +145,7 @@ class ToolMaskCounts(NamedTuple):
 
 
 def tool_mask_counts(rows: RolloutRows) -> ToolMaskCounts:
-    """Count response tokens sampled by the student and those written by tools.
-
-    Packed rows hold no padding tokens. A row without a single sampled token is verl's synthetic padding row (one
-    masked end-of-sequence token as its response), not a tool call, since a response begins with a sampled token: it
-    counts as neither.
-    """
+    """Count response tokens of the student and of tools; a row without a sampled token is verl's padding and counts as neither."""
     num_trained = rows.num_trained_tokens
     num_llm = int(num_trained.sum())
     return ToolMaskCounts(num_llm, int(rows.response_lens[num_trained > 0].sum()) - num_llm)

@@ -18,16 +18,10 @@ class Batch(Protocol):
 
 
 def rows_from_batch(batch: Batch) -> RolloutRows:
-    """Packed rows of a rollout batch, from its exact tokens.
+    """Return packed rows of a rollout batch, from its exact tokens; `input_ids` are checked against them where present.
 
-    Two layouts are understood. Nested (jagged), as verl's V1 workers see them: `prompts` [B, j], `responses` [B, k],
-    `response_mask` [B, k]; `input_ids` [B, j + k] is checked against them where present. Padded, as `DataProto` holds
-    them: left-padded `prompts` [B, P], right-padded `responses` [B, R], `response_mask` [B, R] and `attention_mask`
-    [B, P + R], which alone says what is padding.
-
-    Raises:
-        ValueError: a field is missing, lengths disagree, the mask marks a padding token as trained on, or position
-            ids count along several axes (images), which these rows cannot carry.
+    Its layout is nested: `prompts` [B, j], `responses` and `response_mask` [B, k]; or padded: left-padded `prompts` [B, P],
+    right-padded `responses` and `response_mask` [B, R], `attention_mask` [B, P + R].
     """
     if has_field(batch, "position_ids") and batch["position_ids"].dim() > 2:
         raise ValueError("position_ids: more than one axis a token (multi-modal rope); distillation rows are text only")

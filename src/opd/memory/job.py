@@ -37,6 +37,7 @@ class Job:
         compiled: the student's layers are compiled, so that a share of their activations can be kept.
         workspace_bytes: what the head may take for logits. 0 means the plain form, in chunks of `chunk_rows` tokens in fp32.
         memory_key: key of the spec that names the device's memory, where the kind has one.
+        one_unit: FSDP gathers and reduces all of the student's weights at once.
         samples: a rollout server answers prompts; supervised fine-tuning has none.
         rollout_share: share of the device that the rollout server takes while it samples; 0 without one on the device.
         rollout_cache_bytes: what its cache takes, where that is given; else the share is whole.
@@ -73,6 +74,7 @@ class Job:
     chunk_rows: int = 256
     memory_key: str = ""
     samples: bool = True
+    one_unit: bool = False
     rollout_share: float = 0.0
     rollout_cache_bytes: int | None = None
     rollout_sleeps: bool = True

@@ -201,6 +201,8 @@ def _head_sizes(job: Job) -> list[int]:
 
 def _gradients(job: Job, choice: Choice) -> int:
     """Sharded sums; beside them two units on their way there, or all of them where the reduction is deferred."""
+    if job.one_unit:  # the sums, and the input and output of their reduction
+        return job.trained_params * (2 * MASTER_BYTES + (MASTER_BYTES if choice.defer_sync else job.compute_bytes))
     units = 2 * job.student.layer_params + job.student.head_params
     if job.adapter_params is not None:
         units = -(-2 * job.adapter_params // job.student.layers)
@@ -212,7 +214,7 @@ def _gradients(job: Job, choice: Choice) -> int:
 
 
 def _gathered(job: Job, choice: Choice) -> int:
-    if choice.keep_gathered:
+    if choice.keep_gathered or job.one_unit:
         return job.compute_bytes * (job.student.num_params + (job.adapter_params or 0))
     return job.compute_bytes * (2 * job.student.layer_params + job.student.head_params)
 

@@ -11,46 +11,20 @@ from torch import Tensor
 from verl.single_controller.base.decorator import make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils.torch_functional import allgather_dict_into_dict
 
-from opd.batch import RolloutRows, rows_from_batch
+from opd.batch import rows_from_batch
 from opd.losses import Loss, Output, Weights
 from opd.memory.sources import update_settings
 from opd.update.counts import Counts, exact_sum, flatten, on_host, shared_metrics, totals
-from opd.update.engines import HeadLoss
+from opd.update.head_loss import HeadLoss
 from opd.update.loss_task import LossTask
-from opd.update.reading import trained_positions
 from opd.update.step_metrics import over_sequence
 from opd.update.student import StudentWorker, as_output, numbered
-from opd.update.ulysses import Slice
 
 LOSS_SUM, NUM_TOKENS = "sum/loss", "sum/tokens"
 
 
 class AnswerLoss(HeadLoss):
-    """The mean of -log p over all trained tokens of an update, verl's loss of supervised fine-tuning.
-
-    Args:
-        rows: this rank's, with the masks of what is trained on.
-        workspace_gib: as of `opd.losses.head_loss`.
-    """
-
-    def __init__(self, rows: RolloutRows, *, workspace_gib: float | None) -> None:
-        self._rows, self._workspace_gib = rows, workspace_gib
-
-    def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
-        _, found = trained_positions(self._rows, micro_batch, starts)
-        if own is not None:
-            found, _ = own.select(found)
-        return LossTask(
-            positions=found.flat_index,
-            token_ids=found.token_ids,
-            token_rows=found.row,
-            weights=Weights(nll=torch.ones_like(found.flat_index, dtype=torch.float32)),
-            loss=Loss(),
-            workspace_gib=self._workspace_gib,
-        )
-
-    def divisor(self, micro_batch: TensorDict) -> float:
-        return float(micro_batch["batch_num_tokens"])
+    """The mean of -log p over all trained tokens of an update."""
 
     def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool = True) -> Counts:
         return {LOSS_SUM: output.loss.detach(), NUM_TOKENS: float(len(task.token_ids))}
@@ -72,15 +46,17 @@ class AnswerWorker(StudentWorker):
     """Trains on rows of given answers, and measures the loss on others; in role `actor` it builds no rollout."""
 
     def _loss(self, data: TensorDict) -> AnswerLoss:
-        return AnswerLoss(rows_from_batch(data), workspace_gib=update_settings(self.ours.trained).workspace_gib)
+        rows = rows_from_batch(data)
+        ones = torch.ones(int(rows.response_mask.sum()))
+        options = {"workspace_gib": update_settings(self.ours.trained).workspace_gib}
+        return AnswerLoss(rows=rows, loss=Loss(), weights=Weights(nll=ones), options=options)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def update_actor(self, data: TensorDict) -> TensorDict | None:
         """Make every optimizer update of one step over this rank's rows.
 
         Args:
-            data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask` (both [B, response]);
-                the batch settings of verl's `train_mini_batch`.
+            data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`; verl's batch settings.
 
         Returns:
             No rows; `metrics`: lists of counts for `reduce`.
@@ -92,18 +68,10 @@ class AnswerWorker(StudentWorker):
     def measure_loss(self, data: TensorDict) -> TensorDict | None:
         """Measure the loss on rows as of `update_actor`, without a gradient; no rows, and `metrics` for `sums`."""
         data, engine = numbered(data), self.student_engine
-        loss, tasks = self._loss(data), list[LossTask]()
-        found: dict[str, list[Tensor | float]] = {LOSS_SUM: [], NUM_TOKENS: []}
-
-        def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> LossTask:
-            tasks[:] = [loss.task(micro_batch, starts, own)]
-            return tasks[0]
-
-        def take(micro_batch: TensorDict, output: Output) -> None:
-            for name, value in loss.metrics(micro_batch, tasks[0], output).items():
-                found[name].append(value)
-
-        engine.read(self.reading.inputs(data, self.actor), task_of, take)
+        loss, found = self._loss(data), dict[str, list[Tensor | float]]()
+        for micro_batch, task, output in engine.read(self.reading.inputs(data, self.actor), loss.task):
+            for name, value in loss.metrics(micro_batch, task, output).items():
+                found.setdefault(name, []).append(value)
         counts = {name: sum(values) for name, values in on_host(found).items()}
         if engine.use_ulysses_sp:
             counts = over_sequence(counts, engine.ulysses_parallel_group, engine.device)

@@ -1,8 +1,6 @@
-"""What makes a backbone fast on a CUDA device: attention over packed rows that needs no mask, and compiled decoder layers.
+"""Attention over packed rows without a mask, and compiled decoder layers, for CUDA devices.
 
-transformers' `sdpa` tells packed rows apart by a dense [T, T] mask: its work and memory grow with the square of a
-micro-batch's tokens, and no flash kernel takes it. Its flash attention needs a package of its own; the kernel for rows
-of unequal length is in torch.
+transformers' `sdpa` needs a dense [T, T] mask for packed rows, and its flash attention a package of its own.
 """
 
 from __future__ import annotations
@@ -24,11 +22,7 @@ _last_bounds: tuple[weakref.ref[Tensor], Tensor] | None = None
 
 
 def packed_arguments(bounds: Tensor) -> dict[str, Any]:
-    """What a model's forward is told about its packed rows, in transformers' names.
-
-    Args:
-        bounds: [B + 1], where each row begins in the packed tokens, and their number.
-    """
+    """Return the bounds [B + 1] of packed rows in transformers' names."""
     bounds = bounds.to(torch.int32)
     return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
 
@@ -46,17 +40,11 @@ def varlen_attention(
     position_ids: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each row of one packed batch, by torch's flash kernel (16-bit, CUDA).
+    """Return [1, T, H, d]: causal attention within each row of a packed batch by torch's flash kernel (16-bit, CUDA).
 
     Args:
         query: [1, H, T, d]. key, value: [1, H_kv, T, d], H a multiple of H_kv.
-        cu_seq_lens_q: [B + 1] int32 of `packed_arguments`; without it rows begin where `position_ids` [1, T] is 0.
-
-    Returns:
-        [1, T, H, d] and no attention weights.
-
-    Raises:
-        ValueError: more than one row without packing, or neither bounds nor positions.
+        cu_seq_lens_q: [B + 1] int32; without it rows begin where `position_ids` [1, T] is 0.
     """
     from torch.nn.attention.varlen import varlen_attn
 
@@ -77,7 +65,7 @@ def varlen_attention(
 
 
 def _bounds_of(position_ids: Tensor) -> Tensor:
-    """[B + 1] int32 of packed rows; kept for the next layer of the same forward."""
+    """Return [B + 1] int32 of packed rows; the next layer of the same forward finds them again."""
     global _last_bounds
     if _last_bounds is not None and _last_bounds[0]() is position_ids:
         return _last_bounds[1]
@@ -89,20 +77,16 @@ def _bounds_of(position_ids: Tensor) -> Tensor:
 
 
 def no_mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> None:
-    """transformers asks for a mask: packed rows need none, and padding would be silently attended to."""
+    """Return no mask, since packed rows need none; refuse padding, which would be attended to."""
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("attention over packed rows takes no padding: set actor.use_remove_padding: true, or use sdpa")
 
 
 def compile_layers(model: nn.Module) -> int:
-    """Compile each decoder layer's forward in place, before FSDP wraps it; returns their number.
+    """Compile each decoder layer's forward in place, before FSDP wraps it; return their number.
 
-    All layers of a model share one compiled graph with a dynamic number of tokens. FSDP's hooks and gradient
-    checkpointing stay outside of it, and parameter names are as before.
-
-    Torch counts graphs by the line of code, which teacher and student share, each with and without gradients, with and
-    without FSDP's view of its input. Beyond its default of 8 it runs layers uncompiled, and a layer that was compiled
-    in the forward but not in its recomputation fails.
+    Teacher and student share the line of code by which torch counts graphs. Beyond its limit, 8 by default, layers run
+    uncompiled, and a layer that was compiled in the forward but not in its recomputation fails.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_GRAPHS)
     names = set(getattr(model, "_no_split_modules", None) or ())
@@ -113,11 +97,7 @@ def compile_layers(model: nn.Module) -> int:
 
 
 def keep_activations(share: float) -> None:
-    """Let this process's compiled layers keep about `share` of what their backward needs and recompute the rest.
-
-    The cheapest to recompute go first (elementwise work long before products), which gradient checkpointing of whole
-    layers cannot tell apart. Counts for layers compiled from now on, and not under gradient checkpointing.
-    """
+    """Let layers that are compiled from now on keep about `share` of what their backward needs and recompute the cheapest."""
     import torch._functorch.config as functorch
 
     functorch.activation_memory_budget = share

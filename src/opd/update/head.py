@@ -1,13 +1,11 @@
 """The output head that turns hidden states into logits, into cached hidden states, or into a loss.
 
-The head has to do its work *inside its own forward*: FSDP2 gathers a module's weight in that module's pre-forward
-hook and frees it afterwards, so an untied `lm_head.weight` read anywhere else is one rank's shard. verl's
-logits-processor hook comes too late for the same reason, and only passes tensors of one value a token.
+It works inside its own forward: outside of it an untied `lm_head.weight` is one rank's shard.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -32,26 +30,18 @@ class ProbeTask(NamedTuple):
     seen: list[torch.Tensor]
 
 
-HeadTask = CollectTask | LossTask
+AnyTask = TypeVar("AnyTask", CollectTask, LossTask)
 """A task of a step."""
 
 
 class DistillationHead(nn.Linear):
-    """A drop-in `lm_head`: plain logits without a task, else what the task says.
+    """A drop-in `lm_head` with the same parameter names; `run_with_task` attaches a task for one forward."""
 
-    A task is attached for one forward by `DistillationHead.run`; parameter names do not change, so checkpoints and
-    weight sync see the model they know.
-    """
-
-    task: HeadTask | ProbeTask | None = None
+    task: CollectTask | LossTask | ProbeTask | None = None
 
     @classmethod
     def replace(cls, model: nn.Module) -> DistillationHead:
-        """Swap the model's output embedding for a head of this class that shares its weight (tied or not).
-
-        Raises:
-            Unfit: the model has no linear output head, or one with a bias (its logits are not `hidden @ W.T`).
-        """
+        """Make the model's output embedding, tied or not, a head of this class; refuse one that is not `hidden @ W.T`."""
         old = model.get_output_embeddings()  # type: ignore[operator]  # a method of transformers' models
         name = next((n for n, m in model.named_modules() if m is old), None)
         if type(old) is not nn.Linear or name is None:  # a subclass may scale or cap in its own forward
@@ -77,8 +67,10 @@ class DistillationHead(nn.Linear):
         return task.output(hidden, self.weight)
 
 
-def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask | ProbeTask, **inputs: Any) -> Any:
-    """One forward of `model` with `task` attached to its head; returns the model's `logits` output."""
+def run_with_task(
+    model: nn.Module, head: DistillationHead, task: CollectTask | LossTask | ProbeTask, **inputs: Any
+) -> Any:
+    """Return the `logits` output of a forward of `model` with `task` attached to its head."""
     head.task = task
     try:
         return model(**inputs, use_cache=False).logits
@@ -87,15 +79,7 @@ def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask | Pro
 
 
 def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **inputs: Any) -> None:
-    """Refuse a model whose logits are more than `hidden @ W.T` (soft cap, scale).
-
-    Args:
-        model: the (FSDP-wrapped) model. head: its head. name: what to call it in the error.
-        inputs: a small batch for the model's forward.
-
-    Raises:
-        Unfit: the model changes its head's output before returning it as logits.
-    """
+    """Refuse a model that changes its head's output (soft cap, scale); `inputs` are a small batch, `name` is for the error."""
     seen: list[torch.Tensor] = []
     with torch.no_grad():
         logits = run_with_task(model, head, ProbeTask(seen), **inputs)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opd.batch import LossPositions
 from opd.losses import HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
 from opd.update.teacher_cache import Fetch
 
@@ -19,24 +18,17 @@ Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A model's hidden states at the tokens of a micro-batch, possibly still on their way to the device, and its head.
+    """A model's hidden states at the tokens of a micro-batch, and its head [V, d].
 
     Args:
-        weight: [V, d]. None means the student's own head, which adapters leave alone.
-        name: the teacher's, of several.
-        rows: its rows, by their places in the micro-batch, of several teachers.
-        tokens: [T_i] int64, its tokens among the task's T, ascending, of several teachers. None means all.
+        name, rows, tokens: of several teachers: its name, its rows' places in the micro-batch, and its tokens [T_i] int64.
     """
 
     hidden: Fetch
-    weight: Tensor | None
+    weight: Tensor
     name: str = ""
     rows: tuple[int, ...] = ()
     tokens: Tensor | None = None
-
-    def targets(self, own: Tensor) -> HiddenTargets:
-        """Return the targets of the divergence; `own` is the student's head."""
-        return HiddenTargets(self.hidden.ready(), own.detach() if self.weight is None else self.weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,21 +36,15 @@ class LossTask:
     """Compute the loss of the tokens at `positions` inside the head's forward.
 
     Args:
-        positions: [T] int64, indices into the flattened tokens of the model's input.
-        token_ids: [T] int64, the tokens that the hidden states at `positions` predict.
-        token_rows: [T] int64, the micro-batch's row of each token; for the counts.
-        weights: one weight per token and term. None of any term reads statistics only.
-        loss: the terms' functions and the temperature.
-        policy_inputs: [T] or [T, n], the policy loss's inputs of each token besides its log-probabilities.
+        positions, token_ids, token_rows: [T] int64: places in the flattened input, the tokens predicted there, and their rows.
+        policy_inputs: [T] or [T, n], of the policy loss.
         old_log_probs: [T]. None means the current ones.
-        slopes: the derivative of a loss that needs the whole micro-batch. It costs a pass of its own through the head.
-        reference: the model of the divergence.
-        parts: the models of the divergence, where each row has one of several; `reference` is then None.
-        own: [M] bool, which of the micro-batch's M trained tokens this rank holds, where ranks share a sequence. None means all.
-        watch: further statistics.
-        valid_vocab: the number of entries that both models have. None means all.
-        student_vocab, teacher_vocab: the entries of each model's tokenizer. Of a model that has more than `valid_vocab` the
-            statistics have the probability of those: `unshared_student`, `unshared_teacher`.
+        slopes: the derivative of a loss of the whole micro-batch, which costs another pass through the head.
+        reference: the model of the divergence. parts: those of several teachers, in its place.
+        own: [M] bool, the tokens of M that this rank holds, where ranks share a sequence. None means all.
+        watch: further statistics. valid_vocab: the entries that both models have. None means all.
+        student_vocab, teacher_vocab: the entries of each tokenizer. If more than `valid_vocab`, the statistics have the
+            probability of the rest: `unshared_student`, `unshared_teacher`.
     """
 
     positions: Tensor
@@ -78,18 +64,6 @@ class LossTask:
     valid_vocab: int | None = None
     student_vocab: int = 0
     teacher_vocab: int = 0
-
-    @classmethod
-    def reading(cls, found: LossPositions, *, temperature: float, **options: Any) -> LossTask:
-        """Return the task that trains nothing and reads statistics of tokens; options are further fields."""
-        return cls(
-            positions=found.flat_index,
-            token_ids=found.token_ids,
-            token_rows=found.row,
-            weights=Weights(),
-            loss=Loss(temperature=temperature),
-            **options,
-        )
 
     def to(self, device: torch.device) -> LossTask:
         """Return the task with its tensors on a device."""
@@ -119,7 +93,8 @@ class LossTask:
                 hidden.detach(), weight, self.token_ids, temperature=self.loss.temperature, **sizes
             )
             _, slopes = self.slopes(current)
-        targets = None if self.reference is None else self.reference.targets(weight)
+        shown = self.reference
+        targets = None if shown is None else HiddenTargets(shown.hidden.ready(), shown.weight)
         output = head_loss(
             hidden,
             weight,

@@ -1,8 +1,4 @@
-"""Updates without a finite loss and gradient: skipped by all ranks together, counted, and the end of a run if nothing else comes.
-
-A rank whose loss is not finite makes its gradient nan, so the norm over all ranks is nan and verl's engine leaves the
-weights alone on every one of them. What is counted here is what verl returned: one norm an update.
-"""
+"""Updates without a finite loss and gradient: all ranks skip them, since the norm is nan; too many in a row end the run."""
 
 from __future__ import annotations
 
@@ -19,22 +15,17 @@ MAX_NAMED_ROWS = 8
 
 
 class NonFinite(Unfit):
-    """Updates were skipped for so long that the run has stopped learning; the same weights and data would do it again."""
+    """The end of a run that has stopped learning: the same weights and data would be skipped again."""
 
 
 def finite_or_nan(loss: torch.Tensor, nonfinite: torch.Tensor) -> torch.Tensor:
-    """The loss, or nan for it and for every gradient, if it or any token's divergence is not finite (no wait for a device).
-
-    Args:
-        loss: a scalar with a graph.
-        nonfinite: [N] bool, tokens whose divergence is not finite.
-    """
+    """Return the loss, or nan for it and every gradient if it or a token of `nonfinite` [N] bool is not finite."""
     is_finite = torch.isfinite(loss.detach()) & ~nonfinite.any().to(loss.device)
     return loss * torch.where(is_finite, 1.0, math.nan)
 
 
 class SkippedUpdates:
-    """The run of skipped updates that is going on; `max_in_a_row` of them end the run, 0 lets it go on."""
+    """The number of skipped updates in a row; `max_in_a_row` of them end the run, 0 never."""
 
     def __init__(self, max_in_a_row: int) -> None:
         self._max_in_a_row = max_in_a_row
@@ -42,7 +33,7 @@ class SkippedUpdates:
         self._rows: dict[str, None] = {}
 
     def see(self, made: int, skipped_last: int, rows: Iterable[str] = ()) -> None:
-        """Take note of a step: its updates, how many of them were skipped after the last good one, and the rows that made it so."""
+        """Note a step: its updates, those skipped after the last good one, and the rows that caused it."""
         if skipped_last < made:
             self._in_a_row = 0
             self._rows.clear()
@@ -51,11 +42,7 @@ class SkippedUpdates:
             self._rows.update(dict.fromkeys(rows))
 
     def check(self) -> None:
-        """After the step was written.
-
-        Raises:
-            NonFinite: so many updates in a row were skipped; names the rows of data that made them.
-        """
+        """Raise `NonFinite` after too many skipped updates in a row."""
         if self._max_in_a_row and self._in_a_row >= self._max_in_a_row:
             raise NonFinite(
                 f"{self._in_a_row} updates in a row had a loss or gradient that is not finite and were skipped "
@@ -72,11 +59,7 @@ def _named(rows: Sequence[str]) -> str:
 
 
 def summary(history: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """`updates` and `updates_skipped` of a run, from its metrics over all attempts.
-
-    Raises:
-        NonFinite: there were updates, and every one was skipped.
-    """
+    """Return `updates` and `updates_skipped` of a run from its metrics; raise `NonFinite` if every update was skipped."""
     made = skipped = 0.0
     for row in history:
         made += row.get("opd/num_updates", row.get("actor/num_updates", 0))

@@ -17,15 +17,16 @@ from verl.workers.config import DistillationConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 
 from opd.batch import TEACHER_PROMPTS, OpdBatch, build_opd_batch
+from opd.losses import Weights
 from opd.rollout.rows import FILLER_TOKENS
-from opd.update.divergence_loss import DivergenceLoss, RowWeights, row_names
+from opd.update.divergence_loss import DivergenceLoss, loss_of, row_names, term_weights
 from opd.update.engines import TeacherEngine
-from opd.update.reading import as_teacher_reads, read_by_teacher
-from opd.update.scores import choose, keep_horizon, keep_rows, read_log_probs
+from opd.update.reading import as_teacher_reads, read_by_teacher, read_log_probs
+from opd.update.scores import choose, keep_horizon, keep_rows
 from opd.update.self_teachers import SelfTeachers
 from opd.update.signs import WatchedWeights
 from opd.update.step_metrics import CHOICE, cache_counts, over_sequence
-from opd.update.student import StudentWorker, as_output, num_updates, numbered, teacher_worker
+from opd.update.student import StudentWorker, as_output, num_updates, numbered, reading_worker
 from opd.update.teacher_phase import TeacherStates, read_teachers
 from opd.update.token_view import Seen, TokenView
 from opd.update.unshared_tokens import leave_out_unshared
@@ -34,11 +35,9 @@ from opd.weights.counter import step_seed
 
 
 class OPDWorker(StudentWorker):
-    """Actor (student), ref (the first teacher) and rollout in one worker; spec and facts of the run come with the config.
+    """Actor (student), ref (the first teacher) and rollout in one worker.
 
-    One `update_opd` makes every optimizer update of a step. The teachers read first, one after another, each its own rows, and
-    their hidden states at the trained tokens are cached; then the student trains. Horizon, stage, reward and problem weights and
-    the choice of tokens all end as one weight per token and term. A token without weight reaches no head.
+    The teachers read first, each its own rows, and their hidden states at the trained tokens are cached; then the student trains.
     """
 
     def __init__(
@@ -60,7 +59,13 @@ class OPDWorker(StudentWorker):
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         """Return the first teacher. The others are built after it, each whole before the next."""
         first, *others = (
-            teacher_worker(config, teacher, self._teacher_paths[key])
+            reading_worker(
+                config,
+                path=self._teacher_paths[key],
+                trust_remote_code=teacher.trust_remote_code,
+                dtype=teacher.dtype,
+                is_offloaded=teacher.offload is not False,
+            )
             for key, teacher in self.spec.named_teachers.items()
         )
         for other in others:
@@ -69,22 +74,12 @@ class OPDWorker(StudentWorker):
         return first
 
     @property
-    def teacher_engine(self) -> TeacherEngine:
-        engine: TeacherEngine = self.ref.engine
-        return engine
-
-    @property
-    def teacher_engines(self) -> list[TeacherEngine]:
-        """Return the engines in the order of `named_teachers`."""
-        return [teacher.engine for teacher in self.teachers]
-
-    @property
     def reader_paths(self) -> list[str]:
         return list(self._teacher_paths.values())
 
     @property
     def readers(self) -> list[TeacherEngine]:
-        return self.teacher_engines
+        return [teacher.engine for teacher in self.teachers]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
@@ -92,12 +87,17 @@ class OPDWorker(StudentWorker):
         if ends := self._schedule.restarts():
             self.student_engine.restart_lr_schedule(ends, total_steps=self._schedule.total_steps)
         self._self_teachers = SelfTeachers(
-            engines=dict(zip(self.spec.named_teachers, self.teacher_engines, strict=True)),
+            engines=dict(zip(self.spec.named_teachers, self.readers, strict=True)),
             every={key: teacher.refresh_every for key, teacher in self.spec.named_teachers.items()},
         )
 
     def check_models(self) -> None:
-        self._check_sharing()
+        student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.ref.engine))
+        if student != teacher:
+            raise ValueError(
+                f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
+                f"alike, the actor's is {student}; remove the override"
+            )
         super().check_models()
 
     def write_checkpoint(
@@ -115,26 +115,15 @@ class OPDWorker(StudentWorker):
         rank, world = distributed.get_rank(), distributed.get_world_size()
         self._self_teachers.load(Path(local_path), rank=rank, world=world)
 
-    def _check_sharing(self) -> None:
-        student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.teacher_engine))
-        if student != teacher:
-            raise ValueError(
-                f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
-                f"alike, the actor's is {student}; remove the override"
-            )
-
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
     def update_opd(self, data: TensorDict) -> TensorDict | None:
         """Make every optimizer update of one step over this rank's rows.
 
         Args:
-            data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, in some steps
-                `rollout_log_probs`; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step. Teachers with their
-                own prompts read nested `teacher_prompts`. Of several teachers `teacher` [B] int64 is the number of each row's.
-                A policy gradient needs `advantage` [B] fp32. `training_step` decides the stage, and with `seed` which tokens are
-                drawn. `shown_rows` are the rows that `read_token_view` shows. verl's `train_mini_batch` reads the batch
-                settings.
+            data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, `rollout_log_probs` and
+                `teacher_prompts` where there are any; [B] `sample_weights`, `row_id`, `teacher` (its number) of several, and
+                `advantage` for a policy gradient; `training_step`, `seed`, `shown_rows` and verl's batch settings.
 
         Returns:
             No rows; `metrics`: lists of counts for `opd.update.step_metrics.reduce`.
@@ -158,7 +147,7 @@ class OPDWorker(StudentWorker):
             has_policy = loss.weights.policy is not None
             if has_policy and num_updates(data, self.student_engine.get_data_parallel_size()) > 1:
                 temperature = self.spec.rollout.temperature
-                options = {"worker": self.actor, "reading": self.reading, "temperature": temperature, **loss.sizes}
+                options = {"worker": self.actor, "reading": self.reading, "temperature": temperature, **self._sizes}
                 loss = replace(loss, old_log_probs=read_log_probs(data, loss.rows, **options))
             score_s = time.perf_counter() - started - teacher_s
             if self._schedule.resets_optimizer(step):
@@ -181,33 +170,47 @@ class OPDWorker(StudentWorker):
         metrics |= {f"{CHOICE}{name}": [value] for name, value in chosen.items()}
         return as_output(metrics | {name: [megabytes] for name, megabytes in moved.items()})
 
+    @property
+    def _sizes(self) -> dict[str, Any]:
+        """Return the fields of every task of the head."""
+        opd = self.opd
+        return {"chunk": opd.chunk_size, "valid_vocab": self.facts.valid_vocab, "workspace_gib": opd.workspace_gib}
+
     def _prepare(self, data: TensorDict, step: int) -> tuple[OpdBatch, DivergenceLoss]:
         """Return the step's rows and their loss; tokens beyond the horizon and rows without weight leave the masks of `data`."""
         stage, weights = self._schedule.stage(step), self._schedule.weights_at(step)
         if (horizon := self._schedule.num_tokens(step)) is not None:
             keep_horizon(data, tokens=horizon)
-        has_policy = self.opd.has_policy and bool(weights.policy)
         over_row = self.opd.loss_agg_mode == "seq-mean-token-mean"
-        of_rows = RowWeights.of(data, weights, has_policy=has_policy, over_row=over_row)
-        keep_rows(data, of_rows.are_needed)
+        divergence, policy = term_weights(data, weights, over_row=over_row)
+        has_policy = self.opd.has_policy and bool(weights.policy)
+        keep_rows(data, (divergence != 0) | (policy != 0) if has_policy else divergence != 0)
         # Rows that only fill the step up train nothing; no other row may be longer than agreed.
-        longest = max(self.opd.max_length, FILLER_TOKENS)
-        batch = build_opd_batch(data, max_length=longest)
-        shown = tu.get_non_tensor_data(data, "shown_rows", ())
+        batch = build_opd_batch(data, max_length=max(self.opd.max_length, FILLER_TOKENS))
+        rows, shown = batch.rows, tu.get_non_tensor_data(data, "shown_rows", ())
+        row = rows.row_of_response_token[rows.response_mask]
+        assert stage.loss_type is not None  # `Schedule` fills it in
         loss = DivergenceLoss(
             spec=self.spec,
-            facts=self.facts,
             stage=stage,
             policy_weight=weights.policy,
-            rows=batch.rows,
-            weights=of_rows,
+            rows=rows,
+            loss=loss_of(self.spec, stage, stage.loss_type),
+            weights=Weights(divergence=divergence[row], policy=policy[row] if has_policy else None),
+            inputs=data["advantage"][row] if has_policy else None,
             states=TeacherStates(
                 cache=self.hidden_cache(self.opd.cache_gib),
                 names=sorted(self.spec.teachers),
                 of_rows=data["teacher"].tolist() if self.spec.teachers else None,
             ),
+            options=self._sizes
+            | {
+                "watch": ("entropy", "teacher_entropy"),
+                "student_vocab": self.facts.student_vocab,
+                "teacher_vocab": self.facts.teacher_vocab,
+            },
             names=row_names(data),
-            view=TokenView(batch.rows, data["row_id"].tolist(), shown) if shown else None,
+            view=TokenView(rows, data["row_id"].tolist(), shown) if shown else None,
         )
         return batch, loss
 
@@ -217,12 +220,8 @@ class OPDWorker(StudentWorker):
         if batch.teacher_rows is not None:
             rows = replace(batch.teacher_rows, response_mask=rows.response_mask)
             data = as_teacher_reads(data, rows)
-        options: dict[str, Any] = {
-            "teachers": self.teachers,
-            "reading": self.reading,
-            "valid_vocab": self.facts.valid_vocab,
-        }
-        read_teachers(data, rows, states=loss.states, **options)
+        vocab = self.facts.valid_vocab
+        read_teachers(data, rows, teachers=self.teachers, reading=self.reading, states=loss.states, valid_vocab=vocab)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_nonfinite_rows(self) -> list[str]:

@@ -68,10 +68,7 @@ def may_pack(
     The allowance is four times what a rounding of the embeddings changes.
 
     Args:
-        name: the model's, for messages.
-        packed: the forward of a step, of rows in one pack.
-        alone: the model's own forward of one row, with its eager attention.
-        dtype: the precision of the computation.
+        packed: the forward of a step, of rows in one pack. alone: the model's own forward of one row.
         agreed: turns this rank's verdict into the verdict of all ranks.
 
     Raises:

@@ -1,11 +1,8 @@
 """A frozen model's weights off the device: one copy on the host for good, and one on the device while the model reads.
 
-Letting go copies nothing, since nothing changes weights on the device. What FSDP gathers at once (a layer, an embedding) is a unit: it arrives
-as one copy from pinned memory, on a stream of its own, and only its own forward waits for it. A model's units come while its layers before
-them compute.
-
-No copy is begun before the computing that it shall run beside: the device works off the copies to it in their order, and those of a step's
-token ids, without which no layer begins, would wait for every copy that is already due (measured: the whole of a model that was asked for at once).
+What FSDP gathers at once (a layer, an embedding) is a unit. It arrives as one copy from pinned memory on a stream of its own while
+earlier layers compute, and only its own forward waits for it. A copy begins only then: the device makes copies in their order, and
+a step's token ids would wait for all that began before.
 """
 
 from __future__ import annotations
@@ -33,10 +30,8 @@ class _Unit:
     """The weights that FSDP gathers at once.
 
     Attributes:
-        module: whose forward gathers them. group: FSDP's own record of them.
-        host: their bytes, each weight's at its place of `places`.
-        there: those on the device; None: they are not there.
-        arrived: by which they are; None: the stream that computes knows already.
+        module: whose forward gathers them. group: FSDP's record of them. host: their bytes, each weight's at its place of `places`.
+        there: their copy on the device, if any. arrived: the event that ends the copy, until a stream has waited for it.
     """
 
     module: Any
@@ -47,7 +42,7 @@ class _Unit:
     arrived: torch.cuda.Event | None = None
 
     def point_at(self, buffer: Tensor) -> None:
-        """Make `buffer` what FSDP and the module's parameters see."""
+        """Let FSDP and the module's parameters see `buffer`."""
         for weight, place in zip(self.group.fsdp_params, self.places, strict=True):
             flat = buffer[place].view(weight._sharded_param_data.dtype)
             local = weight.sharded_param._local_tensor  # the shard without FSDP's padding
@@ -57,10 +52,7 @@ class _Unit:
 
 
 def local_shards(module: nn.Module) -> dict[str, Tensor]:
-    """This rank's part of each weight that FSDP has sharded, by name, as it lies: on the device, or parked on the host.
-
-    Of a parked weight nothing but its local tensor may be asked: the DTensor around it still says that it is on the device.
-    """
+    """Return this rank's part of each sharded weight by name; the DTensor around a parked one says that it is on the device."""
     with torch.no_grad():
         weights = module.state_dict(keep_vars=True)  # sharded, whatever was gathered
         parts = {name: weight.to_local() if isinstance(weight, DTensor) else weight for name, weight in weights.items()}
@@ -68,10 +60,7 @@ def local_shards(module: nn.Module) -> dict[str, Tensor]:
 
 
 class ParkedWeights:
-    """This rank's shards of a model without gradients; made of weights on the device, which it takes off.
-
-    The parameters stay the same objects and say of themselves that they are on the device; what they hold is where it is.
-    """
+    """This rank's shards of a model without gradients, whose parameters stay the same objects."""
 
     def __init__(self, module: nn.Module, device: torch.device):
         self._device = device
@@ -83,14 +72,14 @@ class ParkedWeights:
         ]
 
     def load(self) -> None:
-        """Whatever is queued from now on finds all weights on the device."""
+        """Bring all weights to the device for what is queued from now on."""
         for unit in self._units:
             self._bring(unit)
         for unit in self._units:
             self._await(unit)
 
     def release(self) -> None:
-        """Take the weights off the device; what was queued there before still reads them, and what is queued from now on may take their memory."""
+        """Take the weights off the device, after what was queued before."""
         for unit in self._units:
             self._await(unit)  # a copy that nothing has waited for
             unit.module.reshard()
@@ -98,7 +87,7 @@ class ParkedWeights:
             unit.there = None
 
     def unpark(self) -> None:
-        """Leave the weights on the device and forget the host's; this is over then."""
+        """Leave the weights on the device for good."""
         self.load()
         if self._stream is not None:
             self._stream.synchronize()
@@ -106,14 +95,14 @@ class ParkedWeights:
             hook.remove()
 
     def _before(self, number: int, *args: Any) -> None:
-        """Before a unit is gathered, by this stream or by one of FSDP's; with verl's `forward_prefetch` the next one is gathered too."""
+        """Bring the next units and wait for two, since verl's `forward_prefetch` gathers the next one too."""
         for unit in self._units[number : number + 1 + UNITS_AHEAD]:
             self._bring(unit)
         for unit in self._units[number : number + 2]:
             self._await(unit)
 
     def _bring(self, unit: _Unit) -> None:
-        """Begin to copy a unit to the device when what is queued now has ended; nothing where it is there."""
+        """Begin to copy a unit to the device when what is queued now has ended, unless it is there."""
         if unit.there is not None:
             return
         # Memory of the stream that computes, which the student's phase takes next. The copy waits for who reads there still.
@@ -136,12 +125,12 @@ class ParkedWeights:
 
 @functools.cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all models of a device: their copies would share its link anyway."""
+    """Return the one stream of a device, whose link all copies share."""
     return torch.cuda.Stream(device)
 
 
 def _units(module: nn.Module, *, pinned: bool) -> Iterator[_Unit]:
-    """Of a model that FSDP has wrapped, in the order of its forward; all are copied to one buffer and taken off the device."""
+    """Yield a wrapped model's units in the order of its forward, copied to one buffer and taken off the device."""
     found = []
     total = 0
     part: Any

@@ -67,14 +67,11 @@ WHOLE = ("dppo_tv", "dppo_kl", "gspo", "sapo")
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """The loss of each token, called by the head inside its chunks: a policy loss and an estimate of the KL to the reference.
-
-    Equal settings are equal objects, so a compiled head recognises the loss from step to step.
+    """The loss of each token: a policy loss and an estimate of the KL to the reference; equal settings are equal objects.
 
     Args:
         mode: a name of `LOCAL`. None leaves the policy loss to a pass of its own.
-        kl: verl's name of the estimator. None means that there is none.
-        kl_coef: its weight.
+        kl, kl_coef: verl's name of the estimator, and its weight. None means that there is none.
     """
 
     mode: str | None
@@ -115,14 +112,7 @@ def clip_counts(clips: Clips, log_prob: Tensor, old: Tensor, advantages: Tensor)
 
 
 def token_loss(config: ActorConfig, *, kl: str | None) -> TokenLoss:
-    """Return the part of the loss that is local to a token.
-
-    Args:
-        config: verl's settings of the actor. kl: the estimator of the KL to the reference.
-
-    Raises:
-        Unfit: the policy loss is none of ours.
-    """
+    """Return the part of the loss that is local to a token; refuse a policy loss that is none of ours."""
     mode = str(config.policy_loss.get("loss_mode", "vanilla"))
     if mode not in (*LOCAL, *WHOLE):
         raise Unfit(
@@ -145,15 +135,12 @@ def token_loss(config: ActorConfig, *, kl: str | None) -> TokenLoss:
 
 @dataclass(frozen=True)
 class WholeLoss:
-    """A policy loss over the rows of a micro-batch, by verl's own function, and its derivatives by the tokens' log-probabilities.
+    """verl's policy loss over the rows of a micro-batch, and its derivatives by the tokens' log-probabilities.
 
     Args:
-        config: verl's settings of the actor.
-        mask: [B, T] bool, the trained tokens of the padded rows.
-        old: [N] old log-probabilities of the trained tokens, row after row. None means the current ones.
-        advantages: [N]
-        divisors: verl's `batch_num_tokens` and `global_batch_size`.
-        divisor: the number by which the caller divides; the derivatives are multiplied by it.
+        mask: [B, T] bool, the N trained tokens of the padded rows.
+        old, advantages: [N]. No `old` means the current log-probabilities.
+        divisors: verl's `batch_num_tokens` and `global_batch_size`. divisor: of the caller; it multiplies the derivatives.
     """
 
     config: ActorConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +23,14 @@ from opd.experiment import GrpoSpec
 from opd.losses import Loss, Output, Weights
 from opd.memory.sources import has_reference, update_settings
 from opd.update.counts import Counts, flatten, shared_metrics, totals
-from opd.update.engines import HeadLoss, TeacherEngine
-from opd.update.loss_task import LossTask, Reference
+from opd.update.engines import TeacherEngine
+from opd.update.head_loss import HeadLoss
+from opd.update.loss_task import LossTask
 from opd.update.policy_loss import TokenLoss, WholeLoss, clip_counts, token_loss
-from opd.update.reading import trained_positions
-from opd.update.scores import read_log_probs
+from opd.update.reading import read_log_probs
 from opd.update.step_metrics import agreement, agreement_metrics
 from opd.update.student import StudentWorker, as_output, num_updates, numbered, reading_worker
 from opd.update.teacher_phase import TeacherStates, read_teachers
-from opd.update.ulysses import Slice
 
 PER_TOKEN = ("entropy", "pg_clipfrac", "pg_clipfrac_lower", "ppo_kl")
 """Metrics that are means over the step's tokens."""
@@ -40,11 +39,10 @@ PER_UPDATE = ("loss", "pg_loss", "kl_loss", "entropy_loss")
 
 
 def token_weights(config: ActorConfig, counts: Tensor, *, num_tokens: float, num_rows: float) -> tuple[Tensor, float]:
-    """Return the weights [N] of rows' trained tokens that verl's aggregation mode means, and the number to divide the sum by.
+    """Return the weights [N] of rows' trained tokens in verl's aggregation mode, and the divisor of their sum.
 
     Args:
-        config: verl's settings of the actor. counts: [B] trained tokens of each row.
-        num_tokens, num_rows: of the update, over all ranks; rows that train nothing count as verl counts them.
+        counts: [B] trained tokens of each row. num_tokens, num_rows: of the update, over all ranks.
     """
     mode, ones = config.loss_agg_mode, torch.ones_like(counts, dtype=torch.float32)
     per_row = 1.0 / counts.clamp(min=1) if mode == "seq-mean-token-mean" else ones
@@ -56,64 +54,32 @@ def token_weights(config: ActorConfig, counts: Tensor, *, num_tokens: float, num
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLoss(HeadLoss):
-    """The loss of a GRPO step on this rank.
+    """The loss of a GRPO step on this rank; its inputs [T, 2] are advantages and the reference's log-probabilities.
 
     Args:
-        rows: this rank's, with the masks of what is trained on.
         tokens: the part that is local to a token.
         config: verl's settings of the actor.
-        old_log_probs, reference: log-probabilities of each row's trained tokens; None means that the step has one update, and
-            that no estimate reads the reference.
-        states: the reference's hidden states, for the exact KL. None means that there is no such term.
-        entropy_coeff, kl_coef: weights of the entropy bonus and of the exact KL.
-        temperature: of the rollouts. workspace_gib: as of `opd.losses.head_loss`.
     """
 
-    rows: RolloutRows
     tokens: TokenLoss
     config: ActorConfig
-    old_log_probs: Sequence[Tensor] | None
-    reference: Sequence[Tensor] | None
-    states: TeacherStates | None
-    temperature: float
-    workspace_gib: float | None
-
-    def task(self, micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> LossTask:
-        mine, found = trained_positions(self.rows, micro_batch, starts)
-        numbers, counts = micro_batch["opd_row"].tolist(), mine.num_trained_tokens
-        reference = None if self.states is None else self._reference(numbers, counts, found.flat_index, own)
-        weights, _ = self._weights(micro_batch, counts)
-        advantages = torch.cat(micro_batch["advantages"].unbind())[mine.response_mask].float()
-        old, known = (self._of(values, numbers) for values in (self.old_log_probs, self.reference))
-        inputs = torch.stack([advantages, torch.zeros_like(advantages) if known is None else known], dim=1)
-        whole = self._whole(micro_batch, mine, old, advantages) if self.tokens.mode is None else None
-        is_own = None
-        if own is not None:
-            found, is_own = own.select(found)
-            weights, inputs = weights[is_own], inputs[is_own]
-            old = None if old is None else old[is_own]
-        coefficient = self.config.entropy_coeff
-        return LossTask(
-            positions=found.flat_index,
-            token_ids=found.token_ids,
-            token_rows=found.row,
-            weights=Weights(
-                policy=weights,
-                entropy=coefficient * weights if coefficient else None,
-                divergence=None if reference is None else self.config.kl_loss_coef * weights,
-            ),
-            loss=Loss(temperature=self.temperature, policy=self.tokens),
-            policy_inputs=inputs,
-            old_log_probs=old,
-            slopes=whole,
-            reference=reference,
-            own=is_own,
-            watch=("entropy",),
-            workspace_gib=self.workspace_gib,
-        )
 
     def divisor(self, micro_batch: TensorDict) -> float:
-        return self._weights(micro_batch, torch.zeros(0, dtype=torch.int64))[1]
+        sizes = {"num_tokens": micro_batch["batch_num_tokens"], "num_rows": micro_batch["global_batch_size"]}
+        return token_weights(self.config, torch.zeros(0, dtype=torch.int64), **sizes)[1]
+
+    def slopes(self, micro_batch: TensorDict, rows: RolloutRows, tokens: Tensor) -> WholeLoss | None:
+        if self.tokens.mode is not None:
+            return None
+        counts = rows.response_lens
+        mask = torch.zeros(len(counts), int(counts.max()), dtype=torch.bool)
+        mask = mask.masked_scatter(torch.arange(mask.shape[1]) < counts[:, None], rows.response_mask)
+        divisors = {name: micro_batch[name] for name in ("batch_num_tokens", "global_batch_size")}
+        divisors["loss_scale_factor"] = self.config.loss_scale_factor
+        assert self.inputs is not None
+        old = None if self.old_log_probs is None else self.old_log_probs[tokens]
+        advantages = self.inputs[tokens, 0]
+        return WholeLoss(self.config, mask, old, advantages, divisors, divisor=self.divisor(micro_batch))
 
     def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
         found, weights = output.statistics, task.weights.policy
@@ -142,36 +108,6 @@ class PolicyLoss(HeadLoss):
         if first_update and "rollout_log_probs" in micro_batch:
             counts |= agreement(micro_batch, log_prob, task.own)
         return counts
-
-    def _weights(self, micro_batch: TensorDict, counts: Tensor) -> tuple[Tensor, float]:
-        sizes = {
-            "num_tokens": float(micro_batch["batch_num_tokens"]),
-            "num_rows": float(micro_batch["global_batch_size"]),
-        }
-        return token_weights(self.config, counts, **sizes)
-
-    @staticmethod
-    def _of(values: Sequence[Tensor] | None, numbers: Sequence[int]) -> Tensor | None:
-        """Return the values of a micro-batch's tokens, row after row."""
-        return None if values is None else torch.cat([values[row] for row in numbers])
-
-    def _whole(self, micro_batch: TensorDict, rows: RolloutRows, old: Tensor | None, advantages: Tensor) -> WholeLoss:
-        """Return verl's loss over the rows of a micro-batch."""
-        counts = rows.response_lens
-        mask = torch.zeros(len(counts), int(counts.max()), dtype=torch.bool, device=counts.device)
-        inside = torch.arange(mask.shape[1], device=counts.device) < counts[:, None]
-        divisors = {
-            "batch_num_tokens": micro_batch["batch_num_tokens"],
-            "global_batch_size": micro_batch["global_batch_size"],
-            "loss_scale_factor": self.config.loss_scale_factor,
-        }
-        mask = mask.masked_scatter(inside, rows.response_mask)
-        return WholeLoss(self.config, mask, old, advantages, divisors, divisor=self.divisor(micro_batch))
-
-    def _reference(self, numbers: list[int], counts: Tensor, flat_index: Tensor, own: Slice | None) -> Reference:
-        assert self.states is not None
-        found: Reference = self.states.for_head(numbers, counts, flat_index, own)["reference"]
-        return found
 
 
 def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
@@ -249,15 +185,23 @@ class PolicyWorker(StudentWorker):
         if num_updates(data, self.student_engine.get_data_parallel_size()) > 1:
             old = self._read(data, rows, self.actor)
         score_s = time.perf_counter() - began_s - reference_s
+        weights, _ = token_weights(self._actor_config, rows.num_trained_tokens, num_tokens=1, num_rows=1)
+        advantages = torch.cat(data["advantages"].unbind())[rows.response_mask].float()
+        entropy = self._actor_config.entropy_coeff
         loss = PolicyLoss(
             rows=rows,
+            loss=Loss(temperature=spec.rollout.temperature, policy=self._tokens),
+            weights=Weights(
+                policy=weights,
+                entropy=entropy * weights if entropy else None,
+                divergence=None if states is None else self._actor_config.kl_loss_coef * weights,
+            ),
+            inputs=torch.stack([advantages, torch.zeros_like(advantages) if known is None else known], dim=1),
+            old_log_probs=old,
+            states=states,
+            options={"watch": ("entropy",), "workspace_gib": update_settings(spec).workspace_gib},
             tokens=self._tokens,
             config=self._actor_config,
-            old_log_probs=old,
-            reference=known,
-            states=states,
-            temperature=spec.rollout.temperature,
-            workspace_gib=update_settings(spec).workspace_gib,
         )
         try:
             metrics = self.train(data, loss)
@@ -272,7 +216,7 @@ class PolicyWorker(StudentWorker):
             metrics["timing/score_s"] = [score_s]
         return as_output(metrics | {"timing/student_s": [time.perf_counter() - began_s - reference_s - score_s]})
 
-    def _read_reference(self, data: TensorDict, rows: RolloutRows) -> list[Tensor]:
+    def _read_reference(self, data: TensorDict, rows: RolloutRows) -> Tensor:
         """Return the reference's log-probabilities of each row's trained tokens."""
         if not self.readers:
             with self.student_engine.disable_adapter():

@@ -1,19 +1,24 @@
-"""What engines read of a step's rows without a gradient, and where in it the trained tokens lie."""
+"""Passes over a step's rows without a gradient: how rows are cut, and numbers of their trained tokens."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tensordict import TensorDict
-from torch import distributed
+from torch import Tensor, distributed
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import TrainingWorker
 
-from opd.batch import TEACHER_PROMPTS, LossPositions, RolloutRows, loss_positions
+from opd.batch import TEACHER_PROMPTS, RolloutRows
+from opd.losses import Loss, Output
+from opd.update.head_loss import HeadLoss
 
 READ = ("input_ids", "position_ids", "opd_row")
-"""What an engine reads of rows without a gradient."""
+"""Columns of rows that an engine reads without a gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +26,7 @@ class Reading:
     """How rows are cut into forwards without a gradient.
 
     Args:
-        num_tokens: of a forward on one rank, or of its longest row; None: as many as the engine's inference settings say.
+        num_tokens: of a forward on one rank, or of its longest row. None means the engine's inference settings.
         num_sharing: ranks that share each sequence.
         device: where this rank computes.
     """
@@ -31,19 +36,19 @@ class Reading:
     device: torch.device
 
     def rows_at_once(self, worker: TrainingWorker) -> int:
-        """Their number must be a multiple of this; 1: they are cut by tokens."""
+        """Return a divisor of the number of rows; 1 where tokens cut them."""
         config = worker.engine_config
         by_tokens = config.use_dynamic_bsz or self.num_tokens is not None
         return 1 if by_tokens or worker.engine.is_row_alone else int(config.infer_micro_batch_size_per_gpu)
 
     def at_least_a_row(self, num_tokens: int, data: TensorDict) -> int:
-        """That many tokens on one rank, or the longest row's of any: a row is never cut, and verl takes one limit on all (a collective call)."""
+        """Return the tokens, or those of the longest row of any rank: verl takes one limit for all (a collective call)."""
         longest = data["input_ids"].offsets().diff().max().to(self.device)
         distributed.all_reduce(longest, distributed.ReduceOp.MAX)
         return max(num_tokens, -(-int(longest) // self.num_sharing))
 
     def inputs(self, data: TensorDict, worker: TrainingWorker) -> TensorDict:
-        """The rows as an engine reads them, cut by tokens (a collective call), or as its inference settings say."""
+        """Return the rows as an engine reads them (a collective call)."""
         inputs = data.select(*READ)
         config, num_tokens = worker.engine_config, self.num_tokens
         if num_tokens is None and config.use_dynamic_bsz:
@@ -54,28 +59,59 @@ class Reading:
             num_tokens = self.at_least_a_row(num_tokens, inputs)
         # verl cuts a rank's rows into equal parts, which a last batch may be too short for.
         most_rows = 1 if worker.engine.is_row_alone else min(config.infer_micro_batch_size_per_gpu or 1, len(data))
-        num_rows = next((size for size in range(most_rows, 0, -1) if len(data) % size == 0), 1)
         tu.assign_non_tensor(
             inputs,
             use_remove_padding=worker.model_config.use_remove_padding,
             use_dynamic_bsz=num_tokens is not None,
             max_token_len_per_gpu=num_tokens or config.infer_max_token_len_per_gpu,
-            micro_batch_size_per_gpu=num_rows,
+            micro_batch_size_per_gpu=next((size for size in range(most_rows, 0, -1) if len(data) % size == 0), 1),
             temperature=1.0,
         )
         return inputs
 
 
-def trained_positions(
-    rows: RolloutRows, micro_batch: TensorDict, starts: torch.Tensor
-) -> tuple[RolloutRows, LossPositions]:
-    """The rows of a micro-batch and the hidden states that predict their trained tokens (never prompt or tool tokens)."""
-    rows = rows.select(micro_batch["opd_row"])
-    return rows, loss_positions(rows, row_starts=starts).trained()
+def read_tokens(
+    data: TensorDict,
+    loss: HeadLoss,
+    values: Callable[[Output], dict[str, Tensor]],
+    *,
+    worker: TrainingWorker,
+    reading: Reading,
+) -> dict[str, Tensor]:
+    """Return numbers of all trained tokens by name, [T] each on the host, by one pass (a collective call).
+
+    Ranks that share a sequence all get the numbers of all its tokens.
+
+    Args:
+        loss: of the rows of `data`. values: the numbers in the head's output.
+    """
+    counts = loss.rows.num_trained_tokens.tolist()
+    of_rows: dict[str, dict[int, Tensor]] = defaultdict(dict)
+    for micro_batch, task, output in worker.engine.read(reading.inputs(data, worker), loss.task):
+        numbers = micro_batch["opd_row"].tolist()
+        for name, found in values(output).items():
+            if task.own is not None:
+                mine, found = found, found.new_zeros(len(task.own))
+                found[task.own] = mine
+                distributed.all_reduce(found, group=worker.engine.ulysses_parallel_group)
+            of_rows[name].update(zip(numbers, found.split([counts[row] for row in numbers]), strict=True))
+    return {name: torch.cat([parts[row] for row in range(len(counts))]).cpu() for name, parts in of_rows.items()}
 
 
-def read_by_teacher(data: TensorDict) -> torch.Tensor | None:
-    """Nested [B, j] int64: prompts of the teacher's own followed by the responses; None: it reads `input_ids`."""
+def read_log_probs(
+    data: TensorDict, rows: RolloutRows, *, temperature: float, worker: TrainingWorker, reading: Reading, **options: Any
+) -> Tensor:
+    """Return a model's log-probabilities [T] of the trained tokens; options are fields of the head's task."""
+    loss = HeadLoss(rows=rows, loss=Loss(temperature=temperature), options=options)
+
+    def values(output: Output) -> dict[str, Tensor]:
+        return {"log_prob": output.statistics["log_prob"]}
+
+    return read_tokens(data, loss, values, worker=worker, reading=reading)["log_prob"]
+
+
+def read_by_teacher(data: TensorDict) -> Tensor | None:
+    """Return nested [B, j] prompts of the teacher's own with the responses. None means that it reads `input_ids`."""
     if TEACHER_PROMPTS not in data:
         return None
     pairs = zip(data[TEACHER_PROMPTS].unbind(), data["responses"].unbind(), strict=True)
@@ -83,7 +119,7 @@ def read_by_teacher(data: TensorDict) -> torch.Tensor | None:
 
 
 def as_teacher_reads(data: TensorDict, rows: RolloutRows) -> TensorDict:
-    """What an engine reads of `rows`, which are those of `data` with prompts of the teacher's own."""
+    """Return the columns of `rows`, which are those of `data` with prompts of the teacher's own."""
     read = data.select("opd_row")
     read["input_ids"], read["position_ids"] = rows.nested(rows.input_ids), rows.nested(rows.position_ids)
     return read

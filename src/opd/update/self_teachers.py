@@ -16,16 +16,12 @@ from opd.update.step_metrics import TEACHER
 
 
 def teachers_step(step: int, every: int) -> int:
-    """The step after which the student had the weights that a teacher has in `step`; 0: those of the start.
-
-    Args:
-        step: from 1 on. every: `refresh_every`, 0 for never.
-    """
+    """Return the step after which the student had the weights that a teacher has in `step`; 0 means the start, or never."""
     return (step - 1) // every * every if every else 0
 
 
 def refresh_metrics(teachers: Mapping[str, Teacher], step: int) -> dict[str, float]:
-    """`opd/teacher_step`, or `opd/teacher/NAME/step` of each of several, of the teachers that are refreshed."""
+    """Return `opd/teacher_step`, or `opd/teacher/NAME/step` of several, of the teachers that are refreshed."""
     of = {key: teachers_step(step, teacher.refresh_every) for key, teacher in teachers.items() if teacher.refresh_every}
     names = {key: key.replace("teachers.", TEACHER) + "/step" for key in of} | {"teacher": "teacher_step"}
     return {f"opd/{names[key]}": float(found) for key, found in of.items()}
@@ -39,16 +35,13 @@ class SelfTeachers:
     every: Mapping[str, int]
 
     def before(self, step: int, student: Any) -> None:
-        """Refresh the teachers for which it is time, before anything of the step is read; 0: the step is not known."""
+        """Refresh the teachers that are due before a step; 0 means an unknown step."""
         for key, engine in self.engines.items():
             if step > 1 and teachers_step(step, self.every[key]) == step - 1:
                 engine.load_local_weights(student.local_weights(), "the student's")
 
     def save(self, folder: Path, *, step: int, rank: int, world: int) -> None:
-        """Keep this rank's part of the teachers beside the student's, of those that a resume could not have from elsewhere.
-
-        Others are the start, which `model.path` has, or the student of this very checkpoint.
-        """
+        """Save this rank's part of the teachers that are neither the start nor the student of this checkpoint."""
         if kept := self._needed(step):
             weights = {
                 key: {name: part.cpu() for name, part in self.engines[key].local_weights().items()} for key in kept
@@ -56,11 +49,7 @@ class SelfTeachers:
             torch.save(weights, folder / _name(rank, world))
 
     def load(self, folder: Path, *, rank: int, world: int) -> None:
-        """Make the teachers what they were when `folder`, the `actor` of a step's checkpoint, was saved.
-
-        Raises:
-            CheckpointError: it lacks them. ValueError: they are of another model, or of other ranks.
-        """
+        """Load the teachers that a checkpoint's folder `actor` has."""
         if not any(self.every.values()):
             return
         if (step := step_of(folder.parent.name)) is None:
@@ -80,7 +69,7 @@ class SelfTeachers:
             self.engines[key].load_local_weights(weights[key], f"the saved {key}'s")
 
     def _needed(self, step: int) -> list[str]:
-        """Keys of the teachers that after `step` are neither the start nor the student."""
+        """Return the keys of the teachers that after `step` are neither the start nor the student."""
         return [key for key, every in self.every.items() if 0 < teachers_step(step + 1, every) < step]
 
 

@@ -1,23 +1,20 @@
-"""Counts by which `opd.monitor` tells faults that no error shows: each is a few sums over what the update has made anyway.
-
-Like all counts of a micro-batch they are sums, added over micro-batches, ranks and mini-batches and divided once.
-"""
+"""Counts of a micro-batch by which `opd.monitor` tells faults that no error shows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor, nn
 
 from opd.losses import Output
 from opd.monitor.faults import JUDGED_TOKENS
 from opd.monitor.past import LEAST, MOST
 from opd.update.counts import Counts, flatten
 from opd.update.loss_task import LossTask
+from opd.update.optimizer import local
 
 # Twice the largest half-precision number: logits that a model gives differ by no more, so only a floored log-probability
 # (`opd.losses.divergences.FLOOR`) makes a token's divergence larger.
@@ -37,52 +34,43 @@ NUM_WATCHED = 8
 
 
 def token_signs(task: LossTask, output: Output, *, is_sampled: bool) -> Counts:
-    """Return sums over a micro-batch's loss tokens.
+    """Return sums over a micro-batch's tokens.
 
     Args:
-        is_sampled: the tokens were drawn from the whole distribution of the very weights that `output` is of. Then each
-            token's -log p has its distribution's entropy as its mean, given the tokens before it: their differences are
-            a martingale, and their sum over the root of their squares is about standard normal.
+        is_sampled: the tokens were drawn from the whole distribution of these weights. Then each token's -log p has its
+            entropy as its mean, and the sum of the differences over the root of their squares is about standard normal.
     """
-    is_told = (
-        ~output.statistics["nonfinite"]
-        & output.statistics["log_prob"].isfinite()
-        & output.statistics["teacher_log_prob"].isfinite()
-    )
-    student, teacher = (
-        -p.double().masked_fill(~is_told, 0.0)
-        for p in (output.statistics["log_prob"], output.statistics["teacher_log_prob"])
-    )
-    teacher_entropy = output.statistics["teacher_entropy"].double()
+    found = output.statistics
+    is_finite = ~found["nonfinite"] & found["log_prob"].isfinite() & found["teacher_log_prob"].isfinite()
+
+    def surprise(name: str) -> Tensor:
+        return -found[name].double().masked_fill(~is_finite, 0.0)
+
+    # A jsd is bounded: the teacher's log-probability shows a floored token too.
+    is_floored = (found["divergence"] > LARGEST_DIVERGENCE) | (found["teacher_log_prob"] < -LARGEST_DIVERGENCE)
     sums: Counts = {
-        "sum/teacher_entropy_squared": (teacher_entropy * teacher_entropy).sum(),
-        # A jsd is bounded whatever stands at the floor: the teacher's log-probability shows it too.
-        "sum/floored": (
-            (output.statistics["divergence"] > LARGEST_DIVERGENCE)
-            | (output.statistics["teacher_log_prob"] < -LARGEST_DIVERGENCE)
-        )
-        .sum()
-        .double(),
-        "sum/told": is_told.sum().double(),
-        "sum/teacher_surprise": teacher.sum(),
+        "sum/teacher_entropy_squared": found["teacher_entropy"].double().square().sum(),
+        "sum/floored": is_floored.sum(),
+        "sum/told": is_finite.sum(),
+        "sum/teacher_surprise": surprise("teacher_log_prob").sum(),
     }
     if is_sampled:
-        gap = (student - output.statistics["entropy"].double()).masked_fill(~is_told, 0.0)
+        student = surprise("log_prob")
+        gap = (student - found["entropy"].double()).masked_fill(~is_finite, 0.0)
         sums |= {
-            "sum/sampled": is_told.sum().double(),
+            "sum/sampled": is_finite.sum(),
             "sum/surprise": student.sum(),
             "sum/surprise_gap": gap.sum(),
-            "sum/surprise_gap_squared": (gap * gap).sum(),
+            "sum/surprise_gap_squared": gap.square().sum(),
         }
     return sums
 
 
 @torch.no_grad()
 def neighbour_signs(task: LossTask) -> Counts:
-    """How often the teacher's logit is larger for the token before or behind than for the token itself.
+    """Return how often the teacher's logit is larger for the token before or after than for the token itself.
 
-    Only tokens with such a neighbour in the same row that is another token count; the first `NUM_COMPARED` of the
-    micro-batch. Nothing where ranks share rows, since none of them has both neighbours.
+    The first `NUM_COMPARED` tokens with another token next to them in their row count. Ranks that share rows return nothing.
     """
     if task.own is not None:
         return {}
@@ -91,22 +79,20 @@ def neighbour_signs(task: LossTask) -> Counts:
         return {name: sum(found[name] for found in found_of) for name in found_of[0]}
     positions, ids = task.positions[: NUM_COMPARED + 1], task.token_ids[: NUM_COMPARED + 1]
     assert task.reference is not None
-    weight = task.reference.weight
-    assert weight is not None
-    hidden, vocab = task.reference.hidden.ready()[: len(ids)].float(), task.valid_vocab or len(weight)
-    is_shared = (ids >= 0) & (ids < vocab)
-    own = (hidden * weight[ids.clamp(0, vocab - 1)]).sum(-1)
-    # Rows have a prompt between them: tokens that stand next to each other are of one row.
+    weight, hidden = task.reference.weight, task.reference.hidden.ready()[: len(ids)].float()
+    vocab = task.valid_vocab or len(weight)
+    rows = weight[ids.clamp(0, vocab - 1)]
+    is_shared, own = (ids >= 0) & (ids < vocab), (hidden * rows).sum(-1)
+    # Rows have a prompt between them, so adjacent tokens are of one row.
     is_pair = (positions[1:] - positions[:-1] == 1) & (ids[1:] != ids[:-1]) & is_shared[1:] & is_shared[:-1]
     found = [is_pair.sum()]
     for place, other in ((slice(None, -1), slice(1, None)), (slice(1, None), slice(None, -1))):
-        logit = (hidden[place] * weight[ids[other].clamp(0, vocab - 1)]).sum(-1)
-        found.append(((logit > own[place]) & is_pair).sum())
+        found.append((((hidden[place] * rows[other]).sum(-1) > own[place]) & is_pair).sum())
     names = ("sum/neighbours", "sum/next_preferred", "sum/previous_preferred")
     return dict(zip(names, found, strict=True))
 
 
-def preference_signs(token_rows: torch.Tensor, scores: torch.Tensor, output: Output) -> Counts:
+def preference_signs(token_rows: Tensor, scores: Tensor, output: Output) -> Counts:
     """Return moments of (score, the teacher's mean log-probability less the student's) over a micro-batch's rows.
 
     Args:
@@ -127,14 +113,14 @@ def preference_signs(token_rows: torch.Tensor, scores: torch.Tensor, output: Out
 
 
 class WatchedWeights:
-    """A few entries of every parameter of this rank, as they are before an update."""
+    """A few entries of every parameter of this rank before an update."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._before = self._read()
 
     def moved(self) -> dict[str, list[float]]:
-        """Sums of the squares of what the entries are now and of how far they moved, in the worker's form of metrics."""
+        """Return sums of squares of the entries and of their changes, as lists."""
         change = self._read() - self._before
         return {
             "sum/weights_moved": [float((change * change).sum())],
@@ -142,24 +128,18 @@ class WatchedWeights:
         }
 
     @torch.no_grad()
-    def _read(self) -> torch.Tensor:
-        """[M] fp64, on the host."""
+    def _read(self) -> Tensor:
+        """Return the entries [M] in fp64 on the host."""
         if torch.cuda.is_available():
             torch.cuda.current_stream().synchronize()  # what an offload leaves on the host may still be on its way there
-        parameters = (p for p in self._module.parameters() if p.requires_grad)
-        local: Iterable[torch.Tensor] = (p.to_local() if isinstance(p, DTensor) else p for p in parameters)
-        by_device: dict[torch.device, list[torch.Tensor]] = {}
-        for tensor in local:
-            by_device.setdefault(tensor.device, []).append(tensor.detach().reshape(-1)[-NUM_WATCHED:].float())
+        by_device: dict[torch.device, list[Tensor]] = {}
+        for tensor in (local(p) for p in self._module.parameters() if p.requires_grad):
+            by_device.setdefault(tensor.device, []).append(tensor.reshape(-1)[-NUM_WATCHED:].float())
         return torch.cat([torch.cat(some).cpu() for some in by_device.values()] or [torch.empty(0)]).double()
 
 
 def extreme_signs(raw: Mapping[str, Any]) -> dict[str, float]:
-    """Return `NAME/rank_min` and `NAME/rank_max` of a few signs over micro-batches of all ranks: sums hide one rank.
-
-    Args:
-        raw: nested lists by name, whose micro-batches are in the same order. Small micro-batches do not count.
-    """
+    """Return `NAME/rank_min` and `NAME/rank_max` of a few signs over the larger micro-batches of all ranks."""
     sums = {key: list(flatten(value)) for key, value in raw.items() if key.startswith("sum/")}
     found: dict[str, list[float]] = {}
     for counted in ("sum/tokens", "sum/neighbours", "sum/weights"):
@@ -179,7 +159,7 @@ def extreme_signs(raw: Mapping[str, Any]) -> dict[str, float]:
 
 
 def sign_metrics(total: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of summed counts; those whose counts are missing, or have nothing to divide by, are left out."""
+    """Return the metrics of summed counts, without those that lack counts or a divisor."""
     metrics = {}
     tokens = total.get("sum/tokens", 0.0)
     if tokens and "sum/teacher_entropy_squared" in total:

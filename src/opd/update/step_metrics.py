@@ -1,9 +1,4 @@
-"""Counts of the student phase: summed over micro-batches, ranks and mini-batches, divided once, never averaged.
-
-verl flattens what each micro-batch returns into one list over ranks and appends one such list per mini-batch;
-`reduce` sums all of it on the driver. Only sums, maxima and minima leave the micro-batch, so that no mean of means
-can arise.
-"""
+"""Counts of a distillation's micro-batches, and the step's metrics. Only sums and extremes leave a micro-batch; the driver divides once."""
 
 from __future__ import annotations
 
@@ -77,7 +72,7 @@ def micro_batch_counts(micro_batch: TensorDict, task: LossTask, output: Output, 
 
 
 def no_teacher_counts(names: Iterable[str]) -> dict[str, float]:
-    """The counts of several teachers in a micro-batch that has none of their rows."""
+    """Return the counts of several teachers in a micro-batch without their rows."""
     return {f"sum/{TEACHER}{name}/{of}": 0.0 for name in names for of in _OF_TEACHER}
 
 
@@ -101,9 +96,9 @@ def policy_counts(task: LossTask, output: Output, *, weight: float) -> Counts:
 
 
 def over_sequence(counts: Mapping[str, Any], group: ProcessGroup, device: torch.device) -> dict[str, Any]:
-    """Make the counts, each a number or one a micro-batch, of the ranks that share a sequence made those of one rank: verl gathers them from one of the group only.
+    """Return the counts, each a number or one a micro-batch, of the ranks that share a sequence: verl gathers from one of them.
 
-    Sums are added; maxima and everything else is the largest, and so are the numbers of rows and tokens that all of them see.
+    Sums are added. Of other counts, and of numbers of rows and tokens that all ranks see, the largest is taken.
     """
     names: dict[bool, list[str]] = {True: [], False: []}
     for name in counts:
@@ -113,22 +108,16 @@ def over_sequence(counts: Mapping[str, Any], group: ProcessGroup, device: torch.
         values = torch.tensor([counts[name] for name in some], dtype=torch.float64, device=device)
         if is_sum:
             distributed.all_reduce(values, distributed.ReduceOp.SUM, group=group)
-        else:
-            values = _largest(values, group)
+        else:  # a reduction by MAX alone keeps or loses nan by the order
+            both = torch.stack([values.nan_to_num(-math.inf, math.inf, -math.inf), values.isnan().double()])
+            distributed.all_reduce(both, distributed.ReduceOp.MAX, group=group)
+            values = both[0].masked_fill(both[1] > 0, math.nan)
         total.update(zip(some, values.tolist(), strict=True))
     return total
 
 
-def _largest(values: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
-    """[N] The largest of the group's ranks, nan where any is: a reduction by MAX alone keeps or loses nan by the order."""
-    is_nan = values.isnan()
-    both = torch.stack([values.masked_fill(is_nan, -math.inf), is_nan.to(values.dtype)])
-    distributed.all_reduce(both, distributed.ReduceOp.MAX, group=group)
-    return both[0].masked_fill(both[1] > 0, math.nan)
-
-
 def cache_counts(cache: HiddenCache) -> dict[str, float]:
-    """MiB of a step's hidden states, of the part that waited on the host, and of what crossed PCIe for it."""
+    """Return MiB of a step's hidden states, of the part on the host, and of what crossed PCIe."""
     return {
         "perf/teacher_cache_mb": (cache.device_bytes + cache.host_bytes) / 2**20,
         "perf/teacher_cache_host_mb": cache.host_bytes / 2**20,
@@ -157,13 +146,13 @@ def agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.Te
 
 
 def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -> dict[str, float]:
-    """The step's metrics from the lists the workers returned (named `opd/*`).
+    """Return the step's metrics, named `opd/*`, from the lists that the workers returned.
 
     Args:
-        loss_agg_mode: what the loss was divided by in an update; `opd/loss` is over the step's tokens or rows alike.
+        loss_agg_mode: says by what an update's loss was divided.
 
     Raises:
-        ValueError: no update was made at all (no mini-batch returned counts).
+        ValueError: no update was made.
     """
     total = totals(raw)
     tokens = total["sum/tokens"]
@@ -195,7 +184,7 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
 
 
 def agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> dict[str, float]:
-    """verl's names for the rollout-vs-actor check, from global moments."""
+    """Return verl's comparison of rollout and actor from global moments."""
     n = total.get("sum/p_tokens", 0.0)
     if n == 0:
         return {}

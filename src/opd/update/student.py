@@ -19,16 +19,16 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from opd.compat import vllm_ranks
 from opd.experiment.run_config import RunConfig
-from opd.experiment.sections import Teacher
 from opd.memory import Plan
 from opd.memory.follow import read_tokens, train_tokens, worker_plan
 from opd.memory.job import GIB
 from opd.memory.sources import update_settings
 from opd.rollout.seeds import SeededRank
 from opd.update.backbone import keep_activations
-from opd.update.checkpointing import ShardUploads
-from opd.update.engines import STUDENT, TEACHER, HeadLoss, StudentEngine, TeacherEngine
+from opd.update.engines import STUDENT, TEACHER, StudentEngine, TeacherEngine
+from opd.update.head_loss import HeadLoss
 from opd.update.reading import Reading
+from opd.update.shards import ShardUploads
 from opd.update.teacher_cache import HiddenCache
 
 UNUSED_BY_LOSSES = ("prompts", "responses", "sample_weights", "row_id", "teacher", "advantage", "index", "session_id")
@@ -38,11 +38,7 @@ vllm_ranks.register()
 
 
 class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
-    """verl's hybrid worker whose actor computes its loss in its head; subclasses say which loss.
-
-    The memory plan says what is on the device when. The student's weights and moments, and the models that only read, may
-    wait on the host outside their phases.
-    """
+    """verl's hybrid worker whose actor computes its loss in its head; the memory plan says what is on the device when."""
 
     reader_role = "teacher"
     """The name of the models that only read."""
@@ -91,10 +87,7 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             engine.check(f"{self.reader_role} {path}")
 
     def _follow_plan(self) -> None:
-        """Make the memory plan and put every model where it wants them.
-
-        All were built with what may be offloaded on the host, so nothing has to fit before the plan is made.
-        """
+        """Make the memory plan and put every model in its place; until then all that may is on the host."""
         world, group, spec = distributed.get_world_size(), self._fsdp_size, self.ours.trained
         self.plan = worker_plan(
             spec,
@@ -125,11 +118,7 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         )
 
     def hidden_cache(self, gib: float | None = None) -> HiddenCache:
-        """Return the one cache of this worker; its pinned memory stays from step to step.
-
-        Args:
-            gib: memory of the device at most, where no plan says it. None means no limit.
-        """
+        """Return the one cache of this worker; without a plan it takes at most `gib` of the device. None means no limit."""
         if self._cache is None:
             most = float("inf") if gib is None else gib
             if self.plan is not None and self.plan.job.device_bytes is not None:
@@ -141,10 +130,10 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         """Make every optimizer update of a step over this rank's rows (a collective call).
 
         Args:
-            data: rows as verl's workers see them, with `opd_row`, and the batch settings of verl's `train_mini_batch`.
+            data: rows with `opd_row`, and the batch settings of verl's `train_mini_batch`.
 
         Returns:
-            Lists of counts for `opd.update.counts`. None on a rank that another one speaks for.
+            Lists of counts for `opd.update.counts`. None on a rank for which another one speaks.
         """
         spec, student = self.ours.trained, self.student_engine
         student.num_updates = 0
@@ -173,17 +162,6 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     def tell_plan(self) -> Plan | None:
         """Return the memory plan that this rank follows. None means that there is none."""
         return self.plan
-
-
-def teacher_worker(config: TrainingWorkerConfig, teacher: Teacher, path: str) -> TrainingWorker:
-    """Return a teacher by verl's `ref_worker_cls` hook; while there is no plan, it waits on the host where it may."""
-    return reading_worker(
-        config,
-        path=path,
-        trust_remote_code=teacher.trust_remote_code,
-        dtype=teacher.dtype,
-        is_offloaded=teacher.offload is not False,
-    )
 
 
 def reading_worker(
@@ -219,12 +197,7 @@ def as_output(metrics: Mapping[str, Any] | None) -> TensorDict | None:
 
 
 def num_updates(data: TensorDict, num_groups: int) -> int:
-    """Return the number of optimizer updates of a step.
-
-    Args:
-        data: this rank's rows with the batch settings of verl's `train_mini_batch`.
-        num_groups: ranks with different rows.
-    """
+    """Return the number of optimizer updates of a step; `num_groups` are the ranks with different rows."""
     mini_batch, epochs = (tu.get_non_tensor_data(data, name, 1) for name in ("mini_batch_size", "epochs"))
     return len(data) * num_groups // int(mini_batch) * int(epochs)
 

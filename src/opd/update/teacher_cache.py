@@ -22,15 +22,10 @@ class Fetch:
 
 
 class HiddenCache:
-    """Hidden states of rows, each [n_i, d]; 8 KB a token for a width of 4096 in bf16, at loss positions only.
+    """Hidden states [n_i, d] of rows at loss positions.
 
-    On a CUDA device the first `device_gib` of them stay there. The rest goes to pinned host memory and comes back on a
-    stream of its own, beside the backbones' forwards. Pinned memory is kept for the next step.
-
-    Args:
-        device_gib: budget on the device (`opd.cache_gib`), `inf` for no limit. On a CPU there is nowhere else, and it is
-            not read.
-        device: where hidden states are made and used.
+    On a CUDA device the first `device_gib` stay there. The rest goes to pinned host memory, which is kept for the next step, and
+    comes back on a stream of its own.
     """
 
     def __init__(self, *, device_gib: float, device: torch.device) -> None:

@@ -15,8 +15,9 @@ from verl.workers.engine_workers import TrainingWorker
 from opd.batch import LossPositions, RolloutRows
 from opd.update.engines import TeacherEngine
 from opd.update.head import CollectTask
+from opd.update.head_loss import trained_positions
 from opd.update.loss_task import Reference
-from opd.update.reading import READ, Reading, trained_positions
+from opd.update.reading import READ, Reading
 from opd.update.teacher_cache import Fetch, HiddenCache
 from opd.update.ulysses import Slice
 from opd.update.unshared_tokens import readable_ids
@@ -29,11 +30,7 @@ class Holders:
         self._counts: dict[int, list[int]] = {}
 
     def note(self, rows: Sequence[int], found: LossPositions, piece: Slice) -> list[int]:
-        """Remember the ranks of a micro-batch of the teacher; return how many tokens of each row this rank has.
-
-        Args:
-            rows: [B] numbers of its rows. found: trained tokens of all of them, of all ranks.
-        """
+        """Note the ranks of a micro-batch's trained tokens; return the number of each row's tokens on this rank."""
         place = found.row * piece.size + piece.holders(found.flat_index)
         counts = torch.bincount(place, minlength=len(rows) * piece.size).view(len(rows), piece.size).tolist()
         self._counts.update(zip(rows, counts, strict=True))
@@ -53,13 +50,7 @@ class Holders:
 
 
 class Regrouped(Fetch):
-    """Hidden states on their way to the rank that reads them; `ready` is a collective call of the group.
-
-    Args:
-        cached: this rank's part, in the order of the tokens.
-        held, needed: [N] int64 (host), of each trained token of the micro-batch: the rank that has its hidden state, and
-            the rank that reads it.
-    """
+    """Hidden states on their way from the ranks `held` [N] to the ranks `needed` [N]; `ready` is a collective call."""
 
     def __init__(self, cached: Fetch, held: Tensor, needed: Tensor, piece: Slice) -> None:
         self._cached, self._piece = cached, piece
@@ -87,7 +78,6 @@ class TeacherStates:
     """Hidden states and heads that the teachers leave of a step on this rank.
 
     Args:
-        cache: hidden states of the rows' trained tokens.
         names: of several teachers, in the order of their numbers.
         of_rows: the number of each row's teacher. None means that one teacher reads all rows.
         holders: where ranks share sequences, which rank computed what.
@@ -101,11 +91,7 @@ class TeacherStates:
     heads: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def keep(self, row: int, kept: torch.Tensor, rank: int | None) -> None:
-        """Keep only some of a row's trained tokens [n].
-
-        Args:
-            rank: of this process among those that share the row. None means that it has the whole row.
-        """
+        """Keep only some of a row's trained tokens [n]; `rank` is this process's among those that share the row, if any do."""
         self.cache.keep(row, kept if rank is None else self.holders.keep(row, kept)[rank])
 
     def of_row(self, row: int) -> int:
@@ -118,9 +104,8 @@ class TeacherStates:
         """Return the fields of a micro-batch's `LossTask` that hold what was read.
 
         Args:
-            numbers: [B] of the micro-batch's rows. counts: [B] their trained tokens.
-            flat_index: [N] int64, the places of these tokens in the micro-batch, of all ranks that share it.
-            own: this rank's slice of it. With several teachers there is none.
+            numbers, counts: [B] of the micro-batch's rows, and their trained tokens. flat_index: [N] their places.
+            own: this rank's slice. Several teachers have none.
         """
         if self.of_rows is not None:
             assert own is None  # a rule refuses several teachers with ranks that share sequences
@@ -154,12 +139,7 @@ def read_teachers(
     states: TeacherStates,
     valid_vocab: int,
 ) -> None:
-    """Fill `states` with each teacher's hidden states of its rows' trained tokens, and with its head (a collective call).
-
-    Args:
-        teachers: in the order of `named_teachers`.
-        valid_vocab: no teacher reads token ids from here on.
-    """
+    """Fill `states` with each teacher's hidden states and head (a collective call); no teacher reads ids from `valid_vocab` on."""
     reads = [
         (number, some)
         for number, teacher in enumerate(teachers)
@@ -177,9 +157,9 @@ def read_teachers(
 def _rows_of(
     data: TensorDict, number: int, teacher: TrainingWorker, reading: Reading, states: TeacherStates
 ) -> TensorDict | None:
-    """Return the rows that a teacher reads: its own, and other short ones.
+    """Return the rows that a teacher reads: its own, and short others until every rank has equally many in whole micro-batches.
 
-    Collective calls need equally many rows on every rank, in whole micro-batches. None means that no rank has a row of its own.
+    None means that no rank has a row of its own.
     """
     if states.of_rows is None:
         return data
@@ -197,17 +177,16 @@ def _read(inputs: TensorDict, rows: RolloutRows, number: int, engine: TeacherEng
     """Let one teacher read; hidden states of other teachers' rows are dropped."""
     counts: list[int] = []
 
-    def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> CollectTask:
-        mine, found = trained_positions(rows, micro_batch, starts)
+    def task_of(micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> CollectTask:
+        numbers = micro_batch["opd_row"].tolist()
+        mine, found = trained_positions(rows, numbers, starts)
         if own is None:
             counts[:] = mine.num_trained_tokens.tolist()
             return CollectTask(found.flat_index)
-        counts[:] = states.holders.note(micro_batch["opd_row"].tolist(), found, own)
+        counts[:] = states.holders.note(numbers, found, own)
         return CollectTask(own.select(found)[0].flat_index)
 
-    def take(micro_batch: TensorDict, hidden: torch.Tensor) -> None:
+    for micro_batch, _, hidden in engine.read(inputs, task_of):
         for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
             if number == states.of_row(row):
                 states.cache.put(row, part)
-
-    engine.read(inputs, task_of, take)

@@ -1,4 +1,4 @@
-"""A step's tokens as one rank sees them, for people to look at: their density, and entropy and divergence of a few rows."""
+"""A step's tokens as one rank sees them, for people: their density, and entropy and divergence of a few rows."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ class RowView:
         return cls(trained=trained, kept=np.ones(num, bool), entropy=blank, divergence=blank.copy())
 
     def joined(self, other: RowView) -> RowView:
-        """This and another rank's view of the same row, which it shares by its tokens.
-
-        Neither is changed: what Ray brings from another process can only be read.
-        """
+        """Return the view of a row that ranks share, from this view and another's."""
 
         def known(mine: np.ndarray, others: np.ndarray) -> np.ndarray:
             return np.where(np.isnan(mine), others, mine)
@@ -63,7 +60,7 @@ class Seen:
 
     @classmethod
     def of_ranks(cls, seen: Sequence[Seen]) -> Seen:
-        """What all ranks saw together; ranks that share a sequence counted a part of its tokens each."""
+        """Return the sum of all ranks; those that share a sequence counted a part of its tokens each."""
         whole = cls(
             density=np.sum([one.density for one in seen], axis=0), covers_all=all(one.covers_all for one in seen)
         )
@@ -74,12 +71,11 @@ class Seen:
 
 
 class TokenView:
-    """Takes note of one step's tokens: as they are chosen, and as the loss computes them.
+    """Notes of one step's tokens, as they are chosen and as the loss computes them.
 
     Args:
-        rows: the step's rows on this rank, before any choice.
-        row_ids: [B] a number of each row that no other row of the step has, on any rank.
-        shown: numbers of the rows whose tokens are wanted one by one.
+        rows: the step's rows on this rank, before any choice. row_ids: [B], different for each row of the step.
+        shown: the ids of rows whose tokens are wanted one by one.
     """
 
     def __init__(self, rows: RolloutRows, row_ids: Sequence[int], shown: Collection[int]) -> None:
@@ -94,12 +90,7 @@ class TokenView:
                 self._shown[row] = self.seen.rows[row_id] = RowView.unread(masks[row].numpy())
 
     def chosen(self, kept: Tensor, scores: dict[str, Tensor], *, speaks: bool) -> None:
-        """Take note of a choice among all of the step's tokens.
-
-        Args:
-            kept: [T] bool, this rank's tokens that stay in the loss. scores: `entropy`, `divergence`, [T] as far as known.
-            speaks: whether this rank counts them; of ranks that share sequences, which all know them, one.
-        """
+        """Note the tokens `kept` [T] bool, with their scores as far as known; one of ranks that share a sequence `speaks`."""
         for row, (of_row, *values) in enumerate(
             zip(*(each.split(self._counts) for each in (kept, *scores.values())), strict=True)
         ):
@@ -112,10 +103,7 @@ class TokenView:
             self.seen.density += density(**scores, kept=kept)
 
     def trained(self, rows: Sequence[int], task: LossTask, output: Output) -> None:
-        """Take note of a micro-batch's forward: values of its tokens in the loss.
-
-        Rows that several updates of the step train on are read in the first.
-        """
+        """Note the values of a micro-batch's tokens, in the step's first update."""
         if self._read.issuperset(rows):
             return
         self._read.update(rows)
@@ -132,7 +120,7 @@ class TokenView:
 
 
 def density(*, entropy: Tensor, divergence: Tensor, kept: Tensor) -> np.ndarray:
-    """[bins, bins, 2] numbers of tokens by entropy and divergence: all whose both values are finite, and those kept."""
+    """Return [bins, bins, 2] numbers of tokens by entropy and divergence: all with finite values, and those kept."""
     edges = torch.tensor(EDGES, device=entropy.device)
     is_known = torch.isfinite(entropy) & torch.isfinite(divergence)
     h, d = (torch.bucketize(values.float()[is_known], edges, right=True) for values in (entropy, divergence))
@@ -142,14 +130,14 @@ def density(*, entropy: Tensor, divergence: Tensor, kept: Tensor) -> np.ndarray:
 
 
 def _spread(values: Tensor, places: Tensor) -> Tensor:
-    """[N] values at the N true places of [M], nan elsewhere."""
+    """Return the N values at the true places of [M], nan elsewhere."""
     out = values.new_full((len(places),), torch.nan)
     out[places.to(values.device)] = values
     return out
 
 
 def _fill(view: RowView, places: np.ndarray | slice, values: dict[str, Tensor]) -> None:
-    """Values that this rank did not know of the row's tokens at `places`."""
+    """Set values of the row's tokens at `places` that are unknown."""
     for name, new in values.items():
         known = getattr(view, name)
         old = known[places]

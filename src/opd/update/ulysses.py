@@ -1,8 +1,6 @@
-"""Ulysses sequence parallelism: ranks that share a packed sequence, and attention that trades their tokens for heads.
+"""Ulysses sequence parallelism (https://arxiv.org/abs/2309.14509): a rank has a slice of the tokens, and in attention a slice of the heads.
 
-A rank holds a slice of the tokens everywhere but inside attention, where it holds all tokens and a slice of the heads
-(https://arxiv.org/abs/2309.14509). verl slices the inputs; its own exchange sits inside the flash-attn package's call,
-which neither lock nor image has, ours around the attention functions that need no package.
+verl slices the inputs; its own exchange needs the flash-attn package.
 """
 
 from __future__ import annotations
@@ -38,18 +36,18 @@ class Slice:
     num_tokens: int
 
     def holders(self, flat_index: Tensor) -> Tensor:
-        """[N] places in the packed tokens -> [N] rank of the group that holds each."""
+        """Return the rank of the group that holds each place [N] of the packed tokens."""
         return flat_index // self.num_tokens
 
     def select(self, found: LossPositions) -> tuple[LossPositions, Tensor]:
-        """The positions that this rank holds, counted from its own first token, and [N] bool which they are."""
+        """Return the positions on this rank, counted from its own first token, and [N] bool which they are."""
         own = self.holders(found.flat_index) == self.rank
         mine = LossPositions(*(field[own] for field in found))
         return mine._replace(flat_index=mine.flat_index - self.rank * self.num_tokens), own
 
 
 class _Exchange(torch.autograd.Function):
-    """[n, ...] -> [n, ...]: piece i goes to rank i of the group; gradients go the same way back."""
+    """Sends piece i of [n, ...] to rank i of the group; gradients go back the same way."""
 
     @staticmethod
     def forward(ctx: Any, pieces: Tensor, group: ProcessGroup) -> Tensor:
@@ -68,15 +66,9 @@ def _all_to_all(pieces: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def gather_tokens(query: Tensor, key: Tensor, value: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
-    """All tokens of this rank's share of the heads, in one exchange.
+    """Exchange [1, H, T / n, d] of queries, keys and values for all T tokens of this rank's share of the heads.
 
-    With fewer key heads than ranks each is sent to the ranks whose query heads read it.
-
-    Args:
-        query: [1, H, T / n, d]. key, value: [1, H_kv, T / n, d]. H a multiple of n, and H_kv of n or n of H_kv.
-
-    Returns:
-        [1, H / n, T, d] and twice [1, max(H_kv / n, 1), T, d].
+    With fewer key heads than ranks each goes to the ranks whose query heads read it.
     """
     size = distributed.get_world_size(group)
     repeats = max(1, size // key.shape[1])
@@ -89,18 +81,14 @@ def gather_tokens(query: Tensor, key: Tensor, value: Tensor, group: ProcessGroup
 
 
 def scatter_tokens(out: Tensor, group: ProcessGroup) -> Tensor:
-    """[1, T, H / n, d] of this rank's heads -> [1, T / n, H, d] of its tokens."""
+    """Exchange [1, T, H / n, d] of this rank's heads for [1, T / n, H, d] of its tokens."""
     pieces = out[0].unflatten(0, (distributed.get_world_size(group), -1))
     received: Tensor = _Exchange.apply(pieces, group)
     return received.transpose(0, 1).flatten(1, 2)[None]
 
 
 def causal_within_rows(bounds: Tensor, num_tokens: int) -> Tensor:
-    """[1, 1, T, T] bool, True where a token of a packed batch may look: at its own row, up to itself.
-
-    Args:
-        bounds: [B + 1], where each row begins, and their number of tokens.
-    """
+    """Return [1, 1, T, T] bool, True for pairs of a token and an earlier one of its row; `bounds` are [B + 1]."""
     place = torch.arange(num_tokens, device=bounds.device)
     row = torch.bucketize(place, bounds.to(place.dtype), right=True)
     return ((row[:, None] == row) & (place[:, None] >= place))[None, None]
@@ -118,14 +106,7 @@ def packed_sdpa(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each row of one packed batch by its `causal_within_rows`, on any device in any dtype.
-
-    Args:
-        query: [1, H, T, d]. key, value: [1, H_kv, T, d], H a multiple of H_kv.
-
-    Returns:
-        [1, T, H, d] and no attention weights.
-    """
+    """Return [1, T, H, d]: causal attention within each row by `causal_within_rows`, on any device in any dtype."""
     if sliding_window is not None:
         place = torch.arange(query.shape[2], device=query.device)
         row_mask = row_mask & (place[:, None] - place < sliding_window)
@@ -135,7 +116,7 @@ def packed_sdpa(
 
 
 def _exchanging(attention: Callable[..., tuple[Tensor, None]]) -> Callable[..., tuple[Tensor, None]]:
-    """`attention` over all tokens of a share of the heads, called with all heads of a slice of the tokens."""
+    """Return `attention` over a share of the heads, called with all heads of a slice of the tokens."""
 
     def shared(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **kwargs: Any
@@ -156,12 +137,7 @@ def _exchanging(attention: Callable[..., tuple[Tensor, None]]) -> Callable[..., 
 
 
 def shared_arguments(name: str, bounds: Tensor, num_tokens: int) -> dict[str, Any]:
-    """What the attention `name` is told about the rows of the whole sequence; nothing for one that reads positions.
-
-    Args:
-        bounds: [B + 1], where each row begins in the packed tokens of all ranks, padding a row of its own.
-        num_tokens: of all ranks.
-    """
+    """Return the arguments by which the attention `name` knows the rows of the whole sequence, [B + 1] bounds of all ranks."""
     if name not in (VARLEN, *SHARED.values()):
         return {}
     mask = {"row_mask": causal_within_rows(bounds, num_tokens)} if name == SHARED["sdpa"] else {}
@@ -169,11 +145,7 @@ def shared_arguments(name: str, bounds: Tensor, num_tokens: int) -> dict[str, An
 
 
 def check_shareable(config: PretrainedConfig, num_ranks: int, name: str) -> None:
-    """Refuse a model whose attention `num_ranks` ranks cannot share.
-
-    Raises:
-        Unfit: heads that do not divide, an attention without an exchange, or layers that are not attention over tokens.
-    """
+    """Refuse a model whose attention `num_ranks` ranks cannot share."""
     what = f"{name}: ulysses_sequence_parallel_size={num_ranks}"
     implementation = config._attn_implementation
     if implementation not in SHARED:

@@ -1,4 +1,4 @@
-"""Tokens that only one of the two models has: never read by the teacher, never trained behind, and bounded."""
+"""Tokens that only one of the two models has: the teacher reads none, none is trained after the first, and their mass is bounded."""
 
 from __future__ import annotations
 
@@ -14,16 +14,11 @@ _SIDES = {"teacher": "student", "student": "teacher"}
 
 
 def leave_out_unshared(data: TensorDict, shared: int, read: torch.Tensor | None = None) -> int:
-    """Take a row's response out of the loss from its first token on that the teacher lacks; the number of tokens.
-
-    The teacher of a causal model reads everything before that token as the student wrote it, and nothing after it: the
-    positions before stay exact, and a prompt with such a token leaves nothing.
+    """Mask each row's response from the first token that the teacher lacks; return the number of masked tokens.
 
     Args:
-        data: nested `input_ids` (prompt and response), and nested `response_mask` and `loss_mask` over the response,
-            which are replaced.
-        shared: ids from here on are not the teacher's.
-        read: nested, what the teacher reads in the place of `input_ids`, with the same responses; None: these.
+        data: nested `input_ids`, and nested masks over the response, which are replaced.
+        shared: the teacher lacks ids from here on. read: nested rows that it reads in the place of `input_ids`.
     """
     ids = data["input_ids"] if read is None else read
     if not ids.values().numel() or int(ids.values().max()) < shared:
@@ -46,7 +41,7 @@ def leave_out_unshared(data: TensorDict, shared: int, read: torch.Tensor | None 
 
 
 def readable_ids(ids: Any, shared: int) -> torch.Tensor:
-    """Nested `ids` with a token that the teacher has in every place; what differs is behind all that is trained on."""
+    """Return nested `ids` with 0 for tokens that the teacher lacks; all trained tokens are before them."""
     values = ids.values()
     readable: torch.Tensor = ids
     if values.numel() and int(values.max()) >= shared:
@@ -55,15 +50,7 @@ def readable_ids(ids: Any, shared: int) -> torch.Tensor:
 
 
 def check_unshared(metrics: Mapping[str, float], *, limit: float) -> None:
-    """End the run where what both models share is too little of what one of them says.
-
-    Args:
-        metrics: of one step; without `opd/unshared_mass_*` the tokenizers are equal.
-        limit: `opd.max_unshared_mass`, the largest mean probability over a step's tokens.
-
-    Raises:
-        Unfit: a mean is above the limit, or the step has nothing to train on because of tokens that the teacher lacks.
-    """
+    """Refuse a step whose mean mass of unshared tokens is above `opd.max_unshared_mass`, or that they leave without a trained token."""
     num_tokens, left_out = metrics.get("opd/num_tokens", 0.0), metrics.get("opd/unshared_tokens", 0.0)
     if left_out and not num_tokens:
         raise Unfit(

@@ -18,10 +18,7 @@ PROBLEM_WEIGHTS: dict[str, ProblemWeight] = {}
 
 
 def register_problem_weight(name: str) -> Callable[[ProblemWeight], ProblemWeight]:
-    """Return a decorator that registers a function of (pass rates, keys, number of answers) -> weights [P].
-
-    A problem of weight 0 may be left out of the data. The caller scales the weights to a mean of 1 over all problems.
-    """
+    """Return a decorator that registers a `ProblemWeight`; the caller scales its weights to a mean of 1."""
 
     def register(function: ProblemWeight) -> ProblemWeight:
         PROBLEM_WEIGHTS[name] = function
@@ -31,24 +28,14 @@ def register_problem_weight(name: str) -> Callable[[ProblemWeight], ProblemWeigh
 
 
 def weights_of_problems(pass_rate: Any, problems: ProblemImportance, *, num_samples: int) -> Tensor:
-    """Return [P] float64 weights with a mean of 1 over all P problems, by the registered or own function of the section.
-
-    Normalised in a batch, weights would cancel what they are for.
-
-    Raises:
-        ValueError: a pass rate outside of [0, 1], weights that are negative or not finite, or none above 0.
-    """
+    """Return [P] float64 weights with a mean of 1 over all P problems, by the registered or own function of the section."""
     name, p = problems.weights, _rates(pass_rate)
     function = PROBLEM_WEIGHTS.get(name) or own_function("opd.importance.problems.weights", name, PROBLEM_WEIGHTS)
     return scaled(torch.as_tensor(function(p, problems, num_samples)).double(), num_problems=len(p))
 
 
 def scaled(weights: Tensor, *, num_problems: int) -> Tensor:
-    """Return weights [P] scaled to a mean of 1.
-
-    Raises:
-        ValueError: their number is another, one is negative or not finite, or none is above 0.
-    """
+    """Return weights [P] scaled to a mean of 1."""
     if weights.shape != (num_problems,) or not bool(((weights >= 0.0) & weights.isfinite()).all()):
         raise ValueError(f"weights of {num_problems} problems: must be as many finite numbers, 0 or more")
     if not weights.sum() > 0:
@@ -76,16 +63,7 @@ def _moment_matched(p: Tensor, problems: ProblemImportance, num_samples: int) ->
 
 
 def competence_weights(pass_rate: Any, *, alpha: float = 1.0, beta: float = 1.0, kept: Any | None = None) -> Tensor:
-    """Return p ** alpha (1 - p) ** beta, [P] float64, scaled to a mean of 1 over all P problems of the data set.
-
-    Args:
-        pass_rate: [P] between 0 and 1, any float dtype or array.
-        alpha, beta: exponents, 0 or more; 0 and 0 weigh all kept problems alike.
-        kept: [P] bool, e.g. of `hard_filter`; the others get weight 0. None: all.
-
-    Raises:
-        ValueError: a pass rate outside of [0, 1], a negative exponent, or no problem with a weight above 0.
-    """
+    """Return p ** alpha (1 - p) ** beta, [P] float64, scaled to a mean of 1; problems that are not `kept` [P] bool have weight 0."""
     p = _rates(pass_rate)
     if not (0.0 <= alpha < float("inf") and 0.0 <= beta < float("inf")):
         raise ValueError(f"alpha={alpha!r}, beta={beta!r}: exponents of a pass rate must be 0 or more")
@@ -102,16 +80,9 @@ def hard_filter(pass_rate: Any, *, low: float = 0.2, high: float = 0.8) -> Tenso
 
 
 def moment_matched(pass_rate: Any, *, num_samples: int) -> tuple[float, float]:
-    """Return exponents alpha, beta whose curve has mean and variance of the pass rates strictly between 0 and 1.
+    """Return exponents alpha, beta whose curve has mean and variance of the pass rates in [1 / K, 1 - 1 / K], K answers a problem.
 
-    With mean m and (population) variance v of the rates in [1 / K, 1 - 1 / K] and s = m (1 - m) / v - 1, the density of
-    Beta(s m, s (1 - m)) is proportional to p ** alpha (1 - p) ** beta with alpha = s m - 1 and beta = s (1 - m) - 1.
-
-    Args:
-        num_samples: K, answers behind each pass rate.
-
-    Raises:
-        ValueError: fewer than two different rates there, or so wide a spread that an exponent would be negative.
+    With mean m, variance v and s = m (1 - m) / v - 1, alpha = s m - 1 and beta = s (1 - m) - 1.
     """
     p = _rates(pass_rate)
     inside = p[hard_filter(p, low=1.0 / num_samples, high=1.0 - 1.0 / num_samples)]

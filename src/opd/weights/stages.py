@@ -18,21 +18,12 @@ from opd.weights.tokens import places
 
 
 def step_at(point: float, total_steps: int) -> int:
-    """The step that a key names: `point` itself from 1 on, below 1 that share of `total_steps`, rounded down.
-
-    The share is taken as it was written: 0.29 of 100 is 29, which floats would make 28.
-    """
+    """Return the step that a key names: `point` from 1 on, below 1 that share of `total_steps` as written, rounded down."""
     return int(point) if point >= 1 else int(Fraction(str(point)) * total_steps)
 
 
 def last_steps(untils: Sequence[float | None], *, total_steps: int) -> tuple[int, ...]:
-    """The last step of each stage; steps count from 1, and the last stage takes all that are left.
-
-    A run that is shorter than a stage's step number ends in that stage.
-
-    Raises:
-        ValueError: a stage would have no step.
-    """
+    """Return the last step of each stage; steps count from 1, and the last stage takes all that are left."""
     ends = [total_steps if until is None else step_at(until, total_steps) for until in untils[:-1]]
     for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
         if end <= begin:
@@ -43,9 +34,9 @@ def last_steps(untils: Sequence[float | None], *, total_steps: int) -> tuple[int
 
 
 def horizon_at(horizon: Horizon, step: int, *, total_steps: int, response_length: int) -> int | None:
-    """How many tokens of a response count in a step; None: all.
+    """Return the number of a response's tokens that count in a step. None means all.
 
-    A growing horizon is `tokens` in step 1 and `response_length` from step `grow_until` on, on a line between, rounded down.
+    A horizon that grows is `tokens` in step 1 and `response_length` from step `grow_until` on, on a line between, rounded down.
     """
     if horizon.tokens is None:
         return None
@@ -58,44 +49,32 @@ def horizon_at(horizon: Horizon, step: int, *, total_steps: int, response_length
 
 
 def within_horizon(row_index: Tensor, *, tokens: int) -> Tensor:
-    """Return [T] bool, true for the first of the T trained tokens of each response.
-
-    Args:
-        row_index: [T] int64, the response of each token.
-        tokens: how many of each response.
-    """
+    """Return [T] bool, true for the first `tokens` of each response; `row_index` [T] int64 is the response of each token."""
     return places(row_index)[0] < tokens
 
 
 class Weights(NamedTuple):
-    """Of the two parts of the loss."""
+    """The weights of the two terms of the loss."""
 
     divergence: float
     policy: float
 
     @classmethod
     def of(cls, stage: Stage) -> Weights:
-        """Of a stage that has both."""
+        """Return the weights of a stage that has both."""
         assert stage.divergence_weight is not None
         assert stage.policy_weight is not None
         return cls(stage.divergence_weight, stage.policy_weight)
 
     def fill(self, stage: Stage) -> Stage:
-        """The stage with these in the place of those that it leaves to the run."""
+        """Return the stage with these weights where it leaves them to the run."""
         named = {"divergence_weight": self.divergence, "policy_weight": self.policy}
         return stage.model_copy(update={key: value for key, value in named.items() if getattr(stage, key) is None})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The stages and the horizon of a run.
-
-    Args:
-        stages: at least one, each with its own loss and weights.
-        weights: those that a first stage of `weight_schedule: linear` begins with.
-        ends: the last step of each.
-        horizon, total_steps, response_length: as of `horizon_at`.
-    """
+    """The stages, each with its own loss and weights, their last steps, and the horizon of a run."""
 
     stages: tuple[Stage, ...]
     ends: tuple[int, ...]
@@ -103,14 +82,11 @@ class Schedule:
     total_steps: int
     response_length: int
     weights: Weights = Weights(1.0, 0.0)  # noqa: RUF009  # frozen
+    """The weights that a first stage of `weight_schedule: linear` begins with."""
 
     @classmethod
     def of(cls, opd: Opd, *, total_steps: int, response_length: int) -> Schedule:
-        """The schedule of an experiment; one without stages is one stage.
-
-        Raises:
-            ValueError: a stage would have no step.
-        """
+        """Return the schedule of an experiment; without stages it is one stage."""
         own = {"loss_type": opd.loss_type, "loss_params": opd.loss_params, "beta": opd.beta}
         stages = tuple(s if s.loss_type else s.model_copy(update=own) for s in opd.stages or (Stage(),))
         weights = Weights(opd.divergence_weight, opd.policy.weight)
@@ -125,18 +101,15 @@ class Schedule:
         )
 
     def number(self, step: int) -> int:
-        """The place of a step's stage among the stages, from 0."""
+        """Return the place of a step's stage, from 0."""
         return min(sum(step > end for end in self.ends), len(self.stages) - 1)
 
     def stage(self, step: int) -> Stage:
-        """The stage of a step."""
+        """Return the stage of a step."""
         return self.stages[self.number(step)]
 
     def weights_at(self, step: int) -> Weights:
-        """The weights of a step; those of a linear stage lie on a line that reaches its own in its last step.
-
-        The line leaves from those of the step before the stage; a first stage's from the run's, which are its first step's.
-        """
+        """Return the weights of a step; a linear stage's go from those before it, or the run's, to its own in its last step."""
         number, stage = self.number(step), self.stage(step)
         own = Weights.of(stage)
         if stage.weight_schedule == "constant":
@@ -147,17 +120,17 @@ class Schedule:
         return Weights(*(first + (last - first) * share for first, last in zip(before, own, strict=True)))
 
     def begins_stage(self, step: int) -> bool:
-        """Whether a step is the first of another stage than the one before it."""
+        """Return True if a step is the first of another stage than that before it."""
         return self.number(step) > self.number(step - 1)
 
     def resets_optimizer(self, step: int) -> bool:
-        """Whether the optimizer starts afresh before a step's first update."""
+        """Return True if the optimizer starts afresh before a step's first update."""
         return self.stage(step).optimizer == "reset" and self.begins_stage(step)
 
     def restarts(self) -> list[int]:
-        """Steps after which the learning rate begins a schedule anew."""
+        """Return the steps after which the learning rate begins a schedule anew."""
         return [end for end, stage in zip(self.ends, self.stages[1:], strict=False) if stage.lr_schedule == "restart"]
 
     def num_tokens(self, step: int) -> int | None:
-        """The horizon of a step; None: whole responses."""
+        """Return the horizon of a step. None means whole responses."""
         return horizon_at(self.horizon, step, total_steps=self.total_steps, response_length=self.response_length)

@@ -1,0 +1,284 @@
+"""verl's FSDP engine with a head that runs tasks, and attention that knows the rows of a pack."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import psutil
+import torch
+from peft import PeftModel
+from tensordict import TensorDict
+from torch import Tensor, distributed
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id, get_device_name
+from verl.utils.model import convert_weight_keys
+from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.config import FSDPEngineConfig
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.fsdp.utils import unfuse_moe_params
+from verl.workers.engine.utils import prepare_micro_batches
+
+from opd.batch import padded_row_starts
+from opd.compat import quiet
+from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored_dtype
+from opd.lora import Adapted, merged, plain_tensors
+from opd.update.backbone import compile_layers
+from opd.update.head import AnyTask, CollectTask, DistillationHead, check_head_is_plain, run_with_task
+from opd.update.packing import may_pack, own_attention
+from opd.update.parked import local_shards
+from opd.update.ulysses import SHARED, Slice, check_shareable, shared_arguments
+
+quiet.mute(*quiet.IN_RANK)
+
+MODEL_KEYS = ("input_ids", "position_ids", "use_remove_padding", "temperature", "pad_mode", "pad_token_id")
+"""Columns and settings of a micro-batch that verl makes a model's inputs from."""
+
+
+class HeadEngine(FSDPEngineWithLMHead):
+    """verl's engine with a `DistillationHead`, and attention that knows rows and that ranks share a sequence with."""
+
+    engine_config: FSDPEngineConfig
+    head: DistillationHead
+    is_row_alone: bool = False
+    """Rows that share a pack would change each other."""
+    _read_s = 0.0
+
+    def initialize(self) -> None:
+        began_s = time.monotonic()
+        super().initialize()
+        if distributed.get_rank() == 0:
+            spread_s, age_s = time.monotonic() - began_s - self._read_s, time.time() - psutil.Process().create_time()
+            path = self.model_config.path
+            print(
+                f"start: {path}: {self._read_s:.1f} s to read, {spread_s:.1f} s to spread over the ranks, {age_s:.1f} s since rank 0 began",
+                flush=True,
+            )
+
+    def _build_module(self) -> PreTrainedModel:
+        # verl builds its causal LM for the model type "language_model" only; ours names the engine, not the model.
+        own, self.model_config.model_type = self.model_config.model_type, "language_model"
+        if self.use_ulysses_sp:
+            check_shareable(self.model_config.hf_config, self.ulysses_sequence_parallel_size, self.model_config.path)
+        began_s = time.monotonic()
+        kept = self.engine_config
+        stored = None if self._is_lora else stored_dtype(self.model_config.local_path)
+        if stored is not None:
+            self.engine_config = dataclasses.replace(kept, model_dtype=PrecisionType.to_str(stored))
+        try:
+            with buffers_as_read():
+                module: PreTrainedModel = super()._build_module()
+        finally:
+            self.model_config.model_type, self.engine_config = own, kept
+        module.config.dtype = PrecisionType.to_dtype(kept.model_dtype)
+        self._read_s = time.monotonic() - began_s
+        if self.use_ulysses_sp:
+            module.config._attn_implementation = SHARED[module.config._attn_implementation]
+        self.head = DistillationHead.replace(module)
+        if self.engine_config.use_torch_compile and self.device.type == "cuda":
+            compile_layers(module)
+        return module
+
+    def _build_fsdp_module(self, module: PreTrainedModel) -> FSDPModule:
+        dtype = PrecisionType.to_dtype(self.engine_config.model_dtype)
+        # Adapters and the model that they adapt differ in dtype, and neither is cast.
+        with nullcontext() if self._is_lora else sharded_before_they_come(dtype, as_one=self.is_one_unit(module)):
+            sharded: FSDPModule = super()._build_fsdp_module(module)
+        return sharded
+
+    def is_one_unit(self, module: PreTrainedModel) -> bool:
+        """Return True if FSDP gathers and reduces all weights at once."""
+        return False
+
+    def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
+        """verl's adapters, drawn from the run's seed, on a model that is kept in the precision it computes in."""
+        with torch.random.fork_rng(devices=[]):  # rank 0 draws, on the CPU, and sends
+            torch.default_generator.manual_seed(self.engine_config.seed)  # the devices' are every rank's own
+            adapted: PeftModel = super()._build_lora_module(module)
+        dtype = PrecisionType.to_dtype((self.engine_config.mixed_precision or {}).get("param_dtype", "bf16"))
+        for parameter in adapted.parameters():
+            if not parameter.requires_grad:  # it is never updated, so it needs no master copy in fp32
+                parameter.data = parameter.data.to(dtype)
+        return adapted
+
+    def get_per_tensor_param(self, **kwargs: Any) -> tuple[Iterable[tuple[str, Tensor]], dict[str, Any] | None]:
+        """Return the weights for the rollout server; of a LoRA student those of the plain model that its adapters make.
+
+        verl's own merged form changes every rank's shards in place and casts to bf16.
+        """
+        if not self._is_lora:
+            weights: tuple[Iterable[tuple[str, Tensor]], dict[str, Any] | None] = super().get_per_tensor_param(**kwargs)
+            return weights
+        stored = self.module.state_dict()
+        plain = convert_weight_keys(plain_tensors(stored), self.module)
+        return unfuse_moe_params(self._merged(stored, plain), self.model_config.hf_config.model_type), None
+
+    @torch.no_grad()
+    def _merged(self, stored: Mapping[str, Tensor], plain: Mapping[str, Adapted]) -> Iterator[tuple[str, Tensor]]:
+        """Yield one whole tensor after another on the device (a collective call)."""
+        config = self.module.peft_config["default"]
+
+        def whole(name: str) -> Tensor:
+            part = stored[name].to(get_device_id(), non_blocking=True)
+            return part.full_tensor() if isinstance(part, DTensor) else part
+
+        for name, (base, down, up) in plain.items():
+            is_plain = down is None or up is None
+            scale = config.lora_alpha / config.r
+            yield name, whole(base) if is_plain else merged(whole(base), whole(down), whole(up), scale=scale)  # type: ignore[arg-type]
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return verl's inputs with the bounds of rows that our attention needs."""
+        inputs, output_args = super().prepare_model_inputs(micro_batch=micro_batch)
+        # A view would tie compiled layers to the shape and offset of its base.
+        inputs["position_ids"] = inputs["position_ids"].clone()
+        if not self.use_remove_padding:
+            return inputs, output_args
+        bounds = micro_batch["input_ids"].offsets()
+        if output_args.get("pad_size"):  # padding is a row of its own, which no other attends to
+            bounds = torch.cat([bounds, bounds[-1:] + output_args["pad_size"]])
+        num_tokens = inputs["input_ids"].shape[-1] * self.ulysses_sequence_parallel_size
+        name = self.module.config._attn_implementation
+        return inputs | shared_arguments(name, bounds, num_tokens), output_args
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device where this rank computes."""
+        name = get_device_name()
+        return torch.device(name) if name == "cpu" else torch.device(name, get_device_id())
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return verl's autocast context, none for fp32."""
+        if self._autocast_dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
+
+    def set_offload(self, *, offload_params: bool, offload_optimizer: bool) -> None:
+        """Set where weights, with gradients, and optimizer state are between this engine's phases."""
+        self._is_offload_param, self._is_offload_optimizer = offload_params, offload_optimizer
+        for device, parked in (("cpu", True), (get_device_name(), False)):
+            self.to(
+                device,
+                model=offload_params is parked,
+                optimizer=offload_optimizer is parked,
+                grad=offload_params is parked,
+            )
+
+    def model_inputs(self, micro_batch: TensorDict) -> dict[str, Any]:
+        """Return the packed or padded inputs of a micro-batch on the device, by the keys of the model's forward."""
+        read = micro_batch.select(*MODEL_KEYS, strict=False).to(get_device_id())
+        return self.prepare_model_inputs(micro_batch=read)[0]
+
+    def row_starts(self, micro_batch: TensorDict, inputs: dict[str, Any]) -> Tensor:
+        """Return [B] int64 (host), where each row begins in the flattened input, packed or right-padded.
+
+        Where ranks share a sequence, the input is that of all of them.
+        """
+        if not self.use_remove_padding:
+            return padded_row_starts(*inputs["input_ids"].shape)
+        offsets: Tensor = micro_batch["input_ids"].offsets().to(torch.int64)
+        return offsets[:-1].cpu()
+
+    def own_slice(self, inputs: dict[str, Any]) -> Slice | None:
+        """Return this rank's part of the packed tokens. None means all."""
+        if not self.use_ulysses_sp:
+            return None
+        return Slice(
+            group=self.ulysses_parallel_group,
+            rank=distributed.get_rank(self.ulysses_parallel_group),
+            size=self.ulysses_sequence_parallel_size,
+            num_tokens=inputs["input_ids"].shape[1],
+        )
+
+    @torch.no_grad()
+    def read(
+        self, data: TensorDict, task_of: Callable[[TensorDict, Tensor, Slice | None], AnyTask]
+    ) -> Iterator[tuple[TensorDict, AnyTask, Any]]:
+        """Yield each micro-batch of rows, its task and the head's output, by forwards without a gradient (a collective call).
+
+        Args:
+            task_of: (micro-batch, start of each row in the flattened input [B], this rank's slice of it) -> the head's task.
+        """
+        tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size)
+        group = self.get_data_parallel_group()
+        micro_batches, _ = prepare_micro_batches(data, dp_group=group, same_micro_num_in_dp=True)
+        with self.eval_mode():
+            for micro_batch in micro_batches:
+                inputs = self.model_inputs(micro_batch)
+                task = task_of(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs))
+                task = task.to(self.device)
+                with self.autocast():
+                    output = run_with_task(self.module, self.head, task, **inputs)
+                yield micro_batch, task, output
+
+    def local_weights(self) -> dict[str, Tensor]:
+        """Return this rank's shard of each weight by name, on the device or on the host."""
+        return local_shards(self.module)
+
+    def check(self, name: str) -> None:
+        """Refuse a model that this project computes otherwise than the model itself does (a collective call).
+
+        Raises:
+            Unfit: the head is more than `hidden @ W.T`, or the attention lacks something.
+        """
+        with self.eval_mode(), self.autocast(), torch.compiler.set_stance("force_eager"):
+            ids = torch.arange(4, device=self.device)
+            with own_attention(self.module.config):
+                check_head_is_plain(
+                    self.module, self.head, name, input_ids=ids[None], position_ids=ids[None], attention_mask=None
+                )
+            can_pack = may_pack(
+                self.module,
+                name,
+                packed=self._states,
+                alone=self._states_alone,
+                dtype=self._autocast_dtype,
+                agreed=self._agreed,
+            )
+        self.is_row_alone = not can_pack
+
+    def _states(self, rows: Sequence[Tensor]) -> Tensor:
+        """Return the hidden states of rows as a step computes them, of all ranks that share them."""
+        nested = {
+            "input_ids": torch.nested.as_nested_tensor(list(rows), layout=torch.jagged),
+            "position_ids": torch.nested.as_nested_tensor(
+                [torch.arange(len(row)) for row in rows], layout=torch.jagged
+            ),
+        }
+        micro_batch = TensorDict(nested, batch_size=len(rows)).to(self.device)
+        tu.assign_non_tensor(micro_batch, use_remove_padding=self.use_remove_padding, temperature=1.0)
+        inputs = self.model_inputs(micro_batch)
+        starts = self.row_starts(micro_batch, inputs)
+        places = torch.cat(
+            [start + torch.arange(len(row), device=self.device) for start, row in zip(starts, rows, strict=True)]
+        )
+        own = self.own_slice(inputs)
+        if own is None:
+            return self._collected(places, inputs)
+        mine = self._collected(torch.arange(own.num_tokens, device=self.device), inputs).contiguous()
+        parts = [torch.empty_like(mine) for _ in range(own.size)]
+        distributed.all_gather(parts, mine, group=own.group)
+        return torch.cat(parts)[places]
+
+    def _states_alone(self, rows: Sequence[Tensor]) -> Tensor:
+        """Return the hidden states of one row by the model's own attention."""
+        places = torch.arange(len(rows[0]), device=self.device)
+        inputs = {"input_ids": rows[0][None].to(self.device), "position_ids": places[None], "attention_mask": None}
+        with own_attention(self.module.config):
+            return self._collected(places, inputs)
+
+    def _collected(self, places: Tensor, inputs: dict[str, Any]) -> Tensor:
+        hidden: Tensor = run_with_task(self.module, self.head, CollectTask(places), **inputs)
+        return hidden
+
+    def _agreed(self, verdict: bool) -> bool:
+        """Return True if all ranks say so."""
+        votes = torch.tensor(int(verdict), device=self.device)
+        distributed.all_reduce(votes, distributed.ReduceOp.MIN)
+        return bool(votes)
