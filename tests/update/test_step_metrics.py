@@ -82,6 +82,7 @@ OUTPUT = Output(
         "nonfinite": torch.tensor([True, False, True]),
         "log_prob": torch.tensor([0.25, 0.5, 1.0]).log(),
     },
+    backend="plain",
 )
 TASK = SimpleNamespace(positions=torch.arange(3), own=None, parts=())
 
