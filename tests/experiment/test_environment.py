@@ -29,7 +29,7 @@ def test_a_variable_of_another_kind_is_ignored_with_a_note():
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("TP_SIZE", "two"), ("LEARNING_RATE", "fast"), ("ENABLE_THINKING", "maybe"), ("TOTAL_EPOCHS", "1.5"),
+    [("TP_SIZE", "two"), ("TOP_K", "A"), ("LEARNING_RATE", "fast"), ("ENABLE_THINKING", "maybe"), ("TOTAL_EPOCHS", "1.5"),
      ("OPD_LOSS_TYPE", "reverse"), ("TOP_P", "nan"), ("SAVE_FREQ", "0x10"), ("RUN_ID", "My_Run"), ("TRAIN_BATCH_SIZE", "0")],
 )  # fmt: skip
 def test_a_bad_value_names_the_variable(name, text):

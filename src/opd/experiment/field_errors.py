@@ -154,7 +154,8 @@ def _made_of(path: str, value: Any, item: Any, field: FieldInfo | None) -> str:
 def _near(text: str, context: Any, field: FieldInfo | None) -> str:
     """Return what a text was probably meant to be: one of the allowed names, or a name, quantity, URL or path."""
     pattern = context.get("pattern")
-    if names := re.findall("'([^']+)'", context.get("expected") or PATTERN_WORDS.get(pattern, "")):
+    names = re.findall("'([^']+)'", context.get("expected") or PATTERN_WORDS.get(pattern, ""))
+    if names or pattern is None:
         return nearest(_WORDS.get(text.lower(), text), names)
     bare, name = text.strip("/ "), joined([text])
     tries = [text.removesuffix("B"), f"http://{bare}", f"/{bare}"]
