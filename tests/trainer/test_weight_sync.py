@@ -18,7 +18,7 @@ class _Ranks:
         return []
 
 
-@pytest.fixture()
+@pytest.fixture
 def job(monkeypatch):
     monkeypatch.setattr(engines.ray, "get", lambda futures: futures)
     job = Job.__new__(Job)
