@@ -97,7 +97,7 @@ class HeadEngine(FSDPEngineWithLMHead):
         return False
 
     def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
-        """verl's adapters, drawn from the run's seed, on a model that is kept in the precision it computes in."""
+        """Return the model with verl's adapters, drawn from the run's seed, in the precision it computes in."""
         with torch.random.fork_rng(devices=[]):  # rank 0 draws, on the CPU, and sends
             torch.default_generator.manual_seed(self.engine_config.seed)  # the devices' are every rank's own
             adapted: PeftModel = super()._build_lora_module(module)
@@ -108,7 +108,7 @@ class HeadEngine(FSDPEngineWithLMHead):
         return adapted
 
     def get_per_tensor_param(self, **kwargs: Any) -> tuple[Iterable[tuple[str, Tensor]], dict[str, Any] | None]:
-        """Return the weights for the rollout server; of a LoRA student those of the plain model that its adapters make.
+        """Return the weights for the rollout server; a LoRA student's are the plain model's that its adapters make.
 
         verl's own merged form changes every rank's shards in place and casts to bf16.
         """
@@ -178,7 +178,7 @@ class HeadEngine(FSDPEngineWithLMHead):
     def row_starts(self, micro_batch: TensorDict, inputs: dict[str, Any]) -> Tensor:
         """Return [B] int64 (host), where each row begins in the flattened input, packed or right-padded.
 
-        Where ranks share a sequence, the input is that of all of them.
+        Where ranks share a sequence, the input is the whole sequence.
         """
         if not self.use_remove_padding:
             return padded_row_starts(*inputs["input_ids"].shape)

@@ -51,7 +51,8 @@ class HeadLoss:
     @cached_property
     def _places(self) -> tuple[Tensor, ...]:
         counts = self.rows.num_trained_tokens.tolist()
-        return torch.arange(sum(counts)).split(counts)
+        places: tuple[Tensor, ...] = torch.arange(sum(counts)).split(counts)
+        return places
 
     def task(self, micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> LossTask:
         """Return the head's task for a micro-batch; arguments as of `HeadEngine.read`."""

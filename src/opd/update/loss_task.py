@@ -40,7 +40,7 @@ class LossTask:
         policy_inputs: [T] or [T, n], of the policy loss.
         old_log_probs: [T]. None means the current ones.
         slopes: the derivative of a loss of the whole micro-batch, which costs another pass through the head.
-        reference: the model of the divergence. parts: those of several teachers, in its place.
+        reference: the model of the divergence. parts: several teachers' models, in its place.
         own: [M] bool, the tokens of M that this rank holds, where ranks share a sequence. None means all.
         watch: further statistics. valid_vocab: the entries that both models have. None means all.
         student_vocab, teacher_vocab: the entries of each tokenizer. If more than `valid_vocab`, the statistics have the

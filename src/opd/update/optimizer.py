@@ -19,7 +19,7 @@ class ShardedAdamW(torch.optim.AdamW):
     """AdamW whose arithmetic, which is elementwise, runs on the shards. Its state has the layout of torch's own."""
 
     def _init_group(self, group: dict[str, Any], *of_parameters: list[Tensor]) -> bool:
-        has_complex: bool = super()._init_group(group, *of_parameters)  # type: ignore[misc]
+        has_complex: bool = super()._init_group(group, *of_parameters)
         with torch.no_grad():
             for tensors in of_parameters:
                 tensors[:] = map(local, tensors)
@@ -34,7 +34,7 @@ def clip_gradients(parameters: Iterable[Tensor], most: float) -> Tensor:
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     shards = [local(gradient) for gradient in gradients]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(shards)))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(shards)))
     if isinstance(gradients[0], DTensor):
         mesh = gradients[0].device_mesh
         for number, placement in enumerate(gradients[0].placements):

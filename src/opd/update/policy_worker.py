@@ -217,7 +217,7 @@ class PolicyWorker(StudentWorker):
         return as_output(metrics | {"timing/student_s": [time.perf_counter() - began_s - reference_s - score_s]})
 
     def _read_reference(self, data: TensorDict, rows: RolloutRows) -> Tensor:
-        """Return the reference's log-probabilities of each row's trained tokens."""
+        """Return the reference's log-probabilities [T] of the trained tokens."""
         if not self.readers:
             with self.student_engine.disable_adapter():
                 return self._read(data, rows, self.actor)
@@ -231,8 +231,10 @@ class PolicyWorker(StudentWorker):
         read_teachers(data, rows, teachers=[self.ref], reading=self.reading, states=states, valid_vocab=entries)
         return states
 
-    def _read(self, data: TensorDict, rows: RolloutRows, worker: TrainingWorker) -> list[Tensor]:
-        """Return a model's log-probabilities of each row's trained tokens."""
+    def _read(self, data: TensorDict, rows: RolloutRows, worker: TrainingWorker) -> Tensor:
+        """Return a model's log-probabilities [T] of the trained tokens."""
         workspace_gib = update_settings(self.spec).workspace_gib
-        options = {"temperature": self.spec.rollout.temperature, "workspace_gib": workspace_gib}
-        return read_log_probs(data, rows, worker=worker, reading=self.reading, **options)
+        temperature = self.spec.rollout.temperature
+        return read_log_probs(
+            data, rows, temperature=temperature, worker=worker, reading=self.reading, workspace_gib=workspace_gib
+        )

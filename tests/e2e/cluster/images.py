@@ -23,6 +23,7 @@ _CONTEXT = (
     "README.md",
     "src",
     "tools/opdctl",
+    "charts",
 )
 
 
