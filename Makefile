@@ -70,7 +70,7 @@ quickstart: setup ## distil a toy teacher into a student on this machine (SEED=1
 	$(BIN)/python -m opd.quickstart --seed $(or $(SEED),1)
 
 run: setup ## run an experiment on this machine (EXP=file.yaml SITE=site.yaml ARGS="--set k=v")
-	$(BIN)/python -m opd.launch $(EXP) $(if $(OPDCTL_SITE),--site $(OPDCTL_SITE)) $(ARGS)
+	$(BIN)/python -m opd.launch $(EXP)$(if $(OPDCTL_SITE), --site $(OPDCTL_SITE)) $(ARGS)
 
 # The tool's commands on EXP: a file, a run's name or a run's path, as in `make logs EXP=my-run ARGS="-f -n opd"`.
 status: ## show the state of a run (EXP=run)

@@ -19,7 +19,7 @@ Finding = tuple[int, str, str, str]  # line, rule, text, suggestion
 
 # Files that programs write: by name, or by a sentence in the text.
 WRITTEN = re.compile(r"(^|/)(CHANGELOG\.md|\w*RESULTS\.md|ROUNDS\.md|uv\.lock|[\w.-]+\.min\.(js|css))$")
-MARK = re.compile(r"\bGenerated from\s.?opd\.config|^(Written|Made) by (the run|`(make|python))", re.M)
+MARK = re.compile(r"\bGenerated from\s.?opd\.experiment|^(Written|Made) by (the run|`(make|python))", re.M)
 NOUN = re.compile(r"(?!(?:What|Whether|Which|Where|Of|How)\b)")
 VERB = re.compile(
     rf"{NOUN.pattern}(?!(?!(?:Bring|String|Ping|Ring|Embed|\w*eed|Mention)\b)\w+(?:[^s]s|ing|ed|[^i]tion|ity|ness)\b"

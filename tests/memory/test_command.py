@@ -42,7 +42,7 @@ def test_a_gpu_that_is_not_in_the_table_is_said_to_be_and_the_key_that_mends_it(
 @pytest.mark.parametrize(
     ("gpu", "weight", "workspace"),
     [
-        ("NVIDIA-H200", 0, 1.5),
+        ("NVIDIA-H200", 0, 1.3),
         ("NVIDIA-H200", 1, 2.6),
         ("A100-SXM4-40GB", 0, 2.6),
         ("NVIDIA-L40S", 0, 2.6),

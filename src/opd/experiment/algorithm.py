@@ -212,7 +212,7 @@ class Opd(Section):
     max_length: Count = key("Longest prompt + response in tokens. Default: their sum in `data`.")
     cache_gib: Weight | None = key("GiB of GPU memory for the teacher's hidden states; unset: the plan's.", None)
     gpu_memory_gib: Positive | None = key("GiB of one GPU that the memory plan may use; unset: the GPU's.", None)
-    workspace_gib: Positive | None = key("GiB of a GPU for logits; unset: 1.5 with fused kernels, else 2.6.", None)
+    workspace_gib: Positive | None = key("GiB of a GPU for logits; unset: 1.3 with fused kernels, else 2.6.", None)
     activation_budget: Probability | None = key("Share of a layer's activations that is kept; unset: planned.", None)
     read_tokens: Count | None = key("Tokens of a forward without a gradient on a GPU; unset: by the memory plan.", None)
     train_tokens: Count | None = key("Tokens of a forward and backward on a GPU; unset: by the memory plan.", None)

@@ -30,7 +30,7 @@ VOCABULARIES = {
     "SmolLM2": (49_152, 49_152),
     "Gemma 3": (262_144, 262_208),
 }
-GIB = {"small": 2.6, "large": 4.1, "fused": 1.5}
+GIB = {"small": 2.6, "large": 4.1, "fused": 1.3}
 
 
 def clipped(log_p: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
