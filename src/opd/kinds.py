@@ -32,10 +32,8 @@ from opd.trainer.stages import Stages
 from opd.trainer.teacher_prompts import TeacherPrompts
 from opd.trainer.token_log import TokenLog
 from opd.update import answer_worker, counts, policy_worker, step_metrics
-from opd.update.answer_worker import AnswerWorker
 from opd.update.nonfinite import SkippedUpdates
 from opd.update.opd_worker import OPDWorker
-from opd.update.policy_worker import PolicyWorker
 from opd.update.self_teachers import refresh_metrics
 from opd.update.unshared_tokens import check_unshared
 
@@ -49,10 +47,8 @@ class Kind:
     """
 
     worker: type
-    role = "actor_rollout_ref"
-    """verl's name of the models that a rank holds."""
-    serves = True
-    """True if rollout servers answer prompts."""
+    role = "actor_rollout_ref"  # verl's name of the models that a rank holds
+    serves = True  # rollout servers answer prompts
 
     def __init__(self, data: Data, run: Run) -> None:
         self.data, self.run, self.ours = data, run, data.ours
@@ -106,8 +102,7 @@ class Kind:
 
     def note_skipped(self, raw: Mapping[str, Any], rows: Sequence[str] = ()) -> None:
         """Count the skipped updates of a step's counts; `rows` are the names of those that made them so."""
-        num_made = len(counts.gradient_norms(raw))
-        self.skipped.see(made=num_made, skipped_last=counts.skipped_last(raw), rows=rows)
+        self.skipped.see(made=len(counts.gradient_norms(raw)), skipped_last=counts.skipped_last(raw), rows=rows)
 
 
 class Sampled(Kind):
@@ -125,7 +120,6 @@ class Sampled(Kind):
         assert job.rollouts is not None
         report = job.rollouts.generate(self.ask(job, step))
         report.check()
-        rollout = self.ours.sampling.rollout
         return report.rows, {
             "rollout/trajectories": float(report.num_trajectories),
             "rollout/failed": float(report.num_failed),
@@ -133,7 +127,7 @@ class Sampled(Kind):
             "reward/unread": float(report.num_unread),
             "data/num_overlong_dropped": float(self.data.train.num_overlong_dropped),
             **{f"timing_s/rollout_{name}": seconds for name, seconds in report.seconds.items()},
-            **({"rollout/truncated": 1.0} if rollout.is_truncated else {}),
+            **({"rollout/truncated": 1.0} if self.ours.sampling.rollout.is_truncated else {}),
             **self._keep_dialogues(report),
         }
 
@@ -161,12 +155,9 @@ class Sampled(Kind):
 
 
 class Grpo(Sampled):
-    """Kind `grpo`: verl's advantages, and the update of all kinds with a policy loss.
+    """Kind `grpo`: verl's advantages and the policy loss, for which the ranks read old and reference log-probabilities."""
 
-    The ranks read old and reference log-probabilities themselves, where the loss needs them.
-    """
-
-    worker = PolicyWorker
+    worker = policy_worker.PolicyWorker
 
     def prepare(self) -> None:
         super().prepare()
@@ -183,8 +174,8 @@ class Grpo(Sampled):
         return metrics | policy_worker.reduce(raw)
 
     def describe(self, job: Job, rows: list[Row], step: int, timing: Mapping[str, float]) -> dict[str, Any]:
-        found = made.policy_rows(rows, step=step, timing=timing, num_ranks=job.num_ranks)
-        return made.progress(step, self.data.epoch(step), timing) | found
+        metrics = made.progress(step, self.data.epoch(step), timing)
+        return metrics | made.policy_rows(rows, step=step, timing=timing, num_ranks=job.num_ranks)
 
 
 class Distillation(Sampled):
@@ -236,13 +227,12 @@ class Distillation(Sampled):
         yield from self._measuring.measure(job.rollouts, stop)
         rates = self._measuring.rates(f"{self.ours.run.run_id}/global_step_{step - 1}")
         failed_share, self._measuring = self._measuring.failed_share, None
-        is_used = weights.use_measured(rates, failed_share)
-        weights.keep(step=step)
         self._measured = {
+            "opd/pass_rates_used": float(weights.use_measured(rates, failed_share)),
             "opd/pass_rate_mean": float(np.mean([rate.pass_rate for rate in rates.values()])),
             "opd/pass_rate_failed_share": failed_share,
-            "opd/pass_rates_used": float(is_used),
         }
+        weights.keep(step=step)
 
     def ask(self, job: Job, step: int) -> Batch:
         if self._carried is None:
@@ -255,8 +245,7 @@ class Distillation(Sampled):
         metrics |= self._measured
         if self._carried is not None:
             carried = self._carried.metrics(step)
-            carried["rollout/failed"] += metrics["rollout/failed"]
-            metrics |= carried
+            metrics |= carried | {"rollout/failed": carried["rollout/failed"] + metrics["rollout/failed"]}
         return rows, metrics
 
     def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
@@ -270,8 +259,8 @@ class Distillation(Sampled):
         raw, metrics = job.call_ranks("update_opd", rows, training_step=step, shown_rows=shown)
         self._update_metrics = step_metrics.reduce(raw, loss_agg_mode=self.spec.opd.loss_agg_mode)
         metrics |= self._update_metrics | self._stages.metrics(step) | refresh_metrics(self.spec.named_teachers, step)
-        of_ranks = job.ranks.read_nonfinite_rows() if metrics["opd/skipped"] else []
-        self.note_skipped(raw, sorted({row for of_rank in of_ranks for row in of_rank}))
+        broken = job.ranks.read_nonfinite_rows() if metrics["opd/skipped"] else []
+        self.note_skipped(raw, sorted(set().union(*broken)))
         return metrics
 
     def save(self, folder: Path) -> None:
@@ -288,13 +277,13 @@ class Distillation(Sampled):
         metrics |= made.distilled_rows(rows, max_response_length=data.config.data.max_response_length)
         metrics |= made.pace(rows, timing["step"], num_ranks=job.num_ranks)
         if self._signs is not None:
-            most = self._stages.num_generated(step) or self.spec.data.max_response_length
-            metrics |= self._signs.of(rows, max_tokens=most)
+            length = self._stages.num_generated(step) or self.spec.data.max_response_length
+            metrics |= self._signs.of(rows, max_tokens=length)
             if step == 1:
-                seen = (self._update_metrics or {}) | metrics
-                preflight.tell(seen, self.ours, run=self.run, data=data.train, plan=job.ranks.tell_plan()[0])
-        loss_type = self._stages.loss_type(step)
-        self._tokens.keep(step, read=job.ranks.read_token_view, loss_type=loss_type, tokenizer=data.tokenizer)
+                facts = (self._update_metrics or {}) | metrics
+                preflight.tell(facts, self.ours, run=self.run, data=data.train, plan=job.ranks.tell_plan()[0])
+        read, loss_type = job.ranks.read_token_view, self._stages.loss_type(step)
+        self._tokens.keep(step, read=read, loss_type=loss_type, tokenizer=data.tokenizer)
         return metrics
 
     def check(self) -> None:
@@ -306,9 +295,8 @@ class Distillation(Sampled):
 class Sft(Kind):
     """Kind `sft`: cross-entropy on given answers; nothing is rolled out, scored or served."""
 
-    worker, role, serves = AnswerWorker, "actor", False
-    _VALIDATION_STEP = 0
-    """The step whose draw of a teacher's answers every validation is measured on: its losses are of the same tokens."""
+    worker, role, serves = answer_worker.AnswerWorker, "actor", False
+    _VALIDATION_STEP = 0  # every validation is measured on the teacher's answers that this step draws
 
     @property
     def spec(self) -> SftSpec:
@@ -324,8 +312,8 @@ class Sft(Kind):
     def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
         indices = [int(prompt["index"]) for prompt in self.data.next_prompts(step)]
         rows, num_cut = self._train.rows(indices, step)
-        dropped = float(self.data.train.num_overlong_dropped)
-        return rows, {"sft/num_cut": float(num_cut), "data/num_overlong_dropped": dropped}
+        dropped = self.data.train.num_overlong_dropped
+        return rows, {"sft/num_cut": float(num_cut), "data/num_overlong_dropped": float(dropped)}
 
     def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
         raw, metrics = job.call_ranks("update_actor", rows)
