@@ -123,7 +123,7 @@ RULES = [
      {f"{PROBLEMS}.recompute.num_samples": 2}),
     ("opd", AGAIN | {f"{PROBLEMS}.recompute": {"at_stages": True}}, f"{PROBLEMS}.recompute.at_stages", "no second stage",
      {"opd.stages": [{"until": 0.5, "loss_type": "forward_kl"}, {}]}),
-    ("opd", {"opd.loss_type": "jsd", "opd.beta": 0.0}, "opd.beta", "0 < beta < 1", {"opd.beta": 0.001}),
+    ("opd", {"opd.loss_type": "jsd", "opd.beta": 0.0}, "opd.beta", "greater than 0", {"opd.beta": 0.001}),
     ("opd", {"opd.beta": 0.5}, "opd.beta", "reverse_kl has none", {"opd.loss_type": "jsd"}),
     ("opd", {"rollout.tensor_parallel_size": 3}, "rollout.tensor_parallel_size",
      "number of ranks (nnodes x gpus_per_node = 8)", {"rollout.tensor_parallel_size": 4}),

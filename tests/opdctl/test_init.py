@@ -60,7 +60,7 @@ def test_a_section_a_variable_and_no_word_lead_to_keys(word: str, path: str) -> 
 
 def test_a_key_has_type_default_and_kinds_and_an_unknown_word_the_nearest_key() -> None:
     [facts, _] = explained("opd.loss_type")
-    assert all(word in facts for word in ("string", 'default "reverse_kl"', "OPD_LOSS_TYPE", "opd-agent"))
+    assert all(word in facts for word in ("'jsd'", 'default "reverse_kl"', "OPD_LOSS_TYPE", "opd-agent"))
     with pytest.raises(ToolError) as caught:
         list(explained("opd.los_type"))
     assert (caught.value.exit_code, caught.value.fix) == (2, "did you mean opd.loss_type?")

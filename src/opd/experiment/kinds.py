@@ -39,7 +39,7 @@ class BaseSpec(Section):
     """The keys of every kind."""
 
     kind: Kind = key(_KIND)
-    name: RunName = key("Name of the run, and its id in the store; the release's name where Helm installs it.")
+    name: RunName = key("Name of the run, its id in the store. Default: kind, model, algorithm; Helm: the release's.")
     seed: Seed = key("Seed of data order, sampling and initialisation.", 42)
     store: Store = key("The object store.")
     output: Output = key("Local files.", Output)

@@ -18,12 +18,8 @@ from opd.experiment.tree import sections
 from opd.store.access import MEANT_AS_URL_PATTERN, URL_FIX, URL_PATTERN, URL_RULE
 
 Problems = Iterator[Problem]
-_SP, _MINI, _ATTENTION = (
-    "actor.ulysses_sequence_parallel_size",
-    "actor.ppo_mini_batch_size",
-    "model.attn_implementation",
-)
-_STRICT = "use rollout.schedule: strict"
+_SP, _ATTENTION = "actor.ulysses_sequence_parallel_size", "model.attn_implementation"
+_MINI, _STRICT = "actor.ppo_mini_batch_size", "use rollout.schedule: strict"
 
 
 def check(spec: BaseSpec) -> list[Problem]:
@@ -255,9 +251,7 @@ def _schedule(spec: SamplingSpec) -> Problems:
     if rollout.schedule == "strict":
         return
     if spec.kind != "opd":
-        rule = (
-            "only kind opd carries answers over an update: other kinds compare whole ones, use tools, or train nothing"
-        )
+        rule = "only kind opd carries answers over an update: others compare whole ones, use tools, or train nothing"
         yield spec.broken("rollout.schedule", rule, _STRICT)
         return
     in_flight, max_age = spec.carried
@@ -276,19 +270,14 @@ def _schedule(spec: SamplingSpec) -> Problems:
 
 def _carried_losses(spec: DistillationSpec) -> Problems:
     """Reject losses, rewards and horizons that need an answer's tokens from one update."""
-    by_key = dict.fromkeys(
-        _compared(spec), "it compares answers of one prompt, and carry trains them in different updates"
-    )
-    sampled = (
-        "it needs tokens of the student as it is (reverse_kl does not), and carry trains on earlier weights' tokens"
-    )
+    of_prompt = "it compares answers of one prompt, and carry trains them in different updates"
+    sampled = "it needs tokens of the current student (reverse_kl does not); carry trains on earlier weights' tokens"
+    by_key = dict.fromkeys(_compared(spec), of_prompt)
     by_key |= dict.fromkeys(_loss_is(spec, "sampled_reverse_kl"), sampled)
     complete = _keys(spec, "rollouts", "rollouts", lambda value: value == "teacher")
     by_key |= dict.fromkeys(complete, "of complete answers there is nothing to carry over an update")
     if spec.opd.horizon.applies == "generate":
-        by_key["opd.horizon.applies"] = (
-            "under carry an answer ends in a later step, whose horizon may be a different one"
-        )
+        by_key["opd.horizon.applies"] = "an answer ends in a later step, whose horizon may be a different one"
     for key, rule in by_key.items() if spec.rollout.schedule == "carry" and spec.kind == "opd" else ():
         yield spec.broken(key, rule, f"{_STRICT}, or another value of the key")
 

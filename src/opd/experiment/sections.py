@@ -27,16 +27,19 @@ from opd.experiment.errors import Problem
 from opd.experiment.prompt_template import checked, names_in
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
-RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
+Scorer = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
+Schedule = Literal["strict", "carry"]
 Logger = Literal["console", "file", "wandb", "mlflow", "tensorboard"]
+Template = Annotated[Text, AfterValidator(checked)]
+Endpoint = Annotated[str, matching(r"^https?://[^/@\s]+$", "http:// or https:// and a host")]
 Every = Annotated[int, Field(ge=-1)]
-_HEADS = ("lm_head", "embed_tokens")
+Addressing = Literal["path", "virtual", "auto"]
+_MINIO = "https://minio.example:9000"
 
 
 def _layers(value: tuple[str, ...]) -> tuple[str, ...]:
-    if wrong := [name for name in sorted(value) if name.rpartition(".")[2] in _HEADS]:
-        why = "the divergence is made from the head's own weight, and a tied one is the embedding"
-        raise ValueError(f"{wrong[0]} takes no adapter: {why}")
+    if wrong := [name for name in sorted(value) if name.rpartition(".")[2] in ("lm_head", "embed_tokens")]:
+        raise ValueError(f"{wrong[0]} takes no adapter: the divergence is made from the head's own weight")
     if "all-linear" in value and len(value) > 1:
         raise ValueError("all-linear names every layer: give it alone, or name layers")
     return value
@@ -63,9 +66,7 @@ class Teacher(Section):
     trust_remote_code: bool = key("Run code that the teacher's repository ships.", False)
     dtype: Dtype = key("Precision of the teacher's weights and forward. Default: bf16; on a CPU fp32.")
     offload: Offload = key("Keep it in host memory outside its phase; `auto`: if it must. Default: as in `actor`.")
-    prompt: Annotated[Text, AfterValidator(checked)] | None = key(
-        "Its own user message, of {prompt}, {COLUMN}, {COLUMN.FIELD}; unset: the student's.", None
-    )
+    prompt: Template | None = key("Its own user message, of {prompt}, {COLUMN}, {COLUMN.FIELD}; unset: the same.", None)
     max_prompt_length: Count | None = key("Longest that `prompt` makes it. Default: the student's longest row.", None)
     refresh_every: Natural = key("Steps after which a teacher with model.path gets the student's weights; 0: never.", 0)
 
@@ -119,9 +120,7 @@ class Data(Section):
     val: Paths = key("Files with validation prompts. Default: the kind's sets below data.dir; passrate: data.train.")
     train_batch_size: Count = key("Prompts of a step; passrate: of a part. Default: 256; grpo, passrate: 512; eval 64.")
     max_prompt_length: Count = key("Longest prompt in tokens. Default: 2048; opd-agent: 4096.")
-    max_response_length: Count = key(
-        "Longest response, tool replies included. Default: 8192; opd-agent 24576; eval 16384."
-    )
+    max_response_length: Count = key("Longest response, with tool replies. Default: 8192; opd-agent 24576; eval 16384.")
     enable_thinking: bool = key("`enable_thinking` given to the chat template, for every model.", True)
     filter_overlong: bool = key("Drop (and count) prompts longer than max_prompt_length.", True)
     truncation: Literal["error", "left"] = key("Treatment of an overlong prompt that stays.", "left")
@@ -160,13 +159,9 @@ class Rollout(Section):
     max_num_batched_tokens: Count = key("Tokens the server processes in one forward.", 8192)
     logprobs_every: Count = key("Steps between checks of sampled probabilities by the actor. Default: 10; on a CPU 1.")
     num_agent_workers: Natural = key("Processes that drive conversations; 0: the trainer. Default: 8; on a CPU 0.")
-    schedule: Literal["strict", "carry"] = key(
-        "carry (opd): unfinished responses continue under new weights.", "strict"
-    )
+    schedule: Schedule = key("carry (opd): unfinished responses continue under new weights.", "strict")
     in_flight: Count | None = key("carry: responses generated at once; unset: twice those of a step.", None)
-    max_age: Count | None = key(
-        "carry: largest age of a token in updates; unset: 8 in_flight / a step's responses.", None
-    )
+    max_age: Count | None = key("carry: largest age of a token in updates; unset: 8 in_flight / step's rows.", None)
     keep_prefixes: bool = key("carry: keep the KV cache across weight updates; false: recompute it.", False)
     engine_kwargs: Extras = key("Extra arguments of the rollout server's engine.", dict)
 
@@ -176,9 +171,7 @@ class Rollout(Section):
 
 
 class Reward(Section):
-    function: RewardFunction = key(
-        "Scorer. Default: math_reward; eval: the variant's; with tools: environment; with path: custom."
-    )
+    function: Scorer = key("Scorer. Default: math_reward; eval: the variant's; tools: environment; with path: custom.")
     path: Text | None = key("Python file or importable module of a custom function.", None)
     entry: Text = key("Name of the custom function in it.", "compute_score")
     num_workers: Natural = key("Reward processes; 0: scored where the conversation runs. Default: 8; on a CPU 0.")
@@ -234,13 +227,9 @@ class Checkpoint(Section):
 
 class Store(Section):
     url: Text = key("Folder or URL: s3, gs, az, file. Default: output.root/store.", examples=["s3://experiments/opd"])
-    endpoint: Annotated[str, matching(r"^https?://[^/@\s]+$", "http:// or https:// and a host")] | None = key(
-        "S3 server other than AWS's; egress to it is opened.", None, examples=["https://minio.example:9000"]
-    )
+    endpoint: Endpoint | None = key("S3 server other than AWS's; egress to it is opened.", None, examples=[_MINIO])
     region: Text | None = key("S3 region; unset: the environment's.", None)
-    addressing: Literal["path", "virtual", "auto"] | None = key(
-        "Place of S3's bucket; unset: path with an endpoint.", None
-    )
+    addressing: Addressing | None = key("Place of S3's bucket; unset: path with an endpoint.", None)
 
 
 class Output(Section):
