@@ -5,7 +5,6 @@ A rule between the keys of one section is that section's `check`. Each function 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -15,7 +14,6 @@ from opd.experiment.errors import Problem
 from opd.experiment.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, RunSpec, SamplingSpec
 from opd.experiment.refusals import redact
 from opd.experiment.tree import sections
-from opd.store.access import MEANT_AS_URL_PATTERN, URL_FIX, URL_PATTERN, URL_RULE
 
 Problems = Iterator[Problem]
 _SP, _ATTENTION = "actor.ulysses_sequence_parallel_size", "model.attn_implementation"
@@ -41,11 +39,6 @@ def redacted(problem: Problem) -> Problem:
     """Return the problem without a secret in its value."""
     last = problem.path.rpartition(".")[2]
     return replace(problem, value=redact({last: problem.value})[last])
-
-
-def _store(spec: BaseSpec) -> Problems:
-    if re.search(MEANT_AS_URL_PATTERN, spec.store.url) and not re.search(URL_PATTERN, spec.store.url):
-        yield spec.broken("store.url", URL_RULE, URL_FIX)
 
 
 def _policy_loss(spec: GrpoSpec) -> Problems:
@@ -135,13 +128,13 @@ def _teachers(spec: DistillationSpec) -> Problems:
     if spec.teacher is not None and teachers:
         rule = "all rows have the one teacher (TEACHER_MODEL_PATH sets it too), or each has one of several"
         yield Problem(path="teachers", value=sorted(teachers), rule=rule, fix="remove teacher, or teachers and route")
-    if teachers and not route.to and route.all is None:
-        fix = f"name the teacher of each value in the column {route.by}: to: {{VALUE: NAME}}, or of all: all: NAME"
+    if teachers and not route.to:
+        fix = f"name the teacher of each value in the column {route.by}: to: {{VALUE: NAME}}"
         yield spec.broken("route.to", "there are several teachers, and nothing says which one reads a row", fix)
-    for key, name in [("all", route.all), *((f"to.{value}", name) for value, name in route.to.items())]:
-        if name is not None and name not in teachers:
+    for value, name in route.to.items():
+        if name not in teachers:
             rule, fix = "there is no teacher of that name under teachers", "name one that is there, or add it"
-            yield Problem(path=f"route.{key}", value=name, rule=rule, fix=fix)
+            yield Problem(path=f"route.to.{value}", value=name, rule=rule, fix=fix)
     if teachers and spec.num_sharing > 1:
         yield spec.broken(_SP, "ranks that share a sequence read one teacher", "set it to 1, or use one teacher")
     offloads = [teacher.offload for teacher in spec.named_teachers.values()]
@@ -283,7 +276,6 @@ def _carried_losses(spec: DistillationSpec) -> Problems:
 
 
 _RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {
-    BaseSpec: (_store,),
     RunSpec: (_attention, _batches, _micro_batches, _without_plan),
     GrpoSpec: (_policy_loss,),
     SamplingSpec: (_rollout, _schedule),

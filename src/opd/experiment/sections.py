@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -25,6 +26,7 @@ from opd.experiment.base import (
 )
 from opd.experiment.errors import Problem
 from opd.experiment.prompt_template import checked, names_in
+from opd.store.access import MEANT_AS_URL_PATTERN, URL_FIX, URL_PATTERN, URL_RULE
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
 Scorer = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
@@ -79,39 +81,20 @@ class Teacher(Section):
 class Route(Section):
     by: Text = key("Column of data.train, of text or whole numbers, that says whose a row is.", "data_source")
     to: dict[Text, Text] = key("Name of the teacher for each value in that column.", dict)
-    all: Text | None = key("Name of the teacher of every row, in the place of `by` and `to`.", None)
 
     def of(self, value: object) -> str | None:
-        return self.all or self.to.get(str(value))
-
-    @property
-    def names(self) -> set[str]:
-        return {*self.to.values()} if self.all is None else {self.all}
-
-    def check(self) -> Iterator[Problem]:
-        if self.all is not None and self.to:
-            rule = "one reads every row, or each row has its own by route.to"
-            yield self.broken("all", rule, "remove route.all or route.to")
+        return self.to.get(str(value))
 
 
 class Split(Section):
     part: Count | None = key("Use only this part of data.train, from 1 to `of`; unset: all.", None)
-    of: Annotated[int, Field(ge=2)] | None = key("Number of parts. Default: 2, with a `part`.", None)
-    seed: Natural | None = key("Seed of the parts, the same in every run. Default: 42, with a `part`.", None)
-
-    @property
-    def parts(self) -> tuple[int, int]:
-        assert self.of is not None
-        assert self.seed is not None
-        return self.of, self.seed
+    of: int = key("Number of parts.", 2, ge=2)
+    seed: Natural = key("Seed of the parts, the same in every run.", 42)
 
     def check(self) -> Iterator[Problem]:
-        if self.part is None and self.of is not None:
-            rule = "it counts parts, and no data.split.part says which of them is used: all rows would be"
-            yield self.broken("of", rule, "set data.split.part to 1, 2 and so on, or remove the key")
-        if self.part is not None and self.of is not None and self.part > self.of:
-            rule = f"there are {self.of} parts (data.split.of), counted from 1"
-            yield self.broken("part", rule, f"use at most {self.of}, or a larger data.split.of")
+        if (self.part is None and self.of != 2) or (self.part or 0) > self.of:
+            rule = f"it says which of the {self.of} parts (data.split.of) is used, counted from 1"
+            yield self.broken("part", rule, f"use 1 to {self.of}, or remove data.split.of")
 
 
 class Data(Section):
@@ -230,6 +213,10 @@ class Store(Section):
     endpoint: Endpoint | None = key("S3 server other than AWS's; egress to it is opened.", None, examples=[_MINIO])
     region: Text | None = key("S3 region; unset: the environment's.", None)
     addressing: Addressing | None = key("Place of S3's bucket; unset: path with an endpoint.", None)
+
+    def check(self) -> Iterator[Problem]:
+        if re.search(MEANT_AS_URL_PATTERN, self.url) and not re.search(URL_PATTERN, self.url):
+            yield self.broken("url", URL_RULE, URL_FIX)
 
 
 class Output(Section):
