@@ -80,7 +80,7 @@ def test_responses_are_no_longer_than_a_local_models_context(context, length, mi
 
 
 def test_a_model_may_be_given_by_its_path_alone():
-    several = {"kind": "opd", "model": "hub/a", "teachers": {"x": "hub/b"}, "route": {"all": "x"}}
+    several = {"kind": "opd", "model": "hub/a", "teachers": {"x": "hub/b"}, "route": {"to": {"a": "x"}}}
     spec = parse_tree(several).spec
     assert (spec.model.path, spec.teachers["x"].path) == ("hub/a", "hub/b")
     assert load_text("kind: opd\nteacher: t\n", sets=["model=hub/c"]).spec.model.path == "hub/c"

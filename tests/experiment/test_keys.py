@@ -2,35 +2,37 @@
 
 import pytest
 
-from opd.experiment import FILE_KINDS
-from opd.experiment.keys import cluster_keys, spec_keys
+from opd.experiment import SPEC_CLASSES
+from opd.experiment.cluster import Cluster
+from opd.experiment.keys import keys_of
 from opd.experiment.reader import WORDS_11
 
+SECTIONS = {**SPEC_CLASSES, "cluster": Cluster}
 
-@pytest.mark.parametrize("keys", [*map(spec_keys, FILE_KINDS), cluster_keys()], ids=[*FILE_KINDS, "cluster"])
-def test_every_key_has_a_type_and_a_description_and_no_name_that_yaml_1_1_reads_as_a_truth_value(keys):
-    for path, key in keys.items():
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_every_key_has_a_type_and_a_description_and_no_name_that_yaml_1_1_reads_as_a_truth_value(name):
+    for path, key in keys_of(SECTIONS[name]).items():
         assert key.says.endswith("."), path
-        assert key.takes, path
+        assert key.facts, path
         assert not set(path.split(".")) & WORDS_11
 
 
 @pytest.mark.parametrize(
-    ("path", "takes", "default", "needed"),
+    ("path", "facts"),
     [
-        ("model.path", "string", "", "required"),
-        ("agent.database_dir", "string", "", "required with `agent`"),
-        ("data.train_batch_size", "integer >= 1", "512", ""),
-        ("actor.learning_rate", "number >= 0", "", ""),
-        ("recipe", '"grpo" | "grpo-native" | "grpo-native-no-kl"', '"grpo"', ""),
+        ("data.train_batch_size", "integer >= 1"),
+        ("seed", "integer >= 0 and <= 2147483647; default 42"),
+        ("recipe", '"grpo" | "grpo-native" | "grpo-native-no-kl"; default "grpo"'),
     ],
 )
-def test_a_key_says_what_it_takes_and_whether_it_is_required(path, takes, default, needed):
-    key = spec_keys("grpo")[path]
-    assert (key.takes, key.default, key.needed) == (takes, default, needed)
+def test_a_key_says_what_it_takes_and_its_default(path, facts):
+    assert keys_of(SPEC_CLASSES["grpo"])[path].facts == facts
 
 
-def test_a_key_of_the_cluster_section_has_the_default_of_its_place():
-    keys = cluster_keys()
-    assert (keys["cluster.worker.shmGib"].default, keys["cluster.head.shmGib"].default) == ("16.0", "2.0")
-    assert keys["cluster.queue.name"].needed == "required with `cluster.queue`"
+def test_keys_are_required_or_say_the_default_that_follows_from_others():
+    required = {path for path, key in keys_of(SPEC_CLASSES["grpo"]).items() if key.facts.endswith("required")}
+    assert required == {"kind", "model.path", "model.lora.rank", "agent.database_dir"}
+    required = {path for path, key in keys_of(Cluster).items() if key.facts.endswith("required")}
+    assert "queue.name" in required
+    assert not {path for path in required if path.startswith(("head", "worker", "cleanUp"))}

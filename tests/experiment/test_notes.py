@@ -13,7 +13,7 @@ MICRO = {"actor.ppo_micro_batch_size_per_gpu": 2}
     [
         ("opd", {}, ""),
         ("opd", MICRO, ""),
-        ("opd", MICRO | {"actor.use_dynamic_bsz": True}, "cut by tokens"),
+        ("opd", MICRO | {"actor.use_dynamic_bsz": True}, "cuts by tokens"),
         ("opd", MICRO | {"opd.train_tokens": 4096}, "opd.train_tokens"),
         ("opd", {"actor.ppo_max_token_len_per_gpu": 30000, "actor.use_dynamic_bsz": False}, "cut by rows"),
     ],

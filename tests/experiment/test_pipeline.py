@@ -122,6 +122,24 @@ def test_what_cannot_work_is_said_before_any_stage_runs_under_the_key_of_the_pip
     assert words in f"{found.rule} {found.fix}"
 
 
+CONVERT = "{kind: convert, convert: {checkpoint: c/global_step_1, target: out"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "path"),
+    [
+        ("a_b={kind: eval, model: m}", "a__b={kind: eval, model: m}", "name"),
+        (f"one={CONVERT}}}}}", f"two={CONVERT}/}}}}", "convert.target"),
+        ("one={kind: convert, convert: {checkpoint: c/global_step_1}}", f"two={CONVERT[:-3]}c/global_step_1-huggingface}}}}",
+         "convert.target"),
+    ],
+)  # fmt: skip
+def test_two_stages_with_one_run_or_one_folder_are_refused(first, second, path):
+    found = problem(f"stages.{first}", f"stages.{second}")
+    assert found.path.endswith(f".{path}")
+    assert "has the same" in found.rule
+
+
 SPARSE_TO_DENSE = sorted(PIPELINES.glob("sparse-to-dense-*.yaml"))
 RUN = {
     "": "teacher_rl answers warmup distil",
@@ -170,11 +188,11 @@ def test_who_takes_the_model_of_a_skipped_stage_gets_the_one_that_it_would_have_
 @pytest.mark.parametrize(
     ("sets", "path", "words"),
     [
-        (["stages.answers.skip=true"], "stages.warmup.sft.teacher_answers", "stage answers is skipped"),
+        (["stages.answers.skip=true"], "stages.warmup.sft.teacher_answers", "that is not skipped"),
         ([SKIP, "stages.distil.skip=true", "stages.answers.skip=true"], "stages", "all of them are skipped"),
         ([SKIP, "stages.distil.skip=true", "stages.warmup.model.path='${stages.distil.checkpoint}'",
-          "stages.answers.model.path='${stages.warmup.checkpoint}'"], "stages", "warmup -> distil -> warmup wait"),
-        (["stages.warmup.skip=maybe"], "stages.warmup.skip", "true or false"),
+          "stages.answers.model.path='${stages.warmup.checkpoint}'"], "stages.answers.model.path", "that is not skipped"),
+        (["stages.warmup.skip=maybe"], "stages.warmup.skip", "no such key"),
     ],
 )  # fmt: skip
 def test_what_a_skipped_stage_cannot_leave_is_said_before_any_stage_runs(sets, path, words):

@@ -121,9 +121,7 @@ ProblemWeights = Annotated[str, named("none", "competence", "moment_matched", "h
 
 
 class ProblemImportance(Section):
-    weights: ProblemWeights = key(
-        "Weight of a prompt by its pass rate, or your own as package.module:function.", "none"
-    )
+    weights: ProblemWeights = key("Weight of a prompt by its pass rate, or your own as package.module:name.", "none")
     pass_rates: Text | None = key("File or store URL of `pass_rates.parquet` of a run of kind passrate.", None)
     alpha: Weight = key("Exponent of the pass rate, for `competence`.", 1.0)
     beta: Weight = key("Exponent of the failure rate, for `competence`.", 1.0)
@@ -131,19 +129,18 @@ class ProblemImportance(Section):
     recompute: Recompute = key("When the run measures the pass rates again; by default never.", Recompute)
 
     def check(self) -> Iterator[Problem]:
-        again, none = self.recompute, self.weights == "none"
-        if not none and self.pass_rates is None:
+        again, has_weights = self.recompute, self.weights != "none"
+        if has_weights and self.pass_rates is None:
             rule = f"weights {self.weights} follow from the prompts' pass rates"
             yield self.broken("pass_rates", rule, "name the file: `pass_rates.parquet` of a run of kind passrate")
-        if not again.is_asked_for:
-            return
-        if none:
+        if again.is_asked_for and not has_weights:
             rule = "pass rates are measured again for weights only"
             yield self.broken("weights", rule, "set weights: competence, or remove recompute")
-        if self.drop:
+        if again.is_asked_for and self.drop:
             rule = "prompts of weight 0 that have left the data could not come back when pass rates are measured again"
             yield self.broken("drop", rule, "set drop: false, or remove recompute")
-        if again.num_samples < (least := 3 if self.weights == "moment_matched" else 2):
+        least = 3 if self.weights == "moment_matched" else 2
+        if again.is_asked_for and again.num_samples < least:
             rule = "no weight could follow from pass rates of so few answers"
             yield self.broken("recompute.num_samples", rule, f"use 8, or at least {least}")
 
@@ -196,15 +193,14 @@ class Horizon(Section):
 
     def check(self) -> Iterator[Problem]:
         if self.grow_until is not None and self.tokens is None:
-            yield self.broken(
-                "grow_until", "a horizon grows from its tokens in the first step", "set opd.horizon.tokens"
-            )
+            rule = "a horizon grows from its tokens in the first step"
+            yield self.broken("grow_until", rule, "set opd.horizon.tokens")
 
 
 class Opd(Section):
     loss_type: LossType = key("Divergence a token, or your own as package.module:function.", "reverse_kl")
     loss_params: Extras = key("Parameters of skew_kl (`skew`), akl (`mu`) and a function of yours.", dict)
-    beta: float | None = key("Weight of the teacher in the JSD's mixture. Default: 0.5 with loss_type jsd.", None)
+    beta: Open | None = key("Weight of the teacher in the JSD's mixture. Default: 0.5 with loss_type jsd.", None)
     top_k: Count | None = key("Tokens that topk_reverse_kl compares one by one; all others are one more.", None)
     divergence_weight: Weight = key("Weight of the divergence in the loss; stages may have their own.", 1.0)
     policy: Policy = key("A policy gradient on the responses' scores in the same update.", Policy)
@@ -230,13 +226,9 @@ class Opd(Section):
         return self.policy.weight > 0 or any(stage.policy_weight for stage in self.stages)
 
     def check(self) -> Iterator[Problem]:
-        if self.beta is None:
-            return
-        if self.loss_type != "jsd":
+        if self.beta is not None and self.loss_type != "jsd":
             rule = f"beta weighs the mixture of jsd; loss_type {self.loss_type} has none"
             yield self.broken("beta", rule, "remove opd.beta, or set opd.loss_type: jsd")
-        elif not 0 < self.beta < 1:
-            yield self.broken("beta", "jsd needs 0 < beta < 1", "use 0.5, or remove the key")
 
 
 MESSAGES = "messages"

@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 from opd.experiment.kinds import BaseSpec
-from opd.experiment.pipeline import FOLDER
 from opd.experiment.tree import drop_path
 
 # Keys that may change between two attempts of a run: labels, places, length, rhythm and logging. Memory settings too:
@@ -47,27 +46,13 @@ def canonical_json(value: Any) -> str:
 
 
 def identity(spec: BaseSpec) -> dict[str, Any]:
-    """Return the part of the spec that makes two runs the same experiment, for hashing and for a readable diff.
-
-    A stage of a pipeline names what it reads of earlier stages by the place in the pipeline's store, which may move.
-    """
+    """Return the part of the spec that makes two runs the same experiment, for hashing and for a readable diff."""
     tree = dump_spec(spec)
-    if (store := f"{spec.store.url.rstrip('/')}/").endswith(f"/{FOLDER}/"):
-        tree = _named_within(store, tree)
     for path in NOT_IDENTITY:
         drop_path(tree, path)
     for teacher in tree.get("teachers", {}).values():
         drop_path(teacher, "offload")
     return tree
-
-
-def _named_within(store: str, value: Any) -> Any:
-    """Return a copy of a tree in which paths within the store begin there."""
-    if isinstance(value, dict):
-        return {key: _named_within(store, item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_named_within(store, item) for item in value]
-    return f"{FOLDER}:{value[len(store) :]}" if isinstance(value, str) and value.startswith(store) else value
 
 
 def spec_hash(spec: BaseSpec) -> str:

@@ -17,10 +17,8 @@ _LENGTH = "max_position_embeddings"
 
 def context_of(config: Mapping[str, Any]) -> int | None:
     """Return the tokens of the longest row that a Hugging Face config allows; None means that it does not say."""
-    for part in (config, config.get("text_config")):
-        if isinstance(part, Mapping) and isinstance(length := part.get(_LENGTH), int):
-            return length
-    return None
+    found = [part.get(_LENGTH) for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
+    return next((length for length in found if isinstance(length, int)), None)
 
 
 def local_context(path: str) -> int | None:

@@ -175,8 +175,6 @@ DEFAULTS: tuple[tuple[str, tuple[Kind, ...], Any], ...] = (
     ("data.max_response_length", RUNS, _response_length),
     ("data.val", SAMPLES, _val_files),
     ("data.train", SAMPLES, _train_files),
-    ("data.split.of", RUNS, lambda look: 2 if look.has("data.split.part") else UNSET),
-    ("data.split.seed", RUNS, lambda look: 42 if look.has("data.split.part") else UNSET),
     ("data.num_workers", RUNS, (8, 0)),
     ("rollout.name", SAMPLES, ("vllm", "cpu")),
     ("rollout.num_samples", SAMPLES, dict.fromkeys(SAMPLES, 8) | dict.fromkeys(DISTILS, 1)),

@@ -6,23 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from opd.experiment.algorithm import Actor, Convert, Eval, Grpo, Opd, Sft
+from opd.experiment import algorithm, sections
 from opd.experiment.base import MAX_NAME_CHARS, NAME_PATTERN, EnvName, KeyName, Kind, Section, Text, key, matching
 from opd.experiment.prompt_template import PROMPT, names_in
-from opd.experiment.sections import (
-    Agent,
-    Checkpoint,
-    Data,
-    Model,
-    Output,
-    Reward,
-    Rollout,
-    Route,
-    RunTrainer,
-    Store,
-    Teacher,
-    Trainer,
-)
 
 RunName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MAX_NAME_CHARS)]
 StageName = Annotated[
@@ -39,10 +25,10 @@ class BaseSpec(Section):
     """The keys of every kind."""
 
     kind: Kind = key(_KIND)
-    name: RunName = key("Name of the run, and its id in the store; the release's name where Helm installs it.")
+    name: RunName = key("Name of the run, its id in the store. Default: kind, model, algorithm; Helm: the release's.")
     seed: Seed = key("Seed of data order, sampling and initialisation.", 42)
-    store: Store = key("The object store.")
-    output: Output = key("Local files.", Output)
+    store: sections.Store = key("The object store.")
+    output: sections.Output = key("Local files.", sections.Output)
     env: dict[EnvName, str] = key("Environment variables of every process of the run; never secrets.", dict)
 
 
@@ -51,10 +37,10 @@ class RunSpec(BaseSpec):
 
     trains: ClassVar[bool] = True
     device: Literal["cuda", "cpu"] = key("Device of trainer and rollout.", "cuda")
-    model: Model = key("The student, or the model that is trained or evaluated.")
-    data: Data = key("Prompts, lengths, batch size.")
-    actor: Actor = key("Optimizer, batch split, memory.")
-    trainer: RunTrainer = key("Resources and logging.")
+    model: sections.Model = key("The student, or the model that is trained or evaluated.")
+    data: sections.Data = key("Prompts, lengths, batch size.")
+    actor: algorithm.Actor = key("Optimizer, batch split, memory.")
+    trainer: sections.RunTrainer = key("Resources and logging.")
     overrides: tuple[Text, ...] = key("Raw Hydra overrides for verl keys that the spec does not name.", ())
 
     @property
@@ -106,8 +92,8 @@ class RunSpec(BaseSpec):
 class SamplingSpec(RunSpec):
     """The keys of every kind whose model answers prompts."""
 
-    rollout: Rollout = key("How responses are sampled.")
-    reward: Reward = key("The function that scores a response.")
+    rollout: sections.Rollout = key("How responses are sampled.")
+    reward: sections.Reward = key("The function that scores a response.")
 
     @property
     def carried(self) -> tuple[int, int]:
@@ -121,9 +107,9 @@ class SftSpec(RunSpec):
     """Supervised fine-tuning: cross-entropy on given answers. Nothing is sampled or scored."""
 
     kind: Literal["sft"] = key(_KIND)
-    sft: Sft = key("Where the answers come from.", Sft)
-    trainer: Trainer = key(_TRAINER)
-    checkpoint: Checkpoint = key(_KEPT, Checkpoint)
+    sft: algorithm.Sft = key("Where the answers come from.", algorithm.Sft)
+    trainer: sections.Trainer = key(_TRAINER)
+    checkpoint: sections.Checkpoint = key(_KEPT, sections.Checkpoint)
 
 
 class GrpoSpec(SamplingSpec):
@@ -131,24 +117,24 @@ class GrpoSpec(SamplingSpec):
 
     kind: Literal["grpo"] = key(_KIND)
     recipe: Recipe = key("`grpo`: DAPO style; `grpo-native`: verl's clip and a KL; `grpo-native-no-kl`: no KL.", "grpo")
-    grpo: Grpo = key("The policy-gradient loss.")
-    trainer: Trainer = key(_TRAINER)
-    checkpoint: Checkpoint = key(_KEPT, Checkpoint)
-    agent: Agent | None = key(_AGENT, None)
+    grpo: algorithm.Grpo = key("The policy-gradient loss.")
+    trainer: sections.Trainer = key(_TRAINER)
+    checkpoint: sections.Checkpoint = key(_KEPT, sections.Checkpoint)
+    agent: sections.Agent | None = key(_AGENT, None)
 
 
 class DistillationSpec(SamplingSpec):
     """The keys of every kind that distils."""
 
-    teacher: Teacher | None = key("The teacher of all rows.", None)
-    teachers: dict[KeyName, Teacher] = key("Several teachers by name, each with the keys of `teacher`.", dict)
-    route: Route = key("Which of several teachers reads a row.", Route)
-    opd: Opd = key("The divergence.")
-    trainer: Trainer = key(_TRAINER)
-    checkpoint: Checkpoint = key(_KEPT, Checkpoint)
+    teacher: sections.Teacher | None = key("The teacher of all rows.", None)
+    teachers: dict[KeyName, sections.Teacher] = key("Several teachers by name, each with the keys of `teacher`.", dict)
+    route: sections.Route = key("Which of several teachers reads a row.", sections.Route)
+    opd: algorithm.Opd = key("The divergence.")
+    trainer: sections.Trainer = key(_TRAINER)
+    checkpoint: sections.Checkpoint = key(_KEPT, sections.Checkpoint)
 
     @property
-    def named_teachers(self) -> dict[str, Teacher]:
+    def named_teachers(self) -> dict[str, sections.Teacher]:
         """Every teacher by its key: `teacher`, or `teachers.NAME` of each of several, in the order of their names."""
         if self.teacher is not None:
             return {"teacher": self.teacher}
@@ -157,7 +143,7 @@ class DistillationSpec(SamplingSpec):
     @property
     def routed(self) -> tuple[str, ...]:
         """The names of several teachers that some value of the column leads to, in order."""
-        return tuple(name for name in sorted(self.teachers) if name in self.route.names)
+        return tuple(name for name in sorted(self.teachers) if name in self.route.to.values())
 
     @property
     def learns_from_rewards(self) -> bool:
@@ -182,7 +168,7 @@ class OpdAgentSpec(DistillationSpec):
     """On-policy distillation over multi-turn rollouts with tools."""
 
     kind: Literal["opd-agent"] = key(_KIND)
-    agent: Agent = key("Multi-turn rollouts with tools.")
+    agent: sections.Agent = key("Multi-turn rollouts with tools.")
 
 
 class EvalSpec(SamplingSpec):
@@ -190,8 +176,8 @@ class EvalSpec(SamplingSpec):
 
     kind: Literal["eval"] = key(_KIND)
     trains: ClassVar[bool] = False
-    eval: Eval = key("What the evaluation asks.")
-    agent: Agent | None = key(_AGENT, None)
+    eval: algorithm.Eval = key("What the evaluation asks.")
+    agent: sections.Agent | None = key(_AGENT, None)
 
 
 class PassRateSpec(EvalSpec):
@@ -204,7 +190,7 @@ class ConvertSpec(BaseSpec):
     """FSDP shards of a checkpoint to a Hugging Face folder."""
 
     kind: Literal["convert"] = key(_KIND)
-    convert: Convert = key("Which checkpoint, to where.")
+    convert: algorithm.Convert = key("Which checkpoint, to where.")
 
 
 class PipelineSpec(BaseSpec):

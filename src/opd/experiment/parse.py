@@ -101,10 +101,12 @@ def parse_tree(
     return Loaded(spec, chart, (*unread, *notes(spec)), applied)
 
 
-def expand_models(tree: dict[str, Any]) -> None:
-    """Write a model that is given by its path alone, `model: PATH`, as its section."""
+def expand_models(tree: dict[str, Any]) -> list[dict[str, Any]]:
+    """Write each model that is given by its path alone, `model: PATH`, as its section; return these sections."""
     teachers = tree.get("teachers")
     several = teachers if isinstance(teachers, dict) else {}
-    for section, name in [(tree, "model"), (tree, "teacher"), *((several, name) for name in several)]:
+    places = [(tree, "model"), (tree, "teacher"), *((several, name) for name in several)]
+    for section, name in places:
         if isinstance(path := section.get(name), str):
             section[name] = {"path": path}
+    return [section[name] for section, name in places if isinstance(section.get(name), dict)]

@@ -7,20 +7,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from opd.experiment.algorithm import Eval
-from opd.experiment.base import ASKS, TRAINS, Kind, joined
+from opd.experiment.base import ASKS, TRAINS, Kind, joined, value_at
 from opd.experiment.errors import Problem, SpecError, nearest
 from opd.experiment.kinds import AnyRunSpec, AnySpec, ConvertSpec, FileSpec, PipelineSpec
 from opd.experiment.parse import CHART_KEYS, expand_models, parse_tree
-from opd.experiment.sections import Trainer
 
 RESULTS: dict[str, tuple[Kind, ...]] = {"checkpoint": TRAINS, "model": (*TRAINS, "convert")}
 RESULTS |= {"generations": ASKS, "pass_rates": ASKS}
 """What a stage leaves, and the kinds that leave it."""
-SKIP = "skip"
-"""The one key that a stage has besides those of its experiment."""
 FOLDER = "stages"
 """In the pipeline's run directory: the store of its stages."""
 RANK_CPUS = 3
@@ -35,15 +31,14 @@ _REFERENCE = re.compile(r"\$\{stages\.([^}]*)\}")
 Tree = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """A result of a stage."""
 
     stage: str
     result: str
 
     def __str__(self) -> str:
-        """Return its place-holder until it is there: no reader takes the text for a file of this machine."""
+        """Return the result's place-holder, which no reader takes for a file of this machine."""
         return f"{OF_A_STAGE}{self.stage}/{self.result}"
 
 
@@ -72,21 +67,22 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
     """
     problems: list[Problem] = []
     trees: dict[str, Tree] = {}
-    for name, given in _that_run(spec, problems).items():
+    for name, given in _that_run(spec).items():
         for key in (key for key in PIPELINES_OWN if key in given):
             problems += _at(name, key, None, f"`{key}` is the whole pipeline's", f"set {key} at the top")
         if given.get("kind") == "pipeline":
             problems += _at(name, "kind", "pipeline", "a stage is one run, and no pipeline", "name its stages here")
         trees[name] = _whole(spec, name, given)
+    if not trees:
+        problems.append(Problem(path="stages", rule="all of them are skipped", fix="take skip out of one"))
     if problems:
         raise SpecError(problems)
-    skipped = spec.stages.keys() - trees.keys()
-    references = {name: _references(name, trees, skipped, problems) for name in trees}
+    references = {name: _references(name, trees, problems) for name in trees}
     wanted = {reference.stage for found in references.values() for reference in found.values()}
     for name in sorted(wanted - trees.keys()):
         checkpoint = f"${{stages.{name.removesuffix('-model')}.checkpoint}}"
         trees[name] = _whole(spec, name, {"kind": "convert", "convert": {"checkpoint": checkpoint}})
-        references[name] = _references(name, trees, skipped, problems)
+        references[name] = _references(name, trees, problems)
     found: list[Stage] = []
     for name in _in_order(references, problems):
         try:
@@ -95,7 +91,7 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
             problems += error.problems
         else:
             found.append(Stage(name=name, tree=trees[name], references=references[name], spec=parsed))
-    problems += _unsaved(found)
+    problems += [*_unsaved(found), *_same(found)]
     if problems:
         raise SpecError(problems)
     return tuple(found)
@@ -150,43 +146,24 @@ def _whole(spec: PipelineSpec, name: str, stage: Tree) -> Tree:
     }
 
 
-def _that_run(spec: PipelineSpec, problems: list[Problem]) -> dict[str, Tree]:
-    """Return the stages that are not skipped; where a skipped one would have trained a model, the model it begins with."""
+def _that_run(spec: PipelineSpec) -> dict[str, Tree]:
+    """Return the stages without `skip: true`; a skipped one leaves the model that it would have begun with."""
     stages = copy.deepcopy(spec.stages)
-    skips = {name: tree.pop(SKIP, False) for name, tree in stages.items()}
-    skipped = {name for name, skip in skips.items() if skip is True}
-    for name, skip in skips.items():
-        expand_models(stages[name])
-        if not isinstance(skip, bool):
-            problems += _at(name, SKIP, skip, "it is true or false", "true, or no such key")
-    if skipped == stages.keys():
-        problems.append(Problem(path="stages", rule="all of them are skipped", fix="take skip out of one"))
-    out = {name: tree for name, tree in stages.items() if name not in skipped}
-    for tree in out.values():
-        several = tree.get("teachers")
-        models = [tree.get("model"), tree.get("teacher"), *(several.values() if isinstance(several, dict) else ())]
-        for model in models:
-            passed: list[str] = []
-            while isinstance(model, dict) and (match := _REFERENCE.fullmatch(str(model.get("path")))):
-                stage, _, result = match[1].partition(".")
-                leaves = result in ("checkpoint", "model") and stages.get(stage, {}).get("kind") in TRAINS
-                if stage not in skipped or not leaves:
-                    break
-                if stage in passed:
-                    problems.append(_waiting([*passed, stage]))
-                    break
-                passed.append(stage)
-                begun = stages[stage].get("model")
-                model |= {key: begun[key] for key in ("path", "revision") if isinstance(begun, dict) and key in begun}
+    models = {name: expand_models(tree) for name, tree in stages.items()}
+    skips = {name: tree.pop("skip") for name, tree in stages.items() if isinstance(tree.get("skip"), bool)}
+    out = {name: tree for name, tree in stages.items() if not skips.get(name)}
+    for _ in stages:  # a skipped stage's model may be what another skipped one leaves
+        for model in (model for name in out for model in models[name]):
+            match = _REFERENCE.fullmatch(str(model.get("path")))
+            stage, _, result = (match[1] if match else "").partition(".")
+            source = stages.get(stage, {})
+            begun, leaves = source.get("model"), source.get("kind") in TRAINS and result in ("checkpoint", "model")
+            if stage not in out and leaves and isinstance(begun, dict):
+                model |= {key: begun[key] for key in ("path", "revision") if key in begun}
     return out
 
 
-def _waiting(stages: Sequence[str]) -> Problem:
-    rule = f"the stages {' -> '.join(stages)} wait for each other"
-    return Problem(path="stages", rule=rule, fix="take one of these references out")
-
-
-def _references(name: str, trees: Mapping[str, Tree], skipped: set[str], problems: list[Problem]) -> References:
+def _references(name: str, trees: Mapping[str, Tree], problems: list[Problem]) -> References:
     """Return the references of a stage by their key and text; append a problem for each that names nothing."""
     found: dict[tuple[str, str], Reference] = {}
 
@@ -202,11 +179,8 @@ def _references(name: str, trees: Mapping[str, Tree], skipped: set[str], problem
         for other, tree in trees.items():
             left += [f"${{stages.{other}.{key}}}" for key, kinds in RESULTS.items() if tree.get("kind") in kinds]
         near = nearest(value, left)
-        rule = "a reference names a stage and what a stage of its kind leaves"
+        rule = "a reference names a stage that is not skipped, and what a stage of its kind leaves"
         fix = f"did you mean {near}?" if near else f"what there is: {', '.join(left) or 'nothing'}"
-        if stage in skipped:
-            rule = f"stage {stage} is skipped and leaves nothing for this key"
-            fix = f"take skip out of stages.{stage}, skip this stage too, or write a value of your own"
         problems.extend(_at(name, path, value, rule, fix))
         return ""
 
@@ -240,7 +214,8 @@ def _in_order(references: Mapping[str, References], problems: list[Problem]) -> 
     try:
         sorter.prepare()
     except CycleError as error:
-        problems.append(_waiting(error.args[1]))
+        rule = f"the stages {' -> '.join(error.args[1])} wait for each other"
+        problems.append(Problem(path="stages", rule=rule, fix="take one of these references out"))
         return []
     while sorter.is_active():
         ready = sorted(sorter.get_ready())
@@ -252,14 +227,25 @@ def _in_order(references: Mapping[str, References], problems: list[Problem]) -> 
 def _unsaved(stages: Sequence[Stage]) -> Iterator[Problem]:
     """Yield a problem for each stage that does not keep what a later one refers to."""
     wanted = {(ref.stage, ref.result) for stage in stages for ref in stage.references.values()}
+    keys = {"checkpoint": ("trainer.save_freq", "1 or more"), "generations": ("eval.save_generations", "true")}
+    for name, spec in ((stage.name, stage.spec) for stage in stages):
+        for result, (key, value) in keys.items():
+            if (name, result) in wanted and value_at(spec, key) in (False, -1):
+                rule = f"a later stage refers to its {result}, and it keeps none"
+                yield from _at(name, key, value_at(spec, key), rule, f"set it to {value}")
+
+
+def _same(stages: Sequence[Stage]) -> Iterator[Problem]:
+    """Yield a problem for each stage that would write to the run or to the folder of an earlier one."""
+    seen: dict[tuple[str, str], str] = {}
     for stage in stages:
-        trainer, asked = (getattr(stage.spec, section, None) for section in ("trainer", "eval"))
-        if isinstance(trainer, Trainer) and (stage.name, "checkpoint") in wanted and trainer.save_freq <= 0:
-            rule = "a later stage refers to its checkpoint, and it saves none"
-            yield from _at(stage.name, "trainer.save_freq", trainer.save_freq, rule, "set it to 1 or more")
-        if isinstance(asked, Eval) and (stage.name, "generations") in wanted and not asked.save_generations:
-            rule = "a later stage refers to its answers, and it does not keep them"
-            yield from _at(stage.name, "eval.save_generations", False, rule, "set it to true")
+        places = {"name": stage.spec.name}
+        if isinstance(stage.spec, ConvertSpec):
+            convert = stage.spec.convert
+            places["convert.target"] = (convert.target or f"{convert.checkpoint}-huggingface").rstrip("/")
+        for key, place in places.items():
+            if (other := seen.setdefault((key, place), stage.name)) != stage.name:
+                yield from _at(stage.name, key, place, f"stage {other} has the same", "give the stages different ones")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,16 +12,15 @@ PROMPT = "prompt"
 def _parts(template: str) -> list[tuple[str, str | None]]:
     """Return (text, the name after it or None) of each part; ValueError for a brace that holds no name."""
     try:
-        out = [
-            (text, name, (spec or "") + (conversion or ""))
-            for text, name, spec, conversion in Formatter().parse(template)
-        ]
+        parts = list(Formatter().parse(template))
     except ValueError:
-        out = [("", "", "")]
-    if any(name is not None and (not name.strip() or more or set("[]{}") & set(name)) for _, name, more in out):
+        parts = [("", "", "", "")]
+    if any(
+        name is not None and (not name.strip() or more or how or set("[]{}") & {*name}) for _, name, more, how in parts
+    ):
         words = f"braces hold {{{PROMPT}}} or the name of a column, and a brace that is text is written twice"
         raise ValueError(f"{words} ({{{{ }}}})")
-    return [(text, name) for text, name, _ in out]
+    return [(text, name) for text, name, *_ in parts]
 
 
 def names_in(template: str) -> list[str]:

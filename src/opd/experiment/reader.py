@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -27,8 +27,11 @@ _OTHER_11 = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)|[-+]?0[xXoObB]
 _QUOTE_RULE = "YAML 1.1 (Helm) and YAML 1.2 read this unquoted scalar differently, or it is no finite decimal number"
 
 
+_MAX_NODES = 100_000  # aliases of aliases could make a small file any size
+
+
 class Unreadable(ValueError):
-    """An unquoted scalar without a value: `args` are the rule and the fix."""
+    """A document or an unquoted scalar without a value: `args` are the rule and the fix."""
 
 
 @dataclass
@@ -41,7 +44,7 @@ class Document:
 
 def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
     """Parse one document whose root is a mapping; SpecError for what readers do not read alike, or not at all."""
-    found = _Yaml()
+    found, tree = _Yaml(), None
     try:
         text.encode()
         tree = _json(text) if is_json else found.read(text)
@@ -49,15 +52,16 @@ def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
         found.refuse("", "the file is nested too deeply")
     except UnicodeEncodeError as error:  # a variable of the environment may hold any bytes
         found.refuse("", "text must be valid Unicode", "remove the stray bytes", value=ascii(text[: error.end][-20:]))
+    except Unreadable as error:
+        found.problems[:] = [Problem(path="", rule=error.args[0], fix=error.args[1])]
     except ValueError as error:
         found.refuse("", f"the file must be valid JSON: {error}")
+    if not found.problems and (not isinstance(tree, dict) or not tree):
+        kind = "nothing" if not tree else f"a {type(tree).__name__}"
+        found.refuse("", f"the document must be a mapping of keys; found {kind}", "start with `kind: opd`")
     if found.problems:
         raise SpecError(found.problems, origin=origin)
-    if not isinstance(tree, dict) or not tree:
-        kind = "nothing" if not tree else f"a {type(tree).__name__}"
-        rule = f"the document must be a mapping of an experiment's keys; found {kind}"
-        raise SpecError([Problem(path="", rule=rule, fix="start with `kind: opd`")], origin=origin)
-    return Document(tree, found.sources)
+    return Document(cast("dict[str, Any]", tree), found.sources)
 
 
 def without_nulls(tree: dict[str, Any]) -> dict[str, Any]:
@@ -114,6 +118,7 @@ class _Yaml:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.sources: dict[str, str] = {}
+        self.num_nodes = 0
 
     def refuse(self, path: str, rule: str, fix: str = "", source: str = "", value: object = None) -> None:
         self.problems.append(Problem(path=path, rule=rule, fix=fix, source=source, value=value))
@@ -123,18 +128,19 @@ class _Yaml:
             loader: Any = yaml.SafeLoader(text)
             loader.resolve = lambda kind, value, implicit: ""  # a tag that is left is one that the file gives
             node = loader.get_single_node()
-        except yaml.MarkedYAMLError as error:  # its text would quote the file, and with it perhaps a secret
-            mark = error.problem_mark or error.context_mark
-            reason = " ".join(part for part in (error.context, error.problem) if part)
+        except yaml.YAMLError as error:  # its text would quote the file, and with it perhaps a secret
+            parts = [getattr(error, name, None) for name in ("context", "problem", "reason")]
+            mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
             source = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-            return self.refuse("", f"the file must be one document of valid YAML: {reason}", source=source)
-        except yaml.YAMLError as error:
-            reason = getattr(error, "reason", "it cannot be read")
-            return self.refuse("", f"the file must be one document of valid YAML: {reason}")
+            rule = f"the file must be one document of valid YAML: {' '.join(filter(None, parts))}"
+            return self.refuse("", rule, source=source)
         return None if node is None else self._value(node, "")
 
     def _value(self, node: Any, path: str) -> Any:
         line = f"line {node.start_mark.line + 1}"
+        self.num_nodes += 1
+        if self.num_nodes > _MAX_NODES:
+            raise Unreadable(f"with its aliases the file has more than {_MAX_NODES:,} values", "write fewer aliases")
         if node.tag:
             self.refuse(path, "tags are not read", f"remove {node.tag} and quote the value if it is a string", line)
         if node.id == "mapping":

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from opd import redaction
 from opd.experiment.errors import Problem
 from opd.redaction import REDACTED, is_secret_name, is_secret_value
 
@@ -41,7 +42,6 @@ _REFUSED: tuple[tuple[str, str, str], ...] = (
 _CONTENTS = re.compile(r"(^|\.)actor\.checkpoint\.(save|load)_contents$")
 _UNRESUMABLE = "no run could resume from a checkpoint with less than model, optimizer and extra, and none is sealed"
 
-_SECRET_IN_TEXT = re.compile(r"[A-Z][A-Z0-9_]{0,128}(?:TOKEN|KEY|PASSWORD|PASSWD|PASS|SECRET)['\"]?\s{0,8}[:=]")
 _SECRET_RULE = "a secret is never written into a spec: it would end in ConfigMaps, logs and the store"
 SECRET_FIX = "give it in the environment, or by reference to an existing Kubernetes Secret (cluster.envFrom)"
 
@@ -92,4 +92,4 @@ def _is_secret(mapping: dict[str, Any], key: str, *, is_env: bool = False) -> bo
 
 def holds_secret(text: str) -> bool:
     """Return True if a text such as a raw override sets a variable that names a secret, or has a secret's shape."""
-    return bool(_SECRET_IN_TEXT.search(text) or is_secret_value(text))
+    return redaction.redact(text, environment={}) != text or is_secret_value(text)

@@ -5,30 +5,26 @@ A rule between the keys of one section is that section's `check`. Each function 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from opd.experiment.algorithm import Stage
 from opd.experiment.base import Section, value_at
 from opd.experiment.errors import Problem
-from opd.experiment.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, OpdSpec, RunSpec, SamplingSpec
+from opd.experiment.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, RunSpec, SamplingSpec
 from opd.experiment.refusals import redact
 from opd.experiment.tree import sections
-from opd.store.access import MEANT_AS_URL_PATTERN, URL_FIX, URL_PATTERN, URL_RULE
 
 Problems = Iterator[Problem]
-_EXCHANGING = ("varlen", "sdpa")
-"""Attention implementations in which ranks that share a sequence exchange heads for tokens."""
-_SP, _MINI = "actor.ulysses_sequence_parallel_size", "actor.ppo_mini_batch_size"
+_SP, _ATTENTION = "actor.ulysses_sequence_parallel_size", "model.attn_implementation"
+_MINI, _STRICT = "actor.ppo_mini_batch_size", "use rollout.schedule: strict"
 
 
 def check(spec: BaseSpec) -> list[Problem]:
     """Return every broken rule of the spec: within its sections first, then between them."""
     found = list(check_sections(spec))
-    for rules, cls in _RULES:
-        if isinstance(spec, cls):
-            found += rules(spec)
+    for rule in (rule for cls, rules in _RULES.items() if isinstance(spec, cls) for rule in rules):
+        found += rule(spec)
     return [redacted(problem) for problem in found]
 
 
@@ -45,11 +41,6 @@ def redacted(problem: Problem) -> Problem:
     return replace(problem, value=redact({last: problem.value})[last])
 
 
-def _store(spec: BaseSpec) -> Problems:
-    if re.search(MEANT_AS_URL_PATTERN, spec.store.url) and not re.search(URL_PATTERN, spec.store.url):
-        yield spec.broken("store.url", URL_RULE, URL_FIX)
-
-
 def _policy_loss(spec: GrpoSpec) -> Problems:
     """Reject modes for which verl would divide by the width of a micro-batch's padding."""
     has_factor = any("loss_scale_factor" in text for text in spec.overrides)
@@ -62,26 +53,22 @@ def _policy_loss(spec: GrpoSpec) -> Problems:
 
 
 def _attention(spec: RunSpec) -> Problems:
-    key, attention, is_packed = (
-        "model.attn_implementation",
-        value_at(spec, "model.attn_implementation"),
-        spec.actor.use_remove_padding,
-    )
+    attention, is_packed = spec.model.attn_implementation, spec.actor.use_remove_padding
     if spec.device == "cpu" and attention in ("flash_attention_2", "varlen"):
-        yield spec.broken(key, "flash attention needs a CUDA device", "use sdpa")
+        yield spec.broken(_ATTENTION, "flash attention needs a CUDA device", "use sdpa")
     if spec.device == "cuda" and attention == "varlen" and not is_packed:
-        yield spec.broken(key, "varlen takes packed rows", "use sdpa, or actor.use_remove_padding: true")
+        yield spec.broken(_ATTENTION, "varlen takes packed rows", "use sdpa, or actor.use_remove_padding: true")
     if spec.num_sharing > 1 and not is_packed:
-        fix = f"set it to true, or {_SP}: 1"
-        yield spec.broken("actor.use_remove_padding", "ranks that share a sequence take slices of packed rows", fix)
-    elif spec.num_sharing > 1 and attention not in _EXCHANGING:
-        rule = f"ranks that share a sequence exchange heads for tokens, which only {' and '.join(_EXCHANGING)} can"
-        yield spec.broken(key, rule, f"use {' or '.join(_EXCHANGING)}, or {_SP}: 1")
+        rule = "ranks that share a sequence take slices of packed rows"
+        yield spec.broken("actor.use_remove_padding", rule, f"set it to true, or {_SP}: 1")
+    elif spec.num_sharing > 1 and attention not in ("varlen", "sdpa"):
+        rule = "ranks that share a sequence exchange heads for tokens, which only varlen and sdpa can"
+        yield spec.broken(_ATTENTION, rule, f"use varlen or sdpa, or {_SP}: 1")
 
 
 def _batches(spec: RunSpec) -> Problems:
     """Check that the mini-batch divides the batch and that every rank gets as many rows."""
-    batch, mini, samples = spec.data.train_batch_size, spec.actor.ppo_mini_batch_size, spec.num_samples
+    batch, mini, rows = spec.data.train_batch_size, spec.actor.ppo_mini_batch_size, spec.num_samples
     if batch % mini:
         rule = f"the mini-batch must divide data.train_batch_size ({batch})"
         yield spec.broken(_MINI, rule, f"use a divisor of {batch}")
@@ -89,46 +76,39 @@ def _batches(spec: RunSpec) -> Problems:
         if spec.num_ranks % (value_at(spec, key) or 1):
             rule = f"it must divide the number of ranks (nnodes x gpus_per_node = {spec.num_ranks})"
             yield spec.broken(key, rule, "use a divisor")
-    ranks = f"{spec.num_groups} data-parallel ranks"
-    if spec.trains and mini * samples % spec.num_groups:
-        rule = f"a mini-batch's rows (x {samples} samples = {mini * samples}) must divide evenly over the {ranks}"
+    if spec.trains and mini * rows % spec.num_groups:
+        rule = f"its rows (x {rows} samples = {mini * rows}) must divide over the {spec.num_groups} data-parallel ranks"
         yield spec.broken(_MINI, rule, f"use a multiple of {spec.num_groups}")
-    if not spec.trains or batch % mini or spec.actor.use_dynamic_bsz:
-        return
-    for key, prompts, is_read in (
-        ("actor.ppo_micro_batch_size_per_gpu", mini, spec.update_by_actor),
-        ("actor.log_prob_micro_batch_size_per_gpu", batch, spec.reads_by_actor),
-    ):
-        of_rank, left_over = divmod(prompts * samples, spec.num_groups)
-        if is_read and not left_over and of_rank % value_at(spec, key):
-            rows = f"{prompts} prompts x {samples} samples / {ranks} = {of_rank}"
-            rule = f"with use_dynamic_bsz off the micro-batch must divide a rank's rows ({rows})"
-            yield spec.broken(key, rule, f"use a divisor of {of_rank}, or use_dynamic_bsz: true")
 
 
-def _token_budgets(spec: RunSpec) -> Problems:
-    row, sharing = spec.row_length, spec.num_sharing
-    for key, is_read in (
-        ("actor.ppo_max_token_len_per_gpu", spec.update_by_actor),
-        ("actor.log_prob_max_token_len_per_gpu", spec.reads_by_actor),
+def _micro_batches(spec: RunSpec) -> Problems:
+    """Check the sizes of micro-batches where no memory plan replaces them."""
+    batch, mini, samples = spec.data.train_batch_size, spec.actor.ppo_mini_batch_size, spec.num_samples
+    row, sharing, ranks = spec.row_length, spec.num_sharing, spec.num_groups
+    for size, cap, prompts, is_read in (
+        ("actor.ppo_micro_batch_size_per_gpu", "actor.ppo_max_token_len_per_gpu", mini, spec.update_by_actor),
+        ("actor.log_prob_micro_batch_size_per_gpu", "actor.log_prob_max_token_len_per_gpu", batch, spec.reads_by_actor),
     ):
-        if is_read and value_at(spec, key) * sharing < row:
+        if is_read and value_at(spec, cap) * sharing < row:
             budget = f"a token budget (times ulysses_sequence_parallel_size {sharing})"
             rule = f"{budget} must hold the longest row: max_prompt_length + max_response_length = {row}"
-            yield spec.broken(key, rule, f"use at least {-(-row // sharing)}, or remove the key")
+            yield spec.broken(cap, rule, f"use at least {-(-row // sharing)}, or remove the key")
+        of_rank, left_over = divmod(prompts * samples, ranks)
+        by_rows = is_read and spec.trains and not spec.actor.use_dynamic_bsz
+        if by_rows and not batch % mini and not left_over and of_rank % value_at(spec, size):
+            rows = f"{prompts} prompts x {samples} samples / {ranks} data-parallel ranks = {of_rank}"
+            rule = f"with use_dynamic_bsz off the micro-batch must divide a rank's rows ({rows})"
+            yield spec.broken(size, rule, f"use a divisor of {of_rank}, or use_dynamic_bsz: true")
 
 
 def _without_plan(spec: RunSpec) -> Problems:
     """Reject a memory plan and adapters in a kind that trains nothing."""
-    if spec.trains:
-        return
-    for key in ("actor.gradient_checkpointing", "actor.param_offload", "actor.optimizer_offload"):
-        if value_at(spec, key) == "auto":
-            yield spec.broken(key, "only a kind that trains makes the memory plan of `auto`", "use true or false")
-    if spec.model.lora is not None:
-        yield spec.broken(
-            "model.lora", "this kind trains nothing", "convert the LoRA student, and give that model.path"
-        )
+    for key in ("gradient_checkpointing", "param_offload", "optimizer_offload"):
+        if not spec.trains and getattr(spec.actor, key) == "auto":
+            rule = "only a kind that trains makes the memory plan of `auto`"
+            yield spec.broken(f"actor.{key}", rule, "use true or false")
+    if not spec.trains and spec.model.lora is not None:
+        yield spec.broken("model.lora", "this kind trains nothing", "convert the student, and give that model.path")
 
 
 def _rollout(spec: SamplingSpec) -> Problems:
@@ -148,55 +128,56 @@ def _teachers(spec: DistillationSpec) -> Problems:
     if spec.teacher is not None and teachers:
         rule = "all rows have the one teacher (TEACHER_MODEL_PATH sets it too), or each has one of several"
         yield Problem(path="teachers", value=sorted(teachers), rule=rule, fix="remove teacher, or teachers and route")
-    if teachers and not route.to and route.all is None:
-        fix = f"name the teacher of each value in the column {route.by}: to: {{VALUE: NAME}}, or of all: all: NAME"
+    if teachers and not route.to:
+        fix = f"name the teacher of each value in the column {route.by}: to: {{VALUE: NAME}}"
         yield spec.broken("route.to", "there are several teachers, and nothing says which one reads a row", fix)
-    for key, name in [("all", route.all), *((f"to.{value}", name) for value, name in route.to.items())]:
-        if name is not None and name not in teachers:
+    for value, name in route.to.items():
+        if name not in teachers:
             rule, fix = "there is no teacher of that name under teachers", "name one that is there, or add it"
-            yield Problem(path=f"route.{key}", value=name, rule=rule, fix=fix)
+            yield Problem(path=f"route.to.{value}", value=name, rule=rule, fix=fix)
     if teachers and spec.num_sharing > 1:
         yield spec.broken(_SP, "ranks that share a sequence read one teacher", "set it to 1, or use one teacher")
-    first = next(iter(spec.named_teachers.values()), None)
+    offloads = [teacher.offload for teacher in spec.named_teachers.values()]
     for key, teacher in spec.named_teachers.items():
-        if first is not None and teacher.offload != first.offload:
+        if teacher.offload != offloads[0]:
             yield spec.broken(f"{key}.offload", "all teachers wait in one place", "give all of them the same, or none")
-        for problem in _teacher(spec, key):
-            yield problem.below(key)
+        if teacher.refresh_every and (teacher.path, teacher.revision) != (spec.model.path, spec.model.revision):
+            rule = "a teacher that is refreshed gets the student's weights: it needs model.path, and its revision"
+            fix = "give it the student's path and revision, or remove the key"
+            yield spec.broken(f"{key}.refresh_every", rule, fix)
+        if teacher.refresh_every and spec.model.lora is not None:
+            rule = "a teacher takes no adapters of a student"
+            yield spec.broken(f"{key}.refresh_every", rule, "remove it, or model.lora")
+        longest = (teacher.max_prompt_length or 0) + spec.data.max_response_length
+        budget = spec.actor.log_prob_max_token_len_per_gpu * spec.num_sharing
+        if spec.reads_by_actor and spec.actor.use_dynamic_bsz and teacher.prompt is not None and budget < longest:
+            rule = f"the token budget of a read, {budget}, must hold the teacher's longest row, {longest} tokens"
+            fix = "raise actor.log_prob_max_token_len_per_gpu, or give a smaller max_prompt_length"
+            yield spec.broken(f"{key}.max_prompt_length", rule, fix)
 
 
-def _teacher(spec: DistillationSpec, key: str) -> Problems:
-    teacher, budget = spec.named_teachers[key], spec.actor.log_prob_max_token_len_per_gpu * spec.num_sharing
-    if teacher.refresh_every and (teacher.path, teacher.revision) != (spec.model.path, spec.model.revision):
-        rule = "a teacher that is refreshed gets the student's weights: it needs model.path, and its revision"
-        yield teacher.broken("refresh_every", rule, "give it the student's path and revision, or remove the key")
-    if teacher.refresh_every and spec.model.lora is not None:
-        yield teacher.broken("refresh_every", "a teacher takes no adapters of a student", "remove it, or model.lora")
-    longest = (teacher.max_prompt_length or 0) + spec.data.max_response_length
-    if spec.reads_by_actor and spec.actor.use_dynamic_bsz and teacher.prompt is not None and budget < longest:
-        rule = f"the token budget of a read, {budget}, must hold the teacher's longest row, {longest} tokens"
-        fix = "raise actor.log_prob_max_token_len_per_gpu, or give a smaller max_prompt_length"
-        yield teacher.broken("max_prompt_length", rule, fix)
+def _keys(spec: DistillationSpec, of_run: str, of_stage: str, is_meant: Callable[[object], object]) -> list[str]:
+    """Return the keys of the run and of its stages whose value is meant."""
+    keys = [f"opd.{of_run}", *(f"opd.stages.{index}.{of_stage}" for index in range(len(spec.opd.stages)))]
+    return [key for key in keys if is_meant(value_at(spec, key))]
 
 
-def _policy_weights(spec: DistillationSpec) -> list[str]:
-    """Return the key of each policy weight above 0, of the run and of its stages."""
-    own = ["opd.policy.weight"] if spec.opd.policy.weight > 0 else []
-    return own + [f"opd.stages.{i}.policy_weight" for i, stage in enumerate(spec.opd.stages) if stage.policy_weight]
+def _loss_is(spec: DistillationSpec, kind: str) -> list[str]:
+    return _keys(spec, "loss_type", "loss_type", lambda value: value == kind)
 
 
-def _losses(spec: DistillationSpec, kind: str) -> list[str]:
-    """Return the key of each loss of this kind, of the run and of its stages."""
-    own = ["opd.loss_type"] if spec.opd.loss_type == kind else []
-    return own + [f"opd.stages.{i}.loss_type" for i, stage in enumerate(spec.opd.stages) if stage.loss_type == kind]
+def _compared(spec: DistillationSpec) -> list[str]:
+    """Return the keys by which the answers of one prompt are compared."""
+    beta = ["opd.reward_beta"] if spec.opd.reward_beta is not None else []
+    return [*_keys(spec, "policy.weight", "policy_weight", bool), *beta]
 
 
 def _rewards(spec: DistillationSpec) -> Problems:
-    keys = [*_policy_weights(spec), *(["opd.reward_beta"] if spec.opd.reward_beta is not None else [])]
-    for key in keys if spec.rollout.num_samples == 1 else ():
+    for key in _compared(spec) if spec.rollout.num_samples == 1 else ():
         rule = "rewards are compared between the samples of one prompt, and rollout.num_samples is 1"
         yield spec.broken(key, rule, "set rollout.num_samples to 2 or more, or remove the key")
-    for key in _policy_weights(spec) if spec.opd.horizon.applies == "generate" else ():
+    is_cut = spec.opd.horizon.applies == "generate"
+    for key in _keys(spec, "policy.weight", "policy_weight", bool) if is_cut else ():
         rule = "answers that end at the horizon (opd.horizon.applies: generate) are not whole, and have no scores"
         yield spec.broken(key, rule, "use opd.horizon.applies: train, or set the weight to 0")
 
@@ -209,7 +190,7 @@ def _loss(spec: DistillationSpec) -> Problems:
     if isinstance(spec, OpdAgentSpec) and opd.horizon.applies == "generate":
         rule = "a conversation with tools has a length for each of its turns"
         yield spec.broken("opd.horizon.applies", rule, "use applies: train")
-    for key in _losses(spec, "topk_reverse_kl") if opd.top_k is None else ():
+    for key in _loss_is(spec, "topk_reverse_kl") if opd.top_k is None else ():
         yield spec.broken(key, "the tokens that it compares need a number", "set opd.top_k: 64, or use reverse_kl")
     if opd.top_k is not None and opd.loss_type != "topk_reverse_kl" and not opd.stages:
         rule = f"it belongs to loss_type topk_reverse_kl; loss_type {opd.loss_type} compares all tokens"
@@ -238,7 +219,7 @@ def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
         yield stage.broken("until", "a stage that another follows has an end", "give a step, or a share of them: 0.5")
     if stage.until is not None and is_last:
         yield stage.broken("until", "the last stage ends with the run", "remove the key, or add the stage that follows")
-    if stage.rollouts != "teacher":
+    if stage.rollouts == "student":
         return
     if policy > 0 or stage.weight_schedule == "linear":
         fix = "use rollouts: student, or policy_weight: 0 and weight_schedule: constant"
@@ -253,43 +234,20 @@ def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
         yield stage.broken("rollouts", "the teacher's answers are read from files", fix)
 
 
-_STRICT = "use rollout.schedule: strict"
-_NO_CARRY = {
-    "grpo": "a policy gradient compares a prompt's answers with one another",
-    "opd-agent": "a conversation with tools would have to keep the state of its tools over an update",
-    **dict.fromkeys(("eval", "passrate"), "nothing is trained here, so nothing is carried over an update"),
-}
-
-
 def _schedule(spec: SamplingSpec) -> Problems:
-    """Check the keys of the schedule carry, and its kind."""
-    rollout = spec.rollout
-    if rollout.schedule == "carry" and spec.kind in _NO_CARRY:
-        yield spec.broken("rollout.schedule", _NO_CARRY[spec.kind], _STRICT)
+    """Check that the schedule carry and its keys belong to kind opd, and enough answers in flight."""
+    rollout, rows = spec.rollout, spec.step_rows
     for key in ("in_flight", "max_age", "keep_prefixes") if rollout.schedule == "strict" else ():
         if getattr(rollout, key) not in (None, False):
             rule = "it belongs to rollout.schedule carry; no response of strict is generated over an update"
             yield spec.broken(f"rollout.{key}", rule, "remove the key, or set rollout.schedule: carry")
-
-
-def _carry(spec: OpdSpec) -> Problems:
-    """Reject losses, rewards and horizons under the schedule carry, and too few answers in flight."""
-    if spec.rollout.schedule != "carry":
+    if rollout.schedule == "strict":
         return
-    for key in [*_policy_weights(spec), *(["opd.reward_beta"] if spec.opd.reward_beta is not None else [])]:
-        rule = "it compares the answers of one prompt, which rollout.schedule carry trains on in different updates"
-        yield spec.broken(key, rule, f"{_STRICT}, or remove the key")
-    for key in _losses(spec, "sampled_reverse_kl"):
-        rule = "it needs tokens of the student as it is, and rollout.schedule carry trains on earlier weights' tokens"
-        yield spec.broken(key, rule, f"{_STRICT}, or reverse_kl, which is exact for tokens of any model")
-    for index, stage in enumerate(spec.opd.stages):
-        if stage.rollouts == "teacher":
-            key, fix = f"opd.stages.{index}.rollouts", f"{_STRICT}, or rollouts: student"
-            yield spec.broken(key, "of complete answers there is nothing to carry over an update", fix)
-    if spec.opd.horizon.applies == "generate":
-        rule = "under rollout.schedule carry an answer ends in a later step, whose horizon may be a different one"
-        yield spec.broken("opd.horizon.applies", rule, f"{_STRICT}, or applies: train")
-    rows, (in_flight, max_age) = spec.step_rows, spec.carried
+    if spec.kind != "opd":
+        rule = "only kind opd carries answers over an update: others compare whole ones, use tools, or train nothing"
+        yield spec.broken("rollout.schedule", rule, _STRICT)
+        return
+    in_flight, max_age = spec.carried
     to_train = in_flight + max(in_flight - rows, rows)  # rows in hand, less the rows of the next update
     if in_flight < rows:
         rule = f"fewer answers at once than an update trains on ({rows}) would leave nothing to carry"
@@ -298,26 +256,32 @@ def _carry(spec: OpdSpec) -> Problems:
         rule = f"with {in_flight} answers at once (rollout.in_flight) and {rows} an update, some would wait longer"
         fix = f"use at least {-(-to_train // rows)}, or a smaller rollout.in_flight"
         yield spec.broken("rollout.max_age", rule, fix)
-    if spec.rollout.keep_prefixes and (spec.rollout.free_cache_engine or spec.rollout.name == "cpu"):
+    if rollout.keep_prefixes and (rollout.free_cache_engine or rollout.name == "cpu"):
         rule = "only vLLM with rollout.free_cache_engine: false has its keys and values still after an update"
         yield spec.broken("rollout.keep_prefixes", rule, "set free_cache_engine: false, or keep_prefixes: false")
 
 
-_RULES: tuple[tuple[Callable[..., Problems], type[BaseSpec]], ...] = (
-    (_store, BaseSpec),
-    (_attention, RunSpec),
-    (_batches, RunSpec),
-    (_token_budgets, RunSpec),
-    (_without_plan, RunSpec),
-    (_policy_loss, GrpoSpec),
-    (_rollout, SamplingSpec),
-    (_teachers, DistillationSpec),
-    (_rewards, DistillationSpec),
-    (_loss, DistillationSpec),
-    (_schedule, SamplingSpec),
-    (_carry, OpdSpec),
-)
-"""The rules of each subject, and the specs that have it."""
+def _carried_losses(spec: DistillationSpec) -> Problems:
+    """Reject losses, rewards and horizons that need an answer's tokens from one update."""
+    of_prompt = "it compares answers of one prompt, and carry trains them in different updates"
+    sampled = "it needs tokens of the current student (reverse_kl does not); carry trains on earlier weights' tokens"
+    by_key = dict.fromkeys(_compared(spec), of_prompt)
+    by_key |= dict.fromkeys(_loss_is(spec, "sampled_reverse_kl"), sampled)
+    complete = _keys(spec, "rollouts", "rollouts", lambda value: value == "teacher")
+    by_key |= dict.fromkeys(complete, "of complete answers there is nothing to carry over an update")
+    if spec.opd.horizon.applies == "generate":
+        by_key["opd.horizon.applies"] = "an answer ends in a later step, whose horizon may be a different one"
+    for key, rule in by_key.items() if spec.rollout.schedule == "carry" and spec.kind == "opd" else ():
+        yield spec.broken(key, rule, f"{_STRICT}, or another value of the key")
+
+
+_RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {
+    RunSpec: (_attention, _batches, _micro_batches, _without_plan),
+    GrpoSpec: (_policy_loss,),
+    SamplingSpec: (_rollout, _schedule),
+    DistillationSpec: (_teachers, _rewards, _loss, _carried_losses),
+}
+"""The rules of each class of specs."""
 
 
 def notes(spec: BaseSpec) -> Iterator[str]:
@@ -325,9 +289,7 @@ def notes(spec: BaseSpec) -> Iterator[str]:
     if isinstance(spec, RunSpec):
         by_tokens, default = spec.actor.use_dynamic_bsz or not spec.update_by_actor, 4 if spec.trains else 2
         if by_tokens and spec.actor.ppo_micro_batch_size_per_gpu != default:
-            why = (
-                "actor.use_dynamic_bsz: micro-batches are cut by tokens" if spec.update_by_actor else "opd.train_tokens"
-            )
+            why = "actor.use_dynamic_bsz cuts by tokens" if spec.update_by_actor else "opd.train_tokens"
             yield f"actor.ppo_micro_batch_size_per_gpu: not read, because of {why}"
         if not by_tokens and spec.actor.ppo_max_token_len_per_gpu != 2 * spec.row_length:
             fix = "set actor.use_dynamic_bsz: true"

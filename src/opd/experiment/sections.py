@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -25,18 +26,22 @@ from opd.experiment.base import (
 )
 from opd.experiment.errors import Problem
 from opd.experiment.prompt_template import checked, names_in
+from opd.store.access import MEANT_AS_URL_PATTERN, URL_FIX, URL_PATTERN, URL_RULE
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
-RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
+Scorer = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
+Schedule = Literal["strict", "carry"]
 Logger = Literal["console", "file", "wandb", "mlflow", "tensorboard"]
+Template = Annotated[Text, AfterValidator(checked)]
+Endpoint = Annotated[str, matching(r"^https?://[^/@\s]+$", "http:// or https:// and a host")]
 Every = Annotated[int, Field(ge=-1)]
-_HEADS = ("lm_head", "embed_tokens")
+Addressing = Literal["path", "virtual", "auto"]
+_MINIO = "https://minio.example:9000"
 
 
 def _layers(value: tuple[str, ...]) -> tuple[str, ...]:
-    if wrong := [name for name in sorted(value) if name.rpartition(".")[2] in _HEADS]:
-        why = "the divergence is made from the head's own weight, and a tied one is the embedding"
-        raise ValueError(f"{wrong[0]} takes no adapter: {why}")
+    if wrong := [name for name in sorted(value) if name.rpartition(".")[2] in ("lm_head", "embed_tokens")]:
+        raise ValueError(f"{wrong[0]} takes no adapter: the divergence is made from the head's own weight")
     if "all-linear" in value and len(value) > 1:
         raise ValueError("all-linear names every layer: give it alone, or name layers")
     return value
@@ -63,9 +68,7 @@ class Teacher(Section):
     trust_remote_code: bool = key("Run code that the teacher's repository ships.", False)
     dtype: Dtype = key("Precision of the teacher's weights and forward. Default: bf16; on a CPU fp32.")
     offload: Offload = key("Keep it in host memory outside its phase; `auto`: if it must. Default: as in `actor`.")
-    prompt: Annotated[Text, AfterValidator(checked)] | None = key(
-        "Its own user message, of {prompt}, {COLUMN}, {COLUMN.FIELD}; unset: the student's.", None
-    )
+    prompt: Template | None = key("Its own user message, of {prompt}, {COLUMN}, {COLUMN.FIELD}; unset: the same.", None)
     max_prompt_length: Count | None = key("Longest that `prompt` makes it. Default: the student's longest row.", None)
     refresh_every: Natural = key("Steps after which a teacher with model.path gets the student's weights; 0: never.", 0)
 
@@ -78,39 +81,20 @@ class Teacher(Section):
 class Route(Section):
     by: Text = key("Column of data.train, of text or whole numbers, that says whose a row is.", "data_source")
     to: dict[Text, Text] = key("Name of the teacher for each value in that column.", dict)
-    all: Text | None = key("Name of the teacher of every row, in the place of `by` and `to`.", None)
 
     def of(self, value: object) -> str | None:
-        return self.all or self.to.get(str(value))
-
-    @property
-    def names(self) -> set[str]:
-        return {*self.to.values()} if self.all is None else {self.all}
-
-    def check(self) -> Iterator[Problem]:
-        if self.all is not None and self.to:
-            rule = "one reads every row, or each row has its own by route.to"
-            yield self.broken("all", rule, "remove route.all or route.to")
+        return self.to.get(str(value))
 
 
 class Split(Section):
     part: Count | None = key("Use only this part of data.train, from 1 to `of`; unset: all.", None)
-    of: Annotated[int, Field(ge=2)] | None = key("Number of parts. Default: 2, with a `part`.", None)
-    seed: Natural | None = key("Seed of the parts, the same in every run. Default: 42, with a `part`.", None)
-
-    @property
-    def parts(self) -> tuple[int, int]:
-        assert self.of is not None
-        assert self.seed is not None
-        return self.of, self.seed
+    of: int = key("Number of parts.", 2, ge=2)
+    seed: Natural = key("Seed of the parts, the same in every run.", 42)
 
     def check(self) -> Iterator[Problem]:
-        if self.part is None and self.of is not None:
-            rule = "it counts parts, and no data.split.part says which of them is used: all rows would be"
-            yield self.broken("of", rule, "set data.split.part to 1, 2 and so on, or remove the key")
-        if self.part is not None and self.of is not None and self.part > self.of:
-            rule = f"there are {self.of} parts (data.split.of), counted from 1"
-            yield self.broken("part", rule, f"use at most {self.of}, or a larger data.split.of")
+        if (self.part is None and self.of != 2) or (self.part or 0) > self.of:
+            rule = f"it says which of the {self.of} parts (data.split.of) is used, counted from 1"
+            yield self.broken("part", rule, f"use 1 to {self.of}, or remove data.split.of")
 
 
 class Data(Section):
@@ -119,9 +103,7 @@ class Data(Section):
     val: Paths = key("Files with validation prompts. Default: the kind's sets below data.dir; passrate: data.train.")
     train_batch_size: Count = key("Prompts of a step; passrate: of a part. Default: 256; grpo, passrate: 512; eval 64.")
     max_prompt_length: Count = key("Longest prompt in tokens. Default: 2048; opd-agent: 4096.")
-    max_response_length: Count = key(
-        "Longest response, tool replies included. Default: 8192; opd-agent 24576; eval 16384."
-    )
+    max_response_length: Count = key("Longest response, with tool replies. Default: 8192; opd-agent 24576; eval 16384.")
     enable_thinking: bool = key("`enable_thinking` given to the chat template, for every model.", True)
     filter_overlong: bool = key("Drop (and count) prompts longer than max_prompt_length.", True)
     truncation: Literal["error", "left"] = key("Treatment of an overlong prompt that stays.", "left")
@@ -160,13 +142,9 @@ class Rollout(Section):
     max_num_batched_tokens: Count = key("Tokens the server processes in one forward.", 8192)
     logprobs_every: Count = key("Steps between checks of sampled probabilities by the actor. Default: 10; on a CPU 1.")
     num_agent_workers: Natural = key("Processes that drive conversations; 0: the trainer. Default: 8; on a CPU 0.")
-    schedule: Literal["strict", "carry"] = key(
-        "carry (opd): unfinished responses continue under new weights.", "strict"
-    )
+    schedule: Schedule = key("carry (opd): unfinished responses continue under new weights.", "strict")
     in_flight: Count | None = key("carry: responses generated at once; unset: twice those of a step.", None)
-    max_age: Count | None = key(
-        "carry: largest age of a token in updates; unset: 8 in_flight / a step's responses.", None
-    )
+    max_age: Count | None = key("carry: largest age of a token in updates; unset: 8 in_flight / step's rows.", None)
     keep_prefixes: bool = key("carry: keep the KV cache across weight updates; false: recompute it.", False)
     engine_kwargs: Extras = key("Extra arguments of the rollout server's engine.", dict)
 
@@ -176,9 +154,7 @@ class Rollout(Section):
 
 
 class Reward(Section):
-    function: RewardFunction = key(
-        "Scorer. Default: math_reward; eval: the variant's; with tools: environment; with path: custom."
-    )
+    function: Scorer = key("Scorer. Default: math_reward; eval: the variant's; tools: environment; with path: custom.")
     path: Text | None = key("Python file or importable module of a custom function.", None)
     entry: Text = key("Name of the custom function in it.", "compute_score")
     num_workers: Natural = key("Reward processes; 0: scored where the conversation runs. Default: 8; on a CPU 0.")
@@ -234,13 +210,13 @@ class Checkpoint(Section):
 
 class Store(Section):
     url: Text = key("Folder or URL: s3, gs, az, file. Default: output.root/store.", examples=["s3://experiments/opd"])
-    endpoint: Annotated[str, matching(r"^https?://[^/@\s]+$", "http:// or https:// and a host")] | None = key(
-        "S3 server other than AWS's; egress to it is opened.", None, examples=["https://minio.example:9000"]
-    )
+    endpoint: Endpoint | None = key("S3 server other than AWS's; egress to it is opened.", None, examples=[_MINIO])
     region: Text | None = key("S3 region; unset: the environment's.", None)
-    addressing: Literal["path", "virtual", "auto"] | None = key(
-        "Place of S3's bucket; unset: path with an endpoint.", None
-    )
+    addressing: Addressing | None = key("Place of S3's bucket; unset: path with an endpoint.", None)
+
+    def check(self) -> Iterator[Problem]:
+        if re.search(MEANT_AS_URL_PATTERN, self.url) and not re.search(URL_PATTERN, self.url):
+            yield self.broken("url", URL_RULE, URL_FIX)
 
 
 class Output(Section):

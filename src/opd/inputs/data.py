@@ -107,7 +107,7 @@ def _set_problems(data: DataSet) -> Iterator[Problem]:
     total = sum(files[path].num_rows or 0 for path in data.files)
     split, in_part = data.split, total
     if split.part is not None:
-        in_part = sum(_parts(path, data.prompt_key, *split.parts)[split.part] for path in data.files)
+        in_part = sum(_parts(path, data.prompt_key, split.of, split.seed)[split.part] for path in data.files)
     usable = in_part if not data.max_samples or data.max_samples < 0 else min(in_part, data.max_samples)
     if usable < data.batch_size:
         keys = [

@@ -215,8 +215,7 @@ class PromptDataset(RLHFDataset):
         split = Split(**(self.config.get("split") or {}))
         if split.part is None:
             return rows
-        of, seed = split.parts
-        is_in = [part_of(messages, of=of, seed=seed) == split.part for messages in rows[self.prompt_key]]
+        is_in = [part_of(messages, of=split.of, seed=split.seed) == split.part for messages in rows[self.prompt_key]]
         if not any(is_in):
             rule = f"none of {len(rows)} rows of {list(self.original_data_files)} is in part {split.part} of {split.of}"
             fix = "fewer parts (data.split.of), or more prompts"

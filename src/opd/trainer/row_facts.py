@@ -35,7 +35,7 @@ class TeacherRoute:
 
     def __init__(self, dataset: PromptDataset, spec: OpdSpec | OpdAgentSpec) -> None:
         route, names = spec.route, sorted(spec.teachers)
-        values = [None] * len(dataset.dataframe) if route.all is not None else dataset.column(route.by)
+        values = dataset.column(route.by)
         if values is None:
             problem = Problem(
                 path="route.by",

@@ -123,11 +123,12 @@ def experiment_text(file: Path, answers: dict[str, Any], *, is_local: bool) -> s
 
 def explained(word: str) -> Iterator[str]:
     """Yield the lines about a key, a section, or the keys that a word is found in; without a word about every key."""
-    from opd.experiment import FILE_KINDS, VARIABLES
-    from opd.experiment.keys import cluster_keys, spec_keys
+    from opd.experiment import SPEC_CLASSES, VARIABLES
+    from opd.experiment.cluster import Cluster
+    from opd.experiment.keys import keys_of
 
-    by_kind = {kind: spec_keys(kind) for kind in FILE_KINDS}
-    found = {path: key for keys in by_kind.values() for path, key in keys.items()} | cluster_keys()
+    by_kind = {kind: keys_of(cls) for kind, cls in SPEC_CLASSES.items()}
+    found = {path: key for keys in by_kind.values() for path, key in keys.items()} | keys_of(Cluster, "cluster.")
     variables = {item.path: item.name for item in VARIABLES}
     texts = {path: f"{path} {key.says} {variables.get(path, '')}".lower() for path, key in found.items()}
     wanted = [path for path in found if path == word or path.startswith(f"{word}.")]
@@ -138,7 +139,7 @@ def explained(word: str) -> Iterator[str]:
         raise usage_error(f"no key, section or description has {word!r}", fix=fix)
     for path in wanted:
         key = found[path]
-        facts = [key.takes, f"default {key.default}" if key.default else key.needed, variables.get(path, "")]
+        facts = [key.facts, variables.get(path, "")]
         kinds = [kind for kind, keys in by_kind.items() if path in keys]
         facts += [f"kinds {', '.join(kinds)}"] if path == word and kinds else []
         yield f"{path}  {'; '.join(filter(None, facts))}"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -34,6 +34,10 @@ LabelValue = Annotated[str, matching(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])
 AbsolutePath = Annotated[str, matching(r"^/[^:]*[^:/]$", _PATHS)]
 ImageRef = Annotated[Text, matching(_IMAGE, _IMAGES)]
 GpuResource = Annotated[Text, matching(r"^nvidia\.com/[-a-zA-Z0-9._]+$", _DEVICES)]
+PullPolicy = Literal["Always", "IfNotPresent", "Never"]
+Identity = Literal["gke", "eks-pod-identity", "azure"]
+Submission = Literal["K8sJobMode", "HTTPMode"]
+Lifecycle = Literal["rules", "suspendable"]
 Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PositiveSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Gib = Annotated[float, Field(gt=0, le=2**20)]
@@ -62,19 +66,24 @@ class ClusterSection(Section):
     model_config = ConfigDict(alias_generator=AliasGenerator(alias=to_camel))
 
 
+def _of(cls: type[ClusterSection], **values: float) -> Callable[[], Any]:
+    """Return the maker of a section with these values."""
+    return lambda: cls.model_validate(values)
+
+
 class Image(ClusterSection):
     ref: ImageRef | None = key("Image by digest, as `images/build.sh trainer --push REGISTRY` prints it.", None)
     local: bool = key("Allow a tag: the image was loaded onto the nodes, not pulled.", False)
-    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key(
-        "Unset: IfNotPresent; with `local` Never.", None
-    )
+    pull_policy: PullPolicy | None = key("Unset: IfNotPresent; with `local` Never.", None)
     pull_secrets: tuple[ObjectName, ...] = key("Existing Secrets for the registry, on every pod.", ())
 
 
 class Ttl(ClusterSection):
-    workers_seconds: Seconds = key("Until the workers (and their GPUs) go.")
-    cluster_seconds: Seconds = key("Until the head goes, and with it the dashboard.")
-    self_seconds: Seconds | None = key("Until the RayJob goes, with the submitter's log; null: it stays (Argo CD).")
+    workers_seconds: Seconds = key("Until the workers (and their GPUs) go. Default: 0, failed 300.")
+    cluster_seconds: Seconds = key("Until the head goes, and the dashboard. Default: 120, failed 600.")
+    self_seconds: Seconds | None = key(
+        "Until the RayJob and its log go; null: never (Argo CD). Default: a day, failed 7."
+    )
 
     def check(self) -> Iterator[Problem]:
         last = self.cluster_seconds if self.self_seconds is None else self.self_seconds
@@ -83,13 +92,13 @@ class Ttl(ClusterSection):
             yield self.broken("", rule, "let each stage last at least as long as the one before")
 
 
-def _ttl(workers: int, cluster: int, self_: int) -> Ttl:
-    return Ttl.model_validate({"workersSeconds": workers, "clusterSeconds": cluster, "selfSeconds": self_})
-
-
 class CleanUp(ClusterSection):
-    succeeded: Ttl = key("After success (lifecycle rules).", lambda: _ttl(0, 120, 86_400))
-    failed: Ttl = key("After a failure (lifecycle rules).", lambda: _ttl(300, 600, 604_800))
+    succeeded: Ttl = key(
+        "After success (lifecycle rules).", _of(Ttl, workersSeconds=0, clusterSeconds=120, selfSeconds=86_400)
+    )
+    failed: Ttl = key(
+        "After a failure (lifecycle rules).", _of(Ttl, workersSeconds=300, clusterSeconds=600, selfSeconds=604_800)
+    )
     suspendable_seconds: Seconds = key("Until the cluster goes (lifecycle suspendable).", 300)
 
 
@@ -136,14 +145,10 @@ class NetworkPolicy(ClusterSection):
     enabled: bool = key("Render the policies.", True)
     accept_open_network: bool = key("Something else keeps other pods away, as `enabled: false` needs.", False)
     dns_namespaces: tuple[LabelValue, ...] = key("Namespaces of DNS.", ("kube-system", "openshift-dns"), min_length=1)
-    dns_cidrs: tuple[Cidr, ...] = key(
-        "More addresses of DNS; GKE's Cloud DNS: 169.254.169.254/32.", ("169.254.20.10/32",)
-    )
+    dns_cidrs: tuple[Cidr, ...] = key("More of DNS; GKE's Cloud DNS: 169.254.169.254/32.", ("169.254.20.10/32",))
     operator_namespace: LabelValue = key("Namespace of the KubeRay operator.", "kuberay-system")
     metrics_namespace: LabelValue | None = key("Namespace that may scrape Ray's metrics; unset: none.", None)
-    egress: tuple[Egress, ...] = key(
-        "Store, hub and trackers; DNS and `store.endpoint` are open.", (Egress(ports=(443,)),)
-    )
+    egress: tuple[Egress, ...] = key("Hub and trackers; DNS and `store.endpoint` are open.", (Egress(ports=(443,)),))
 
 
 class PodMonitor(ClusterSection):
@@ -155,9 +160,7 @@ class PodMonitor(ClusterSection):
 class ServiceAccount(ClusterSection):
     name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
     annotations: dict[str, str] = key("Of the run's own account: the cloud role of workload identity.", dict)
-    identity: Literal["gke", "eks-pod-identity", "azure"] | None = key(
-        "Workload identity that no annotation describes; not IRSA.", None
-    )
+    identity: Identity | None = key("Workload identity that no annotation describes; not IRSA.", None)
 
 
 class Pods(ClusterSection):
@@ -176,18 +179,14 @@ class Pods(ClusterSection):
 class RayPods(Pods):
     requests: Resources = key("Resource requests; cpu and memory unset: their limit, else what the run needs.", dict)
     limits: Resources = key("Resource limits; memory unset: the request; cpu unset: none.", dict)
-    object_store_gib: Gib = key("Ray's object store, part of /dev/shm.")
-    shm_gib: Gib = key("Size of /dev/shm; what is used of it counts against the memory limit.")
+    object_store_gib: Gib = key("Ray's object store, part of /dev/shm. Default: head 1, worker 8.")
+    shm_gib: Gib = key("Size of /dev/shm, whose use counts against the memory limit. Default: head 2, worker 16.")
     scratch_size: Quantity = key("Size limit of /tmp: Ray's logs and spilled objects.", "50Gi")
 
     def check(self) -> Iterator[Problem]:
         if self.object_store_gib > self.shm_gib:
             rule = f"Ray's object store is in /dev/shm, which has {self.shm_gib:g} GiB"
             yield self.broken("objectStoreGib", rule, "raise shmGib of these pods, or lower objectStoreGib")
-
-
-def _ray_pods(object_store_gib: float, shm_gib: float) -> RayPods:
-    return RayPods.model_validate({"objectStoreGib": object_store_gib, "shmGib": shm_gib})
 
 
 class SubmitterPods(Pods):
@@ -277,18 +276,14 @@ class Secrets(ClusterSection):
 
 class Cluster(ClusterSection):
     image: Image = key("The image of every pod of the run.", Image)
-    submission_mode: Literal["K8sJobMode", "HTTPMode"] = key(
-        "HTTPMode: the operator submits, without a submitter pod.", "K8sJobMode"
-    )
-    lifecycle: Literal["rules", "suspendable"] = key(
-        "rules: staged clean-up; suspendable: Kueue can suspend, one time limit.", "rules"
-    )
+    submission_mode: Submission = key("HTTPMode: the operator submits, without a submitter pod.", "K8sJobMode")
+    lifecycle: Lifecycle = key("rules: staged clean-up; suspendable: Kueue can suspend, one time limit.", "rules")
     clean_up: CleanUp = key("The times of deletion.", CleanUp)
     retries: Retries = key("The numbers of attempts.", Retries)
     deadlines: Deadlines = key("Time limits of the run, both or none; the trainer saves before the first.", Deadlines)
     stop: Stop = key("The time to save of a pod that is taken away.", Stop)
     queue: Queue | None = key("Queue the run waits in; unset: none.", None)
-    head: RayPods = key("The head: the driver, a conversion, Ray's own processes.", lambda: _ray_pods(1, 2))
+    head: RayPods = key("The driver, a conversion, Ray's own processes.", _of(RayPods, objectStoreGib=1, shmGib=2))
     submitter: SubmitterPods = key("The submitter: it submits the job and follows its log.", SubmitterPods)
     checkpoints: Checkpoints = key("The run's volume, on which the spec's relative paths are.", Checkpoints)
     cache: Cache = key("The folder that keeps models and data from a hub or a store for the next run.", Cache)
@@ -307,7 +302,7 @@ class Cluster(ClusterSection):
     labels: Labels = key("Extra labels of every object.", dict)
     annotations: dict[str, str] = key("Extra annotations of the RayJob.", dict)
     check_first: bool = key("A pod without GPUs checks the file before a RayJob exists.", True, alias="check")
-    worker: RayPods = key("The workers: training and sampling.", lambda: _ray_pods(8, 16))
+    worker: RayPods = key("The workers: training and sampling.", _of(RayPods, objectStoreGib=8, shmGib=16))
     gpu: Gpu = key("The GPUs of a worker pod; how many is `trainer.gpus_per_node`.", Gpu)
     rdma: Rdma = key("RDMA network devices for the workers, opt-in.", Rdma)
     tool_database: ToolDatabase | None = key("The tool database; null: none.", None)
