@@ -3,26 +3,12 @@
 import tomllib
 
 import pytest
-from tests.charts.helm import (
-    EXPERIMENTS,
-    ROOT,
-    RUN,
-    env_of,
-    head,
-    kind_of,
-    objects,
-    one,
-    pods,
-    rayjob,
-    volumes,
-    worker,
-)  # fmt: skip
+from tests.charts.helm import EXPERIMENTS, ROOT, RUN, env_of, head, kind_of, objects, one, pods, rayjob, volumes, worker
 from tests.minimal import MINIMAL
 
-from opd.experiment import FILE_KINDS, parse_tree
+from opd.experiment import FILE_KINDS, load_text, parse_tree
 from opd.experiment.pipeline import all_sizes
 
-RUNS = [kind for kind in FILE_KINDS if kind not in ("convert", "pipeline")]
 NAME = "opd-qwen3-8b-to-1.7b"
 OPD = {**MINIMAL["opd"], "trainer": {"gpus_per_node": 8}}
 
@@ -61,12 +47,6 @@ def test_null_keeps_the_rayjob_which_argo_cd_would_make_again():
     assert "DeleteSelf" not in dict(rules(rayjob("opd", kept)))
 
 
-def test_a_suspendable_run_has_one_time_limit_in_the_place_of_rules():
-    spec = rayjob("opd", {"cluster": {"lifecycle": "suspendable"}})
-    assert (spec["shutdownAfterJobFinishes"], spec["ttlSecondsAfterFinished"]) == (True, 300)
-    assert "deletionStrategy" not in spec
-
-
 def test_a_zero_survives_every_template():
     zeros = {"workersSeconds": 0, "clusterSeconds": 0, "selfSeconds": 0}
     layer = {"cluster": {"cleanUp": {"succeeded": zeros, "failed": zeros}, "retries": {"backoffLimit": 0, "submitterBackoffLimit": 0}}}  # fmt: skip
@@ -97,20 +77,23 @@ def test_all_pods_of_a_rayjob_name_one_installation_and_another_file_is_another(
     assert env_of(head(first))["OPD_INSTALL"] != env_of(head(second))["OPD_INSTALL"]
 
 
-def test_kueue_and_volcano_find_their_queue_in_labels():
-    queue = {"name": "q", "priorityClass": "p"}
-    kueue = {"cluster": {"lifecycle": "suspendable", "queue": {"manager": "kueue", **queue}}}
-    labels = one(objects("opd", kueue), "RayJob")["metadata"]["labels"]
-    assert (labels["kueue.x-k8s.io/queue-name"], labels["kueue.x-k8s.io/priority-class"]) == ("q", "p")
-    labels = one(objects("opd", {"cluster": {"queue": {"manager": "volcano", **queue}}}), "RayJob")["metadata"][
-        "labels"
-    ]
-    assert (labels["volcano.sh/queue-name"], labels["ray.io/priority-class-name"]) == ("q", "p")
+@pytest.mark.parametrize(
+    ("manager", "keys"),
+    [
+        ("kueue", ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class")),
+        ("volcano", ("volcano.sh/queue-name", "ray.io/priority-class-name")),
+    ],
+)
+def test_kueue_and_volcano_find_their_queue_in_labels(manager, keys):
+    queue = {"manager": manager, "name": "q", "priorityClass": "p"}
+    lifecycle = {"lifecycle": "suspendable"} if manager == "kueue" else {}
+    labels = one(objects("opd", {"cluster": {"queue": queue, **lifecycle}}), "RayJob")["metadata"]["labels"]
+    assert [labels[key] for key in keys] == ["q", "p"]
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if kind_of(name) != "pipeline"])
 def test_pods_ask_for_at_least_what_the_run_needs(name):
-    sizes = all_sizes(parse_tree_of(name))
+    sizes = all_sizes(load_text(EXPERIMENTS[name].read_text()).spec)
     spec = rayjob(kind_of(name), experiment=name)
     asked = [(head(spec), 2 if sizes else 4), *((worker(spec), each.node_cpus) for each in sizes)]
     for container, cpus in asked:
@@ -119,18 +102,8 @@ def test_pods_ask_for_at_least_what_the_run_needs(name):
         assert limits["memory"] == requests["memory"]
         assert "cpu" not in limits
     for each in sizes:
-        assert (
-            groups(spec)[0]["replicas"]
-            == groups(spec)[0]["minReplicas"]
-            == groups(spec)[0]["maxReplicas"]
-            == each.num_nodes
-        )
-
-
-def parse_tree_of(name):
-    from opd.experiment import load_text
-
-    return load_text(EXPERIMENTS[name].read_text()).spec
+        [group] = groups(spec)
+        assert [group[key] for key in ("replicas", "minReplicas", "maxReplicas")] == [each.num_nodes] * 3
 
 
 @pytest.mark.parametrize(
@@ -157,20 +130,9 @@ def test_what_is_given_stays_and_the_rest_follows_it(given, requests, limits):
     assert (asked["requests"], asked["limits"]) == (requests | gpus, limits | gpus)
 
 
-def test_gpus_are_counted_by_the_experiment_and_their_type_selects_nodes():
-    layer = {
-        "trainer": {"gpus_per_node": 4},
-        "cluster": {"gpu": {"type": "H200"}, "worker": {"nodeSelector": {"pool": "a"}}},
-    }
-    [group] = groups(rayjob("opd", layer, experiment=NAME))
-    resources = group["template"]["spec"]["containers"][0]["resources"]
-    assert (resources["limits"]["nvidia.com/gpu"], group["rayStartParams"]["num-gpus"]) == (4, "4")
-    assert group["template"]["spec"]["nodeSelector"] == {"nvidia.com/gpu.product": "H200", "pool": "a"}
-
-
 def test_a_run_on_the_cpu_has_logical_slots_and_asks_for_no_device():
-    devices = {"rdma": {"enabled": True, "ipcLock": True}, "gpu": {"type": "A"}}
-    [group] = groups(rayjob("opd", {"cluster": devices}, experiment="quickstart"))
+    rdma = {"enabled": True, "resource": "rdma/ib", "count": 8, "ipcLock": True}
+    [group] = groups(rayjob("opd", {"cluster": {"rdma": rdma, "gpu": {"type": "A"}}}, experiment="quickstart"))
     container = group["template"]["spec"]["containers"][0]
     assert (group["rayStartParams"]["num-gpus"], group["rayStartParams"]["num-cpus"]) == ("1", "3")
     assert not [key for key in container["resources"]["limits"] if "/" in key]
@@ -195,9 +157,8 @@ def test_a_conversion_has_no_workers_and_a_head_that_holds_the_model():
 
 
 def test_shared_memory_is_a_volume_of_its_own_size_that_holds_the_object_store():
-    group = rayjob("opd", {"cluster": {"head": {"shmGib": 1.5, "objectStoreGib": 0.5}}})["rayClusterSpec"][
-        "headGroupSpec"
-    ]
+    layer = {"cluster": {"head": {"shmGib": 1.5, "objectStoreGib": 0.5}}}
+    group = rayjob("opd", layer)["rayClusterSpec"]["headGroupSpec"]
     assert volumes(group["template"])["shared-mem"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1536Mi"}
     assert group["rayStartParams"]["object-store-memory"] == str(2**29)
 
@@ -207,19 +168,16 @@ def test_the_ray_version_is_the_locks():
     assert rayjob("opd")["rayClusterSpec"]["rayVersion"] == ray["version"]
 
 
-def test_a_token_guards_ray_unless_it_is_switched_off():
-    for given, expected in (({}, {"mode": "token"}), ({"token": False}, {"mode": "disabled"}),
-                            ({"secret": "s"}, {"mode": "token", "secretName": "s"})):  # fmt: skip
-        assert rayjob("opd", {"cluster": {"auth": given}})["rayClusterSpec"]["authOptions"] == expected
-
-
-def test_in_http_mode_the_head_prints_the_drivers_log_and_there_is_no_submitter():
-    http = rayjob("opd", {"cluster": {"submissionMode": "HTTPMode"}})
-    assert not {"submitterPodTemplate", "submitterConfig"} & http.keys()
-    ray, log = http["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
-    assert ray["name"] == "ray-head"  # KubeRay gives `ray start` to the first one
-    assert log["command"] == ["python", "-m", "opd.pods.follow", "/tmp/ray/session_latest/logs"]
-    assert log["volumeMounts"] == [{"name": "scratch", "mountPath": "/tmp", "readOnly": True}]
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"mode": "token"}),
+        ({"token": False}, {"mode": "disabled"}),
+        ({"secret": "s"}, {"mode": "token", "secretName": "s"}),
+    ],
+)
+def test_a_token_guards_ray_unless_it_is_switched_off(given, expected):
+    assert rayjob("opd", {"cluster": {"auth": given}})["rayClusterSpec"]["authOptions"] == expected
 
 
 def test_the_submitter_is_our_own_without_credentials_next_to_the_head():

@@ -1,13 +1,14 @@
-"""What ranks and driver do for a checkpoint, each for its own files (nodes with disks of their own: tests/e2e_cpu)."""
+"""Checkpoints of ranks and driver, each for its own files (nodes with disks of their own: tests/e2e_cpu)."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
+import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from opd.experiment.sections import Checkpoint
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK, RANK_PARTS, Manifest, step_folder
 from opd.runs.run import Run
-from opd.runs.shards import move_in, sweep_older, upload_shards
+from opd.runs.shards import move_in, sweep_older
 from opd.store.base import NO_RETRY
 from opd.store.durable import hash_file
 from opd.store.opening import open_store
@@ -30,19 +31,24 @@ from opd.update.shards import ShardUploads
 
 
 class Rank(ShardUploads):
-    def __init__(self, rank: int):
-        self.rank = rank
+    def __init__(self, rank: int, disk: Path | None = None):
+        self.rank, self.disk = rank, disk
+
+    def delete_shards(self, run_dir: str, steps: list[int]) -> None:
+        super().delete_shards(str(self.disk or run_dir), steps)
 
 
 class Ranks:
     """The worker group as the driver sees it: every call goes to all ranks, here one after another."""
 
-    def __init__(self, count: int):
-        self.world_size = count
-        self._ranks = [Rank(rank) for rank in range(count)]
+    def __init__(self, *ranks: ShardUploads):
+        self.world_size, self._ranks = len(ranks), ranks
 
     def __getattr__(self, name: str):
         return lambda **arguments: [getattr(rank, name)(**arguments) for rank in self._ranks]
+
+
+ONE, TWO = Ranks(Rank(0)), Ranks(Rank(0), Rank(1))
 
 
 def attempt(folder: Path, *, lease_ttl_s: float = 1.0) -> Run:
@@ -66,7 +72,7 @@ def saved(folder: Path, ranks: Ranks, *steps: int) -> Ranks:
 
 
 def write(folder: Path, ranks: Ranks, step: int) -> None:
-    """What verl's save leaves."""
+    """Write the files of verl's save."""
     (folder / "actor").mkdir(parents=True, exist_ok=True)
     for rank in range(ranks.world_size):
         for part in RANK_PARTS:
@@ -75,56 +81,35 @@ def write(folder: Path, ranks: Ranks, step: int) -> None:
     torch.save({"_num_yielded": step}, folder / "data.pt")
 
 
-def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(tmp_path):
-    ranks = Ranks(2)
-    with attempt(tmp_path) as run:
-        save(run, ranks, 1)
-        stored = tmp_path / "store" / "r" / step_folder(1)
-        for path in sorted(stored.rglob("*"), reverse=True):  # as if it had never arrived
-            path.unlink() if path.is_file() else path.rmdir()
-    with attempt(tmp_path) as run:
-        assert checkpointing.resume(run, ranks, load=lambda folder: None) == 1
-        folder = run.checkpoints.folder(1)
-    assert (stored / "COMPLETE").exists()
-    for name in ("actor/model_world_size_2_rank_1.pt", "data.pt"):
-        assert (stored / name).read_bytes() == (folder / name).read_bytes()
+def test_each_rank_and_the_driver_upload_and_download_their_own_files_at_the_next_start(tmp_path):
+    ranks = saved(tmp_path, TWO, 1)
+    stored, local = (tmp_path / place / "r" / step_folder(1) for place in ("store", "out"))
+    files = {path.relative_to(local).as_posix(): path.read_bytes() for path in local.rglob("*") if path.is_file()}
+    shards = [f"actor/{part}_world_size_2_rank_{rank}.pt" for part in RANK_PARTS for rank in range(2)]
+    assert sorted(files) == sorted(["COMPLETE", "data.pt", "manifest.json", *shards])
+    for lost in (stored, local):
+        shutil.rmtree(lost)
+        with attempt(tmp_path) as run:
+            assert checkpointing.resume(run, ranks, load=lambda folder: None) == 1
+        assert {name: (lost / name).read_bytes() for name in files} == files
 
 
 def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(tmp_path, caplog):
-    ranks = Ranks(2)
     with attempt(tmp_path) as run:
-        save(run, ranks, 1)
-        save(run, ranks, 2)
+        save(run, TWO, 1)
+        save(run, TWO, 2)
         store = open_store(tmp_path / "store").child("r")
         store.delete_tree(step_folder(1))
         (run.checkpoints.folder(1) / "actor" / "model_world_size_2_rank_1.pt").write_bytes(b"damaged")
-        checkpointing.upload_missing(run, ranks)
+        checkpointing.upload_missing(run, TWO)
     assert not store.exists(f"{step_folder(1)}/COMPLETE")
     assert "model_world_size_2_rank_1.pt" in caplog.text
 
 
-def test_every_rank_downloads_its_own_files_and_the_driver_its_own(tmp_path):
-    ranks = Ranks(2)
-    with attempt(tmp_path) as run:
-        save(run, ranks, 1)
-    for path in sorted((tmp_path / "out" / "r" / "checkpoints").rglob("*"), reverse=True):
-        path.unlink() if path.is_file() else path.rmdir()
-    with attempt(tmp_path) as run:
-        checkpointing.resume(run, ranks, load=lambda folder: None)
-        folder = run.checkpoints.folder(1)
-    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
-        "COMPLETE",
-        *(f"actor/{part}_world_size_2_rank_{rank}.pt" for part in sorted(RANK_PARTS) for rank in range(2)),
-        "data.pt",
-        "manifest.json",
-    ]
-
-
 def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_the_number_it_needs(tmp_path):
-    with attempt(tmp_path) as run:
-        save(run, Ranks(2), 1)
+    saved(tmp_path, TWO, 1)
     with attempt(tmp_path) as run, pytest.raises(CheckpointError, match=r"saved by 2 ranks, and this run has 4.* to 2"):
-        checkpointing.resume(run, Ranks(4), load=lambda folder: None)
+        checkpointing.resume(run, Ranks(*map(Rank, range(4))), load=lambda folder: None)
 
 
 class Malice:
@@ -137,16 +122,14 @@ class Malice:
         return Path.touch, (self.mark,)
 
 
-def seal_again(run_dir: Path, step: int, name: str, **changes) -> None:
-    """What who can write the bucket can do: a manifest that lists the file as it is now, and a marker for it."""
+def seal_again(run_dir: Path, step: int, name: str) -> None:
+    """Write what an intruder in the bucket can write: a manifest that lists the file as it is now, and a marker for it."""
     folder = run_dir / step_folder(step)
     manifest = Manifest.from_bytes((folder / "manifest.json").read_bytes())
     size, sha256 = hash_file(folder / name)
-    files = tuple(
-        dataclasses.replace(entry, size=size, sha256=sha256) if entry.path == name else entry
-        for entry in manifest.files
-    )
-    manifest = dataclasses.replace(manifest, **{"files": files, **changes})
+    changed = {name: {"size": size, "sha256": sha256}}
+    files = tuple(dataclasses.replace(entry, **changed.get(entry.path, {})) for entry in manifest.files)
+    manifest = dataclasses.replace(manifest, files=files)
     (folder / "manifest.json").write_bytes(manifest.to_bytes())
     (folder / "COMPLETE").write_bytes(manifest.seal())
 
@@ -154,11 +137,7 @@ def seal_again(run_dir: Path, step: int, name: str, **changes) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["data.pt", *(f"actor/{part}_world_size_2_rank_1.pt" for part in RANK_PARTS)])
 def test_a_replaced_file_under_a_manifest_sealed_again_runs_no_code(tmp_path, capsys, name):
-    ranks = Ranks(2)
-    with attempt(tmp_path) as run:
-        save(run, ranks, 1)
-        save(run, ranks, 2)
-    mark = tmp_path / "ran"
+    ranks, mark = saved(tmp_path, TWO, 1, 2), tmp_path / "ran"
     torch.save({"state": Malice(mark)}, tmp_path / "malice.pt")
     for place in ("out", "store"):
         (tmp_path / place / "r" / step_folder(2) / name).write_bytes((tmp_path / "malice.pt").read_bytes())
@@ -178,7 +157,7 @@ def test_a_replaced_file_under_a_manifest_sealed_again_runs_no_code(tmp_path, ca
 
 
 def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path, capsys):
-    ranks = saved(tmp_path, Ranks(2), 1, 2)
+    ranks = saved(tmp_path, TWO, 1, 2)
 
     def load(folder):
         if folder.name.endswith("_2"):
@@ -187,27 +166,10 @@ def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path
     with attempt(tmp_path) as run:
         assert checkpointing.resume(run, ranks, load) == 1
         assert "passed over: global_step_2: it cannot be loaded: RuntimeError: size mismatch" in capsys.readouterr().out
-        for step in (3, 4):
-            save(run, ranks, step, keep_last=1)
-        assert run.checkpoints.complete_steps() == [1, 4], "the step resumed from and the newest"
-
-
-def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loaded_weights(tmp_path):
-    ranks = saved(tmp_path, Ranks(1), 1)
-    loads = []
-
-    def load(folder):
-        loads.append(folder)
-        if len(loads) <= 2:  # it is tried twice; a third would be verl's start from the beginning
-            raise RuntimeError("size mismatch for lm_head")
-
-    with attempt(tmp_path) as run, pytest.raises(RuntimeError, match="size mismatch"):
-        checkpointing.resume(run, ranks, load)
-    assert len(loads) == 2
 
 
 def test_a_file_that_goes_bad_after_its_hash_is_brought_from_the_store_before_a_step_is_given_up(tmp_path):
-    ranks = saved(tmp_path, Ranks(1), 1, 2)
+    ranks = saved(tmp_path, ONE, 1, 2)
     goes_bad = [tmp_path / "out" / "r" / step_folder(2) / "data.pt"]
 
     def load(folder):
@@ -219,142 +181,106 @@ def test_a_file_that_goes_bad_after_its_hash_is_brought_from_the_store_before_a_
         assert checkpointing.resume(run, ranks, load) == 2
 
 
-@pytest.mark.parametrize("fault", [RayActorError(), OSError(errno.EIO, "Input/output error")], ids=["worker", "disk"])
-def test_a_dead_worker_or_a_failing_disk_is_no_fault_of_the_checkpoint(tmp_path, fault):
-    ranks = saved(tmp_path, Ranks(1), 1, 2)
-    loads = []
+@pytest.mark.parametrize(
+    ("fault", "steps", "num_loads"),
+    [
+        (RayActorError(), (1, 2), 1),
+        (OSError(errno.EIO, "Input/output error"), (1, 2), 1),
+        # Without an older step the run ends instead of training half loaded weights.
+        (RuntimeError("size mismatch for lm_head"), (1,), 2),
+    ],
+    ids=["worker", "disk", "the only step"],
+)
+def test_a_fault_that_another_step_does_not_mend_ends_the_run(tmp_path, fault, steps, num_loads):
+    ranks, loads = saved(tmp_path, ONE, *steps), []
 
     def load(folder):
         loads.append(folder)
-        raise fault
+        if len(loads) <= num_loads:
+            raise fault
 
     with attempt(tmp_path) as run, pytest.raises(type(fault)):
         checkpointing.resume(run, ranks, load)
-    assert len(loads) == 1
-
-
-class OwnDisk(Rank):
-    """A rank whose run folder lies on a disk of its own."""
-
-    def __init__(self, rank: int, folder: Path):
-        super().__init__(rank)
-        self._folder = folder
-
-    def delete_shards(self, run_dir: str, steps: list[int]) -> None:
-        super().delete_shards(str(self._folder), steps)
-
-
-class OwnDisks(Ranks):
-    def __init__(self, folders: list[Path]):
-        super().__init__(len(folders))
-        self._ranks = [OwnDisk(rank, folder) for rank, folder in enumerate(folders)]
+    assert len(loads) == num_loads
 
 
 def test_retention_deletes_on_disks_that_the_driver_does_not_see(tmp_path):
     disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
+    ranks = Ranks(*(Rank(rank, disk) for rank, disk in enumerate(disks)))
     with attempt(tmp_path) as run:
         for step in (1, 2, 3):
             for disk in disks:
                 (disk / step_folder(step)).mkdir(parents=True)
-            save(run, OwnDisks(disks), step, keep_last=1)
+            save(run, ranks, step, keep_last=1)
     for disk in disks:
         assert [path.name for path in (disk / "checkpoints").iterdir()] == ["global_step_3"]
 
 
-def overtaking(run: Run) -> Checkpoints:
-    """What a second attempt, which shares the disk and the store, has of the checkpoints."""
+def overtaking(run: Run) -> SimpleNamespace:
+    """Return a second attempt that shares the disk and the store, as `seal` sees it."""
     owner = {"attempt": 2, "token": "second", "started_at_s": 0.0, "lease_ttl_s": 600.0, "spec_hash": "h"}
     process = {"host": "a", "boot_id": "b", "pid_namespace": "n", "pid": 1, "start": "1"}
     for place in run.stores:
         place.put_json("attempts/0002/owner.json", {**owner, "process": process})
-    return Checkpoints(local=run.local, remote=run.remote, attempt=2, token="second", spec_hash="h")
-
-
-def sealed_by(checkpoints: Checkpoints, store: str, ranks: Ranks, step: int) -> None:
-    assert checkpoints.begin(step)
-    staged, folder = checkpoints.staged(step), checkpoints.folder(step)
-    write(staged, ranks, step)
-    move_in(staged, folder, rank=DRIVER_RANK)
-    reports = ranks.upload_shards(step=step, staged=str(staged), step_dir=str(folder), store_url=store)
-    reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store))
-    checkpoints.finalise(step, reports)
+    checkpoints = Checkpoints(local=run.local, remote=run.remote, attempt=2, token="second", spec_hash="h")
+    return SimpleNamespace(checkpoints=checkpoints, handle=run.handle)
 
 
 def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_sealed_on_the_same_disk(tmp_path):
-    ranks = Ranks(2)
     with attempt(tmp_path, lease_ttl_s=600) as run:
         assert run.checkpoints.begin(1)
         successor = overtaking(run)
-        sealed_by(successor, run.handle.store_url, ranks, 1)
-        before = {path: path.read_bytes() for path in successor.folder(1).rglob("*") if path.is_file()}
-        write(run.checkpoints.staged(1), ranks, step=99)  # it goes on where it was stopped
+        save(successor, TWO, 1)
+        folder = successor.checkpoints.folder(1)
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        write(run.checkpoints.staged(1), TWO, step=99)  # it continues where it was stopped
         with pytest.raises(Overtaken):
-            checkpointing.seal(run, ranks, 1, Checkpoint())
-        # Stopped once more, behind its look for another owner.
+            checkpointing.seal(run, TWO, 1, Checkpoint())
+        # Stopped once more, after its look for another owner.
         with pytest.raises(CheckpointError, match="was sealed by another attempt"):
             move_in(run.checkpoints.staged(1), run.checkpoints.folder(1), rank=DRIVER_RANK)
-        assert {path: path.read_bytes() for path in successor.folder(1).rglob("*") if path.is_file()} == before
-        chosen = successor.choose()
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+        chosen = successor.checkpoints.choose()
         assert (chosen.step, chosen.source) == (1, "local")
 
 
 def test_what_a_killed_save_left_on_a_disk_goes_with_the_next_save_there(tmp_path):
-    ranks = Ranks(1)
     with attempt(tmp_path) as run:
-        write(run.checkpoints.staged(1), ranks, 1)
+        write(run.checkpoints.staged(1), ONE, 1)
         killed = run.checkpoints.staged(1).parent
     with attempt(tmp_path) as run:
-        save(run, ranks, 1)
+        save(run, ONE, 1)
         assert not killed.exists()
         assert not list(run.checkpoints.staged(1).parent.glob("*")), "the sealed step's files have moved"
         later = run.checkpoints.staged(1).parent.with_name(".saving-0003")
-        write(later / "global_step_2", ranks, 2)
+        write(later / "global_step_2", ONE, 2)
         sweep_older(run.checkpoints.staged(1).parent)
         assert (later / "global_step_2" / "data.pt").exists(), "a successor's save is left alone"
 
 
-class Writer(ShardUploads):
-    """A rank whose save writes its parts when it is let, as from copies."""
-
-    def __init__(self, rank: int, may_write: threading.Event, error: Exception | None = None):
-        self.rank, self.may_write, self.error = rank, may_write, error
-
-    def save_beside(self, folder: Path, ranks: Ranks, step: int) -> None:
-        def late() -> None:
-            self.may_write.wait()
-            if self.error is not None:
-                raise self.error
-            write(folder, ranks, step)
-
-        self._writing = Job(late, name="write")
-
-
 @pytest.fixture
-def beside(tmp_path) -> Iterator[Callable[..., tuple[Run, Sealing, threading.Event]]]:
-    """A run whose step 1 is on its way to its seal; its files are not written before the event."""
-    may_write, begun = threading.Event(), list[Sealing]()
-    with ExitStack() as stack:
+def beside(tmp_path) -> Iterator[tuple[Run, Sealing, threading.Event, list[Exception]]]:
+    """A run whose step 1 is on its way to its seal: at the event its files are written, or an error is raised."""
+    may_write, errors, sealing, rank = threading.Event(), list[Exception](), Sealing(), Rank(0)
+    with attempt(tmp_path) as run:
 
-        def begin(error: Exception | None = None) -> tuple[Run, Sealing, threading.Event]:
-            run = stack.enter_context(attempt(tmp_path))
-            ranks = Ranks(1)
-            rank = Writer(0, may_write, error)
-            ranks._ranks = [rank]
-            assert run.checkpoints.begin(1)
-            rank.save_beside(run.checkpoints.staged(1), ranks, 1)
-            sealing = Sealing()
-            sealing.begin(1, lambda: checkpointing.seal(run, ranks, 1, Checkpoint()))
-            begun.append(sealing)
-            return run, sealing, may_write
+        def late() -> None:
+            may_write.wait()
+            for error in errors:
+                raise error
+            write(run.checkpoints.staged(1), ONE, 1)
 
-        yield begin
+        assert run.checkpoints.begin(1)
+        rank._writing = Job(late, name="write")
+        sealing.begin(1, lambda: checkpointing.seal(run, Ranks(rank), 1, Checkpoint()))
+        yield run, sealing, may_write, errors
         may_write.set()
         # A thread that outlived its test would meet what the next one puts in the place of parts of this module.
-        assert all(sealing.is_over(within_s=60) for sealing in begun)
+        assert sealing.is_over(within_s=60)
 
 
 def test_a_step_is_sealed_once_its_files_are_written_while_the_trainer_goes_on(beside):
-    run, sealing, may_write = beside()
+    run, sealing, may_write, _ = beside
     assert sealing.look() is None
     assert run.checkpoints.complete_steps() == []
     may_write.set()
@@ -365,7 +291,8 @@ def test_a_step_is_sealed_once_its_files_are_written_while_the_trainer_goes_on(b
 
 
 def test_a_save_that_fails_on_its_thread_fails_where_the_trainer_looks_and_is_not_sealed(beside):
-    run, sealing, may_write = beside(OSError(errno.ENOSPC, "No space left on device"))
+    run, sealing, may_write, errors = beside
+    errors.append(OSError(errno.ENOSPC, "No space left on device"))
     may_write.set()
     with pytest.raises(OSError, match="No space left"):
         sealing.wait()
@@ -373,7 +300,7 @@ def test_a_save_that_fails_on_its_thread_fails_where_the_trainer_looks_and_is_no
 
 
 def test_who_fails_leaves_a_save_that_takes_too_long_unsealed_and_says_so(beside, caplog):
-    run, sealing, _ = beside()
+    run, sealing, *_ = beside
     sealing.leave(patience_s=0.0)
     assert "global_step_1 is not sealed: its save did not end within 0 s" in caplog.text
     assert run.checkpoints.complete_steps() == []

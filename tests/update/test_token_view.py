@@ -29,12 +29,6 @@ def test_an_edge_belongs_to_the_bin_above_it():
     assert np.argwhere(found[..., 0]).tolist() == [[k, k] for k in range(1, NUM_BINS)]
 
 
-def test_half_precision_counts_like_single():
-    values = torch.tensor([0.5, 3.0])
-    both = [density(entropy=v, divergence=v, kept=torch.ones(2).bool()) for v in (values, values.bfloat16())]
-    np.testing.assert_array_equal(*both)
-
-
 def test_two_ranks_parts_of_a_row_become_one():
     def seen(entropy: list[float]) -> Seen:
         values = np.array(entropy, np.float32)

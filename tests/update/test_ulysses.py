@@ -1,4 +1,4 @@
-"""Shared sequences without processes: the mask of packed rows, which models can be shared, whose hidden states are where."""
+"""Shared sequences without processes: attention of packed rows, and the models that ranks can share."""
 
 from __future__ import annotations
 
@@ -9,28 +9,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import Qwen3Config
 
-from opd.batch import LossPositions
-from opd.update.teacher_cache import Fetch
-from opd.update.teacher_phase import Holders, Regrouped
-from opd.update.ulysses import Slice, causal_within_rows, check_shareable, packed_sdpa
+from opd.update.ulysses import causal_within_rows, check_shareable, packed_sdpa
 
 BOUNDS = torch.tensor([0, 3, 4, 9])
-
-
-def _slice(rank: int, num_tokens: int = 5) -> Slice:
-    return Slice(group=None, rank=rank, size=2, num_tokens=num_tokens)  # type: ignore[arg-type]  # no exchange is made
-
-
-def _positions(flat_index: list[int], rows: list[int]) -> LossPositions:
-    places = torch.tensor(flat_index)
-    return LossPositions(places, 100 + places, torch.ones(len(rows), dtype=torch.bool), torch.tensor(rows))
-
-
-def test_a_packed_token_sees_its_own_row_up_to_itself():
-    mask = causal_within_rows(BOUNDS, 9)[0, 0]
-    rows = [0, 0, 0, 1, 2, 2, 2, 2, 2]
-    expected = [[rows[i] == rows[j] and j <= i for j in range(9)] for i in range(9)]
-    assert mask.tolist() == expected
 
 
 @pytest.mark.parametrize("window", [None, 2])
@@ -63,50 +44,21 @@ def test_ranks_that_divide_the_heads_can_share_them(num_ranks):
 
 
 @pytest.mark.parametrize(
-    ("config", "num_ranks", "words"),
+    ("attention", "changes", "num_ranks", "words"),
     [
         (
-            _config(),
+            "sdpa",
+            {},
             3,
             r"student S: ulysses_sequence_parallel_size=3 does not divide its 8 attention heads \(2 for keys",
         ),
-        (_config(num_attention_heads=12, num_key_value_heads=4), 6, r"12 attention heads \(4 for keys"),
-        (_config(layer_types=["full_attention", "linear_attention"]), 2, "it has linear_attention"),
+        ("sdpa", {"num_attention_heads": 12, "num_key_value_heads": 4}, 6, r"12 attention heads \(4 for keys"),
+        ("sdpa", {"layer_types": ["full_attention", "linear_attention"]}, 2, "it has linear_attention"),
+        ("eager", {}, 2, "needs attn_implementation varlen or sdpa, got eager"),
     ],
 )
-def test_what_ranks_cannot_share_is_refused_by_name(config, num_ranks, words):
+def test_what_ranks_cannot_share_is_refused_by_name(attention, changes, num_ranks, words):
+    config = _config(**changes)
+    config._attn_implementation = attention
     with pytest.raises(ValueError, match=words):
         check_shareable(config, num_ranks, "student S")
-
-
-def test_an_attention_without_an_exchange_is_refused():
-    config = _config()
-    config._attn_implementation = "eager"
-    with pytest.raises(ValueError, match="needs attn_implementation varlen or sdpa, got eager"):
-        check_shareable(config, 2, "teacher T")
-
-
-def test_the_slices_of_all_ranks_are_the_positions_each_once():
-    found = _positions([1, 2, 4, 5, 8], [0, 0, 1, 1, 1])
-    (first, is_first), (second, is_second) = (_slice(rank).select(found) for rank in (0, 1))
-    assert first.flat_index.tolist() == [1, 2, 4]
-    assert second.flat_index.tolist() == [0, 3]
-    assert second.token_ids.tolist() == [105, 108]
-    assert second.row.tolist() == [1, 1]
-    assert torch.equal(is_first, ~is_second)
-
-
-def test_who_holds_a_row_is_known_in_any_later_order_of_rows():
-    holders = [Holders(), Holders()]
-    found = _positions([1, 2, 4, 5, 8], [0, 0, 1, 1, 1])
-    counts = [mine.note([7, 3], found, _slice(rank)) for rank, mine in enumerate(holders)]
-    assert counts == [[2, 1], [0, 2]]
-    for mine in holders:
-        assert mine.of([3, 7]).tolist() == [0, 1, 1, 0, 0]
-        assert mine.of([7]).tolist() == [0, 0]
-
-
-def test_hidden_states_that_lie_where_they_are_read_are_not_exchanged():
-    cached = torch.randn(2, 4)
-    held = torch.tensor([0, 0, 1])
-    assert Regrouped(Fetch(cached, None), held, held.clone(), _slice(0)).ready() is cached
