@@ -59,6 +59,9 @@ class Empty:
 class EmptyRank(Worker):
     """The body of a rank."""
 
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def is_up(self) -> bool:
         return True
