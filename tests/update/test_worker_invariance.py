@@ -153,7 +153,7 @@ def two_ranks(folders) -> dict[str, dict]:
             folders, "one key head", "one key head", rows=uneven_rows(), micro_batch=2, overrides=ULYSSES
         ),
         "shared sequence, no exchange": _case(
-            folders, rows=uneven_rows(), overrides=[*ULYSSES, f"{MODEL}.override_config.attn_implementation=eager"]
+            folders, rows=uneven_rows(), overrides=[*ULYSSES, f"+{MODEL}.override_config.attn_implementation=eager"]
         ),
         "shared sequence, teacher alone": _case(
             folders,
