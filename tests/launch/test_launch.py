@@ -42,7 +42,7 @@ def test_a_dry_run_prints_the_overrides_one_a_line_and_nothing_else(path):
         ("kind: [", "valid YAML"),
         ("kind: opd\nmodel: {pth: x}\n", "did you mean model.path?"),
         ("kind: opd\nmodel: {path: m, lora_rank: 8}\nteacher: {path: t}\n", "LoRA"),
-        ("kind: opd\nmodel: {path: m}\nteacher: {path: t}\nopd: {loss_type: jsd, beta: 1}\n", "0 < beta < 1"),
+        ("kind: opd\nmodel: {path: m}\nteacher: {path: t}\nopd: {loss_type: jsd, beta: 1}\n", "write a number < 1"),
     ],
 )
 def test_a_bad_spec_ends_with_exit_2_one_clear_message_and_no_traceback(text, words, tmp_path):
