@@ -18,6 +18,13 @@ MOST_TRAIN_TOKENS = 32_768
 """Of one micro-batch, unless a row is longer: beyond it nothing is left to win."""
 ONE_UNIT_PARAMS = 300_000_000
 """Parameters up to which a lone rank's student is one FSDP unit: the hooks of more units cost the host more than their memory is worth."""
+
+
+def is_one_unit(num_params: int, *, num_ranks: int, is_lora: bool) -> bool:
+    """Return True if FSDP gathers and reduces all of a student's weights at once."""
+    return num_ranks == 1 and not is_lora and num_params <= ONE_UNIT_PARAMS
+
+
 HOST_LAYER_S = 5e-3
 """Seconds that the host needs to launch a compiled layer's forward and backward; an uncompiled layer takes twice as long."""
 TRAINED_OPERATIONS = 0.62 * 666e12
@@ -178,7 +185,7 @@ def _alone(spec: TrainSpec, model: ModelShape, *, device_bytes: int | None) -> J
         workspace_bytes=0,
         device_bytes=device_bytes,
         samples=not isinstance(spec, SftSpec),
-        one_unit=num_ranks == 1 and spec.model.lora is None and model.num_params <= ONE_UNIT_PARAMS,
+        one_unit=is_one_unit(model.num_params, num_ranks=num_ranks, is_lora=spec.model.lora is not None),
         copies_checkpoints=spec.checkpoint.overlap,
         offload_params=_wish(actor.param_offload),
         offload_optimizer=_wish(actor.optimizer_offload),

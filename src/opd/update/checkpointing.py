@@ -57,14 +57,12 @@ def resume(run: Run, worker_group: WorkerGroup, load: Callable[[Path], None]) ->
             return decision.step
         except RayActorError:
             raise  # a worker has died: the checkpoint may be sound
-        except Exception as error:  # whatever torch and verl raise over what does not fit
+        except Exception as error:  # torch and verl raise many types for files that do not fit
             if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
                 raise  # the disk fails now: the files were read and hashed a moment ago
             first_failure = first_failure or error
-            line = (str(error).strip().splitlines() or [""])[
-                -1
-            ].strip()  # of a worker's error the last of its traceback
-            cause = f"{type(error).__name__}: {line[:200]}"
+            lines = str(error).strip().splitlines() or [""]  # a worker's error ends with its traceback's last line
+            cause = f"{type(error).__name__}: {lines[-1].strip()[:200]}"
             is_first = decision.step != failed_step
             if is_first:
                 failed_step, causes = decision.step, []
@@ -129,7 +127,7 @@ def seal(
     move_in(staged, folder, rank=DRIVER_RANK)
     arguments = {"step": step, "staged": str(staged), "step_dir": str(folder), "store_url": store_url}
     reports: list[ShardReport] = beside_training(worker_group, "upload_shards", answered=answered, **arguments)
-    # The ranks have waited for a store that is away: once is enough.
+    # The ranks have waited for an unreachable store: once is enough.
     policy = NO_RETRY if any(report.upload_error for report in reports) else DEFAULT_POLICY
     reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url, policy=policy))
     run.checkpoints.finalise(step, reports)
@@ -146,7 +144,7 @@ class Sealing:
         self._job: Job[float] | None = None
         self._step: int | None = None
         self.seconds = 0.0
-        """Of the last save that ended."""
+        """The time that the last ended save took."""
         self.num_answers = 0
         """Times that all ranks answered during a save: a sign that nothing hangs."""
 

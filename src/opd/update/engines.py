@@ -20,9 +20,7 @@ from transformers import PreTrainedModel
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.base import EngineRegistry
 
-from opd.memory.sources import ONE_UNIT_PARAMS
 from opd.update.counts import on_host
-from opd.update.head import run_with_task
 from opd.update.head_engine import HeadEngine
 from opd.update.head_loss import HeadLoss
 from opd.update.nonfinite import finite_or_nan
@@ -125,13 +123,9 @@ class StudentEngine(HeadEngine):
     """Sum gradients unsharded over an update's micro-batches and reduce them once, with the last."""
     keep_gathered: bool = False
     """Gather weights once an update: they stay between its micro-batches."""
-    _is_one_unit: bool = False
+    may_be_one_unit = True
     _units: list[FSDPModule] | None = None
     _unit_settings: tuple[bool, ...] = ()
-
-    def is_one_unit(self, module: PreTrainedModel) -> bool:
-        self._is_one_unit = self.device_mesh.size() == 1 and module.num_parameters() <= ONE_UNIT_PARAMS
-        return self._is_one_unit
 
     def _build_optimizer(self, module: torch.nn.Module) -> torch.optim.Optimizer:
         config = self.optimizer_config
@@ -150,7 +144,7 @@ class StudentEngine(HeadEngine):
     @contextmanager
     def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
         """Set what FSDP gathers and reduces in a micro-batch's forward and backward."""
-        keeps = self.keep_gathered or self._is_one_unit
+        keeps = self.keep_gathered or self.is_one_unit
         reshards = self.engine_config.reshard_after_forward
         self._set_units(
             is_last_micro_batch or not self.defer_sync, reshards and not keeps, is_last_micro_batch or not keeps
@@ -211,11 +205,7 @@ class StudentEngine(HeadEngine):
     def forward_step(
         self, micro_batch: TensorDict, loss_function: HeadLoss, forward_only: bool
     ) -> tuple[Tensor, dict[str, Any]]:
-        inputs = self.model_inputs(micro_batch)
-        task = loss_function.task(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs))
-        task = task.to(self.device)
-        with self.autocast():
-            output = run_with_task(self.module, self.head, task, **inputs)
+        task, output = self.run(micro_batch, loss_function.task)
         # FSDP averages gradients over all ranks, and an update's tokens or rows are counted over those with different rows:
         # one division, here. Each of the ranks that share a sequence has the loss of its own tokens only.
         num_ranks = micro_batch["dp_size"] * self.ulysses_sequence_parallel_size

@@ -29,6 +29,7 @@ from opd.batch import padded_row_starts
 from opd.compat import quiet
 from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored_dtype
 from opd.lora import Adapted, merged, plain_tensors
+from opd.memory.sources import is_one_unit
 from opd.update.backbone import compile_layers
 from opd.update.head import AnyTask, CollectTask, DistillationHead, check_head_is_plain, run_with_task
 from opd.update.packing import may_pack, own_attention
@@ -39,6 +40,8 @@ quiet.mute(*quiet.IN_RANK)
 
 MODEL_KEYS = ("input_ids", "position_ids", "use_remove_padding", "temperature", "pad_mode", "pad_token_id")
 """Columns and settings of a micro-batch that verl makes a model's inputs from."""
+TaskOf = Callable[[TensorDict, Tensor, Slice | None], AnyTask]
+"""(micro-batch, start of each row in the flattened input [B], this rank's slice of it) -> the head's task."""
 
 
 class HeadEngine(FSDPEngineWithLMHead):
@@ -48,6 +51,8 @@ class HeadEngine(FSDPEngineWithLMHead):
     head: DistillationHead
     is_row_alone: bool = False
     """Rows that share a pack would change each other."""
+    may_be_one_unit = is_one_unit = False
+    """FSDP may gather, and gathers, all weights at once."""
     _read_s = 0.0
 
     def initialize(self) -> None:
@@ -87,14 +92,13 @@ class HeadEngine(FSDPEngineWithLMHead):
 
     def _build_fsdp_module(self, module: PreTrainedModel) -> FSDPModule:
         dtype = PrecisionType.to_dtype(self.engine_config.model_dtype)
+        self.is_one_unit = self.may_be_one_unit and is_one_unit(
+            module.num_parameters(), num_ranks=self.device_mesh.size(), is_lora=self._is_lora
+        )
         # Adapters and the model that they adapt differ in dtype, and neither is cast.
-        with nullcontext() if self._is_lora else sharded_before_they_come(dtype, as_one=self.is_one_unit(module)):
+        with nullcontext() if self._is_lora else sharded_before_they_come(dtype, as_one=self.is_one_unit):
             sharded: FSDPModule = super()._build_fsdp_module(module)
         return sharded
-
-    def is_one_unit(self, module: PreTrainedModel) -> bool:
-        """Return True if FSDP gathers and reduces all weights at once."""
-        return False
 
     def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
         """Return the model with verl's adapters, drawn from the run's seed, in the precision it computes in."""
@@ -129,9 +133,10 @@ class HeadEngine(FSDPEngineWithLMHead):
             return part.full_tensor() if isinstance(part, DTensor) else part
 
         for name, (base, down, up) in plain.items():
-            is_plain = down is None or up is None
-            scale = config.lora_alpha / config.r
-            yield name, whole(base) if is_plain else merged(whole(base), whole(down), whole(up), scale=scale)  # type: ignore[arg-type]
+            if down is None or up is None:
+                yield name, whole(base)
+            else:
+                yield name, merged(whole(base), whole(down), whole(up), scale=config.lora_alpha / config.r)
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return verl's inputs with the bounds of rows that our attention needs."""
@@ -196,25 +201,22 @@ class HeadEngine(FSDPEngineWithLMHead):
             num_tokens=inputs["input_ids"].shape[1],
         )
 
-    @torch.no_grad()
-    def read(
-        self, data: TensorDict, task_of: Callable[[TensorDict, Tensor, Slice | None], AnyTask]
-    ) -> Iterator[tuple[TensorDict, AnyTask, Any]]:
-        """Yield each micro-batch of rows, its task and the head's output, by forwards without a gradient (a collective call).
+    def run(self, micro_batch: TensorDict, task_of: TaskOf[AnyTask]) -> tuple[AnyTask, Any]:
+        """Return the head's task of a micro-batch, on the device, and the head's output."""
+        inputs = self.model_inputs(micro_batch)
+        task = task_of(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs)).to(self.device)
+        with self.autocast():
+            return task, run_with_task(self.module, self.head, task, **inputs)
 
-        Args:
-            task_of: (micro-batch, start of each row in the flattened input [B], this rank's slice of it) -> the head's task.
-        """
+    @torch.no_grad()
+    def read(self, data: TensorDict, task_of: TaskOf[AnyTask]) -> Iterator[tuple[TensorDict, AnyTask, Any]]:
+        """Yield each micro-batch of rows, its task and the head's output, by forwards without a gradient (a collective call)."""
         tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size)
         group = self.get_data_parallel_group()
         micro_batches, _ = prepare_micro_batches(data, dp_group=group, same_micro_num_in_dp=True)
         with self.eval_mode():
             for micro_batch in micro_batches:
-                inputs = self.model_inputs(micro_batch)
-                task = task_of(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs))
-                task = task.to(self.device)
-                with self.autocast():
-                    output = run_with_task(self.module, self.head, task, **inputs)
+                task, output = self.run(micro_batch, task_of)
                 yield micro_batch, task, output
 
     def local_weights(self) -> dict[str, Tensor]:

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed.tensor import DTensor
 
-
-def local(tensor: Tensor) -> Tensor:
-    """Return this rank's shard of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+from opd.update.parked import local
 
 
 class ShardedAdamW(torch.optim.AdamW):

@@ -51,12 +51,16 @@ class _Unit:
             weight._sharded_param_data = flat
 
 
+def local(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def local_shards(module: nn.Module) -> dict[str, Tensor]:
     """Return this rank's part of each sharded weight by name; the DTensor around a parked one says that it is on the device."""
     with torch.no_grad():
         weights = module.state_dict(keep_vars=True)  # sharded, whatever was gathered
-        parts = {name: weight.to_local() if isinstance(weight, DTensor) else weight for name, weight in weights.items()}
-        return {name: part.detach() for name, part in parts.items()}
+        return {name: local(weight).detach() for name, weight in weights.items()}
 
 
 class ParkedWeights:

@@ -23,7 +23,7 @@ READ = ("input_ids", "position_ids", "opd_row")
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How rows are cut into forwards without a gradient.
+    """The cut of rows into forwards without a gradient.
 
     Args:
         num_tokens: of a forward on one rank, or of its longest row. None means the engine's inference settings.

@@ -44,9 +44,8 @@ def choose_among_ranks(
     distributed.all_gather_object(of_ranks, mine, group=group)
     rows = torch.cat([of_rank[0] for of_rank in of_ranks]).to(device)
     gathered = {name: torch.cat([of_rank[1][name] for of_rank in of_ranks]).to(device) for name in scores}
-    order = rows.argsort(
-        stable=True
-    )  # of equal tokens the first is kept: the same one however rows are spread over ranks
+    # Of equal tokens the first is kept: the same token for any spread of rows over ranks.
+    order = rows.argsort(stable=True)
     kept = torch.empty_like(rows, dtype=torch.bool)
     ordered = {name: values[order] for name, values in gathered.items()}
     kept[order] = choose_tokens(selection, rows[order], seed=seed, **ordered)

@@ -14,7 +14,7 @@ from opd.monitor.faults import JUDGED_TOKENS
 from opd.monitor.past import LEAST, MOST
 from opd.update.counts import Counts, flatten
 from opd.update.loss_task import LossTask
-from opd.update.optimizer import local
+from opd.update.parked import local
 
 # Twice the largest half-precision number: logits that a model gives differ by no more, so only a floored log-probability
 # (`opd.losses.divergences.FLOOR`) makes a token's divergence larger.
