@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 from collections.abc import Iterator
@@ -59,11 +58,11 @@ def init(
     asked: list[tuple[str, Any, str]] = [
         ("model", model, f"Student model ({place})"),
         ("data", data, f"Training data ({place})"),
+        ("teacher", teacher, f"Teacher model ({place})"),
     ]
-    asked += [("teacher", teacher, f"Teacher model ({place})")]
     if not local:
-        asked += [("image", image, "Image of the pods by digest, as images/build.sh trainer --push prints it")]
         asked += [
+            ("image", image, "Image of the pods by digest, as images/build.sh trainer --push prints it"),
             ("gpus", gpus, "Number of GPUs"),
             ("claim", claim, f"Claim with models and data, for {MOUNT} ('': none)"),
         ]
@@ -125,6 +124,7 @@ def explained(word: str) -> Iterator[str]:
     """Yield the lines about a key, a section, or the keys that a word is found in; without a word about every key."""
     from opd.experiment import SPEC_CLASSES, VARIABLES
     from opd.experiment.cluster import Cluster
+    from opd.experiment.errors import nearest
     from opd.experiment.keys import keys_of
 
     by_kind = {kind: keys_of(cls) for kind, cls in SPEC_CLASSES.items()}
@@ -134,8 +134,8 @@ def explained(word: str) -> Iterator[str]:
     wanted = [path for path in found if path == word or path.startswith(f"{word}.")]
     wanted = wanted or [path for path, text in texts.items() if word.lower() in text]
     if not wanted:
-        near = difflib.get_close_matches(word, found, 1)
-        fix = f"did you mean {near[0]}?" if near else "`opdctl init --keys ''` lists all keys"
+        near = nearest(word, list(found))
+        fix = f"did you mean {near}?" if near else "`opdctl init --keys ''` lists all keys"
         raise usage_error(f"no key, section or description has {word!r}", fix=fix)
     for path in wanted:
         key = found[path]
