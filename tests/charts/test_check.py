@@ -4,7 +4,19 @@ import json
 
 import pytest
 import yaml
-from tests.charts.helm import IMAGE, RUN, containers, env_of, mounts, objects, one, pods, template, volumes
+from tests.charts.helm import (
+    IMAGE,
+    RUN,
+    containers,
+    env_of,
+    mounts,
+    objects,
+    one,
+    pod_templates,
+    pods,
+    template,
+    volumes,
+)
 
 from opd.experiment import FILE_KINDS, SpecError, load_text
 from opd.experiment.cluster.rules import load_cluster
@@ -56,13 +68,16 @@ def test_it_has_the_volumes_of_the_run_but_no_claim_that_is_not_there_yet():
     assert volumes(named)["checkpoints"]["persistentVolumeClaim"] == {"claimName": "mine"}
 
 
-def test_it_is_the_runs_account_in_the_cloud():
-    annotations = {"iam.gke.io/gcp-service-account": "x"}
-    trees = objects("opd", {"cluster": {"serviceAccount": {"annotations": annotations}}})
-    assert annotations.items() <= one(trees, "ServiceAccount", f"{RUN}-check")["metadata"]["annotations"].items()
-    existing = objects("opd", {"cluster": {"serviceAccount": {"name": "team"}}})
+@pytest.mark.parametrize("key", ["iam.gke.io/gcp-service-account", "eks.amazonaws.com/role-arn"])
+def test_it_is_the_runs_account_in_the_cloud(key):
+    trees = objects("opd", {"cluster": {"serviceAccount": {"annotations": {key: "x"}}}})
+    for name in (RUN, f"{RUN}-check"):
+        assert one(trees, "ServiceAccount", name)["metadata"]["annotations"][key] == "x"
+    existing = objects("opd", {"cluster": {"serviceAccount": {"name": "team", "identity": "azure"}}})
     assert hooks(existing).keys() == {"Job", "NetworkPolicy"}
     assert one(existing, "Job")["spec"]["template"]["spec"]["serviceAccountName"] == "team"
+    labels = {role: pod["metadata"]["labels"] for role, pod in pod_templates(existing)}
+    assert {role for role in labels if "azure.workload.identity/use" in labels[role]} == {"head", "worker", "check"}
 
 
 def test_it_goes_where_the_submitter_goes_with_the_submitters_image():

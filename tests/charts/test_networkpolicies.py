@@ -105,20 +105,16 @@ def test_egress_follows_the_servers_that_the_experiment_names(key, url, to, port
         assert [[port["port"] for port in rule["ports"]] if "ports" in rule else None for rule in found][:1] == [ports]
 
 
-def test_an_endpoint_opens_nothing_for_a_store_that_is_a_folder():
+def test_an_endpoint_opens_nothing_for_a_store_that_is_a_folder_and_a_dns_server_is_a_value():
     assert ("10.1.2.3/32", 9000) not in named({"store": {"url": "build/store", "endpoint": "http://10.1.2.3:9000"}})
-
-
-def test_a_dns_server_at_an_address_is_a_value():
-    assert ("169.254.169.254/32", 53) in named({"cluster": {"networkPolicy": {"dnsCidrs": ["169.254.169.254/32"]}}})
+    resolver = ("169.254.169.254/32", 53)  # of Cloud DNS (row a9): a value
+    assert resolver in named({"cluster": {"networkPolicy": {"dnsCidrs": [resolver[0]]}}})
 
 
 def test_egress_may_name_pods_of_a_namespace():
     way = {"namespace": "storage", "podLabels": {"app": "minio"}, "ports": [9000]}
-    rules = one(objects("opd", {"cluster": {"networkPolicy": {"egress": [way]}}}), "NetworkPolicy", RUN)["spec"][
-        "egress"
-    ]
-    [peer] = rules[-1]["to"]
+    policy = one(objects("opd", {"cluster": {"networkPolicy": {"egress": [way]}}}), "NetworkPolicy", RUN)
+    [peer] = policy["spec"]["egress"][-1]["to"]
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "storage"}
     assert peer["podSelector"]["matchLabels"] == {"app": "minio"}
 
@@ -147,21 +143,19 @@ def test_a_way_out_to_any_address_does_not_lead_to_the_node_s_credentials(values
     assert not seen.allows("worker", "metadata", 80)
 
 
-@CLUSTER
-def test_metrics_are_open_to_the_namespace_that_is_named():
-    seen = traffic({"cluster": {"networkPolicy": {"metricsNamespace": "monitoring"}}})
-    assert seen.allows("prometheus", "worker", 8080)
-    assert not seen.allows("prometheus", "worker", 6379)
-    assert not seen.allows("stranger", "worker", 8080)
+WAYS = [
+    ({"metricsNamespace": "monitoring"}, "prometheus", "worker", {8080}),
+    ({"metricsNamespace": "monitoring"}, "stranger", "worker", set()),
+    ({"egress": [{"cidr": "10.1.0.0/16", "ports": [9000]}]}, "worker", "office", {9000}),
+    ({"egress": [{"cidr": "10.1.0.0/16", "ports": [9000]}]}, "worker", "internet", set()),
+]
 
 
 @CLUSTER
-def test_the_ways_out_are_values():
-    egress = [{"cidr": "10.1.0.0/16", "ports": [9000]}]
-    seen = traffic({"cluster": {"networkPolicy": {"egress": egress}}})
-    assert not seen.allows("worker", "internet", 443)
-    assert seen.allows("worker", "office", 9000)
-    assert not seen.allows("worker", "office", 9001)
+@pytest.mark.parametrize(("policy", "source", "target", "ports"), WAYS, ids=str)
+def test_metrics_are_open_to_the_namespace_that_is_named_and_the_ways_out_are_values(policy, source, target, ports):
+    seen = traffic({"cluster": {"networkPolicy": policy}})
+    assert {port for port in (443, 6379, 8080, 9000, 9001) if seen.allows(source, target, port)} == ports
 
 
 @CLUSTER

@@ -34,9 +34,8 @@ def test_its_pods_hold_the_most_that_one_of_its_stages_needs(tree):
     assert group["rayStartParams"]["num-gpus"] == str(gpus)
     assert asked["limits"].get("nvidia.com/gpu") == (gpus if on_gpu else None)
     assert asked["requests"]["cpu"] >= max(each.node_cpus for each in sizes)
-    assert head(spec)["resources"]["requests"]["cpu"] == (
-        4 if any(stage["kind"] == "convert" for stage in tree["stages"].values()) else 2
-    )
+    converts = any(stage["kind"] == "convert" for stage in tree["stages"].values())
+    assert head(spec)["resources"]["requests"]["cpu"] == (4 if converts else 2)
     budget = one(objects("pipeline", tree, experiment=""), "PodDisruptionBudget")["spec"]
     assert budget["minAvailable"] == 1 + num_nodes
 
@@ -59,9 +58,8 @@ def test_each_stage_has_its_own_run_at_weights_and_biases():
 
 def test_the_tools_data_are_where_each_stage_reads_them():
     agents = {name: {**OPD, "kind": "opd-agent", "agent": {"database_dir": f"/{name}"}} for name in ("b", "a")}
-    found = worker(
-        rayjob("pipeline", pipeline(**agents), {"cluster": {"toolDatabase": {"claim": "db"}}}, experiment="")
-    )
+    database = {"cluster": {"toolDatabase": {"claim": "db"}}}
+    found = worker(rayjob("pipeline", pipeline(**agents), database, experiment=""))
     assert [item["mountPath"] for item in found["volumeMounts"] if item["name"] == "tool-database"] == ["/a", "/b"]
 
 

@@ -12,19 +12,19 @@ VOCAB = 61
 
 
 def save_model(path: Path, *, hidden: int, layers: int, rows: int, tied: bool, seed: int, key_heads: int = 2) -> str:
-    """A random model with a peaked enough output to make divergences worth comparing; returns its path."""
-    torch.manual_seed(seed)
+    """Save a random model with a peaked enough output to make divergences worth comparing; return its path."""
     config = Qwen3Config(**_shape(hidden, layers, rows), num_key_value_heads=key_heads, tie_word_embeddings=tied)
-    model = Qwen3ForCausalLM(config)
-    with torch.no_grad():
-        model.get_output_embeddings().weight.mul_(10.0)
-    model.save_pretrained(path)
-    save_tokenizer(path)
-    return str(path)
+    return _save(Qwen3ForCausalLM, config, path, seed)
+
+
+def save_experts(path: Path, *, hidden: int, layers: int, rows: int, seed: int) -> str:
+    """Save a random mixture of six experts in each layer, of which a token visits two; return its path."""
+    experts = {"moe_intermediate_size": hidden, "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": True}
+    shape = _shape(hidden, layers, rows) | {"num_key_value_heads": 2, "tie_word_embeddings": False}
+    return _save(Qwen3MoeForCausalLM, Qwen3MoeConfig(**shape, **experts), path, seed)
 
 
 def _shape(hidden: int, layers: int, rows: int) -> dict[str, Any]:
-    """What the configurations of both kinds of model have in common."""
     return {
         "vocab_size": rows, "hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers,
         "num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 256,
@@ -32,23 +32,14 @@ def _shape(hidden: int, layers: int, rows: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def save_experts(path: Path, *, hidden: int, layers: int, rows: int, seed: int) -> str:
-    """A random mixture of six experts in each layer, of which a token visits two; returns its path."""
+def _save(kind: type, config: Any, path: Path, seed: int) -> str:
     torch.manual_seed(seed)
-    config = Qwen3MoeConfig(
-        **_shape(hidden, layers, rows),
-        moe_intermediate_size=hidden,
-        num_experts=6,
-        num_experts_per_tok=2,
-        norm_topk_prob=True,
-        num_key_value_heads=2,
-        tie_word_embeddings=False,
-    )
-    model = Qwen3MoeForCausalLM(config)
+    model = kind(config)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(10.0)
         for name, parameter in model.named_parameters():
-            if "mlp" in name:  # so that experts differ in what they do, and the router's choices are no near ties
+            # So that experts differ in what they do, and the router's choices are no near ties.
+            if kind is Qwen3MoeForCausalLM and "mlp" in name:
                 parameter.mul_(10.0)
     model.save_pretrained(path)
     save_tokenizer(path)

@@ -9,7 +9,8 @@ import pytest
 import torch
 import transformers
 from tests.update.batches import uneven_rows
-from tests.update.models import save_model, save_tokenizer
+from tests.update.exact import check, expected
+from tests.update.models import save_tokenizer
 from tests.update.workers import Case, run_cases
 from torch import Tensor
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
@@ -165,26 +166,13 @@ def test_a_row_is_longer_than_the_smallest_window_and_never_longer_than_the_limi
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_an_update_with_linear_attention_equals_whole_models_row_by_row(tmp_path):
-    dense = {
-        role: save_model(tmp_path / role, hidden=32, layers=2, rows=64, tied=False, seed=seed)
-        for seed, role in enumerate(("student", "teacher"))
-    }
+def test_an_update_with_linear_attention_equals_whole_models_row_by_row(pair, tmp_path):
     hybrid = tmp_path / "hybrid"
     config = transformers.Qwen3NextConfig(**SIZES, **LINEAR, **EXPERTS, mlp_only_layers=[0, 1, 2, 3])
     transformers.Qwen3NextForCausalLM(config).save_pretrained(hybrid)
     save_tokenizer(hybrid)
-    pairs = [dense | {"teacher": str(hybrid)}, dense | {"student": str(hybrid)}]
-    results = run_cases([Case(**pair, rows=uneven_rows()) for pair in pairs])
-    assert not [result["error"] for result in results if "error" in result]
-    for pair, result in zip(pairs, results, strict=True):
-        models = [transformers.AutoModelForCausalLM.from_pretrained(pair[role]) for role in ("student", "teacher")]
-        total = num = 0.0
-        for row in uneven_rows():
-            ids, first = torch.tensor([row["prompt"] + row["response"]]), len(row["prompt"]) - 1
-            with torch.no_grad():
-                s, t = (model(input_ids=ids).logits[0, first:-1, :61].double().log_softmax(-1) for model in models)
-            mask = torch.tensor(row["mask"])
-            total += float(row["weight"] * ((s.exp() * (s - t)).sum(-1) * mask).sum())
-            num += int(mask.sum())
-        assert result["metrics"]["opd/loss"] == pytest.approx(total / num, rel=1e-4)
+    pairs = ((pair["student"], str(hybrid)), (str(hybrid), pair["teacher"]))
+    cases = [Case(student=student, teacher=teacher, rows=uneven_rows()) for student, teacher in pairs]
+    results = run_cases(cases)
+    for case, result in zip(cases, results, strict=True):
+        check(result, expected(case))
