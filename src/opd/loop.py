@@ -19,7 +19,7 @@ from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.runs.start_times import START, as_metrics, table
 from opd.trainer.run_log import validation_scores
-from opd.update import checkpointing, nonfinite
+from opd.update import checkpointing, checks
 
 SEAL_POLL_S = 5.0
 """Seconds between two looks at a save that the loop waits for."""
@@ -167,7 +167,7 @@ class Loop:
             "steps": self.job.data.total_steps,
             "validation_before": scores[0] if scores else {},
             "validation_after": scores[-1] if scores else {},
-            **nonfinite.summary(history),
+            **checks.summary(history),
             **monitor.summary(history),
         }
 

@@ -35,7 +35,7 @@ def _watch_rollout(module) -> None:
 
 
 def _watch_student(module) -> None:
-    from opd.update.loss_task import LossTask
+    from opd.update.head import LossTask
 
     original = module.run_with_task
 
@@ -52,4 +52,4 @@ def _watch_student(module) -> None:
 
 
 if FOLDER in os.environ:
-    change_after_import({"opd.rollout.worker": _watch_rollout, "opd.update.engines": _watch_student})
+    change_after_import({"opd.rollout.worker": _watch_rollout, "opd.update.head_engine": _watch_student})

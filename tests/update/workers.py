@@ -231,7 +231,7 @@ def _make_earlier_steps(worker, data: TensorDict, case: Case, update: Callable) 
 
 
 def run_case(case: Case) -> dict[str, Any]:
-    """Run one `update_opd` of a fresh worker; return reduced metrics, weights, places of the backbones."""
+    """Run one step of a fresh worker of distillation; return reduced metrics, weights, places of the backbones."""
     from verl.utils import tensordict_utils as tu
 
     from opd.update import step_metrics as step_counts
@@ -241,10 +241,10 @@ def run_case(case: Case) -> dict[str, Any]:
     engine, teacher = worker.student_engine, worker.readers[0]
     tu.assign_non_tensor(data, shown_rows=case.shown)
     gradients, places = _keep_gradients(engine), _note_places(worker)
-    waiting = _make_earlier_steps(worker, data, case, worker.update_opd)
+    waiting = _make_earlier_steps(worker, data, case, worker.update_actor)
     before = _weights(engine)
     with Collectives() as collectives, _answers_of_teacher(case):
-        output = worker.update_opd(data)
+        output = worker.update_actor(data)
     for write in waiting:
         write()
     weights = _weights(engine)
@@ -328,17 +328,16 @@ def run_policy_case(case: Case) -> dict[str, Any]:
     """
     from verl.utils import tensordict_utils as tu
 
-    from opd.batch import rows_from_batch
-    from opd.update import policy_worker
-    from opd.update.student import numbered
+    from opd.batch.builder import rows_from_batch
+    from opd.update.policy_worker import reduce
 
     worker, data = _fresh_worker(case, "grpo")
-    engine, data = worker.student_engine, numbered(data)
+    engine, data["opd_row"] = worker.student_engine, torch.arange(len(data))
     data["advantages"] = nested([torch.sin(r.float()) for r in data["responses"].unbind()])
     gradients = _keep_gradients(engine)
-    _make_earlier_steps(worker, data, case, worker.update_policy)
+    _make_earlier_steps(worker, data, case, worker.update_actor)
     rows, before = rows_from_batch(data), _weights(engine)
-    read = {"actor": worker._read(data, rows, worker.actor), "ref": worker._read_reference(data, rows)}
+    read = {"actor": worker.read_log_probs(data, rows, engine), "ref": worker._read_reference(data, rows)}
 
     def told(whose: str) -> torch.Tensor:
         pairs = zip(data["responses"].unbind(), data["response_mask"].unbind(), strict=True)
@@ -346,11 +345,10 @@ def run_policy_case(case: Case) -> dict[str, Any]:
 
     with ExitStack() as stack:
         if case.method == "policy":
-            stack.enter_context(patch.object(worker, "_read", lambda *_: told("old")))
+            stack.enter_context(patch.object(worker, "old_log_probs", lambda *_: told("old")))
             stack.enter_context(patch.object(worker, "_read_reference", lambda *_: told("reference")))
-            stack.enter_context(patch.object(policy_worker, "num_updates", lambda *_: 2))
-        output = worker.update_policy(data.clone())
-    update = {} if output is None else policy_worker.reduce(tu.get(output, "metrics"))
+        output = worker.update_actor(data.clone())
+    update = {} if output is None else reduce(tu.get(output, "metrics"))
     weights = {"weights_before": before, "weights": _weights(engine)}
     return weights | {"log_probs": read, "gradients": gradients, "update": update}
 
@@ -359,7 +357,8 @@ def run_answer_case(case: Case) -> dict[str, Any]:
     """Run supervised fine-tuning on a fresh worker: measure the loss without a gradient, then make one update."""
     from verl.utils import tensordict_utils as tu
 
-    from opd.update.answer_worker import reduce, sums
+    from opd.update.answer_worker import reduce
+    from opd.update.step_metrics import totals
 
     worker, data = _fresh_worker(case, "sft")
     measured = worker.measure_loss(data.clone())
@@ -367,9 +366,9 @@ def run_answer_case(case: Case) -> dict[str, Any]:
     output = worker.update_actor(data)
     found = {"gradients": gradients, "weights_before": before, "has_rollout": worker.rollout is not None}
     if output is not None:  # of the ranks that share a sequence one speaks for all
-        loss, num_tokens = sums(tu.get(measured, "metrics"))
+        total = totals(tu.get(measured, "metrics"))
         update = reduce(tu.get(output, "metrics"))
-        found |= {"measured": loss / num_tokens, "update": update}
+        found |= {"measured": total["sum/loss"] / total["sum/tokens"], "update": update}
     return found
 
 

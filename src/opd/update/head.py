@@ -1,33 +1,140 @@
-"""The output head that turns hidden states into logits, into cached hidden states, or into a loss.
+"""The output head, which turns hidden states into logits or, with a task, into cached hidden states or a loss.
 
 It works inside its own forward: outside of it an untied `lm_head.weight` is one rank's shard.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from opd.errors import Unfit
-from opd.update.loss_task import LossTask
+from opd.losses import HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
+from opd.update.teacher_cache import Fetch
+
+Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Log-probabilities [T] of a micro-batch's tokens -> its loss, and the derivatives [T] of it by them."""
 
 
 class CollectTask(NamedTuple):
     """Return the hidden states at `positions` ([N] int64, indices into the flattened tokens) and no logits."""
 
-    positions: torch.Tensor
+    positions: Tensor
 
     def to(self, device: torch.device) -> CollectTask:
         """Return the task with its tensor on a device."""
         return CollectTask(self.positions.to(device, non_blocking=True))
 
+    def output(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """Return the hidden states."""
+        return hidden
 
-class ProbeTask(NamedTuple):
-    """Return plain logits and keep them in `seen`, so that the model's final logits can be compared with them."""
 
-    seen: list[torch.Tensor]
+class Reference(NamedTuple):
+    """A model's hidden states at tokens of a micro-batch, and its head [V, d].
+
+    Args:
+        name, rows, tokens: of one of several teachers: its name, its rows' places in the micro-batch, and its tokens
+            [T_i] int64.
+    """
+
+    hidden: Fetch
+    weight: Tensor
+    name: str = ""
+    rows: tuple[int, ...] = ()
+    tokens: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossTask:
+    """Compute the loss of the tokens at `positions` inside the head's forward.
+
+    Args:
+        positions, token_ids, token_rows: [T] int64: places in the flattened input, the tokens predicted there, and their rows.
+        policy_inputs: [T] or [T, n], of the policy loss.
+        old_log_probs: [T]. None means the current ones.
+        slopes: the derivative of a loss of the whole micro-batch, which costs another pass through the head.
+        references: the model of the divergence; of several teachers each with its own tokens.
+        own: [M] bool, the tokens of M that this rank holds, where ranks share a sequence. None means all.
+        watch: further statistics. sizes: `chunk`, `workspace_gib` and `valid_vocab` of `head_loss`.
+        entries: of `student` and `teacher`, the tokenizer's entries where they are more than `valid_vocab`. The statistics
+            then have the probability of the rest: `unshared_student`, `unshared_teacher`.
+    """
+
+    positions: Tensor
+    token_ids: Tensor
+    token_rows: Tensor
+    weights: Weights
+    loss: Loss
+    policy_inputs: Tensor | None = None
+    old_log_probs: Tensor | None = None
+    slopes: Slopes | None = None
+    references: tuple[Reference, ...] = ()
+    own: Tensor | None = None
+    watch: tuple[str, ...] = ()
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    entries: Mapping[str, int] = field(default_factory=dict)
+
+    def to(self, device: torch.device) -> LossTask:
+        """Return the task with its tensors on a device."""
+        return replace(self, **tree_map_only(Tensor, lambda each: each.to(device, non_blocking=True), vars(self)))
+
+    def of(self, reference: Reference) -> LossTask:
+        """Return the task of one reference's tokens alone."""
+        names = ("positions", "token_ids", "token_rows", "weights", "policy_inputs", "old_log_probs")
+        per_token = {name: getattr(self, name) for name in names}
+        own = tree_map_only(Tensor, lambda each: each[reference.tokens], per_token)
+        return replace(self, references=(reference,), **own)
+
+    def output(self, hidden: Tensor, weight: Tensor) -> Output:
+        """Return the loss and statistics of the student's `hidden` [T, d] through its whole head `weight` [V, d]."""
+        if len(self.references) > 1:
+            places = [each.tokens for each in self.references if each.tokens is not None]
+            parts = [self.of(each).output(hidden[each.tokens], weight) for each in self.references]
+            return Output.joined(parts, places)
+        temperature, slopes = self.loss.temperature, None
+        if self.slopes is not None:
+            current = token_log_probs(hidden.detach(), weight, self.token_ids, temperature=temperature, **self.sizes)
+            _, slopes = self.slopes(current)
+        targets = None
+        if self.references:
+            targets = HiddenTargets(self.references[0].hidden.ready(), self.references[0].weight)
+        output = head_loss(
+            hidden,
+            weight,
+            self.token_ids,
+            self.weights,
+            self.loss,
+            targets=targets,
+            advantages=self.policy_inputs,
+            old_log_probs=self.old_log_probs,
+            slopes=slopes,
+            watch=self.watch,
+            **self.sizes,
+        )
+        found = output.statistics
+        models = {"student": (hidden, weight, "log_prob")}
+        if targets is not None:
+            models["teacher"] = (*targets, "teacher_log_prob")
+        for side, (states, head, of_token) in models.items():
+            if side not in self.entries:
+                continue
+            mass = unshared_mass(
+                states,
+                head,
+                shared=self.sizes["valid_vocab"],
+                entries=self.entries[side],
+                token_ids=self.token_ids,
+                log_prob=found[of_token],
+                temperature=temperature,
+            )
+            found[f"unshared_{side}"] = mass.masked_fill(found["nonfinite"], 0.0)
+        return output
 
 
 AnyTask = TypeVar("AnyTask", CollectTask, LossTask)
@@ -37,7 +144,7 @@ AnyTask = TypeVar("AnyTask", CollectTask, LossTask)
 class DistillationHead(nn.Linear):
     """A drop-in `lm_head` with the same parameter names; `run_with_task` attaches a task for one forward."""
 
-    task: CollectTask | LossTask | ProbeTask | None = None
+    task: CollectTask | LossTask | None = None
 
     @classmethod
     def replace(cls, model: nn.Module) -> DistillationHead:
@@ -52,24 +159,15 @@ class DistillationHead(nn.Linear):
         old.__class__ = cls
         return old
 
-    def forward(self, input: torch.Tensor) -> Any:
-        """Return logits [..., V] of hidden states [..., d], or with a task hidden states [N, d] or the loss's `Output`."""
-        task = self.task
-        if task is None:
+    def forward(self, input: Tensor) -> Any:
+        """Return logits [..., V] of hidden states [..., d], or with a task its output."""
+        if self.task is None:
             return super().forward(input)
-        if isinstance(task, ProbeTask):
-            logits = super().forward(input)
-            task.seen.append(logits)
-            return logits
-        hidden = input.reshape(-1, input.shape[-1]).index_select(0, task.positions)
-        if isinstance(task, CollectTask):
-            return hidden
-        return task.output(hidden, self.weight)
+        hidden = input.reshape(-1, input.shape[-1]).index_select(0, self.task.positions)
+        return self.task.output(hidden, self.weight)
 
 
-def run_with_task(
-    model: nn.Module, head: DistillationHead, task: CollectTask | LossTask | ProbeTask, **inputs: Any
-) -> Any:
+def run_with_task(model: nn.Module, head: DistillationHead, task: CollectTask | LossTask, **inputs: Any) -> Any:
     """Return the `logits` output of a forward of `model` with `task` attached to its head."""
     head.task = task
     try:
@@ -80,19 +178,16 @@ def run_with_task(
 
 def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **inputs: Any) -> None:
     """Refuse a model that changes its head's output (soft cap, scale); `inputs` are a small batch, `name` is for the error."""
-    seen: list[torch.Tensor] = []
-    with torch.no_grad():
-        logits = run_with_task(model, head, ProbeTask(seen), **inputs)
+    seen: list[Tensor] = []
+    with torch.no_grad(), head.register_forward_hook(lambda module, given, output: seen.append(output)):
+        logits = model(**inputs, use_cache=False).logits
     expected = seen[0]
     scale = expected.abs().max().clamp_min(1e-6)
     error = ((logits.float() - expected.float()).abs().max() / scale).item()
     if error > 1e-3:
+        names = ("final_logit_softcapping", "logit_scale", "logits_scaling")
         config = getattr(model, "config", None)
-        extras = {
-            key: value
-            for key in ("final_logit_softcapping", "logit_scale", "logits_scaling")
-            if (value := getattr(config, key, None)) is not None
-        }
+        extras = {key: value for key in names if (value := getattr(config, key, None)) is not None}
         raise Unfit(
             f"{name}: its logits are not hidden @ W.T (relative difference {error:.2g}; config {extras or 'shows no cause'}); "
             "distillation from hidden states needs a plain head (Qwen, Llama, Mistral, ...); Gemma, Cohere and Granite are not supported"

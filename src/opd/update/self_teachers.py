@@ -1,4 +1,4 @@
-"""Teachers that are the student as it was some steps ago: when they get its weights, and how a resumed run has the same ones."""
+"""Teachers that are the student as it was some steps ago: when they get its weights, and what a resumed run loads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 
 from opd.errors import CheckpointError
 from opd.experiment.sections import Teacher
@@ -40,26 +41,24 @@ class SelfTeachers:
             if step > 1 and teachers_step(step, self.every[key]) == step - 1:
                 engine.load_local_weights(student.local_weights(), "the student's")
 
-    def save(self, folder: Path, *, step: int, rank: int, world: int) -> None:
+    def save(self, folder: Path, *, step: int) -> None:
         """Save this rank's part of the teachers that are neither the start nor the student of this checkpoint."""
         if kept := self._needed(step):
             weights = {
                 key: {name: part.cpu() for name, part in self.engines[key].local_weights().items()} for key in kept
             }
-            torch.save(weights, folder / _name(rank, world))
+            torch.save(weights, folder / _name())
 
-    def load(self, folder: Path, *, rank: int, world: int) -> None:
+    def load(self, folder: Path) -> None:
         """Load the teachers that a checkpoint's folder `actor` has."""
-        if not any(self.every.values()):
-            return
-        if (step := step_of(folder.parent.name)) is None:
+        step = step_of(folder.parent.name)
+        if step is None and any(self.every.values()):
             raise CheckpointError(
                 f"{folder}: not in a folder global_step_N, so it is not known which weights the teachers had"
             )
-        needed = self._needed(step)
-        if not needed:
+        if not (needed := self._needed(step or 0)):
             return
-        path = folder / _name(rank, world)
+        path = folder / _name()
         if not path.exists():
             raise CheckpointError(
                 f"{path}: not there, and refreshed teachers ({', '.join(needed)}) cannot be had from elsewhere"
@@ -73,6 +72,6 @@ class SelfTeachers:
         return [key for key, every in self.every.items() if 0 < teachers_step(step + 1, every) < step]
 
 
-def _name(rank: int, world: int) -> str:
-    """Named like verl's shards, so that each rank uploads and fetches its own."""
-    return f"teacher_world_size_{world}_rank_{rank}.pt"
+def _name() -> str:
+    """Return the name of this rank's file, like verl's shards, so that each rank uploads and fetches its own."""
+    return f"teacher_world_size_{distributed.get_world_size()}_rank_{distributed.get_rank()}.pt"

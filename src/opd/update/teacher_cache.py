@@ -15,7 +15,7 @@ class Fetch:
         self._hidden, self._copied = hidden, copied
 
     def ready(self) -> Tensor:
-        """[N, d]; the current stream waits for the copies, the host does not."""
+        """Return [N, d]; the current stream waits for the copies, the host does not."""
         if self._copied is not None:
             torch.cuda.current_stream(self._hidden.device).wait_event(self._copied)
         return self._hidden
@@ -61,7 +61,7 @@ class HiddenCache:
         self.copied_bytes += size
 
     def keep(self, row: int, kept: Tensor) -> None:
-        """Of a row's hidden states [n, d] only those at `kept` [n] bool from now on; the counts of bytes stay those put in."""
+        """Drop a row's hidden states [n, d] but those at `kept` [n] bool; the counts of bytes stay those put in."""
         if self._stream is not None:
             self._stream.synchronize()
         hidden = self._rows[row]
@@ -94,6 +94,11 @@ class HiddenCache:
         hidden.record_stream(self._stream)
         return Fetch(hidden, copied)
 
+    def counts(self) -> dict[str, list[float]]:
+        """Return MiB of a step's hidden states, of the part on the host, and of what crossed PCIe."""
+        sizes = {"": self.device_bytes + self.host_bytes, "_host": self.host_bytes, "_copied": self.copied_bytes}
+        return {f"perf/teacher_cache{part}_mb": [size / 2**20] for part, size in sizes.items()}
+
     def clear(self) -> None:
         """Forget all rows; pinned memory stays for the next step."""
         if self._stream is not None:
@@ -103,7 +108,7 @@ class HiddenCache:
         self._slab, self._offset = 0, 0
 
     def _pinned(self, like: Tensor) -> Tensor:
-        """The next piece of pinned memory of this shape and dtype."""
+        """Return the next piece of pinned memory of this shape and dtype."""
         while self._slab < len(self._slabs) and self._offset + like.nbytes > self._slabs[self._slab].nbytes:
             self._slab, self._offset = self._slab + 1, 0
         if self._slab == len(self._slabs):

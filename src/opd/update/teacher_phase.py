@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor, distributed
 from verl.utils import tensordict_utils as tu
-from verl.workers.engine_workers import TrainingWorker
 
-from opd.batch import LossPositions, RolloutRows
+from opd.batch.rows import LossPositions, RolloutRows
+from opd.update.attention import Slice
 from opd.update.engines import TeacherEngine
-from opd.update.head import CollectTask
-from opd.update.head_loss import trained_positions
-from opd.update.loss_task import Reference
-from opd.update.reading import READ, Reading
+from opd.update.head import CollectTask, Reference
+from opd.update.head_engine import READ
+from opd.update.losses import trained_positions
 from opd.update.teacher_cache import Fetch, HiddenCache
-from opd.update.ulysses import Slice
-from opd.update.unshared_tokens import readable_ids
 
 
 class Holders:
@@ -38,9 +34,8 @@ class Holders:
 
     def of(self, rows: Sequence[int]) -> Tensor:
         """Return [N] int64 (host), the rank that holds each trained token of these rows, in their order."""
-        ranks = [torch.arange(len(self._counts[row])) for row in rows]
-        counts = [torch.tensor(self._counts[row]) for row in rows]
-        return torch.cat([rank.repeat_interleave(count) for rank, count in zip(ranks, counts, strict=True)])
+        counts = torch.tensor([self._counts[row] for row in rows])
+        return torch.arange(counts.shape[1]).repeat(len(rows)).repeat_interleave(counts.flatten())
 
     def keep(self, row: int, kept: Tensor) -> tuple[Tensor, ...]:
         """Keep only some of a row's trained tokens [n]; return `kept` of each rank's tokens."""
@@ -88,92 +83,78 @@ class TeacherStates:
     names: Sequence[str] = ()
     of_rows: Sequence[int] | None = None
     holders: Holders = field(default_factory=Holders)
-    heads: dict[int, torch.Tensor] = field(default_factory=dict)
+    heads: dict[int, Tensor] = field(default_factory=dict)
 
-    def keep(self, row: int, kept: torch.Tensor, rank: int | None) -> None:
+    def keep(self, row: int, kept: Tensor, rank: int | None) -> None:
         """Keep only some of a row's trained tokens [n]; `rank` is this process's among those that share the row, if any do."""
         self.cache.keep(row, kept if rank is None else self.holders.keep(row, kept)[rank])
 
-    def of_row(self, row: int) -> int:
-        """Return the number of the teacher that reads a row."""
-        return 0 if self.of_rows is None else self.of_rows[row]
-
     def for_head(
-        self, numbers: list[int], counts: torch.Tensor, flat_index: torch.Tensor, own: Slice | None
-    ) -> dict[str, Any]:
-        """Return the fields of a micro-batch's `LossTask` that hold what was read.
+        self, numbers: list[int], rows: RolloutRows, found: LossPositions, own: Slice | None
+    ) -> tuple[Reference, ...]:
+        """Return what was read of a micro-batch.
 
         Args:
-            numbers, counts: [B] of the micro-batch's rows, and their trained tokens. flat_index: [N] their places.
-            own: this rank's slice. Several teachers have none.
+            numbers, rows, found: its rows, and their trained tokens' positions. own: this rank's slice of them.
         """
-        if self.of_rows is not None:
-            assert own is None  # a rule refuses several teachers with ranks that share sequences
-            return {"parts": tuple(self._parts(self.of_rows, numbers, counts))}
-        hidden: Fetch = self.cache.fetch(numbers)
-        if own is not None:
-            hidden = Regrouped(hidden, self.holders.of(numbers), own.holders(flat_index), own)
-        return {"reference": Reference(hidden=hidden, weight=self.heads[0])}
-
-    def _parts(self, of_rows: Sequence[int], numbers: list[int], counts: torch.Tensor) -> Iterator[Reference]:
-        """Yield the part of each teacher that has a row in the micro-batch."""
-        own = torch.tensor([of_rows[row] for row in numbers])
-        of_token = own.repeat_interleave(counts)
-        for number in own.unique().tolist():
-            places = (own == number).nonzero()[:, 0].tolist()
-            yield Reference(
-                name=self.names[number],
-                rows=tuple(places),
-                tokens=(of_token == number).nonzero()[:, 0],
-                hidden=self.cache.fetch([numbers[place] for place in places]),
-                weight=self.heads[number],
-            )
+        if self.of_rows is None:
+            hidden: Fetch = self.cache.fetch(numbers)
+            if own is not None:
+                hidden = Regrouped(hidden, self.holders.of(numbers), own.holders(found.flat_index), own)
+            return (Reference(hidden, self.heads[0]),)
+        assert own is None  # a rule refuses several teachers with ranks that share sequences
+        teachers = torch.tensor([self.of_rows[row] for row in numbers])
+        references = []
+        for number in teachers.unique().tolist():
+            places = (teachers == number).nonzero()[:, 0].tolist()
+            hidden, tokens = self.cache.fetch([numbers[place] for place in places]), teachers[found.row] == number
+            own_tokens = tokens.nonzero()[:, 0]
+            references.append(Reference(hidden, self.heads[number], self.names[number], tuple(places), own_tokens))
+        return tuple(references)
 
 
 def read_teachers(
-    data: TensorDict,
-    rows: RolloutRows,
-    *,
-    teachers: Sequence[TrainingWorker],
-    reading: Reading,
-    states: TeacherStates,
-    valid_vocab: int,
+    data: TensorDict, rows: RolloutRows, *, teachers: Sequence[TeacherEngine], states: TeacherStates, valid_vocab: int
 ) -> None:
     """Fill `states` with each teacher's hidden states and head (a collective call); no teacher reads ids from `valid_vocab` on."""
-    reads = [
-        (number, some)
-        for number, teacher in enumerate(teachers)
-        if (some := _rows_of(data, number, teacher, reading, states)) is not None
-    ]
-    for number, some in reads:
-        engine: TeacherEngine = teachers[number].engine
-        inputs = reading.inputs(some, teachers[number])
-        inputs["input_ids"] = readable_ids(inputs["input_ids"], valid_vocab)
-        with engine.on_device():
-            _read(inputs, rows, number, engine, states)
-            states.heads[number] = engine.head_weight()
+    owners = [0] * len(data) if states.of_rows is None else states.of_rows
+    data = data.select(*READ)
+    ids = data["input_ids"]
+    # All trained tokens are before the first that a teacher lacks.
+    readable = ids.values().masked_fill(ids.values() >= valid_vocab, 0)
+    data["input_ids"] = torch.nested.nested_tensor_from_jagged(readable, ids.offsets())
+    for number, teacher in enumerate(teachers):
+        some = data if len(teachers) == 1 else _rows_of(data, [owner == number for owner in owners], teacher)
+        if some is None:
+            continue
+        _read(some, rows, number, owners, teacher, states)
+        states.heads[number] = teacher.head_weight()
+        teacher.release()
 
 
-def _rows_of(
-    data: TensorDict, number: int, teacher: TrainingWorker, reading: Reading, states: TeacherStates
-) -> TensorDict | None:
-    """Return the rows that a teacher reads: its own, and short others until every rank has equally many in whole micro-batches.
+def _rows_of(data: TensorDict, is_own: list[bool], teacher: TeacherEngine) -> TensorDict | None:
+    """Return a teacher's own rows, and short others until every rank has equally many in whole micro-batches.
 
     None means that no rank has a row of its own.
     """
-    if states.of_rows is None:
-        return data
-    is_other = torch.tensor([number != states.of_row(row) for row in range(len(data))])
-    num_rows = (~is_other).sum().to(reading.device)
+    num_rows = torch.tensor(sum(is_own), device=teacher.device)
     distributed.all_reduce(num_rows, distributed.ReduceOp.MAX)
     if not num_rows:
         return None
-    size = reading.rows_at_once(teacher)
-    order = (is_other * data["input_ids"].offsets().diff().cpu()).argsort(stable=True)
-    return tu.index_select_tensor_dict(data.select(*READ), order[: -(-int(num_rows) // size) * size])
+    size = teacher.rows_at_once
+    order = (~torch.tensor(is_own) * data["input_ids"].offsets().diff().cpu()).argsort(stable=True)
+    some: TensorDict = tu.index_select_tensor_dict(data, order[: -(-int(num_rows) // size) * size])
+    return some
 
 
-def _read(inputs: TensorDict, rows: RolloutRows, number: int, engine: TeacherEngine, states: TeacherStates) -> None:
+def _read(
+    data: TensorDict,
+    rows: RolloutRows,
+    number: int,
+    owners: Sequence[int],
+    teacher: TeacherEngine,
+    states: TeacherStates,
+) -> None:
     """Let one teacher read; hidden states of other teachers' rows are dropped."""
     counts: list[int] = []
 
@@ -186,7 +167,7 @@ def _read(inputs: TensorDict, rows: RolloutRows, number: int, engine: TeacherEng
         counts[:] = states.holders.note(numbers, found, own)
         return CollectTask(own.select(found)[0].flat_index)
 
-    for micro_batch, _, hidden in engine.read(inputs, task_of):
+    for micro_batch, _, hidden in teacher.read(data, task_of):
         for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
-            if number == states.of_row(row):
+            if number == owners[row]:
                 states.cache.put(row, part)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from opd.batch import RolloutRows
+from opd.batch.rows import RolloutRows
 from opd.losses import Output
 from opd.runs.tokens import EDGES, NUM_BINS
-from opd.update.loss_task import LossTask
+from opd.update.head import LossTask
 
 
 @dataclass(kw_only=True)
