@@ -31,10 +31,11 @@ from opd.trainer.row_signs import RowSigns, generation_header
 from opd.trainer.stages import Stages
 from opd.trainer.teacher_prompts import TeacherPrompts
 from opd.trainer.token_log import TokenLog
-from opd.update import answer_worker, policy_worker, step_metrics
+from opd.update import policy_worker, step_metrics
 from opd.update.checks import SkippedUpdates, check_unshared
 from opd.update.opd_worker import OPDWorker
-from opd.update.self_teachers import refresh_metrics
+from opd.update.student import StudentWorker
+from opd.update.teachers import refresh_metrics
 
 
 class Kind:
@@ -294,7 +295,7 @@ class Distillation(Sampled):
 class Sft(Kind):
     """Kind `sft`: cross-entropy on given answers; nothing is rolled out, scored or served."""
 
-    worker, role, serves = answer_worker.AnswerWorker, "actor", False
+    worker, role, serves = StudentWorker, "actor", False
     _VALIDATION_STEP = 0  # every validation is measured on the teacher's answers that this step draws
 
     @property
@@ -317,7 +318,7 @@ class Sft(Kind):
     def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
         raw, metrics = job.call_ranks("update_actor", rows)
         self.note_skipped(raw)
-        return metrics | answer_worker.reduce(raw)
+        return metrics | step_metrics.answer_metrics(raw)
 
     def validate(self, job: Job, step: int) -> dict[str, Any]:
         """Return the loss on the validation rows, over all their trained tokens."""

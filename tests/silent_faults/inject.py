@@ -57,7 +57,7 @@ def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 def _in_worker(module) -> None:
     import torch
 
-    from opd.update import engines, losses, teacher_cache, teacher_phase
+    from opd.update import engines, losses, teacher_cache, teachers
 
     def update(original, self, data, *rest):
         engine = self.student_engine
@@ -105,7 +105,7 @@ def _in_worker(module) -> None:
 
     _wrap(teacher_cache.HiddenCache, "put", put)
 
-    real_collect = teacher_phase.CollectTask
+    real_collect = teachers.CollectTask
 
     def collect(positions):
         if _is_on("teacher-late"):
@@ -114,7 +114,7 @@ def _in_worker(module) -> None:
             positions = positions - 1
         return real_collect(positions)
 
-    teacher_phase.CollectTask = collect
+    teachers.CollectTask = collect
 
     def loss_positions(original, rows, **kwargs):
         found = original(rows, **kwargs)

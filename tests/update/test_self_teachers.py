@@ -13,7 +13,7 @@ from tests.update.workers import Case
 
 from opd.errors import CheckpointError
 from opd.experiment.sections import Teacher
-from opd.update.self_teachers import SelfTeachers, refresh_metrics, teachers_step
+from opd.update.teachers import SelfTeachers, refresh_metrics, teachers_step
 
 
 @pytest.mark.parametrize(("every", "expected"), [(0, [0] * 7), (1, [0, 1, 2, 3, 4, 5, 6]), (3, [0, 0, 0, 3, 3, 3, 6])])

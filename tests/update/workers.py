@@ -188,12 +188,12 @@ def cut_into_mini_batches(data: TensorDict, mini_batch: int) -> None:
 
 def _fresh_worker(case: Case, kind: str = "opd") -> tuple[Any, TensorDict]:
     """Return a worker of a kind, and this rank's share of the rows."""
-    from opd.update.answer_worker import AnswerWorker
     from opd.update.opd_worker import OPDWorker
     from opd.update.policy_worker import PolicyWorker
+    from opd.update.student import StudentWorker
 
     torch.manual_seed(0)
-    worker_type = {"opd": OPDWorker, "grpo": PolicyWorker, "sft": AnswerWorker}[kind]
+    worker_type = {"opd": OPDWorker, "grpo": PolicyWorker, "sft": StudentWorker}[kind]
     worker = worker_type(config=config(case, kind), role="actor" if kind == "sft" else "actor_rollout_ref")
     worker.init_model()
     engine = worker.student_engine
@@ -219,9 +219,9 @@ def _make_earlier_steps(worker, data: TensorDict, case: Case, update: Callable) 
     for step in range(0 if case.resumes_from else case.num_steps - 1):
         number(step)
         update(data.clone())
+    worker.copies_saves = case.saves_beside
     if case.saves_beside:
         with patch.object(shards, "Job", lambda call, name: waiting.append(call)):
-            worker.copy_next_save()
             worker.save_checkpoint(f"{case.saves_to}/actor", global_step=case.num_steps - 1)
         assert not list(Path(case.saves_to).rglob("*.pt"))
     elif case.saves_to:
@@ -357,8 +357,7 @@ def run_answer_case(case: Case) -> dict[str, Any]:
     """Run supervised fine-tuning on a fresh worker: measure the loss without a gradient, then make one update."""
     from verl.utils import tensordict_utils as tu
 
-    from opd.update.answer_worker import reduce
-    from opd.update.step_metrics import totals
+    from opd.update.step_metrics import answer_metrics, totals
 
     worker, data = _fresh_worker(case, "sft")
     measured = worker.measure_loss(data.clone())
@@ -367,7 +366,7 @@ def run_answer_case(case: Case) -> dict[str, Any]:
     found = {"gradients": gradients, "weights_before": before, "has_rollout": worker.rollout is not None}
     if output is not None:  # of the ranks that share a sequence one speaks for all
         total = totals(tu.get(measured, "metrics"))
-        update = reduce(tu.get(output, "metrics"))
+        update = answer_metrics(tu.get(output, "metrics"))
         found |= {"measured": total["sum/loss"] / total["sum/tokens"], "update": update}
     return found
 
@@ -386,7 +385,7 @@ def _keep_gradients(engine) -> dict[str, torch.Tensor]:
     return kept
 
 
-_WORKERS = [f"opd.update.{name}_worker" for name in ("opd", "policy", "answer")]
+_WORKERS = [f"opd.update.{name}_worker" for name in ("opd", "policy")]
 
 
 def _main(rank: int, world: int, port: int, folder: str) -> None:

@@ -151,33 +151,29 @@ class Sealing:
         """Count an answer of all ranks."""
         self.num_answers += 1
 
-    def is_over(self, within_s: float) -> bool:
-        """Return True if no save is running now or after so long."""
-        return self._job is None or self._job.ended.wait(within_s)
+    @property
+    def is_running(self) -> bool:
+        """Return True from `begin` until `wait` has returned or raised how the save ended."""
+        return self._job is not None
 
-    def look(self) -> int | None:
-        """Return the step that was sealed since the last look, or None; raise why a save failed."""
-        if self._job is None or not self._job.ended.is_set():
+    def wait(self, within_s: float | None = None) -> int | None:
+        """Wait for the running save; return its step, or None without one or while it runs, or raise why it failed."""
+        if self._job is None or not self._job.ended.wait(within_s):
             return None
         job, self._job = self._job, None
         self.seconds = job.result()
         return self._step
 
-    def wait(self) -> int | None:
-        """Wait for the running save, then `look`."""
-        if self._job is not None:
-            self._job.ended.wait()
-        return self.look()
-
     def leave(self, patience_s: float = LEAVE_S) -> None:
         """Give the running save some time, after an error of the run."""
         why = f"its save did not end within {patience_s:g} s"
-        if self.is_over(patience_s):
-            try:
-                self.look()
+        try:
+            self.wait(patience_s)
+        except Exception as error:  # noqa: BLE001 - the run's own error is on its way
+            why = str(error)
+        else:
+            if not self.is_running:
                 return
-            except Exception as error:  # noqa: BLE001 - the run's own error is on its way
-                why = str(error)
         logger.warning("global_step_%d is not sealed: %s", self._step, why)
 
 

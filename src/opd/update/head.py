@@ -103,7 +103,7 @@ class LossTask:
             _, slopes = self.slopes(current)
         targets = None
         if self.references:
-            targets = HiddenTargets(self.references[0].hidden.ready(), self.references[0].weight)
+            targets = HiddenTargets(self.references[0].hidden(), self.references[0].weight)
         output = head_loss(
             hidden,
             weight,

@@ -180,32 +180,40 @@ class HeadEngine(FSDPEngineWithLMHead):
 
     def run(self, micro_batch: TensorDict, task_of: TaskOf[AnyTask]) -> tuple[AnyTask, Any]:
         """Return the head's task of a micro-batch, on the device, and the head's output."""
-        read = micro_batch.select(*MODEL_KEYS, strict=False).to(get_device_id())
-        inputs, _ = self.prepare_model_inputs(micro_batch=read)
-        own, shape = None, inputs["input_ids"].shape
-        if self.use_ulysses_sp:
-            group, size = self.ulysses_parallel_group, self.ulysses_sequence_parallel_size
-            own = Slice(group=group, rank=distributed.get_rank(group), size=size, num_tokens=shape[1])
-        packed = micro_batch["input_ids"].offsets()[:-1].to("cpu", torch.int64)
-        starts = packed if self.use_remove_padding else padded_row_starts(*shape)
+        inputs, starts, own = self._inputs(micro_batch)
         task = task_of(micro_batch, starts, own).to(self.device)
         with self.autocast():
             return task, run_with_task(self.module, self.head, task, **inputs)
 
+    def _inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], Tensor, Slice | None]:
+        """Return the model's inputs of a micro-batch on the device, and the last two arguments of a `TaskOf`."""
+        read = micro_batch.select(*MODEL_KEYS, strict=False).to(get_device_id())
+        inputs, own = self.prepare_model_inputs(micro_batch=read)[0], None
+        shape = inputs["input_ids"].shape
+        if self.use_ulysses_sp:
+            group, size = self.ulysses_parallel_group, self.ulysses_sequence_parallel_size
+            own = Slice(group=group, rank=distributed.get_rank(group), size=size, num_tokens=shape[1])
+        packed = micro_batch["input_ids"].offsets()[:-1].to("cpu", torch.int64)
+        return inputs, packed if self.use_remove_padding else padded_row_starts(*shape), own
+
     @torch.no_grad()
     def read(self, data: TensorDict, task_of: TaskOf[AnyTask]) -> Iterator[tuple[TensorDict, AnyTask, Any]]:
         """Yield each micro-batch of rows, its task and the head's output, by forwards without a gradient (a collective call)."""
-        inputs, num_tokens = data.select(*READ), self._tokens_at_once
+        config, inputs, num_tokens = self.engine_config, data.select(*READ), self.read_tokens
+        if num_tokens is None and config.use_dynamic_bsz:
+            num_tokens = config.infer_max_token_len_per_gpu
+        most_rows = min(config.infer_micro_batch_size_per_gpu or 1, len(data))
+        if self.is_row_alone:
+            num_tokens, most_rows = None, 1
         if num_tokens is not None:
             num_tokens = self.at_least_a_row(num_tokens, data)
-        # verl cuts a rank's rows into equal parts, which a last batch may be too short for.
-        sizes = range(min(self.rows_at_once, len(data)), 0, -1)
         tu.assign_non_tensor(
             inputs,
             use_remove_padding=self.use_remove_padding,
             use_dynamic_bsz=num_tokens is not None,
             max_token_len_per_gpu=num_tokens,
-            micro_batch_size_per_gpu=next((size for size in sizes if len(data) % size == 0), 1),
+            # verl cuts a rank's rows into equal parts, which a last batch may be too short for.
+            micro_batch_size_per_gpu=next(size for size in range(most_rows, 0, -1) if len(data) % size == 0),
             sp_size=self.ulysses_sequence_parallel_size,
             temperature=1.0,
         )
@@ -215,19 +223,6 @@ class HeadEngine(FSDPEngineWithLMHead):
             for micro_batch in micro_batches:
                 task, output = self.run(micro_batch, task_of)
                 yield micro_batch, task, output
-
-    @property
-    def _tokens_at_once(self) -> int | None:
-        """Return the tokens of a forward without a gradient. None means that rows cut it."""
-        config = self.engine_config
-        by_config = config.infer_max_token_len_per_gpu if config.use_dynamic_bsz else None
-        return None if self.is_row_alone else self.read_tokens or by_config
-
-    @property
-    def rows_at_once(self) -> int:
-        """Return the rows of a forward without a gradient; 1 where tokens cut it."""
-        is_cut_by_rows = self._tokens_at_once is None and not self.is_row_alone
-        return int(self.engine_config.infer_micro_batch_size_per_gpu or 1) if is_cut_by_rows else 1
 
     def at_least_a_row(self, num_tokens: int, data: TensorDict) -> int:
         """Return the tokens, or those of the longest row of any rank: verl takes one limit for all (a collective call)."""
@@ -267,28 +262,25 @@ class HeadEngine(FSDPEngineWithLMHead):
         nested = {name: torch.nested.as_nested_tensor(each, layout=torch.jagged) for name, each in columns.items()}
         micro_batch = TensorDict(nested, batch_size=len(rows)).to(self.device)
         tu.assign_non_tensor(micro_batch, use_remove_padding=self.use_remove_padding, temperature=1.0)
-        pieces: list[Slice | None] = []
-        places = Tensor()
-
-        def task_of(micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> CollectTask:
-            nonlocal places
-            pieces.append(own)
-            places = torch.cat([start + torch.arange(len(row)) for start, row in zip(starts, rows, strict=True)])
-            return CollectTask(places if own is None else torch.arange(own.num_tokens))
-
-        mine: Tensor = self.run(micro_batch, task_of)[1].contiguous()
-        if (own := pieces[0]) is None:
-            return mine
+        inputs, starts, own = self._inputs(micro_batch)
+        places = torch.cat([start + torch.arange(len(row)) for start, row in zip(starts, rows, strict=True)])
+        if own is None:
+            return self._collected(places, inputs)
+        mine = self._collected(torch.arange(own.num_tokens), inputs).contiguous()
         parts = [torch.empty_like(mine) for _ in range(own.size)]
         distributed.all_gather(parts, mine, group=own.group)
         return torch.cat(parts)[places.to(mine.device)]
 
     def _states_alone(self, rows: Sequence[Tensor]) -> Tensor:
         """Return the hidden states of one row by the model's own attention."""
-        places = torch.arange(len(rows[0]), device=self.device)
-        inputs = {"input_ids": rows[0][None].to(self.device), "position_ids": places[None], "attention_mask": None}
+        places = torch.arange(len(rows[0]))
+        inputs = {"input_ids": rows[0][None], "position_ids": places[None]}
         with own_attention(self.module.config):
-            hidden: Tensor = run_with_task(self.module, self.head, CollectTask(places), **inputs)
+            on_device = {name: each.to(self.device) for name, each in inputs.items()}
+            return self._collected(places, on_device | {"attention_mask": None})
+
+    def _collected(self, places: Tensor, inputs: dict[str, Any]) -> Tensor:
+        hidden: Tensor = run_with_task(self.module, self.head, CollectTask(places).to(self.device), **inputs)
         return hidden
 
     def _agreed(self, verdict: bool) -> bool:

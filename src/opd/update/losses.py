@@ -24,14 +24,13 @@ from opd.update.step_metrics import micro_batch_counts, policy_counts
 from opd.weights.tokens import scored_divergence
 
 if TYPE_CHECKING:
-    from opd.update.teacher_phase import TeacherStates
+    from opd.update.teachers import TeacherStates
     from opd.update.token_view import TokenView
 
 
-def trained_positions(rows: RolloutRows, numbers: Sequence[int], starts: Tensor) -> tuple[RolloutRows, LossPositions]:
-    """Return the numbered rows, and the hidden states that predict their trained tokens."""
-    rows = rows.select(numbers)
-    return rows, loss_positions(rows, row_starts=starts).trained()
+def trained_positions(rows: RolloutRows, numbers: Sequence[int], starts: Tensor) -> LossPositions:
+    """Return the hidden states that predict the trained tokens of the numbered rows."""
+    return loss_positions(rows.select(numbers), row_starts=starts).trained()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +63,11 @@ class HeadLoss:
     def task(self, micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> LossTask:
         """Return the head's task for a micro-batch; arguments as of `HeadEngine.run`."""
         numbers, mask = micro_batch["opd_row"].tolist(), None
-        rows, found = trained_positions(self.rows, numbers, starts)
+        found = trained_positions(self.rows, numbers, starts)
         tokens = torch.cat([self._places[number] for number in numbers])
         # Copies from the host begin here and run during the backbone's forward.
-        references = self.states.for_head(numbers, rows, found, own) if self.states else ()
-        slopes = self.slopes(micro_batch, rows, tokens)
+        references = self.states.for_head(numbers, found, own) if self.states else ()
+        slopes = self.slopes(micro_batch, tokens)
         if own is not None:
             found, mask = own.select(found)
             tokens = tokens[mask]
@@ -93,8 +92,8 @@ class HeadLoss:
         inputs = None if self.inputs is None else self.inputs[kept]
         return replace(self, rows=replace(self.rows, response_mask=mask), weights=self.weights.at(kept), inputs=inputs)
 
-    def slopes(self, micro_batch: TensorDict, rows: RolloutRows, tokens: Tensor) -> Slopes | None:
-        """Return the derivative of a loss over whole rows. None means that every token has a loss of its own."""
+    def slopes(self, micro_batch: TensorDict, tokens: Tensor) -> Slopes | None:
+        """Return the derivative of a loss over whole rows of these tokens. None means that every token has a loss of its own."""
         return None
 
     def divisor(self, micro_batch: TensorDict) -> float:

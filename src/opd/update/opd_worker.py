@@ -19,11 +19,10 @@ from opd.losses import Weights
 from opd.rollout.rows import FILLER_TOKENS
 from opd.update.losses import DivergenceLoss, loss_of
 from opd.update.reading import choose, keep_horizon, keep_rows, keep_shared
-from opd.update.self_teachers import SelfTeachers
 from opd.update.signs import WatchedWeights
 from opd.update.step_metrics import CHOICE, over_sequence
 from opd.update.student import Reader, StudentWorker
-from opd.update.teacher_phase import TeacherStates, read_teachers
+from opd.update.teachers import SelfTeachers, TeacherStates, read_teachers
 from opd.update.token_view import Seen, TokenView
 from opd.weights.stages import Schedule
 

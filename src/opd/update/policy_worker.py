@@ -26,7 +26,7 @@ from opd.update.policy_loss import TokenLoss, WholeLoss, clip_counts, token_loss
 from opd.update.signs import Counts, flatten
 from opd.update.step_metrics import agreement, agreement_metrics, shared_metrics, totals
 from opd.update.student import Reader, StudentWorker
-from opd.update.teacher_phase import TeacherStates, read_teachers
+from opd.update.teachers import TeacherStates, read_teachers
 
 PER_TOKEN = ("entropy", "pg_clipfrac", "pg_clipfrac_lower", "ppo_kl")
 """Metrics that are means over the step's tokens."""
@@ -58,9 +58,10 @@ class PolicyLoss(HeadLoss):
         scale = float(self.config.loss_scale_factor or 1) if mode == "seq-mean-token-sum-norm" else 1.0
         return max(divisors.get(mode, num_rows * scale), 1.0)
 
-    def slopes(self, micro_batch: TensorDict, rows: RolloutRows, tokens: Tensor) -> WholeLoss | None:
+    def slopes(self, micro_batch: TensorDict, tokens: Tensor) -> WholeLoss | None:
         if self.tokens.mode is not None:
             return None
+        rows = self.rows.select(micro_batch["opd_row"].tolist())
         counts = rows.response_lens
         mask = torch.zeros(len(counts), int(counts.max()), dtype=torch.bool)
         mask = mask.masked_scatter(torch.arange(mask.shape[1]) < counts[:, None], rows.response_mask)

@@ -54,8 +54,9 @@ class ShardUploads:
     """Mixin of workers, before verl's, for the checkpoint files of this rank."""
 
     rank: int
+    copies_saves: bool = False
+    """A save copies to host memory, and is written on a thread."""
     _copies: HostCopies | None = None
-    _copies_next: bool = False
     _job: Job[Any] | None = None
     """What runs on a thread: the writes of a save, or a call."""
 
@@ -73,13 +74,12 @@ class ShardUploads:
     ) -> None:
         """Save as verl does, and delete what killed saves have left.
 
-        After `copy_next_save` it returns before the files are written: `call_result` waits for them.
+        With `copies_saves` it returns before the files are written: `call_result` waits for them.
         """
         shards.sweep_older(Path(local_path).parents[1])
-        if not self._copies_next:
+        if not self.copies_saves:
             self.write_checkpoint(local_path, global_step)
             return
-        self._copies_next = False
         self._copies = self._copies or HostCopies()
         with self._copies.taken() as writes:
             self.write_checkpoint(local_path, global_step)
@@ -88,11 +88,6 @@ class ShardUploads:
     def write_checkpoint(self, local_path: str, global_step: int) -> None:
         """Write verl's files, to which workers add."""
         super().save_checkpoint(local_path, None, global_step, None)  # type: ignore[misc]
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def copy_next_save(self) -> None:
-        """Let the next `save_checkpoint` copy to host memory, and write on a thread."""
-        self._copies_next = True
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def start_call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ def neighbour_signs(task: LossTask) -> Counts:
         return {name: sum(found[name] for found in found_of) for name in found_of[0]}
     positions, ids = task.positions[: NUM_COMPARED + 1], task.token_ids[: NUM_COMPARED + 1]
     [reference] = task.references
-    weight, hidden = reference.weight, reference.hidden.ready()[: len(ids)].float()
+    weight, hidden = reference.weight, reference.hidden()[: len(ids)].float()
     vocab = task.sizes.get("valid_vocab") or len(weight)
     rows = weight[ids.clamp(0, vocab - 1)]
     is_shared, own = (ids >= 0) & (ids < vocab), (hidden * rows).sum(-1)
@@ -132,10 +132,8 @@ class WatchedWeights:
         """Return the entries [M] in fp64 on the host."""
         if torch.cuda.is_available():
             torch.cuda.current_stream().synchronize()  # what an offload leaves on the host may still be on its way there
-        by_device: dict[torch.device, list[Tensor]] = {}
-        for tensor in (local(p) for p in self._module.parameters() if p.requires_grad):
-            by_device.setdefault(tensor.device, []).append(tensor.reshape(-1)[-NUM_WATCHED:].float())
-        return torch.cat([torch.cat(some).cpu() for some in by_device.values()] or [torch.empty(0)]).double()
+        trained = (local(parameter) for parameter in self._module.parameters() if parameter.requires_grad)
+        return torch.cat([part.reshape(-1)[-NUM_WATCHED:].float() for part in trained]).cpu().double()
 
 
 def flatten(value: Any) -> list[float]:

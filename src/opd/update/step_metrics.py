@@ -35,15 +35,7 @@ _PER_TOKEN = {
     "opd/policy_drift": "sum/policy_drift",
 }
 _OF_ALL = ("sum/rows", "sum/counted")  # the same on ranks that share a sequence
-_LARGEST_OF_RANKS = (
-    "timing/teacher_s",
-    "timing/student_s",
-    "timing/score_s",
-    "perf/max_memory_allocated_gb",
-    "perf/teacher_cache_mb",
-    "perf/teacher_cache_host_mb",
-    "perf/teacher_cache_copied_mb",
-)
+_LARGEST_OF_RANKS = ("timing/", "perf/teacher_cache", "perf/max_memory_allocated_gb", CHOICE)
 
 
 def on_host(counts: Mapping[str, list[Tensor | float]]) -> dict[str, list[float]]:
@@ -56,19 +48,14 @@ def on_host(counts: Mapping[str, list[Tensor | float]]) -> dict[str, list[float]
     }
 
 
-def exact_sum(value: Any) -> float:
-    """Return the exact sum of nested lists; nan where they hold nan or both infinities, infinite beyond a float's range."""
-    values = flatten(value)
-    try:
-        return math.fsum(values)
-    except (OverflowError, ValueError):  # fsum raises for 1e308 + 1e308 and for inf - inf
-        return sum(values)
+def total_of(value: Any) -> float:
+    """Return the sum of nested lists; nan where they hold nan or both infinities, infinite beyond a float's range."""
+    return torch.tensor(flatten(value), dtype=torch.float64).sum().item()
 
 
 def largest(value: Any) -> float:
-    """Return the largest number of nested lists, nan where any is: Python's `max` keeps or loses a nan by its place."""
-    values = flatten(value)
-    return math.nan if any(map(math.isnan, values)) else max(values)
+    """Return the largest number of nested lists, nan where any is."""
+    return torch.tensor(flatten(value), dtype=torch.float64).max().item()
 
 
 def over_sequence(counts: Mapping[str, list[float]], group: ProcessGroup) -> dict[str, list[float]]:
@@ -80,7 +67,7 @@ def over_sequence(counts: Mapping[str, list[float]], group: ProcessGroup) -> dic
     distributed.all_gather_object(of_ranks, dict(counts), group=group)
 
     def joined(name: str) -> list[float]:
-        join: Callable[[Any], float] = exact_sum if name.startswith("sum/") and name not in _OF_ALL else largest
+        join: Callable[[Any], float] = total_of if name.startswith("sum/") and name not in _OF_ALL else largest
         return [join(of_one) for of_one in zip(*(of_rank[name] for of_rank in of_ranks), strict=True)]
 
     return {name: joined(name) for name in counts}
@@ -159,7 +146,7 @@ def totals(raw: Mapping[str, Any]) -> dict[str, float]:
     Raises:
         ValueError: no update was made at all.
     """
-    total = {key: exact_sum(value) for key, value in raw.items() if key.startswith("sum/")}
+    total = {key: total_of(value) for key, value in raw.items() if key.startswith("sum/")}
     if "sum/tokens" not in total:
         raise ValueError("the update returned no counts: no mini-batch ran")
     return total
@@ -195,6 +182,13 @@ def shared_metrics(raw: Mapping[str, Any]) -> dict[str, float]:
     return metrics
 
 
+def answer_metrics(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of a step on given answers."""
+    total = totals(raw)
+    mean = total["sum/loss"] / max(total["sum/tokens"], 1.0)
+    return {"actor/loss": mean, "actor/num_tokens": total["sum/tokens"]} | shared_metrics(raw)
+
+
 def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -> dict[str, float]:
     """Return the metrics of a distillation's step, named `opd/*`, from the lists that the workers returned.
 
@@ -221,7 +215,7 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
         "opd/skipped_step": metrics["opd/skipped"],
         "opd/divergence_max": largest(raw["max/divergence"]),
     }
-    metrics |= {key: largest(raw[key]) for key in raw if key in _LARGEST_OF_RANKS or key.startswith(CHOICE)}
+    metrics |= {key: largest(raw[key]) for key in raw if key.startswith(_LARGEST_OF_RANKS)}
     for name in sorted({key.split("/")[2] for key in total if key.startswith(f"sum/{TEACHER}")}):
         count = {of: total[f"sum/{TEACHER}{name}/{of}"] for of in _OF_TEACHER}
         metrics |= {f"opd/{TEACHER}{name}/{of}": value for of, value in count.items()}

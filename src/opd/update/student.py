@@ -1,9 +1,11 @@
-"""The worker of every kind that trains: a student under the memory plan, models that only read, and the updates of a step."""
+"""The worker of every kind that trains: a student under the memory plan, models that only read, and the updates of a step.
+
+Alone it fine-tunes on given answers: the tokens' negative log-likelihood is its one term. Other kinds have another loss.
+"""
 
 from __future__ import annotations
 
 import gc
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,12 +20,15 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.utils.profiler import DistProfiler
+from verl.utils.torch_functional import allgather_dict_into_dict
 from verl.workers.config import DistillationConfig, HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
+from opd.batch.builder import rows_from_batch
 from opd.batch.rows import RolloutRows
 from opd.compat import vllm_ranks
 from opd.experiment.run_config import RunConfig
+from opd.losses import Loss, Weights
 from opd.memory import Plan
 from opd.memory.follow import read_tokens, train_tokens, worker_plan
 from opd.memory.job import GIB
@@ -33,6 +38,7 @@ from opd.update.engines import STUDENT, TEACHER, StudentEngine, TeacherEngine
 from opd.update.losses import HeadLoss
 from opd.update.reading import read_log_probs
 from opd.update.shards import ShardUploads
+from opd.update.step_metrics import on_host, over_sequence
 from opd.update.teacher_cache import HiddenCache
 
 UNUSED_BY_LOSSES = ("prompts", "responses", "sample_weights", "row_id", "teacher", "advantage", "index", "session_id")
@@ -63,6 +69,7 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     ):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
         self.ours = RunConfig.of(config)
+        self.copies_saves = self.ours.checkpoint.overlap
         # Read now, because verl takes keys out of its config.
         self.student_path, self._fsdp_size = config.model.path, config.actor.fsdp_config.fsdp_size
         self.plan: Plan | None = None
@@ -159,9 +166,30 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             return None
         return as_output(metrics | {f"timing/{name}": [seconds] for name, seconds in timing.items()})
 
-    @abstractmethod
     def make_updates(self, data: TensorDict, timing: dict[str, float]) -> dict[str, Any] | None:
         """Read what the loss needs, and `train` with it; arguments and result as of `train`."""
+        return self.train(data, self._answer_loss(data), timing)
+
+    def _answer_loss(self, data: TensorDict) -> HeadLoss:
+        """Return the mean of -log p over all trained tokens of an update."""
+        rows = rows_from_batch(data)
+        weights = Weights(nll=torch.ones(int(rows.response_mask.sum())))
+        return HeadLoss(rows=rows, loss=Loss(), weights=weights, options={"sizes": self.sizes})
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def measure_loss(self, data: TensorDict) -> TensorDict | None:
+        """Measure the loss on rows of given answers, without a gradient; no rows, and `metrics` for `totals`."""
+        engine, loss = self.student_engine, self._answer_loss(data)
+        data["opd_row"] = torch.arange(len(data))
+        found: dict[str, list[Any]] = {"sum/loss": [], "sum/tokens": []}
+        for micro_batch, task, output in engine.read(data, loss.task):
+            for name, value in loss.metrics(micro_batch, task, output, first_update=False).items():
+                found[name].append(value)
+        counts = on_host(found)
+        if engine.use_ulysses_sp:
+            counts = over_sequence(counts, engine.ulysses_parallel_group)
+        of_ranks = allgather_dict_into_dict(counts, engine.get_data_parallel_group())
+        return as_output(of_ranks) if engine.is_mp_src_rank_with_outputs() else None
 
     def hidden_cache(self, gib: float | None = None) -> HiddenCache:
         """Return the one cache of this worker; without a plan it takes at most `gib` of the device. None means no limit."""

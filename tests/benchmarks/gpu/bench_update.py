@@ -46,10 +46,10 @@ from opd.data.toy.tokenizer import build_tokenizer  # noqa: E402
 from opd.experiment import load_text  # noqa: E402
 from opd.experiment.run_config import KEY, RunFacts  # noqa: E402
 from opd.trainer.entry import compose  # noqa: E402
-from opd.update.answer_worker import AnswerWorker  # noqa: E402
 from opd.update.attention import VARLEN, varlen_attention  # noqa: E402
 from opd.update.opd_worker import OPDWorker  # noqa: E402
 from opd.update.policy_worker import PolicyWorker  # noqa: E402
+from opd.update.student import StudentWorker  # noqa: E402
 
 ROLE = "actor_rollout_ref"
 NUM_VOCAB, NUM_ENTRIES = 151_936, 151_669  # rows of Qwen3's heads, and entries of its tokenizer
@@ -210,7 +210,7 @@ def make_worker(given: Row, folder: Path) -> Any:
     OmegaConf.resolve(composed)
     if given.kind == "verl":
         attend_by_positions()
-    cls = {"opd": OPDWorker, "grpo": PolicyWorker, "sft": AnswerWorker, "verl": ActorRolloutRefWorker}[given.kind]
+    cls = {"opd": OPDWorker, "grpo": PolicyWorker, "sft": StudentWorker, "verl": ActorRolloutRefWorker}[given.kind]
     worker = cls(config=composed.actor_rollout_ref, role="actor" if given.kind in ("sft", "verl") else ROLE)
     worker.init_model()
     return worker
