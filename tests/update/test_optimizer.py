@@ -9,7 +9,7 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
-from opd.update.optimizer import ShardedAdamW, clip_gradients
+from opd.update.engines import ShardedAdamW, clip_gradients
 
 STEPS, MOST = 3, 0.5
 

@@ -17,7 +17,8 @@ from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM
 
 from opd.errors import Unfit
-from opd.update import backbone, packing
+from opd.update import packing
+from opd.update.attention import VARLEN, row_arguments
 from opd.update.packing import LONG, may_pack, own_attention, probe_rows
 
 SIZES = {
@@ -101,7 +102,8 @@ def _probe(model: transformers.PreTrainedModel) -> bool:
         places = torch.cat([torch.arange(len(row)) for row in rows])[None]
         bounds = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
         ids = torch.cat(list(rows))[None]
-        model(input_ids=ids, position_ids=places, use_cache=False, **backbone.packed_arguments(bounds))
+        rows_of = row_arguments(model.config._attn_implementation, bounds, ids.shape[1])
+        model(input_ids=ids, position_ids=places, use_cache=False, **rows_of)
         return seen.pop()
 
     def alone(rows: Sequence[Tensor]) -> Tensor:
@@ -119,7 +121,7 @@ def _varlen_on_a_cpu(monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["qwen3", "mistral"])
-@pytest.mark.parametrize("attention", ["sdpa", backbone.VARLEN])
+@pytest.mark.parametrize("attention", ["sdpa", VARLEN])
 def test_attention_with_bounds_and_windows_may_pack(family, attention):
     model = FAMILIES[family]()
     model.set_attn_implementation(attention)
@@ -142,7 +144,7 @@ def test_layers_that_carry_a_state_from_row_to_row_need_each_row_alone(family, l
 @pytest.mark.parametrize("family", ["gpt_oss", "gemma2"])
 def test_attention_without_sinks_or_soft_caps_is_refused_with_the_layers(family):
     model = FAMILIES[family]()
-    model.set_attn_implementation(backbone.VARLEN)
+    model.set_attn_implementation(VARLEN)
     with pytest.raises(Unfit, match=r"model m: attn_implementation=varlen .* model.layers.0 \(\w*Attention\)"):
         _probe(model)
 
@@ -153,7 +155,7 @@ def test_an_attention_that_drops_the_window_is_refused(monkeypatch):
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", without_window)
     model = FAMILIES["mistral"]()
-    model.set_attn_implementation(backbone.VARLEN)
+    model.set_attn_implementation(VARLEN)
     with pytest.raises(Unfit, match="a window"):
         _probe(model)
 

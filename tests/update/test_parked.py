@@ -49,15 +49,15 @@ def _zero(model: nn.Module) -> None:
         parameter.to_local().mul_(0)
 
 
-def test_all_lie_in_one_buffer_of_the_host_and_return_to_it_and_give_the_rest_back(model):
+def test_all_return_to_their_copies_on_the_host_and_give_the_rest_back(model):
     before = [storage._weak_ref() for storage in _storages(model)]
     parked = ParkedWeights(model, DEVICE)
-    [host] = _addresses(model)
+    host = _addresses(model)
     parked.load()
-    assert host not in _addresses(model)
+    assert not host & _addresses(model)
     loaded = [storage._weak_ref() for storage in _storages(model)]
     parked.release()
-    assert _addresses(model) == {host}
+    assert _addresses(model) == host
     assert all(torch.UntypedStorage._expired(storage) for storage in before + loaded)
 
 
@@ -90,9 +90,9 @@ def test_what_is_written_on_the_device_is_forgotten_and_what_is_written_while_th
 def test_unparked_they_stay_and_no_host_memory_is_held(model):
     expected = model(INPUT)
     parked = ParkedWeights(model, DEVICE)
-    [host] = _addresses(model)
+    host = _addresses(model)
     parked.unpark()
-    assert host not in _addresses(model)
+    assert not host & _addresses(model)
     assert torch.equal(model(INPUT), expected)
     assert not model[1]._forward_pre_hooks
 

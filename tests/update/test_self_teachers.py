@@ -45,29 +45,37 @@ def _teachers(value: float, every: int) -> SelfTeachers:
     return SelfTeachers(engines={"teacher": _Engine(value)}, every={"teacher": every})
 
 
+@pytest.fixture
+def second_of_two(monkeypatch) -> None:
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+
+
 def _folder(base: Path, step: int) -> Path:
     actor = base / f"global_step_{step}" / "actor"
     actor.mkdir(parents=True)
     return actor
 
 
+@pytest.mark.usefixtures("second_of_two")
 @pytest.mark.parametrize(("step", "is_saved"), [(2, False), (3, False), (4, True), (5, True), (6, False), (7, True)])
 def test_a_checkpoint_has_the_teacher_only_where_it_is_neither_the_start_nor_the_student(tmp_path, step, is_saved):
     actor, resumed = _folder(tmp_path, step), _teachers(0.0, 3)
-    _teachers(7.0, 3).save(actor, step=step, rank=1, world=2)
+    _teachers(7.0, 3).save(actor, step=step)
     assert [path.name for path in actor.iterdir()] == ["teacher_world_size_2_rank_1.pt"] * is_saved
-    resumed.load(actor, rank=1, world=2)
+    resumed.load(actor)
     assert resumed.engines["teacher"].local_weights()["w"].tolist() == [7.0 * is_saved] * 2
 
 
+@pytest.mark.usefixtures("second_of_two")
 def test_a_checkpoint_that_lacks_the_teacher_is_refused_by_the_files_name(tmp_path):
     actor, words = (
         _folder(tmp_path, 4),
-        r"teacher_world_size_1_rank_0.pt: not there, and refreshed teachers \(teacher\)",
+        r"teacher_world_size_2_rank_1.pt: not there, and refreshed teachers \(teacher\)",
     )
     with pytest.raises(CheckpointError, match=words):
-        _teachers(0.0, 3).load(actor, rank=0, world=1)
-    _teachers(0.0, 0).load(actor, rank=0, world=1)
+        _teachers(0.0, 3).load(actor)
+    _teachers(0.0, 0).load(actor)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from opd.losses import Output
-from opd.update.counts import skipped_last
-from opd.update.step_metrics import micro_batch_counts, over_sequence, reduce
+from opd.update.step_metrics import micro_batch_counts, over_sequence, reduce, skipped
 
 
 def _raw(**extra):
@@ -50,7 +49,7 @@ def test_skipped_updates_are_counted_by_both_names_and_kept_out_of_the_norm():
 
 def test_updates_skipped_in_a_row_are_those_after_the_last_good_one():
     norms = {(1.0, math.nan): 1, (math.nan, 1.0): 0, (math.nan, 1.0, math.inf, math.nan): 2, (math.nan,) * 3: 3}
-    assert {key: skipped_last(_raw(grad_norm=list(key))) for key in norms} == norms
+    assert {key: skipped(_raw(grad_norm=list(key)))[1] for key in norms} == norms
 
 
 @pytest.mark.parametrize("values", [[math.inf, -math.inf], [-math.inf, math.nan], [1e308, 1e308]])
@@ -77,7 +76,7 @@ OUTPUT = Output(
     },
     backend="plain",
 )
-TASK = SimpleNamespace(positions=torch.arange(3), own=None, parts=())
+TASK = SimpleNamespace(positions=torch.arange(3), own=None, references=())
 
 
 def test_before_the_first_update_a_micro_batch_compares_the_probabilities_of_rollout_and_actor():
@@ -139,16 +138,15 @@ def test_extremes_show_a_rank_that_sums_hide_and_leave_small_micro_batches_out()
 
 
 def test_ranks_that_share_a_sequence_add_their_sums_but_not_their_rows_and_lose_no_nan(monkeypatch):
-    others = [[5.0], [2.0, 7.0, 1.0], [0.0, 0.0, 0.0]]  # the other rank's sums, largest values, and marks of nan
+    mine = {"sum/tokens": [3.0, 1.0], "sum/rows": [2.0, 1.0], "max/divergence": [math.nan, 1.0], "perf/gb": [4.0]}
+    other = {"sum/tokens": [5.0, 0.0], "sum/rows": [2.0, 1.0], "max/divergence": [7.0, 2.0], "perf/gb": [1.0]}
 
-    def all_reduce(values, operation, group):
-        if operation == torch.distributed.ReduceOp.SUM:
-            values += torch.tensor(others[0], dtype=torch.float64)
-        else:  # as a reduction that keeps or loses a nan by the order
-            values.copy_(torch.fmax(values, torch.tensor(others[1:], dtype=torch.float64)))
+    def gathered(found, counts, group):
+        found[:] = [other, counts]
 
-    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
-    mine = {"sum/tokens": 3.0, "sum/rows": 2.0, "max/divergence": math.nan, "perf/gb": 4.0}
-    found = over_sequence(mine, group=None, device=torch.device("cpu"))
-    assert math.isnan(found.pop("max/divergence"))
-    assert found == {"sum/tokens": 8.0, "sum/rows": 2.0, "perf/gb": 4.0}
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 2)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
+    found = over_sequence(mine, group=None)
+    first, second = found.pop("max/divergence")
+    assert (math.isnan(first), second) == (True, 2.0)
+    assert found == {"sum/tokens": [8.0, 1.0], "sum/rows": [2.0, 1.0], "perf/gb": [4.0]}

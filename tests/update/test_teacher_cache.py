@@ -17,8 +17,8 @@ def test_rows_come_back_in_the_order_asked_for_without_the_micro_batch_they_were
     rows = dict(enumerate(whole[:10].split([1, 2, 3, 4])))
     for row, hidden in rows.items():
         cache.put(row, hidden)
-    assert torch.equal(cache.fetch([2, 0, 3]).ready(), torch.cat([rows[2], rows[0], rows[3]]))
-    assert cache.fetch([2]).ready().untyped_storage().nbytes() == 3 * 8 * 4
+    assert torch.equal(cache.fetch([2, 0, 3])(), torch.cat([rows[2], rows[0], rows[3]]))
+    assert cache.fetch([2])().untyped_storage().nbytes() == 3 * 8 * 4
     assert (cache.device_bytes, cache.copied_bytes) == (10 * 8 * 4, 0)
 
 
@@ -28,7 +28,7 @@ def test_a_row_is_put_once_a_step(cache):
         cache.put(0, torch.zeros(2, 8))
     cache.clear()
     cache.put(0, torch.ones(2, 8))
-    assert torch.equal(cache.fetch([0]).ready(), torch.ones(2, 8))
+    assert torch.equal(cache.fetch([0])(), torch.ones(2, 8))
 
 
 def test_pieces_of_pinned_memory_do_not_overlap_and_are_used_again(cache, monkeypatch):

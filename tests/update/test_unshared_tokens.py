@@ -1,4 +1,4 @@
-"""Tokens that one model lacks: the teacher never reads them, nothing after them is trained, and their mass is bounded."""
+"""Tokens that one model lacks: the teacher never reads them, and nothing after them is trained."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from tests.update.exact import load
 from tests.update.models import save_model
 from tests.update.workers import Case, row, run_cases, tensordict
 
-from opd.errors import Unfit
-from opd.update.unshared_tokens import check_unshared, leave_out_unshared, readable_ids
+from opd.update.reading import keep_shared
 
 # Ids below 61 are both models'; the student's tokenizer has 70, the teacher's 64, which is all its embedding holds.
 SHARED, STUDENT, TEACHER = 61, 70, 64
@@ -28,45 +27,9 @@ slow = pytest.mark.slow
 )
 def test_a_response_is_trained_up_to_its_first_token_that_the_teacher_lacks(rows, masks):
     data = tensordict(rows)
-    assert leave_out_unshared(data, SHARED) == 3
+    assert keep_shared(data, SHARED, data["input_ids"]) == 3
     for name in ("response_mask", "loss_mask"):
         assert [mask.tolist() for mask in data[name].unbind()] == masks
-
-
-def test_rows_of_shared_tokens_stay_the_objects_they_are():
-    data = tensordict([row([5, 6], [7, 60])])
-    before = data["response_mask"], data["input_ids"]
-    assert leave_out_unshared(data, SHARED) == 0
-    assert data["response_mask"] is before[0]
-    assert readable_ids(before[1], SHARED) is before[1]
-
-
-def test_the_teacher_gets_ids_of_its_own_only():
-    data = tensordict([row([5, 6], [7, UNREAD, 9]), row([SHARED], [60])])
-    read = readable_ids(data["input_ids"], SHARED)
-    assert [ids.tolist() for ids in read.unbind()] == [[5, 6, 7, 0, 9], [0, 60]]
-    assert data["input_ids"].values().max() == UNREAD  # the student reads its own
-
-
-METRICS = {"opd/num_tokens": 200.0, "opd/unshared_tokens": 0.0, "opd/unshared_mass_teacher": 0.07}
-
-
-@pytest.mark.parametrize(
-    ("metrics", "words"),
-    [
-        (METRICS, r"max_unshared_mass=0\.05: the teacher puts 0\.07 .*mean over 200 tokens.*student lacks"),
-        (
-            METRICS | {"opd/unshared_mass_student": 0.07, "opd/unshared_mass_teacher": 0.0},
-            r"the student puts 0\.07 .*teacher lacks",
-        ),
-        ({"opd/num_tokens": 0.0, "opd/unshared_tokens": 12.0}, "all 12 response tokens"),
-    ],
-)
-def test_a_mass_above_the_bound_or_nothing_left_ends_the_run_with_the_numbers_and_the_key(metrics, words):
-    with pytest.raises(Unfit, match=words):
-        check_unshared(metrics, limit=0.05)
-    check_unshared(METRICS, limit=0.08)
-    check_unshared({"opd/num_tokens": 0.0, "opd/unshared_tokens": 0.0}, limit=0.05)
 
 
 READ = [row([3, 4, 5], [6, 7, 8, 9]), row([9, 8], [11, 12, 60, 14, 15]), row([20], [21, 22]), row([30, 31], [32])]

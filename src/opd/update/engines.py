@@ -200,7 +200,7 @@ class StudentEngine(HeadEngine):
         read = on_host(output["metrics"] | {"loss": output["loss"]})
         output["loss"] = read.pop("loss")
         if self.use_ulysses_sp:
-            read = over_sequence(read, self.ulysses_parallel_group, self.device)
+            read = over_sequence(read, self.ulysses_parallel_group)
         output["metrics"] = read if norm is None else read | {"grad_norm": norm}
         return output
 

@@ -71,20 +71,43 @@ class HeadEngine(FSDPEngineWithLMHead):
     may_be_one_unit = is_one_unit = False
     """FSDP may gather, and gathers, all weights at once."""
 
+    @property
+    def device(self) -> torch.device:
+        """Return the device where this rank computes."""
+        name = get_device_name()
+        return torch.device(name) if name == "cpu" else torch.device(name, get_device_id())
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return verl's autocast context, none for fp32."""
+        if self._autocast_dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
+
+    def local_weights(self) -> dict[str, Tensor]:
+        """Return this rank's shard of each weight by name, on the device or on the host."""
+        return local_shards(self.module)
+
+    def set_offload(self, *, offload_params: bool, offload_optimizer: bool) -> None:
+        """Set where weights, with gradients, and optimizer state are between this engine's phases."""
+        self._is_offload_param, self._is_offload_optimizer = offload_params, offload_optimizer
+        for device, parked in (("cpu", True), (get_device_name(), False)):
+            moves = offload_params is parked
+            self.to(device, model=moves, optimizer=offload_optimizer is parked, grad=moves)
+
     def _build_module(self) -> PreTrainedModel:
         # verl builds its causal LM for the model type "language_model" only; ours names the engine, not the model.
-        own, self.model_config.model_type = self.model_config.model_type, "language_model"
+        model, kept = self.model_config, self.engine_config
+        own, model.model_type = model.model_type, "language_model"
         if self.use_ulysses_sp:
-            check_shareable(self.model_config.hf_config, self.ulysses_sequence_parallel_size, self.model_config.path)
-        kept = self.engine_config
-        stored = None if self._is_lora else stored_dtype(self.model_config.local_path)
+            check_shareable(model.hf_config, self.ulysses_sequence_parallel_size, model.path)
+        stored = None if self._is_lora else stored_dtype(model.local_path)
         if stored is not None:
             self.engine_config = dataclasses.replace(kept, model_dtype=PrecisionType.to_str(stored))
         try:
             with buffers_as_read():
                 module: PreTrainedModel = super()._build_module()
         finally:
-            self.model_config.model_type, self.engine_config = own, kept
+            model.model_type, self.engine_config = own, kept
         module.config.dtype = PrecisionType.to_dtype(kept.model_dtype)
         if self.use_ulysses_sp:
             module.config._attn_implementation = SHARED[module.config._attn_implementation]
@@ -130,16 +153,10 @@ class HeadEngine(FSDPEngineWithLMHead):
     def _merged(self, stored: Mapping[str, Tensor], plain: Mapping[str, Adapted]) -> Iterator[tuple[str, Tensor]]:
         """Yield one whole tensor after another on the device (a collective call)."""
         config = self.module.peft_config["default"]
-
-        def whole(name: str) -> Tensor:
-            part = stored[name].to(get_device_id(), non_blocking=True)
-            return part.full_tensor() if isinstance(part, DTensor) else part
-
-        for name, (base, down, up) in plain.items():
-            if down is None or up is None:
-                yield name, whole(base)
-            else:
-                yield name, merged(whole(base), whole(down), whole(up), scale=config.lora_alpha / config.r)
+        for name, parts in plain.items():
+            on_device = [stored[part].to(get_device_id(), non_blocking=True) for part in parts if part is not None]
+            base, *adapters = [part.full_tensor() if isinstance(part, DTensor) else part for part in on_device]
+            yield name, merged(base, *adapters, scale=config.lora_alpha / config.r) if adapters else base
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return verl's inputs with the bounds of rows that our attention needs."""
@@ -152,31 +169,7 @@ class HeadEngine(FSDPEngineWithLMHead):
         if output_args.get("pad_size"):  # padding is a row of its own, which no other attends to
             bounds = torch.cat([bounds, bounds[-1:] + output_args["pad_size"]])
         num_tokens = inputs["input_ids"].shape[-1] * self.ulysses_sequence_parallel_size
-        name = self.module.config._attn_implementation
-        return inputs | row_arguments(name, bounds, num_tokens), output_args
-
-    @property
-    def device(self) -> torch.device:
-        """Return the device where this rank computes."""
-        name = get_device_name()
-        return torch.device(name) if name == "cpu" else torch.device(name, get_device_id())
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Return verl's autocast context, none for fp32."""
-        if self._autocast_dtype == torch.float32:
-            return nullcontext()
-        return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
-
-    def set_offload(self, *, offload_params: bool, offload_optimizer: bool) -> None:
-        """Set where weights, with gradients, and optimizer state are between this engine's phases."""
-        self._is_offload_param, self._is_offload_optimizer = offload_params, offload_optimizer
-        for device, parked in (("cpu", True), (get_device_name(), False)):
-            self.to(
-                device,
-                model=offload_params is parked,
-                optimizer=offload_optimizer is parked,
-                grad=offload_params is parked,
-            )
+        return inputs | row_arguments(self.module.config._attn_implementation, bounds, num_tokens), output_args
 
     def run(self, micro_batch: TensorDict, task_of: TaskOf[AnyTask]) -> tuple[AnyTask, Any]:
         """Return the head's task of a micro-batch, on the device, and the head's output."""
@@ -221,18 +214,13 @@ class HeadEngine(FSDPEngineWithLMHead):
         micro_batches, _ = prepare_micro_batches(inputs, dp_group=group, same_micro_num_in_dp=True)
         with self.eval_mode():
             for micro_batch in micro_batches:
-                task, output = self.run(micro_batch, task_of)
-                yield micro_batch, task, output
+                yield micro_batch, *self.run(micro_batch, task_of)
 
     def at_least_a_row(self, num_tokens: int, data: TensorDict) -> int:
         """Return the tokens, or those of the longest row of any rank: verl takes one limit for all (a collective call)."""
         longest = data["input_ids"].offsets().diff().max().to(self.device)
         distributed.all_reduce(longest, distributed.ReduceOp.MAX)
         return max(num_tokens, -(-int(longest) // self.ulysses_sequence_parallel_size))
-
-    def local_weights(self) -> dict[str, Tensor]:
-        """Return this rank's shard of each weight by name, on the device or on the host."""
-        return local_shards(self.module)
 
     def check(self, name: str) -> None:
         """Refuse a model that this project computes otherwise than the model itself does (a collective call).
@@ -241,19 +229,11 @@ class HeadEngine(FSDPEngineWithLMHead):
             Unfit: the head is more than `hidden @ W.T`, or the attention lacks something.
         """
         with self.eval_mode(), self.autocast(), torch.compiler.set_stance("force_eager"):
-            ids = torch.arange(4, device=self.device)
+            ids = torch.arange(4, device=self.device)[None]
             with own_attention(self.module.config):
-                check_head_is_plain(
-                    self.module, self.head, name, input_ids=ids[None], position_ids=ids[None], attention_mask=None
-                )
-            can_pack = may_pack(
-                self.module,
-                name,
-                packed=self._states,
-                alone=self._states_alone,
-                dtype=self._autocast_dtype,
-                agreed=self._agreed,
-            )
+                check_head_is_plain(self.module, self.head, name, input_ids=ids, position_ids=ids, attention_mask=None)
+            forwards = {"packed": self._states, "alone": self._states_alone}
+            can_pack = may_pack(self.module, name, dtype=self._autocast_dtype, agreed=self._agreed, **forwards)
         self.is_row_alone = not can_pack
 
     def _states(self, rows: Sequence[Tensor]) -> Tensor:
@@ -273,11 +253,10 @@ class HeadEngine(FSDPEngineWithLMHead):
 
     def _states_alone(self, rows: Sequence[Tensor]) -> Tensor:
         """Return the hidden states of one row by the model's own attention."""
-        places = torch.arange(len(rows[0]))
-        inputs = {"input_ids": rows[0][None], "position_ids": places[None]}
+        ids, places = rows[0].to(self.device), torch.arange(len(rows[0]), device=self.device)
         with own_attention(self.module.config):
-            on_device = {name: each.to(self.device) for name, each in inputs.items()}
-            return self._collected(places, on_device | {"attention_mask": None})
+            inputs = {"input_ids": ids[None], "position_ids": places[None], "attention_mask": None}
+            return self._collected(places, inputs)
 
     def _collected(self, places: Tensor, inputs: dict[str, Any]) -> Tensor:
         hidden: Tensor = run_with_task(self.module, self.head, CollectTask(places).to(self.device), **inputs)

@@ -22,7 +22,7 @@ from opd.losses import Loss, Output, Weights
 from opd.memory.sources import has_reference
 from opd.update.head import LossTask
 from opd.update.losses import HeadLoss
-from opd.update.policy_loss import TokenLoss, WholeLoss, clip_counts, token_loss
+from opd.update.policy_loss import TokenLoss, WholeLoss, clip_counts, divisor_of, token_loss, token_weights
 from opd.update.signs import Counts, flatten
 from opd.update.step_metrics import agreement, agreement_metrics, shared_metrics, totals
 from opd.update.student import Reader, StudentWorker
@@ -32,12 +32,6 @@ PER_TOKEN = ("entropy", "pg_clipfrac", "pg_clipfrac_lower", "ppo_kl")
 """Metrics that are means over the step's tokens."""
 PER_UPDATE = ("loss", "pg_loss", "kl_loss", "entropy_loss")
 """Metrics that are aggregated as the loss is, and averaged over the step's updates."""
-
-
-def token_weights(config: ActorConfig, counts: Tensor) -> Tensor:
-    """Return the weights [N] of rows' trained tokens in verl's aggregation mode; `counts` [B] are theirs."""
-    per_row = 1.0 / counts.clamp(min=1) if config.loss_agg_mode == "seq-mean-token-mean" else torch.ones(len(counts))
-    return per_row.repeat_interleave(counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,24 +47,18 @@ class PolicyLoss(HeadLoss):
     config: ActorConfig
 
     def divisor(self, micro_batch: TensorDict) -> float:
-        mode, num_rows = self.config.loss_agg_mode, float(micro_batch["global_batch_size"])
-        divisors = {"token-mean": float(micro_batch["batch_num_tokens"]), "token-sum": 1.0}
-        scale = float(self.config.loss_scale_factor or 1) if mode == "seq-mean-token-sum-norm" else 1.0
-        return max(divisors.get(mode, num_rows * scale), 1.0)
+        return divisor_of(self.config, **_sizes(micro_batch))
 
     def slopes(self, micro_batch: TensorDict, tokens: Tensor) -> WholeLoss | None:
         if self.tokens.mode is not None:
             return None
         rows = self.rows.select(micro_batch["opd_row"].tolist())
         counts = rows.response_lens
-        mask = torch.zeros(len(counts), int(counts.max()), dtype=torch.bool)
-        mask = mask.masked_scatter(torch.arange(mask.shape[1]) < counts[:, None], rows.response_mask)
-        divisors = {name: micro_batch[name] for name in ("batch_num_tokens", "global_batch_size")}
-        divisors["loss_scale_factor"] = self.config.loss_scale_factor
+        is_response = torch.arange(int(counts.max())) < counts[:, None]
+        mask = torch.zeros_like(is_response).masked_scatter(is_response, rows.response_mask)
         assert self.inputs is not None
         old = None if self.old_log_probs is None else self.old_log_probs[tokens]
-        advantages = self.inputs[tokens, 0]
-        return WholeLoss(self.config, mask, old, advantages, divisors, divisor=self.divisor(micro_batch))
+        return WholeLoss(self.config, mask, old, self.inputs[tokens, 0], _sizes(micro_batch))
 
     def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
         found, weights = output.statistics, task.weights.policy
@@ -79,24 +67,31 @@ class PolicyLoss(HeadLoss):
         log_prob, entropy = found["log_prob"], found["entropy"]
         advantages, reference = task.policy_inputs.unbind(1)
         old = log_prob if task.old_log_probs is None else task.old_log_probs
-        sums = clip_counts(self.tokens.clips, log_prob, old, advantages) | {"entropy": entropy.sum()}
-        policy = (weights * self.tokens.policy(log_prob, old, advantages)).sum()
-        if task.slopes is not None:
-            policy = policy + task.slopes(log_prob)[0]
-        of_update = {"pg_loss": policy, "entropy_loss": (weights * entropy).sum()}
-        loss = policy - self.config.entropy_coeff * of_update["entropy_loss"]
+        counts: Counts = {"sum/entropy": entropy.sum(), "sum/nonfinite": found["nonfinite"].sum()}
+        counts |= {
+            f"sum/{name}": each for name, each in clip_counts(self.tokens.clips, log_prob, old, advantages).items()
+        }
+        terms, coef = {"entropy_loss": entropy}, self.config.kl_loss_coef
         if self.tokens.kl is not None or task.references:
-            kl = self.tokens.divergence(log_prob, reference) if self.tokens.kl else found["divergence"]
-            of_update["kl_loss"] = (weights * kl).sum()
-            loss = loss + self.config.kl_loss_coef * of_update["kl_loss"]
-        of_update["loss"] = loss
+            terms["kl_loss"] = self.tokens.divergence(log_prob, reference) if self.tokens.kl else found["divergence"]
+        # The token's loss holds an estimate of the KL, and not the exact one.
+        terms["pg_loss"] = found["policy_loss"] - (coef * terms["kl_loss"] if self.tokens.kl else 0.0)
+        of_update = {name: (weights * values).sum() for name, values in terms.items()}
+        if task.slopes is not None:
+            of_update["pg_loss"] = of_update["pg_loss"] + task.slopes(log_prob)[0]
+        loss = of_update["pg_loss"] - self.config.entropy_coeff * of_update["entropy_loss"]
+        of_update["loss"] = loss + coef * of_update["kl_loss"] if "kl_loss" in of_update else loss
         divisor = self.divisor(micro_batch)
-        counts: Counts = {f"sum/{name}": value for name, value in sums.items()}
         counts |= {f"sum/{name}": value.double() / divisor for name, value in of_update.items()}
-        counts |= {"sum/tokens": float(len(log_prob)), "sum/nonfinite": found["nonfinite"].sum()}
+        counts["sum/tokens"] = float(len(log_prob))
         if first_update and "rollout_log_probs" in micro_batch:
             counts |= agreement(micro_batch, log_prob, task.own)
         return counts
+
+
+def _sizes(micro_batch: TensorDict) -> dict[str, Any]:
+    """Return verl's sizes of the update, over all ranks."""
+    return {name: micro_batch[name] for name in ("batch_num_tokens", "global_batch_size")}
 
 
 def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
