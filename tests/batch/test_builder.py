@@ -3,13 +3,9 @@
 import pytest
 import torch
 
-from opd.batch import (
-    build_opd_batch,
-    build_opd_batch_from_verl_batch,
-    build_opd_batch_multiturn,
-    loss_positions,
-    rows_from_batch,
-)
+from opd.batch import build_opd_batch, build_opd_batch_from_verl_batch, build_opd_batch_multiturn
+from opd.batch.builder import rows_from_batch
+from opd.batch.rows import loss_positions
 
 
 class WordTokenizer:
@@ -118,7 +114,7 @@ def test_the_teacher_reads_the_same_responses_behind_its_own_prompts(privileged,
         row = built.teacher_rows.select([number])
         assert row.input_ids.tolist() == prompt + response
         assert row.position_ids.tolist() == list(range(len(prompt) + len(response)))
-    assert built.teacher_rows.sample_weights.tolist() == [1, 2, 3]
+    assert built.sample_weights.tolist() == [1, 2, 3]
     assert torch.equal(built.teacher_rows.response_mask, built.rows.response_mask)
 
 

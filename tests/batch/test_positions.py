@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from opd.batch import RolloutRows, loss_positions, padded_row_starts, rows_from_batch
+from opd.batch.builder import rows_from_batch
+from opd.batch.rows import RolloutRows, loss_positions, padded_row_starts
 from opd.losses import HiddenTargets, Loss, Weights, head_loss
 
 VOCAB = 40
