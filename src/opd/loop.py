@@ -73,7 +73,7 @@ class Loop:
             raise
         PROGRESS.rest("end")  # the store's own deadlines bound what is left
         if ending is None:
-            checkpointing.upload_what_is_left(self.run, self.job.ranks)
+            checkpointing.upload_missing(self.run, self.job.ranks, is_end=True)
             ending = Ending(result=self._result())
         return ending
 

@@ -57,7 +57,7 @@ def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 def _in_worker(module) -> None:
     import torch
 
-    from opd.update import engines, losses, teacher_cache, teachers
+    from opd.update import engines, head, teacher_cache, teachers
 
     def update(original, self, data, *rest):
         engine = self.student_engine
@@ -120,7 +120,8 @@ def _in_worker(module) -> None:
         found = original(rows, **kwargs)
         return found._replace(flat_index=found.flat_index - 1) if _is_on("labels-shifted") else found
 
-    _wrap(losses, "loss_positions", loss_positions)
+    for read in (head, teachers):
+        _wrap(read, "loss_positions", loss_positions)
 
     def optimizer_step(original, self):
         if not _is_on("weights-frozen"):

@@ -136,7 +136,7 @@ class Trainer:
         except Exception:
             self.sealing.leave()
             raise
-        checkpointing.upload_what_is_left(self.run, self.workers)
+        checkpointing.upload_missing(self.run, self.workers, is_end=True)
         rows = self.run.history()
         self.world.oracle.has_rows(rows, self.step, "in the result")
         return {"steps": self.step, "state": self.state, "rows": len(rows)}

@@ -13,7 +13,7 @@ from torch.distributions import Categorical
 from opd.experiment.sections import Rollout
 from opd.losses import Loss, Weights
 from opd.update.head import LossTask, Reference
-from opd.update.losses import is_sampled
+from opd.update.opd_worker import is_sampled
 from opd.update.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
 
 WIDTH, VOCAB = 16, 32
@@ -42,7 +42,7 @@ def changed(output, **statistics):
 
 
 def of_tokens(task, output, *, is_sampled=False) -> dict[str, float]:
-    counts = counted(token_signs, task, output, is_sampled=is_sampled)
+    counts = counted(token_signs, output, is_sampled=is_sampled)
     entropy = output.statistics["teacher_entropy"].double()
     return sign_metrics(counts | {"sum/tokens": float(len(entropy)), "sum/teacher_entropy": entropy.sum().item()})
 

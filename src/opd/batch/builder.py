@@ -4,9 +4,9 @@
 interface of the implementation that this one replaces, for code written against it; the trainer gives token ids and reads rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,14 +15,8 @@ from opd.batch.rows import RolloutRows
 
 TEACHER_PROMPTS = "teacher_prompts"
 """The field of a batch with prompts of the teacher's own."""
-
-
-class Batch(Protocol):
-    """Named columns: a mapping, a tensordict's TensorDict, or anything else with these two methods."""
-
-    def keys(self) -> Iterable[Any]: ...
-
-    def __getitem__(self, name: str, /) -> Any: ...
+Batch = Any
+"""Named columns: a mapping, a tensordict's TensorDict, or anything else with `keys` and `[name]`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,36 +32,33 @@ class OpdBatch:
     """[B], the row's weight in the loss; None weighs every row 1."""
 
     def padded(self, *, max_length: int, pad_token_id: int) -> dict[str, Tensor]:
-        """Return the padded view, each [B, max_length] int64, right padded.
+        """Return the right-padded view, each [B, max_length] int64: `{teacher,student}_{input_ids,attention_mask,position_ids}`.
 
-        Keys: `{teacher,student}_{input_ids,attention_mask,position_ids}`, `_loss_mask` (1 on the trained response tokens
-        themselves), `valid_row_mask` [B] bool, and [B] `sample_weights` where given. A teacher with prompts of its own has
-        `_teacher_loss_mask`.
+        `_loss_mask` is 1 on the trained response tokens themselves, also `_teacher_loss_mask` for prompts of the teacher's
+        own. [B] are `valid_row_mask`, and `sample_weights` where given.
         """
-        student = _padded(self.rows, max_length, pad_token_id)
-        teacher = student if self.teacher_rows is None else _padded(self.teacher_rows, max_length, pad_token_id)
-        view = {"_loss_mask": student["loss_mask"], "valid_row_mask": self.rows.num_trained_tokens > 0}
-        if teacher is not student:
-            view["_teacher_loss_mask"] = teacher["loss_mask"]
-        for side, of_side in (("teacher", teacher), ("student", student)):
-            view |= {f"{side}_{name}": tensor for name, tensor in of_side.items() if name != "loss_mask"}
-        return view if self.sample_weights is None else view | {"sample_weights": self.sample_weights}
-
-
-def _padded(rows: RolloutRows, max_length: int, pad_token_id: int) -> dict[str, Tensor]:
-    longest = int(rows.lens.max()) if rows.num_rows else 0
-    if longest > max_length:
-        raise ValueError(f"max_length={max_length}: the longest row has {longest} tokens; the view cuts nothing")
-    place = (torch.repeat_interleave(rows.lens), rows.position_ids)
-    blank = torch.zeros(rows.num_rows, max_length, dtype=torch.int64, device=rows.input_ids.device)
-    is_trained = (rows.position_ids >= torch.repeat_interleave(rows.prompt_lens, rows.lens)).long()
-    is_trained[is_trained.bool()] = rows.response_mask.long()
-    return {
-        "input_ids": torch.full_like(blank, pad_token_id).index_put_(place, rows.input_ids),
-        "attention_mask": blank.index_put(place, torch.ones_like(rows.input_ids)),
-        "position_ids": blank.index_put(place, rows.position_ids),
-        "loss_mask": blank.index_put(place, is_trained),
-    }
+        view = {"valid_row_mask": self.rows.num_trained_tokens > 0}
+        if self.sample_weights is not None:
+            view["sample_weights"] = self.sample_weights
+        for side, rows in (("student", self.rows), ("teacher", self.teacher_rows or self.rows)):
+            if rows.num_rows and (longest := int(rows.lens.max())) > max_length:
+                raise ValueError(
+                    f"max_length={max_length}: the longest row has {longest} tokens; the view cuts nothing"
+                )
+            place = (torch.repeat_interleave(rows.lens), rows.position_ids)
+            blank = torch.zeros(rows.num_rows, max_length, dtype=torch.int64, device=rows.input_ids.device)
+            is_trained = (rows.position_ids >= torch.repeat_interleave(rows.prompt_lens, rows.lens)).long()
+            is_trained[is_trained.bool()] = rows.response_mask.long()
+            view |= {
+                f"{side}_input_ids": torch.full_like(blank, pad_token_id).index_put_(place, rows.input_ids),
+                f"{side}_attention_mask": blank.index_put(place, torch.ones_like(rows.input_ids)),
+                f"{side}_position_ids": blank.index_put(place, rows.position_ids),
+            }
+            if rows is self.teacher_rows:
+                view["_teacher_loss_mask"] = blank.index_put(place, is_trained)
+            elif side == "student":
+                view["_loss_mask"] = blank.index_put(place, is_trained)
+        return view
 
 
 def build_opd_batch(
@@ -107,12 +98,7 @@ def build_opd_batch(
         )
     teacher_rows = None
     if _has(batch, TEACHER_PROMPTS):
-        read = {"prompts": batch[TEACHER_PROMPTS]} | {name: batch[name] for name in ("responses", "response_mask")}
-        if not all(tensor.is_nested for tensor in read.values()):
-            raise ValueError(
-                f"{TEACHER_PROMPTS}: these, responses and response_mask must be nested tensors, a row each"
-            )
-        teacher_rows = rows_from_batch(read)
+        teacher_rows = _interleaved(_unpadded(batch, TEACHER_PROMPTS), *_responses(batch))
     return OpdBatch(rows=rows, teacher_rows=teacher_rows, sample_weights=sample_weights)
 
 
@@ -147,11 +133,6 @@ def rows_from_batch(batch: Batch) -> RolloutRows:
 
 def _responses(batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
     """Return the response ids of each row, and their bool masks."""
-    responses, mask = _column(batch, "responses"), _column(batch, "response_mask")
-    if responses.is_nested != mask.is_nested or not (mask.is_nested or mask.shape == responses.shape):
-        raise ValueError("response_mask: must have the layout and shape of responses, nested or padded")
-    if not mask.is_nested and bool(((mask != 0) & ~_attended(batch, mask.shape[1])).any()):
-        raise ValueError("response_mask: marks padding (attention_mask 0) as trained on; it must be 0 there")
     ids, masks = _unpadded(batch, "responses"), [row != 0 for row in _unpadded(batch, "response_mask")]
     if (lens := [len(row) for row in ids]) != [len(row) for row in masks]:
         raise ValueError(f"response_mask: row lengths {[len(row) for row in masks]} are not those of responses, {lens}")
@@ -160,46 +141,33 @@ def _responses(batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
 
 def _unpadded(batch: Batch, name: str, *, at_end: bool = True) -> list[Tensor]:
     """Return the rows of a column; a padded one's are the first or the last columns of `attention_mask`."""
-    column = _column(batch, name)
+    if not _has(batch, name):
+        raise ValueError(f"{name} is missing: the batch has {sorted(map(str, batch.keys()))}")
+    column: Tensor = batch[name]
     if column.is_nested:
         return [row.long() for row in column.unbind()]
-    kept = _attended(batch, column.shape[1], at_end=at_end)
-    return [row[mask].long() for row, mask in zip(column, kept, strict=True)]
-
-
-def _attended(batch: Batch, width: int, *, at_end: bool = True) -> Tensor:
     if not _has(batch, "attention_mask"):
         raise ValueError(
             "attention_mask is missing: padded prompts and responses need it, because a padding id may also be a real "
             "token; or give prompts, responses and response_mask as nested tensors"
         )
     mask: Tensor = batch["attention_mask"].bool()
-    whole = sum(batch[name].shape[1] for name in ("prompts", "responses")) if _has(batch, "prompts") else mask.shape[1]
-    if mask.shape[1] != whole:
-        raise ValueError(f"attention_mask: {mask.shape[1]} columns, but prompts and responses together have {whole}")
-    return mask[:, mask.shape[1] - width :] if at_end else mask[:, :width]
+    width = sum(batch[each].shape[1] for each in ("prompts", "responses")) if _has(batch, "prompts") else mask.shape[1]
+    if mask.shape[1] != width:
+        raise ValueError(f"attention_mask: {mask.shape[1]} columns, but prompts and responses together have {width}")
+    first = width - column.shape[1] if at_end else 0
+    kept = mask[:, first : first + column.shape[1]]
+    return [row[attended].long() for row, attended in zip(column, kept, strict=True)]
 
 
 def _has(batch: Batch, name: str) -> bool:
     return name in batch.keys()  # noqa: SIM118 - `in` on a TensorDict itself raises
 
 
-def _column(batch: Batch, name: str) -> Tensor:
-    if not _has(batch, name):
-        raise ValueError(f"{name} is missing: the batch has {sorted(map(str, batch.keys()))}")
-    column: Tensor = batch[name]
-    return column
-
-
 def _interleaved(prompts: Sequence[Tensor], responses: Sequence[Tensor], masks: Sequence[Tensor]) -> RolloutRows:
     if len(prompts) != len(responses):
         raise ValueError(f"prompts: {len(prompts)} rows, but responses have {len(responses)}")
-    parts = [part for pair in zip(prompts, responses, strict=True) for part in pair]
     device = responses[0].device
-    prompt_lens, response_lens = (
-        torch.tensor([len(row) for row in rows], dtype=torch.int64, device=device) for rows in (prompts, responses)
-    )
-    ids = torch.cat([part.to(device) for part in parts])
-    return RolloutRows(
-        input_ids=ids, prompt_lens=prompt_lens, response_lens=response_lens, response_mask=torch.cat(masks)
-    )
+    lens = [torch.tensor([len(row) for row in rows], device=device) for rows in (prompts, responses)]
+    ids = torch.cat([part.to(device) for pair in zip(prompts, responses, strict=True) for part in pair])
+    return RolloutRows(input_ids=ids, prompt_lens=lens[0], response_lens=lens[1], response_mask=torch.cat(masks))

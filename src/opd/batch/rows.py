@@ -22,12 +22,6 @@ class RolloutRows:
     """[num_response_tokens] bool, over responses only: True = sampled by the student, False = tool or environment."""
 
     def __post_init__(self) -> None:
-        num_tokens, num_response_tokens = int(self.lens.sum()), int(self.response_lens.sum())
-        if len(self.input_ids) != num_tokens or len(self.response_mask) != num_response_tokens:
-            raise ValueError(
-                f"rows: lengths promise {num_tokens} tokens of which {num_response_tokens} are responses, but there are "
-                f"{len(self.input_ids)} input ids and {len(self.response_mask)} mask entries"
-            )
         if bool((self.prompt_lens < 1).any()):
             empty = (self.prompt_lens < 1).nonzero().flatten().tolist()
             raise ValueError(f"rows {empty}: empty prompt; the first response token needs a prompt token to predict it")
@@ -87,40 +81,28 @@ def offsets_of(lens: Tensor) -> Tensor:
 
 
 class LossPositions(NamedTuple):
-    """The hidden states that predict response tokens, one entry a response token, row after row."""
+    """The hidden states that predict the trained response tokens, one entry a token, row after row."""
 
     flat_index: Tensor
     """[N] int64 into the flattened hidden states [num_flat_tokens, d]."""
     token_ids: Tensor
     """[N] int64, the token that the hidden state predicts."""
-    mask: Tensor
-    """[N] bool, True = trained on (sampled by the student)."""
     row: Tensor
-    """[N] int64, the row of each entry, for per-row weights."""
-
-    def trained(self) -> "LossPositions":
-        """Return only the entries that are trained on: a head need not be run on tool tokens."""
-        return LossPositions(*(field[self.mask] for field in self))
+    """[N] int64, the row of each entry."""
 
 
 def loss_positions(rows: RolloutRows, *, row_starts: Tensor | None = None) -> LossPositions:
-    """Return positions prompt_len - 1 ... prompt_len + response_len - 2 of every row: position p predicts token p + 1.
+    """Return positions of every row's trained tokens; position p predicts token p + 1, the first one at prompt_len - 1.
 
-    Args:
-        row_starts: [B] int64, where each row begins in the flattened hidden states. None means `rows.offsets`; right-padded
-            ones have `padded_row_starts`.
+    A head need not be run on tool tokens. Rows begin at `row_starts` [B] int64 in the flattened hidden states, by default at
+    `rows.offsets`; right-padded ones have `padded_row_starts`.
     """
     row = rows.row_of_response_token
-    response_starts = offsets_of(rows.response_lens)[:-1]
-    step = torch.arange(len(row), device=row.device) - response_starts[row]
+    step = torch.arange(len(row), device=row.device) - offsets_of(rows.response_lens)[row]
+    row, step = row[rows.response_mask], step[rows.response_mask]
     place = rows.prompt_lens[row] + step  # of each response token, counted from its row's start
-    starts = rows.offsets[:-1] if row_starts is None else row_starts
-    return LossPositions(
-        flat_index=starts[row] + place - 1,
-        token_ids=rows.input_ids[rows.offsets[row] + place],
-        mask=rows.response_mask,
-        row=row,
-    )
+    starts = rows.offsets if row_starts is None else row_starts
+    return LossPositions(starts[row] + place - 1, rows.input_ids[rows.offsets[row] + place], row)
 
 
 def padded_row_starts(num_rows: int, width: int, *, device: torch.device | str | None = None) -> Tensor:

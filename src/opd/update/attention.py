@@ -69,12 +69,7 @@ def varlen_attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Return [1, T, H, d]: causal attention within each row of a packed batch by torch's flash kernel (16-bit, CUDA).
-
-    Args:
-        query: [1, H, T, d]. key, value: [1, H_kv, T, d], H a multiple of H_kv.
-        cu_seq_lens_q: [B + 1] int32, the bounds of the rows.
-    """
+    """Return [1, T, H, d]: causal attention within each row of a packed batch by torch's flash kernel (16-bit, CUDA)."""
     from torch.nn.attention.varlen import varlen_attn
 
     if query.shape[0] != 1 or cu_seq_lens_q is None:
@@ -138,39 +133,24 @@ class _Exchange(torch.autograd.Function):
         return _Exchange.forward(ctx, gradients[0], ctx.group), None
 
 
-def gather_tokens(query: Tensor, key: Tensor, value: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
-    """Exchange [1, H, T / n, d] of queries, keys and values for all T tokens of this rank's share of the heads.
-
-    With fewer key heads than ranks each goes to the ranks whose query heads read it.
-    """
-    size = distributed.get_world_size(group)
-    repeats = max(1, size // key.shape[1])
-    shares = [query[0]] + [states[0].repeat_interleave(repeats, dim=0) for states in (key, value)]
-    heads = [states.shape[0] // size for states in shares]
-    pieces = torch.cat([states.unflatten(0, (size, -1)) for states in shares], dim=1)  # [n, heads, T / n, d]
-    received = _Exchange.apply(pieces, group).transpose(0, 1).flatten(1, 2)
-    q, k, v = (states[None] for states in received.split(heads))
-    return q, k, v
-
-
-def scatter_tokens(out: Tensor, group: ProcessGroup) -> Tensor:
-    """Exchange [1, T, H / n, d] of this rank's heads for [1, T / n, H, d] of its tokens."""
-    pieces = out[0].unflatten(0, (distributed.get_world_size(group), -1))
-    received: Tensor = _Exchange.apply(pieces, group)
-    return received.transpose(0, 1).flatten(1, 2)[None]
-
-
 def _exchanging(attention: Callable[..., tuple[Tensor, None]]) -> Callable[..., tuple[Tensor, None]]:
-    """Return `attention` over a share of the heads, called with all heads of a slice of the tokens."""
+    """Return `attention` over a share of the heads of all T tokens, called with all heads of a slice of the tokens."""
 
     def shared(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **kwargs: Any
     ) -> tuple[Tensor, None]:
         group = get_ulysses_sequence_parallel_group()  # set by the engine's train_mode and eval_mode
         assert group is not None
-        q, k, v = gather_tokens(query, key, value, group)
-        out, _ = attention(module, q, k, v, None, **kwargs)
-        return scatter_tokens(out, group), None
+        size = distributed.get_world_size(group)
+        # With fewer key heads than ranks each goes to the ranks whose query heads read it.
+        repeats = max(1, size // key.shape[1])
+        states = [query[0], *(each[0].repeat_interleave(repeats, dim=0) for each in (key, value))]
+        pieces = torch.cat([each.unflatten(0, (size, -1)) for each in states], dim=1)  # [n, heads, T / n, d]
+        received = _Exchange.apply(pieces, group).transpose(0, 1).flatten(1, 2)
+        q, k, v = received.split([len(each) // size for each in states])
+        out, _ = attention(module, q[None], k[None], v[None], None, **kwargs)
+        received = _Exchange.apply(out[0].unflatten(0, (size, -1)), group)
+        return received.transpose(0, 1).flatten(1, 2)[None], None
 
     # A compiled layer breaks here: no collective is ever planned into, or recomputed by, a graph.
     uncompiled: Callable[..., tuple[Tensor, None]] = torch.compiler.disable(shared)

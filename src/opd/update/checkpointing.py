@@ -36,9 +36,9 @@ def on_ranks(
     answered: Callable[[], None] = lambda: None,
     **arguments: Any,
 ) -> list[Any]:
-    """Return what a function of each rank returns, or of the writes of the last save without one.
+    """Return what a function of each rank returns, on threads next to training; without one wait for the last save's writes.
 
-    It runs on the ranks' threads, next to training; `answered` is called each time that all ranks have answered.
+    Each time that all ranks have answered, `answered` is called.
     """
     if function is not None:
         group.start_call(function=function, arguments=arguments)
@@ -54,11 +54,8 @@ def resume(run: Run, group: WorkerGroup, load: Callable[[Path], None]) -> int:
     """Load the newest complete checkpoint that can be loaded, print the choice, and return its step, or 0 at the run's beginning.
 
     Each worker brings its own files to its disk first. A checkpoint that cannot be loaded is verified and loaded once more
-    before an older one is tried: the store may have a sound copy.
-
-    Raises:
-        CheckpointError: another number of ranks saved the checkpoint. StoreError: the store is unreachable.
-        Exception: of the newest checkpoint's loading, where no older one exists: the models are half loaded.
+    before an older one is tried: the store may have a sound copy. Without an older one the error is raised: the models are
+    half loaded.
     """
     first_failure: Exception | None = None
     failed_step = -1
@@ -90,17 +87,14 @@ def resume(run: Run, group: WorkerGroup, load: Callable[[Path], None]) -> int:
             run.checkpoints.pass_over(decision.step, f"it cannot be loaded: {cause}")
 
 
-def upload_missing(run: Run, group: WorkerGroup) -> None:
-    """Bring checkpoints that are complete on the disks only to the store."""
-    if uploaded := run.checkpoints.upload_missing(upload=_everywhere(run, group, upload_saved)):
-        print(f"uploaded checkpoints that the store lacked: steps {', '.join(map(str, uploaded))}", flush=True)
-
-
-def upload_what_is_left(run: Run, group: WorkerGroup) -> None:
-    """Call `upload_missing` at a run's end; the launcher reports an unreachable store."""
+def upload_missing(run: Run, group: WorkerGroup, *, is_end: bool = False) -> None:
+    """Bring checkpoints that are complete on the disks only to the store; the launcher reports one unreachable at the end."""
     try:
-        upload_missing(run, group)
+        if uploaded := run.checkpoints.upload_missing(upload=_everywhere(run, group, upload_saved)):
+            print(f"uploaded checkpoints that the store lacked: steps {', '.join(map(str, uploaded))}", flush=True)
     except StoreError as error:
+        if not is_end:
+            raise
         logger.warning("checkpoints that the store lacks stay on the disks: %s", error)
 
 
@@ -129,7 +123,7 @@ class Sealing:
     """The one save that may be sealed while training continues."""
 
     def __init__(self) -> None:
-        self._job: Job[float] | None = None
+        self._job: Job | None = None
         self._step: int | None = None
         self.seconds = 0.0
         """The time that the last ended save took."""
@@ -139,13 +133,7 @@ class Sealing:
     def begin(self, step: int, seal: Callable[[], None]) -> None:
         """Call `seal` on a thread; the save before must have ended."""
         assert self._job is None, f"step {self._step} is on its way"
-
-        def timed() -> float:
-            start = time.monotonic()
-            seal()
-            return time.monotonic() - start
-
-        self._step, self._job = step, Job(timed, name=f"opd-seal-{step}")
+        self._step, self._job = step, Job(seal, name=f"opd-seal-{step}")
 
     def answered(self) -> None:
         """Count an answer of all ranks."""
@@ -161,7 +149,8 @@ class Sealing:
         if self._job is None or not self._job.ended.wait(within_s):
             return None
         job, self._job = self._job, None
-        self.seconds = job.result()
+        job.result()
+        self.seconds = job.seconds
         return self._step
 
     def leave(self, patience_s: float = LEAVE_S) -> None:

@@ -19,8 +19,7 @@ class SkippedUpdates:
     """The number of skipped updates in a row; `max_in_a_row` of them end the run, 0 never."""
 
     def __init__(self, max_in_a_row: int) -> None:
-        self._max_in_a_row = max_in_a_row
-        self._in_a_row = 0
+        self._max_in_a_row, self._in_a_row = max_in_a_row, 0
         self._rows: dict[str, None] = {}
 
     def see(self, made: int, skipped_last: int, rows: Iterable[str] = ()) -> None:

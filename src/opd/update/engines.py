@@ -8,21 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor, distributed
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.base import EngineRegistry
 
+from opd.update.head import HeadLoss
 from opd.update.head_engine import HeadEngine
-from opd.update.losses import HeadLoss
 from opd.update.parked import ParkedWeights, local
 from opd.update.step_metrics import on_host, over_sequence
 
@@ -31,10 +29,7 @@ TEACHER, STUDENT = "opd_teacher", "opd_student"
 
 @EngineRegistry.register(model_type=TEACHER, backend=["fsdp2"], device=["cuda", "npu"])
 class TeacherEngine(HeadEngine):
-    """A model that only reads, and waits on the host between its reads if `param_offload` says so.
-
-    verl's forward-only engine streams its weights from the host in every micro-batch.
-    """
+    """A model that only reads, and waits on the host between its reads if `param_offload` says so."""
 
     parked: ParkedWeights | None = None
     """The weights, while they may leave the device: a forward brings them."""
@@ -69,11 +64,7 @@ class TeacherEngine(HeadEngine):
         return None
 
     def load_local_weights(self, weights: Mapping[str, Tensor], whose: str) -> None:
-        """Take this rank's part of each weight from `weights`, in this teacher's dtype.
-
-        Raises:
-            ValueError: names or shapes are not this teacher's; `whose` says which were given.
-        """
+        """Take this rank's part of each weight from `weights`, in this teacher's dtype; `whose` is for the error."""
         own = self.local_weights()
         if {name: part.shape for name, part in own.items()} != {name: part.shape for name, part in weights.items()}:
             raise ValueError(
@@ -89,9 +80,8 @@ class TeacherEngine(HeadEngine):
         Where a rank's shard is the whole, the head is that shard, and outlives the other weights on the device.
         """
         if self.parked is not None:
-            for part in self.module.modules():
-                if isinstance(part, FSDPModule):
-                    part.reshard()  # verl's `reshard_after_forward: false` leaves a gathered head, which letting go would free
+            for unit in self.units:
+                unit.reshard()  # verl's `reshard_after_forward: false` leaves a gathered head, which letting go would free
             self.parked.load()
         weight: Any = self.head.weight
         shard = local(weight)
@@ -135,13 +125,8 @@ class StudentEngine(HeadEngine):
         finally:
             self._set_units(True, reshards, True)
 
-    @cached_property
-    def _units(self) -> list[FSDPModule]:
-        """Return what FSDP gathers at once; its own recursion visits all modules of the model, once a setting."""
-        return [part for part in self.module.modules() if isinstance(part, FSDPModule)]
-
     def _set_units(self, reduces: bool, frees_after_forward: bool, frees_after_backward: bool) -> None:
-        for unit in self._units:
+        for unit in self.units:  # FSDP's own recursion visits all modules of the model, once a setting
             unit.set_requires_gradient_sync(reduces, recurse=False)
             unit.set_reshard_after_forward(frees_after_forward, recurse=False)
             unit.set_reshard_after_backward(frees_after_backward, recurse=False)
@@ -166,10 +151,8 @@ class StudentEngine(HeadEngine):
         self.checkpoint_manager.lr_scheduler = self.lr_scheduler
 
     def reset_optimizer(self) -> None:
-        """Set AdamW's moments and their count to zero."""
-        for state in self.optimizer.state.values():
-            for value in state.values():
-                value.zero_()
+        """Forget AdamW's moments and their count."""
+        self.optimizer.state.clear()
 
     def forward_backward_batch(
         self, data: TensorDict, loss_function: HeadLoss, forward_only: bool = False
@@ -220,10 +203,7 @@ class StudentEngine(HeadEngine):
 
 
 class ShardedAdamW(torch.optim.AdamW):
-    """AdamW whose arithmetic, which is elementwise, runs on the shards. Its state has the layout of torch's own.
-
-    No DTensor operation runs, so a step costs the host a few launches.
-    """
+    """AdamW on the shards, with the state of torch's own: no DTensor operation runs, so a step costs the host a few launches."""
 
     def _init_group(self, group: dict[str, Any], *of_parameters: list[Tensor]) -> bool:
         has_complex: bool = super()._init_group(group, *of_parameters)
@@ -235,10 +215,7 @@ class ShardedAdamW(torch.optim.AdamW):
 
 @torch.no_grad()
 def clip_gradients(parameters: Iterable[Tensor], most: float) -> Tensor:
-    """Scale gradients so that their norm over all ranks is at most `most` (a collective call); return the norm before.
-
-    All parameters must be sharded over the same mesh.
-    """
+    """Scale gradients, all of one mesh, to a norm of at most `most` over all ranks (a collective call); return the norm before."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     shards = [local(gradient) for gradient in gradients]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(shards)))

@@ -1,22 +1,32 @@
 """The output head, which turns hidden states into logits or, with a task, into cached hidden states or a loss.
 
-It works inside its own forward: outside of it an untied `lm_head.weight` is one rank's shard.
+It works inside its own forward: outside of it an untied `lm_head.weight` is one rank's shard. A step's loss on one rank has a
+weight per trained token and term, and makes each micro-batch's task of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from opd.batch.rows import RolloutRows, loss_positions
 from opd.errors import Unfit
 from opd.losses import HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
+from opd.update.attention import Slice
 from opd.update.teacher_cache import Fetch
 
+if TYPE_CHECKING:
+    from opd.update.teachers import TeacherStates
+
+Counts = dict[str, Tensor | float]
+"""Numbers of a micro-batch by name; a tensor is a scalar on its device."""
 Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Log-probabilities [T] of a micro-batch's tokens -> its loss, and the derivatives [T] of it by them."""
 
@@ -38,9 +48,7 @@ class CollectTask(NamedTuple):
 class Reference(NamedTuple):
     """A model's hidden states at tokens of a micro-batch, and its head [V, d].
 
-    Args:
-        name, rows, tokens: of one of several teachers: its name, its rows' places in the micro-batch, and its tokens
-            [T_i] int64.
+    One of several teachers also has its name, its rows' places in the micro-batch, and its tokens [T_i] int64.
     """
 
     hidden: Fetch
@@ -56,14 +64,12 @@ class LossTask:
 
     Args:
         positions, token_ids, token_rows: [T] int64: places in the flattened input, the tokens predicted there, and their rows.
-        policy_inputs: [T] or [T, n], of the policy loss.
-        old_log_probs: [T]. None means the current ones.
+        policy_inputs, old_log_probs: [T] of the policy loss, the first also [T, n].
         slopes: the derivative of a loss of the whole micro-batch, which costs another pass through the head.
         references: the model of the divergence; of several teachers each with its own tokens.
         own: [M] bool, the tokens of M that this rank holds, where ranks share a sequence. None means all.
-        watch: further statistics. sizes: `chunk`, `workspace_gib` and `valid_vocab` of `head_loss`.
-        entries: of `student` and `teacher`, the tokenizer's entries where they are more than `valid_vocab`. The statistics
-            then have the probability of the rest: `unshared_student`, `unshared_teacher`.
+        sizes: `chunk`, `workspace_gib` and `valid_vocab` of `head_loss`.
+        entries: of `student` and `teacher`, where more than `valid_vocab`: `unshared_...` statistics have the rest's mass.
     """
 
     positions: Tensor
@@ -139,6 +145,77 @@ class LossTask:
 
 AnyTask = TypeVar("AnyTask", CollectTask, LossTask)
 """A task of a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadLoss:
+    """A loss that the student's head computes. Without weights it reads statistics; subclasses count more of a step.
+
+    Args:
+        rows: this rank's rows; their T trained tokens have weights, inputs and old log-probabilities on the host.
+        states: what other models have read of the rows.
+        over_rows: the update's rows with trained tokens divide its sum, not their tokens.
+        options: further fields of `LossTask`.
+    """
+
+    rows: RolloutRows
+    loss: Loss
+    weights: Weights = field(default_factory=Weights)
+    inputs: Tensor | None = None
+    old_log_probs: Tensor | None = None
+    states: TeacherStates | None = None
+    over_rows: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _places(self) -> tuple[Tensor, ...]:
+        counts = self.rows.num_trained_tokens.tolist()
+        places: tuple[Tensor, ...] = torch.arange(sum(counts)).split(counts)
+        return places
+
+    def task(self, micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> LossTask:
+        """Return the head's task for a micro-batch; arguments as of `HeadEngine.run`."""
+        numbers, mask = micro_batch["opd_row"].tolist(), None
+        found = loss_positions(self.rows.select(numbers), row_starts=starts)
+        tokens = torch.cat([self._places[number] for number in numbers])
+        # Copies from the host begin here and run during the backbone's forward.
+        references = self.states.for_head(numbers, found, own) if self.states else ()
+        slopes = self.slopes(micro_batch, tokens)
+        if own is not None:
+            found, mask = own.select(found)
+            tokens = tokens[mask]
+        return LossTask(
+            positions=found.flat_index,
+            token_ids=found.token_ids,
+            token_rows=found.row,
+            weights=self.weights.at(tokens),
+            loss=self.loss,
+            policy_inputs=None if self.inputs is None else self.inputs[tokens],
+            old_log_probs=None if self.old_log_probs is None else self.old_log_probs[tokens],
+            slopes=slopes,
+            references=references,
+            own=mask,
+            **self.options,
+        )
+
+    def keeping(self, kept: Tensor) -> Self:
+        """Return the loss of some trained tokens; `kept` is [T] bool on the host."""
+        mask = self.rows.response_mask.clone()
+        mask[self.rows.response_mask] = kept
+        inputs = None if self.inputs is None else self.inputs[kept]
+        return replace(self, rows=replace(self.rows, response_mask=mask), weights=self.weights.at(kept), inputs=inputs)
+
+    def slopes(self, micro_batch: TensorDict, tokens: Tensor) -> Slopes | None:
+        """Return the derivative of a loss over whole rows of these tokens. None means that every token has a loss of its own."""
+        return None
+
+    def divisor(self, micro_batch: TensorDict) -> float:
+        """Return the number, over all ranks, by which the update's sum is divided."""
+        return float(micro_batch["batch_num_rows" if self.over_rows else "batch_num_tokens"])
+
+    def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
+        """Return the counts of a micro-batch; the host does not wait for the device."""
+        return {"sum/loss": output.loss.detach(), "sum/tokens": float(len(task.token_ids))}
 
 
 class DistillationHead(nn.Linear):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from opd.memory.sources import is_one_unit
 from opd.update.attention import SHARED, Slice, check_shareable, row_arguments
 from opd.update.head import AnyTask, CollectTask, DistillationHead, check_head_is_plain, run_with_task
 from opd.update.packing import may_pack, own_attention
-from opd.update.parked import local_shards
+from opd.update.parked import local
 
 quiet.mute(*quiet.IN_RANK)
 
@@ -83,9 +84,16 @@ class HeadEngine(FSDPEngineWithLMHead):
             return nullcontext()
         return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
 
+    @cached_property
+    def units(self) -> list[FSDPModule]:
+        """Return what FSDP gathers at once."""
+        return [part for part in self.module.modules() if isinstance(part, FSDPModule)]
+
+    @torch.no_grad()
     def local_weights(self) -> dict[str, Tensor]:
-        """Return this rank's shard of each weight by name, on the device or on the host."""
-        return local_shards(self.module)
+        """Return this rank's shard of each weight by name; the DTensor around a parked one says that it is on the device."""
+        weights = self.module.state_dict(keep_vars=True)  # sharded, whatever was gathered
+        return {name: local(weight).detach() for name, weight in weights.items()}
 
     def set_offload(self, *, offload_params: bool, offload_optimizer: bool) -> None:
         """Set where weights, with gradients, and optimizer state are between this engine's phases."""
@@ -223,18 +231,13 @@ class HeadEngine(FSDPEngineWithLMHead):
         return max(num_tokens, -(-int(longest) // self.ulysses_sequence_parallel_size))
 
     def check(self, name: str) -> None:
-        """Refuse a model that this project computes otherwise than the model itself does (a collective call).
-
-        Raises:
-            Unfit: the head is more than `hidden @ W.T`, or the attention lacks something.
-        """
+        """Refuse a model whose head is more than `hidden @ W.T`, or whose attention lacks something (a collective call)."""
         with self.eval_mode(), self.autocast(), torch.compiler.set_stance("force_eager"):
             ids = torch.arange(4, device=self.device)[None]
             with own_attention(self.module.config):
                 check_head_is_plain(self.module, self.head, name, input_ids=ids, position_ids=ids, attention_mask=None)
             forwards = {"packed": self._states, "alone": self._states_alone}
-            can_pack = may_pack(self.module, name, dtype=self._autocast_dtype, agreed=self._agreed, **forwards)
-        self.is_row_alone = not can_pack
+            self.is_row_alone = not may_pack(self.module, name, dtype=self._autocast_dtype, **forwards)
 
     def _states(self, rows: Sequence[Tensor]) -> Tensor:
         """Return the hidden states of rows as a step computes them, of all ranks that share them."""
@@ -261,9 +264,3 @@ class HeadEngine(FSDPEngineWithLMHead):
     def _collected(self, places: Tensor, inputs: dict[str, Any]) -> Tensor:
         hidden: Tensor = run_with_task(self.module, self.head, CollectTask(places).to(self.device), **inputs)
         return hidden
-
-    def _agreed(self, verdict: bool) -> bool:
-        """Return True if all ranks say so."""
-        votes = torch.tensor(int(verdict), device=self.device)
-        distributed.all_reduce(votes, distributed.ReduceOp.MIN)
-        return bool(votes)

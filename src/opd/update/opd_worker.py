@@ -1,60 +1,121 @@
-"""The worker of distillation: its models that only read are the teachers, and an update has two phases, teachers then student."""
+"""The worker of distillation: its models that only read are the teachers, and the loss is the divergence from them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
 from tensordict import TensorDict
+from torch import Tensor
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.workers.config import DistillationConfig
 
 from opd.batch.builder import TEACHER_PROMPTS, OpdBatch, build_opd_batch
-from opd.losses import Weights
+from opd.experiment import OpdAgentSpec, OpdSpec
+from opd.experiment.algorithm import LossType, Stage
+from opd.experiment.sections import Teacher
+from opd.losses import Loss, Output, Weights
 from opd.rollout.rows import FILLER_TOKENS
-from opd.update.losses import DivergenceLoss, loss_of
+from opd.update.head import Counts, HeadLoss, LossTask
+from opd.update.policy_loss import Clips, vanilla
 from opd.update.reading import choose, keep_horizon, keep_rows, keep_shared
-from opd.update.signs import WatchedWeights
-from opd.update.step_metrics import CHOICE, over_sequence
-from opd.update.student import Reader, StudentWorker
+from opd.update.signs import WatchedWeights, neighbour_signs, preference_signs, token_signs
+from opd.update.step_metrics import CHOICE, micro_batch_counts, over_sequence, policy_counts
+from opd.update.student import StudentWorker
 from opd.update.teachers import SelfTeachers, TeacherStates, read_teachers
 from opd.update.token_view import Seen, TokenView
 from opd.weights.stages import Schedule
+from opd.weights.tokens import scored_divergence
+
+
+def is_sampled(spec: OpdSpec | OpdAgentSpec, stage: Stage) -> bool:
+    """Return True if a step's tokens come from the whole distribution of the weights that the step begins with."""
+    # Under the schedule carry, earlier weights made many tokens.
+    is_of_these_weights = stage.rollouts == "student" and spec.rollout.schedule == "strict"
+    return is_of_these_weights and not spec.rollout.is_truncated
+
+
+def loss_of(spec: OpdSpec | OpdAgentSpec, stage: Stage, kind: LossType) -> Loss:
+    """Return the loss with a divergence; the parameters are of the stage's own divergence only."""
+    params = dict(stage.loss_params) if kind == stage.loss_type else {}
+    if kind == stage.loss_type == "jsd":
+        params["beta"] = stage.beta or 0.0
+    if kind == stage.loss_type == "topk_reverse_kl":
+        params["top_k"] = spec.opd.top_k or 0
+    keys = spec.opd.policy
+    policy = partial(vanilla, clips=Clips(keys.clip_ratio_low, keys.clip_ratio_high, keys.clip_ratio_c))
+    return Loss(kind, params, spec.rollout.temperature, policy if spec.opd.has_policy else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DivergenceLoss(HeadLoss):
+    """The loss of a distillation's step.
+
+    Args:
+        policy_weight: of the policy loss in the loss. 0 means that the step has none.
+        view: takes note of tokens for people. None means that no one asked.
+        nonfinite: filled with each micro-batch's row numbers, each token's row, and whether its loss is not finite.
+    """
+
+    spec: OpdSpec | OpdAgentSpec
+    stage: Stage
+    policy_weight: float
+    states: TeacherStates
+    view: TokenView | None
+    nonfinite: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+
+    def scoring(self) -> HeadLoss:
+        """Return the pass that scores tokens by entropy, and by the divergence of `opd.importance.tokens` where it needs one."""
+        selection = self.spec.opd.importance.tokens
+        if selection.needs_teacher:
+            assert self.stage.loss_type is not None  # `Schedule` fills it in
+            loss = loss_of(self.spec, self.stage, scored_divergence(selection.score, self.stage.loss_type))
+            return HeadLoss(rows=self.rows, loss=loss, states=self.states, options=self.options)
+        loss, options = Loss(temperature=self.loss.temperature), {**self.options, "watch": ("entropy",)}
+        return HeadLoss(rows=self.rows, loss=loss, options=options)
+
+    def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
+        several = self.spec.routed
+        counts = micro_batch_counts(micro_batch, task, output, first_update=first_update, teachers=several)
+        if self.spec.trainer.monitor:
+            drawn = first_update and is_sampled(self.spec, self.stage)
+            counts |= token_signs(output, is_sampled=drawn) | neighbour_signs(task)
+            if task.own is None and "row_score" in micro_batch:
+                counts |= preference_signs(task.token_rows, micro_batch["row_score"], output)
+        if task.weights.policy is not None:
+            counts |= policy_counts(task, output, weight=self.policy_weight)
+        if self.view is not None:
+            self.view.trained(micro_batch["opd_row"].tolist(), task, output)
+        self.nonfinite.append((micro_batch["opd_row"], task.token_rows, output.statistics["nonfinite"]))
+        return counts
 
 
 class OPDWorker(StudentWorker):
-    """Actor (student), ref (the first teacher) and rollout in one worker.
+    """Lets the teachers read, each its own rows, and caches their hidden states of trained tokens; then trains the student."""
 
-    The teachers read first, each its own rows, and their hidden states at the trained tokens are cached; then the student trains.
-    """
+    spec: OpdSpec | OpdAgentSpec
 
     def __init__(
         self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
     ):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
-        assert self.ours.distillation is not None  # no other kind has this worker
-        self.spec, self.facts, self.opd = self.ours.distillation, self.ours.run, self.ours.distillation.opd
-        self._schedule = Schedule.of(
-            self.opd,
-            total_steps=config.actor.optim.total_training_steps,
-            response_length=self.spec.data.max_response_length,
-        )
+        self.facts, self.opd = self.ours.run, self.spec.opd
+        total_steps, length = config.actor.optim.total_training_steps, self.spec.data.max_response_length
+        self._schedule = Schedule.of(self.opd, total_steps=total_steps, response_length=length)
         self._loss: DivergenceLoss | None = None
         self._row_names: list[str] = []
         self._self_teachers = SelfTeachers(engines={}, every={})
 
     @property
-    def read_models(self) -> list[Reader]:
+    def read_models(self) -> list[Teacher]:
         paths, teachers = self.ours.teacher_paths, self.spec.named_teachers
-        return [
-            Reader(paths[key], each.trust_remote_code, each.dtype, each.offload is not False)
-            for key, each in teachers.items()
-        ]
+        return [teacher.model_copy(update={"path": paths[key]}) for key, teacher in teachers.items()]
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -65,11 +126,8 @@ class OPDWorker(StudentWorker):
         super().init_model()
         if ends := self._schedule.restarts():
             self.student_engine.restart_lr_schedule(ends, total_steps=self._schedule.total_steps)
-        teachers = self.spec.named_teachers
-        self._self_teachers = SelfTeachers(
-            engines=dict(zip(teachers, self.readers, strict=True)),
-            every={key: teacher.refresh_every for key, teacher in teachers.items()},
-        )
+        every = {key: teacher.refresh_every for key, teacher in self.spec.named_teachers.items()}
+        self._self_teachers = SelfTeachers(engines=dict(zip(every, self.readers, strict=True)), every=every)
 
     def check_models(self) -> None:
         student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.readers[0]))
@@ -98,9 +156,11 @@ class OPDWorker(StudentWorker):
             data: rows as of `update_actor`, with `teacher_prompts` where there are any; [B] `sample_weights`, `row_id`,
                 `teacher` (its number) of several, and `advantage` for a policy gradient; `training_step`, `seed`, `shown_rows`.
         """
-        step, selection, student = _setting(data, "training_step", 0), self.opd.importance.tokens, self.student_engine
+        settings = (("training_step", 0), ("seed", 0), ("shown_rows", ()))
+        step, seed, shown = (tu.get_non_tensor_data(data, *setting) for setting in settings)
+        selection, student = self.opd.importance.tokens, self.student_engine
         num_left_out = keep_shared(data, self.facts.valid_vocab, _read_by_teacher(data))
-        batch, loss = self._prepare(data, step)
+        batch, loss = self._prepare(data, step, shown)
         data = data.exclude(TEACHER_PROMPTS)  # the student has no use for them
         self._self_teachers.before(step, student)
         chosen: dict[str, float] = {}
@@ -110,7 +170,7 @@ class OPDWorker(StudentWorker):
                     self._read_teachers(data, batch, loss)
             elif selection.score != "none":
                 with marked_timer("score_s", timing):
-                    loss, chosen = choose(data, loss, student, seed=(_setting(data, "seed", 0), step))
+                    loss, chosen = choose(data, loss, student, seed=(seed, step))
         if loss.weights.policy is not None:
             loss = replace(loss, old_log_probs=self.old_log_probs(data, loss.rows, timing))
         if self._schedule.resets_optimizer(step):
@@ -128,22 +188,21 @@ class OPDWorker(StudentWorker):
         metrics |= {f"{CHOICE}{name}": [value] for name, value in chosen.items()}
         return metrics | {"sum/unshared_tokens": [float(num_left_out)]}
 
-    def _prepare(self, data: TensorDict, step: int) -> tuple[OpdBatch, DivergenceLoss]:
+    def _prepare(self, data: TensorDict, step: int, shown: tuple[int, ...]) -> tuple[OpdBatch, DivergenceLoss]:
         """Return the step's rows and their loss; tokens beyond the horizon and rows without weight leave the masks of `data`."""
-        stage, weights, opd = self._schedule.stage(step), self._schedule.weights_at(step), self.opd
+        stage, weights, opd, facts = self._schedule.stage(step), self._schedule.weights_at(step), self.opd, self.facts
         if (horizon := self._schedule.num_tokens(step)) is not None:
             keep_horizon(data, tokens=horizon)
-        has_policy, over_rows = opd.has_policy and bool(weights.policy), opd.loss_agg_mode != "token-mean"
-        of_row = torch.ones_like(data["sample_weights"])
+        has_policy, of_row = opd.has_policy and bool(weights.policy), torch.ones_like(data["sample_weights"])
         if opd.loss_agg_mode == "seq-mean-token-mean":  # a row counts by the mean of its tokens
             of_row = of_row / torch.stack([mask.sum() for mask in data["loss_mask"].unbind()]).clamp(min=1)
         divergence, policy = weights.divergence * data["sample_weights"] * of_row, weights.policy * of_row
         keep_rows(data, (divergence != 0) | (policy != 0) if has_policy else divergence != 0)
         # Rows that only fill the step up train nothing; no other row may be longer than agreed.
         batch = build_opd_batch(data, max_length=max(opd.max_length, FILLER_TOKENS))
-        rows, shown, facts = batch.rows, _setting(data, "shown_rows", ()), self.facts
+        rows, entries = batch.rows, {"student": facts.student_vocab, "teacher": facts.teacher_vocab}
         row = rows.row_of_response_token[rows.response_mask]
-        entries = {"student": facts.student_vocab, "teacher": facts.teacher_vocab}
+        of_rows = data["teacher"].tolist() if self.spec.teachers else None
         self._row_names = _row_names(data)
         assert stage.loss_type is not None  # `Schedule` fills it in
         loss = DivergenceLoss(
@@ -154,12 +213,8 @@ class OPDWorker(StudentWorker):
             loss=loss_of(self.spec, stage, stage.loss_type),
             weights=Weights(divergence=divergence[row], policy=policy[row] if has_policy else None),
             inputs=data["advantage"][row] if has_policy else None,
-            states=TeacherStates(
-                cache=self.hidden_cache(opd.cache_gib),
-                names=sorted(self.spec.teachers),
-                of_rows=data["teacher"].tolist() if self.spec.teachers else None,
-            ),
-            over_rows=over_rows,
+            states=TeacherStates(self.cache, sorted(self.spec.teachers), of_rows),
+            over_rows=opd.loss_agg_mode != "token-mean",
             options={
                 "watch": ("entropy", "teacher_entropy"),
                 "sizes": self.sizes,
@@ -181,7 +236,9 @@ class OPDWorker(StudentWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_nonfinite_rows(self) -> list[str]:
         """Return the names of this rank's rows with a token whose loss was not finite, in the last step."""
-        return [] if self._loss is None else sorted(self._row_names[row] for row in self._loss.nonfinite_rows)
+        notes = [] if self._loss is None else self._loss.nonfinite
+        found = {int(row) for rows, of_token, is_one in notes for row in rows[of_token.cpu()[is_one.cpu()]]}
+        return sorted(self._row_names[row] for row in found)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_token_view(self) -> Seen:
@@ -191,14 +248,10 @@ class OPDWorker(StudentWorker):
         return self._loss.view.seen
 
 
-def _setting(data: TensorDict, name: str, default: Any) -> Any:
-    return tu.get_non_tensor_data(data, name, default)
-
-
-def _read_by_teacher(data: TensorDict) -> torch.Tensor:
+def _read_by_teacher(data: TensorDict) -> Tensor:
     """Return nested [B, j] rows that the teacher reads: prompts of its own, if it has any, with the responses."""
     if TEACHER_PROMPTS not in data:
-        ids: torch.Tensor = data["input_ids"]
+        ids: Tensor = data["input_ids"]
         return ids
     pairs = zip(data[TEACHER_PROMPTS].unbind(), data["responses"].unbind(), strict=True)
     return torch.nested.as_nested_tensor([torch.cat(pair) for pair in pairs], layout=torch.jagged)
@@ -208,5 +261,5 @@ def _row_names(data: TensorDict) -> list[str]:
     """Return a name of each row for people: `data row 17, sample 2`, or its place in the batch."""
     if "index" not in data:
         return [f"row {number} of the batch" for number in range(len(data))]
-    indices, samples = ([int(value) for value in data[name]] for name in ("index", "session_id"))
-    return [f"data row {index}, sample {sample}" for index, sample in zip(indices, samples, strict=True)]
+    pairs = zip(data["index"], data["session_id"], strict=True)
+    return [f"data row {int(index)}, sample {int(sample)}" for index, sample in pairs]

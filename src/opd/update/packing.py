@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from opd.errors import Unfit
 
@@ -55,25 +55,13 @@ def part_errors(found: Tensor, expected: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def may_pack(
-    module: Any,
-    name: str,
-    *,
-    packed: Forward,
-    alone: Forward,
-    dtype: torch.dtype,
-    agreed: Callable[[bool], bool] = bool,
-) -> bool:
-    """Return True if rows may share a pack, and False if each row needs a forward of its own (a collective call).
+def may_pack(module: Any, name: str, *, packed: Forward, alone: Forward, dtype: torch.dtype) -> bool:
+    """Return True if rows may share a pack, False if each needs a forward of its own; refuse a model that differs on one row.
 
-    The allowance is four times what a rounding of the embeddings changes.
+    The allowance is four times what a rounding of the embeddings changes. All ranks agree (a collective call).
 
     Args:
         packed: the forward of a step, of rows in one pack. alone: the model's own forward of one row.
-        agreed: turns this rank's verdict into the verdict of all ranks.
-
-    Raises:
-        Unfit: the forward of a single row differs too.
     """
     rows = probe_rows(module.config)
     expected = torch.cat([alone([row]) for row in rows])
@@ -83,7 +71,10 @@ def may_pack(
     allowed = (4 * part_errors(rounded, expected)).clamp(least, MOST)
 
     def is_equal(found: Tensor) -> bool:
-        return agreed(bool((part_errors(found, expected) <= allowed).all()))
+        votes = (part_errors(found, expected) <= allowed).all().int()
+        if distributed.is_initialized():
+            distributed.all_reduce(votes, distributed.ReduceOp.MIN)
+        return bool(votes)
 
     if is_equal(packed(rows)):
         return True

@@ -28,13 +28,6 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def local_shards(module: nn.Module) -> dict[str, Tensor]:
-    """Return this rank's part of each sharded weight by name; the DTensor around a parked one says that it is on the device."""
-    with torch.no_grad():
-        weights = module.state_dict(keep_vars=True)  # sharded, whatever was gathered
-        return {name: local(weight).detach() for name, weight in weights.items()}
-
-
 @functools.cache
 def _stream(device: torch.device) -> torch.cuda.Stream | None:
     """Return the one stream of a device, whose link all copies share."""

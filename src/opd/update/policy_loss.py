@@ -13,9 +13,6 @@ from verl.workers.config import ActorConfig
 
 from opd.errors import Unfit
 
-MOST_LOG_RATIO = 20.0
-"""verl's bound of a token's log ratio."""
-
 
 class Clips(NamedTuple):
     """Bounds of the probability ratio, as verl names them."""
@@ -27,7 +24,7 @@ class Clips(NamedTuple):
 
 
 def _log_ratio(log_prob: Tensor, old: Tensor) -> Tensor:
-    return (log_prob - old).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+    return (log_prob - old).clamp(-20.0, 20.0)  # verl's bounds
 
 
 def _plain_and_clipped(log_prob: Tensor, old: Tensor, advantages: Tensor, clips: Clips) -> tuple[Tensor, Tensor]:
@@ -141,10 +138,8 @@ def divisor_of(config: ActorConfig, *, batch_num_tokens: float, global_batch_siz
 class WholeLoss:
     """verl's policy loss over the rows of a micro-batch, and its derivatives by the tokens' log-probabilities.
 
-    Args:
-        mask: [B, T] bool, the N trained tokens of the padded rows.
-        old, advantages: [N]. No `old` means the current log-probabilities.
-        sizes: verl's `batch_num_tokens` and `global_batch_size`. Their divisor multiplies the derivatives.
+    The padded rows have N trained tokens at `mask` [B, T] bool. No `old` [N] means the current log-probabilities. The divisor
+    of verl's `batch_num_tokens` and `global_batch_size` multiplies the derivatives.
     """
 
     config: ActorConfig

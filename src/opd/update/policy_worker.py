@@ -18,14 +18,14 @@ from opd.batch.builder import rows_from_batch
 from opd.batch.rows import RolloutRows
 from opd.errors import Unfit
 from opd.experiment import GrpoSpec
+from opd.experiment.sections import Teacher
 from opd.losses import Loss, Output, Weights
 from opd.memory.sources import has_reference
-from opd.update.head import LossTask
-from opd.update.losses import HeadLoss
+from opd.update.head import Counts, HeadLoss, LossTask
 from opd.update.policy_loss import TokenLoss, WholeLoss, clip_counts, divisor_of, token_loss, token_weights
-from opd.update.signs import Counts, flatten
+from opd.update.signs import flatten
 from opd.update.step_metrics import agreement, agreement_metrics, shared_metrics, totals
-from opd.update.student import Reader, StudentWorker
+from opd.update.student import StudentWorker
 from opd.update.teachers import TeacherStates, read_teachers
 
 PER_TOKEN = ("entropy", "pg_clipfrac", "pg_clipfrac_lower", "ppo_kl")
@@ -36,11 +36,9 @@ PER_UPDATE = ("loss", "pg_loss", "kl_loss", "entropy_loss")
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLoss(HeadLoss):
-    """The loss of a GRPO step on this rank; its inputs [T, 2] are advantages and the reference's log-probabilities.
+    """The loss of a GRPO step; its inputs [T, 2] are advantages and the reference's log-probabilities.
 
-    Args:
-        tokens: the part that is local to a token.
-        config: verl's settings of the actor.
+    It has a part that is local to `tokens`, and verl's settings of the actor.
     """
 
     tokens: TokenLoss
@@ -109,17 +107,12 @@ class PolicyWorker(StudentWorker):
     """Trains on rows with advantages; a reference that reads them first is a model of its own, or the student without adapters."""
 
     reader_role = "reference"
+    spec: GrpoSpec
 
     @property
-    def spec(self) -> GrpoSpec:
-        """Return the experiment."""
-        assert isinstance(self.ours.spec, GrpoSpec)  # no other kind has this worker
-        return self.ours.spec
-
-    @property
-    def read_models(self) -> list[Reader]:
-        trusts, dtype = self.spec.model.trust_remote_code, self.spec.actor.dtype
-        return [Reader(self.student_path, trusts, dtype, is_offloaded=True)] if has_reference(self.spec) else []
+    def read_models(self) -> list[Teacher]:
+        keys = {"trust_remote_code": self.spec.model.trust_remote_code, "dtype": self.spec.actor.dtype, "offload": True}
+        return [Teacher.model_construct(path=self.student_path, **keys)] if has_reference(self.spec) else []
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
@@ -140,7 +133,9 @@ class PolicyWorker(StudentWorker):
         if self._kl is not None:
             with marked_timer("reference_s", timing):
                 if self._kl == "full":
-                    states = self._read_states(data, rows)
+                    states = TeacherStates(self.cache)
+                    entries = int(self.student_engine.model_config.hf_config.vocab_size)
+                    read_teachers(data, rows, teachers=self.readers, states=states, valid_vocab=entries)
                 else:
                     known = self._read_reference(data, rows)
         weights = token_weights(config, rows.num_trained_tokens)
@@ -171,10 +166,3 @@ class PolicyWorker(StudentWorker):
         log_probs = self.read_log_probs(data, rows, self.readers[0])
         self.readers[0].release()
         return log_probs
-
-    def _read_states(self, data: TensorDict, rows: RolloutRows) -> TeacherStates:
-        """Return the reference's hidden states of the trained tokens, and its head."""
-        states = TeacherStates(cache=self.hidden_cache())
-        entries = int(self.student_engine.model_config.hf_config.vocab_size)
-        read_teachers(data, rows, teachers=self.readers, states=states, valid_vocab=entries)
-        return states

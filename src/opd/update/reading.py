@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor, distributed
-from torch.distributed import ProcessGroup
 
-from opd.batch.rows import RolloutRows
-from opd.experiment.algorithm import TokenImportance
-from opd.losses import Loss, Output
+from opd.update.head import HeadLoss
 from opd.update.head_engine import HeadEngine
-from opd.update.losses import DivergenceLoss, HeadLoss
 from opd.weights.tokens import choose_tokens, places, selection_metrics
 
+if TYPE_CHECKING:
+    from opd.update.opd_worker import DivergenceLoss
 
-def read_tokens(
-    data: TensorDict, loss: HeadLoss, values: Callable[[Output], dict[str, Tensor]], engine: HeadEngine
-) -> dict[str, Tensor]:
-    """Return numbers of all trained tokens by name, [T] each on the host, by one pass (a collective call).
+
+def read_statistics(data: TensorDict, loss: HeadLoss, names: Sequence[str], engine: HeadEngine) -> dict[str, Tensor]:
+    """Return statistics of all trained tokens by name, [T] each on the host, by one pass (a collective call).
 
     Ranks that share a sequence all get the numbers of all its tokens.
-
-    Args:
-        loss: of the rows of `data`. values: the numbers in the head's output.
     """
     counts = loss.rows.num_trained_tokens.tolist()
-    of_rows: dict[str, dict[int, Tensor]] = defaultdict(dict)
+    of_rows: dict[str, dict[int, Tensor]] = {name: {} for name in names}
     for micro_batch, task, output in engine.read(data, loss.task):
         numbers = micro_batch["opd_row"].tolist()
-        for name, found in values(output).items():
+        for name in names:
+            found = output.scores if name == "divergence" else output.statistics[name]
             if task.own is not None:
                 mine, found = found, found.new_zeros(len(task.own))
                 found[task.own] = mine
@@ -42,30 +36,31 @@ def read_tokens(
     return {name: torch.cat([parts[row] for row in range(len(counts))]).cpu() for name, parts in of_rows.items()}
 
 
-def read_log_probs(
-    data: TensorDict, rows: RolloutRows, engine: HeadEngine, *, temperature: float, sizes: dict[str, Any]
-) -> Tensor:
-    """Return a model's log-probabilities [T] of the trained tokens; `sizes` are those of `LossTask`."""
-    loss = HeadLoss(rows=rows, loss=Loss(temperature=temperature), options={"sizes": sizes})
-    return read_tokens(data, loss, lambda output: {"log_prob": output.statistics["log_prob"]}, engine)["log_prob"]
-
-
 def choose(
     data: TensorDict, loss: DivergenceLoss, engine: HeadEngine, *, seed: tuple[int, ...]
 ) -> tuple[DivergenceLoss, dict[str, float]]:
-    """Choose among the step's tokens; return the loss of the kept ones, and metrics. The masks of `data` follow."""
+    """Choose among the step's tokens; return the loss of the kept ones, and metrics. The masks of `data` follow.
+
+    Every rank computes the whole choice from the scores of all ranks (a collective call).
+    """
     selection, counts = loss.spec.opd.importance.tokens, loss.rows.num_trained_tokens.tolist()
     scores: dict[str, Tensor] = {}
     if selection.needs_student:
-
-        def values(output: Output) -> dict[str, Tensor]:
-            found = {"entropy": output.statistics["entropy"]}
-            return found | ({"divergence": output.scores} if selection.needs_teacher else {})
-
-        scores = read_tokens(data, loss.scoring(), values, engine)
-    rows = data["row_id"].repeat_interleave(torch.tensor(counts))
+        names = ("entropy", "divergence") if selection.needs_teacher else ("entropy",)
+        scores = read_statistics(data, loss.scoring(), names, engine)
+    mine = {"rows": data["row_id"].cpu().repeat_interleave(torch.tensor(counts)), **scores}
     group = engine.get_data_parallel_group()
-    kept, metrics = choose_among_ranks(selection, rows, scores, seed=seed, group=group, device=engine.device)
+    of_ranks: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(of_ranks, mine, group=group)
+    whole = {name: torch.cat([of_rank[name] for of_rank in of_ranks]).to(engine.device) for name in mine}
+    rows = whole.pop("rows")
+    # Of equal tokens the first is kept: the same token for any spread of rows over ranks.
+    order = rows.argsort(stable=True)
+    is_kept = torch.empty_like(rows, dtype=torch.bool)
+    ordered = {name: values[order] for name, values in whole.items()}
+    is_kept[order] = choose_tokens(selection, rows[order], seed=seed, **ordered)
+    start = sum(len(of_rank["rows"]) for of_rank in of_ranks[: distributed.get_rank(group)])
+    kept = is_kept[start : start + len(mine["rows"])].cpu()
     rank = distributed.get_rank(engine.ulysses_parallel_group) if engine.use_ulysses_sp else None
     if loss.view is not None:
         loss.view.chosen(kept, scores, speaks=not rank)
@@ -74,38 +69,7 @@ def choose(
             loss.states.keep(row, of_row, rank)
     loss = loss.keeping(kept)
     keep_tokens(data, loss.rows.response_mask)
-    return loss, metrics
-
-
-def choose_among_ranks(
-    selection: TokenImportance,
-    rows: Tensor,
-    scores: dict[str, Tensor],
-    *,
-    seed: tuple[int, ...],
-    group: ProcessGroup | None,
-    device: torch.device,
-) -> tuple[Tensor, dict[str, float]]:
-    """Choose among the trained tokens of all ranks (a collective call): every rank computes the whole choice.
-
-    Args:
-        rows: [T] int64, each token's row, different for each row of the step.
-        scores: `entropy` and `divergence`, [T] each, as far as the selection needs them.
-
-    Returns:
-        [T] bool (host), this rank's tokens that are kept, and the metrics of all ranks' tokens.
-    """
-    of_ranks: list[Any] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(of_ranks, {"rows": rows.cpu(), **scores}, group=group)
-    whole = {name: torch.cat([of_rank[name] for of_rank in of_ranks]).to(device) for name in ("rows", *scores)}
-    whole_rows = whole.pop("rows")
-    # Of equal tokens the first is kept: the same token for any spread of rows over ranks.
-    order = whole_rows.argsort(stable=True)
-    kept = torch.empty_like(whole_rows, dtype=torch.bool)
-    ordered = {name: values[order] for name, values in whole.items()}
-    kept[order] = choose_tokens(selection, whole_rows[order], seed=seed, **ordered)
-    start = sum(len(of_rank["rows"]) for of_rank in of_ranks[: distributed.get_rank(group)])
-    return kept[start : start + len(rows)].cpu(), selection_metrics(kept, whole_rows, whole)
+    return loss, selection_metrics(is_kept, rows, whole)
 
 
 def keep_tokens(data: TensorDict, kept: Tensor, names: Sequence[str] = ("response_mask", "loss_mask")) -> None:
@@ -135,10 +99,9 @@ def _row_of_token(data: TensorDict) -> Tensor:
 
 
 def keep_shared(data: TensorDict, shared: int, read: Tensor) -> int:
-    """Leave only the tokens before the first that the teacher lacks in each row's masks; return the number of others.
+    """Leave only tokens before a row's first id from `shared` on, which the teacher lacks; return the number of others.
 
-    Args:
-        shared: the teacher lacks ids from here on. read: nested [B, j] rows that it reads, which end with the responses.
+    It reads the nested [B, j] rows `read`, which end with the responses.
     """
     if not read.values().numel() or int(read.values().max()) < shared:
         return 0

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from verl.single_controller.base.decorator import Dispatch, register
 
@@ -20,33 +21,34 @@ from opd.runs import shards
 from opd.runs.manifest import Manifest, step_folder
 from opd.store.transfer import find_problems
 
-T = TypeVar("T")
 
-
-class Job(Generic[T]):
+class Job:
     """A call on a daemon thread; `ended` is set after it, and `result` has how it ended."""
 
-    _answer: T
+    seconds = 0.0
+    _answer: Any = None
     _error: BaseException | None = None
 
-    def __init__(self, call: Callable[[], T], *, name: str):
+    def __init__(self, call: Callable[[], Any], *, name: str):
         # Not the thread's own end: Python 3.11 takes a thread whose `join` was interrupted for ended.
         self.ended = threading.Event()
         threading.Thread(target=self._run, args=(call,), name=name, daemon=True).start()
 
-    def result(self) -> T:
+    def result(self) -> Any:
         """Wait for the call; return its answer or raise its error."""
         self.ended.wait()
         if self._error is not None:
             raise self._error
         return self._answer
 
-    def _run(self, call: Callable[[], T]) -> None:
+    def _run(self, call: Callable[[], Any]) -> None:
+        begin_s = time.monotonic()
         try:
             self._answer = call()
         except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             self._error = error
         finally:
+            self.seconds = time.monotonic() - begin_s
             self.ended.set()
 
 
@@ -57,7 +59,7 @@ class ShardUploads:
     copies_saves: bool = False
     """A save copies to host memory, and is written on a thread."""
     _copies: HostCopies | None = None
-    _job: Job[Any] | None = None
+    _job: Job | None = None
     """What runs on a thread: the writes of a save, or a call."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

@@ -12,11 +12,8 @@ from torch import Tensor, nn
 from opd.losses import Output
 from opd.monitor.faults import JUDGED_TOKENS
 from opd.monitor.past import LEAST, MOST
-from opd.update.head import LossTask
+from opd.update.head import Counts, LossTask
 from opd.update.parked import local
-
-Counts = dict[str, Tensor | float]
-"""Numbers of a micro-batch by name; a tensor is a scalar on its device."""
 
 # Twice the largest half-precision number: logits that a model gives differ by no more, so only a floored log-probability
 # (`opd.losses.divergences.FLOOR`) makes a token's divergence larger.
@@ -33,12 +30,11 @@ NUM_WATCHED = 8
 """Entries of each local parameter by which it is seen whether an update moved the weights."""
 
 
-def token_signs(task: LossTask, output: Output, *, is_sampled: bool) -> Counts:
-    """Return sums over a micro-batch's tokens.
+def token_signs(output: Output, *, is_sampled: bool) -> Counts:
+    """Return sums over a micro-batch's tokens, `is_sampled` if drawn from the whole distribution of these weights.
 
-    Args:
-        is_sampled: the tokens were drawn from the whole distribution of these weights. Then each token's -log p has its
-            entropy as its mean, and the sum of the differences over the root of their squares is about standard normal.
+    Then each token's -log p has its entropy as its mean, and the sum of the differences over the root of their squares is
+    about standard normal.
     """
     found = output.statistics
     is_finite = ~found["nonfinite"] & found["log_prob"].isfinite() & found["teacher_log_prob"].isfinite()
@@ -93,12 +89,7 @@ def neighbour_signs(task: LossTask) -> Counts:
 
 
 def preference_signs(token_rows: Tensor, scores: Tensor, output: Output) -> Counts:
-    """Return moments of (score, the teacher's mean log-probability less the student's) over a micro-batch's rows.
-
-    Args:
-        token_rows: [T] int64, each token's row of the micro-batch.
-        scores: [B] the rows' scores.
-    """
+    """Return moments of (score [B], the teacher's mean log-probability less the student's) over rows, of which each token has one."""
     difference = (output.statistics["teacher_log_prob"] - output.statistics["log_prob"]).double()
     difference = difference.masked_fill(output.statistics["nonfinite"] | ~difference.isfinite(), 0.0)
     token_rows, scores = token_rows.to(difference.device), scores.to(difference.device).double()

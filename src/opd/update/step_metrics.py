@@ -18,8 +18,8 @@ from torch.distributed import ProcessGroup
 
 from opd.experiment.algorithm import Reduction
 from opd.losses import Output
-from opd.update.head import LossTask
-from opd.update.signs import Counts, extreme_signs, flatten, sign_metrics
+from opd.update.head import Counts, LossTask
+from opd.update.signs import extreme_signs, flatten, sign_metrics
 
 TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers
 _OF_TEACHER = ("divergence", "tokens", "rows")
@@ -96,11 +96,7 @@ def agreement(micro_batch: TensorDict, log_prob: Tensor, counted: Tensor | None)
 def micro_batch_counts(
     micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool, teachers: Iterable[str] = ()
 ) -> Counts:
-    """Return sums over one micro-batch's loss tokens; empty micro-batches give zeros.
-
-    Args:
-        teachers: the names of several. Every rank has the same counts, with any rows.
-    """
+    """Return sums over one micro-batch's loss tokens, 0 for none; of several `teachers` every rank has the same counts."""
     found = output.statistics
     divergence, tokens = found["divergence"], found["divergence"].numel()
     num_trained = [int(mask.sum()) for mask in micro_batch["loss_mask"].unbind()]
@@ -141,11 +137,7 @@ def policy_counts(task: LossTask, output: Output, *, weight: float) -> Counts:
 
 
 def totals(raw: Mapping[str, Any]) -> dict[str, float]:
-    """Return the sums by name.
-
-    Raises:
-        ValueError: no update was made at all.
-    """
+    """Return the sums by name; refuse a step without any update."""
     total = {key: total_of(value) for key, value in raw.items() if key.startswith("sum/")}
     if "sum/tokens" not in total:
         raise ValueError("the update returned no counts: no mini-batch ran")
@@ -190,14 +182,7 @@ def answer_metrics(raw: Mapping[str, Any]) -> dict[str, float]:
 
 
 def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -> dict[str, float]:
-    """Return the metrics of a distillation's step, named `opd/*`, from the lists that the workers returned.
-
-    Args:
-        loss_agg_mode: says by what an update's loss was divided.
-
-    Raises:
-        ValueError: no update was made.
-    """
+    """Return the metrics of a distillation's step, named `opd/*`, from the lists that the workers returned."""
     total = totals(raw)
     tokens = total["sum/tokens"]
     metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items() if key in total}

@@ -6,9 +6,10 @@ Alone it fine-tunes on given answers: the tokens' negative log-likelihood is its
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch._functorch.config as functorch
@@ -27,7 +28,9 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from opd.batch.builder import rows_from_batch
 from opd.batch.rows import RolloutRows
 from opd.compat import vllm_ranks
+from opd.experiment import TrainSpec
 from opd.experiment.run_config import RunConfig
+from opd.experiment.sections import Teacher
 from opd.losses import Loss, Weights
 from opd.memory import Plan
 from opd.memory.follow import read_tokens, train_tokens, worker_plan
@@ -35,8 +38,8 @@ from opd.memory.job import GIB
 from opd.memory.sources import update_settings
 from opd.rollout.seeds import SeededRank
 from opd.update.engines import STUDENT, TEACHER, StudentEngine, TeacherEngine
-from opd.update.losses import HeadLoss
-from opd.update.reading import read_log_probs
+from opd.update.head import HeadLoss
+from opd.update.reading import read_statistics
 from opd.update.shards import ShardUploads
 from opd.update.step_metrics import on_host, over_sequence
 from opd.update.teacher_cache import HiddenCache
@@ -47,36 +50,27 @@ UNUSED_BY_LOSSES = ("prompts", "responses", "sample_weights", "row_id", "teacher
 vllm_ranks.register()
 
 
-class Reader(NamedTuple):
-    """A model that only reads."""
-
-    path: str
-    trust_remote_code: bool
-    dtype: str
-    is_offloaded: bool
-
-
 class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     """verl's hybrid worker whose actor computes its loss in its head; the memory plan says what is on the device when."""
 
     reader_role = "teacher"
     """The name of the models that only read."""
     readers: Sequence[TeacherEngine] = ()
-    _cache: HiddenCache | None = None
 
     def __init__(
         self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
     ):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
         self.ours = RunConfig.of(config)
+        self.spec: TrainSpec = self.ours.trained
         self.copies_saves = self.ours.checkpoint.overlap
         # Read now, because verl takes keys out of its config.
         self.student_path, self._fsdp_size = config.model.path, config.actor.fsdp_config.fsdp_size
         self.plan: Plan | None = None
 
     @property
-    def read_models(self) -> list[Reader]:
-        """Return the models that only read."""
+    def read_models(self) -> list[Teacher]:
+        """Return the models that only read, each with its local path."""
         return []
 
     def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
@@ -99,7 +93,7 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     @property
     def sizes(self) -> dict[str, Any]:
         """Return the sizes of every task of the head."""
-        settings = update_settings(self.ours.trained)
+        settings = update_settings(self.spec)
         return {"chunk": settings.chunk_size, "workspace_gib": settings.workspace_gib}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
@@ -119,7 +113,7 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
     def _follow_plan(self) -> None:
         """Make the memory plan and put every model in its place; until then all that may is on the host."""
-        world, group, spec = distributed.get_world_size(), self._fsdp_size, self.ours.trained
+        world, group, spec = distributed.get_world_size(), self._fsdp_size, self.spec
         student = self.student_engine
         self.plan = worker_plan(
             spec,
@@ -133,6 +127,10 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         functorch.activation_memory_budget = update_settings(spec).activation_budget or planned
         for engine in (student, *self.readers):
             engine.read_tokens = read_tokens(spec, self.plan)
+        cache_gib = update_settings(spec).cache_gib
+        if self.plan is not None and self.plan.job.device_bytes is not None:
+            cache_gib = self.plan.choice.cache_bytes / GIB
+        self.cache = HiddenCache(device_gib=math.inf if cache_gib is None else cache_gib, device=student.device)
         if self.plan is None:
             return
         choice = self.plan.choice
@@ -146,22 +144,18 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
     def update_actor(self, data: TensorDict) -> TensorDict | None:
-        """Make every optimizer update of one step over this rank's rows.
+        """Make every optimizer update of one step over this rank's rows; return no rows, and lists of counts as `metrics`.
 
         Args:
             data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, in some steps
                 `rollout_log_probs`; the batch settings of verl's `train_mini_batch`, and what the kind adds.
-
-        Returns:
-            No rows; `metrics`: lists of counts that the kind reduces.
         """
         data["opd_row"] = torch.arange(len(data))  # so that a micro-batch finds its rows again
         timing: dict[str, float] = {}
         try:
             metrics = self.make_updates(data, timing)
         finally:
-            if self._cache is not None:
-                self._cache.clear()
+            self.cache.clear()
         if metrics is None:
             return None
         return as_output(metrics | {f"timing/{name}": [seconds] for name, seconds in timing.items()})
@@ -191,15 +185,6 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         of_ranks = allgather_dict_into_dict(counts, engine.get_data_parallel_group())
         return as_output(of_ranks) if engine.is_mp_src_rank_with_outputs() else None
 
-    def hidden_cache(self, gib: float | None = None) -> HiddenCache:
-        """Return the one cache of this worker; without a plan it takes at most `gib` of the device. None means no limit."""
-        if self._cache is None:
-            most = float("inf") if gib is None else gib
-            if self.plan is not None and self.plan.job.device_bytes is not None:
-                most = self.plan.choice.cache_bytes / GIB
-            self._cache = HiddenCache(device_gib=most, device=self.student_engine.device)
-        return self._cache
-
     def old_log_probs(self, data: TensorDict, rows: RolloutRows, timing: dict[str, float]) -> Tensor | None:
         """Return log-probabilities [T] of the trained tokens, where a step has several updates."""
         mini_batch, epochs = (int(tu.get_non_tensor_data(data, name, 1)) for name in ("mini_batch_size", "epochs"))
@@ -211,18 +196,17 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     def read_log_probs(self, data: TensorDict, rows: RolloutRows, engine: StudentEngine | TeacherEngine) -> Tensor:
         """Return a model's log-probabilities [T] of the trained tokens."""
         temperature = self.ours.sampling.rollout.temperature
-        return read_log_probs(data, rows, engine, temperature=temperature, sizes=self.sizes)
+        loss = HeadLoss(rows=rows, loss=Loss(temperature=temperature), options={"sizes": self.sizes})
+        return read_statistics(data, loss, lambda output: {"log_prob": output.statistics["log_prob"]}, engine)[
+            "log_prob"
+        ]
 
     def train(self, data: TensorDict, loss: HeadLoss, timing: dict[str, float]) -> dict[str, Any] | None:
-        """Make every optimizer update of a step over this rank's rows (a collective call).
+        """Make every optimizer update of a step over this rank's rows, and note the seconds in `timing` (a collective call).
 
-        Args:
-            data: rows with `opd_row`, and the batch settings of verl's `train_mini_batch`. timing: gets the seconds.
-
-        Returns:
-            Lists of counts for `opd.update.step_metrics`. None on a rank for which another one speaks.
+        Return lists of counts for `opd.update.step_metrics`, None on a rank for which another one speaks.
         """
-        spec, student = self.ours.trained, self.student_engine
+        spec, student = self.spec, self.student_engine
         student.num_updates = 0
         rate = float(student.optimizer.param_groups[0]["lr"])
         if (num_tokens := train_tokens(spec, self.plan)) is not None:
@@ -231,11 +215,9 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         if student.is_row_alone:
             tu.assign_non_tensor(data, use_dynamic_bsz=False, micro_batch_size_per_gpu=1)
         self.actor.set_loss_fn(loss)
-        try:
-            with marked_timer("student_s", timing):
-                output = self.actor.train_mini_batch(data=data.exclude(*UNUSED_BY_LOSSES))
-        finally:
-            self.actor.set_loss_fn(self.loss_fn)
+        with marked_timer("student_s", timing):
+            output = self.actor.train_mini_batch(data=data.exclude(*UNUSED_BY_LOSSES))
+        self.actor.set_loss_fn(None)
         if output is None:
             return None
         metrics: dict[str, Any] = tu.get(output, "metrics")
@@ -252,7 +234,7 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         return self.plan
 
 
-def _reading_worker(config: TrainingWorkerConfig, reader: Reader) -> TrainingWorker:
+def _reading_worker(config: TrainingWorkerConfig, reader: Teacher) -> TrainingWorker:
     """Return a worker whose model only reads: verl's config of the reference with a model, dtype and offload of its own."""
     actor_model = config.model_config
     model = HFModelConfig(
@@ -266,7 +248,7 @@ def _reading_worker(config: TrainingWorkerConfig, reader: Reader) -> TrainingWor
     engine = replace(
         config.engine_config,
         forward_only=False,  # true would force CPUOffloadPolicy: weights streamed over PCIe in every micro-batch
-        param_offload=reader.is_offloaded,
+        param_offload=reader.offload is not False,
         optimizer_offload=False,
         model_dtype=reader.dtype,
         mixed_precision=dict(config.engine_config.mixed_precision or {}) | {"param_dtype": reader.dtype},

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor, distributed
 from verl.utils import tensordict_utils as tu
 
-from opd.batch.rows import LossPositions, RolloutRows
+from opd.batch.rows import LossPositions, RolloutRows, loss_positions
 from opd.errors import CheckpointError
 from opd.experiment.sections import Teacher
 from opd.runs.manifest import step_of
@@ -22,15 +22,11 @@ from opd.update.attention import Slice
 from opd.update.engines import StudentEngine, TeacherEngine
 from opd.update.head import CollectTask, Reference
 from opd.update.head_engine import READ
-from opd.update.losses import trained_positions
 from opd.update.teacher_cache import Fetch, HiddenCache
 
 
 def regrouped(cached: Fetch, held: Tensor, needed: Tensor, piece: Slice) -> Fetch:
-    """Return hidden states on their way from the ranks `held` [N] to the ranks `needed` [N]; its call is a collective one.
-
-    It gives [N_own, d] in the order of this rank's tokens.
-    """
+    """Return hidden states [N_own, d] on their way from the ranks `held` [N] to the ranks `needed` [N]; its call is collective."""
     if torch.equal(held, needed):  # the same answer on every rank
         return cached
     wanted = held[needed == piece.rank]
@@ -47,15 +43,13 @@ def regrouped(cached: Fetch, held: Tensor, needed: Tensor, piece: Slice) -> Fetc
     return ready
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TeacherStates:
-    """Hidden states and heads that the teachers leave of a step on this rank.
+    """Hidden states and heads [V_T, d_T] that the teachers, by their numbers, leave of a step on this rank.
 
     Args:
-        names: of several teachers, in the order of their numbers.
         of_rows: the number of each row's teacher. None means that one teacher reads all rows.
         holders: where ranks share sequences, the rank that computed each trained token of a row, known on every rank.
-        heads: [V_T, d_T] of each teacher that read a row, by its number.
     """
 
     cache: HiddenCache
@@ -109,10 +103,7 @@ def read_teachers(
 
 
 def _rows_of(data: TensorDict, is_own: list[bool], teacher: TeacherEngine) -> TensorDict | None:
-    """Return a teacher's own rows, and short others until every rank has equally many.
-
-    None means that no rank has a row of its own.
-    """
+    """Return a teacher's own rows, and short others until every rank has equally many. None means that no rank has its rows."""
     num_rows = torch.tensor(sum(is_own), device=teacher.device)
     distributed.all_reduce(num_rows, distributed.ReduceOp.MAX)
     if not num_rows:
@@ -130,7 +121,7 @@ def _read(
 
     def task_of(micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> CollectTask:
         numbers = micro_batch["opd_row"].tolist()
-        found = trained_positions(rows, numbers, starts)
+        found = loss_positions(rows.select(numbers), row_starts=starts)
         of_rows = found.row.bincount(minlength=len(numbers)).tolist()
         if own is not None:
             holders = own.holders(found.flat_index).split(of_rows)

@@ -57,12 +57,7 @@ class Seen:
 
 
 class TokenView:
-    """Notes of one step's tokens, as they are chosen and as the loss computes them.
-
-    Args:
-        rows: the step's rows on this rank, before any choice. row_ids: [B], different for each row of the step.
-        shown: the ids of rows whose tokens are wanted one by one.
-    """
+    """Notes of one step's tokens, as they are chosen and as the loss computes them; the rows `shown` are kept one by one."""
 
     def __init__(self, rows: RolloutRows, row_ids: Sequence[int], shown: Collection[int]) -> None:
         counts = rows.num_trained_tokens.tolist()

@@ -41,10 +41,9 @@ def quantile(values: Tensor, q: float) -> Tensor:
 
 
 def normalised(values: Tensor, clip_q: float | None) -> Tensor:
-    """Return [T] values scaled to [0, 1] by the smallest value and the largest, or the `clip_q`-quantile.
+    """Return [T] values scaled to [0, 1] by the smallest value and the largest, or the `clip_q`-quantile, from which on all are 1.
 
-    From that quantile on all count alike, so that an outlier does not press the others to 0. Where all are equal, all are
-    0. Values that are not finite take no part in the range and become inf.
+    Where all are equal, all are 0. Values that are not finite take no part in the range and become inf.
     """
     values = _wide(values)
     finite = torch.isfinite(values)
@@ -55,13 +54,7 @@ def normalised(values: Tensor, clip_q: float | None) -> Tensor:
 
 
 class Tokens(NamedTuple):
-    """The trained tokens of a batch.
-
-    Args:
-        selection: the keys of `opd.importance.tokens`.
-        row_index: [T] int64, the response of each token.
-        entropy, divergence: [T], the student's and that of `scored_divergence`; empty for scores that need none.
-    """
+    """The trained tokens of a batch, [T] each; entropy and divergence are empty for scores that need none."""
 
     selection: TokenImportance
     row_index: Tensor
@@ -70,11 +63,48 @@ class Tokens(NamedTuple):
 
 
 TokenScore = Callable[[Tokens], Tensor]
-TOKEN_SCORES: dict[str, TokenScore] = {}
+
+
+def _random(tokens: Tokens) -> Tensor:
+    return torch.ones(len(tokens.row_index), device=tokens.row_index.device)
+
+
+def _position(tokens: Tokens) -> Tensor:
+    """Return the share of its row's tokens up to a token, from the start or, with `first`, from the end."""
+    place, size = places(tokens.row_index)
+    return (place + 1 if tokens.selection.position == "last" else size - place).double() / size
+
+
+def soft_or(tokens: Tokens) -> Tensor:
+    """Return TIP's score h + d - h d of both quantities scaled to [0, 1]; inf where a quantity is not finite."""
+    h = normalised(tokens.entropy, tokens.selection.entropy_clip_q)
+    d = normalised(tokens.divergence, tokens.selection.divergence_clip_q)
+    return torch.where(torch.isinf(h) | torch.isinf(d), torch.inf, h + d - h * d)
+
+
+def _q3(tokens: Tokens) -> Tensor:
+    """Return TIP's score d (1 - h) of over-confident wrong tokens; d is KL(p_T || p_S) in nats."""
+    sure = 1.0 - normalised(tokens.entropy, tokens.selection.entropy_clip_q)
+    return _finite_or_first(tokens.divergence * sure)
+
+
+def _finite_or_first(values: Tensor) -> Tensor:
+    return torch.where(torch.isfinite(values), _wide(values), torch.inf)
+
+
+TOKEN_SCORES: dict[str, TokenScore] = {
+    "random": _random,
+    "position": _position,
+    "entropy": lambda tokens: _finite_or_first(tokens.entropy),
+    "divergence": lambda tokens: _finite_or_first(tokens.divergence),
+    "soft_or": soft_or,
+    "q3": _q3,
+}
+"""Scores by name; the highest are kept."""
 
 
 def register_token_score(name: str) -> Callable[[TokenScore], TokenScore]:
-    """Return a decorator that registers a function of `Tokens` -> scores [T]; the highest scores are kept.
+    """Return a decorator that registers a function of `Tokens` -> scores [T].
 
     A score costs forwards of student and teacher before the update, unless `TokenImportance` says that it needs none.
     """
@@ -84,48 +114,6 @@ def register_token_score(name: str) -> Callable[[TokenScore], TokenScore]:
         return function
 
     return register
-
-
-@register_token_score("random")
-def _equal(tokens: Tokens) -> Tensor:
-    return torch.ones(len(tokens.row_index), device=tokens.row_index.device)
-
-
-@register_token_score("position")
-def _from_end(tokens: Tokens) -> Tensor:
-    """Return the share of its row's tokens up to a token, from the start or, with `first`, from the end."""
-    place, size = places(tokens.row_index)
-    return (place + 1 if tokens.selection.position == "last" else size - place).double() / size
-
-
-@register_token_score("entropy")
-def _entropy(tokens: Tokens) -> Tensor:
-    return _finite_or_first(_wide(tokens.entropy))
-
-
-@register_token_score("divergence")
-def _divergence(tokens: Tokens) -> Tensor:
-    return _finite_or_first(_wide(tokens.divergence))
-
-
-@register_token_score("soft_or")
-def soft_or(tokens: Tokens) -> Tensor:
-    """Return TIP's score h + d - h d of both quantities scaled to [0, 1]; inf where a quantity is not finite."""
-    h = normalised(tokens.entropy, tokens.selection.entropy_clip_q)
-    d = normalised(tokens.divergence, tokens.selection.divergence_clip_q)
-    return torch.where(torch.isinf(h) | torch.isinf(d), torch.inf, h + d - h * d)
-
-
-@register_token_score("q3")
-def _q3(tokens: Tokens) -> Tensor:
-    """Return TIP's score d (1 - h) of over-confident wrong tokens; d is KL(p_T || p_S) in nats."""
-    return _finite_or_first(
-        _wide(tokens.divergence) * (1.0 - normalised(tokens.entropy, tokens.selection.entropy_clip_q))
-    )
-
-
-def _finite_or_first(values: Tensor) -> Tensor:
-    return torch.where(torch.isfinite(values), values, torch.inf)
 
 
 def scored_divergence(score: Score, loss_type: LossType) -> LossType:
@@ -161,13 +149,9 @@ def select_tokens(
 ) -> Tensor:
     """Return [T] bool: floor(ratio * m) of the m tokens of each rollout, or of all rollouts together.
 
-    The ratio is taken as written: 0.29 of 100 is 29, which floats would make 28. Of equal scores the earlier token is kept.
-
-    Args:
-        scores: [T], compared in float32 (float64 stays); nan counts as inf.
-        row_index: [T] int64, a number of each token's rollout that is the same in any micro-batch and on any rank.
-        mode: `topk`, `bottomk`, or `sample` without replacement, with probabilities proportional to the scores.
-        scope: `rollout` or `batch`. seed: of `sample`; each token draws by (seed, rollout, place in the rollout).
+    The ratio is taken as written: 0.29 of 100 is 29, which floats would make 28. A nan counts as inf, and of equal scores the
+    earlier token is kept. `sample` draws without replacement, in proportion to the scores, by (seed, rollout, place in it).
+    `row_index` [T] int64 numbers the rollouts alike in any micro-batch and on any rank.
     """
     scores = torch.nan_to_num(_wide(scores), nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
     if mode == "sample":
@@ -195,10 +179,6 @@ def selection_metrics(kept: Tensor, row_index: Tensor, scores: Mapping[str, Tens
 
     `rollouts_without` have none of their tokens kept. `q1` ... `q4` are TIP's quadrants, high meaning above the median: Q1
     both high, Q2 entropy only, Q3 divergence only, Q4 neither; `q1_selected` ... are the same of the kept tokens.
-
-    Args:
-        kept: [T] bool, one entry a trained token. row_index: [T] int64.
-        scores: [T] `entropy` and `divergence`, where they were computed.
     """
     if not len(kept):
         return {}
