@@ -1,7 +1,4 @@
-"""The engines of a step: teachers whose weights come and go, and the student that trains.
-
-verl's `EngineRegistry` has them under model types of ours, so that micro-batching, accumulation, checkpoints and weight sync stay verl's.
-"""
+"""The engines of a step, in verl's registry under model types of ours: teachers whose weights come and go, and the student."""
 
 from __future__ import annotations
 

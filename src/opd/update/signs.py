@@ -112,11 +112,8 @@ class WatchedWeights:
 
     def moved(self) -> dict[str, list[float]]:
         """Return sums of squares of the entries and of their changes, as lists."""
-        change = self._read() - self._before
-        return {
-            "sum/weights_moved": [float((change * change).sum())],
-            "sum/weights": [float((self._before * self._before).sum())],
-        }
+        entries = {"sum/weights_moved": self._read() - self._before, "sum/weights": self._before}
+        return {name: [float(each.square().sum())] for name, each in entries.items()}
 
     @torch.no_grad()
     def _read(self) -> Tensor:
