@@ -1,11 +1,13 @@
-"""Tiny random Qwen3 folders for trainer tests: 61 real tokens in heads of 64 (student) and 96 (teacher) rows."""
+"""Tiny random Qwen3 folders for trainer tests, 61 real tokens in heads of 64 (student) and 96 (teacher) rows, and a batch."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import torch
+from tests.update.workers import row
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 VOCAB = 61
@@ -54,3 +56,19 @@ def save_tokenizer(path: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="t0", unk_token="t1", eos_token="t2").save_pretrained(
         path
     )
+
+
+def uneven_rows(count: int = 8, seed: int = 0) -> list[dict]:
+    """Rows of uneven length; one with a masked (tool) span, one fully masked."""
+    rng = random.Random(seed)
+    rows = []
+    for i in range(count):
+        prompt = [rng.randrange(3, VOCAB) for _ in range(rng.randint(3, 11))]
+        response = [rng.randrange(3, VOCAB) for _ in range(rng.randint(2, 13))]
+        mask = [1] * len(response)
+        if i == 2:
+            mask[1:] = [0] * (len(mask) - 1)
+        if i == 5:
+            mask = [0] * len(mask)
+        rows.append(row(prompt, response, mask, weight=0.5 + i / 8))
+    return rows

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.update.batches import uneven_rows
 from tests.update.exact import check_answers, cut, in_ways, of_answers, run
+from tests.update.models import uneven_rows
 from tests.update.workers import Case
 
 ROWS = uneven_rows()

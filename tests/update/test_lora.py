@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.update.batches import uneven_rows
 from tests.update.exact import check, check_answers, cut, expected, in_ways, load, of_answers, run
-from tests.update.models import save_model
+from tests.update.models import save_model, uneven_rows
 from tests.update.workers import Case
 from transformers import AutoModelForCausalLM
 

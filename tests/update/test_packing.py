@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 import transformers
-from tests.update.batches import uneven_rows
 from tests.update.exact import check, expected
-from tests.update.models import save_tokenizer
+from tests.update.models import save_tokenizer, uneven_rows
 from tests.update.workers import Case, run_cases
 from torch import Tensor
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.update.batches import uneven_rows
 from tests.update.exact import DYNAMIC, ULYSSES, check, check_counts, cut, expected, in_ways, run
+from tests.update.models import uneven_rows
 from tests.update.workers import Case
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -20,7 +20,6 @@ STAGES = (
     "opd.stages=[{until: 1, divergence_weight: 9, policy_weight: 0}, "
     f"{{divergence_weight: {DIVERGENCE}, policy_weight: {POLICY}}}]"
 )
-SAMPLED, TOP = ["opd.loss_type=sampled_reverse_kl"], ["opd.loss_type=topk_reverse_kl", "opd.top_k=3"]
 SOME_WAYS = [(1, "all"), (1, "token budget"), (2, "token budget"), (2, "shared sequence")]
 CLIPS = {"wide": {"low": 0.99, "high": 99, "c": 999}, "tight": {"low": 1e-6, "high": 1e-6}}
 
@@ -41,8 +40,6 @@ def runs(plain, pair) -> dict:
     both_worlds = {
         "per row": cut(case, sets=PER_ROW, micro_batch=1),
         "chosen": cut(case, sets=CHOSEN, micro_batch=2),
-        "sampled": cut(plain, sets=SAMPLED, micro_batch=2),
-        "top 3": cut(plain, sets=TOP, micro_batch=2),
     }
     return run(
         in_ways(case, *SOME_WAYS)
@@ -113,31 +110,3 @@ def test_a_rows_policy_gradient_is_the_same_whichever_teacher_it_has(runs):
     found, alone = runs[1, "two teachers"]["metrics"], runs[1, "all"]["metrics"]
     assert found["opd/policy_loss"] == pytest.approx(alone["opd/policy_loss"], rel=1e-5)
     assert found["opd/divergence"] != pytest.approx(alone["opd/divergence"], rel=1e-3)
-
-
-def _sampled(row, own, wanted):
-    """Return a loss with the value of the log ratio and the gradient of an advantage."""
-    ids = torch.tensor(row["response"])[:, None]
-    log_p, log_q = (side.gather(1, ids).squeeze(1) for side in (own, wanted))
-    cost = (log_p - log_q - (own.exp() * (own - wanted)).sum(-1)).detach()
-    value = (log_p - log_q).detach()
-    return {"opd/loss": row["weight"] * (value + cost * (log_p - log_p.detach())), "opd/divergence": value}
-
-
-def _top(row, own, wanted):
-    """Return the divergence over the teacher's three largest tokens and the tail as one event."""
-    places = wanted.topk(3, dim=-1).indices
-    some = [side.exp().gather(1, places) for side in (own, wanted)]
-    p, q = (torch.cat([part, 1 - part.sum(-1, keepdim=True)], dim=-1) for part in some)
-    kl = (p * (p / q).log()).sum(-1)
-    return {"opd/loss": row["weight"] * kl, "opd/divergence": kl.detach()}
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_a_sampled_tokens_log_ratio_trains_as_an_advantage(plain, runs, world):
-    check(runs[world, "sampled"], expected(plain, _sampled))
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_the_teachers_top_tokens_train_with_the_tail_as_one_event(plain, runs, world):
-    check(runs[world, "top 3"], expected(plain, _top))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.update.batches import uneven_rows
 from tests.update.exact import DYNAMIC, ULYSSES, check_bits, check_gradients, cut, load, log_probs, run
+from tests.update.models import uneven_rows
 from tests.update.workers import Case, told_log_probs
 from torch.nn.utils.rnn import pad_sequence
 from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty

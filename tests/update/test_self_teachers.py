@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.update.batches import uneven_rows
 from tests.update.exact import check_bits, cut, run
+from tests.update.models import uneven_rows
 from tests.update.workers import Case
 
 from opd.errors import CheckpointError

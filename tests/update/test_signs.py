@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
+from opd.experiment.algorithm import Policy, Stage
 from opd.experiment.sections import Rollout
 from opd.losses import Loss, Weights
 from opd.update.head import LossTask, Reference
-from opd.update.opd_worker import is_sampled
+from opd.update.opd_worker import is_sampled, loss_of
 from opd.update.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
 
 WIDTH, VOCAB = 16, 32
@@ -137,3 +138,19 @@ def test_weights_that_an_update_leaves_are_told_from_those_that_it_moves():
 def test_tokens_are_the_students_own_draws_where_nothing_chooses_among_them(rollout, stage, drawn):
     spec = SimpleNamespace(rollout=Rollout.model_construct(**rollout))
     assert is_sampled(spec, SimpleNamespace(rollouts=stage)) is drawn
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "params"),
+    [
+        ({"loss_type": "jsd", "beta": 0.3}, "jsd", {"beta": 0.3}),
+        ({"loss_type": "topk_reverse_kl"}, "topk_reverse_kl", {"top_k": 3}),
+        ({"loss_type": "skew_kl", "loss_params": {"skew": 0.2}}, "skew_kl", {"skew": 0.2}),
+        ({"loss_type": "topk_reverse_kl"}, "forward_kl", {}),
+    ],
+)
+def test_a_loss_has_the_parameters_of_the_stages_own_divergence_only(stage, kind, params):
+    opd = SimpleNamespace(top_k=3, has_policy=False, policy=Policy())
+    spec = SimpleNamespace(opd=opd, rollout=SimpleNamespace(temperature=0.7))
+    found = loss_of(spec, Stage(**stage), kind)
+    assert (found.kind, found.params, found.temperature, found.policy) == (kind, params, 0.7, None)

@@ -6,9 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from tests.update.batches import uneven_rows
 from tests.update.exact import ULYSSES, WAYS, check, check_bits, cut, expected, in_all_ways, run
-from tests.update.models import VOCAB
+from tests.update.models import VOCAB, uneven_rows
 from tests.update.workers import Case
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests.update.batches import uneven_rows
 from tests.update.exact import (
     OF_SEVERAL_TEACHERS,
     check,
@@ -16,7 +15,7 @@ from tests.update.exact import (
     in_all_ways,
     run,
 )
-from tests.update.models import save_model
+from tests.update.models import save_model, uneven_rows
 from tests.update.workers import Case
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

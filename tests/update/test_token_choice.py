@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.update.batches import uneven_rows
 from tests.update.exact import ULYSSES, check_bits, check_gradients, check_same, cut, run
+from tests.update.models import uneven_rows
 from tests.update.workers import Case
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

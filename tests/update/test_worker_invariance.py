@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.update.batches import uneven_rows
 from tests.update.exact import (
     DYNAMIC,
     LEFT_TO_THE_PLAN,
@@ -16,7 +15,7 @@ from tests.update.exact import (
     expected,
     run,
 )
-from tests.update.models import save_experts, save_model
+from tests.update.models import save_experts, save_model, uneven_rows
 from tests.update.workers import Case, row
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
