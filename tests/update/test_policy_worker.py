@@ -1,4 +1,4 @@
-"""GRPO's update is verl's formulas over a float64 model, however its rows are cut and shared."""
+"""Updates of GRPO are verl's formulas, and of SFT cross-entropy, over a float64 model, however their rows are cut and shared."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from tests.update.exact import DYNAMIC, ULYSSES, check_bits, check_gradients, cut, load, log_probs, run
+from tests.update.exact import (
+    DYNAMIC,
+    ULYSSES,
+    check_answers,
+    check_bits,
+    check_gradients,
+    cut,
+    in_ways,
+    load,
+    log_probs,
+    of_answers,
+    run,
+)
 from tests.update.models import uneven_rows
 from tests.update.workers import Case, told_log_probs
 from torch.nn.utils.rnn import pad_sequence
@@ -22,6 +34,9 @@ SETS = ("kl_loss_coef=0.1", "kl_loss_type=low_var_kl", "entropy_coeff=0.01", *(f
 LORA = ("model.lora.rank=3", "model.lora.alpha=6", "actor.learning_rate=3e-2")
 MASK = pad_sequence([torch.tensor(row["mask"]) for row in ROWS], batch_first=True).bool()
 TOKEN_MEAN = ("vanilla", "token-mean")
+ANSWER_WAYS = [(1, "padded"), (1, "8 micro-batches"), (1, "token budget"), (2, "all"), (2, "shared sequence")]
+UNEVEN = (1, "answers, measured by more rows than divide them")
+ANSWERED = [*((world, f"answers, {name}") for world, name in ANSWER_WAYS), UNEVEN]
 # Modes of loss and aggregation, and how rows are cut.
 FORMS: dict[tuple[int, str], tuple[tuple[str, str], dict[str, Any]]] = {
     (1, "all"): (TOKEN_MEAN, {}),
@@ -74,7 +89,12 @@ def expected(plain: torch.nn.Module, loss_mode: str, agg_mode: str) -> tuple[flo
 
 
 @pytest.fixture(scope="module")
-def runs(pair, tmp_path_factory) -> dict:
+def answers(pair) -> Case:
+    return Case(student=pair["student"], teacher=pair["student"], rows=ROWS, method="answers")
+
+
+@pytest.fixture(scope="module")
+def runs(pair, answers, tmp_path_factory) -> dict:
     folder = str(tmp_path_factory.mktemp("saved") / "global_step_1")
     case = Case(
         student=pair["student"],
@@ -89,9 +109,12 @@ def runs(pair, tmp_path_factory) -> dict:
     for name, ((loss_mode, agg_mode), way) in FORMS.items():
         modes = [f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}", *way.get("overrides", ())]
         forms[name] = cut(case, **way | {"sets": [f"grpo.loss_agg_mode={agg_mode}"], "overrides": modes})
+    answered = dict(zip(ANSWERED, in_ways(answers, *ANSWER_WAYS).values(), strict=False))
     return run(
         forms
+        | answered
         | {
+            UNEVEN: cut(answers, sets=["actor.log_prob_micro_batch_size_per_gpu=3"]),
             (1, "exact KL"): cut(case, sets=["grpo.kl_loss_type=full"]),
             (1, "whole"): cut(steps, saves_to=folder),
             (1, "resumed"): cut(steps, resumes_from=folder),
@@ -139,3 +162,13 @@ def test_adapters_train_against_the_model_without_them(runs, plain):
         log_prob = read_by(plain)[0][MASK]
     torch.testing.assert_close(found["log_probs"]["ref"].double(), log_prob, rtol=1e-5, atol=1e-5)
     assert found["update"]["actor/kl_loss"] > 0
+
+
+@pytest.mark.parametrize("way", ANSWERED, ids=str)
+def test_answers_train_by_the_cross_entropy_of_transformers_in_float64(runs, answers, way):
+    found, reference = runs[way], of_answers(answers)
+    check_answers(found, reference)
+    assert found["measured"] == pytest.approx(reference["metrics"]["opd/loss"], rel=1e-6)
+    assert found["update"]["actor/num_tokens"] == sum(sum(row["mask"]) for row in ROWS)
+    assert (found["update"]["actor/num_updates"], found["update"]["actor/skipped"]) == (1, 0)
+    assert not found["has_rollout"]

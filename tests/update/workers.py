@@ -70,20 +70,13 @@ class Case:
     device: str = "cpu"
     method: str = "update"
     num_steps: int = 1
-    first_step: int | None = None
-    """The training step of the first of them; None: as for a worker that is not told."""
-    shown: tuple[int, ...] = ()
-    """Rows whose tokens are asked for one by one; the result's `seen` is what all ranks tell."""
-    teachers: dict[str, str] = field(default_factory=dict)
-    """Several teachers by name in the place of `teacher`; a row's own is its `teacher`, a number in the order of names."""
-    saves_to: str = ""
-    """Folder `global_step_N` of a checkpoint that is saved before the last step."""
-    saves_beside: bool = False
-    """It is written from copies, once the last step has changed what was copied."""
-    resumes_from: str = ""
-    """Such a folder: only the last step is made, from there."""
-    nan_teacher: bool = False
-    """The teacher answers nan for the rows of the last rank."""
+    first_step: int | None = None  # the training step of the first of them
+    shown: tuple[int, ...] = ()  # rows whose tokens are asked for one by one; `seen` is what all ranks tell
+    teachers: dict[str, str] = field(default_factory=dict)  # several by name; a row's own is its `teacher`, a number
+    saves_to: str = ""  # folder `global_step_N` of a checkpoint that is saved before the last step
+    saves_beside: bool = False  # it is written from copies, once the last step has changed what was copied
+    resumes_from: str = ""  # such a folder: only the last step is made, from there
+    nan_teacher: bool = False  # the teacher answers nan for the rows of the last rank
 
 
 def nested(rows: list[torch.Tensor]) -> torch.Tensor:
@@ -255,10 +248,7 @@ def run_case(case: Case) -> dict[str, Any]:
         "weights": weights,
         "weights_before": before,
         "teacher_weights": _weights(teacher),
-        "buffers": {
-            name: {key: buffer.cpu() for key, buffer in one.module.named_buffers()}
-            for name, one in _backbones(worker).items()
-        },
+        "buffers": {name: dict(one.module.named_buffers()) for name, one in _backbones(worker).items()},
         # What the rollout server gets.
         "served": {name: weight.cpu() for name, weight in engine.get_per_tensor_param(base_sync_done=True)[0]},
         "has_moved": any(not torch.equal(before[name], weights[name]) for name in weights),
@@ -416,11 +406,9 @@ def _main(rank: int, world: int, port: int, folder: str) -> None:
 def run_cases(
     cases: list[Case], *, world: int = 1, timeout_s: float = 900.0, is_fresh: bool = False
 ) -> list[dict[str, Any]]:
-    """Run the cases one after another on `world` ranks (a process each); results of rank 0.
+    """Run the cases one after another on `world` ranks (a process each); return results of rank 0, whose metrics are all ranks'.
 
-    `is_fresh`: the ranks import everything themselves, in the environment of this call; other ranks have the environment of the first call.
-
-    Ranks other than 0 must agree with it: their metrics are compared here.
+    If `is_fresh`, the ranks import everything in the environment of this call; others have the environment of the first call.
     """
     [port] = free_ports(1)
     environment = {
