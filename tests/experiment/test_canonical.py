@@ -13,7 +13,7 @@ from opd.experiment import (
     parse_tree,
     spec_hash,
 )
-from opd.experiment.canonical import NOT_IDENTITY
+from opd.experiment.kinds import NOT_IDENTITY
 from opd.experiment.tree import field_at, set_path
 
 
