@@ -144,8 +144,10 @@ def _problem(path: str, items: Sequence[Any], field: FieldInfo | None, above: st
 
 def _asked(path: str, item: Any) -> str:
     context = item.get("ctx", {})
+    if path == "name" and item["type"].startswith("string_"):
+        return _NAME
     if item["type"] == "string_pattern_mismatch":
-        return _NAME if path == "name" else PATTERN_WORDS.get(context["pattern"], "a text of another form")
+        return PATTERN_WORDS.get(context["pattern"], "a text of another form")
     return _ASKED.get(item["type"], "").format_map(context)
 
 
