@@ -6,10 +6,6 @@ from tests.experiment.trees import problems_of, tree_of
 from opd.experiment import parse_tree
 
 
-def test_the_longest_name_that_kuberay_takes_is_accepted(minimal):
-    assert parse_tree({**minimal("opd"), "name": "a" * 47}).spec.name == "a" * 47
-
-
 @pytest.mark.parametrize("value", ["", "A", "1a", "a-", "-a", "a_b", "ä", "a\n", "a" * 48])
 def test_a_name_that_kuberay_refuses_is_refused(value, minimal):
     (problem,) = problems_of({**minimal("opd"), "name": value})

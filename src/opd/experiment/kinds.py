@@ -20,8 +20,6 @@ _TRAINER, _KEPT = "Length and rhythm, resources, logging.", "Which checkpoints s
 
 
 class BaseSpec(Section):
-    """The keys of every kind."""
-
     kind: Kind = key(_KIND)
     name: RunName = key("Name of the run, its id in the store. Default: kind, model, algorithm; Helm: the release's.")
     seed: int = key("Seed of data order, sampling and initialisation.", 42, ge=0, le=2**31 - 1)
@@ -31,8 +29,6 @@ class BaseSpec(Section):
 
 
 class RunSpec(BaseSpec):
-    """The keys of every kind that starts verl."""
-
     trains: ClassVar[bool] = True
     device: Literal["cuda", "cpu"] = key("Device of trainer and rollout.", "cuda")
     model: sections.Model = key("The student, or the model that is trained or evaluated.")
@@ -86,8 +82,6 @@ class RunSpec(BaseSpec):
 
 
 class SamplingSpec(RunSpec):
-    """The keys of every kind whose model answers prompts."""
-
     rollout: sections.Rollout = key("How responses are sampled.")
     reward: sections.Reward = key("The function that scores a response.")
 
@@ -116,8 +110,6 @@ class GrpoSpec(SamplingSpec):
 
 
 class DistillationSpec(SamplingSpec):
-    """The keys of every kind that distils."""
-
     teacher: sections.Teacher | None = key("The teacher of all rows.", None)
     teachers: dict[KeyName, sections.Teacher] = key("Several teachers by name, each with the keys of `teacher`.", dict)
     route: sections.Route = key("Which of several teachers reads a row.", sections.Route)

@@ -16,7 +16,6 @@ from opd.experiment.tree import merge
 
 SITE_VARIABLE = "OPDCTL_SITE"  # the file's path, for tool and launcher
 SITE_KEYS = ("cluster", "store", "env")
-_SITE_FIX = f"it is the site file: name another by --site or ${SITE_VARIABLE}, or leave both out"
 
 
 def load_spec(path: str | Path, *, site: str | Path | None = None, **more: Any) -> Loaded:
@@ -53,7 +52,7 @@ def read_document(path: str | Path, *, site: str | Path | None = None) -> Docume
     document = _document(path)
     if site is None:
         return document
-    below = _document(site, fix=_SITE_FIX)
+    below = _document(site, fix=f"it is the site file: name another by --site or ${SITE_VARIABLE}, or leave both out")
     if others := {key: value for key, value in below.tree.items() if key not in SITE_KEYS}:
         rule = f"a site file holds what every run on a cluster has in common: {', '.join(SITE_KEYS)}"
         fix = "move the key into the experiment; for opdctl, -f names a file whose keys go over the experiment's"

@@ -17,7 +17,7 @@ from opd.experiment.kinds import SPEC_CLASSES
 from opd.experiment.reader import read_text
 from opd.experiment.sections import Split
 from opd.experiment.tree import field_at, get_path, leaf_paths, section_of, set_path, strip_optional
-from opd.redaction import REDACTED, is_secret_value, redact
+from opd.redaction import REDACTED, is_secret_value, without
 
 _ACTOR, _MODEL, _REF, _ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("actor", "model", "ref", "rollout"))
 
@@ -215,7 +215,7 @@ class Edits:
 
     def _refusal(self, text: Any, raw: RawOverride | None) -> tuple[Any, str, str] | None:
         """Return value, rule and fix of an override that cannot be used, or None."""
-        if isinstance(text, str) and (is_secret_value(text) or redact(text, environment={}) != text):
+        if isinstance(text, str) and (is_secret_value(text) or without(text) != text):
             return REDACTED, SECRET_RULE, SECRET_FIX
         if raw is None:
             return text, "a raw override is Hydra's `key=value`, `+key=value`, `++key=value` or `~key`", "see `--help`"

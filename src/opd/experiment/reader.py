@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import yaml
@@ -46,8 +47,8 @@ def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
     found, tree = _Yaml(), None
     try:
         text.encode()
-        numbers = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), _number)
-        tree = json.loads(text, **numbers) if is_json else found.read(text)
+        as_json = partial(json.loads, parse_int=_number, parse_float=_number, parse_constant=_number)
+        tree = as_json(text) if is_json else found.read(text)
     except RecursionError:
         found.refuse("", "the file is nested too deeply")
     except UnicodeEncodeError as error:  # a variable of the environment may hold any bytes
@@ -143,7 +144,8 @@ class _Yaml:
         try:
             return _scalar(node.value) if node.style is None else node.value
         except Unreadable as error:
-            return self.refuse(path, *error.args, line, node.value)
+            rule, fix = error.args
+            return self.refuse(path, rule, fix, line, node.value)
 
     def _items(self, node: Any, path: str) -> Iterator[tuple[str, Any]]:
         seen: set[str] = set()
