@@ -52,4 +52,4 @@ def _watch_student(module) -> None:
 
 
 if FOLDER in os.environ:
-    change_after_import({"opd.rollout.worker": _watch_rollout, "opd.update.engines": _watch_student})
+    change_after_import({"opd.rollout.worker": _watch_rollout, "opd.update.head_engine": _watch_student})

@@ -71,7 +71,6 @@ RULES = [
     ("opd-agent", {"model.attn_implementation": "sdpa", "actor.log_prob_max_token_len_per_gpu": 4096},
      "actor.log_prob_max_token_len_per_gpu", "longest row", {"opd.read_tokens": 4096}),
     ("opd", {"opd.max_length": 10239}, "opd.max_length", "10240", {"opd.max_length": 10240}),
-    ("opd-agent", {"opd.max_length": 16384}, "opd.max_length", "28672", {"opd.max_length": 28672}),
     ("opd", {"actor.ulysses_sequence_parallel_size": 2, "model.attn_implementation": "flash_attention_2"},
      "model.attn_implementation", "by varlen and sdpa only", {"model.attn_implementation": "varlen"}),
     ("opd-agent", {"actor.ulysses_sequence_parallel_size": 2, "actor.use_remove_padding": False},

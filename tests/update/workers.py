@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -285,10 +285,15 @@ def _tell_step(data: TensorDict, case: Case, number: int) -> None:
 
 def _weights(worker, engine=None) -> dict[str, torch.Tensor]:
     """Of the student, or of another engine of the worker's."""
-    return {
-        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().cpu().clone()
-        for name, p in (engine or worker.student_engine).module.state_dict().items()
-    }
+    engine = engine or worker.student_engine
+    parked = getattr(engine, "parked", None)
+    with nullcontext() if parked is None else engine.on_device():
+        if parked is not None:
+            parked.load()
+        return {
+            name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().cpu().clone()
+            for name, p in engine.module.state_dict().items()
+        }
 
 
 @contextmanager
