@@ -83,6 +83,7 @@ def _models(spec: AnyRunSpec) -> Pairs:
     yield f"{ACTOR}.data_loader_seed", spec.seed
     yield f"{REF}.fsdp_config.model_dtype", precision
     yield f"{REF}.fsdp_config.param_offload", spec.actor.param_offload is not False
+    yield f"{REF}.fsdp_config.use_torch_compile", spec.actor.torch_compile
     yield f"{ACTOR}.use_kl_loss", isinstance(spec, GrpoSpec) and spec.grpo.kl_loss_coef > 0
     if isinstance(spec, GrpoSpec):
         yield f"{ACTOR}.clip_ratio", spec.grpo.clip_ratio_low
