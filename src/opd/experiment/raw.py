@@ -143,7 +143,8 @@ class Edits:
 
     def assign(self, path: str, text: str, source: str) -> None:
         """Set a key of the kind to the value that a text means for its type; `null` unsets it, as in Helm."""
-        kind, value = strip_optional(cast(FieldInfo, field_at(self.cls, path)).annotation), cast(Any, None)
+        kind = strip_optional(cast(FieldInfo, field_at(self.cls, path)).annotation)
+        value: Any = None
         self.sources[path] = source
         if kind is bool and (word := text.strip().lower()) in _TRUTHS:
             value = _TRUTHS[word]
