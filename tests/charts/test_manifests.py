@@ -17,6 +17,7 @@ CLUSTER = ROOT / "manifests/cluster"
 PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",
           "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Job": "jobs",
           "PodDisruptionBudget": "poddisruptionbudgets", "Role": "roles", "RoleBinding": "rolebindings"}  # fmt: skip
+NAMESPACED = ("Role", "RoleBinding", "NetworkPolicy")
 
 
 def kustomize(folder):
@@ -62,37 +63,26 @@ def test_the_job_that_fills_a_claim_is_valid_and_reaches_what_a_run_s_pods_do(tm
     job, policy = yaml.safe_load_all(text)
     labels = job["spec"]["template"]["metadata"]["labels"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    resolvers, outside = (rule["to"] for rule in policy["spec"]["egress"])
-    [names] = resolvers[0]["namespaceSelector"]["matchExpressions"]
-    assert names["values"] == ["kube-system", "openshift-dns"]
-    blocks = [peer["ipBlock"] for peer in outside if "ipBlock" in peer]
-    assert {block["cidr"]: block["except"] for block in blocks} == {
-        "0.0.0.0/0": ["169.254.0.0/16"],
-        "::/0": ["fd00:ec2::/32"],
-    }
+    _, outside = (rule["to"] for rule in policy["spec"]["egress"])
+    blocks = {peer["ipBlock"]["cidr"]: peer["ipBlock"]["except"] for peer in outside if "ipBlock" in peer}
+    assert blocks == {"0.0.0.0/0": ["169.254.0.0/16"], "::/0": ["fd00:ec2::/32"]}
 
 
-def test_the_namespace_enforces_restricted():
-    labels = one(built(), "Namespace")["metadata"]["labels"]
-    assert {labels[f"pod-security.kubernetes.io/{mode}"] for mode in ("enforce", "audit", "warn")} == {"restricted"}
-
-
-def test_the_rdma_overlay_is_a_namespace_of_its_own_that_allows_the_capability():
-    trees = built(CLUSTER / "overlays/rdma")
+@pytest.mark.parametrize(
+    ("folder", "name", "enforced"), [(".", "opd", "restricted"), ("overlays/rdma", "opd-rdma", "privileged")]
+)
+def test_the_namespace_enforces_restricted_and_the_rdma_overlay_is_one_of_its_own(folder, name, enforced):
+    trees = built(CLUSTER / folder)
     namespace = one(trees, "Namespace")["metadata"]
-    assert namespace["name"] == "opd-rdma"
-    assert namespace["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
-    assert namespace["labels"]["opd/runs"] == "true"
-    assert {tree["metadata"].get("namespace", "opd-rdma") for tree in trees} == {"opd-rdma"}
+    levels = {mode: namespace["labels"][f"pod-security.kubernetes.io/{mode}"] for mode in ("enforce", "audit", "warn")}
+    assert (namespace["name"], namespace["labels"]["opd/runs"], levels["enforce"]) == (name, "true", enforced)
+    assert name != "opd" or set(levels.values()) == {"restricted"}
+    assert {tree["metadata"].get("namespace", name) for tree in trees if tree["kind"] in NAMESPACED} == {name}
 
 
 def verbs(role, group, resource):
-    return {
-        verb
-        for rule in role["rules"]
-        if group in rule["apiGroups"] and resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
+    rules = [rule for rule in role["rules"] if group in rule["apiGroups"] and resource in rule["resources"]]
+    return {verb for rule in rules for verb in rule["verbs"]}
 
 
 @pytest.mark.parametrize("kind", FILE_KINDS)
@@ -105,7 +95,8 @@ def test_a_user_may_install_and_remove_everything_that_a_chart_renders(kind):
 
 
 def test_a_user_may_look_and_forward_but_not_enter_pods_or_change_what_kuberay_owns():
-    role = one(built(), "Role")
+    role, of_cluster = one(built(), "Role"), one(built(), "ClusterRole")
+    assert {verb for rule in of_cluster["rules"] for verb in rule["verbs"]} == {"get", "list"}
     assert "get" in verbs(role, "", "pods/log")
     assert "create" in verbs(role, "", "pods/portforward")
     assert verbs(role, "", "pods/exec") == set()
@@ -114,13 +105,10 @@ def test_a_user_may_look_and_forward_but_not_enter_pods_or_change_what_kuberay_o
     assert not any("*" in rule["verbs"] + rule["resources"] + rule["apiGroups"] for rule in role["rules"])
 
 
-def test_what_is_cluster_wide_can_only_be_read():
-    role = one(built(), "ClusterRole")
-    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list"}
-
-
 def test_the_base_holds_nothing_that_bills_or_limits():
     kinds = {tree["kind"] for tree in built()}
+    deny = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert one(built(), "NetworkPolicy")["spec"] == deny, "the default is to deny all traffic"
     assert not {"PersistentVolumeClaim", "ResourceQuota", "ClusterQueue"} & kinds
     for site in SITES.values():
         assert "cache" not in yaml.safe_load(site.read_text())["cluster"], "it would wait for a claim that nobody made"
@@ -143,11 +131,6 @@ def test_every_claim_that_an_example_mounts_is_in_the_component(picked):
         named = {mount["claim"] for mount in cluster.get("mounts", ())}
         named |= {cluster[key]["claim"] for key in ("cache", "toolDatabase") if "claim" in cluster.get(key, {})}
         assert named <= have, path.name
-
-
-def test_the_default_is_to_deny_all_traffic():
-    spec = one(built(), "NetworkPolicy")["spec"]
-    assert spec == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
 
 
 def test_suspending_a_run_with_deletion_rules_is_refused_where_runs_live():
