@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from opd.experiment.refusals import secrets
+from opd.experiment.errors import secret_paths
 from opd.redaction import MAX_CHARS, is_secret_name, is_secret_value, redact, redact_tree, without_secrets
 
 
@@ -165,4 +165,4 @@ def test_a_text_without_end_is_cut() -> None:
     ],
 )
 def test_a_spec_holds_no_secret(env: dict[str, str]) -> None:
-    assert [problem.value for problem in secrets({"env": env, "data": {"prompt_key": "prompt"}})] == ["<redacted>"]
+    assert [*secret_paths({"env": env, "data": {"prompt_key": "prompt"}})] == [f"env.{name}" for name in env]

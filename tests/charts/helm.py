@@ -32,7 +32,6 @@ RUN = "my-run"
 
 
 def kind_of(experiment: str) -> str:
-    """Return the kind of an example."""
     return yaml.safe_load(EXPERIMENTS[experiment].read_text())["kind"]
 
 
@@ -69,7 +68,6 @@ def _template(
 
 
 def objects(chart: str, *layers: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
-    """Return what a chart renders, as plain trees."""
     done = template(chart, IMAGE, *layers, **options)
     assert done.returncode == 0, done.stderr
     return parsed(done.stdout)
@@ -81,23 +79,19 @@ def _loaded(text: str) -> str:
 
 
 def parsed(text: str) -> list[dict[str, Any]]:
-    """Return the objects in rendered text."""
     return json.loads(_loaded(text))
 
 
 def one(trees: list[dict[str, Any]], kind: str, name: str | None = None) -> dict[str, Any]:
-    """Return the only object of a kind (and name)."""
     [found] = [tree for tree in trees if tree["kind"] == kind and name in (None, tree["metadata"]["name"])]
     return found
 
 
 def rayjob(chart: str, *layers: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """Return the RayJob's spec."""
     return one(objects(chart, *layers, **options), "RayJob")["spec"]
 
 
 def refusal(chart: str, *layers: dict[str, Any], **options: Any) -> str:
-    """Return the message by which a chart refuses values."""
     done = template(chart, IMAGE, *layers, **options)
     assert done.returncode != 0, "rendered without a complaint"
     assert not done.stdout
@@ -119,35 +113,28 @@ def pod_templates(trees: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, 
 
 
 def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the containers of a pod template, init containers first."""
     return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
 
 
 def env_of(container: dict[str, Any]) -> dict[str, Any]:
-    """Return a container's variables: name -> value, or the reference."""
     return {item["name"]: item.get("value", item.get("valueFrom")) for item in container.get("env", ())}
 
 
 def head(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the Ray container of the head."""
     return spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
 
 
 def worker(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the Ray container of the workers."""
     return spec["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]
 
 
 def pods(chart: str, *layers: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """Return the pod templates of a run by role."""
     return dict(pod_templates(objects(chart, *layers, **options)))
 
 
 def mounts(container: dict[str, Any]) -> dict[str, Any]:
-    """Return a container's mounts by path."""
     return {item["mountPath"]: item for item in container["volumeMounts"]}
 
 
 def volumes(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod's volumes by name."""
     return {item["name"]: item for item in pod["spec"]["volumes"]}

@@ -1,7 +1,6 @@
-"""Who may talk to whom by the rendered NetworkPolicies, as np-guard's netpol-analyzer says; no network of the tests enforces them.
+"""Traffic that the rendered NetworkPolicies allow, as np-guard's netpol-analyzer says; no network enforces them.
 
-It reads pods and namespaces beside the policies: those of the run, and others that have no business with it. It knows IPv4
-alone: blocks of IPv6 are taken out first.
+It reads the policies, the run's pods and others; it knows IPv4 alone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gotools import find
 Tree = dict[str, Any]
 Pod = tuple[str, dict[str, str]]  # namespace and labels
 
-# Pods beside the run's.
+# Other pods.
 OTHERS: dict[str, Pod] = {
     "operator": ("kuberay-system", {"app": "operator"}),
     "stranger": ("opd", {"app": "other"}),
@@ -69,35 +68,22 @@ TABLE = [
 
 
 class Traffic:
-    """What NetworkPolicies let through between pods and addresses."""
+    """The connections that NetworkPolicies let through between pods and `ADDRESSES`."""
 
-    def __init__(
-        self, policies: Sequence[Tree], pods: Mapping[str, Pod], addresses: Mapping[str, str] = ADDRESSES
-    ) -> None:
-        """`pods` and `addresses` by the names that `allows` takes; `OTHERS` are added to the pods."""
-        self._addresses = {name: ipaddress.ip_address(text) for name, text in addresses.items()}
+    def __init__(self, policies: Sequence[Tree], pods: Mapping[str, Pod]) -> None:
         listed = json.loads(_analysis(json.dumps([*policies]), json.dumps({**pods, **OTHERS})))
         self._lines = [(_peer(line["src"]), _peer(line["dst"]), line["conn"]) for line in listed]
 
     def allows(self, source: str, target: str, port: int, protocol: str = "TCP") -> bool:
-        """Whether the source may send it and the target may receive it."""
+        """Return True if the source may send it and the target may receive it."""
         return any(
-            self._means(source, src) and self._means(target, dst) and _carries(conn, port, protocol)
+            _means(source, src) and _means(target, dst) and _carries(conn, port, protocol)
             for src, dst, conn in self._lines
         )
 
-    def _means(self, name: str, peer: str) -> bool:
-        if name not in self._addresses:
-            return name == peer
-        try:
-            first, last = (ipaddress.ip_address(part) for part in (*peer.split("-"), peer)[:2])
-        except ValueError:  # a pod
-            return False
-        return first <= self._addresses[name] <= last
-
 
 def of_chart(trees: Sequence[Tree]) -> Traffic:
-    """The traffic of a run as it is rendered, with a second worker."""
+    """Return the traffic of a run as it is rendered, with a second worker."""
     pods = {role: ("opd", pod["metadata"]["labels"]) for role, pod in pod_templates(trees) if role != "check"}
     pods |= {"worker-2": pods["worker"]} if "worker" in pods else {}
     return Traffic([tree for tree in trees if tree["kind"] == "NetworkPolicy"], pods)
@@ -105,13 +91,15 @@ def of_chart(trees: Sequence[Tree]) -> Traffic:
 
 @functools.cache
 def _analysis(policies: str, pods: str) -> str:
-    """Every allowed connection as the analyser lists them: `[{src, dst, conn}]`."""
+    """Return every allowed connection as the analyser lists them: `[{src, dst, conn}]`."""
     peers: dict[str, Pod] = json.loads(pods)
-    trees = [
-        *(_without_ipv6(policy) for policy in json.loads(policies)),
-        *(_namespace(name) for name in sorted({namespace for namespace, _ in peers.values()})),
-        *(_pod(name, *peers[name], number) for number, name in enumerate(peers)),
-    ]
+    trees = [_without_ipv6(policy) for policy in json.loads(policies)]
+    for name in {namespace for namespace, _ in peers.values()}:
+        trees.append(_object("Namespace", {"name": name, "labels": {"kubernetes.io/metadata.name": name}}))
+    for number, (name, (namespace, labels)) in enumerate(peers.items(), start=1):
+        status = {"hostIP": "192.168.0.1", "podIPs": [{"ip": f"10.244.0.{number}"}]}
+        metadata = {"name": name, "namespace": namespace, "labels": labels}
+        trees.append(_object("Pod", metadata) | {"spec": {"containers": []}, "status": status})
     with tempfile.TemporaryDirectory() as folder:
         for number, tree in enumerate(trees):
             (Path(folder) / f"{number}.yaml").write_text(json.dumps(tree))
@@ -121,19 +109,12 @@ def _analysis(policies: str, pods: str) -> str:
     return done.stdout
 
 
-def _namespace(name: str) -> Tree:
-    labels = {"kubernetes.io/metadata.name": name}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-
-
-def _pod(name: str, namespace: str, labels: dict[str, str], number: int) -> Tree:
-    status = {"hostIP": "192.168.0.1", "podIPs": [{"ip": f"10.244.0.{number + 1}"}]}
-    metadata = {"name": name, "namespace": namespace, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": []}, "status": status}
+def _object(kind: str, metadata: Tree) -> Tree:
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
 
 
 def _without_ipv6(policy: Tree) -> Tree:
-    """A rule that names nothing else goes as a whole: without peers it would mean all."""
+    """Return the policy without blocks of IPv6; a rule without other peers goes, since it would mean all."""
     for rules, key in ((policy["spec"].get("ingress", []), "from"), (policy["spec"].get("egress", []), "to")):
         for rule in [rule for rule in rules if key in rule]:
             rule[key] = [peer for peer in rule[key] if ":" not in peer.get("ipBlock", {}).get("cidr", "")]
@@ -143,18 +124,23 @@ def _without_ipv6(policy: Tree) -> Tree:
 
 
 def _peer(text: str) -> str:
-    """`opd/head[Pod]` -> `head`; a range of addresses stays."""
+    """Return `head` for `opd/head[Pod]`; a range of addresses stays."""
     return text.split("/")[-1].removesuffix("[Pod]") if text.endswith("[Pod]") else text
 
 
+def _means(name: str, peer: str) -> bool:
+    if name not in ADDRESSES or not peer[0].isdigit():
+        return name == peer
+    first, last = (ipaddress.ip_address(part) for part in (*peer.split("-"), peer)[:2])
+    return first <= ipaddress.ip_address(ADDRESSES[name]) <= last
+
+
 def _carries(conn: str, port: int, protocol: str) -> bool:
-    """`All Connections`, or `TCP 80,443-445,UDP 53`."""
+    """Return True if `TCP 80,443-445,UDP 53`, or `All Connections`, has the port."""
     of = ""
     for word in conn.replace(",", " ").split():
-        if word.isalpha():
-            of = word
-            continue
-        first, last = (int(part) for part in (*word.split("-"), word)[:2])
-        if of == protocol and first <= port <= last:
+        of = word if word.isalpha() else of
+        first, last = (word, "0") if word.isalpha() else (*word.split("-"), word)[:2]
+        if of == protocol and not word.isalpha() and int(first) <= port <= int(last):
             return True
     return conn == "All Connections"

@@ -11,7 +11,7 @@ from opd.experiment import dump_spec, load_text
 ODD = {
     "name": "odd",
     "seed": 0,
-    "env": {"RATIO": "1:30", "FLAG": "no", "HEX": "0x1f", "OCTAL": "010", "EMPTY": "", "LINES": "a\nb: c\u0085\t#\u2028", "QUOTE": "'\"{{ .x }}"},
+    "env": {"RATIO": "1:30", "FLAG": "no", "HEX": "0x1f", "OCTAL": "010", "EMPTY": "", "LINES": "a\nb: c\u0085\t#\u2028\x7f\xa0\ufeff日本\r", "QUOTE": "'\"{{ .x }}"},
     "actor": {"learning_rate": 1e-6, "weight_decay": 0, "min_lr_ratio": 0.0},
     "trainer": {"total_steps": 2**52 + 1},
     "rollout": {"temperature": 1.0, "engine_kwargs": {"big": 1e16, "tiny": 1e-7, "list": [1, 2.5, "x"], "nested": {"flag": False}}},
@@ -27,13 +27,6 @@ def test_the_trainer_reads_the_very_spec_that_the_file_says_under_the_release_s_
     loaded = load_text(EXPERIMENTS[name].read_text())
     mounted = load_text(experiment(loaded.spec.kind, experiment=name), is_json=True)
     assert dump_spec(mounted.spec) == {**dump_spec(loaded.spec), "name": RUN}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("odd", ["\x7f", "\x85", "\xa0", "\ufeff", "\u2028", "\ud7ff", "日本", "\t\r\n", "a: #b"])
-def test_a_character_that_yaml_takes_in_quotes_alone_arrives(odd):
-    text = experiment("opd", {"env": {"ODD": f"a{odd}b"}})
-    assert json.loads(text)["env"]["ODD"] == f"a{odd}b"
 
 
 def test_numbers_and_strings_arrive_as_they_were_written():
@@ -66,13 +59,6 @@ def test_every_object_says_which_run_and_experiment_it_belongs_to(kind):
     for tree in objects(kind, {"name": "math-3", "cluster": values}):
         assert wanted.items() <= tree["metadata"]["labels"].items()
         assert tree["metadata"]["namespace"] == "opd"
-
-
-def test_the_rayjob_is_no_hook_and_carries_the_experiment_s_hash():
-    job = one(objects("opd", {"cluster": {"annotations": {"a/b": "c"}}}), "RayJob")
-    assert job["metadata"]["annotations"].keys() == {"opd/experiment-sha256", "a/b"}
-    other = one(objects("opd", {"seed": 7}), "RayJob")["metadata"]["annotations"]["opd/experiment-sha256"]
-    assert other != job["metadata"]["annotations"]["opd/experiment-sha256"]
 
 
 def notes(kind, *sets):

@@ -1,20 +1,7 @@
 """Pods: Pod Security `restricted`, identity, environment, volumes, placement and the merge of podSpec."""
 
 import pytest
-from tests.charts.helm import (
-    IMAGE,
-    RUN,
-    containers,
-    env_of,
-    head,
-    objects,
-    pod_templates,
-    pods,
-    rayjob,
-    refusal,
-    volumes,
-    worker,
-)  # fmt: skip
+from tests.charts.helm import IMAGE, RUN, containers, env_of, objects, pod_templates, pods, refusal, volumes
 
 from opd.experiment import FILE_KINDS
 from opd.experiment.sections import Output
@@ -90,24 +77,23 @@ def test_placement_goes_to_the_group_that_it_is_given_for(role):
     assert not any(spec.keys() & (placement.keys() - {"affinity"}) for spec in others)
 
 
-# -- environment
+def ray(role, *layers):
+    """Return the Ray container of a pod."""
+    return pods("opd", *layers)[role]["spec"]["containers"][0]
 
 
 def test_secrets_come_by_reference_to_head_and_workers():
     secrets = {"huggingFace": {"secret": "hf", "key": "t"}, "wandb": {"secret": "wb", "key": "k"}, "store": "bucket"}
-    spec = rayjob("opd", {"cluster": {"secrets": secrets, "envFrom": [{"configMapRef": {"name": "c"}}]}})
-    env = env_of(head(spec))
-    assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hf", "key": "t"}}
-    assert env["WANDB_API_KEY"] == {"secretKeyRef": {"name": "wb", "key": "k"}}
-    assert head(spec)["envFrom"] == [{"secretRef": {"name": "bucket"}}, {"configMapRef": {"name": "c"}}]
-    assert {key: value for key, value in env.items() if key != "NVIDIA_VISIBLE_DEVICES"} == {
-        key: value for key, value in env_of(worker(spec)).items() if key != "NVIDIA_VISIBLE_DEVICES"
-    }
+    for role in ("head", "worker"):
+        found = ray(role, {"cluster": {"secrets": secrets, "envFrom": [{"configMapRef": {"name": "c"}}]}})
+        assert env_of(found)["HF_TOKEN"] == {"secretKeyRef": {"name": "hf", "key": "t"}}
+        assert env_of(found)["WANDB_API_KEY"] == {"secretKeyRef": {"name": "wb", "key": "k"}}
+        assert found["envFrom"] == [{"secretRef": {"name": "bucket"}}, {"configMapRef": {"name": "c"}}]
 
 
 def test_a_variable_is_set_once_and_the_experiments_outranks_ours_and_extra_env_both():
     extra = [{"name": "HOME", "value": "/h"}]
-    entries = head(rayjob("opd", {"env": {"HF_HOME": "/a", "HOME": "/e"}, "cluster": {"extraEnv": extra}}))["env"]
+    entries = ray("head", {"env": {"HF_HOME": "/a", "HOME": "/e"}, "cluster": {"extraEnv": extra}})["env"]
     names = [item["name"] for item in entries]
     assert len(names) == len(set(names))
     assert {"name": "HF_HOME", "value": "/a"} in entries
@@ -127,7 +113,7 @@ def test_env_and_the_stores_server_are_in_every_container(mode):
 
 def test_a_proxy_leaves_the_clusters_own_addresses_alone():
     proxy = {"HTTPS_PROXY": "http://proxy:3128"}
-    envs = [env_of(head(rayjob("opd", {"env": env}))) for env in ({}, proxy, {**proxy, "NO_PROXY": "x"})]
+    envs = [env_of(ray("head", {"env": env})) for env in ({}, proxy, {**proxy, "NO_PROXY": "x"})]
     assert "NO_PROXY" not in envs[0]
     assert ".svc,.cluster.local" in envs[1]["NO_PROXY"]
     assert envs[2]["NO_PROXY"] == "x"
@@ -140,9 +126,6 @@ def test_a_container_without_a_gpu_sees_none_though_its_image_says_all(experimen
             has_gpu = "nvidia.com/gpu" in container["resources"]["limits"]
             assert has_gpu == (role == "worker" and experiment == NAME)
             assert env_of(container).get("NVIDIA_VISIBLE_DEVICES") == (None if has_gpu else "void")
-
-
-# -- volumes
 
 
 @pytest.mark.parametrize(
@@ -158,8 +141,6 @@ def test_an_existing_claim_or_none_is_used_and_none_is_made(checkpoints, source)
 def test_the_programs_in_pods_know_the_default_folder_of_runs():
     assert Output().root == DEFAULT_ROOT
 
-
-# -- podSpec
 
 SPOT = [{"key": "spot", "operator": "Exists", "effect": effect} for effect in ("NoSchedule", "NoExecute")]
 SIDE = {"name": "side", "image": "x@sha256:" + "0" * 64}

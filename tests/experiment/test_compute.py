@@ -1,6 +1,7 @@
 """verl's overrides of a spec; tests/golden has every shipped experiment, byte for byte."""
 
 import pytest
+from tests.golden import experiments
 
 from opd.experiment import parse_tree
 from opd.experiment.run_config import RunConfig, RunFacts
@@ -85,3 +86,8 @@ def test_local_folders_of_fetched_models_replace_their_ids():
     assert overrides_of(OPD, **fetched)[f"{MODEL}.path"] == "/cache/m"
     ours = RunConfig(spec=parse_tree(OPD).spec, run=facts(**fetched))
     assert ours.teacher_paths == {"teacher": "/cache/t"}
+
+
+@pytest.mark.slow
+def test_verls_overrides_equal_the_golden_ones(tmp_path):
+    experiments.check(experiments.overrides, experiments.GOLDEN / "overrides", tmp_path)

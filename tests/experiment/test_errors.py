@@ -57,7 +57,7 @@ def test_the_block_reads_as_one_piece():
         "    fix:   did you mean data.train?\n"
         "  rollout.top_p (line 4)\n"
         "    value: 2\n"
-        "    rule:  input should be less than or equal to 1\n"
+        "    rule:  input should be a number <= 1\n"
         "    fix:   write a number <= 1\n"
         "    about: Nucleus sampling mass in training."
     )

@@ -80,7 +80,7 @@ def test_a_pattern_is_told_in_words_and_a_key_by_its_description():
         ("nonsense", "--set takes spec.path=value", "--set actor.learning_rate=1e-6"),
         ("data=8", "it is a section of keys", "set its keys one by one: data.dir,"),
         ("data.train_batchsize=8", "there is no such key in kind opd", "did you mean data.train_batch_size?"),
-        ("cluster.gpu.type=NVIDIA-H200", "a run reads neither `cluster`", "write it into the file"),
+        ("cluster.gpu.type=NVIDIA-H200", "a run reads no `matrix`", "remove the key"),
     ],
 )
 def test_a_bad_set_names_itself_and_its_fix(text, rule, fix):

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.minimal import MINIMAL
 
 from opd.experiment import PipelineSpec, SpecError, load_spec, load_text, parse_tree
-from opd.experiment.pipeline import Reference, Stage, before_it_runs, stages_of
+from opd.experiment.pipeline import Reference, Stage, all_sizes, before_it_runs, stages_of
 from opd.experiment.reader import read_text
 
 PIPELINES = Path(__file__).parents[2] / "manifests" / "pipelines"
@@ -138,6 +139,12 @@ def test_two_stages_with_one_run_or_one_folder_are_refused(first, second, path):
     found = problem(f"stages.{first}", f"stages.{second}")
     assert found.path.endswith(f".{path}")
     assert "has the same" in found.rule
+
+
+def test_a_node_needs_three_cpus_a_rank_and_a_conversion_has_no_workers():
+    found = {"wide": {**MINIMAL["opd"], "trainer": {"nnodes": 2, "gpus_per_node": 2}}, "last": MINIMAL["convert"]}
+    [sizes] = all_sizes(parse_tree({"kind": "pipeline", "name": "p", "stages": found}).spec)
+    assert (sizes.num_nodes, sizes.gpus_per_node, sizes.node_cpus) == (2, 2, 6)
 
 
 SPARSE_TO_DENSE = sorted(PIPELINES.glob("sparse-to-dense-*.yaml"))

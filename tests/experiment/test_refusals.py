@@ -110,7 +110,7 @@ def test_references_to_secrets_and_innocent_keys_pass(minimal):
         "envFrom": [{"secretRef": {"name": "hub"}}],
         "extraEnv": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "HF_TOKEN"}}}],
     }
-    overrides = ["data.prompt_key=prompt", "data.reward_fn_key=data_source"]
+    overrides = ["data.prompt_key=prompt", "data.reward_fn_key=data_source", "trainer.note=\u2028\u202e\x1b[31m"]
     parse_tree({**minimal("opd"), "cluster": cluster, "overrides": overrides, "env": {"NCCL_DEBUG": "INFO"}})
 
 

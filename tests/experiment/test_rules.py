@@ -24,3 +24,25 @@ def test_several_problems_are_reported_together(minimal):
 def test_a_distillation_whose_forwards_the_plan_cuts_needs_no_sizes_of_verl(minimal):
     prompt = {"teacher.prompt": "{prompt}", "teacher.max_prompt_length": 30000, "actor.use_dynamic_bsz": True}
     parse_tree(tree_of(minimal, "opd", **prompt, **{"opd.read_tokens": 64, "actor.log_prob_max_token_len_per_gpu": 64}))
+
+
+MICRO = {"actor.ppo_micro_batch_size_per_gpu": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        ("opd", {}, ""),
+        ("opd", MICRO, ""),
+        ("opd", MICRO | {"actor.use_dynamic_bsz": True}, "cuts by tokens"),
+        ("opd", MICRO | {"opd.train_tokens": 4096}, "opd.train_tokens"),
+        (
+            "opd",
+            {"actor.ppo_max_token_len_per_gpu": 30000, "actor.use_dynamic_bsz": False},
+            "without actor.use_dynamic_bsz",
+        ),
+    ],
+)
+def test_what_is_probably_not_meant_is_remarked_and_nothing_else(kind, changes, words, minimal):
+    notes = parse_tree(tree_of(minimal, kind, **changes)).notes
+    assert [words in note for note in notes] == ([True] if words else [])

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from opd.experiment import SpecError, parse_tree
-from opd.experiment.tree import drop_path, set_path
+from opd.experiment.tree import get_path, set_path
 
 
 def problems_of(tree):
@@ -18,7 +18,10 @@ def tree_of(minimal, kind, **changes):
     tree = minimal(kind)
     for path, value in changes.items():
         if value is None:
-            drop_path(tree, path)
+            above, _, last = path.rpartition(".")
+            section = get_path(tree, above) if above else tree
+            if isinstance(section, dict):
+                section.pop(last, None)
         else:
             set_path(tree, path.replace("__", "."), copy.deepcopy(value))  # a mend may set a key in it
     return tree

@@ -22,7 +22,7 @@ LIMIT = 1e-5
 MODES = {"data-parallel": [], "sequence-parallel": SHARED}
 
 PACKED = [
-    f"{ROLE}.model.override_config.attn_implementation=varlen",
+    f"+{ROLE}.model.override_config.attn_implementation=varlen",
     "opd.teacher.dtype=bf16",
     "opd.max_length=256",
 ]

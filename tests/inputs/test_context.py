@@ -10,7 +10,8 @@ from tests.inputs.files import write_model
 
 from opd.data.toy.tokenizer import MODEL_MAX_LENGTH
 from opd.experiment import SpecError, parse_tree
-from opd.experiment.context import context_of, context_problems
+from opd.experiment.defaults import context_of
+from opd.experiment.rules import context_problems
 from opd.inputs import Inputs, check_inputs
 
 PROMPT = 100

@@ -289,7 +289,13 @@ def _note_places(worker) -> dict[str, dict[str, str]]:
 
 
 def _weights(engine) -> dict[str, torch.Tensor]:
-    return {name: _whole(weight) for name, weight in engine.module.state_dict().items()}
+    parked = getattr(engine, "parked", None)
+    if parked is not None:
+        parked.load()
+    weights = {name: _whole(weight) for name, weight in engine.module.state_dict().items()}
+    if parked is not None:
+        parked.release()
+    return weights
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opd.experiment.canonical import canonical_json
+from opd.experiment.kinds import canonical_json
 
 _ASKS = ("system", "user")
 

@@ -7,32 +7,16 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from opd.experiment.base import (
-    Count,
-    Dtype,
-    Extras,
-    Natural,
-    Offload,
-    Paths,
-    Positive,
-    Probability,
-    Section,
-    Share,
-    Text,
-    Weight,
-    key,
-    named,
-)
+from opd.experiment.base import Section, key, named
 from opd.experiment.errors import Problem
+from opd.experiment.types import Count, Dtype, Extras, Natural, Offload, Paths, Positive, Probability, Text, Weight
 
+Share = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Open = Annotated[float, Field(gt=0, lt=1)]
 AboveOne = Annotated[float, Field(gt=1)]
-Betas = tuple[Fraction, Fraction]
-LossAggregation = Literal[
-    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-]
 Reduction = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"]
+LossAggregation = Literal[Reduction, "token-sum", "seq-mean-token-sum-norm"]
 Cut = Literal["plan", "given"]
 KlLoss = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full"]
 
@@ -43,7 +27,7 @@ class Actor(Section):
     min_lr_ratio: Share = key("Floor of the cosine schedule, as a share of the peak.", 0.0)
     num_warmup_steps: Natural = key("Linear warm-up in steps.", 0)
     weight_decay: Weight = key("AdamW's weight decay.", 0.1)
-    betas: Betas = key("AdamW's betas.", (0.9, 0.999))
+    betas: tuple[Fraction, Fraction] = key("AdamW's betas.", (0.9, 0.999))
     grad_clip: Positive = key("Largest gradient norm.", 1.0)
     ppo_epochs: Count = key("Passes over a step's batch.", 1)
     ppo_mini_batch_size: Count = key("Prompts of an optimizer step. Default: a quarter of the batch that ranks share.")
@@ -85,7 +69,6 @@ class Policy(Section):
 Score = Annotated[str, named("none", "random", "position", "entropy", "divergence", "soft_or", "q3")]
 Mode = Literal["topk", "bottomk", "sample"]
 Scope = Literal["rollout", "batch"]
-Position = Literal["first", "last"]
 _NEED_NOTHING = ("none", "random", "position")
 
 
@@ -94,7 +77,7 @@ class TokenImportance(Section):
     ratio: Share = key("Share of the tokens that is kept, rounded down for each response.", 0.5)
     mode: Mode = key("Keep the highest scores, the lowest, or draw in proportion to them.", "topk")
     scope: Scope = key("The share is of each response, or of all responses of a step together.", "rollout")
-    position: Position = key("End of a response that `position` keeps.", "first")
+    position: Literal["first", "last"] = key("End of a response that `position` keeps.", "first")
     entropy_clip_q: Share = key("Quantile that cuts off the entropy for `soft_or` and `q3`; 1: uncut.", 0.98)
     divergence_clip_q: Share | None = key("Quantile that cuts off the divergence for `soft_or`; unset: uncut.", None)
 
@@ -110,7 +93,7 @@ class TokenImportance(Section):
 class Recompute(Section):
     every: Count | None = key("After every so many steps; unset: not by steps.", None)
     at_stages: bool = key("Before the first step of each stage but the first.", False)
-    num_samples: Count = key("Answers to each prompt, sampled as in training.", 8)
+    num_samples: int = key("Answers to each prompt, sampled as in training.", 8, ge=3)
 
     @property
     def is_asked_for(self) -> bool:
@@ -139,10 +122,6 @@ class ProblemImportance(Section):
         if again.is_asked_for and self.drop:
             rule = "prompts of weight 0 that have left the data could not come back when pass rates are measured again"
             yield self.broken("drop", rule, "set drop: false, or remove recompute")
-        least = 3 if self.weights == "moment_matched" else 2
-        if again.is_asked_for and again.num_samples < least:
-            rule = "no weight could follow from pass rates of so few answers"
-            yield self.broken("recompute.num_samples", rule, f"use 8, or at least {least}")
 
 
 class Importance(Section):
@@ -150,10 +129,9 @@ class Importance(Section):
     problems: ProblemImportance = key("How much each training prompt counts.", ProblemImportance)
 
 
-LossType = Annotated[
-    str, named("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
-]
-"""The last two are approximations of the reverse KL that others train on, to compare with it."""
+_APPROXIMATIONS = ("sampled_reverse_kl", "topk_reverse_kl")
+"""Approximations of the reverse KL that others train on, to compare with it."""
+LossType = Annotated[str, named("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", *_APPROXIMATIONS)]
 
 
 def _share_or_step(value: float) -> float:
@@ -226,16 +204,24 @@ class Opd(Section):
         return self.policy.weight > 0 or any(stage.policy_weight for stage in self.stages)
 
     def check(self) -> Iterator[Problem]:
-        if self.beta is not None and self.loss_type != "jsd":
-            rule = f"beta weighs the mixture of jsd; loss_type {self.loss_type} has none"
-            yield self.broken("beta", rule, "remove opd.beta, or set opd.loss_type: jsd")
+        types = {self.loss_type, *(stage.loss_type for stage in self.stages)}
+        for name, loss in (("beta", "jsd"), ("top_k", "topk_reverse_kl")):
+            if getattr(self, name) is not None and loss not in types:
+                rule = f"it belongs to loss_type {loss}; loss_type {self.loss_type} has none"
+                yield self.broken(name, rule, f"remove opd.{name}, or set opd.loss_type: {loss}")
+        if self.top_k is None and "topk_reverse_kl" in types:
+            rule = "the tokens that topk_reverse_kl compares need a number"
+            yield self.broken("top_k", rule, "set opd.top_k: 64, or use reverse_kl")
+        if self.loss_params and self.loss_type in ("reverse_kl", "forward_kl", "jsd", "topk_reverse_kl"):
+            fix = "remove the key; jsd takes opd.beta and topk_reverse_kl opd.top_k"
+            yield self.broken("loss_params", f"loss_type {self.loss_type} takes none of them", fix)
+        if not self.stages and self.divergence_weight == self.policy.weight == 0:
+            fix = "set it to 1, or opd.policy.weight above 0"
+            yield self.broken("divergence_weight", "the loss has weight 0: nothing is learnt", fix)
 
 
-MESSAGES = "messages"
-"""The column of whole conversations, answers included; supervised fine-tuning on given answers needs no other."""
-
-TOOLS = "tools"
-"""The column that names the tools of a conversation: their list as JSON text, or null."""
+MESSAGES = "messages"  # the column of whole conversations, all that supervised fine-tuning on given answers needs
+TOOLS = "tools"  # the column of a conversation's tools: their list as JSON text, or null
 
 
 class Sft(Section):

@@ -1,28 +1,31 @@
 """Defaults that differ by kind, recipe or device, or follow from another key: the original's tables as data.
 
-They go into the plain tree before it is validated, in the order of the table, so that a validated spec holds concrete
-values. Each key's description says its default; all other defaults are on their fields.
+They go into the plain tree before it is validated, in the order of the table. All other defaults are on their fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from opd.experiment.base import ASKS, DISTILS, FILE_KINDS, KINDS, RUNS, SAMPLES, TRAINS, Kind, Section, joined
-from opd.experiment.context import local_context
-from opd.experiment.tree import MISSING, field_at, get_path, set_path, strip_optional
+from opd.experiment.base import ASKS, DISTILS, RUNS, SAMPLES, TRAINS, Kind, Section, joined
+from opd.experiment.tree import MISSING, field_at, get_path, section_of, set_path, strip_optional
 
 UNSET = object()
+CONTEXT = "max_position_embeddings"
 _CHECKPOINT_FOLDERS = ("", "checkpoints", "actor")
-_MICRO, _CAP = "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu"
-_READ, _READ_CAP = "log_prob_micro_batch_size_per_gpu", "log_prob_max_token_len_per_gpu"
+_MICRO, _CAP = "actor.ppo_micro_batch_size_per_gpu", "actor.ppo_max_token_len_per_gpu"
+_READ, _READ_CAP = "actor.log_prob_micro_batch_size_per_gpu", "actor.log_prob_max_token_len_per_gpu"
 _RESPONSES = {"opd-agent": 24576, "eval": 16384}
+_BATCHES: dict[str, int] = {"grpo": 512, "passrate": 512, "eval": 64}
 
 
 class Unresolvable(Exception):
-    """A default needs a key that is missing or has the wrong type; validation reports that key itself."""
+    """The lack of a key, or its wrong type, that a default follows from; validation reports the key itself."""
 
 
 @dataclass
@@ -32,6 +35,7 @@ class Lookup:
     kind: Kind
     cls: type[Section]
     tree: dict[str, Any]
+    count_gpus: Callable[[], int]
     section: str = ""
 
     def has(self, *paths: str) -> bool:
@@ -58,10 +62,6 @@ class Lookup:
     def uses_tools(self) -> bool:
         return self.kind == "opd-agent" or self.has("agent")
 
-    @property
-    def has_lora(self) -> bool:
-        return get_path(self.tree, "model.lora") not in (MISSING, None)
-
     def of_teachers(self, key: str) -> list[Any]:
         return [get_path(self.tree, path) for path in places(f"teacher.{key}", self.tree)]
 
@@ -72,7 +72,7 @@ class Lookup:
 
 def _val_files(look: Lookup) -> Any:
     if look.kind == "passrate":
-        return get_path(look.tree, "data.train") if look.has("data.train") else _training_file(look)
+        return _training_file(look)
     if look.uses_tools:
         return look.files("agent_processed", "val_travel_en", "val_travel_zh")
     has_dapo = look.kind == "grpo" and look["recipe"] != "grpo-native-no-kl"
@@ -81,18 +81,31 @@ def _val_files(look: Lookup) -> Any:
 
 
 def _train_files(look: Lookup) -> Any:
-    if look.kind in ASKS and not look.has("data.val"):
-        raise Unresolvable("data.val")
-    return get_path(look.tree, "data.val") if look.kind in ASKS else _training_file(look)  # verl builds one in any case
+    if look.kind not in ASKS:
+        return _training_file(look)
+    if look.has("data.val"):
+        return get_path(look.tree, "data.val")  # verl builds a data set of them in any case
+    raise Unresolvable("data.val")
 
 
-def _training_file(look: Lookup) -> list[str]:
-    return look.files("agent_processed" if look.uses_tools else "grpo_processed", "train")
+def _training_file(look: Lookup) -> Any:
+    files = look.files("agent_processed" if look.uses_tools else "grpo_processed", "train")
+    return get_path(look.tree, "data.train") if look.has("data.train") else files
+
+
+def context_of(config: Any) -> int | None:
+    """Return the tokens of the longest row that a Hugging Face config allows; None means that it does not say."""
+    configs = [config, config.get("text_config")] if isinstance(config, Mapping) else []
+    found = [part.get(CONTEXT) for part in configs if isinstance(part, Mapping)]
+    return next((length for length in found if isinstance(length, int)), None)
 
 
 def _response_length(look: Lookup) -> int:
-    length, path = _RESPONSES.get(look.kind, 8192), get_path(look.tree, "model.path")
-    context = local_context(path) if isinstance(path, str) and look.kind in SAMPLES else None
+    """Return the kind's length, or what a model in a local folder leaves for it."""
+    length, context = _RESPONSES.get(look.kind, 8192), None
+    if look.kind in SAMPLES:
+        with suppress(OSError, ValueError):
+            context = context_of(json.loads((Path(look["model.path"]) / "config.json").read_text(encoding="utf-8")))
     left = (context or 0) - look["data.max_prompt_length"]
     return min(length, left) if left > 0 else length
 
@@ -115,20 +128,13 @@ def _reward_function(look: Lookup) -> str:
     return {"dapo": "math_dapo", "none": "math_verify"}.get(variant, "math_reward")
 
 
-def _basename(look: Lookup) -> Any:
-    if name := look["model.path"].rstrip("/").rpartition("/")[2]:
-        return name
-    raise Unresolvable("model.path")
-
-
 def _run_name(look: Lookup) -> str:
     """Return a name like the original's: `opd-qwen3-1-7b-reverse-kl`; a conversion's has its checkpoint's folders."""
     if look.kind == "convert":
         folders = [part for part in look["convert.checkpoint"].split("/") if part not in _CHECKPOINT_FOLDERS]
         return joined([look.kind, *folders[-2:]])
-    keys = {"grpo": "recipe", "sft": "", **dict.fromkeys(ASKS, "eval.instruction_variant")}
-    algorithm = keys.get(look.kind, "opd.loss_type")
-    return joined([look.kind, *(look[path] for path in ("model.name", algorithm) if path)])
+    algorithms = ("recipe", "eval.instruction_variant", "opd.loss_type")
+    return joined([look.kind, look["model.name"], *(look[path] for path in algorithms if field_at(look.cls, path))])
 
 
 def _offload(look: Lookup) -> bool | str:
@@ -141,89 +147,82 @@ def _score_budget(look: Lookup) -> Any:
 
 
 def _attention(look: Lookup) -> str:
-    is_packed = look.on_gpu and look["actor.use_remove_padding"]
-    in_fp32 = look["actor.dtype"] == "fp32" or (look.kind in DISTILS and "fp32" in look.of_teachers("dtype"))
-    return "varlen" if is_packed and not in_fp32 else "sdpa"
+    is_packed, dtypes = look.on_gpu and look["actor.use_remove_padding"], look.of_teachers("dtype")
+    return "varlen" if is_packed and "fp32" not in [look["actor.dtype"], *dtypes] else "sdpa"
 
 
-def _cut(size: str, cap: str, tokens: str) -> Callable[[Lookup], str]:
+def _cut(look: Lookup, size: str, cap: str, tokens: str) -> str:
     """Return the default of actor.cut_updates or actor.cut_reads: sizes that the file gives outrank the plan."""
-
-    def value(look: Lookup) -> str:
-        by_rows = get_path(look.tree, "actor.use_dynamic_bsz") is False
-        is_given = by_rows or look.has(f"actor.{size}", f"actor.{cap}")
-        return "given" if is_given and not look.has(f"opd.{tokens}") else "plan"
-
-    return value
+    by_rows = get_path(look.tree, "actor.use_dynamic_bsz") is False
+    return "given" if (by_rows or look.has(size, cap)) and not look.has(tokens) else "plan"
 
 
 def _dynamic(look: Lookup) -> bool:
-    sizes = ((_MICRO, _CAP), (_READ, _READ_CAP))
-    capped = any(look.has(f"actor.{cap}") and not look.has(f"actor.{rows}") for rows, cap in sizes)
+    capped = any(look.has(cap) and not look.has(rows) for rows, cap in ((_MICRO, _CAP), (_READ, _READ_CAP)))
     return capped or (look.kind == "grpo" and look["recipe"] == "grpo")
 
 
-DEFAULTS: tuple[tuple[str, tuple[Kind, ...], Any], ...] = (
-    # (path, kinds, value): a map has a value for each kind, a pair has one for cuda and one for cpu.
-    # Before the sizes of micro-batches get defaults of their own.
-    ("actor.cut_updates", RUNS, _cut(_MICRO, _CAP, "train_tokens")),
-    ("actor.cut_reads", RUNS, _cut(_READ, _READ_CAP, "read_tokens")),
-    ("actor.use_dynamic_bsz", RUNS, _dynamic),
-    ("model.name", RUNS, _basename),
-    ("data.train_batch_size", RUNS, {"grpo": 512, "passrate": 512, "eval": 64} | dict.fromkeys((*DISTILS, "sft"), 256)),
-    ("data.max_prompt_length", RUNS, dict.fromkeys(RUNS, 2048) | {"opd-agent": 4096}),
-    ("data.max_response_length", RUNS, _response_length),
-    ("data.val", SAMPLES, _val_files),
-    ("data.train", SAMPLES, _train_files),
-    ("data.num_workers", RUNS, (8, 0)),
-    ("rollout.name", SAMPLES, ("vllm", "cpu")),
-    ("rollout.num_samples", SAMPLES, dict.fromkeys(SAMPLES, 8) | dict.fromkeys(DISTILS, 1)),
-    ("rollout.logprobs_every", SAMPLES, (10, 1)),
-    ("rollout.num_agent_workers", SAMPLES, (8, 0)),
-    ("rollout.val.temperature", ("grpo", "eval", "passrate"), {"grpo": 0.7, "eval": 0.7, "passrate": 1.0}),
-    ("rollout.val.temperature", DISTILS, lambda look: 0.6 if look["data.enable_thinking"] else 0.7),
-    ("rollout.val.num_samples", ("passrate",), {"passrate": 8}),
-    ("rollout.val.top_p", ("passrate",), {"passrate": 1.0}),
-    ("rollout.val.top_k", ("passrate",), {"passrate": -1}),
-    ("eval.save_generations", ASKS, {"eval": True, "passrate": False}),
-    ("trainer.gpus_per_node", RUNS, (8, 1)),
-    ("actor.learning_rate", RUNS, lambda look: 1e-5 if look.has_lora else 1e-6),
-    ("actor.ppo_mini_batch_size", RUNS, _mini_batch),
-    (f"actor.{_MICRO}", RUNS, dict.fromkeys(RUNS, 4) | dict.fromkeys(ASKS, 2)),
-    (f"actor.{_READ}", RUNS, lambda look: look[f"actor.{_MICRO}"]),
-    (f"actor.{_CAP}", RUNS, lambda look: 2 * look.row_length),
-    ("actor.use_remove_padding", RUNS, (True, False)),
-    ("actor.gradient_checkpointing", RUNS, _offload),
-    ("actor.param_offload", RUNS, _offload),
-    ("actor.optimizer_offload", RUNS, _offload),
-    ("actor.torch_compile", RUNS, lambda look: look.on_gpu and not look.has_lora),
-    ("actor.dtype", RUNS, ("bf16", "fp32")),
-    ("teacher.dtype", DISTILS, ("bf16", "fp32")),
-    ("teacher.offload", DISTILS, _offload),
-    ("teacher.max_prompt_length", DISTILS, lambda k: k.row_length if k.has(f"{k.section}.prompt") else UNSET),
-    (f"actor.{_READ_CAP}", RUNS, _score_budget),
-    ("model.attn_implementation", RUNS, _attention),
-    ("opd.max_length", DISTILS, lambda look: look.row_length),
-    ("opd.beta", DISTILS, lambda look: 0.5 if look["opd.loss_type"] == "jsd" else UNSET),
-    ("grpo.clip_ratio_low", ("grpo",), {"grpo": 0.2}),
-    ("grpo.clip_ratio_high", ("grpo",), lambda look: 0.28 if look["recipe"] == "grpo" else 0.2),
-    ("grpo.clip_ratio_c", ("grpo",), lambda look: 10.0 if look["recipe"] == "grpo" else 3.0),
-    ("grpo.kl_loss_coef", ("grpo",), lambda look: 0.001 if look["recipe"] == "grpo-native" else 0.0),
-    ("reward.function", SAMPLES, _reward_function),
-    ("reward.num_workers", SAMPLES, (8, 0)),
-    ("trainer.val_before_train", TRAINS, {"grpo": True, "sft": True} | dict.fromkeys(DISTILS, False)),
-    ("name", KINDS, _run_name),
-    ("store.url", FILE_KINDS, lambda look: f"{look['output.root'].rstrip('/')}/store"),
-)
+def _gpus(look: Lookup) -> int:
+    return (look.count_gpus() if look["trainer.nnodes"] == 1 else 0) or 8 if look.on_gpu else 1
 
-# Sections that a spec must fill: an empty map makes validation name the missing key instead of the missing section.
-_REQUIRED: tuple[tuple[str, tuple[Kind, ...]], ...] = (
-    ("model", RUNS),
-    ("teacher", DISTILS),
-    ("agent", ("opd-agent",)),
-    ("data", ("sft",)),
-    ("convert", ("convert",)),
-)
+
+def _temperature(look: Lookup) -> float:
+    if look.kind in DISTILS and look["data.enable_thinking"]:
+        return 0.6
+    return 1.0 if look.kind == "passrate" else 0.7
+
+
+# A map has a value for each kind that has a default; a pair has one for cuda and one for cpu; a function is asked.
+DEFAULTS: dict[str, Any] = {
+    # Before the sizes of micro-batches get defaults of their own.
+    "actor.cut_updates": lambda look: _cut(look, _MICRO, _CAP, "opd.train_tokens"),
+    "actor.cut_reads": lambda look: _cut(look, _READ, _READ_CAP, "opd.read_tokens"),
+    "actor.use_dynamic_bsz": _dynamic,
+    "model.name": lambda look: look["model.path"].rstrip("/").rpartition("/")[2] or UNSET,
+    "data.train_batch_size": lambda look: _BATCHES.get(look.kind, 256),
+    "data.max_prompt_length": lambda look: 4096 if look.kind == "opd-agent" else 2048,
+    "data.max_response_length": _response_length,
+    "data.val": dict.fromkeys(SAMPLES, _val_files),
+    "data.train": dict.fromkeys(SAMPLES, _train_files),
+    "data.num_workers": (8, 0),
+    "rollout.name": ("vllm", "cpu"),
+    "rollout.num_samples": lambda look: 1 if look.kind in DISTILS else 8,
+    "rollout.logprobs_every": (10, 1),
+    "rollout.num_agent_workers": (8, 0),
+    "rollout.val.temperature": _temperature,
+    "rollout.val.num_samples": {"passrate": 8},
+    "rollout.val.top_p": {"passrate": 1.0},
+    "rollout.val.top_k": {"passrate": -1},
+    "eval.save_generations": {"eval": True, "passrate": False},
+    "trainer.gpus_per_node": _gpus,
+    "actor.learning_rate": lambda look: 1e-5 if look.has("model.lora") else 1e-6,
+    "actor.ppo_mini_batch_size": _mini_batch,
+    _MICRO: lambda look: 2 if look.kind in ASKS else 4,
+    _READ: lambda look: look[_MICRO],
+    _CAP: lambda look: 2 * look.row_length,
+    "actor.use_remove_padding": (True, False),
+    "actor.gradient_checkpointing": _offload,
+    "actor.param_offload": _offload,
+    "actor.optimizer_offload": _offload,
+    "actor.torch_compile": lambda look: look.on_gpu and not look.has("model.lora"),
+    "actor.dtype": ("bf16", "fp32"),
+    "teacher.dtype": ("bf16", "fp32"),
+    "teacher.offload": _offload,
+    "teacher.max_prompt_length": lambda look: look.row_length if look.has(f"{look.section}.prompt") else UNSET,
+    _READ_CAP: _score_budget,
+    "model.attn_implementation": _attention,
+    "opd.max_length": lambda look: look.row_length,
+    "opd.beta": lambda look: 0.5 if look["opd.loss_type"] == "jsd" else UNSET,
+    "grpo.clip_ratio_low": {"grpo": 0.2},
+    "grpo.clip_ratio_high": lambda look: 0.28 if look["recipe"] == "grpo" else 0.2,
+    "grpo.clip_ratio_c": lambda look: 10.0 if look["recipe"] == "grpo" else 3.0,
+    "grpo.kl_loss_coef": lambda look: 0.001 if look["recipe"] == "grpo-native" else 0.0,
+    "reward.function": _reward_function,
+    "reward.num_workers": (8, 0),
+    "trainer.val_before_train": lambda look: look.kind not in DISTILS,
+    "name": dict.fromkeys((*RUNS, "convert"), _run_name),
+    "store.url": lambda look: f"{look['output.root'].rstrip('/')}/store",
+}
 
 
 def places(path: str, tree: dict[str, Any]) -> list[str]:
@@ -235,28 +234,24 @@ def places(path: str, tree: dict[str, Any]) -> list[str]:
     return [f"teachers.{name}.{key}" for name in several] + [path] * ("teacher" in tree)
 
 
-def fill_defaults(kind: Kind, cls: type[Section], tree: dict[str, Any]) -> set[str]:
-    """Fill the computed defaults into `tree`; return the paths that could not be computed from it."""
-    for section, needing in _REQUIRED:
-        if kind in needing and (section != "teacher" or not tree.get("teachers")):
-            tree.setdefault(section, {})
-    look, unresolved = Lookup(kind, cls, tree), set[str]()
-    for default, kinds, value in DEFAULTS:
-        for path in places(default, tree) if kind in kinds else ():
-            if look.has(path):
-                continue
-            look.section = path.rpartition(".")[0]
-            try:
-                found = _value(value, look)
-            except Unresolvable:
-                unresolved.add(path)
-                continue
-            if found is not UNSET and not set_path(tree, path, found):
-                unresolved.add(path)
-    return unresolved
-
-
-def _value(value: Any, look: Lookup) -> Any:
-    if isinstance(value, dict):
-        return value[look.kind]
-    return value[0 if look.on_gpu else 1] if isinstance(value, tuple) else value(look)
+def fill_defaults(kind: Kind, cls: type[Section], tree: dict[str, Any], count_gpus: Callable[[], int]) -> list[str]:
+    """Fill the computed defaults into `tree`, as far as the keys that they follow from are right; return all paths."""
+    # An empty map makes validation name the missing key instead of the missing section.
+    for name in (name for name, field in cls.model_fields.items() if field.is_required() and section_of(field)):
+        tree.setdefault(name, {})
+    if kind in DISTILS and not tree.get("teachers"):
+        tree.setdefault("teacher", {})
+    look = Lookup(kind, cls, tree, count_gpus)
+    given = {key: value.get(kind, UNSET) if isinstance(value, dict) else value for key, value in DEFAULTS.items()}
+    keys = [key for key in given if given[key] is not UNSET and field_at(cls, key)]
+    values = {path: given[key] for key in keys for path in places(key, tree)}
+    for path, value in values.items():
+        look.section = path.rpartition(".")[0]
+        if look.has(path):
+            continue
+        with suppress(Unresolvable):
+            found = value[0 if look.on_gpu else 1] if isinstance(value, tuple) else value
+            found = found(look) if callable(found) else found
+            if found is not UNSET:
+                set_path(tree, path, found)
+    return list(values)

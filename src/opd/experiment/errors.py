@@ -1,13 +1,18 @@
-"""The one exception of a bad experiment file: for each problem the key, its value, the rule and the fix."""
+"""The one exception of a bad experiment file: for each problem key, value, rule and fix, and never a secret."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+from opd.redaction import REDACTED, is_secret_name, is_secret_value
 
 MAX_VALUE_CHARS = 120
+SECRET_RULE = "a secret is never written into a spec: it would end in ConfigMaps, logs and the store"
+SECRET_FIX = "give it in the environment, not in a URL, or by reference to a Kubernetes Secret (cluster.envFrom)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +21,15 @@ class Problem:
 
     path: str  # dotted; empty for the document itself
     rule: str  # a sentence
-    value: object = None  # already redacted where it may be a secret; None means that there is none
+    value: object = None  # None means that there is none; a value that holds a secret is replaced
     fix: str = ""
     about: str = ""  # the key's description
     source: str = ""  # `line 12`, `environment variable TP_SIZE`, `--set seed`
+
+    def __post_init__(self) -> None:
+        above, _, last = self.path.rpartition(".")
+        if any(secret_paths({last: self.value}, above)):
+            object.__setattr__(self, "value", REDACTED)
 
     def below(self, path: str) -> Problem:
         """Return the problem of a key of the section at `path`."""
@@ -49,12 +59,23 @@ class SpecError(ValueError):
         return "\n".join([head, *(f"  {line}" for problem in self.problems for line in problem.lines())])
 
 
+def secret_paths(tree: Any, path: str = "") -> Iterator[str]:
+    """Yield the path of every literal secret in a tree: by its shape, or by the name, in capitals, of its variable."""
+    if isinstance(tree, str) and is_secret_value(tree):
+        yield path
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree if isinstance(tree, list) else ()):
+        child = f"{path}.{key}".lstrip(".")
+        names = [str(key), str(tree.get("name", "")) if key == "value" and isinstance(tree, dict) else ""]
+        is_named = any(is_secret_name(name) and (path == "env" or name == name.upper()) for name in names)
+        if is_named and value is not None and not isinstance(value, dict | list):
+            yield child
+        else:
+            yield from secret_paths(value, child)
+
+
 def show(value: object) -> str:
-    """Return a value as JSON, shortened to `MAX_VALUE_CHARS`; falls back to repr for what JSON cannot hold."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        text = repr(value)
+    """Return a value as JSON, shortened to `MAX_VALUE_CHARS`; what JSON cannot hold is shown by its repr."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
 
 

@@ -1,20 +1,18 @@
-"""The kinds of experiment and the sections that each one has."""
+"""The kinds of experiment, the sections that each one has, and a spec as JSON."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field
-
 from opd.experiment import algorithm, sections
-from opd.experiment.base import MAX_NAME_CHARS, NAME_PATTERN, EnvName, KeyName, Kind, Section, Text, key, matching
+from opd.experiment.base import Kind, Section, key, matching, value_at
 from opd.experiment.prompt_template import PROMPT, names_in
+from opd.experiment.types import EnvName, KeyName, RunName, Text
 
-RunName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MAX_NAME_CHARS)]
-StageName = Annotated[
-    str, matching(r"^[a-z]([_a-z0-9]*[a-z0-9])?$", "lower-case letters, digits and `_`, a letter first")
-]
-Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+_STAGE_WORDS = "lower-case letters, digits and `_`, a letter first"
+StageName = Annotated[str, matching(r"^[a-z]([_a-z0-9]*[a-z0-9])?$", _STAGE_WORDS)]
 Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
 _KIND = "Kind of experiment."
 _AGENT = "Multi-turn rollouts with tools; unset: single answers."
@@ -22,19 +20,15 @@ _TRAINER, _KEPT = "Length and rhythm, resources, logging.", "Which checkpoints s
 
 
 class BaseSpec(Section):
-    """The keys of every kind."""
-
     kind: Kind = key(_KIND)
     name: RunName = key("Name of the run, its id in the store. Default: kind, model, algorithm; Helm: the release's.")
-    seed: Seed = key("Seed of data order, sampling and initialisation.", 42)
+    seed: int = key("Seed of data order, sampling and initialisation.", 42, ge=0, le=2**31 - 1)
     store: sections.Store = key("The object store.")
     output: sections.Output = key("Local files.", sections.Output)
     env: dict[EnvName, str] = key("Environment variables of every process of the run; never secrets.", dict)
 
 
 class RunSpec(BaseSpec):
-    """The keys of every kind that starts verl."""
-
     trains: ClassVar[bool] = True
     device: Literal["cuda", "cpu"] = key("Device of trainer and rollout.", "cuda")
     model: sections.Model = key("The student, or the model that is trained or evaluated.")
@@ -79,19 +73,15 @@ class RunSpec(BaseSpec):
     @property
     def reads_by_actor(self) -> bool:
         """True where actor.log_prob_* cut a forward without a gradient, not opd.read_tokens or the memory plan."""
-        by_opd = isinstance(self, DistillationSpec) and self.opd.read_tokens is not None
-        return not by_opd and (self.actor.cut_reads == "given" or not self.is_packed)
+        return value_at(self, "opd.read_tokens") is None and (self.actor.cut_reads == "given" or not self.is_packed)
 
     @property
     def update_by_actor(self) -> bool:
         """True where actor.ppo_* cut an update, not opd.train_tokens or the memory plan."""
-        by_opd = isinstance(self, DistillationSpec) and self.opd.train_tokens is not None
-        return not by_opd and (self.actor.cut_updates == "given" or not self.is_packed)
+        return value_at(self, "opd.train_tokens") is None and (self.actor.cut_updates == "given" or not self.is_packed)
 
 
 class SamplingSpec(RunSpec):
-    """The keys of every kind whose model answers prompts."""
-
     rollout: sections.Rollout = key("How responses are sampled.")
     reward: sections.Reward = key("The function that scores a response.")
 
@@ -104,8 +94,6 @@ class SamplingSpec(RunSpec):
 
 
 class SftSpec(RunSpec):
-    """Supervised fine-tuning: cross-entropy on given answers. Nothing is sampled or scored."""
-
     kind: Literal["sft"] = key(_KIND)
     sft: algorithm.Sft = key("Where the answers come from.", algorithm.Sft)
     trainer: sections.Trainer = key(_TRAINER)
@@ -113,8 +101,6 @@ class SftSpec(RunSpec):
 
 
 class GrpoSpec(SamplingSpec):
-    """GRPO in three recipes, through verl's own trainer."""
-
     kind: Literal["grpo"] = key(_KIND)
     recipe: Recipe = key("`grpo`: DAPO style; `grpo-native`: verl's clip and a KL; `grpo-native-no-kl`: no KL.", "grpo")
     grpo: algorithm.Grpo = key("The policy-gradient loss.")
@@ -124,8 +110,6 @@ class GrpoSpec(SamplingSpec):
 
 
 class DistillationSpec(SamplingSpec):
-    """The keys of every kind that distils."""
-
     teacher: sections.Teacher | None = key("The teacher of all rows.", None)
     teachers: dict[KeyName, sections.Teacher] = key("Several teachers by name, each with the keys of `teacher`.", dict)
     route: sections.Route = key("Which of several teachers reads a row.", sections.Route)
@@ -159,21 +143,15 @@ class DistillationSpec(SamplingSpec):
 
 
 class OpdSpec(DistillationSpec):
-    """On-policy distillation, single turn."""
-
     kind: Literal["opd"] = key(_KIND)
 
 
 class OpdAgentSpec(DistillationSpec):
-    """On-policy distillation over multi-turn rollouts with tools."""
-
     kind: Literal["opd-agent"] = key(_KIND)
     agent: sections.Agent = key("Multi-turn rollouts with tools.")
 
 
 class EvalSpec(SamplingSpec):
-    """Validation only: every data set, several answers a problem."""
-
     kind: Literal["eval"] = key(_KIND)
     trains: ClassVar[bool] = False
     eval: algorithm.Eval = key("What the evaluation asks.")
@@ -181,37 +159,69 @@ class EvalSpec(SamplingSpec):
 
 
 class PassRateSpec(EvalSpec):
-    """An evaluation of the training prompts, as the student samples them in training."""
-
     kind: Literal["passrate"] = key(_KIND)  # type: ignore[assignment]  # an evaluation else
 
 
 class ConvertSpec(BaseSpec):
-    """FSDP shards of a checkpoint to a Hugging Face folder."""
-
     kind: Literal["convert"] = key(_KIND)
     convert: algorithm.Convert = key("Which checkpoint, to where.")
 
 
 class PipelineSpec(BaseSpec):
-    """Stages that run one after another, each a run of its own; `opd.experiment.pipeline` makes their specs."""
-
     kind: Literal["pipeline"] = key(_KIND)
     stages: dict[StageName, dict[str, Any]] = key(
-        "Experiments by name; ${stages.NAME.RESULT}: what an earlier stage left; `skip: true`: none.",
-        min_length=1,
-        examples=[{"ask": {"kind": "eval", "model": {"path": "Qwen/Qwen3-1.7B"}}}],
+        "Experiments by name; ${stages.NAME.RESULT}: what an earlier stage left; `skip: true`: none.", min_length=1
     )
 
 
 AnySamplingSpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec
-AnyRunSpec = AnySamplingSpec | SftSpec
 TrainSpec = OpdSpec | OpdAgentSpec | GrpoSpec | SftSpec
-"""A run that trains."""
-AnySpec = AnyRunSpec | ConvertSpec
-"""One run."""
-FileSpec = AnySpec | PipelineSpec
-"""The content of an experiment file."""
+AnyRunSpec = AnySamplingSpec | SftSpec
+AnySpec = AnyRunSpec | ConvertSpec  # one run
+FileSpec = AnySpec | PipelineSpec  # the content of an experiment file
 
 _CLASSES = (GrpoSpec, OpdSpec, OpdAgentSpec, SftSpec, EvalSpec, PassRateSpec, ConvertSpec, PipelineSpec)
 SPEC_CLASSES: dict[Kind, type[BaseSpec]] = {get_args(cls.model_fields["kind"].annotation)[0]: cls for cls in _CLASSES}
+
+# Keys that may change between two attempts of a run: labels, places, length, rhythm and logging. Memory settings too:
+# a person changes them after an out-of-memory error. nnodes and gpus_per_node stay in: shards belong to a world size.
+_NOT_IDENTITY = {
+    "": "name env store output checkpoint stages",
+    "model": "name",
+    "data": "num_workers train_ratio",
+    "rollout": "gpu_memory_utilization free_cache_engine enforce_eager max_num_seqs max_num_batched_tokens"
+    " logprobs_every num_agent_workers",
+    "actor": "gradient_checkpointing param_offload optimizer_offload torch_compile ppo_micro_batch_size_per_gpu"
+    " log_prob_micro_batch_size_per_gpu ppo_max_token_len_per_gpu log_prob_max_token_len_per_gpu cut_updates cut_reads",
+    "teacher": "offload",
+    "opd": "chunk_size cache_gib workspace_gib activation_budget read_tokens train_tokens gpu_memory_gib"
+    " max_unshared_mass num_kept_rollouts",
+    "reward": "num_workers",
+    "eval": "save_generations",
+    "convert": "target trust_remote_code verify",
+    "trainer": "loggers project master_port total_epochs total_steps save_freq test_freq val_before_train"
+    " max_skipped_updates stall_floor_s stall_factor monitor resume",
+}
+NOT_IDENTITY = tuple(f"{section}.{one}".lstrip(".") for section, keys in _NOT_IDENTITY.items() for one in keys.split())
+_EXCLUDED: Any = {section: set(keys.split()) for section, keys in _NOT_IDENTITY.items() if section}
+_EXCLUDED |= dict.fromkeys(_NOT_IDENTITY[""].split(), True) | {"teachers": {"__all__": {"offload"}}}
+
+
+def dump_spec(spec: BaseSpec) -> dict[str, Any]:
+    """Return the spec as plain JSON values, with every default and without unset keys; `parse_tree` reads it again."""
+    return spec.model_dump(mode="json", exclude_none=True)
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON with sorted keys and no blanks: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def identity(spec: BaseSpec) -> dict[str, Any]:
+    """Return the part of the spec that makes two runs the same experiment, for hashing and for a readable diff."""
+    return spec.model_dump(mode="json", exclude_none=True, exclude=_EXCLUDED)
+
+
+def spec_hash(spec: BaseSpec) -> str:
+    """Return the SHA-256 (hex) of the canonical JSON of `identity(spec)`."""
+    return hashlib.sha256(canonical_json(identity(spec)).encode()).hexdigest()

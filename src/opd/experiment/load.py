@@ -16,14 +16,10 @@ from opd.experiment.tree import merge
 
 SITE_VARIABLE = "OPDCTL_SITE"  # the file's path, for tool and launcher
 SITE_KEYS = ("cluster", "store", "env")
-_SITE_FIX = f"it is the site file: name another by --site or ${SITE_VARIABLE}, or leave both out"
 
 
 def load_spec(path: str | Path, *, site: str | Path | None = None, **more: Any) -> Loaded:
-    """Load an experiment file (`.json`: as Helm writes it; else YAML) over a site file, with what `parse_tree` takes.
-
-    SpecError says why a file cannot be read or a spec cannot be used.
-    """
+    """Load an experiment file (`.json`: as Helm writes it) over a site file, with what `parse_tree` takes."""
     return _load(read_document(path, site=site), origin=str(path), **more)
 
 
@@ -45,10 +41,10 @@ def _load(document: Document, *, origin: str, **more: Any) -> Loaded:
 
 def _located(problem: Problem, sources: Mapping[str, str]) -> Problem:
     """Return the problem with the source of its path, or else of the nearest section above."""
-    path, source = problem.path, problem.source
-    while not source and path:
-        source, path = sources.get(path, ""), path.rpartition(".")[0]
-    return replace(problem, source=source)
+    path = problem.path
+    while path and path not in sources:
+        path = path.rpartition(".")[0]
+    return replace(problem, source=problem.source or sources.get(path, ""))
 
 
 def read_document(path: str | Path, *, site: str | Path | None = None) -> Document:
@@ -56,12 +52,11 @@ def read_document(path: str | Path, *, site: str | Path | None = None) -> Docume
     document = _document(path)
     if site is None:
         return document
-    below = _document(site, fix=_SITE_FIX)
-    for key, value in below.tree.items():
-        if key not in SITE_KEYS:
-            rule = f"a site file holds what every run on a cluster has in common: {', '.join(SITE_KEYS)}"
-            fix = "move the key into the experiment; for opdctl, -f names a file whose keys go over the experiment's"
-            raise SpecError([Problem(path=key, value=value, rule=rule, fix=fix)], origin=str(site))
+    below = _document(site, fix=f"it is the site file: name another by --site or ${SITE_VARIABLE}, or leave both out")
+    if others := {key: value for key, value in below.tree.items() if key not in SITE_KEYS}:
+        rule = f"a site file holds what every run on a cluster has in common: {', '.join(SITE_KEYS)}"
+        fix = "move the key into the experiment; for opdctl, -f names a file whose keys go over the experiment's"
+        raise SpecError((Problem(path=key, value=others[key], rule=rule, fix=fix) for key in others), origin=str(site))
     sources = {key: f"{site}, {line}" for key, line in below.sources.items()}
     return Document(merge(below.tree, document.tree), {**sources, **document.sources})
 

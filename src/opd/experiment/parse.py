@@ -11,19 +11,15 @@ from pydantic import ValidationError
 
 from opd.experiment.base import Kind
 from opd.experiment.defaults import fill_defaults
-from opd.experiment.environment import Applied
-from opd.experiment.errors import Problem, SpecError, nearest
+from opd.experiment.errors import SECRET_FIX, SECRET_RULE, Problem, SpecError, nearest, secret_paths
 from opd.experiment.field_errors import field_problems
 from opd.experiment.kinds import SPEC_CLASSES, FileSpec
-from opd.experiment.raw import Edits
+from opd.experiment.raw import Applied, Edits
 from opd.experiment.reader import read_text, without_nulls
-from opd.experiment.refusals import secrets
 from opd.experiment.rules import check, notes
-from opd.experiment.tree import MISSING, get_path, set_path
+from opd.redaction import REDACTED
 
-CHART_KEYS = ("cluster", "global")
-"""The charts' part of an experiment file; the trainer does not read it."""
-_GPUS = "trainer.gpus_per_node"
+CHART_KEYS = ("cluster", "global")  # the charts' part of an experiment file; the trainer does not read it
 
 
 @dataclass(frozen=True)
@@ -52,49 +48,33 @@ def parse_tree(
     env: Mapping[str, str] | None = None,
     sets: Iterable[str] = (),
     overrides: Iterable[str] = (),
-    count_gpus: Callable[[], int] | None = None,
+    count_gpus: Callable[[], int] = int,
     sources: dict[str, str] | None = None,
 ) -> Loaded:
-    """Validate a tree of plain values; null unsets a key.
+    """Validate a tree of plain values, changed by variables, `path=value` and Hydra overrides.
 
     Args:
-        env: variables to apply.
-        sets: `spec.path=value`, last wins.
-        overrides: raw Hydra overrides, applied after `sets`.
-        count_gpus: counts the GPUs of this machine, for a run on it that does not say `trainer.gpus_per_node`.
+        count_gpus: counts the GPUs of this machine, the default of `trainer.gpus_per_node` unless it returns 0.
         sources: gets the source of each key that the other arguments set.
-    SpecError has every problem found.
     """
     tree = without_nulls(dict(source))
     kind, problems = kind_of(tree), list[Problem]()
     cls, edits = SPEC_CLASSES[kind], Edits(tree, kind, {} if sources is None else sources, problems)
     expand_models(tree)
-    late, takes_overrides = list(overrides), "overrides" in cls.model_fields
-    if takes_overrides and isinstance(given := tree.get("overrides"), list):
+    if isinstance(given := tree.get("overrides"), list):
         tree["overrides"] = []
         edits.overrides(given, "overrides")
     applied, unread = edits.environment(env or {})
     edits.sets(sets)
-    if late and takes_overrides:
-        edits.overrides(late, "command line")
-    elif late:
-        problems.append(Problem(path="overrides", value=late[0], rule=f"kind {kind} starts no verl trainer"))
+    edits.overrides(overrides, "command line")
     tree = without_nulls(read_text(json.dumps(tree, ensure_ascii=False), origin="", is_json=True).tree)
-    problems += secrets(tree)
+    problems += [Problem(path=path, value=REDACTED, rule=SECRET_RULE, fix=SECRET_FIX) for path in secret_paths(tree)]
     chart = {key: tree.pop(key) for key in CHART_KEYS if key in tree}
-    if tree.pop("matrix", None) is not None:
-        rule = "a matrix is a sweep of experiments; one run takes one"
-        fix = "`opdctl submit` starts a run for each cell; here, write one cell's values into a file without `matrix`"
-        problems.append(Problem(path="matrix", rule=rule, fix=fix))
-    here = tree.get("device", "cuda") == "cuda" and get_path(tree, "trainer.nnodes") in (MISSING, 1)
-    asks = here and "trainer" in cls.model_fields and get_path(tree, _GPUS) is MISSING
-    if asks and count_gpus is not None and (num_gpus := count_gpus()):
-        set_path(tree, _GPUS, num_gpus)
-    unresolved = fill_defaults(kind, cls, tree)
+    computed = fill_defaults(kind, cls, tree, count_gpus)
     try:
         spec = cast(FileSpec, cls.model_validate_json(json.dumps(tree)))
     except ValidationError as error:
-        raise SpecError([*problems, *field_problems(error, tree, cls, unresolved=unresolved)]) from None
+        raise SpecError([*problems, *field_problems(error, tree, cls, computed=computed)]) from None
     problems += check(spec)
     if problems:
         raise SpecError(problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, cast
@@ -17,14 +17,10 @@ from opd.experiment.parse import CHART_KEYS, expand_models, parse_tree
 RESULTS: dict[str, tuple[Kind, ...]] = {"checkpoint": TRAINS, "model": (*TRAINS, "convert")}
 RESULTS |= {"generations": ASKS, "pass_rates": ASKS}
 """What a stage leaves, and the kinds that leave it."""
-FOLDER = "stages"
-"""In the pipeline's run directory: the store of its stages."""
-RANK_CPUS = 3
-"""CPUs of a rank's bundle in its node's placement group: verl's ResourcePoolManager.max_colocate_count."""
-OF_A_STAGE = "stages://"
-"""Begins the place-holder of a result that is not there yet."""
-PIPELINES_OWN = ("name", "store", "output", "env", *CHART_KEYS)
-"""Keys that no stage has."""
+FOLDER = "stages"  # in the pipeline's run directory: the store of its stages
+RANK_CPUS = 3  # of a rank's bundle in its node's placement group: verl's ResourcePoolManager.max_colocate_count
+OF_A_STAGE = "stages://"  # begins the place-holder of a result that is not there yet
+PIPELINES_OWN = ("name", "store", "output", "env", *CHART_KEYS)  # keys that no stage has
 _MODEL_KEY = re.compile(r"(model|teacher|teachers\.[^.]+)\.path")
 _REFERENCE = re.compile(r"\$\{stages\.([^}]*)\}")
 
@@ -32,8 +28,6 @@ Tree = dict[str, Any]
 
 
 class Reference(NamedTuple):
-    """A result of a stage."""
-
     stage: str
     result: str
 
@@ -42,7 +36,6 @@ class Reference(NamedTuple):
         return f"{OF_A_STAGE}{self.stage}/{self.result}"
 
 
-ValueOf = Callable[[Reference], str]
 References = Mapping[tuple[str, str], Reference]
 
 
@@ -55,24 +48,19 @@ class Stage:
     references: References  # by key and text
     spec: AnySpec  # before anything has run, as far as it is known then
 
-    def resolved(self, value_of: ValueOf) -> AnySpec:
+    def resolved(self, value_of: Callable[[Reference], str]) -> AnySpec:
         """Return the spec with the results of earlier stages in place."""
         return _parsed(self.name, self.tree, self.references, value_of)
 
 
 def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
-    """Return the stages in the order in which they run, each checked as far as that can be before any has.
-
-    SpecError has every problem found, under the keys of the pipeline's file.
-    """
+    """Return the stages in the order in which they run, each checked as far as that can be before any has run."""
     problems: list[Problem] = []
-    trees: dict[str, Tree] = {}
-    for name, given in _that_run(spec).items():
-        for key in (key for key in PIPELINES_OWN if key in given):
-            problems += _at(name, key, None, f"`{key}` is the whole pipeline's", f"set {key} at the top")
-        if given.get("kind") == "pipeline":
-            problems += _at(name, "kind", "pipeline", "a stage is one run, and no pipeline", "name its stages here")
-        trees[name] = _whole(spec, name, given)
+    trees = {name: _whole(spec, name, given) for name, given in _that_run(spec).items()}
+    for name, key in ((name, key) for name in trees for key in PIPELINES_OWN if key in spec.stages[name]):
+        problems.append(_at(name, key, None, f"`{key}` is the whole pipeline's", f"set {key} at the top"))
+    for name in (name for name, tree in trees.items() if tree.get("kind") == "pipeline"):
+        problems.append(_at(name, "kind", "pipeline", "a stage is one run, and no pipeline", "name its stages here"))
     if not trees:
         problems.append(Problem(path="stages", rule="all of them are skipped", fix="take skip out of one"))
     if problems:
@@ -87,12 +75,10 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
     for name in _in_order(references, problems):
         try:
             parsed = _parsed(name, trees[name], references[name], str)
+            found.append(Stage(name=name, tree=trees[name], references=references[name], spec=parsed))
         except SpecError as error:
             problems += error.problems
-        else:
-            found.append(Stage(name=name, tree=trees[name], references=references[name], spec=parsed))
-    problems += [*_unsaved(found), *_same(found)]
-    if problems:
+    if problems := [*problems, *_unsaved(found), *_same(found)]:
         raise SpecError(problems)
     return tuple(found)
 
@@ -104,38 +90,31 @@ def runs_of(spec: FileSpec) -> tuple[AnySpec, ...]:
 
 def before_it_runs(stages: Sequence[Stage]) -> list[AnySpec]:
     """Return the stages' specs, each with the model that an earlier stage began with, which has the same shapes."""
-    begun_with: dict[str, str] = {}
-
-    def value_of(reference: Reference) -> str:
-        return begun_with[reference.stage] if reference.result in ("checkpoint", "model") else str(reference)
-
+    begun_with: dict[Reference, str] = {}
     out = []
     for stage in stages:
-        spec = stage.resolved(value_of)
-        begun_with[stage.name] = spec.convert.checkpoint if isinstance(spec, ConvertSpec) else spec.model.path
+        spec = stage.resolved(lambda reference: begun_with.get(reference, str(reference)))
         out.append(spec)
+        begun = spec.convert.checkpoint if isinstance(spec, ConvertSpec) else spec.model.path
+        begun_with.update({Reference(stage.name, result): begun for result in ("checkpoint", "model")})
     return out
 
 
-def of_stage(name: str, problems: Sequence[Problem]) -> list[Problem]:
+def of_stage(name: str, problems: Iterable[Problem]) -> list[Problem]:
     """Return a stage's problems under the keys of the pipeline's file."""
     return [problem.below(f"stages.{name}") for problem in problems]
 
 
-def _at(stage: str, key: str, value: object, rule: str, fix: str) -> list[Problem]:
-    return of_stage(stage, [Problem(path=key, value=value, rule=rule, fix=fix)])
+def _at(stage: str, key: str, value: object, rule: str, fix: str) -> Problem:
+    return Problem(path=f"stages.{stage}.{key}", value=value, rule=rule, fix=fix)
 
 
 def _whole(spec: PipelineSpec, name: str, stage: Tree) -> Tree:
-    """Return a stage's experiment with what it has from the pipeline; its run is in the pipeline's folder of the store.
-
-    A conversion of what another stage has trained writes next to the checkpoint, wherever that is by then.
-    """
+    """Return a stage's experiment with the pipeline's keys; a conversion of a stage writes next to its checkpoint."""
     own = spec.model_dump(mode="json", exclude_none=True)
-    convert = stage.get("convert")
-    checkpoint = convert.get("checkpoint") if isinstance(convert, dict) and stage.get("kind") == "convert" else None
-    if isinstance(convert, dict) and isinstance(checkpoint, str) and _REFERENCE.search(checkpoint):
-        stage = {**stage, "convert": {"target": f"{checkpoint}-huggingface", **convert}}
+    convert = stage.get("convert") if stage.get("kind") == "convert" else None
+    if isinstance(convert, dict) and _REFERENCE.search(str(convert.get("checkpoint"))):
+        stage = {**stage, "convert": {"target": f"{convert['checkpoint']}-huggingface", **convert}}
     return {
         **stage,
         "name": joined([spec.name, name]),
@@ -152,14 +131,14 @@ def _that_run(spec: PipelineSpec) -> dict[str, Tree]:
     models = {name: expand_models(tree) for name, tree in stages.items()}
     skips = {name: tree.pop("skip") for name, tree in stages.items() if isinstance(tree.get("skip"), bool)}
     out = {name: tree for name, tree in stages.items() if not skips.get(name)}
-    for _ in stages:  # a skipped stage's model may be what another skipped one leaves
-        for model in (model for name in out for model in models[name]):
-            match = _REFERENCE.fullmatch(str(model.get("path")))
-            stage, _, result = (match[1] if match else "").partition(".")
-            source = stages.get(stage, {})
-            begun, leaves = source.get("model"), source.get("kind") in TRAINS and result in ("checkpoint", "model")
-            if stage not in out and leaves and isinstance(begun, dict):
-                model |= {key: begun[key] for key in ("path", "revision") if key in begun}
+    # As often as there are stages: a skipped stage's model may be what another skipped one leaves.
+    for model in (model for _ in stages for name in out for model in models[name]):
+        match = _REFERENCE.fullmatch(str(model.get("path")))
+        stage, _, result = (match[1] if match else "").partition(".")
+        source = stages.get(stage, {})
+        begun, leaves = source.get("model"), source.get("kind") in TRAINS and result in ("checkpoint", "model")
+        if stage not in out and leaves and isinstance(begun, dict):
+            model |= {key: begun[key] for key in ("path", "revision") if key in begun}
     return out
 
 
@@ -175,13 +154,13 @@ def _references(name: str, trees: Mapping[str, Tree], problems: list[Problem]) -
             source = f"{stage}-model" if result == "model" and kind != "convert" else stage
             found[path, text] = Reference(source, result)
             return ""
-        value, left = f"${{stages.{text}}}", []
+        value, left = f"${{stages.{text}}}", list[str]()
         for other, tree in trees.items():
             left += [f"${{stages.{other}.{key}}}" for key, kinds in RESULTS.items() if tree.get("kind") in kinds]
         near = nearest(value, left)
         rule = "a reference names a stage that is not skipped, and what a stage of its kind leaves"
         fix = f"did you mean {near}?" if near else f"what there is: {', '.join(left) or 'nothing'}"
-        problems.extend(_at(name, path, value, rule, fix))
+        problems.append(_at(name, path, value, rule, fix))
         return ""
 
     _replaced(trees[name], read)
@@ -197,59 +176,50 @@ def _replaced(value: Any, put: Callable[[str, str], str], path: str = "") -> Any
     return _REFERENCE.sub(lambda match: put(path, match[1]), value) if isinstance(value, str) else value
 
 
-def _parsed(name: str, tree: Mapping[str, Any], references: References, value_of: ValueOf) -> AnySpec:
-    def put(path: str, text: str) -> str:
-        return value_of(references[path, text]) if (path, text) in references else text
-
+def _parsed(
+    name: str, tree: Mapping[str, Any], references: References, value_of: Callable[[Reference], str]
+) -> AnySpec:
+    put = {place: value_of(reference) for place, reference in references.items()}
     try:
-        return cast(AnySpec, parse_tree(_replaced(dict(tree), put)).spec)
+        return cast(AnySpec, parse_tree(_replaced(dict(tree), lambda *at: put.get((at[0], at[1]), at[1]))).spec)
     except SpecError as error:
         raise SpecError(of_stage(name, error.problems)) from None
 
 
 def _in_order(references: Mapping[str, References], problems: list[Problem]) -> list[str]:
     """Return the stages in an order that does not depend on the file's."""
-    sorter = TopologicalSorter({name: {one.stage for one in found.values()} for name, found in references.items()})
-    order: list[str] = []
+    waits = {name: sorted({one.stage for one in found.values()}) for name, found in sorted(references.items())}
     try:
-        sorter.prepare()
+        return list(TopologicalSorter(waits).static_order())
     except CycleError as error:
         rule = f"the stages {' -> '.join(error.args[1])} wait for each other"
         problems.append(Problem(path="stages", rule=rule, fix="take one of these references out"))
         return []
-    while sorter.is_active():
-        ready = sorted(sorter.get_ready())
-        order += ready
-        sorter.done(*ready)
-    return order
 
 
 def _unsaved(stages: Sequence[Stage]) -> Iterator[Problem]:
     """Yield a problem for each stage that does not keep what a later one refers to."""
     wanted = {(ref.stage, ref.result) for stage in stages for ref in stage.references.values()}
     keys = {"checkpoint": ("trainer.save_freq", "1 or more"), "generations": ("eval.save_generations", "true")}
-    for name, spec in ((stage.name, stage.spec) for stage in stages):
-        for result, (key, value) in keys.items():
-            if (name, result) in wanted and value_at(spec, key) in (False, -1):
-                rule = f"a later stage refers to its {result}, and it keeps none"
-                yield from _at(name, key, value_at(spec, key), rule, f"set it to {value}")
+    for stage, result in ((stage, result) for stage in stages for result in keys if (stage.name, result) in wanted):
+        key, value = keys[result]
+        if (given := value_at(stage.spec, key)) in (False, -1):
+            rule = f"a later stage refers to its {result}, and it keeps none"
+            yield _at(stage.name, key, given, rule, f"set it to {value}")
 
 
 def _same(stages: Sequence[Stage]) -> Iterator[Problem]:
     """Yield a problem for each stage that would write to the run or to the folder of an earlier one."""
-    seen: dict[tuple[str, str], str] = {}
+    seen: dict[tuple[str, object], str] = {}
     for stage in stages:
-        places = {"name": stage.spec.name}
-        if isinstance(stage.spec, ConvertSpec):
-            convert = stage.spec.convert
-            places["convert.target"] = (convert.target or f"{convert.checkpoint}-huggingface").rstrip("/")
-        for key, place in places.items():
+        target = value_at(stage.spec, "convert.target") or f"{value_at(stage.spec, 'convert.checkpoint')}-huggingface"
+        folder = [("convert.target", target.rstrip("/"))] if isinstance(stage.spec, ConvertSpec) else []
+        for key, place in [("name", stage.spec.name), *folder]:
             if (other := seen.setdefault((key, place), stage.name)) != stage.name:
-                yield from _at(stage.name, key, place, f"stage {other} has the same", "give the stages different ones")
+                yield _at(stage.name, key, place, f"stage {other} has the same", "give the stages different ones")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Sizes of a run that trains or samples: Ray places a run by the CPUs that verl sets aside for its ranks."""
 
     device: str

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from string import Formatter
 
-PROMPT = "prompt"
-"""The name of the row's last user message; every other one is a column, or `COLUMN.FIELD`."""
+PROMPT = "prompt"  # the row's last user message; every other name is a column, or `COLUMN.FIELD`
 
 
 def _parts(template: str) -> list[tuple[str, str | None]]:
@@ -15,9 +14,8 @@ def _parts(template: str) -> list[tuple[str, str | None]]:
         parts = list(Formatter().parse(template))
     except ValueError:
         parts = [("", "", "", "")]
-    if any(
-        name is not None and (not name.strip() or more or how or set("[]{}") & {*name}) for _, name, more, how in parts
-    ):
+    named = [part[1:] for part in parts if part[1] is not None]
+    if any(not name.strip() or more or how or set("[]{}") & {*name} for name, more, how in named if name is not None):
         words = f"braces hold {{{PROMPT}}} or the name of a column, and a brace that is text is written twice"
         raise ValueError(f"{words} ({{{{ }}}})")
     return [(text, name) for text, name, *_ in parts]

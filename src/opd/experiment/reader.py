@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import yaml
@@ -25,8 +26,7 @@ _WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "fa
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _OTHER_11 = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)|[-+]?0[xXoObB][0-9a-fA-F]+|[-+]?0[0-9]+")
 _QUOTE_RULE = "YAML 1.1 (Helm) and YAML 1.2 read this unquoted scalar differently, or it is no finite decimal number"
-
-
+_KEY_RULE = "not every YAML reader has this key as a plain text; merge keys (<<) are not part of YAML 1.2"
 _MAX_NODES = 100_000  # aliases of aliases could make a small file any size
 
 
@@ -47,7 +47,8 @@ def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
     found, tree = _Yaml(), None
     try:
         text.encode()
-        tree = _json(text) if is_json else found.read(text)
+        as_json = partial(json.loads, parse_int=_number, parse_float=_number, parse_constant=_number)
+        tree = as_json(text) if is_json else found.read(text)
     except RecursionError:
         found.refuse("", "the file is nested too deeply")
     except UnicodeEncodeError as error:  # a variable of the environment may hold any bytes
@@ -65,10 +66,7 @@ def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
 
 
 def without_nulls(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the tree without the keys that are null: as in Helm, null unsets a key of the site file or a default.
-
-    Below `cluster` nulls stay, since they unset defaults of the chart.
-    """
+    """Return the tree without nulls, which unset keys as in Helm; below `cluster` they unset defaults of the chart."""
     return {
         key: without_nulls(value) if isinstance(value, dict) and key != "cluster" else value
         for key, value in tree.items()
@@ -87,10 +85,6 @@ def _number(digits: str) -> int | float:
     if not math.isfinite(value):
         raise Unreadable("a number must be finite", "write a finite number")
     return int(value) if value.is_integer() and abs(value) <= MAX_INTEGER else value
-
-
-def _json(text: str) -> Any:
-    return json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
 
 
 def _scalar(text: str) -> Any:
@@ -160,13 +154,8 @@ class _Yaml:
             child = f"{path}.{name}".lstrip(".")
             if name in seen:
                 self.refuse(child, "a key may appear once", f"first seen at {self.sources[child]}: keep one", line)
-            elif key.id != "scalar":
-                self.refuse(child, "a key must be a plain string", "write a simple key", line)
-            elif key.style is None and name == "<<":
-                self.refuse(child, "merge keys (<<) are not part of YAML 1.2", "write the keys out", line)
-            elif key.style is None and not _is_word(name):
-                rule = f"the unquoted key `{name}` is not a string for every YAML reader"
-                self.refuse(child, rule, f'quote it: "{name}"' + "; verl's n is `num_samples`" * (name == "n"), line)
+            elif key.id != "scalar" or (key.style is None and (name == "<<" or not _is_word(name))):
+                self.refuse(child, _KEY_RULE, f'quote it: "{name}", or write merged keys out', line)
             seen.add(name)
             self.sources[child] = line
             yield name, self._value(value, child)

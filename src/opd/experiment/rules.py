@@ -6,13 +6,12 @@ A rule between the keys of one section is that section's `check`. Each function 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from opd.experiment.algorithm import Stage
 from opd.experiment.base import Section, value_at
+from opd.experiment.defaults import CONTEXT
 from opd.experiment.errors import Problem
 from opd.experiment.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, RunSpec, SamplingSpec
-from opd.experiment.refusals import redact
 from opd.experiment.tree import sections
 
 Problems = Iterator[Problem]
@@ -22,29 +21,18 @@ _MINI, _STRICT = "actor.ppo_mini_batch_size", "use rollout.schedule: strict"
 
 def check(spec: BaseSpec) -> list[Problem]:
     """Return every broken rule of the spec: within its sections first, then between them."""
-    found = list(check_sections(spec))
-    for rule in (rule for cls, rules in _RULES.items() if isinstance(spec, cls) for rule in rules):
-        found += rule(spec)
-    return [redacted(problem) for problem in found]
+    rules = [rule for cls, of_class in _RULES.items() if isinstance(spec, cls) for rule in of_class]
+    return [*check_sections(spec), *(problem for rule in rules for problem in rule(spec))]
 
 
 def check_sections(section: Section) -> Problems:
     """Yield what is wrong between the keys of each section."""
     for path, inner in sections(section):
-        for problem in inner.check():
-            yield problem.below(path)
-
-
-def redacted(problem: Problem) -> Problem:
-    """Return the problem without a secret in its value."""
-    last = problem.path.rpartition(".")[2]
-    return replace(problem, value=redact({last: problem.value})[last])
+        yield from (problem.below(path) for problem in inner.check())
 
 
 def _policy_loss(spec: GrpoSpec) -> Problems:
-    """Reject modes for which verl would divide by the width of a micro-batch's padding."""
-    has_factor = any("loss_scale_factor" in text for text in spec.overrides)
-    if spec.grpo.loss_agg_mode == "seq-mean-token-sum-norm" and not has_factor:
+    if spec.grpo.loss_agg_mode == "seq-mean-token-sum-norm" and "loss_scale_factor" not in str(spec.overrides):
         fix = "add the override actor_rollout_ref.actor.loss_scale_factor=N, or use seq-mean-token-sum"
         yield spec.broken("grpo.loss_agg_mode", "the mode divides by a number of tokens, and none is given", fix)
     if spec.grpo.kl_loss_type == "full" and spec.grpo.kl_loss_coef > 0 and spec.model.lora is not None:
@@ -59,62 +47,48 @@ def _attention(spec: RunSpec) -> Problems:
     if spec.device == "cuda" and attention == "varlen" and not is_packed:
         yield spec.broken(_ATTENTION, "varlen takes packed rows", "use sdpa, or actor.use_remove_padding: true")
     if spec.num_sharing > 1 and not is_packed:
-        rule = "ranks that share a sequence take slices of packed rows"
-        yield spec.broken("actor.use_remove_padding", rule, f"set it to true, or {_SP}: 1")
+        yield spec.broken("actor.use_remove_padding", "ranks that share a sequence take packed rows", "set it to true")
     elif spec.num_sharing > 1 and attention not in ("varlen", "sdpa"):
-        rule = "ranks that share a sequence exchange heads for tokens, which only varlen and sdpa can"
-        yield spec.broken(_ATTENTION, rule, f"use varlen or sdpa, or {_SP}: 1")
+        yield spec.broken(_ATTENTION, "ranks share a sequence by varlen and sdpa only", f"use one of them, or {_SP}: 1")
 
 
 def _batches(spec: RunSpec) -> Problems:
-    """Check that the mini-batch divides the batch and that every rank gets as many rows."""
     batch, mini, rows = spec.data.train_batch_size, spec.actor.ppo_mini_batch_size, spec.num_samples
     if batch % mini:
-        rule = f"the mini-batch must divide data.train_batch_size ({batch})"
-        yield spec.broken(_MINI, rule, f"use a divisor of {batch}")
+        yield spec.broken(_MINI, f"it must divide data.train_batch_size ({batch})", f"use a divisor of {batch}")
     for key in ("rollout.tensor_parallel_size", _SP):
         if spec.num_ranks % (value_at(spec, key) or 1):
-            rule = f"it must divide the number of ranks (nnodes x gpus_per_node = {spec.num_ranks})"
-            yield spec.broken(key, rule, "use a divisor")
+            yield spec.broken(
+                key, f"it must divide the ranks (nnodes x gpus_per_node = {spec.num_ranks})", "use a divisor"
+            )
     if spec.trains and mini * rows % spec.num_groups:
         rule = f"its rows (x {rows} samples = {mini * rows}) must divide over the {spec.num_groups} data-parallel ranks"
         yield spec.broken(_MINI, rule, f"use a multiple of {spec.num_groups}")
+    if not spec.trains and spec.model.lora is not None:
+        yield spec.broken("model.lora", "this kind trains nothing", "convert the student, and give that model.path")
 
 
 def _micro_batches(spec: RunSpec) -> Problems:
     """Check the sizes of micro-batches where no memory plan replaces them."""
     batch, mini, samples = spec.data.train_batch_size, spec.actor.ppo_mini_batch_size, spec.num_samples
-    row, sharing, ranks = spec.row_length, spec.num_sharing, spec.num_groups
-    for size, cap, prompts, is_read in (
-        ("actor.ppo_micro_batch_size_per_gpu", "actor.ppo_max_token_len_per_gpu", mini, spec.update_by_actor),
-        ("actor.log_prob_micro_batch_size_per_gpu", "actor.log_prob_max_token_len_per_gpu", batch, spec.reads_by_actor),
-    ):
-        if is_read and value_at(spec, cap) * sharing < row:
-            budget = f"a token budget (times ulysses_sequence_parallel_size {sharing})"
-            rule = f"{budget} must hold the longest row: max_prompt_length + max_response_length = {row}"
+    row, sharing, of_updates, of_reads = spec.row_length, spec.num_sharing, spec.update_by_actor, spec.reads_by_actor
+    for name, prompts in [("ppo", mini)] * of_updates + [("log_prob", batch)] * of_reads:
+        size, cap = f"actor.{name}_micro_batch_size_per_gpu", f"actor.{name}_max_token_len_per_gpu"
+        if value_at(spec, cap) * sharing < row:
+            rule = f"it must (times ulysses_sequence_parallel_size {sharing}) hold the longest row, {row} tokens"
             yield spec.broken(cap, rule, f"use at least {-(-row // sharing)}, or remove the key")
-        of_rank, left_over = divmod(prompts * samples, ranks)
-        by_rows = is_read and spec.trains and not spec.actor.use_dynamic_bsz
-        if by_rows and not batch % mini and not left_over and of_rank % value_at(spec, size):
-            rows = f"{prompts} prompts x {samples} samples / {ranks} data-parallel ranks = {of_rank}"
-            rule = f"with use_dynamic_bsz off the micro-batch must divide a rank's rows ({rows})"
+        of_rank, left_over = divmod(prompts * samples, spec.num_groups)
+        by_rows = spec.trains and not spec.actor.use_dynamic_bsz and not batch % mini and not left_over
+        if by_rows and of_rank % value_at(spec, size):
+            rows = f"{prompts} prompts x {samples} samples / {spec.num_groups} data-parallel ranks = {of_rank}"
+            rule = f"with use_dynamic_bsz off it must divide a rank's rows ({rows})"
             yield spec.broken(size, rule, f"use a divisor of {of_rank}, or use_dynamic_bsz: true")
-
-
-def _without_plan(spec: RunSpec) -> Problems:
-    """Reject a memory plan and adapters in a kind that trains nothing."""
-    for key in ("gradient_checkpointing", "param_offload", "optimizer_offload"):
-        if not spec.trains and getattr(spec.actor, key) == "auto":
-            rule = "only a kind that trains makes the memory plan of `auto`"
-            yield spec.broken(f"actor.{key}", rule, "use true or false")
-    if not spec.trains and spec.model.lora is not None:
-        yield spec.broken("model.lora", "this kind trains nothing", "convert the student, and give that model.path")
 
 
 def _rollout(spec: SamplingSpec) -> Problems:
     rollout = spec.rollout
     if (spec.device == "cpu") != (rollout.name == "cpu"):
-        rule = "device cpu and the rollout server `cpu` belong to each other: vLLM syncs no weights on a CPU"
+        rule = "device cpu has the rollout server `cpu`, and no other device has it"
         yield spec.broken("rollout.name", rule, "remove rollout.name, or set the other device")
     for key, greedy in (("rollout.temperature", ""), ("rollout.val.temperature", ", or 0")):
         temperature = value_at(spec, key)
@@ -123,7 +97,7 @@ def _rollout(spec: SamplingSpec) -> Problems:
 
 
 def _teachers(spec: DistillationSpec) -> Problems:
-    """Check that each row has one teacher."""
+    """Check that each row has one teacher, and what each teacher reads."""
     teachers, route = spec.teachers, spec.route
     if spec.teacher is not None and teachers:
         rule = "all rows have the one teacher (TEACHER_MODEL_PATH sets it too), or each has one of several"
@@ -133,21 +107,19 @@ def _teachers(spec: DistillationSpec) -> Problems:
         yield spec.broken("route.to", "there are several teachers, and nothing says which one reads a row", fix)
     for value, name in route.to.items():
         if name not in teachers:
-            rule, fix = "there is no teacher of that name under teachers", "name one that is there, or add it"
-            yield Problem(path=f"route.to.{value}", value=name, rule=rule, fix=fix)
+            fix = f"name one of {', '.join(sorted(teachers)) or 'them'}, or add it"
+            yield Problem(path=f"route.to.{value}", value=name, rule="teachers has no teacher of that name", fix=fix)
     if teachers and spec.num_sharing > 1:
         yield spec.broken(_SP, "ranks that share a sequence read one teacher", "set it to 1, or use one teacher")
     offloads = [teacher.offload for teacher in spec.named_teachers.values()]
     for key, teacher in spec.named_teachers.items():
         if teacher.offload != offloads[0]:
             yield spec.broken(f"{key}.offload", "all teachers wait in one place", "give all of them the same, or none")
-        if teacher.refresh_every and (teacher.path, teacher.revision) != (spec.model.path, spec.model.revision):
-            rule = "a teacher that is refreshed gets the student's weights: it needs model.path, and its revision"
-            fix = "give it the student's path and revision, or remove the key"
+        same = (teacher.path, teacher.revision) == (spec.model.path, spec.model.revision) and spec.model.lora is None
+        if teacher.refresh_every and not same:
+            rule = "it gets the student's weights: it needs model.path and its revision, and takes no adapters"
+            fix = "give it the student's path and revision without model.lora, or remove the key"
             yield spec.broken(f"{key}.refresh_every", rule, fix)
-        if teacher.refresh_every and spec.model.lora is not None:
-            rule = "a teacher takes no adapters of a student"
-            yield spec.broken(f"{key}.refresh_every", rule, "remove it, or model.lora")
         longest = (teacher.max_prompt_length or 0) + spec.data.max_response_length
         budget = spec.actor.log_prob_max_token_len_per_gpu * spec.num_sharing
         if spec.reads_by_actor and spec.actor.use_dynamic_bsz and teacher.prompt is not None and budget < longest:
@@ -162,22 +134,12 @@ def _keys(spec: DistillationSpec, of_run: str, of_stage: str, is_meant: Callable
     return [key for key in keys if is_meant(value_at(spec, key))]
 
 
-def _loss_is(spec: DistillationSpec, kind: str) -> list[str]:
-    return _keys(spec, "loss_type", "loss_type", lambda value: value == kind)
-
-
-def _compared(spec: DistillationSpec) -> list[str]:
-    """Return the keys by which the answers of one prompt are compared."""
-    beta = ["opd.reward_beta"] if spec.opd.reward_beta is not None else []
-    return [*_keys(spec, "policy.weight", "policy_weight", bool), *beta]
-
-
 def _rewards(spec: DistillationSpec) -> Problems:
-    for key in _compared(spec) if spec.rollout.num_samples == 1 else ():
+    policy = _keys(spec, "policy.weight", "policy_weight", bool)
+    for key in _keys(spec, "reward_beta", "reward_beta", bool) + policy if spec.rollout.num_samples == 1 else ():
         rule = "rewards are compared between the samples of one prompt, and rollout.num_samples is 1"
         yield spec.broken(key, rule, "set rollout.num_samples to 2 or more, or remove the key")
-    is_cut = spec.opd.horizon.applies == "generate"
-    for key in _keys(spec, "policy.weight", "policy_weight", bool) if is_cut else ():
+    for key in policy if spec.opd.horizon.applies == "generate" else ():
         rule = "answers that end at the horizon (opd.horizon.applies: generate) are not whole, and have no scores"
         yield spec.broken(key, rule, "use opd.horizon.applies: train, or set the weight to 0")
 
@@ -185,28 +147,12 @@ def _rewards(spec: DistillationSpec) -> Problems:
 def _loss(spec: DistillationSpec) -> Problems:
     opd, row = spec.opd, spec.row_length
     if opd.max_length < row:
-        rule = f"it must hold max_prompt_length + max_response_length = {row}: a smaller value would cut rows silently"
-        yield spec.broken("opd.max_length", rule, f"use {row}, or remove the key")
+        yield spec.broken("opd.max_length", f"it must hold the longest row: {row}", f"use {row}, or remove the key")
     if isinstance(spec, OpdAgentSpec) and opd.horizon.applies == "generate":
-        rule = "a conversation with tools has a length for each of its turns"
-        yield spec.broken("opd.horizon.applies", rule, "use applies: train")
-    for key in _loss_is(spec, "topk_reverse_kl") if opd.top_k is None else ():
-        yield spec.broken(key, "the tokens that it compares need a number", "set opd.top_k: 64, or use reverse_kl")
-    if opd.top_k is not None and opd.loss_type != "topk_reverse_kl" and not opd.stages:
-        rule = f"it belongs to loss_type topk_reverse_kl; loss_type {opd.loss_type} compares all tokens"
-        yield spec.broken("opd.top_k", rule, "remove the key, or set opd.loss_type: topk_reverse_kl")
-    if opd.loss_params and opd.loss_type in ("reverse_kl", "forward_kl", "jsd", "topk_reverse_kl"):
-        fix = "remove the key; jsd takes opd.beta and topk_reverse_kl opd.top_k"
-        yield spec.broken("opd.loss_params", f"loss_type {opd.loss_type} takes none of them", fix)
-    if not opd.stages and opd.divergence_weight == opd.policy.weight == 0:
-        fix = "set it to 1, or opd.policy.weight above 0"
-        yield spec.broken("opd.divergence_weight", "the loss has weight 0: nothing is learnt", fix)
+        yield spec.broken("opd.horizon.applies", "a conversation has a length for each of its turns", "use train")
     for index, stage in enumerate(opd.stages):
         for problem in _stage(spec, stage, is_last=index + 1 == len(opd.stages)):
             yield problem.below(f"opd.stages.{index}")
-    if opd.importance.problems.recompute.at_stages and len(opd.stages) < 2:
-        key = "opd.importance.problems.recompute.at_stages"
-        yield spec.broken(key, "the run has no second stage", "give opd.stages, or use `every`")
 
 
 def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
@@ -225,7 +171,7 @@ def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
         fix = "use rollouts: student, or policy_weight: 0 and weight_schedule: constant"
         yield stage.broken("rollouts", "a policy gradient is of answers that the student has sampled", fix)
     if (stage.loss_type or opd.loss_type) == "sampled_reverse_kl":
-        rule = "the log ratio of a sampled token estimates the reverse KL where the student has sampled it"
+        rule = "sampled_reverse_kl needs tokens that the student has sampled"
         yield stage.broken("rollouts", rule, "use rollouts: student, or loss_type: reverse_kl")
     if isinstance(spec, OpdAgentSpec):
         yield stage.broken("rollouts", "a file holds no conversations with tools", "use rollouts: student")
@@ -239,13 +185,12 @@ def _schedule(spec: SamplingSpec) -> Problems:
     rollout, rows = spec.rollout, spec.step_rows
     for key in ("in_flight", "max_age", "keep_prefixes") if rollout.schedule == "strict" else ():
         if getattr(rollout, key) not in (None, False):
-            rule = "it belongs to rollout.schedule carry; no response of strict is generated over an update"
+            rule = "it belongs to rollout.schedule carry"
             yield spec.broken(f"rollout.{key}", rule, "remove the key, or set rollout.schedule: carry")
-    if rollout.schedule == "strict":
-        return
-    if spec.kind != "opd":
+    if rollout.schedule == "carry" and spec.kind != "opd":
         rule = "only kind opd carries answers over an update: others compare whole ones, use tools, or train nothing"
         yield spec.broken("rollout.schedule", rule, _STRICT)
+    if rollout.schedule == "strict" or spec.kind != "opd":
         return
     in_flight, max_age = spec.carried
     to_train = in_flight + max(in_flight - rows, rows)  # rows in hand, less the rows of the next update
@@ -263,25 +208,40 @@ def _schedule(spec: SamplingSpec) -> Problems:
 
 def _carried_losses(spec: DistillationSpec) -> Problems:
     """Reject losses, rewards and horizons that need an answer's tokens from one update."""
+    if spec.rollout.schedule == "strict" or spec.kind != "opd":
+        return
     of_prompt = "it compares answers of one prompt, and carry trains them in different updates"
     sampled = "it needs tokens of the current student (reverse_kl does not); carry trains on earlier weights' tokens"
-    by_key = dict.fromkeys(_compared(spec), of_prompt)
-    by_key |= dict.fromkeys(_loss_is(spec, "sampled_reverse_kl"), sampled)
-    complete = _keys(spec, "rollouts", "rollouts", lambda value: value == "teacher")
-    by_key |= dict.fromkeys(complete, "of complete answers there is nothing to carry over an update")
-    if spec.opd.horizon.applies == "generate":
-        by_key["opd.horizon.applies"] = "an answer ends in a later step, whose horizon may be a different one"
-    for key, rule in by_key.items() if spec.rollout.schedule == "carry" and spec.kind == "opd" else ():
-        yield spec.broken(key, rule, f"{_STRICT}, or another value of the key")
+    complete = "of complete answers there is nothing to carry over an update"
+    shorter = "an answer ends in a later step, whose horizon may be a different one"
+    by_rule = {
+        of_prompt: _keys(spec, "policy.weight", "policy_weight", bool)
+        + _keys(spec, "reward_beta", "reward_beta", bool),
+        sampled: _keys(spec, "loss_type", "loss_type", lambda value: value == "sampled_reverse_kl"),
+        complete: _keys(spec, "rollouts", "rollouts", lambda value: value == "teacher"),
+        shorter: _keys(spec, "horizon.applies", "horizon", lambda value: value == "generate"),
+    }
+    for rule, keys in by_rule.items():
+        yield from (spec.broken(key, rule, f"{_STRICT}, or another value of the key") for key in keys)
+
+
+def context_problems(spec: RunSpec, context: int | None) -> Problems:
+    """Yield a problem for a row that is longer than the context (see `context_of`) of the model that answers."""
+    prompt, row = spec.data.max_prompt_length, spec.row_length
+    if context is None or row <= context or spec.kind == "sft":
+        return
+    rule = f"with data.max_prompt_length={prompt} a row has up to {row} tokens; the server takes {context}, the model's"
+    most = f"at most {context - prompt}, a smaller" if context > prompt else f"below {context} with a smaller"
+    fix = f"{most} data.max_prompt_length, or a model with a larger {CONTEXT} in its config.json"
+    yield spec.broken("data.max_response_length", f"{rule} {CONTEXT} (its rope_scaling does not count)", fix)
 
 
 _RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {
-    RunSpec: (_attention, _batches, _micro_batches, _without_plan),
+    RunSpec: (_attention, _batches, _micro_batches),
     GrpoSpec: (_policy_loss,),
     SamplingSpec: (_rollout, _schedule),
     DistillationSpec: (_teachers, _rewards, _loss, _carried_losses),
 }
-"""The rules of each class of specs."""
 
 
 def notes(spec: BaseSpec) -> Iterator[str]:
@@ -292,5 +252,4 @@ def notes(spec: BaseSpec) -> Iterator[str]:
             why = "actor.use_dynamic_bsz cuts by tokens" if spec.update_by_actor else "opd.train_tokens"
             yield f"actor.ppo_micro_batch_size_per_gpu: not read, because of {why}"
         if not by_tokens and spec.actor.ppo_max_token_len_per_gpu != 2 * spec.row_length:
-            fix = "set actor.use_dynamic_bsz: true"
-            yield f"actor.ppo_max_token_len_per_gpu: not read, because micro-batches are cut by rows; {fix}"
+            yield "actor.ppo_max_token_len_per_gpu: not read without actor.use_dynamic_bsz: true"

@@ -8,21 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, cast
 
-from opd.experiment.canonical import canonical_json, dump_spec
-from opd.experiment.kinds import (
-    SPEC_CLASSES,
-    AnyRunSpec,
-    AnySamplingSpec,
-    EvalSpec,
-    OpdAgentSpec,
-    OpdSpec,
-    SftSpec,
-    TrainSpec,
-)
-from opd.experiment.sections import Agent, Checkpoint, Trainer
+from opd.experiment import kinds
+from opd.experiment.sections import Agent, Checkpoint
 
-KEY = "opd"
-"""The one key of verl's config that is ours."""
+KEY = "opd"  # the one key of verl's config that is ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +33,7 @@ class RunFacts:
 class RunConfig:
     """A run's spec and facts; each process reads them with `of` from the config that it has."""
 
-    spec: AnyRunSpec
+    spec: kinds.AnyRunSpec
     run: RunFacts
 
     @classmethod
@@ -53,41 +42,37 @@ class RunConfig:
         return _read(config[KEY])
 
     def tree(self) -> dict[str, Any]:
-        return {"spec": dump_spec(self.spec), "run": asdict(self.run)}
+        return {"spec": kinds.dump_spec(self.spec), "run": asdict(self.run)}
 
     def text(self) -> str:
         """Return the JSON that `of` reads, in which OmegaConf finds no interpolation."""
-        return canonical_json(self.tree()).replace("$", r"\u0024")
+        return kinds.canonical_json(self.tree()).replace("$", r"\u0024")
 
     def with_facts(self, **facts: Any) -> RunConfig:
         return replace(self, run=replace(self.run, **facts))
 
     @property
-    def distillation(self) -> OpdSpec | OpdAgentSpec | None:
-        return self.spec if isinstance(self.spec, OpdSpec | OpdAgentSpec) else None
+    def distillation(self) -> kinds.OpdSpec | kinds.OpdAgentSpec | None:
+        return self.spec if isinstance(self.spec, kinds.OpdSpec | kinds.OpdAgentSpec) else None
 
     @property
-    def trained(self) -> TrainSpec:
-        assert not isinstance(self.spec, EvalSpec)  # an evaluation starts no update
+    def trained(self) -> kinds.TrainSpec:
+        assert not isinstance(self.spec, kinds.EvalSpec)  # an evaluation starts no update
         return self.spec
 
     @property
-    def sampling(self) -> AnySamplingSpec:
-        assert not isinstance(self.spec, SftSpec)  # nothing that rolls out is started for it
+    def sampling(self) -> kinds.AnySamplingSpec:
+        assert not isinstance(self.spec, kinds.SftSpec)  # nothing that rolls out is started for it
         return self.spec
-
-    @property
-    def trainer(self) -> Trainer | None:
-        return self.spec.trainer if isinstance(self.spec.trainer, Trainer) else None
 
     @property
     def checkpoint(self) -> Checkpoint:
         """The checkpoints that stay; the defaults where the run saves none."""
-        return Checkpoint() if isinstance(self.spec, EvalSpec) else self.spec.checkpoint
+        return getattr(self.spec, "checkpoint", Checkpoint())
 
     @property
     def agent(self) -> Agent | None:
-        return None if isinstance(self.spec, OpdSpec | SftSpec) else self.spec.agent
+        return getattr(self.spec, "agent", None)
 
     @property
     def teacher_paths(self) -> dict[str, str]:
@@ -102,5 +87,5 @@ class RunConfig:
 @lru_cache(maxsize=8)
 def _read(text: str) -> RunConfig:
     tree = json.loads(text)
-    spec = SPEC_CLASSES[tree["spec"]["kind"]].model_validate_json(json.dumps(tree["spec"]))
-    return RunConfig(spec=cast(AnyRunSpec, spec), run=RunFacts(**tree["run"]))
+    spec = kinds.SPEC_CLASSES[tree["spec"]["kind"]].model_validate_json(json.dumps(tree["spec"]))
+    return RunConfig(spec=cast(kinds.AnyRunSpec, spec), run=RunFacts(**tree["run"]))

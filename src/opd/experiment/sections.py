@@ -8,34 +8,18 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from opd.experiment.base import (
-    Count,
-    Dtype,
-    Extras,
-    Natural,
-    Offload,
-    Paths,
-    Positive,
-    Probability,
-    Section,
-    Text,
-    TopK,
-    Weight,
-    key,
-    matching,
-)
+from opd.experiment.base import Section, key, matching
 from opd.experiment.errors import Problem
 from opd.experiment.prompt_template import checked, names_in
+from opd.experiment.types import Count, Dtype, Extras, Natural, Offload, Paths, Positive, Probability, Text, Weight
 from opd.store.access import MEANT_AS_URL_PATTERN, URL_FIX, URL_PATTERN, URL_RULE
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
 Scorer = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
-Schedule = Literal["strict", "carry"]
 Logger = Literal["console", "file", "wandb", "mlflow", "tensorboard"]
-Template = Annotated[Text, AfterValidator(checked)]
 Endpoint = Annotated[str, matching(r"^https?://[^/@\s]+$", "http:// or https:// and a host")]
+TopK = Literal[-1] | Count
 Every = Annotated[int, Field(ge=-1)]
-Addressing = Literal["path", "virtual", "auto"]
 _MINIO = "https://minio.example:9000"
 
 
@@ -68,7 +52,7 @@ class Teacher(Section):
     trust_remote_code: bool = key("Run code that the teacher's repository ships.", False)
     dtype: Dtype = key("Precision of the teacher's weights and forward. Default: bf16; on a CPU fp32.")
     offload: Offload = key("Keep it in host memory outside its phase; `auto`: if it must. Default: as in `actor`.")
-    prompt: Template | None = key("Its own user message, of {prompt}, {COLUMN}, {COLUMN.FIELD}; unset: the same.", None)
+    prompt: Annotated[Text, AfterValidator(checked)] | None = key("Its own user message, of {prompt}, {COLUMN}.", None)
     max_prompt_length: Count | None = key("Longest that `prompt` makes it. Default: the student's longest row.", None)
     refresh_every: Natural = key("Steps after which a teacher with model.path gets the student's weights; 0: never.", 0)
 
@@ -142,7 +126,7 @@ class Rollout(Section):
     max_num_batched_tokens: Count = key("Tokens the server processes in one forward.", 8192)
     logprobs_every: Count = key("Steps between checks of sampled probabilities by the actor. Default: 10; on a CPU 1.")
     num_agent_workers: Natural = key("Processes that drive conversations; 0: the trainer. Default: 8; on a CPU 0.")
-    schedule: Schedule = key("carry (opd): unfinished responses continue under new weights.", "strict")
+    schedule: Literal["strict", "carry"] = key("carry (opd): unfinished answers continue under new weights.", "strict")
     in_flight: Count | None = key("carry: responses generated at once; unset: twice those of a step.", None)
     max_age: Count | None = key("carry: largest age of a token in updates; unset: 8 in_flight / step's rows.", None)
     keep_prefixes: bool = key("carry: keep the KV cache across weight updates; false: recompute it.", False)
@@ -161,10 +145,9 @@ class Reward(Section):
     timeout_s: Positive = key("Seconds one answer may take before it scores as a wrong one.", 10.0)
 
     def check(self) -> Iterator[Problem]:
-        if self.function == "custom" and self.path is None:
-            yield self.broken("path", "a custom reward function needs its file", "set reward.path: FILE.py")
-        if self.function != "custom" and self.path is not None:
-            yield self.broken("function", "reward.path belongs to function custom", "set custom, or remove the path")
+        if (self.function == "custom") != (self.path is not None):
+            rule = "reward.function custom and reward.path belong to each other"
+            yield self.broken("function", rule, "set reward.path: FILE.py with it, and no path with another function")
 
 
 class Agent(Section):
@@ -212,7 +195,9 @@ class Store(Section):
     url: Text = key("Folder or URL: s3, gs, az, file. Default: output.root/store.", examples=["s3://experiments/opd"])
     endpoint: Endpoint | None = key("S3 server other than AWS's; egress to it is opened.", None, examples=[_MINIO])
     region: Text | None = key("S3 region; unset: the environment's.", None)
-    addressing: Addressing | None = key("Place of S3's bucket; unset: path with an endpoint.", None)
+    addressing: Literal["path", "virtual", "auto"] | None = key(
+        "Place of S3's bucket; unset: path with endpoint.", None
+    )
 
     def check(self) -> Iterator[Problem]:
         if re.search(MEANT_AS_URL_PATTERN, self.url) and not re.search(URL_PATTERN, self.url):

@@ -14,39 +14,32 @@ MISSING = object()
 
 
 def get_path(tree: Any, path: str) -> Any:
-    """Return the value at a dotted path, or `MISSING`."""
-    for key in path.split("."):
-        if not isinstance(tree, dict) or key not in tree:
+    """Return the value at a dotted path of a plain tree, or `MISSING`."""
+    for name in path.split("."):
+        if not isinstance(tree, dict) or name not in tree:
             return MISSING
-        tree = tree[key]
+        tree = tree[name]
     return tree
 
 
 def set_path(tree: dict[str, Any], path: str, value: Any) -> bool:
     """Set a dotted path, making the maps on the way; False where something else than a map is in the way."""
     *parents, last = path.split(".")
-    for key in parents:
-        if tree.get(key) is None:
-            tree[key] = {}
-        if not isinstance(tree := tree[key], dict):
+    for name in parents:
+        if tree.get(name) is None:
+            tree[name] = {}
+        if not isinstance(tree := tree[name], dict):
             return False
     tree[last] = value
     return True
 
 
-def drop_path(tree: dict[str, Any], path: str) -> None:
-    """Remove a dotted path if it is there."""
-    above, _, last = path.rpartition(".")
-    if isinstance(section := get_path(tree, above) if above else tree, dict):
-        section.pop(last, None)
-
-
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge maps key by key, and replace everything else."""
     out = dict(below)
-    for key, value in above.items():
-        old = out.get(key)
-        out[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    for name, value in above.items():
+        old = out.get(name)
+        out[name] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return out
 
 
@@ -55,12 +48,10 @@ def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
     yield path, section
     for name, field in type(section).model_fields.items():
         value, here = getattr(section, name), f"{path}.{field.alias or name}".lstrip(".")
-        items = {"": value}
-        if isinstance(value, dict | tuple):
-            items = {f".{key}": item for key, item in (value.items() if isinstance(value, dict) else enumerate(value))}
-        for key, item in items.items():
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple) else ()
+        for at, item in [(here, value), *((f"{here}.{at}", item) for at, item in items)]:
             if isinstance(item, Section):
-                yield from sections(item, here + key)
+                yield from sections(item, at)
 
 
 def strip_optional(annotation: Any) -> Any:
@@ -73,32 +64,27 @@ def strip_optional(annotation: Any) -> Any:
         annotation = kept[0]
 
 
-def section_of(field: FieldInfo) -> type[Section] | None:
+def section_of(field: FieldInfo | None) -> type[Section] | None:
     """Return the section class that a field holds, or None for a plain value."""
-    annotation = strip_optional(field.annotation)
+    annotation = None if field is None else strip_optional(field.annotation)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
 def field_at(cls: type[Section], path: str) -> FieldInfo | None:
-    """Return the field that a dotted path names (`opd.stages.0.until`, `teachers.NAME.path`), or None.
-
-    Below a free-form map it is the map's.
-    """
-    field: FieldInfo | None = None
-    section: type[Section] | None = cls
-    for key in path.split("."):
+    """Return the field that a dotted path names (`opd.stages.0.until`), or None; in a free-form map the map's."""
+    field, section = FieldInfo(annotation=cls), section_of(FieldInfo(annotation=cls))
+    for name in path.split("."):
+        inner = strip_optional(field.annotation)
+        items = {dict: get_args(inner)[1:], tuple: get_args(inner)}.get(get_origin(inner), ())
         if section is not None:
-            field = section.model_fields.get(key) or names_of(section).get(key)
-        elif field is not None:
-            inner = strip_optional(field.annotation)
-            items = {dict: get_args(inner)[1:], tuple: get_args(inner)}.get(get_origin(inner), ())
-            if items and isinstance(items[0], type) and issubclass(items[0], Section):
-                field = FieldInfo(annotation=items[0])
-            elif get_origin(inner) is not dict:
-                field = None
-        if field is None:
+            found = section.model_fields.get(name) or names_of(section).get(name)
+        elif section_of(FieldInfo(annotation=items[0] if items else None)):
+            found = FieldInfo(annotation=items[0])
+        else:
+            found = field if get_origin(inner) is dict else None
+        if found is None:
             return None
-        section = section_of(field)
+        field, section = found, section_of(found)
     return field
 
 
@@ -110,7 +96,5 @@ def names_of(section: type[Section]) -> dict[str, FieldInfo]:
 def leaf_paths(cls: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield every (dotted path, field) of a kind that holds a value rather than a section."""
     for name, field in cls.model_fields.items():
-        if (section := section_of(field)) is None:
-            yield f"{prefix}{name}", field
-        else:
-            yield from leaf_paths(section, f"{prefix}{name}.")
+        section = section_of(field)
+        yield from leaf_paths(section, f"{prefix}{name}.") if section else [(f"{prefix}{name}", field)]

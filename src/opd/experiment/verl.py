@@ -5,30 +5,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import reduce
+from typing import Any, cast
 
 from opd.agent.environments import DEFAULT_TOOLSET
 from opd.agent.settings import AGENT_LOOP, SINGLE_TURN
-from opd.experiment import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, OpdSpec, PassRateSpec, SftSpec
 from opd.experiment.algorithm import MESSAGES
+from opd.experiment.kinds import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, PassRateSpec, SftSpec
 from opd.experiment.raw import VERL_KEYS, parse_raw
 from opd.experiment.run_config import RunFacts
-from opd.experiment.sections import Agent
 
 # A word that needs no quotes: it cannot start a number, hold Hydra's punctuation or open an interpolation.
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[A-Za-z_/][A-Za-z0-9_./-]*", re.IGNORECASE)
 
 
 def hydra_value(value: Any) -> str:
-    """Return a value (bool, int, finite float, str, list or tuple of them, None) as an override's right-hand side.
-
-    Maps are written as one override a leaf.
-    """
+    """Return a value (bool, int, finite float, str, None, lists and maps of them) as an override's right-hand side."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{hydra_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(hydra_value, value))}]"
     if isinstance(value, str):
-        # Inside quotes Hydra unescapes only backslashes before a quote (or the text's end), OmegaConf only those before
-        # `${`: double exactly these.
+        # Hydra unescapes backslashes before a quote or the text's end only, OmegaConf those before `${`: double these.
         escaped = re.sub(r"(\\*)(\$\{|'|\Z)", lambda m: m[1] * 2 + (f"\\{m[2]}" if m[2] else ""), value)
         return value if _PLAIN.fullmatch(value) else f"'{escaped}'"
     if value is None or isinstance(value, bool | int | float):
@@ -36,10 +34,7 @@ def hydra_value(value: Any) -> str:
     raise TypeError(f"override value {value!r}: no type that an override can hold")
 
 
-ACTOR = "actor_rollout_ref.actor"
-REF = "actor_rollout_ref.ref"
-ROLLOUT = "actor_rollout_ref.rollout"
-MODEL = "actor_rollout_ref.model"
+ACTOR, REF, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "ref", "rollout", "model"))
 RAY_INIT = "ray_kwargs.ray_init"
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 _REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
@@ -54,27 +49,23 @@ Pairs = Iterator[tuple[str, Any]]
 
 
 def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
-    """Return the overrides of `opd_trainer.yaml` (verl's `ppo_trainer`) for one run: what is verl's, nothing of ours.
+    """Return the overrides of `opd_trainer.yaml` for one run, `++key=value` where verl's config does not list the key.
 
-    `key=value` for keys of that config, `++key=value` for keys that verl reads but its config does not list. A raw
-    override of the spec replaces a computed one of the same key and comes last.
+    A raw override of the spec replaces a computed one of the same key and comes last.
     """
     raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text))}
-    groups = [_direct(spec, run), _models(spec), _rollout(spec, raw), _data(spec), _agent_loop(spec)]
+    groups = [_direct(spec, run), _models(spec), _rollout(spec, raw), _data(spec), _trainer(spec, run), _ray(spec, run)]
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
     if not isinstance(spec, SftSpec) and not raw.keys() & _REWARD_PATHS:
         groups.append(_reward(spec))
-    computed = {key: value for group in (*groups, _trainer(spec, run), _ray(spec, run)) for key, value in group}
-    lines = [f"{key}={hydra_value(value)}" for key, value in computed.items() if key.lstrip("+") not in raw]
-    return [*lines, *raw.values()]
+    computed = {key: value for group in groups for key, value in group}
+    return [f"{key}={hydra_value(computed[key])}" for key in computed if key.lstrip("+") not in raw] + [*raw.values()]
 
 
 def _direct(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     """Yield keys that carry a key of the spec unchanged; without a value verl's default stays."""
     for key, path in VERL_KEYS:
-        value: Any = spec
-        for part in path.split("."):
-            value = getattr(value, part, None)
+        value = reduce(lambda section, name: getattr(section, name, None), path.split("."), cast(Any, spec))
         value = run.model_path or value if path == "model.path" else value
         if value is not None:
             yield key, True if value == "auto" and path in _PLANNED else value
@@ -84,14 +75,12 @@ def _models(spec: AnyRunSpec) -> Pairs:
     """Yield FSDP2 in one precision, master weights and reductions in fp32, and adapters in peft's words."""
     precision = spec.actor.dtype
     yield f"++{MODEL}.override_config.attn_implementation", spec.model.attn_implementation
+    yield f"{ACTOR}.strategy", "fsdp2"
     for role in (ACTOR, REF):
-        yield f"{role}.strategy", "fsdp2"
         yield f"{role}.fsdp_config.seed", spec.seed
-        yield f"++{role}.fsdp_config.mixed_precision.param_dtype", precision
-        yield f"++{role}.fsdp_config.mixed_precision.reduce_dtype", "fp32"
-        yield f"++{role}.fsdp_config.mixed_precision.buffer_dtype", "fp32"
+        for part, dtype in {"param": precision, "reduce": "fp32", "buffer": "fp32"}.items():
+            yield f"++{role}.fsdp_config.mixed_precision.{part}_dtype", dtype
     yield f"{ACTOR}.data_loader_seed", spec.seed
-    yield f"{ACTOR}.fsdp_config.model_dtype", "fp32"
     yield f"{REF}.fsdp_config.model_dtype", precision
     yield f"{REF}.fsdp_config.param_offload", spec.actor.param_offload is not False
     yield f"{REF}.fsdp_config.use_torch_compile", spec.actor.torch_compile
@@ -107,8 +96,6 @@ def _models(spec: AnyRunSpec) -> Pairs:
 
 
 def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
-    yield f"{ROLLOUT}.mode", "async"
-    yield f"{ROLLOUT}.calculate_log_probs", True
     yield f"{ROLLOUT}.max_model_len", spec.row_length
     yield f"{ROLLOUT}.dtype", _ROLLOUT_DTYPES[spec.actor.dtype]
     yield f"{ROLLOUT}.seed", spec.seed
@@ -122,17 +109,22 @@ def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
     yield f"{ROLLOUT}.val_kwargs.do_sample", rollout.val.temperature > 0
     one_gpu = rollout.name == "vllm" and rollout.tensor_parallel_size == 1 and not raw.keys() & _MORE_GPUS
     if one_gpu and rollout.schedule == "strict":
-        # A server of one GPU starts faster without a process for it next to the engine's, which would import vLLM once
-        # more. With verl's own, "mp", the model is launched next to the scheduler, which a full batch keeps busy.
+        # Without a process of its own a server of one GPU starts faster; carry's full batch keeps the scheduler busy.
         yield f"++{ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend", "uni"
-    for key, value in _leaves(rollout.engine_kwargs):
+    for key, value in sorted(rollout.engine_kwargs.items()):
         yield f"++{ROLLOUT}.engine_kwargs.{rollout.name}.{key}", value
+    if (agent := getattr(spec, "agent", None)) is not None:
+        yield f"{ROLLOUT}.multi_turn.enable", agent.enable_tools
+        yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else SINGLE_TURN
+        if agent.tool_config_path is not None:
+            yield f"{ROLLOUT}.multi_turn.tool_config_path", agent.tool_config_path
+        elif agent.enable_tools:
+            # The data set measures prompts with the tools' descriptions.
+            yield "++data.toolset", agent.toolset or DEFAULT_TOOLSET
 
 
 def _data(spec: AnyRunSpec) -> Pairs:
     yield "algorithm.adv_estimator", "grpo"
-    yield "algorithm.use_kl_in_reward", False
-    yield "data.return_raw_chat", True
     yield "data.seed", spec.seed
     yield "data.trust_remote_code", spec.model.trust_remote_code
     if isinstance(spec, PassRateSpec):
@@ -144,23 +136,8 @@ def _data(spec: AnyRunSpec) -> Pairs:
     yield "++data.apply_chat_template_kwargs.enable_thinking", spec.data.enable_thinking
 
 
-def _agent(spec: AnyRunSpec) -> Agent | None:
-    return None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
-
-
-def _agent_loop(spec: AnyRunSpec) -> Pairs:
-    if (agent := _agent(spec)) is not None:
-        yield f"{ROLLOUT}.multi_turn.enable", agent.enable_tools
-        yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else SINGLE_TURN
-        if agent.tool_config_path is not None:
-            yield f"{ROLLOUT}.multi_turn.tool_config_path", agent.tool_config_path
-        elif agent.enable_tools:
-            # The data set measures prompts with the tools' descriptions.
-            yield "++data.toolset", agent.toolset or DEFAULT_TOOLSET
-
-
 def _reward(spec: AnySamplingSpec) -> Pairs:
-    reward, agent = spec.reward, _agent(spec)
+    reward, agent = spec.reward, getattr(spec, "agent", None)
     functions = {"custom": f"{reward.path}:{reward.entry}", "environment": AGENT_REWARD}
     options = "++reward.custom_reward_function.reward_kwargs"
     yield "reward.custom_reward_function.path", "pkg://opd.rewards.entry"
@@ -177,10 +154,7 @@ def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
     if isinstance(spec, EvalSpec):
         yield "trainer.val_only", True
-        yield "trainer.val_before_train", True
         yield "trainer.total_epochs", 0
-        yield "trainer.save_freq", -1
-        yield "trainer.test_freq", -1
 
 
 def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
@@ -191,8 +165,3 @@ def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     if not run.in_ray_cluster and spec.device == "cpu":
         yield f"++{RAY_INIT}.num_gpus", spec.num_ranks  # logical slots, one a rank
         yield f"++{RAY_INIT}.object_store_memory", CPU_OBJECT_STORE_BYTES
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Pairs:
-    for key, value in sorted(tree.items()):
-        yield from _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]

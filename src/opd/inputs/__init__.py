@@ -13,9 +13,9 @@ from pathlib import Path
 from opd.agent.environments import DEFAULT_TOOLSET, NoEnvironment, load_environment, source_of
 from opd.agent.reward import no_reward
 from opd.experiment.algorithm import MESSAGES
-from opd.experiment.context import context_problems
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec, SftSpec
+from opd.experiment.rules import context_problems
 from opd.inputs.data import PROMPT, DataSet, data_problems
 from opd.inputs.models import context_of_folder, model_problems
 

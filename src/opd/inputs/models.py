@@ -9,7 +9,7 @@ from pathlib import Path
 
 from opd.agent.environments import toy_models
 from opd.data import toy
-from opd.experiment.context import context_of
+from opd.experiment.defaults import context_of
 from opd.experiment.errors import Problem
 from opd.experiment.pipeline import OF_A_STAGE
 from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
@@ -68,7 +68,7 @@ def _address_fault(path: str) -> tuple[str, str]:
 
 
 def context_of_folder(path: str) -> int | None:
-    """`opd.experiment.context.context_of` a bundled model or a folder on this machine; None for any other, or an unreadable one."""
+    """`opd.experiment.defaults.context_of` a bundled model or a folder on this machine; None for any other, or an unreadable one."""
     try:
         config = json.loads((Path(_bundled().get(path, path)) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -12,8 +12,7 @@ from opd.losses.divergences import FLOOR, Function, log_probs
 from opd.losses.padded_head import Kept
 from opd.losses.terms import PolicyLoss, Request
 
-FP16_SCALE = 1024.0
-"""Factor of a gradient stored in fp16, which keeps it away from fp16's smallest numbers."""
+FP16_SCALE = 1024.0  # of a gradient stored in fp16, which keeps it away from fp16's smallest numbers
 
 
 class Form(NamedTuple):
@@ -37,22 +36,16 @@ class Form(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The tensors of C tokens.
+    """The tensors of C tokens, [C] each but for the first five.
 
-    Args:
-        student, teacher: [C, E] logits. A teacher that gives events has none. E is the vocabulary, or more: padding has
-            a logit of minus infinity. At a token's events the logits are `FLOOR`.
-        events: [C, k] the tokens that are events of their own. None means every token.
-        event_logits: [C, k] the student's. event_targets: [C, k] the teacher's, or its log-probabilities where it has no
-            logits.
-        others: [C] each.
+    E is the vocabulary, or more: padding has a logit of minus infinity. At a token's events the logits are `FLOOR`.
     """
 
-    student: Tensor
-    teacher: Tensor | None
-    events: Tensor | None
-    event_logits: Tensor | None
-    event_targets: Tensor | None
+    student: Tensor  # [C, E] logits
+    teacher: Tensor | None  # [C, E] logits; a teacher that gives events has none
+    events: Tensor | None  # [C, k] the tokens that are events of their own; None means every token
+    event_logits: Tensor | None  # [C, k] the student's
+    event_targets: Tensor | None  # [C, k] the teacher's logits, or its log-probabilities where it has no logits
     ids: Tensor
     divergence: Tensor | None
     policy: Tensor | None

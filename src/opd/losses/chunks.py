@@ -1,4 +1,4 @@
-"""The loop over chunks of tokens: their logits, their gradient, and the products that turn it into gradients of the inputs."""
+"""The loop over chunks of tokens: their logits, their gradient, and its products for the gradients of the inputs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from opd.losses.terms import EventTargets, HiddenTargets, Request
 
 PLAIN_ROWS = 256
 SMALLEST_ROWS, LARGEST_ROWS = 128, 2048
-TAIL = 4
-"""The last tokens run in chunks of a quarter: chunks have two shapes, and little of the last one is padding."""
+TAIL = 4  # the last tokens run in chunks of a quarter: chunks have two shapes, and little of the last one is padding
 TOP_BLOCK = 64
 OF_ROWS = ("log_prob", "divergence", "entropy", "teacher_entropy")
 """Statistics of whole rows of logits: one of them is nan or infinite where a row is not finite."""
@@ -35,14 +34,11 @@ class Forward(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Sizes of a call: rows of a chunk, rows of its last chunks, and rows whose gradient is kept for one product.
+    """Sizes of a call."""
 
-    A `tail` of 0 means that the last chunk has exactly the tokens that are left.
-    """
-
-    rows: int
-    tail: int
-    group: int
+    rows: int  # of a chunk
+    tail: int  # rows of the last chunks; 0 means exactly the tokens that are left
+    group: int  # rows whose gradient is kept for one product
 
     @classmethod
     def of(

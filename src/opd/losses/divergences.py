@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FLOOR = -1e30
-"""The log-probability of an impossible event. Minus infinity times a probability of 0 would be nan."""
+FLOOR = -1e30  # the log-probability of an impossible event: minus infinity times a probability of 0 would be nan
 
 Params = Mapping[str, Any]
 Function = Callable[[Tensor, Tensor, Tensor, Params], Tensor]
@@ -19,25 +18,16 @@ Function = Callable[[Tensor, Tensor, Tensor, Params], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """A parameter of a divergence: a number between two bounds. A default of None makes the parameter required.
-
-    Args:
-        low, high: excluded bounds of a float; `low` is an included bound of an integer, which has no other.
-        reason: the reason for the bounds, and the way around them, for the error.
-    """
+    """A parameter of a divergence, required without a default: a number between two bounds, which a float excludes."""
 
     low: float
     high: float = math.inf
     default: float | None = None
     is_integer: bool = False
-    reason: str = ""
+    reason: str = ""  # for the bounds, and the way around them
 
     def checked(self, kind: str, name: str, value: Any) -> float:
-        """Return the value.
-
-        Raises:
-            ValueError: the value is missing, not a number of the right type, or out of bounds.
-        """
+        """Return the value."""
         is_number = isinstance(value, int if self.is_integer else int | float) and not isinstance(value, bool)
         if is_number and (self.low <= value if self.is_integer else self.low < value < self.high):
             number: float = value
@@ -59,11 +49,7 @@ class Divergence:
     params: Mapping[str, Number] | None = field(default_factory=dict)
 
     def checked(self, given: Params) -> dict[str, Any]:
-        """Return the parameters with defaults filled in.
-
-        Raises:
-            ValueError: a parameter is unknown, missing or out of bounds.
-        """
+        """Return the parameters with defaults filled in."""
         if self.params is None:
             return dict(given)
         known = {"top_k": TOP_K, **self.params}
@@ -93,25 +79,14 @@ def register_divergence(name: str, params: Mapping[str, Number] | None = None) -
 
 
 def divergence_of(name: str) -> Divergence:
-    """Return a registered divergence, or the function that `package.module:name` names.
-
-    Raises:
-        ValueError: no divergence has this name, or the module or its function cannot be imported.
-    """
+    """Return a registered divergence, or the function that `package.module:name` names."""
     if name in DIVERGENCES:
         return DIVERGENCES[name]
     return Divergence(name=name, function=own_function("divergence kind", name, DIVERGENCES), params=None)
 
 
 def own_function(key: str, name: str, registered: Collection[str]) -> Callable[..., Any]:
-    """Return the function that `package.module:name` names.
-
-    Args:
-        key, registered: the key of the name and the other names that it takes, for the error.
-
-    Raises:
-        ValueError: `name` is neither registered nor a function that can be imported.
-    """
+    """Return the function that `package.module:name` names; errors tell the key and the registered names."""
     module, _, attribute = name.partition(":")
     if not attribute:
         names = ", ".join(registered)
@@ -250,13 +225,7 @@ def divergence(
     """Return the divergence [T] of logits [T, V], in nats, under plain autograd. Training uses `head_loss`.
 
     Both logits are divided by the temperature, without a factor temperature ** 2. The teacher receives no gradient.
-
-    Args:
-        params: of the divergence. Parameters that the kind lacks are ignored, for loops over kinds. `ids` [T] int64
-            are the sampled tokens.
-
-    Raises:
-        ValueError: the shapes differ (cut padded columns first, and never fill them), or the divergence is undefined.
+    `params` that the kind lacks are ignored, for loops over kinds; `ids` [T] int64 are the sampled tokens.
     """
     found = divergence_of(kind)
     ids = params.pop("ids", torch.zeros(student_logits.shape[:-1], dtype=torch.int64, device=student_logits.device))

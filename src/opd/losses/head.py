@@ -19,8 +19,7 @@ from opd.losses.terms import Loss, Output, Request, Targets, Weights, counted_vo
 
 logger = logging.getLogger(__name__)
 
-UNSHARED_ROWS = 1024
-"""Rows whose token's entry of the head is gathered at once."""
+UNSHARED_ROWS = 1024  # whose tokens' entries of the head are gathered at once
 
 
 class Backend(Protocol):
@@ -67,13 +66,11 @@ def head_loss(
 
     Logits exist for one chunk of tokens at a time. The forward makes the gradients by `hidden` and `weight`, the backward
     scales them. Numbers are float64 where an input is float64, else float32; a CUDA device multiplies 16-bit heads in
-    16 bits with sums in float32. A CUDA device runs the compiled form, or a registered backend that can do the call. The
-    gradient of `weight` comes in its dtype, or in float32 if it is a leaf with `grad_dtype` float32 or None.
+    16 bits with sums in float32. The gradient of `weight` comes in its dtype, or in a leaf's `grad_dtype`.
 
     Args:
-        hidden: [T, d] the student's hidden states after its final norm, at the positions that predict the tokens.
+        hidden: [T, d] the student's, after its final norm, at the positions that predict the tokens `ids` [T] int64.
         weight: [V, d] the student's output head without a bias.
-        ids: [T] int64, the sampled tokens.
         weights: one weight per token and term. Without any only statistics are computed.
         targets: the teacher's; needed for a divergence.
         advantages, old_log_probs: [T] of the policy loss. None means the current log-probabilities.
@@ -85,9 +82,6 @@ def head_loss(
         workspace_gib: memory for logits and their gradient in the other forms. None means the form's own size.
         watch: further statistics, of `STATISTICS`.
         backend: None chooses; a name runs this form or raises.
-
-    Raises:
-        ValueError: inputs do not match, or `backend` cannot run.
     """
     vocab = counted_vocab(len(weight), targets, valid_vocab)
     given = (targets, advantages, old_log_probs, slopes, chunk, workspace_gib, tuple(watch))
@@ -104,11 +98,7 @@ def head_loss(
 
 
 def choose_backend(weight: Tensor, request: Request, backend: BackendName | None, *, trains: bool) -> BackendName:
-    """Return the form that runs a call.
-
-    Raises:
-        ValueError: `backend` is a registered one that cannot run the call, or is not there.
-    """
+    """Return the form that runs a call."""
     if backend in ("plain", "compiled") or (backend is None and weight.device.type != "cuda"):
         return backend or "plain"
     load_backends()
@@ -183,12 +173,8 @@ def unshared_mass(
 ) -> Tensor:
     """Return the probability [T] of the tokens `shared` ... `entries - 1`, without a second pass over the vocabulary.
 
-    With logits z over the temperature, logsumexp(z_shared) = z_token - log_prob of any shared token. With the few unshared
-    logits the probability is sigmoid(logsumexp(z_unshared) - logsumexp(z_shared)).
-
-    Args:
-        hidden, weight, temperature: as of `head_loss`; `weight` has at least `entries` rows.
-        token_ids: [T] any shared token of each position. log_prob: [T] its log-probability among the shared ones.
+    It is sigmoid(logsumexp(z_unshared) - logsumexp(z_shared)) with logits z over the temperature. The latter is
+    z_token - log_prob of any shared token: `token_ids` [T], with `log_prob` [T] among the shared ones.
     """
     dtype = compute_dtype(hidden, weight)
     own, parts = weight[shared:entries].to(dtype), []

@@ -19,11 +19,7 @@ def padded_entries(entries: int) -> int:
 
 
 class PaddedHead:
-    """A view of the head's entries up to the last whole multiple, and a small copy of the rest, filled up with zeros.
-
-    Args:
-        head: [V, d], only the entries that count. A value after them that is not finite would reach every row of a product.
-    """
+    """A view of the head's V entries that count up to the last whole multiple, and a copy of the rest with zeros after."""
 
     def __init__(self, head: Tensor) -> None:
         self.entries, self.width = head.shape
@@ -73,11 +69,9 @@ class Trained(NamedTuple):
 
 
 class Gradients:
-    """The gradients by hidden states and head, to which each group of n tokens adds its part.
+    """The gradients by hidden states [T, d] and whole head [V, d], to which each group of n tokens adds its part.
 
-    Args:
-        hidden: [T, d] the student's. weight: [V, d] its whole head. head: the entries that count.
-        dtype: of sums, and of the head's gradient. trained: the inputs that need a gradient.
+    `head` has the entries that count, `dtype` is the sums' and the head's gradient's.
     """
 
     def __init__(self, hidden: Tensor, weight: Tensor, head: PaddedHead, dtype: torch.dtype, trained: Trained) -> None:

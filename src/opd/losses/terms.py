@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,8 +14,7 @@ from opd.losses.divergences import TEMPERATURE, Divergence, divergence_of
 
 PolicyLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(log p, old log p, advantages), [T] each -> losses [T]. Differentiable, and local: a token's loss needs no other token."""
-STATISTICS = ("entropy", "teacher_entropy")
-"""Statistics that cost time and are computed on request."""
+STATISTICS = ("entropy", "teacher_entropy")  # they cost time and are computed on request
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,7 @@ class Output(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Output], places: Sequence[Tensor]) -> Output:
-        """Return the output of all tokens from outputs of parts that share no token.
-
-        Args:
-            places: [T_i] int64 each, the places of a part's tokens among all.
-        """
+        """Return the output of all tokens from parts that share none; places [T_i] int64 are a part's tokens among all."""
         order = torch.cat(list(places)).argsort()
         statistics = {name: torch.cat([part.statistics[name] for part in parts])[order] for name in parts[0].statistics}
         return cls(torch.stack([part.loss for part in parts]).sum(), statistics, parts[0].backend)
@@ -124,12 +120,7 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """One call of `head_loss`: everything besides the student's hidden states and head.
-
-    Args:
-        vocab: the number of entries that count.
-        others: arguments of `head_loss`.
-    """
+    """One call of `head_loss`: its arguments besides the student's hidden states and head; `vocab` entries count."""
 
     ids: Tensor
     weights: Weights
@@ -155,11 +146,7 @@ class Request:
         return any(each is not None for each in (*self.weights, self.slopes))
 
     def check(self, hidden: Tensor) -> None:
-        """Refuse a call that lacks an input of one of its terms, or whose inputs differ in length.
-
-        Raises:
-            ValueError: names the input.
-        """
+        """Refuse a call that lacks an input of one of its terms, or whose inputs differ in length."""
         targets, top_k = self.targets, self.loss.top_k
         of_targets = None if targets is None else targets[0]
         given = {"hidden": hidden, "ids": self.ids, "targets": of_targets, **self.per_token}
@@ -169,39 +156,46 @@ class Request:
         if self.weights.divergence is not None and targets is None:
             raise ValueError("targets=None with weights of the divergence: give HiddenTargets or EventTargets")
         if self.weights.policy is not None and (self.loss.policy is None or self.advantages is None):
-            raise ValueError(
-                "weights of the policy without a policy loss or advantages: give Loss.policy and advantages"
-            )
+            raise ValueError("weights of the policy lack a policy loss or advantages: give Loss.policy and advantages")
         if self.chunk is not None and self.chunk < 1:
             raise ValueError(f"chunk={self.chunk}: must be at least 1 token")
         allowed = STATISTICS if isinstance(targets, HiddenTargets) else STATISTICS[:1]
         if unknown := set(self.watch) - set(allowed):
-            raise ValueError(
-                f"watch={sorted(unknown)} with targets of {type(targets).__name__}: must be of {', '.join(allowed)}"
-            )
+            of = f"with targets of {type(targets).__name__}: must be of {', '.join(allowed)}"
+            raise ValueError(f"watch={sorted(unknown)} {of}")
         if isinstance(targets, EventTargets) and top_k:
             raise ValueError(f"top_k={top_k} with EventTargets: the targets have their own events; leave it out")
 
 
 def counted_vocab(student_vocab: int, targets: Targets | None, valid_vocab: int | None) -> int:
-    """Return the number of leading vocabulary entries that count on both sides.
-
-    Raises:
-        ValueError: the two heads differ and `valid_vocab` is missing, or it exceeds one of them.
-    """
+    """Return the number of leading vocabulary entries that count on both sides."""
     teacher_vocab = len(targets.weight) if isinstance(targets, HiddenTargets) else student_vocab
-    smaller, sizes = (
-        min(student_vocab, teacher_vocab),
-        f"{student_vocab} (student) and {teacher_vocab} (teacher) entries",
-    )
-    if valid_vocab is None and student_vocab != teacher_vocab:
-        raise ValueError(
-            f"valid_vocab=None with heads of {sizes}: padded vocabularies of different size need valid_vocab, "
-            "the number of the tokenizer's entries"
-        )
-    if valid_vocab is not None and not 1 <= valid_vocab <= smaller:
-        raise ValueError(
-            f"valid_vocab={valid_vocab} with heads of {sizes}: must be between 1 and {smaller}; "
-            "give the tokenizer's number of entries"
-        )
-    return valid_vocab or student_vocab
+    given = student_vocab if valid_vocab is None and student_vocab == teacher_vocab else valid_vocab
+    smaller, sizes = min(student_vocab, teacher_vocab), f"{student_vocab} (student) and {teacher_vocab} (teacher)"
+    if given is None or not 1 <= given <= smaller:
+        fix = f"give the number of the tokenizer's entries, between 1 and {smaller}"
+        raise ValueError(f"valid_vocab={valid_vocab} with heads of {sizes} entries: {fix}")
+    return given
+
+
+def reward_weights(rewards: Tensor, uids: Sequence[str] | np.ndarray, *, beta: float) -> Tensor:
+    """Return row weights [R] n softmax(r / beta) within each prompt's group of n rows: mean 1 in every group.
+
+    Args:
+        rewards: [R] one scalar reward a row. uids: [R] the prompt of each row.
+        beta: softmax temperature, > 0; large is uniform, small puts all weight on the best rows.
+    """
+    if not 0.0 < beta < float("inf"):
+        raise ValueError(f"reward_beta={beta!r}: must be positive and finite; leave it unset for equal weights")
+    if len(rewards) != len(uids):
+        raise ValueError(f"rewards ({len(rewards)}) and uids ({len(uids)}): one entry a row")
+    values, rows_of = rewards.detach().double().cpu(), dict[str, list[int]]()
+    for row, uid in enumerate(uids):
+        rows_of.setdefault(str(uid), []).append(row)
+    if bad := [uid for uid, rows in rows_of.items() if not torch.isfinite(values[rows]).all()]:
+        fix = "a failed scorer must give a number, or its row be dropped"
+        raise ValueError(f"rewards: not finite for prompts {bad[:5]}; {fix}")
+    weights = torch.empty_like(values)
+    for rows in rows_of.values():
+        weights[rows] = len(rows) * torch.softmax(values[rows] / beta, 0)
+    return weights.to(device=rewards.device, dtype=torch.float32)

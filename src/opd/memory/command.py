@@ -6,7 +6,7 @@ import sys
 
 from opd.errors import StoreUnavailable
 from opd.experiment import Loaded, OpdAgentSpec, OpdSpec, SpecError, TrainSpec
-from opd.experiment.context import context_problems
+from opd.experiment.rules import context_problems
 from opd.experiment.sections import Model, Teacher
 from opd.memory.device import Device, declared_name, planned_device
 from opd.memory.plan import make_plan

@@ -10,7 +10,7 @@ from textwrap import shorten
 from typing import Any
 
 from opd.errors import StoreUnavailable
-from opd.experiment.context import context_of
+from opd.experiment.defaults import context_of
 from opd.store.access import is_store_url, open_url
 from opd.store.opening import open_store
 

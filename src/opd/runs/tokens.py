@@ -6,7 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from opd.experiment.base import Natural, Section
+from opd.experiment.base import Section
+from opd.experiment.types import Natural
 
 FOLDER = "tokens"
 """Folder of the run directory with one JSON file for each kept step."""

@@ -25,9 +25,10 @@ from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.convert.errors import ConvertError
 from opd.errors import MissingPackage, RunError, Stopped, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError
-from opd.experiment.context import context_of, context_problems
+from opd.experiment.defaults import context_of
 from opd.experiment.errors import Problem
 from opd.experiment.pipeline import sizes_of
+from opd.experiment.rules import context_problems
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.experiment.verl import compute_overrides
 from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts

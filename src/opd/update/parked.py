@@ -42,7 +42,7 @@ class _Unit:
     _arrived: torch.cuda.Event | None = None
     """The end of the copying, until a stream has waited for it."""
 
-    def __init__(self, module: FSDPModule, group: Any, device: torch.device) -> None:
+    def __init__(self, module: Any, group: Any, device: torch.device) -> None:
         self.module, self._group, self._device, self._stream = module, group, device, _stream(device)
         module.reshard()
         self._places: list[slice] = []

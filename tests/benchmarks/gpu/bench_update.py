@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import multiprocessing
 import os
 import tempfile
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -339,30 +341,36 @@ def measure_verl(given: Row, worker: Any, ours: Mapping[str, Any] | None) -> dic
     return found
 
 
+def measure(name: str, of_grpo: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Measure a row in this process; verl's is compared with that of `grpo`, if there is one."""
+    [port] = free_ports(1)
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    verl_model.get_hf_auto_model_class = lambda hf_config: RandomWeights
+    base._ROLLOUT_REGISTRY[("none", "async")] = "tests.update.workers.NoRollout"
+    given = ROWS[name] if ON_GPU else tiny(ROWS[name])
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        worker = make_worker(given, Path(folder))
+        is_ours = given.kind != "verl"
+        taken = measure_ours(given, worker) if is_ours else measure_verl(given, worker, of_grpo)
+    is_gated = ON_GPU and (is_ours or of_grpo is not None)
+    return taken | {"missed": [gate for gate, is_kept in given.gates if is_gated and not is_kept(taken)]}
+
+
 def main() -> None:
     """Measure the rows asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(ROWS), help="names of rows, separated by commas")
     parser.add_argument("--json", type=Path, default=Path("build/bench-gpu/update.json"))
     arguments = parser.parse_args()
-    [port] = free_ports(1)
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    verl_model.get_hf_auto_model_class = lambda hf_config: RandomWeights
-    base._ROLLOUT_REGISTRY[("none", "async")] = "tests.update.workers.NoRollout"
+    os.environ["OMP_NUM_THREADS"] = "1"  # as Ray sets it for a rank; 32 threads halve the speed of a small model
     facts = machine("torch", "triton", "transformers", "verl") if ON_GPU else {"device": "CPU, tiny rows"}
     found: dict[str, Any] = {}
     began_s = time.perf_counter()
     for name in arguments.only.split(","):
-        given = ROWS[name] if ON_GPU else tiny(ROWS[name])
-        torch.manual_seed(0)
-        torch.compiler.reset()
-        with tempfile.TemporaryDirectory() as folder:
-            worker = make_worker(given, Path(folder))
-            is_ours = given.kind != "verl"
-            taken = measure_ours(given, worker) if is_ours else measure_verl(given, worker, found.get("grpo"))
-        del worker
-        is_gated = ON_GPU and (is_ours or "grpo" in found)
-        found[name] = taken | {"missed": [gate for gate, is_kept in given.gates if is_gated and not is_kept(taken)]}
+        # A process of its own: memory that one row leaves behind would count in the next one's peak.
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            found[name] = pool.submit(measure, name, found.get("grpo")).result()
         print(f"{time.perf_counter() - began_s:6.0f} s  {name}: {found[name]}", flush=True)
         write_record(arguments.json, {"environment": facts, "rows": found})
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from opd.evaluation.estimators import Estimate, chance_beyond, clustered, paired_difference, pass_at_every_k
-from opd.experiment.canonical import NOT_IDENTITY
+from opd.experiment.kinds import NOT_IDENTITY
 from opd.runs.headline import ACCURACY_KEYS, LOSS_KEYS, SCORE_KEYS
 from opd.runs.identity import describe_changes
 from opd.store.base import Store

@@ -1,7 +1,4 @@
-"""`cluster`, the part of an experiment file about Kubernetes: only charts and tool read it, the trainer never does.
-
-`opd.experiment.cluster.rules` has the rules between its sections.
-"""
+"""`cluster`, the part of an experiment file about Kubernetes: only charts and tool read it, the trainer never does."""
 
 from __future__ import annotations
 
@@ -14,10 +11,11 @@ from pydantic import AliasGenerator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import to_jsonable_python
 
-from opd.experiment.base import Count, EnvName, Natural, Section, Text, key, matching
+from opd.experiment.base import Section, key, matching
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.field_errors import field_problems
 from opd.experiment.tree import merge
+from opd.experiment.types import Count, EnvName, Natural, Text
 
 _QUANTITIES = "a quantity of Kubernetes: a number, alone or with m, k, M, G, T, P, Ki, Mi, Gi, Ti or Pi"
 _NAMES = "a name in Kubernetes: lower-case letters, digits, `-` and `.`, a letter or digit at both ends"
@@ -34,19 +32,15 @@ LabelValue = Annotated[str, matching(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])
 AbsolutePath = Annotated[str, matching(r"^/[^:]*[^:/]$", _PATHS)]
 ImageRef = Annotated[Text, matching(_IMAGE, _IMAGES)]
 GpuResource = Annotated[Text, matching(r"^nvidia\.com/[-a-zA-Z0-9._]+$", _DEVICES)]
-PullPolicy = Literal["Always", "IfNotPresent", "Never"]
-Identity = Literal["gke", "eks-pod-identity", "azure"]
-Submission = Literal["K8sJobMode", "HTTPMode"]
 Lifecycle = Literal["rules", "suspendable"]
 Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PositiveSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Gib = Annotated[float, Field(gt=0, le=2**20)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Cidr = Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")]
-Interval = Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m|h)$")]
 GIB = 2**30
+HEAD_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")  # KubeRay's head service selects by them
 _UNITS = {unit: Decimal(1000) ** power for power, unit in enumerate(["m", "", "k", *"MGTP"], start=-1)}
 _UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTP", start=1)}
 KubeObject = dict[str, Any]  # of the Kubernetes API, which validates it
@@ -74,16 +68,14 @@ def _of(cls: type[ClusterSection], **values: float) -> Callable[[], Any]:
 class Image(ClusterSection):
     ref: ImageRef | None = key("Image by digest, as `images/build.sh trainer --push REGISTRY` prints it.", None)
     local: bool = key("Allow a tag: the image was loaded onto the nodes, not pulled.", False)
-    pull_policy: PullPolicy | None = key("Unset: IfNotPresent; with `local` Never.", None)
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key("Unset: IfNotPresent; local: Never.", None)
     pull_secrets: tuple[ObjectName, ...] = key("Existing Secrets for the registry, on every pod.", ())
 
 
 class Ttl(ClusterSection):
     workers_seconds: Seconds = key("Until the workers (and their GPUs) go. Default: 0, failed 300.")
     cluster_seconds: Seconds = key("Until the head goes, and the dashboard. Default: 120, failed 600.")
-    self_seconds: Seconds | None = key(
-        "Until the RayJob and its log go; null: never (Argo CD). Default: a day, failed 7."
-    )
+    self_seconds: Seconds | None = key("Until the RayJob goes; null: never (Argo CD). Default: a day, failed a week.")
 
     def check(self) -> Iterator[Problem]:
         last = self.cluster_seconds if self.self_seconds is None else self.self_seconds
@@ -93,12 +85,8 @@ class Ttl(ClusterSection):
 
 
 class CleanUp(ClusterSection):
-    succeeded: Ttl = key(
-        "After success (lifecycle rules).", _of(Ttl, workersSeconds=0, clusterSeconds=120, selfSeconds=86_400)
-    )
-    failed: Ttl = key(
-        "After a failure (lifecycle rules).", _of(Ttl, workersSeconds=300, clusterSeconds=600, selfSeconds=604_800)
-    )
+    succeeded: Ttl = key("After success (rules).", _of(Ttl, workersSeconds=0, clusterSeconds=120, selfSeconds=86_400))
+    failed: Ttl = key("After a failure (rules).", _of(Ttl, workersSeconds=300, clusterSeconds=600, selfSeconds=604_800))
     suspendable_seconds: Seconds = key("Until the cluster goes (lifecycle suspendable).", 300)
 
 
@@ -153,19 +141,19 @@ class NetworkPolicy(ClusterSection):
 
 class PodMonitor(ClusterSection):
     enabled: bool = key("Render it.", False)
-    interval: Interval = key("Time between scrapes.", "30s")
+    interval: str = key("Time between scrapes.", "30s", pattern=r"^[0-9]+(ms|s|m|h)$")
     labels: Labels = key("Labels that Prometheus selects by.", dict)
 
 
 class ServiceAccount(ClusterSection):
     name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
     annotations: dict[str, str] = key("Of the run's own account: the cloud role of workload identity.", dict)
-    identity: Identity | None = key("Workload identity that no annotation describes; not IRSA.", None)
+    identity: Literal["gke", "eks-pod-identity", "azure"] | None = key("Identity that no annotation describes.", None)
 
 
 class Pods(ClusterSection):
-    requests: Resources = key("Resource requests.", dict)
-    limits: Resources = key("Resource limits.", dict)
+    requests: Resources = key("Resource requests; cpu and memory unset: their limit, else what the run needs.", dict)
+    limits: Resources = key("Resource limits; memory unset: the request; cpu unset: none.", dict)
     node_selector: dict[str, str] = key("Node labels the pods need.", dict)
     tolerations: KubeObjects = key("Taints the pods tolerate.", ())
     affinity: KubeObject = key("Affinity rules.", dict)
@@ -175,18 +163,27 @@ class Pods(ClusterSection):
     annotations: dict[str, str] = key("Extra pod annotations.", dict)
     pod_spec: KubeObject = key("Fields of a pod's spec, merged last; null drops one. How: charts/README.md.", dict)
 
+    def check(self) -> Iterator[Problem]:
+        for name, request in sorted(self.requests.items()):
+            if name in self.limits and number(request) > number(self.limits[name]):
+                rule = f"a request is at most its limit, which is {self.limits[name]}"
+                yield self.broken(f"requests.{name}", rule, f"lower it, or raise limits.{name} of these pods")
+
 
 class RayPods(Pods):
-    requests: Resources = key("Resource requests; cpu and memory unset: their limit, else what the run needs.", dict)
-    limits: Resources = key("Resource limits; memory unset: the request; cpu unset: none.", dict)
     object_store_gib: Gib = key("Ray's object store, part of /dev/shm. Default: head 1, worker 8.")
     shm_gib: Gib = key("Size of /dev/shm, whose use counts against the memory limit. Default: head 2, worker 16.")
     scratch_size: Quantity = key("Size limit of /tmp: Ray's logs and spilled objects.", "50Gi")
 
     def check(self) -> Iterator[Problem]:
+        yield from super().check()
+        memory = self.limits.get("memory", self.requests.get("memory"))
         if self.object_store_gib > self.shm_gib:
             rule = f"Ray's object store is in /dev/shm, which has {self.shm_gib:g} GiB"
             yield self.broken("objectStoreGib", rule, "raise shmGib of these pods, or lower objectStoreGib")
+        if memory is not None and number(memory) < self.shm_gib * GIB:
+            rule = f"/dev/shm counts against the memory limit, which is {memory}"
+            yield self.broken("shmGib", rule, "lower it, or raise limits.memory of these pods")
 
 
 class SubmitterPods(Pods):
@@ -252,7 +249,7 @@ class ToolDatabase(ClusterSection):
     claim: ObjectName | None = key("Existing claim that holds it.", None)
     sub_path: Text | None = key("Folder in the claim.", None)
     url: Text | None = key("Or: a file or tar archive, fetched once per pod and verified.", None)
-    sha256: Sha256 | None = key("SHA-256 of what `url` names.", None)
+    sha256: str | None = key("SHA-256 of what `url` names.", None, pattern=r"^[0-9a-f]{64}$")
     size: Quantity | None = key("Size limit of the fetched archive and its content. Default: 5Gi.", None)
 
     def check(self) -> Iterator[Problem]:
@@ -276,7 +273,7 @@ class Secrets(ClusterSection):
 
 class Cluster(ClusterSection):
     image: Image = key("The image of every pod of the run.", Image)
-    submission_mode: Submission = key("HTTPMode: the operator submits, without a submitter pod.", "K8sJobMode")
+    submission_mode: Literal["K8sJobMode", "HTTPMode"] = key("HTTPMode: the operator submits.", "K8sJobMode")
     lifecycle: Lifecycle = key("rules: staged clean-up; suspendable: Kueue can suspend, one time limit.", "rules")
     clean_up: CleanUp = key("The times of deletion.", CleanUp)
     retries: Retries = key("The numbers of attempts.", Retries)
@@ -307,19 +304,35 @@ class Cluster(ClusterSection):
     rdma: Rdma = key("RDMA network devices for the workers, opt-in.", Rdma)
     tool_database: ToolDatabase | None = key("The tool database; null: none.", None)
 
-
-def cluster_defaults() -> dict[str, Any]:
-    """Return every default of the section, optional keys without one left out."""
-    tree: dict[str, Any] = to_jsonable_python(Cluster(), by_alias=True, exclude_none=True)
-    return tree
+    def check(self) -> Iterator[Problem]:
+        deadlines, manager = self.deadlines, self.queue.manager if self.queue else None
+        least = (deadlines.pre_running_seconds or 0) + self.stop.save_seconds
+        if deadlines.active_seconds is not None and deadlines.active_seconds <= least:
+            rule = f"no time is left to train after deadlines.preRunningSeconds + stop.saveSeconds = {least}"
+            yield self.broken("deadlines.activeSeconds", rule, f"use more than {least}")
+        if manager == "kueue" and self.lifecycle != "suspendable":
+            rule = "Kueue suspends runs, which KubeRay refuses for a RayJob with deletion rules"
+            yield self.broken("lifecycle", rule, "set cluster.lifecycle: suspendable")
+        if manager == "volcano" and self.submission_mode != "K8sJobMode":
+            rule = "KubeRay writes Volcano's gang metadata in K8sJobMode only"
+            yield self.broken("submissionMode", rule, "set cluster.submissionMode: K8sJobMode")
+        if not self.auth.token and not self.network_policy.enabled:
+            rule = "Ray runs any code that reaches it: without token and network policy, every pod of the cluster could"
+            yield self.broken("auth.token", rule, "leave cluster.auth.token or cluster.networkPolicy.enabled true")
+        groups: dict[str, Pods] = {"head": self.head, "submitter": self.submitter, "worker": self.worker}
+        for label, role in ((label, role) for label in HEAD_LABELS for role in groups):
+            if label in groups[role].labels or label in self.labels:
+                rule = "KubeRay's head service finds its pod by this label"
+                yield Problem(path=f"{role}.labels", value=label, rule=rule, fix="use another label")
+        for field in ("limits", "requests"):
+            if self.gpu.resource in getattr(self.worker, field):
+                rule = "GPUs are counted once, in trainer.gpus_per_node"
+                yield Problem(path=f"worker.{field}", value=self.gpu.resource, rule=rule, fix="remove it here")
 
 
 def parse_cluster(tree: Mapping[str, Any]) -> Cluster:
-    """Return the section of a file, laid over the defaults as Helm does it, validated field by field.
-
-    `load_cluster` has the rules between keys.
-    """
-    whole = merge(cluster_defaults(), tree)
+    """Return the section of a file over the defaults, validated by fields; `load_cluster` has the rules."""
+    whole = merge(to_jsonable_python(Cluster(), by_alias=True, exclude_none=True), tree)
     try:
         return Cluster.model_validate_json(json.dumps(whole))
     except ValidationError as error:

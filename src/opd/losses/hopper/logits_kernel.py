@@ -1,10 +1,7 @@
-"""The head product in Triton.
+"""The head product in Triton, which stores logits in fp16 as distances below the fp32 maximum of their block.
 
-It stores logits in fp16 as distances below their block's maximum. A block is 256 neighbouring vocabulary
-entries of one row. Its maximum is kept in fp32 and every entry as its distance below it in fp16, rounded from the fp32
-accumulator. Entries that carry probability are close to their block's maximum, where fp16 is finest. An entry 16 below
-is off by at most 1/128 and e^-16 as likely. So the storage follows any range of logits, and costs the two bytes of plain
-fp16 (whose steps near a logit of 40 are 1/32).
+Entries that carry probability are close to the maximum, where fp16 is finest. An entry 16 below is off by at most 1/128
+and e^-16 as likely.
 """
 
 import torch
@@ -66,14 +63,12 @@ def _logits(
 
 
 def head_logits(hidden: Tensor, weight: Tensor, logits: Tensor, block_max: Tensor | None) -> None:
-    """Write hidden @ weight.T, accumulated in fp32.
+    """Write hidden [n, d] @ weight [vocab, d].T, both bf16 and 16-byte aligned, accumulated in fp32.
 
     Args:
-        hidden: [n, d] bf16, 16-byte aligned rows.
-        weight: [vocab, d] bf16; vocab counts only the entries that take part.
         logits: [n, vocab] output view whose row stride is a multiple of 16 bytes; fp16 with `block_max`, else fp32.
-        block_max: [n, ceil(vocab / VOCAB_BLOCK)] fp32 output, the maximum of each block. In a last block that the
-            vocabulary's end cuts, 0 counts too. None stores plain logits.
+        block_max: [n, ceil(vocab / VOCAB_BLOCK)] fp32 output, of each block. In a last block that the vocabulary's end
+            cuts, 0 counts too. None stores plain logits.
     """
     (num_tokens, depth), vocab = hidden.shape, weight.shape[0]
     num_blocks = triton.cdiv(vocab, VOCAB_BLOCK)

@@ -43,16 +43,9 @@ def run(
     is_wide: bool,
     max_expected_error: float = MAX_EXPECTED_ERROR,
 ) -> tuple[Forward, bool]:
-    """Run over all tokens; from fp16 logits again with fp32 ones, where a group's expected error is above the limit.
+    """Return the result over all tokens, and True if its logits were fp32: `is_wide` begins with them.
 
-    Args:
-        is_wide: True begins with fp32 logits.
-
-    Returns:
-        The result, and True if its logits were fp32.
-
-    Raises:
-        ValueError: a token's weight is not finite.
+    From fp16 logits it runs again with fp32 ones, where a group's expected error is above the limit.
     """
     while True:
         one = _Run(hidden, weight.detach(), request, trained, is_wide)

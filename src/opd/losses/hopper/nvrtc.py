@@ -19,15 +19,7 @@ class CudaKernelError(RuntimeError):
 
 
 def compile_cubin(source: str, macros: tuple[tuple[str, int], ...]) -> bytes:
-    """Return the machine code of one source file of this package; needs no GPU.
-
-    Args:
-        source: file name next to this module.
-        macros: (name, value) pairs for -D.
-
-    Raises:
-        CudaKernelError: the compiler's log.
-    """
+    """Return the machine code of a source file next to this module, with (name, value) pairs for -D; needs no GPU."""
     code = (SOURCE_FOLDER / source).read_bytes()
     headers = sorted(SOURCE_FOLDER.glob("*.cuh"))
     contents, names = [header.read_bytes() for header in headers], [header.name.encode() for header in headers]

@@ -23,10 +23,8 @@ BF16_RELATIVE_ROUNDING = 2.0**-7 * math.sqrt(0.375 / math.log(2) / 12)
 class Logits(NamedTuple):
     """Logits of a chunk on one side, as `head_logits` stores them."""
 
-    values: Tensor
-    """[n, vocab] view with padded rows; fp16 distances to `block_max`, or plain fp32."""
-    block_max: Tensor | None
-    """[n, num_blocks] fp32, or None with fp32 logits."""
+    values: Tensor  # [n, vocab] view with padded rows; fp16 distances to `block_max`, or plain fp32
+    block_max: Tensor | None  # [n, num_blocks] fp32, or None with fp32 logits
 
 
 def divergence_rows(
@@ -116,9 +114,6 @@ def expected_error(numbers: Tensor) -> float:
     """Return the expected ||error|| / ||gradient||, which is no bound.
 
     Where no sampled row has a gradient but others do, nothing is known, and the error counts as infinite.
-
-    Raises:
-        ValueError: a row's weight is not finite.
     """
     signal, noise, largest = numbers.double().tolist()
     if not math.isfinite(signal + largest):
