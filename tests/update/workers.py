@@ -241,7 +241,6 @@ def run_case(case: Case) -> dict[str, Any]:
     for write in waiting:
         write()
     weights = _weights(engine)
-    # Of the ranks that share a sequence one speaks for all.
     mode = worker.opd.loss_agg_mode
     metrics = {} if output is None else {"metrics": step_counts.reduce(tu.get(output, "metrics"), loss_agg_mode=mode)}
     return metrics | {
@@ -289,13 +288,9 @@ def _note_places(worker) -> dict[str, dict[str, str]]:
 
 
 def _weights(engine) -> dict[str, torch.Tensor]:
-    parked = getattr(engine, "parked", None)
-    if parked is not None:
-        parked.load()
-    weights = {name: _whole(weight) for name, weight in engine.module.state_dict().items()}
-    if parked is not None:
-        parked.release()
-    return weights
+    if parked := getattr(engine, "parked", None):
+        parked.load()  # a GPU's collectives take no weights of the host
+    return {name: _whole(weight) for name, weight in engine.module.state_dict().items()}
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -318,10 +313,7 @@ def told_log_probs(response: torch.Tensor, whose: str) -> torch.Tensor:
 
 
 def run_policy_case(case: Case) -> dict[str, Any]:
-    """Run GRPO's last step of a fresh worker.
-
-    By the method `policy` it has the old and reference log-probabilities of the test.
-    """
+    """Run GRPO's last step of a fresh worker, by the method `policy` with the test's old and reference log-probabilities."""
     from verl.utils import tensordict_utils as tu
 
     from opd.batch.builder import rows_from_batch
