@@ -92,7 +92,7 @@ class HeadEngine(FSDPEngineWithLMHead):
     @torch.no_grad()
     def local_weights(self) -> dict[str, Tensor]:
         """Return this rank's shard of each weight by name; the DTensor around a parked one says that it is on the device."""
-        weights = self.module.state_dict(keep_vars=True)  # sharded, whatever was gathered
+        weights = self.module.state_dict(keep_vars=True)  # sharded, also where FSDP has gathered
         return {name: local(weight).detach() for name, weight in weights.items()}
 
     def set_offload(self, *, offload_params: bool, offload_optimizer: bool) -> None:

@@ -63,7 +63,7 @@ class _Unit:
         for weight, place in zip(self._group.fsdp_params, self._places, strict=True):
             flat = buffer[place].view(weight._sharded_param_data.dtype)
             shard = weight.sharded_param._local_tensor  # without FSDP's padding
-            # New tensors: the old ones are views, and a view keeps its base's memory whatever its `data` is set to.
+            # New tensors: the old ones are views, and a view keeps its base alive with any `data`.
             weight.sharded_param._local_tensor = flat.as_strided(shard.size(), shard.stride(), flat.storage_offset())
             weight._sharded_param_data = flat
 

@@ -41,7 +41,7 @@ class Seen:
     density: np.ndarray = field(default_factory=lambda: np.zeros((NUM_BINS, NUM_BINS, 2), np.int64))
     """[bin of the entropy, bin of the divergence, (tokens, of which in the loss)]"""
     covers_all: bool = True
-    """Whether all trained tokens are counted; False: those in the loss."""
+    """All trained tokens are counted; False means those in the loss."""
     rows: dict[int, RowView] = field(default_factory=dict)
     """By `row_id`."""
 
