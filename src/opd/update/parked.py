@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from opd.compat.host_copies import new_buffer
 
 UNITS_AHEAD = 2
-"""That come while a unit computes, where the model was not there before: on an H100 a layer of 8B takes 8 ms to come and 12 to read 32,768 tokens."""
+"""Units that are copied while one computes, where the model was not on the device before."""
 ALIGNED = 256
 """Bytes between the beginnings of weights, as torch's own allocator has it."""
 
