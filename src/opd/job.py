@@ -27,7 +27,7 @@ from opd.experiment import OpdSpec
 from opd.experiment.run_config import KEY, RunConfig
 from opd.rollout.manager import RolloutManager
 from opd.rollout.rows import Row, share_out
-from opd.rollout.serving import Servers, start_cpu_servers, start_reward_workers
+from opd.rollout.serving import Servers, start_reward_workers
 from opd.rollout.worker import Prompt
 from opd.runs import origin
 from opd.runs.run import Run
@@ -124,18 +124,26 @@ class Job:
         run: the attempt.
         data: that `Data.begin` was called on.
         worker: class of the ranks. role: verl's name of what a rank holds.
-        serves: whether rollout servers answer prompts.
+        serves: whether rollout servers answer prompts. cpu_servers: those that start already.
     """
 
     def __init__(
-        self, config: DictConfig, run: Run, data: Data, *, worker: type, role: str, serves: bool = True
+        self,
+        config: DictConfig,
+        run: Run,
+        data: Data,
+        *,
+        worker: type,
+        role: str,
+        serves: bool,
+        cpu_servers: Mapping[str, Any],
     ) -> None:
         self.config, self.run, self.data, self.ours = config, run, data, data.ours
         self.num_ranks = int(config.trainer.nnodes * config.trainer.n_gpus_per_node)
         self.rollouts: RolloutManager | None = None
         run.summary.total_steps = data.total_steps
         # Handles found by name, as verl's are, do not keep an actor alive: these are held to the end.
-        self._cpu_servers = start_cpu_servers(config) if serves else []
+        self._cpu_servers = cpu_servers
         START.mark("tokenizer and data")
         self.pool, self.ranks = start_ranks(config, worker, role)
         START.mark("worker processes")

@@ -15,6 +15,7 @@ from opd.experiment.run_config import RunConfig
 from opd.job import Data, Job
 from opd.kinds import KINDS, Kind
 from opd.monitor import monitor
+from opd.rollout.serving import start_cpu_servers
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.runs.start_times import START, as_metrics, table
@@ -38,9 +39,11 @@ def train(config: DictConfig, run: Run) -> Ending:
     folder = str(run.handle.attempt_dir)
     PROGRESS.watch(folder=folder, floor_s=trainer.stall_floor_s, factor=trainer.stall_factor)
     PROGRESS.enter("start", 0)
+    of_kind = KINDS[RunConfig.of(config).spec.kind]
+    cpu_servers = start_cpu_servers(config) if of_kind.serves else {}  # first: their imports take as long as the ranks'
     data = Data(config)
-    kind = KINDS[data.ours.spec.kind](data, run)
-    job = Job(config, run, data, worker=kind.worker, role=kind.role, serves=kind.serves)
+    kind = of_kind(data, run)
+    job = Job(config, run, data, worker=kind.worker, role=kind.role, serves=kind.serves, cpu_servers=cpu_servers)
     ending = None
     try:
         ending = Loop(job, kind).run_to_end()

@@ -60,6 +60,10 @@ def test_servers_of_an_evaluation_read_the_models_files(config, monkeypatch):
     assert seen[0].actor_rollout_ref.rollout.load_format == "auto"
 
 
+def test_a_run_with_vllm_has_no_cpu_servers(config):
+    assert serving.start_cpu_servers(config) == {}
+
+
 def test_verl_still_starts_an_actor_to_count_requests():
     assert "ray.remote" in inspect.getsource(router._create_global_sticky_inflight)
 

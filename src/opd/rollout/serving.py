@@ -94,14 +94,16 @@ def start_servers(config: DictConfig) -> Serving:
 
 
 def start_cpu_servers(config: DictConfig) -> dict[str, Any]:
-    """Start the CPU rollout servers; return their handles by name at once, while they still build their models.
+    """Start the CPU rollout servers, if the run has such; return their handles by name at once, while they build their models.
 
     They are spread over the nodes that work. A server asks for no resources, and Ray would also put it on a head that
     offers none; a soft affinity does not help (Ray 2.60 does not follow it for such actors).
     """
+    role = config.actor_rollout_ref
+    if role.rollout.name != CPU_ROLLOUT:
+        return {}
     from opd.rollout.cpu.replica import server_name, start_server
 
-    role = config.actor_rollout_ref
     world = config.trainer.nnodes * config.trainer.n_gpus_per_node
     nodes = working_nodes()
 
