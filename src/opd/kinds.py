@@ -31,11 +31,11 @@ from opd.trainer.row_signs import RowSigns, generation_header
 from opd.trainer.stages import Stages
 from opd.trainer.teacher_prompts import TeacherPrompts
 from opd.trainer.token_log import TokenLog
-from opd.update import answer_worker, counts, policy_worker, step_metrics
-from opd.update.nonfinite import SkippedUpdates
+from opd.update import policy_worker, step_metrics
+from opd.update.checks import SkippedUpdates, check_unshared
 from opd.update.opd_worker import OPDWorker
-from opd.update.self_teachers import refresh_metrics
-from opd.update.unshared_tokens import check_unshared
+from opd.update.student import StudentWorker
+from opd.update.teachers import refresh_metrics
 
 
 class Kind:
@@ -102,7 +102,7 @@ class Kind:
 
     def note_skipped(self, raw: Mapping[str, Any], rows: Sequence[str] = ()) -> None:
         """Count the skipped updates of a step's counts; `rows` are the names of those that made them so."""
-        self.skipped.see(made=len(counts.gradient_norms(raw)), skipped_last=counts.skipped_last(raw), rows=rows)
+        self.skipped.see(*step_metrics.skipped(raw), rows)
 
 
 class Sampled(Kind):
@@ -169,7 +169,7 @@ class Grpo(Sampled):
         return {}
 
     def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
-        raw, metrics = job.call_ranks("update_policy", rows)
+        raw, metrics = job.call_ranks("update_actor", rows)
         self.note_skipped(raw)
         return metrics | policy_worker.reduce(raw)
 
@@ -256,7 +256,7 @@ class Distillation(Sampled):
 
     def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
         shown = self._tokens.choose(step, self.data.total_steps, rows)
-        raw, metrics = job.call_ranks("update_opd", rows, training_step=step, shown_rows=shown)
+        raw, metrics = job.call_ranks("update_actor", rows, training_step=step, shown_rows=shown)
         self._update_metrics = step_metrics.reduce(raw, loss_agg_mode=self.spec.opd.loss_agg_mode)
         metrics |= self._update_metrics | self._stages.metrics(step) | refresh_metrics(self.spec.named_teachers, step)
         broken = job.ranks.read_nonfinite_rows() if metrics["opd/skipped"] else []
@@ -295,7 +295,7 @@ class Distillation(Sampled):
 class Sft(Kind):
     """Kind `sft`: cross-entropy on given answers; nothing is rolled out, scored or served."""
 
-    worker, role, serves = answer_worker.AnswerWorker, "actor", False
+    worker, role, serves = StudentWorker, "actor", False
     _VALIDATION_STEP = 0  # every validation is measured on the teacher's answers that this step draws
 
     @property
@@ -318,7 +318,7 @@ class Sft(Kind):
     def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
         raw, metrics = job.call_ranks("update_actor", rows)
         self.note_skipped(raw)
-        return metrics | answer_worker.reduce(raw)
+        return metrics | step_metrics.answer_metrics(raw)
 
     def validate(self, job: Job, step: int) -> dict[str, Any]:
         """Return the loss on the validation rows, over all their trained tokens."""
@@ -326,8 +326,8 @@ class Sft(Kind):
         loss, num_tokens, num_cut = 0.0, 0.0, 0
         for begin in range(0, num, at_once):
             rows, cut = self._val.rows(range(begin, min(begin + at_once, num)), self._VALIDATION_STEP)
-            more = answer_worker.sums(job.call_ranks("measure_loss", rows)[0])
-            loss, num_tokens, num_cut = loss + more[0], num_tokens + more[1], num_cut + cut
+            total = step_metrics.totals(job.call_ranks("measure_loss", rows)[0])
+            loss, num_tokens, num_cut = loss + total["sum/loss"], num_tokens + total["sum/tokens"], num_cut + cut
             PROGRESS.tick()
         return {
             VALIDATION_LOSS: loss / max(num_tokens, 1.0),

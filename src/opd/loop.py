@@ -20,7 +20,7 @@ from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.runs.start_times import START, as_metrics, table
 from opd.trainer.run_log import validation_scores
-from opd.update import checkpointing, nonfinite
+from opd.update import checkpointing, checks
 
 SEAL_POLL_S = 5.0
 """Seconds between two looks at a save that the loop waits for."""
@@ -76,7 +76,7 @@ class Loop:
             raise
         PROGRESS.rest("end")  # the store's own deadlines bound what is left
         if ending is None:
-            checkpointing.upload_what_is_left(self.run, self.job.ranks)
+            checkpointing.upload_missing(self.run, self.job.ranks, is_end=True)
             ending = Ending(result=self._result())
         return ending
 
@@ -170,7 +170,7 @@ class Loop:
             "steps": self.job.data.total_steps,
             "validation_before": scores[0] if scores else {},
             "validation_after": scores[-1] if scores else {},
-            **nonfinite.summary(history),
+            **checks.summary(history),
             **monitor.summary(history),
         }
 
@@ -194,14 +194,12 @@ class Saves:
         timing["save_before"] = self.sealing.seconds
         if not self.run.checkpoints.begin(step):
             return
-        if self.keep.overlap:
-            self.job.ranks.copy_next_save()
         self.kind.save(self.job.save(step))
         self._unsealed = step
 
     def seal(self) -> None:
         """Have a save sealed, next to the next steps if it may be; raises why an earlier one could not be."""
-        self._sealed = self.sealing.look() or self._sealed
+        self._sealed = self.sealing.wait(0.0) or self._sealed
         step, self._unsealed = self._unsealed, None
         if step is None:
             return
@@ -214,11 +212,11 @@ class Saves:
     def wait(self) -> None:
         """Return once no save is on its way, which may take as long as it takes while the ranks answer."""
         seen = self.sealing.num_answers
-        while not self.sealing.is_over(within_s=SEAL_POLL_S):
+        while self.sealing.is_running:
+            self._sealed = self.sealing.wait(SEAL_POLL_S) or self._sealed
             if (now := self.sealing.num_answers) != seen:
                 seen = now
                 PROGRESS.tick()
-        self._sealed = self.sealing.wait() or self._sealed
 
     def now(self, step: int) -> int | None:
         """Save, seal and upload the step that has just ended, unless it was; return the step that is safe, None if none is."""

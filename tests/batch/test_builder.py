@@ -3,13 +3,9 @@
 import pytest
 import torch
 
-from opd.batch import (
-    build_opd_batch,
-    build_opd_batch_from_verl_batch,
-    build_opd_batch_multiturn,
-    loss_positions,
-    rows_from_batch,
-)
+from opd.batch import build_opd_batch, build_opd_batch_from_verl_batch, build_opd_batch_multiturn
+from opd.batch.builder import rows_from_batch
+from opd.batch.rows import loss_positions
 
 
 class WordTokenizer:
@@ -118,14 +114,14 @@ def test_the_teacher_reads_the_same_responses_behind_its_own_prompts(privileged,
         row = built.teacher_rows.select([number])
         assert row.input_ids.tolist() == prompt + response
         assert row.position_ids.tolist() == list(range(len(prompt) + len(response)))
-    assert built.teacher_rows.sample_weights.tolist() == [1, 2, 3]
+    assert built.sample_weights.tolist() == [1, 2, 3]
     assert torch.equal(built.teacher_rows.response_mask, built.rows.response_mask)
 
 
 def test_both_prompts_have_the_same_trained_tokens_each_at_its_own_places(privileged):
     built = build_opd_batch(privileged, max_length=6)
-    own, other = (loss_positions(rows).trained() for rows in (built.rows, built.teacher_rows))
-    for name in ("token_ids", "mask", "row"):
+    own, other = (loss_positions(rows) for rows in (built.rows, built.teacher_rows))
+    for name in ("token_ids", "row"):
         assert torch.equal(getattr(own, name), getattr(other, name)), name
     for at, rows in ((own, built.rows), (other, built.teacher_rows)):  # a state predicts the token behind it
         assert torch.equal(rows.input_ids[at.flat_index + 1], at.token_ids)
@@ -142,9 +138,3 @@ def test_the_padded_view_has_each_sides_tokens_and_mask(privileged):
 
 def test_a_batch_without_prompts_of_the_teachers_own_has_no_rows_of_its_own(make_nested, rows):
     assert build_opd_batch(make_nested(rows), max_length=6).teacher_rows is None
-
-
-def test_padded_prompts_of_the_teachers_own_are_refused(privileged):
-    padded = privileged | {"teacher_prompts": torch.zeros(3, 4, dtype=torch.int64)}
-    with pytest.raises(ValueError, match=r"teacher_prompts: .* must be nested tensors"):
-        build_opd_batch(padded, max_length=6)

@@ -9,7 +9,8 @@ from tensordict import NonTensorStack, TensorDict
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from opd.batch import build_opd_batch, rows_from_batch, rows_from_messages
+from opd.batch import build_opd_batch
+from opd.batch.builder import rows_from_batch
 
 
 def as_lists(rows):
@@ -64,24 +65,10 @@ def test_a_missing_field_is_named_with_what_is_there(make_nested, rows, name):
         rows_from_batch(batch)
 
 
-def test_a_mask_that_trains_on_padding_is_refused(make_padded, rows):
-    batch = make_padded(rows)
-    batch["response_mask"][2, -1] = 1
-    with pytest.raises(ValueError, match="marks padding"):
-        rows_from_batch(batch)
-
-
 def test_a_mask_of_other_lengths_is_refused(make_nested, rows):
     batch = make_nested(rows)
     batch["response_mask"] = batch["input_ids"]
     with pytest.raises(ValueError, match="row lengths"):
-        rows_from_batch(batch)
-
-
-def test_mixed_layouts_are_refused(make_nested, make_padded, rows):
-    batch = make_nested(rows)
-    batch["response_mask"] = make_padded(rows)["response_mask"]
-    with pytest.raises(ValueError, match="one layout"):
         rows_from_batch(batch)
 
 
@@ -142,8 +129,8 @@ def test_prompts_come_from_the_chat_template_where_the_rollouts_are_absent(
     ]
     for make in (make_nested, make_padded):
         batch = message_batch(make) | {"raw_prompt": np.array([*MESSAGES, None], dtype=object)[:2]}
-        rows = rows_from_messages(batch, tokenizer, chat_template_kwargs={"enable_thinking": thinking})
-        assert as_lists(rows) == expected
+        options = {"tokenizer": tokenizer, "chat_template_kwargs": {"enable_thinking": thinking}}
+        assert as_lists(build_opd_batch(batch, max_length=9, **options).rows) == expected
 
 
 def test_messages_may_come_as_a_tensordicts_non_tensor_stack(make_nested, tokenizer):
@@ -155,4 +142,4 @@ def test_messages_may_come_as_a_tensordicts_non_tensor_stack(make_nested, tokeni
 def test_as_many_prompts_as_responses_are_needed(make_nested, tokenizer):
     batch = message_batch(make_nested) | {"raw_prompt": MESSAGES[:1]}
     with pytest.raises(ValueError, match="1 rows, but responses have 2"):
-        rows_from_messages(batch, tokenizer)
+        build_opd_batch(batch, max_length=9, tokenizer=tokenizer)

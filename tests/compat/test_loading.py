@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.update.batches import uneven_rows
-from tests.update.models import save_model
+from tests.update.models import save_model, uneven_rows
 from tests.update.workers import Case, run_cases
 from torch import distributed, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard

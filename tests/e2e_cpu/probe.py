@@ -35,7 +35,7 @@ def _watch_rollout(module) -> None:
 
 
 def _watch_student(module) -> None:
-    from opd.update.loss_task import LossTask
+    from opd.update.head import LossTask
 
     original = module.run_with_task
 

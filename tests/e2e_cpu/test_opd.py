@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -34,10 +33,6 @@ def test_a_run_trains_and_listens_on_this_machine_alone(tmp_path):
     assert outcome.result["updates"] == 6
     assert outcome.result["updates_skipped"] == 0
     assert outcome.result["faults"] == []
-    for model in (STUDENT_DIR, TEACHER_DIR):
-        assert re.search(
-            rf"start: \S*/{model.name}: \d+\.\d s to read, \d+\.\d s to spread over the ranks, ", outcome.output
-        )
     origin = json.loads(
         (outcome.run_dir.parent / "store" / outcome.run_dir.name / "attempts/0001/origin.json").read_text()
     )

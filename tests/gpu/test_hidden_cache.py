@@ -29,7 +29,7 @@ def test_spilled_and_kept_rows_come_back_bit_for_bit(device_gib):
         assert cache.device_bytes + cache.host_bytes == sum(lengths) * ROW_BYTES
         order = [3, 0, 4, 2, 1]
         fetched = cache.fetch(order)
-        assert torch.equal(fetched.ready(), torch.cat([rows[n] for n in order]))
+        assert torch.equal(fetched(), torch.cat([rows[n] for n in order]))
         assert cache.copied_bytes == 2 * cache.host_bytes
         cache.clear()
 
@@ -50,4 +50,4 @@ def test_a_row_larger_than_a_slab_fits():
     cache = HiddenCache(device_gib=0.0, device=torch.device("cuda", 0))
     hidden = torch.arange(rows, device="cuda").bfloat16().unsqueeze(1).expand(rows, WIDTH).contiguous()
     cache.put(0, hidden)
-    assert torch.equal(cache.fetch([0]).ready(), hidden)
+    assert torch.equal(cache.fetch([0])(), hidden)

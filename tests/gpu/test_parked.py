@@ -8,7 +8,7 @@ from tests.gpu import needs
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 
-from opd.update.parked import ParkedWeights, local_shards
+from opd.update.parked import ParkedWeights, local
 
 needs.devices(1, "copies beside computing need a CUDA device")
 
@@ -58,12 +58,16 @@ def test_the_hosts_copy_is_pinned_and_the_device_is_left(group):
     assert before - torch.cuda.memory_allocated() >= LAYERS * 2 * WIDTH**2
 
 
+def _shards(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: local(weight).detach() for name, weight in model.state_dict(keep_vars=True).items()}
+
+
 def test_shards_can_be_read_where_they_lie(group):
     model = _model(1)
-    before = {name: part.cpu() for name, part in local_shards(model).items()}
+    before = {name: part.cpu() for name, part in _shards(model).items()}
     parked = ParkedWeights(model, torch.device("cuda", torch.cuda.current_device()))
     for place in ("cpu", "cuda"):
-        found = local_shards(model)
+        found = _shards(model)
         assert {part.device.type for part in found.values()} == {place}
         assert all(torch.equal(part.cpu(), before[name]) for name, part in found.items())
         parked.load()

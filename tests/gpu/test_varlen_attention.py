@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from opd.update.backbone import VARLEN, compile_layers, packed_arguments
+from opd.update.attention import VARLEN, row_arguments
+from opd.update.head_engine import compile_layers
 
 LENGTHS = [5, 130, 1, 257, 64]
 
@@ -51,14 +52,13 @@ def rounded(exact) -> list[float]:
     return [_distance(a, b) for a, b in zip(_outcome(_model("sdpa"), **_packed()), exact, strict=True)]
 
 
-@pytest.mark.parametrize("told", ["bounds", "positions"])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_packed_rows_see_themselves_and_their_past_alone(exact, rounded, told, compiled):
+def test_packed_rows_see_themselves_and_their_past_alone(exact, rounded, compiled):
     model = _model(VARLEN)
     if compiled:
         assert compile_layers(model) == 3
     bounds = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0).tolist()], device="cuda")
-    inputs = _packed() | (packed_arguments(bounds) if told == "bounds" else {})
+    inputs = _packed() | row_arguments(VARLEN, bounds, sum(LENGTHS))
     found = [_distance(a, b) for a, b in zip(_outcome(model, **inputs), exact, strict=True)]
     # Same rounding, other order of sums; a row that saw its neighbour would be off by tens of per cent.
     assert found[0] < 1.5 * rounded[0] + 1e-3

@@ -13,8 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.update.batches import uneven_rows
-from tests.update.models import VOCAB, save_model
+from tests.update.models import VOCAB, save_model, uneven_rows
 from tests.update.workers import Case, row, run_cases
 
 ROLE = "actor_rollout_ref"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from tests.update.batches import uneven_rows
-from tests.update.models import save_model
+from tests.update.models import save_model, uneven_rows
 from tests.update.workers import Case, run_cases
 
 from opd.experiment import SpecError

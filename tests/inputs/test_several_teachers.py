@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from safetensors.torch import save_file
-from tests.update.families import QWEN2_5, QWEN3, QWEN_TEMPLATE, save_tokenizer
+from tests.inputs.families import QWEN2_5, QWEN3, QWEN_TEMPLATE, save_tokenizer
 
 from opd.errors import Unfit
 from opd.experiment import SpecError, parse_tree

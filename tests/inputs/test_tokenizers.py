@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.update.families import QWEN2_5, QWEN3, QWEN_TEMPLATE, R1_QWEN, num_pieces, save_tokenizer
+from tests.inputs.families import QWEN2_5, QWEN3, QWEN_TEMPLATE, R1_QWEN, num_pieces, save_tokenizer
 
 from opd.errors import Unfit
 from opd.inputs.tokenizers import SharedTokens, shared_tokens

@@ -57,7 +57,7 @@ def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 def _in_worker(module) -> None:
     import torch
 
-    from opd.update import engines, head_loss, teacher_cache, teacher_phase
+    from opd.update import engines, head, teacher_cache, teachers
 
     def update(original, self, data, *rest):
         engine = self.student_engine
@@ -83,7 +83,7 @@ def _in_worker(module) -> None:
                     group["lr"] = rate
         return output
 
-    _wrap(module.OPDWorker, "update_opd", update)
+    _wrap(module.OPDWorker, "update_actor", update)
 
     def head_weight(original, self, *rest):
         weight = original(self, *rest)
@@ -105,7 +105,7 @@ def _in_worker(module) -> None:
 
     _wrap(teacher_cache.HiddenCache, "put", put)
 
-    real_collect = teacher_phase.CollectTask
+    real_collect = teachers.CollectTask
 
     def collect(positions):
         if _is_on("teacher-late"):
@@ -114,13 +114,14 @@ def _in_worker(module) -> None:
             positions = positions - 1
         return real_collect(positions)
 
-    teacher_phase.CollectTask = collect
+    teachers.CollectTask = collect
 
     def loss_positions(original, rows, **kwargs):
         found = original(rows, **kwargs)
         return found._replace(flat_index=found.flat_index - 1) if _is_on("labels-shifted") else found
 
-    _wrap(head_loss, "loss_positions", loss_positions)
+    for read in (head, teachers):
+        _wrap(read, "loss_positions", loss_positions)
 
     def optimizer_step(original, self):
         if not _is_on("weights-frozen"):

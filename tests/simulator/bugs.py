@@ -61,7 +61,7 @@ BUGS = [
     _bug("runs/run.py", "the end does not upload what is left", "                self._upload_streams()\n                self.checkpoints",
          "                self.checkpoints"),
     _bug("update/checkpointing.py", "a save does not wait for the one that is on its way",
-         "        if self._job is not None:\n            self._job.wait()\n", ""),
+         "not self._job.ended.wait(within_s)", "not self._job.ended.is_set()"),
     _bug("runs/metrics.py", "the name of the metrics is not synced", "                fsync_folder(self.path.parent)\n", ""),
 ]  # fmt: skip
 

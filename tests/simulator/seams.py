@@ -400,7 +400,7 @@ _TIME = {
 MODULES = (
     "opd.runs.process", "opd.runs.attempts", "opd.runs.checkpoints", "opd.runs.claim", "opd.runs.metrics", "opd.runs.run", "opd.runs.summary",
     "opd.runs.stream", "opd.runs.shards", "opd.runs.resume",
-    "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.update.background", "opd.update.checkpointing", "opd.update.shards", "opd.cluster.shutdown",
+    "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.update.checkpointing", "opd.update.shards", "opd.cluster.shutdown",
 )  # fmt: skip
 
 

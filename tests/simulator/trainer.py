@@ -66,6 +66,7 @@ class Rank(ShardUploads, Engine):
 
     def __init__(self, world: Any, rank: int, num_ranks: int, attempt: int):
         self.world, self.rank, self.num_ranks, self.attempt = world, rank, num_ranks, attempt
+        self.copies_saves = world.plan.overlap
 
 
 class Workers:
@@ -135,7 +136,7 @@ class Trainer:
         except Exception:
             self.sealing.leave()
             raise
-        checkpointing.upload_what_is_left(self.run, self.workers)
+        checkpointing.upload_missing(self.run, self.workers, is_end=True)
         rows = self.run.history()
         self.world.oracle.has_rows(rows, self.step, "in the result")
         return {"steps": self.step, "state": self.state, "rows": len(rows)}
@@ -210,8 +211,6 @@ class Trainer:
         self.world.oracle.begun(self.step)
         if not self.run.checkpoints.begin(self.step):
             return
-        if self.plan.overlap:
-            self.workers.copy_next_save()
         staged = self.run.checkpoints.staged(self.step)
         self.workers.save_checkpoint(str(staged / "actor"), None, self.step, None)
         staged.mkdir(parents=True, exist_ok=True)
@@ -219,7 +218,7 @@ class Trainer:
         self._unsealed = self.step
 
     def _seal(self) -> None:
-        self._saved = self.sealing.look() or self._saved
+        self._saved = self.sealing.wait(0.0) or self._saved
         if self._unsealed is None:
             return
         step, self._unsealed = self._unsealed, None

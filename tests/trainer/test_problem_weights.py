@@ -30,7 +30,7 @@ from opd.trainer.dataset import PromptDataset
 from opd.trainer.measured_rates import UNFINISHED_KEY, Measuring
 from opd.trainer.problem_weights import ProblemWeights, problem_weights
 from opd.trainer.row_facts import RowFacts
-from opd.weights import Schedule
+from opd.weights.stages import Schedule
 
 QUESTIONS = ["10+10=", "11+11=", "12+12=", "13+13="]
 RATES = [0.0, 0.25, 0.5, 1.0]  # p (1 - p): 0, 3/16, 4/16, 0, with a mean of 7/64

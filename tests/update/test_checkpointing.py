@@ -6,9 +6,10 @@ import dataclasses
 import errno
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -25,17 +26,17 @@ from opd.store.base import NO_RETRY
 from opd.store.durable import hash_file
 from opd.store.opening import open_store
 from opd.update import checkpointing, shards
-from opd.update.background import Job
 from opd.update.checkpointing import Sealing
-from opd.update.shards import ShardUploads
+from opd.update.shards import Job, ShardUploads
 
 
 class Rank(ShardUploads):
     def __init__(self, rank: int, disk: Path | None = None):
         self.rank, self.disk = rank, disk
 
-    def delete_shards(self, run_dir: str, steps: list[int]) -> None:
-        super().delete_shards(str(self.disk or run_dir), steps)
+    def start_call(self, function: Callable, arguments: Mapping[str, Any]) -> None:
+        own = {"run_dir": str(self.disk)} if self.disk and "run_dir" in arguments else {}
+        super().start_call(function, {**arguments, **own})
 
 
 class Ranks:
@@ -271,23 +272,24 @@ def beside(tmp_path) -> Iterator[tuple[Run, Sealing, threading.Event, list[Excep
             write(run.checkpoints.staged(1), ONE, 1)
 
         assert run.checkpoints.begin(1)
-        rank._writing = Job(late, name="write")
+        rank._job = Job(late, name="write")
         sealing.begin(1, lambda: checkpointing.seal(run, Ranks(rank), 1, Checkpoint()))
         yield run, sealing, may_write, errors
         may_write.set()
         # A thread that outlived its test would meet what the next one puts in the place of parts of this module.
-        assert sealing.is_over(within_s=60)
+        sealing.wait(60)
+        assert not sealing.is_running
 
 
 def test_a_step_is_sealed_once_its_files_are_written_while_the_trainer_goes_on(beside):
     run, sealing, may_write, _ = beside
-    assert sealing.look() is None
+    assert sealing.wait(0.0) is None
     assert run.checkpoints.complete_steps() == []
     may_write.set()
     assert sealing.wait() == 1
     assert run.checkpoints.complete_steps() == [1]
     assert sealing.seconds > 0
-    assert (sealing.look(), sealing.wait()) == (None, None), "it is told once"
+    assert sealing.wait() is None, "it is told once"
 
 
 def test_a_save_that_fails_on_its_thread_fails_where_the_trainer_looks_and_is_not_sealed(beside):
@@ -306,7 +308,7 @@ def test_who_fails_leaves_a_save_that_takes_too_long_unsealed_and_says_so(beside
     assert run.checkpoints.complete_steps() == []
 
 
-def test_the_next_save_is_copied_and_written_after_the_call(tmp_path, monkeypatch):
+def test_a_save_is_copied_and_written_after_the_call(tmp_path, monkeypatch):
     left = []
 
     class VerlWorker:
@@ -314,17 +316,12 @@ def test_the_next_save_is_copied_and_written_after_the_call(tmp_path, monkeypatc
             torch.save(torch.ones(1), Path(local_path) / "model")
 
     class Worker(ShardUploads, VerlWorker):
-        rank = 0
+        rank, copies_saves = 0, True
 
     monkeypatch.setattr(shards, "Job", lambda call, name: left.append(call))
-    worker, folder = Worker(), tmp_path / ".saving-0002" / "global_step_3" / "actor"
+    folder = tmp_path / ".saving-0002" / "global_step_3" / "actor"
     folder.mkdir(parents=True)
-    worker.copy_next_save()
-    worker.save_checkpoint(str(folder), None, 3, None)
+    Worker().save_checkpoint(str(folder), None, 3, None)
     assert list(folder.iterdir()) == []
     left.pop()()
     assert [path.name for path in folder.iterdir()] == ["model"]
-    (folder / "model").unlink()
-    worker.save_checkpoint(str(folder), None, 4, None)
-    assert [path.name for path in folder.iterdir()] == ["model"], "only the save that was asked for"
-    assert left == []

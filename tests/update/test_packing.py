@@ -8,15 +8,16 @@ from collections.abc import Sequence
 import pytest
 import torch
 import transformers
-from tests.update.batches import uneven_rows
-from tests.update.models import save_model, save_tokenizer
+from tests.update.exact import check, expected
+from tests.update.models import save_tokenizer, uneven_rows
 from tests.update.workers import Case, run_cases
 from torch import Tensor
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM
 
 from opd.errors import Unfit
-from opd.update import backbone, packing
+from opd.update import packing
+from opd.update.attention import VARLEN, row_arguments
 from opd.update.packing import LONG, may_pack, own_attention, probe_rows
 
 SIZES = {
@@ -100,7 +101,8 @@ def _probe(model: transformers.PreTrainedModel) -> bool:
         places = torch.cat([torch.arange(len(row)) for row in rows])[None]
         bounds = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
         ids = torch.cat(list(rows))[None]
-        model(input_ids=ids, position_ids=places, use_cache=False, **backbone.packed_arguments(bounds))
+        rows_of = row_arguments(model.config._attn_implementation, bounds, ids.shape[1])
+        model(input_ids=ids, position_ids=places, use_cache=False, **rows_of)
         return seen.pop()
 
     def alone(rows: Sequence[Tensor]) -> Tensor:
@@ -118,7 +120,7 @@ def _varlen_on_a_cpu(monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["qwen3", "mistral"])
-@pytest.mark.parametrize("attention", ["sdpa", backbone.VARLEN])
+@pytest.mark.parametrize("attention", ["sdpa", VARLEN])
 def test_attention_with_bounds_and_windows_may_pack(family, attention):
     model = FAMILIES[family]()
     model.set_attn_implementation(attention)
@@ -141,7 +143,7 @@ def test_layers_that_carry_a_state_from_row_to_row_need_each_row_alone(family, l
 @pytest.mark.parametrize("family", ["gpt_oss", "gemma2"])
 def test_attention_without_sinks_or_soft_caps_is_refused_with_the_layers(family):
     model = FAMILIES[family]()
-    model.set_attn_implementation(backbone.VARLEN)
+    model.set_attn_implementation(VARLEN)
     with pytest.raises(Unfit, match=r"model m: attn_implementation=varlen .* model.layers.0 \(\w*Attention\)"):
         _probe(model)
 
@@ -152,7 +154,7 @@ def test_an_attention_that_drops_the_window_is_refused(monkeypatch):
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", without_window)
     model = FAMILIES["mistral"]()
-    model.set_attn_implementation(backbone.VARLEN)
+    model.set_attn_implementation(VARLEN)
     with pytest.raises(Unfit, match="a window"):
         _probe(model)
 
@@ -165,26 +167,13 @@ def test_a_row_is_longer_than_the_smallest_window_and_never_longer_than_the_limi
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_an_update_with_linear_attention_equals_whole_models_row_by_row(tmp_path):
-    dense = {
-        role: save_model(tmp_path / role, hidden=32, layers=2, rows=64, tied=False, seed=seed)
-        for seed, role in enumerate(("student", "teacher"))
-    }
+def test_an_update_with_linear_attention_equals_whole_models_row_by_row(pair, tmp_path):
     hybrid = tmp_path / "hybrid"
     config = transformers.Qwen3NextConfig(**SIZES, **LINEAR, **EXPERTS, mlp_only_layers=[0, 1, 2, 3])
     transformers.Qwen3NextForCausalLM(config).save_pretrained(hybrid)
     save_tokenizer(hybrid)
-    pairs = [dense | {"teacher": str(hybrid)}, dense | {"student": str(hybrid)}]
-    results = run_cases([Case(**pair, rows=uneven_rows()) for pair in pairs])
-    assert not [result["error"] for result in results if "error" in result]
-    for pair, result in zip(pairs, results, strict=True):
-        models = [transformers.AutoModelForCausalLM.from_pretrained(pair[role]) for role in ("student", "teacher")]
-        total = num = 0.0
-        for row in uneven_rows():
-            ids, first = torch.tensor([row["prompt"] + row["response"]]), len(row["prompt"]) - 1
-            with torch.no_grad():
-                s, t = (model(input_ids=ids).logits[0, first:-1, :61].double().log_softmax(-1) for model in models)
-            mask = torch.tensor(row["mask"])
-            total += float(row["weight"] * ((s.exp() * (s - t)).sum(-1) * mask).sum())
-            num += int(mask.sum())
-        assert result["metrics"]["opd/loss"] == pytest.approx(total / num, rel=1e-4)
+    pairs = ((pair["student"], str(hybrid)), (str(hybrid), pair["teacher"]))
+    cases = [Case(student=student, teacher=teacher, rows=uneven_rows()) for student, teacher in pairs]
+    results = run_cases(cases)
+    for case, result in zip(cases, results, strict=True):
+        check(result, expected(case))

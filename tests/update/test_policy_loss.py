@@ -9,12 +9,12 @@ from verl.workers.config import ActorConfig
 from verl.workers.config.actor import PolicyLossConfig
 
 from opd.errors import Unfit
-from opd.update.policy_loss import LOCAL, WHOLE, WholeLoss, clip_counts, token_loss
-from opd.update.policy_worker import token_weights
+from opd.update.policy_loss import LOCAL, WHOLE, WholeLoss, clip_counts, divisor_of, token_loss, token_weights
 
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 LENGTHS = torch.tensor([5, 0, 9, 2])
 MASK = torch.arange(9) < LENGTHS[:, None]
+SIZES = {"batch_num_tokens": 16, "global_batch_size": 4}
 
 
 def settings(loss_mode: str = "vanilla", agg_mode: str = "token-mean") -> ActorConfig:
@@ -73,8 +73,8 @@ def test_weights_and_token_losses_add_up_to_verls_loss(tokens, loss_mode, agg_mo
     expected, slopes = verls(tokens, config, kl)
     current = tokens["current"].clone().requires_grad_()
     inputs = torch.stack([tokens["advantages"], tokens["reference"]], dim=1)
-    weights, divisor = token_weights(config, LENGTHS, num_tokens=16, num_rows=4)
-    loss = (weights * token_loss(config, kl=kl)(current, tokens["old"], inputs)).sum() / divisor
+    losses = token_weights(config, LENGTHS) * token_loss(config, kl=kl)(current, tokens["old"], inputs)
+    loss = losses.sum() / divisor_of(config, **SIZES)
     torch.testing.assert_close(loss.detach(), expected, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(torch.autograd.grad(loss, current)[0], slopes, rtol=1e-6, atol=1e-9)
 
@@ -84,11 +84,10 @@ def test_weights_and_token_losses_add_up_to_verls_loss(tokens, loss_mode, agg_mo
 def test_the_general_form_is_verls_function_over_the_rows(tokens, loss_mode, agg_mode):
     config = settings(loss_mode, agg_mode)
     expected, slopes = verls(tokens, config, None)
-    divisors = {"batch_num_tokens": 16, "global_batch_size": 4, "loss_scale_factor": None}
-    whole = WholeLoss(config, MASK, tokens["old"], tokens["advantages"], divisors, divisor=4.0)
-    loss, found = whole(tokens["current"])
-    torch.testing.assert_close(loss / 4, expected)
-    torch.testing.assert_close(found / 4, slopes)
+    divisor = divisor_of(config, **SIZES)
+    loss, found = WholeLoss(config, MASK, tokens["old"], tokens["advantages"], SIZES)(tokens["current"])
+    torch.testing.assert_close(loss / divisor, expected)
+    torch.testing.assert_close(found / divisor, slopes)
 
 
 def test_clip_counts_are_verls_means_over_tokens(tokens):

@@ -1,4 +1,4 @@
-"""GRPO's update is verl's formulas over a float64 model, however its rows are cut and shared."""
+"""Updates of GRPO are verl's formulas, and of SFT cross-entropy, over a float64 model, however their rows are cut and shared."""
 
 from __future__ import annotations
 
@@ -6,11 +6,22 @@ from typing import Any
 
 import pytest
 import torch
-from tests.update.batches import uneven_rows
-from tests.update.models import save_model
-from tests.update.test_worker_invariance import DYNAMIC, ULYSSES
-from tests.update.workers import Case, run_cases, told_log_probs
-from transformers import AutoModelForCausalLM
+from tests.update.exact import (
+    DYNAMIC,
+    ULYSSES,
+    check_answers,
+    check_bits,
+    check_gradients,
+    cut,
+    in_ways,
+    load,
+    log_probs,
+    of_answers,
+    run,
+)
+from tests.update.models import uneven_rows
+from tests.update.workers import Case, told_log_probs
+from torch.nn.utils.rnn import pad_sequence
 from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
 from verl.workers.config import ActorConfig
 from verl.workers.config.actor import PolicyLossConfig
@@ -18,39 +29,38 @@ from verl.workers.config.actor import PolicyLossConfig
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROWS = uneven_rows()
-SETS = ("grpo.kl_loss_coef=0.1", "grpo.kl_loss_type=low_var_kl", "grpo.entropy_coeff=0.01")
 CLIPS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 3.0}
-MASK = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["mask"]) for row in ROWS], batch_first=True).bool()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> str:
-    return save_model(tmp_path_factory.mktemp("model"), hidden=32, layers=2, rows=64, tied=False, seed=1)
-
-
-@pytest.fixture(scope="module")
-def plain(model) -> torch.nn.Module:
-    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64, attn_implementation="eager")
+SETS = ("kl_loss_coef=0.1", "kl_loss_type=low_var_kl", "entropy_coeff=0.01", *(f"{k}={v}" for k, v in CLIPS.items()))
+LORA = ("model.lora.rank=3", "model.lora.alpha=6", "actor.learning_rate=3e-2")
+MASK = pad_sequence([torch.tensor(row["mask"]) for row in ROWS], batch_first=True).bool()
+TOKEN_MEAN = ("vanilla", "token-mean")
+ANSWER_WAYS = [(1, "padded"), (1, "8 micro-batches"), (1, "token budget"), (2, "all"), (2, "shared sequence")]
+UNEVEN = (1, "answers, measured by more rows than divide them")
+ANSWERED = [*((world, f"answers, {name}") for world, name in ANSWER_WAYS), UNEVEN]
+# Modes of loss and aggregation, and how rows are cut.
+FORMS: dict[tuple[int, str], tuple[tuple[str, str], dict[str, Any]]] = {
+    (1, "all"): (TOKEN_MEAN, {}),
+    (1, "a mean over rows"): (("vanilla", "seq-mean-token-mean"), {"micro_batch": 1}),
+    (1, "gspo"): (("gspo", "seq-mean-token-mean"), {"micro_batch": 2}),
+    (1, "cispo"): (("cispo", "seq-mean-token-sum"), {"overrides": DYNAMIC}),
+    (2, "all"): (TOKEN_MEAN, {"micro_batch": 2}),
+    (2, "shared sequence"): (TOKEN_MEAN, {"micro_batch": 4, "overrides": ULYSSES}),
+}
 
 
 def read_by(plain: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies of the responses' tokens, padded [B, T]."""
+    """Return log-probabilities and entropies of the responses' tokens, padded [B, T]."""
     found = []
     for row in ROWS:
-        log_p = plain(torch.tensor([row["prompt"] + row["response"]])).logits[0].log_softmax(-1)
-        log_p = log_p[len(row["prompt"]) - 1 : -1]
+        log_p = log_probs(plain, row["prompt"], row["response"], 64)
         picked = log_p.gather(1, torch.tensor(row["response"])[:, None])[:, 0]
         found.append(torch.stack([picked, -(log_p.exp() * log_p).sum(-1)], 1))
-    both = torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
+    both = pad_sequence(found, batch_first=True)
     return both[..., 0], both[..., 1]
 
 
-def padded(values: list[torch.Tensor]) -> torch.Tensor:
-    return torch.nn.utils.rnn.pad_sequence(values, batch_first=True).double()
-
-
 def expected(plain: torch.nn.Module, loss_mode: str, agg_mode: str) -> tuple[float, dict[str, torch.Tensor]]:
-    """verl's loss of all rows as one mini-batch, and its gradients."""
+    """Return verl's loss of all rows as one mini-batch, and its gradients."""
     config = ActorConfig(
         strategy="fsdp2",
         rollout_n=1,
@@ -61,98 +71,104 @@ def expected(plain: torch.nn.Module, loss_mode: str, agg_mode: str) -> tuple[flo
     )
     batch: dict[str, Any] = {"dp_size": 1, "batch_num_tokens": int(MASK.sum()), "global_batch_size": len(ROWS)}
     config.global_batch_info.update(batch)
-    responses = [torch.tensor(row["response"]).double() for row in ROWS]
+    responses = pad_sequence([torch.tensor(row["response"]).double() for row in ROWS], batch_first=True)
     log_prob, entropy = read_by(plain)
     loss, _ = get_policy_loss_fn(loss_mode)(
-        old_log_prob=padded([told_log_probs(response, "old") for response in responses]),
+        old_log_prob=told_log_probs(responses, "old"),
         log_prob=log_prob,
-        advantages=padded([torch.sin(response) for response in responses]),
+        advantages=torch.sin(responses),
         response_mask=MASK,
         loss_agg_mode=agg_mode,
         config=config,
     )
-    estimate = kl_penalty(log_prob, padded([told_log_probs(one, "reference") for one in responses]), "low_var_kl")
+    estimate = kl_penalty(log_prob, told_log_probs(responses, "reference"), "low_var_kl")
     loss = loss + 0.1 * agg_loss(estimate, MASK, agg_mode, **batch) - 0.01 * agg_loss(entropy, MASK, agg_mode, **batch)
     plain.zero_grad()
     loss.backward()
     return loss.item(), {name: parameter.grad.clone() for name, parameter in plain.named_parameters()}
 
 
-def check(found: dict[str, Any], plain: torch.nn.Module, loss_mode: str, agg_mode: str) -> None:
+@pytest.fixture(scope="module")
+def answers(pair) -> Case:
+    return Case(student=pair["student"], teacher=pair["student"], rows=ROWS, method="answers")
+
+
+@pytest.fixture(scope="module")
+def runs(pair, answers, tmp_path_factory) -> dict:
+    folder = str(tmp_path_factory.mktemp("saved") / "global_step_1")
+    case = Case(
+        student=pair["student"],
+        teacher=pair["student"],
+        rows=ROWS,
+        method="policy",
+        sets=[f"grpo.{each}" for each in SETS],
+    )
+    # Two steps of two updates each.
+    steps = cut(case, method="policy steps", num_steps=2, mini_batch=4, micro_batch=2)
+    forms = {}
+    for name, ((loss_mode, agg_mode), way) in FORMS.items():
+        modes = [f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}", *way.get("overrides", ())]
+        forms[name] = cut(case, **way | {"sets": [f"grpo.loss_agg_mode={agg_mode}"], "overrides": modes})
+    answered = dict(zip(ANSWERED, in_ways(answers, *ANSWER_WAYS).values(), strict=False))
+    return run(
+        forms
+        | answered
+        | {
+            UNEVEN: cut(answers, sets=["actor.log_prob_micro_batch_size_per_gpu=3"]),
+            (1, "exact KL"): cut(case, sets=["grpo.kl_loss_type=full"]),
+            (1, "whole"): cut(steps, saves_to=folder),
+            (1, "resumed"): cut(steps, resumes_from=folder),
+            (1, "adapters"): cut(steps, sets=LORA),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(pair) -> torch.nn.Module:
+    return load(pair["student"], attn_implementation="eager")
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_the_update_is_verls_formula_in_float64_however_rows_are_cut(runs, plain, form):
+    found = runs[form]
     assert "error" not in found, found["error"]
-    loss, gradients = expected(plain, loss_mode, agg_mode)
+    loss, gradients = expected(plain, *FORMS[form][0])
     assert found["update"]["actor/loss"] == pytest.approx(loss, rel=1e-5)
-    assert set(found["gradients"]) == set(gradients)
-    for name, gradient in gradients.items():
-        scale = gradient.abs().max().item()
-        assert scale > 0, name
-        torch.testing.assert_close(found["gradients"][name].double(), gradient, rtol=1e-5, atol=3e-6 * scale, msg=name)
-
-
-def case(model: str, loss_mode: str = "vanilla", agg_mode: str = "token-mean", **more: Any) -> Case:
-    own = [f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}"]
-    sets = [*SETS, f"grpo.loss_agg_mode={agg_mode}", *(f"grpo.{name}={value}" for name, value in CLIPS.items())]
-    overrides = own + list(more.pop("overrides", []))
-    return Case(student=model, teacher=model, rows=ROWS, method="policy", sets=sets, overrides=overrides, **more)
-
-
-def test_the_update_is_verls_formula_in_float64_however_rows_are_cut(model, plain):
-    asked = [
-        (("vanilla", "token-mean"), {}),
-        (("vanilla", "seq-mean-token-mean"), {"micro_batch": 1}),
-        (("gspo", "seq-mean-token-mean"), {"micro_batch": 2}),
-        (("cispo", "seq-mean-token-sum"), {"overrides": DYNAMIC}),
-    ]
-    results = run_cases([case(model, *modes, **more) for modes, more in asked])
-    for found, (modes, _) in zip(results, asked, strict=True):
-        check(found, plain, *modes)
+    check_gradients(found, gradients, 1e-5)
+    if form[0] == 1:
         with torch.no_grad():
             log_prob = read_by(plain)[0][MASK]
         for role in ("actor", "ref"):
             torch.testing.assert_close(found["log_probs"][role].double(), log_prob, rtol=1e-5, atol=1e-5)
 
 
-def test_two_ranks_and_ranks_that_share_sequences_give_the_same(model, plain):
-    for found in run_cases([case(model, micro_batch=2), case(model, micro_batch=4, overrides=ULYSSES)], world=2):
-        check(found, plain, "vanilla", "token-mean")
+def test_the_exact_kl_to_the_reference_is_zero_where_the_model_is_its_reference(runs):
+    assert runs[1, "exact KL"]["update"]["actor/kl_loss"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_the_exact_kl_to_the_reference_is_zero_where_the_model_is_its_reference(model):
-    exact = case(model)
-    exact.sets.append("grpo.kl_loss_type=full")
-    (found,) = run_cases([exact])
-    assert found["update"]["actor/kl_loss"] == pytest.approx(0.0, abs=1e-6)
-
-
-def steps(model: str, *sets: str, **more: Any) -> Case:
-    """Two steps of two updates each."""
-    asked = case(model, num_steps=2, mini_batch=4, micro_batch=2, **more)
-    asked.method = "policy steps"
-    asked.sets.extend(sets)
-    return asked
-
-
-def test_a_killed_run_goes_on_bit_for_bit(model, tmp_path):
-    folder = str(tmp_path / "global_step_1")
-    whole, resumed = run_cases([steps(model, saves_to=folder), steps(model, resumes_from=folder)])
+def test_a_killed_run_goes_on_bit_for_bit(runs):
+    whole, resumed = runs[1, "whole"], runs[1, "resumed"]
     assert not torch.equal(whole["weights"]["lm_head.weight"], whole["weights_before"]["lm_head.weight"])
-    for part in ("weights_before", "weights"):
-        for name, weight in whole[part].items():
-            assert torch.equal(weight, resumed[part][name]), name
-    told = {
-        name: value for name, value in whole["update"].items() if name.startswith("actor/") and "/perf/" not in name
-    }
+    check_bits(resumed, whole, "weights_before", "weights")
+    told = {name: each for name, each in whole["update"].items() if name.startswith("actor/") and "/perf/" not in name}
     assert told == {name: resumed["update"][name] for name in told}
 
 
-def test_adapters_train_against_the_model_without_them(model, plain):
-    lora = ("model.lora.rank=3", "model.lora.alpha=6", "actor.learning_rate=3e-2")
-    (found,) = run_cases([steps(model, *lora)])
-    moved = {
-        name for name, weight in found["weights"].items() if not torch.equal(weight, found["weights_before"][name])
-    }
-    assert moved == {name for name in found["weights"] if ".lora_" in name}
+def test_adapters_train_against_the_model_without_them(runs, plain):
+    found = runs[1, "adapters"]
+    for name, weight in found["weights"].items():
+        assert torch.equal(weight, found["weights_before"][name]) == (".lora_" not in name), name
     with torch.no_grad():
         log_prob = read_by(plain)[0][MASK]
-    torch.testing.assert_close(found["reference"].double(), log_prob, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found["log_probs"]["ref"].double(), log_prob, rtol=1e-5, atol=1e-5)
     assert found["update"]["actor/kl_loss"] > 0
+
+
+@pytest.mark.parametrize("way", ANSWERED, ids=str)
+def test_answers_train_by_the_cross_entropy_of_transformers_in_float64(runs, answers, way):
+    found, reference = runs[way], of_answers(answers)
+    check_answers(found, reference)
+    assert found["measured"] == pytest.approx(reference["metrics"]["opd/loss"], rel=1e-6)
+    assert found["update"]["actor/num_tokens"] == sum(sum(row["mask"]) for row in ROWS)
+    assert (found["update"]["actor/num_updates"], found["update"]["actor/skipped"]) == (1, 0)
+    assert not found["has_rollout"]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
-from tests.update.batches import uneven_rows
-from tests.update.models import save_model
-from tests.update.workers import Case, run_cases
+from tests.update.exact import check_bits, cut, run
+from tests.update.models import uneven_rows
+from tests.update.workers import Case
 
 from opd.errors import CheckpointError
 from opd.experiment.sections import Teacher
-from opd.update.self_teachers import SelfTeachers, refresh_metrics, teachers_step
+from opd.update.teachers import SelfTeachers, refresh_metrics, teachers_step
 
 
 @pytest.mark.parametrize(("every", "expected"), [(0, [0] * 7), (1, [0, 1, 2, 3, 4, 5, 6]), (3, [0, 0, 0, 3, 3, 3, 6])])
@@ -44,95 +45,84 @@ def _teachers(value: float, every: int) -> SelfTeachers:
     return SelfTeachers(engines={"teacher": _Engine(value)}, every={"teacher": every})
 
 
+@pytest.fixture
+def second_of_two(monkeypatch) -> None:
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+
+
+def _folder(base: Path, step: int) -> Path:
+    actor = base / f"global_step_{step}" / "actor"
+    actor.mkdir(parents=True)
+    return actor
+
+
+@pytest.mark.usefixtures("second_of_two")
 @pytest.mark.parametrize(("step", "is_saved"), [(2, False), (3, False), (4, True), (5, True), (6, False), (7, True)])
 def test_a_checkpoint_has_the_teacher_only_where_it_is_neither_the_start_nor_the_student(tmp_path, step, is_saved):
-    actor = tmp_path / f"global_step_{step}" / "actor"
-    actor.mkdir(parents=True)
-    _teachers(7.0, 3).save(actor, step=step, rank=1, world=2)
+    actor, resumed = _folder(tmp_path, step), _teachers(0.0, 3)
+    _teachers(7.0, 3).save(actor, step=step)
     assert [path.name for path in actor.iterdir()] == ["teacher_world_size_2_rank_1.pt"] * is_saved
-    resumed = _teachers(0.0, 3)
-    resumed.load(actor, rank=1, world=2)
+    resumed.load(actor)
     assert resumed.engines["teacher"].local_weights()["w"].tolist() == [7.0 * is_saved] * 2
 
 
+@pytest.mark.usefixtures("second_of_two")
 def test_a_checkpoint_that_lacks_the_teacher_is_refused_by_the_files_name(tmp_path):
-    actor = tmp_path / "global_step_4" / "actor"
-    actor.mkdir(parents=True)
-    with pytest.raises(
-        CheckpointError, match=r"teacher_world_size_1_rank_0.pt: not there, and refreshed teachers \(teacher\)"
-    ):
-        _teachers(0.0, 3).load(actor, rank=0, world=1)
-    _teachers(0.0, 0).load(actor, rank=0, world=1)
+    actor, words = (
+        _folder(tmp_path, 4),
+        r"teacher_world_size_2_rank_1.pt: not there, and refreshed teachers \(teacher\)",
+    )
+    with pytest.raises(CheckpointError, match=words):
+        _teachers(0.0, 3).load(actor)
+    _teachers(0.0, 0).load(actor)
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
-def refreshed(request, tmp_path_factory) -> dict[str, dict]:
-    base = tmp_path_factory.mktemp("models")
-    student = save_model(base / "student", hidden=32, layers=2, rows=64, tied=False, seed=1)
-    other = save_model(base / "other", hidden=48, layers=2, rows=64, tied=False, seed=2)
+@pytest.fixture(scope="module")
+def refreshed(pair, tmp_path_factory) -> dict[str, dict]:
+    """Results of two ranks by name."""
+    base = tmp_path_factory.mktemp("saved")
     rows = [row | {"teacher_prompt": [5, *row["prompt"]]} for row in uneven_rows()]
-
-    def case(*, every: int, num_steps: int, teacher: str = student, **how) -> Case:
-        sets = ["teacher.refresh_every=" + str(every), *how.pop("sets", [])]
-        return Case(
-            student=student,
-            teacher=teacher,
-            rows=rows,
-            micro_batch=2,
-            first_step=1,
-            num_steps=num_steps,
-            sets=sets,
-            **how,
-        )
-
-    beside = base / "beside" / "global_step_3"
+    case = Case(student=pair["student"], teacher=pair["student"], rows=rows, micro_batch=2, first_step=1, num_steps=3)
+    every = [[f"teacher.refresh_every={number}"] for number in range(3)]
+    later, copied = cut(case, sets=every[2], num_steps=4), str(base / "copied" / "global_step_3")
     cases = {
-        "frozen": case(every=0, num_steps=3),
-        "step 3 of 2": case(every=2, num_steps=3),
-        "step 2 of 2": case(every=2, num_steps=2),
-        "offloaded": case(every=2, num_steps=3, sets=["actor.param_offload=auto"]),
-        "bf16": case(every=2, num_steps=3, sets=["teacher.dtype=bf16"]),
-        "another model": case(every=1, num_steps=2, teacher=other),
-        "saved after step 3": case(every=2, num_steps=4, saves_to=str(base / "global_step_3")),
-        "resumed": case(every=2, num_steps=4, resumes_from=str(base / "global_step_3")),
-        "saved beside step 4": case(every=2, num_steps=4, saves_to=str(beside), saves_beside=True),
-        "resumed from copies": case(every=2, num_steps=4, resumes_from=str(beside)),
+        "frozen": cut(case, sets=every[0]),
+        "step 3 of 2": cut(case, sets=every[2]),
+        "step 2 of 2": cut(case, sets=every[2], num_steps=2),
+        "offloaded": cut(case, sets=[*every[2], "actor.param_offload=auto"]),
+        "bf16": cut(case, sets=[*every[2], "teacher.dtype=bf16"]),
+        "another model": cut(case, sets=every[1], num_steps=2, teacher=pair["teacher"]),
+        "whole": cut(later, saves_to=str(base / "global_step_3")),
+        "resumed": cut(later, resumes_from=str(base / "global_step_3")),
+        "saved from copies": cut(later, saves_to=copied, saves_beside=True),
+        "resumed from copies": cut(later, resumes_from=copied),
     }
-    return dict(zip(cases, run_cases(list(cases.values()), world=request.param), strict=True))
+    return {name: result for (_, name), result in run({(2, name): each for name, each in cases.items()}).items()}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 class TestRefreshed:
-    def test_it_is_the_student_as_it_was_after_the_step(self, refreshed):
-        found = refreshed["step 3 of 2"]
-        for name, weight in found["weights_before"].items():  # before step 3 is after step 2
-            assert torch.equal(found["teacher_weights"][name], weight), name
-
-    def test_it_stays_what_it_was_between(self, refreshed):
-        start = refreshed["frozen"]["teacher_weights"]
-        for name, weight in refreshed["step 2 of 2"]["teacher_weights"].items():
-            assert torch.equal(weight, start[name]), name
-        assert any(
-            not torch.equal(weight, start[name]) for name, weight in refreshed["step 3 of 2"]["teacher_weights"].items()
-        )
+    def test_it_is_the_student_as_it_was_after_the_step_and_stays_it_until_the_next(self, refreshed):
+        found, start = refreshed["step 3 of 2"], refreshed["frozen"]
+        check_bits({"weights": found["teacher_weights"]}, {"weights": found["weights_before"]})  # after step 2
+        check_bits(refreshed["step 2 of 2"], start, "teacher_weights")
+        pairs = [(found["teacher_weights"][name], weight) for name, weight in start["teacher_weights"].items()]
+        assert any(not torch.equal(*pair) for pair in pairs)
 
     def test_it_is_the_same_wherever_it_waits(self, refreshed):
-        for name, weight in refreshed["step 3 of 2"]["teacher_weights"].items():
-            assert torch.equal(refreshed["offloaded"]["teacher_weights"][name], weight), name
+        check_bits(refreshed["offloaded"], refreshed["step 3 of 2"], "teacher_weights")
 
     def test_it_keeps_its_own_precision(self, refreshed):
         found = refreshed["bf16"]
-        for name, weight in found["weights_before"].items():
-            assert torch.equal(found["teacher_weights"][name], weight.bfloat16()), name
+        rounded = {name: weight.bfloat16() for name, weight in found["weights_before"].items()}
+        check_bits({"weights": found["teacher_weights"]}, {"weights": rounded})
 
     def test_a_teacher_of_another_shape_is_refused(self, refreshed):
         assert "other names or shapes than its own" in refreshed["another model"]["error"]
 
     @pytest.mark.parametrize("how", ["resumed", "resumed from copies"])
     def test_a_resumed_worker_goes_on_to_the_same_bits(self, refreshed, how):
-        whole, resumed = refreshed["saved after step 3"], refreshed[how]
-        assert whole["has_moved"]
-        for part in ("weights", "teacher_weights"):
-            for name, weight in whole[part].items():
-                assert torch.equal(resumed[part][name], weight), (part, name)
+        assert refreshed["whole"]["has_moved"]
+        check_bits(refreshed[how], refreshed["whole"], "weights", "teacher_weights")

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
+from opd.experiment.algorithm import Policy, Stage
 from opd.experiment.sections import Rollout
 from opd.losses import Loss, Weights
-from opd.update.divergence_loss import is_sampled
-from opd.update.loss_task import LossTask, Reference
+from opd.update.head import LossTask, Reference
+from opd.update.opd_worker import is_sampled, loss_of
 from opd.update.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
-from opd.update.teacher_cache import Fetch
 
 WIDTH, VOCAB = 16, 32
 
@@ -28,8 +28,8 @@ def made(num: int, *, ids: torch.Tensor | None = None, temperature: float = 1.0,
     drawn = Categorical(logits=hidden @ weight.T / temperature).sample()
     task = LossTask(
         positions=torch.arange(num) + 5, token_ids=drawn if ids is None else ids, token_rows=torch.zeros(num).long(),
-        weights=Weights(divergence=torch.ones(num)), loss=Loss("reverse_kl"), valid_vocab=VOCAB,
-        reference=Reference(hidden=Fetch(teacher, None), weight=teacher_weight), watch=("entropy", "teacher_entropy"),
+        weights=Weights(divergence=torch.ones(num)), loss=Loss("reverse_kl"), sizes={"valid_vocab": VOCAB},
+        references=(Reference(lambda: teacher, teacher_weight),), watch=("entropy", "teacher_entropy"),
     )  # fmt: skip
     return task, task.output(hidden, weight)
 
@@ -43,7 +43,7 @@ def changed(output, **statistics):
 
 
 def of_tokens(task, output, *, is_sampled=False) -> dict[str, float]:
-    counts = counted(token_signs, task, output, is_sampled=is_sampled)
+    counts = counted(token_signs, output, is_sampled=is_sampled)
     entropy = output.statistics["teacher_entropy"].double()
     return sign_metrics(counts | {"sum/tokens": float(len(entropy)), "sum/teacher_entropy": entropy.sum().item()})
 
@@ -79,7 +79,7 @@ def test_a_teacher_that_is_read_one_position_off_prefers_the_neighbours(shift, s
     task, _ = made(20, ids=ids)
     weight = torch.eye(VOCAB, WIDTH * 2)
     right = weight[(ids + shift) % VOCAB]  # a teacher that is sure of the token at `shift` from the right one
-    sure = dataclasses.replace(task, reference=Reference(hidden=Fetch(right, None), weight=weight))
+    sure = dataclasses.replace(task, references=(Reference(lambda: right, weight),))
     assert sign_metrics(counted(neighbour_signs, sure)) == {
         "opd/teacher_prefers_neighbour": share,
         "opd/teacher_pairs": 19,
@@ -93,13 +93,12 @@ def test_of_several_teachers_each_is_asked_for_the_neighbours_of_its_own_rows():
     task, _ = made(20, ids=ids)
     weight = torch.eye(VOCAB, WIDTH * 2)
     right, shifted = weight[ids], weight[(ids + 1) % VOCAB]
-    parts = tuple(
-        Reference(
-            name=name, rows=(0,), tokens=torch.arange(20)[place], hidden=Fetch(hidden[place], None), weight=weight
-        )
-        for name, hidden, place in (("a", right, slice(10)), ("b", shifted, slice(10, None)))
+    first, second = torch.arange(20).split(10)
+    references = (
+        Reference(lambda: right[first], weight, "a", (0,), first),
+        Reference(lambda: shifted[second], weight, "b", (0,), second),
     )
-    found = counted(neighbour_signs, dataclasses.replace(task, reference=None, parts=parts))
+    found = counted(neighbour_signs, dataclasses.replace(task, references=references))
     assert sign_metrics(found) == {"opd/teacher_prefers_neighbour": 0.5, "opd/teacher_pairs": 18}
 
 
@@ -139,3 +138,19 @@ def test_weights_that_an_update_leaves_are_told_from_those_that_it_moves():
 def test_tokens_are_the_students_own_draws_where_nothing_chooses_among_them(rollout, stage, drawn):
     spec = SimpleNamespace(rollout=Rollout.model_construct(**rollout))
     assert is_sampled(spec, SimpleNamespace(rollouts=stage)) is drawn
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "params"),
+    [
+        ({"loss_type": "jsd", "beta": 0.3}, "jsd", {"beta": 0.3}),
+        ({"loss_type": "topk_reverse_kl"}, "topk_reverse_kl", {"top_k": 3}),
+        ({"loss_type": "skew_kl", "loss_params": {"skew": 0.2}}, "skew_kl", {"skew": 0.2}),
+        ({"loss_type": "topk_reverse_kl"}, "forward_kl", {}),
+    ],
+)
+def test_a_loss_has_the_parameters_of_the_stages_own_divergence_only(stage, kind, params):
+    opd = SimpleNamespace(top_k=3, has_policy=False, policy=Policy())
+    spec = SimpleNamespace(opd=opd, rollout=SimpleNamespace(temperature=0.7))
+    found = loss_of(spec, Stage(**stage), kind)
+    assert (found.kind, found.params, found.temperature, found.policy) == (kind, params, 0.7, None)

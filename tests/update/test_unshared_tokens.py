@@ -1,113 +1,70 @@
-"""Tokens that one model lacks: the teacher never reads them, nothing behind them is trained, and their mass is bounded."""
+"""Tokens that one model lacks: the teacher never reads them, and nothing after them is trained."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from tests.update.exact import load
 from tests.update.models import save_model
 from tests.update.workers import Case, row, run_cases, tensordict
-from transformers import AutoModelForCausalLM
 
-from opd.errors import Unfit
-from opd.update.unshared_tokens import check_unshared, leave_out_unshared, readable_ids
+from opd.update.reading import keep_shared
 
 # Ids below 61 are both models'; the student's tokenizer has 70, the teacher's 64, which is all its embedding holds.
 SHARED, STUDENT, TEACHER = 61, 70, 64
 FACTS = {"valid_vocab": SHARED, "student_vocab": STUDENT, "teacher_vocab": TEACHER}
 UNREAD = 65
+slow = pytest.mark.slow
 
 
-def _masks(data, name):
-    return [mask.tolist() for mask in data[name].unbind()]
-
-
-def test_a_response_is_trained_up_to_its_first_token_that_the_teacher_lacks():
-    data = tensordict([row([5, 6], [7, 8, UNREAD, 9, 10]), row([5, 6], [7, 8])])
-    assert leave_out_unshared(data, SHARED) == 3
-    assert _masks(data, "response_mask") == _masks(data, "loss_mask") == [[1, 1, 0, 0, 0], [1, 1]]
-
-
-def test_a_prompt_with_such_a_token_leaves_nothing_and_tool_tokens_are_not_counted():
-    data = tensordict([row([5, SHARED], [7, 8]), row([5, 6], [7, UNREAD, 9, 10], mask=[1, 0, 0, 1])])
-    assert leave_out_unshared(data, SHARED) == 3
-    assert _masks(data, "loss_mask") == [[0, 0], [1, 0, 0, 0]]
-
-
-def test_rows_of_shared_tokens_stay_the_objects_they_are():
-    data = tensordict([row([5, 6], [7, 60])])
-    before = data["response_mask"], data["input_ids"]
-    assert leave_out_unshared(data, SHARED) == 0
-    assert data["response_mask"] is before[0]
-    assert readable_ids(before[1], SHARED) is before[1]
-
-
-def test_the_teacher_gets_ids_of_its_own_only():
-    data = tensordict([row([5, 6], [7, UNREAD, 9]), row([SHARED], [60])])
-    read = readable_ids(data["input_ids"], SHARED)
-    assert [ids.tolist() for ids in read.unbind()] == [[5, 6, 7, 0, 9], [0, 60]]
-    assert data["input_ids"].values().max() == UNREAD  # the student reads its own
-
-
-def test_a_mass_above_the_bound_ends_the_run_with_the_numbers_and_the_key():
-    metrics = {"opd/num_tokens": 200.0, "opd/unshared_tokens": 0.0, "opd/unshared_mass_teacher": 0.07}
-    check_unshared(metrics, limit=0.08)
-    with pytest.raises(
-        Unfit, match=r"max_unshared_mass=0\.05: the teacher puts 0\.07 .*mean over 200 tokens.*student lacks"
-    ):
-        check_unshared(metrics, limit=0.05)
-    with pytest.raises(Unfit, match=r"the student puts 0\.07 .*teacher lacks"):
-        check_unshared(metrics | {"opd/unshared_mass_student": 0.07, "opd/unshared_mass_teacher": 0.0}, limit=0.05)
-
-
-def test_a_step_that_nothing_is_left_of_ends_the_run():
-    with pytest.raises(Unfit, match="all 12 response tokens"):
-        check_unshared({"opd/num_tokens": 0.0, "opd/unshared_tokens": 12.0}, limit=0.05)
-    check_unshared({"opd/num_tokens": 0.0, "opd/unshared_tokens": 0.0}, limit=0.05)
+@pytest.mark.parametrize(
+    ("rows", "masks"),
+    [
+        ([row([5, 6], [7, 8, UNREAD, 9, 10]), row([5, 6], [7, 8])], [[1, 1, 0, 0, 0], [1, 1]]),
+        # A prompt with such a token leaves nothing, and tool tokens are not counted.
+        ([row([5, SHARED], [7, 8]), row([5, 6], [7, UNREAD, 9, 10], mask=[1, 0, 0, 1])], [[0, 0], [1, 0, 0, 0]]),
+    ],
+)
+def test_a_response_is_trained_up_to_its_first_token_that_the_teacher_lacks(rows, masks):
+    data = tensordict(rows)
+    assert keep_shared(data, SHARED, data["input_ids"]) == 3
+    for name in ("response_mask", "loss_mask"):
+        assert [mask.tolist() for mask in data[name].unbind()] == masks
 
 
 READ = [row([3, 4, 5], [6, 7, 8, 9]), row([9, 8], [11, 12, 60, 14, 15]), row([20], [21, 22]), row([30, 31], [32])]
 # The same rows with tokens that the teacher lacks: in a prompt, in a response, as its first and its last token.
-WITH_UNREAD = [
-    row([3, 4, 5], [6, 7, 8, 9]),
-    row([9, 8], [11, 12, UNREAD, 14, 15]),
-    row([20], [21, 95]),
-    row([30, 64], [32]),
-]
-LEFT_OUT = [
-    row([3, 4, 5], [6, 7, 8, 9]),
-    row([9, 8], [11, 12, 60, 14, 15], mask=[1, 1, 0, 0, 0]),
-    row([20], [21, 22], mask=[1, 0]),
-    row([30, 31], [32], mask=[0]),
-]
+WITH_UNREAD = [READ[0], row([9, 8], [11, 12, UNREAD, 14, 15]), row([20], [21, 95]), row([30, 64], [32])]
+MASKS = [[1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0], [0]]
+LEFT_OUT = [one | {"mask": mask} for one, mask in zip(READ, MASKS, strict=True)]
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory) -> tuple[str, str]:
+def models(tmp_path_factory) -> dict[str, str]:
     base = tmp_path_factory.mktemp("models")
-    student = save_model(base / "s", hidden=32, layers=2, rows=96, tied=False, seed=1)
-    teacher = save_model(base / "t", hidden=48, layers=2, rows=TEACHER, tied=False, seed=2)
-    return student, teacher
+    return {
+        "student": save_model(base / "s", hidden=32, layers=2, rows=96, tied=False, seed=1),
+        "teacher": save_model(base / "t", hidden=48, layers=2, rows=TEACHER, tied=False, seed=2),
+    }
 
 
 @pytest.fixture(scope="module")
 def updates(models) -> dict[str, dict]:
     """Real updates of the real worker, all in one process."""
-    student, teacher = models
     cases = {
-        "read": Case(student=student, teacher=teacher, rows=READ, micro_batch=4, facts=FACTS),
-        "with unread": Case(student=student, teacher=teacher, rows=WITH_UNREAD, micro_batch=2, facts=FACTS),
-        "left out": Case(student=student, teacher=teacher, rows=LEFT_OUT, micro_batch=4, facts=FACTS),
-        "equal": Case(student=student, teacher=teacher, rows=READ, micro_batch=4),
+        "read": Case(**models, rows=READ, micro_batch=4, facts=FACTS),
+        "with unread": Case(**models, rows=WITH_UNREAD, micro_batch=2, facts=FACTS),
+        "left out": Case(**models, rows=LEFT_OUT, micro_batch=4, facts=FACTS),
+        "equal": Case(**models, rows=READ, micro_batch=4),
     }
     return dict(zip(cases, run_cases(list(cases.values())), strict=True))
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("side", "entries"), [("student", STUDENT), ("teacher", TEACHER)])
 def test_the_steps_mass_is_the_mean_over_its_tokens_of_what_the_model_itself_puts_there(models, updates, side, entries):
-    model = AutoModelForCausalLM.from_pretrained(models[side == "teacher"]).double()
-    masses = []
+    model, masses = load(models[side]), []
     for one in READ:
         logits = model(torch.tensor([one["prompt"] + one["response"]])).logits[0]
         predicting = logits[len(one["prompt"]) - 1 : -1, :entries]
@@ -117,18 +74,17 @@ def test_the_steps_mass_is_the_mean_over_its_tokens_of_what_the_model_itself_put
     assert updates["read"]["metrics"][f"opd/unshared_mass_{side}"] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.timeout(900)
 def test_what_stands_behind_a_token_that_the_teacher_lacks_trains_nothing(updates):
     # Id 95 has no row in the teacher's embedding at all.
-    found, reference = updates["with unread"], updates["left out"]
-    assert found["metrics"]["opd/unshared_tokens"] == 3 + 1 + 1
-    assert reference["metrics"]["opd/unshared_tokens"] == 0
+    found, reference = updates["with unread"]["metrics"], updates["left out"]["metrics"]
+    assert (found["opd/unshared_tokens"], reference["opd/unshared_tokens"]) == (3 + 1 + 1, 0)
     for name in ("opd/loss", "opd/grad_norm", "opd/num_tokens", "opd/unshared_mass_teacher"):
-        assert found["metrics"][name] == pytest.approx(reference["metrics"][name], rel=1e-5), name
+        assert found[name] == pytest.approx(reference[name], rel=1e-5), name
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.timeout(900)
 def test_equal_tokenizers_measure_nothing(updates):
     assert not [name for name in updates["equal"]["metrics"] if "unshared_mass" in name]

@@ -10,8 +10,8 @@ import pickle
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-import torch._functorch.config as functorch
 from tensordict import TensorDict
 from tests.ports import free_ports
 from tests.rank_end import leave
@@ -71,20 +70,13 @@ class Case:
     device: str = "cpu"
     method: str = "update"
     num_steps: int = 1
-    first_step: int | None = None
-    """The training step of the first of them; None: as for a worker that is not told."""
-    shown: tuple[int, ...] = ()
-    """Rows whose tokens are asked for one by one; the result's `seen` is what all ranks tell."""
-    teachers: dict[str, str] = field(default_factory=dict)
-    """Several teachers by name in the place of `teacher`; a row's own is its `teacher`, a number in the order of names."""
-    saves_to: str = ""
-    """Folder `global_step_N` of a checkpoint that is saved before the last step."""
-    saves_beside: bool = False
-    """It is written from copies, once the last step has changed what was copied."""
-    resumes_from: str = ""
-    """Such a folder: only the last step is made, from there."""
-    nan_teacher: bool = False
-    """The teacher answers nan for the rows of the last rank."""
+    first_step: int | None = None  # the training step of the first of them
+    shown: tuple[int, ...] = ()  # rows whose tokens are asked for one by one; `seen` is what all ranks tell
+    teachers: dict[str, str] = field(default_factory=dict)  # several by name; a row's own is its `teacher`, a number
+    saves_to: str = ""  # folder `global_step_N` of a checkpoint that is saved before the last step
+    saves_beside: bool = False  # it is written from copies, once the last step has changed what was copied
+    resumes_from: str = ""  # such a folder: only the last step is made, from there
+    nan_teacher: bool = False  # the teacher answers nan for the rows of the last rank
 
 
 def nested(rows: list[torch.Tensor]) -> torch.Tensor:
@@ -102,30 +94,26 @@ def tensordict(rows: list[dict[str, Any]], first: int = 0) -> TensorDict:
     responses = [torch.tensor(r["response"]) for r in rows]
     masks = [torch.tensor(r["mask"]) for r in rows]
     inputs = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
-    own = {}
+    columns = {
+        "prompts": nested(prompts),
+        "responses": nested(responses),
+        "response_mask": nested(masks),
+        "loss_mask": nested(masks),
+        "input_ids": nested(inputs),
+        "position_ids": nested([torch.arange(len(ids)) for ids in inputs]),
+        "rollout_log_probs": nested([-r / 10 for r in responses]),  # any: a token's own, so that none is mistaken
+        "sample_weights": torch.tensor([r["weight"] for r in rows]),
+        "row_id": torch.arange(first, first + len(rows)),
+        "teacher": torch.tensor([r["teacher"] for r in rows]),
+        "advantage": torch.tensor([r.get("advantage", 0.0) for r in rows]),
+    }
     if any("teacher_prompt" in r for r in rows):
-        own["teacher_prompts"] = nested([torch.tensor(r.get("teacher_prompt", r["prompt"])) for r in rows])
-    return TensorDict(
-        own
-        | {
-            "prompts": nested(prompts),
-            "responses": nested(responses),
-            "response_mask": nested(masks),
-            "loss_mask": nested(masks),
-            "input_ids": nested(inputs),
-            "position_ids": nested([torch.arange(len(ids)) for ids in inputs]),
-            "rollout_log_probs": nested([-r / 10 for r in responses]),  # any: a token's own, so that none is mistaken
-            "sample_weights": torch.tensor([r["weight"] for r in rows]),
-            "row_id": torch.arange(first, first + len(rows)),
-            "teacher": torch.tensor([r["teacher"] for r in rows]),
-            "advantage": torch.tensor([r.get("advantage", 0.0) for r in rows]),
-        },
-        batch_size=len(rows),
-    )
+        columns["teacher_prompts"] = nested([torch.tensor(r.get("teacher_prompt", r["prompt"])) for r in rows])
+    return TensorDict(columns, batch_size=len(rows))
 
 
 def config(case: Case, kind: str = "opd"):
-    """What verl gives the worker of a run; a spec's rules do not count, so that what they keep from it is tried too."""
+    """Return what verl gives the worker of a run; no rule of the spec counts, so that tests reach the worker's own refusals."""
     from omegaconf import OmegaConf
 
     from opd.experiment import load_text
@@ -167,13 +155,13 @@ def config(case: Case, kind: str = "opd"):
 
 
 def _teachers(case: Case) -> list[str]:
+    own = {"dtype": "fp32", "offload": "true"}
     if not case.teachers:
-        return [f"teacher.path={case.teacher}", "teacher.dtype=fp32", "teacher.offload=true"]
-    return [
-        f"teachers.{name}.{key}={value}"
-        for name, path in case.teachers.items()
-        for key, value in {"path": path, "dtype": "fp32", "offload": "true"}.items()
-    ] + [f"route.to={{{', '.join(f'{name}: {name}' for name in case.teachers)}}}"]
+        return [f"teacher.{key}={value}" for key, value in {"path": case.teacher, **own}.items()]
+    to = ", ".join(f"{name}: {name}" for name in case.teachers)
+    by_name = {name: {"path": path, **own} for name, path in case.teachers.items()}
+    sets = [f"teachers.{name}.{key}={value}" for name, keys in by_name.items() for key, value in keys.items()]
+    return [*sets, f"route.to={{{to}}}"]
 
 
 def cut_into_mini_batches(data: TensorDict, mini_batch: int) -> None:
@@ -191,125 +179,132 @@ def cut_into_mini_batches(data: TensorDict, mini_batch: int) -> None:
     )
 
 
-def run_case(case: Case) -> dict[str, Any]:
-    """One fresh worker, one `update_opd` over this rank's share of the rows: reduced metrics, weights, places of the backbones."""
-    from verl.utils import tensordict_utils as tu
-
-    from opd.update import shards
-    from opd.update import step_metrics as step_counts
+def _fresh_worker(case: Case, kind: str = "opd") -> tuple[Any, TensorDict]:
+    """Return a worker of a kind, and this rank's share of the rows."""
     from opd.update.opd_worker import OPDWorker
-    from opd.update.token_view import Seen
+    from opd.update.policy_worker import PolicyWorker
+    from opd.update.student import StudentWorker
 
     torch.manual_seed(0)
-    worker = OPDWorker(config=config(case), role="actor_rollout_ref")
+    worker_type = {"opd": OPDWorker, "grpo": PolicyWorker, "sft": StudentWorker}[kind]
+    worker = worker_type(config=config(case, kind), role="actor" if kind == "sft" else "actor_rollout_ref")
     worker.init_model()
     engine = worker.student_engine
     per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
     data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank], index * per_rank)
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
-    tu.assign_non_tensor(data, shown_rows=case.shown)
-    gradients, places = _keep_gradients(worker.student_engine), _note_places(worker)
+    return worker, data
+
+
+def _make_earlier_steps(worker, data: TensorDict, case: Case, update: Callable) -> list[Callable[[], None]]:
+    """Make all steps but the last, or load what they left, and save; return the writes that wait for the last step."""
+    from verl.utils import tensordict_utils as tu
+
+    from opd.update import shards
+
+    def number(step: int) -> None:
+        if case.first_step is not None:
+            tu.assign_non_tensor(data, training_step=case.first_step + step)
+
+    waiting: list[Callable[[], None]] = []
     if case.resumes_from:
         worker.load_checkpoint(f"{case.resumes_from}/actor")
-    for number in range(0 if case.resumes_from else case.num_steps - 1):
-        _tell_step(data, case, number)
-        worker.update_opd(data.clone())
-    left: list[Callable[[], None]] = []
-    if case.saves_to and case.saves_beside:
-        with patch.object(shards, "Job", lambda call, name: left.append(call)):
-            worker.copy_next_save()
+    for step in range(0 if case.resumes_from else case.num_steps - 1):
+        number(step)
+        update(data.clone())
+    worker.copies_saves = case.saves_beside
+    if case.saves_beside:
+        with patch.object(shards, "Job", lambda call, name: waiting.append(call)):
             worker.save_checkpoint(f"{case.saves_to}/actor", global_step=case.num_steps - 1)
         assert not list(Path(case.saves_to).rglob("*.pt"))
     elif case.saves_to:
         worker.save_checkpoint(f"{case.saves_to}/actor", global_step=case.num_steps - 1)
-    _tell_step(data, case, case.num_steps - 1)
-    before = _weights(worker)
-    with Collectives() as collectives, _nan_from_teacher(case):
-        output = worker.update_opd(data)
-    for write in left:
+    number(case.num_steps - 1)
+    return waiting
+
+
+def run_case(case: Case) -> dict[str, Any]:
+    """Run one step of a fresh worker of distillation; return reduced metrics, weights, places of the backbones."""
+    from verl.utils import tensordict_utils as tu
+
+    from opd.update import step_metrics as step_counts
+    from opd.update.token_view import Seen
+
+    worker, data = _fresh_worker(case)
+    engine, teacher = worker.student_engine, worker.readers[0]
+    tu.assign_non_tensor(data, shown_rows=case.shown)
+    gradients, places = _keep_gradients(engine), _note_places(worker)
+    waiting = _make_earlier_steps(worker, data, case, worker.update_actor)
+    before = _weights(engine)
+    with Collectives() as collectives, _answers_of_teacher(case):
+        output = worker.update_actor(data)
+    for write in waiting:
         write()
-    nonfinite_rows = [worker.read_nonfinite_rows()] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(nonfinite_rows, nonfinite_rows[0])
-    seen: list = [worker.read_token_view() if case.shown else Seen()] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(seen, seen[0])
-    weights = _weights(worker)
-    # Of the ranks that share a sequence one speaks for all.
+    weights = _weights(engine)
     mode = worker.opd.loss_agg_mode
     metrics = {} if output is None else {"metrics": step_counts.reduce(tu.get(output, "metrics"), loss_agg_mode=mode)}
     return metrics | {
         "weights": weights,
         "weights_before": before,
-        "teacher_weights": _weights(worker, worker.readers[0]),
-        "buffers": {
-            name: {key: buffer.cpu() for key, buffer in one.module.named_buffers()}
-            for name, one in (("student", engine), ("teacher", worker.readers[0]))
-        },
-        "served": {
-            name: weight.cpu() for name, weight in engine.get_per_tensor_param(base_sync_done=True)[0]
-        },  # what the rollout server gets
+        "teacher_weights": _weights(teacher),
+        "buffers": {name: dict(one.module.named_buffers()) for name, one in _backbones(worker).items()},
+        # What the rollout server gets.
+        "served": {name: weight.cpu() for name, weight in engine.get_per_tensor_param(base_sync_done=True)[0]},
         "has_moved": any(not torch.equal(before[name], weights[name]) for name in weights),
-        "nonfinite_rows": nonfinite_rows,
-        "seen": Seen.of_ranks(seen),
+        "nonfinite_rows": _of_ranks(worker.read_nonfinite_rows()),
+        "seen": Seen.of_ranks(_of_ranks(worker.read_token_view() if case.shown else Seen())),
         "gradients": gradients,
         "places": places | {"done": _places(worker)},
-        "activation_budget": functorch.activation_memory_budget,
-        "checkpointing": worker.student_engine.module.is_gradient_checkpointing,
         "collectives": dict(collectives.counts),
         "choice": None if worker.plan is None else dataclasses.asdict(worker.plan.choice),
     }
 
 
+def _of_ranks(value: Any) -> list[Any]:
+    """Return what each rank has (a collective call)."""
+    values = [value] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
 def _places(worker) -> dict[str, str]:
-    """Where the weights of either backbone are now: on the device, or parked on the host by its engine."""
-    engines = {"teacher": worker.readers[0], "student": worker.student_engine}
+    """Return where the weights of either backbone are now: on the device, or parked on the host by its engine."""
     return {
         name: "device" if engine.mode is not None or not engine.is_param_offload_enabled else "offloaded"
-        for name, engine in engines.items()
+        for name, engine in _backbones(worker).items()
     }
 
 
+def _backbones(worker) -> dict[str, Any]:
+    return {"teacher": worker.readers[0], "student": worker.student_engine}
+
+
 def _note_places(worker) -> dict[str, dict[str, str]]:
-    """Filled with `_places` as they were when the teacher, and when the student, last began to read a micro-batch."""
+    """Return a map of `_places` as they were when each backbone last began to read a micro-batch."""
     noted: dict[str, dict[str, str]] = {}
-    for name, engine in (("teacher", worker.readers[0]), ("student", worker.student_engine)):
+    for name, engine in _backbones(worker).items():
         engine.module.register_forward_pre_hook(lambda *_, name=name: noted.update({name: _places(worker)}))
     return noted
 
 
-def _tell_step(data: TensorDict, case: Case, number: int) -> None:
-    from verl.utils import tensordict_utils as tu
-
-    if case.first_step is not None:
-        tu.assign_non_tensor(data, training_step=case.first_step + number)
-
-
-def _weights(worker, engine=None) -> dict[str, torch.Tensor]:
-    """Of the student, or of another engine of the worker's."""
-    engine = engine or worker.student_engine
-    parked = getattr(engine, "parked", None)
-    with nullcontext() if parked is None else engine.on_device():
-        if parked is not None:
-            parked.load()
-        return {
-            name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().cpu().clone()
-            for name, p in engine.module.state_dict().items()
-        }
+def _weights(engine) -> dict[str, torch.Tensor]:
+    if parked := getattr(engine, "parked", None):
+        parked.load()  # a GPU's collectives take no weights of the host
+    return {name: _whole(weight) for name, weight in engine.module.state_dict().items()}
 
 
-@contextmanager
-def _nan_from_teacher(case: Case) -> Iterator[None]:
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy on the host of all shards."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu().clone()
+
+
+def _answers_of_teacher(case: Case):
+    """Make the hidden states of the last rank nan where the case says so."""
     from opd.update.teacher_cache import HiddenCache
 
-    put, is_last = HiddenCache.put, torch.distributed.get_rank() == torch.distributed.get_world_size() - 1
-
-    def poisoned(cache, row, hidden):
-        put(cache, row, hidden * torch.nan if is_last and case.nan_teacher else hidden)
-
-    HiddenCache.put = poisoned
-    try:
-        yield
-    finally:
-        HiddenCache.put = put
+    is_last = torch.distributed.get_rank() == torch.distributed.get_world_size() - 1
+    put, factor = HiddenCache.put, torch.nan if is_last and case.nan_teacher else 1.0
+    return patch.object(HiddenCache, "put", lambda cache, row, hidden: put(cache, row, hidden * factor))
 
 
 def told_log_probs(response: torch.Tensor, whose: str) -> torch.Tensor:
@@ -318,127 +313,67 @@ def told_log_probs(response: torch.Tensor, whose: str) -> torch.Tensor:
 
 
 def run_policy_case(case: Case) -> dict[str, Any]:
-    """One fresh worker of GRPO: what actor and reference read, then one update with old and reference log-probabilities of the test."""
+    """Run GRPO's last step of a fresh worker, by the method `policy` with the test's old and reference log-probabilities."""
     from verl.utils import tensordict_utils as tu
 
-    from opd.batch import rows_from_batch
-    from opd.update import policy_worker
-    from opd.update.policy_worker import PolicyWorker, reduce
-    from opd.update.student import numbered
+    from opd.batch.builder import rows_from_batch
+    from opd.update.policy_worker import reduce
 
-    torch.manual_seed(0)
-    worker = PolicyWorker(config=config(case, "grpo"), role="actor_rollout_ref")
-    worker.init_model()
-    engine = worker.student_engine
-    per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
-    data = numbered(tensordict(case.rows[index * per_rank : (index + 1) * per_rank]))
+    worker, data = _fresh_worker(case, "grpo")
+    engine, data["opd_row"] = worker.student_engine, torch.arange(len(data))
     data["advantages"] = nested([torch.sin(r.float()) for r in data["responses"].unbind()])
-    rows = rows_from_batch(data)
-    read = {
-        "actor": worker._read(data, rows, worker.actor),
-        "ref": worker._read_reference(data, rows),
-    }
-    pairs = list(zip(data["responses"].unbind(), data["response_mask"].unbind(), strict=True))
+    gradients = _keep_gradients(engine)
+    _make_earlier_steps(worker, data, case, worker.update_actor)
+    rows, before = rows_from_batch(data), _weights(engine)
+    read = {"actor": worker.read_log_probs(data, rows, engine), "ref": worker._read_reference(data, rows)}
 
     def told(whose: str) -> torch.Tensor:
+        pairs = zip(data["responses"].unbind(), data["response_mask"].unbind(), strict=True)
         return torch.cat([told_log_probs(response, whose)[mask.bool()].float() for response, mask in pairs])
 
-    cut_into_mini_batches(data, case.mini_batch or len(case.rows))
-    gradients = _keep_gradients(engine)
-    with (
-        patch.object(worker, "_read", lambda *_: told("old")),
-        patch.object(worker, "_read_reference", lambda *_: told("reference")),
-        patch.object(policy_worker, "num_updates", lambda *_: 2),
-    ):
-        output = worker.update_policy(data)
-    # Of the ranks that share a sequence one speaks for all.
-    metrics = {} if output is None else reduce(tu.get(output, "metrics"))
-    return {"log_probs": read, "gradients": gradients, "update": metrics}
-
-
-def run_policy_steps(case: Case) -> dict[str, Any]:
-    """One fresh worker of GRPO that makes whole steps; saved before the last one, or resumed there."""
-    from verl.utils import tensordict_utils as tu
-
-    from opd.batch import rows_from_batch
-    from opd.update.policy_worker import PolicyWorker, reduce
-    from opd.update.student import numbered
-
-    torch.manual_seed(0)
-    worker = PolicyWorker(config=config(case, "grpo"), role="actor_rollout_ref")
-    worker.init_model()
-    data = numbered(tensordict(case.rows))
-    data["advantages"] = nested([torch.sin(r.float()) for r in data["responses"].unbind()])
-    cut_into_mini_batches(data, case.mini_batch or len(case.rows))
-    if case.resumes_from:
-        worker.load_checkpoint(f"{case.resumes_from}/actor")
-    for _ in range(0 if case.resumes_from else case.num_steps - 1):
-        worker.update_policy(data.clone())
-    if case.saves_to:
-        worker.save_checkpoint(f"{case.saves_to}/actor", global_step=case.num_steps - 1)
-    before = _weights(worker)
-    reference = worker._read_reference(data, rows_from_batch(data))
-    metrics = reduce(tu.get(worker.update_policy(data.clone()), "metrics"))
-    return {"update": metrics, "weights_before": before, "weights": _weights(worker), "reference": reference}
+    with ExitStack() as stack:
+        if case.method == "policy":
+            stack.enter_context(patch.object(worker, "old_log_probs", lambda *_: told("old")))
+            stack.enter_context(patch.object(worker, "_read_reference", lambda *_: told("reference")))
+        output = worker.update_actor(data.clone())
+    update = {} if output is None else reduce(tu.get(output, "metrics"))
+    weights = {"weights_before": before, "weights": _weights(engine)}
+    return weights | {"log_probs": read, "gradients": gradients, "update": update}
 
 
 def run_answer_case(case: Case) -> dict[str, Any]:
-    """One fresh worker of supervised fine-tuning: the loss measured without a gradient, then one update."""
+    """Run supervised fine-tuning on a fresh worker: measure the loss without a gradient, then make one update."""
     from verl.utils import tensordict_utils as tu
 
-    from opd.update.answer_worker import AnswerWorker, reduce, sums
+    from opd.update.step_metrics import answer_metrics, totals
 
-    torch.manual_seed(0)
-    worker = AnswerWorker(config=config(case, "sft"), role="actor")
-    worker.init_model()
-    engine = worker.actor.engine
-    per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
-    data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank])
-    asked = data.clone()
-    tu.assign_non_tensor(asked, temperature=1.0)
-    measured = worker.measure_loss(asked)
-    cut_into_mini_batches(data, case.mini_batch or len(case.rows))
-    gradients, before = _keep_gradients(engine), _weights(worker, engine)
+    worker, data = _fresh_worker(case, "sft")
+    measured = worker.measure_loss(data.clone())
+    gradients, before = _keep_gradients(worker.student_engine), _weights(worker.student_engine)
     output = worker.update_actor(data)
-    found: dict[str, Any] = {
-        "gradients": gradients,
-        "weights_before": before,
-        "has_rollout": worker.rollout is not None,
-    }
+    found = {"gradients": gradients, "weights_before": before, "has_rollout": worker.rollout is not None}
     if output is not None:  # of the ranks that share a sequence one speaks for all
-        loss, num_tokens = sums(tu.get(measured, "metrics"))
-        metrics = reduce(tu.get(output, "metrics"))
-        found |= {
-            "measured": loss / num_tokens,
-            "update": {name.removeprefix("actor/"): value for name, value in metrics.items()},
-        }
+        total = totals(tu.get(measured, "metrics"))
+        update = answer_metrics(tu.get(output, "metrics"))
+        found |= {"measured": total["sum/loss"] / total["sum/tokens"], "update": update}
     return found
 
 
 def _keep_gradients(engine) -> dict[str, torch.Tensor]:
-    """Filled with the last update's whole gradients, as they are before clipping and the optimizer."""
+    """Return a map that each update fills with its whole gradients, before clipping and the optimizer."""
     kept: dict[str, torch.Tensor] = {}
     step = engine.optimizer_step
 
     def keeping() -> float:
-        for name, parameter in engine.module.named_parameters():
-            gradient = parameter.grad
-            if gradient is None:  # frozen
-                continue
-            kept[name] = (
-                (gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient).detach().cpu().clone()
-            )
+        parameters = engine.module.named_parameters()
+        kept.update({name: _whole(each.grad) for name, each in parameters if each.grad is not None})
         return step()
 
     engine.optimizer_step = keeping
     return kept
 
 
-_IMPORTED = [
-    "verl",
-    "opd.trainer.entry",
-    *(f"opd.update.{name}" for name in ("opd_worker", "policy_worker", "answer_worker")),
-]
+_WORKERS = [f"opd.update.{name}_worker" for name in ("opd", "policy")]
 
 
 def _main(rank: int, world: int, port: int, folder: str) -> None:
@@ -458,8 +393,8 @@ def _main(rank: int, world: int, port: int, folder: str) -> None:
     results = []
     for case in cases:
         try:
-            run = {"policy": run_policy_case, "policy steps": run_policy_steps, "answers": run_answer_case}
-            results.append(run.get(case.method, run_case)(case))
+            run = {"update": run_case, "answers": run_answer_case}.get(case.method, run_policy_case)
+            results.append(run(case))
         except ValueError as error:
             results.append({"error": str(error)})
     torch.save(results, Path(folder) / f"results_{rank}.pt")
@@ -469,11 +404,9 @@ def _main(rank: int, world: int, port: int, folder: str) -> None:
 def run_cases(
     cases: list[Case], *, world: int = 1, timeout_s: float = 900.0, is_fresh: bool = False
 ) -> list[dict[str, Any]]:
-    """Run the cases one after another on `world` ranks (a process each); results of rank 0.
+    """Run the cases one after another on `world` ranks (a process each); return results of rank 0, whose metrics are all ranks'.
 
-    `is_fresh`: the ranks import everything themselves, in the environment of this call; others have that of the first call.
-
-    Ranks other than 0 must agree with it: their metrics are compared here.
+    If `is_fresh`, the ranks import everything in the environment of this call; others have the environment of the first call.
     """
     [port] = free_ports(1)
     environment = {
@@ -486,7 +419,7 @@ def run_cases(
         environment |= {"VERL_USE_EXTERNAL_MODULES": "opd.compat.cpu", "VERL_ENGINE_DEVICE": "cuda"}
     # Forked from one process that has imported it all, which takes longer than most cases; CUDA's processes cannot be.
     context = multiprocessing.get_context("forkserver" if on_cpu and not is_fresh else "spawn")
-    context.set_forkserver_preload(_IMPORTED)
+    context.set_forkserver_preload(["verl", "opd.trainer.entry", *_WORKERS])
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "cases.pkl").write_bytes(pickle.dumps(cases))
         ranks = [context.Process(target=_main, args=(rank, world, port, folder), daemon=True) for rank in range(world)]

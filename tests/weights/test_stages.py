@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from torch import tensor
 
 from opd.experiment.algorithm import Horizon, Opd, Policy, Stage
-from opd.weights.stages import Schedule, horizon_at, last_steps, step_at, within_horizon
+from opd.weights.stages import Schedule, last_steps, step_at
 
 
 def schedule(*stages: Stage, total_steps: int = 10, **keys) -> Schedule:
@@ -96,13 +95,8 @@ def test_the_learning_rate_restarts_behind_the_step_before_a_stage_that_says_so(
     ],
 )
 def test_a_horizon_stays_or_grows_on_a_line_to_the_whole_response(horizon, tokens):
-    assert [horizon_at(horizon, step, total_steps=6, response_length=16) for step in range(1, 7)] == tokens
-
-
-def test_the_horizon_keeps_the_first_tokens_of_each_response_wherever_they_lie():
-    rows = tensor([5, 5, 2, 5, 2, 9])
-    assert within_horizon(rows, tokens=2).tolist() == [True, True, True, False, True, True]
-    assert within_horizon(rows[:0], tokens=2).tolist() == []
+    found = schedule(total_steps=6, horizon=horizon)
+    assert [found.num_tokens(step) for step in range(1, 7)] == tokens
 
 
 def test_a_stages_weights_are_its_own_or_the_runs():

@@ -1,4 +1,4 @@
-"""Scores and selections of tokens, against cases computed by hand."""
+"""Scores and selections of tokens, and their metrics, against cases computed by hand."""
 
 from __future__ import annotations
 
@@ -7,72 +7,62 @@ import torch
 from torch import tensor
 
 from opd.experiment.algorithm import TokenImportance
-from opd.weights import choose_tokens, select_tokens, soft_or_scores
-from opd.weights.counter import step_seed
-from opd.weights.tokens import Tokens, normalised
+from opd.weights.tokens import Tokens, choose_tokens, select_tokens, selection_metrics, soft_or
 
-ALL = torch.ones(5, dtype=torch.bool)
+SEED = (0,)
 
 
-def kept_places(scores, ratio, row=None, mask=None, **options) -> list[int]:
+def kept_places(scores, ratio, row=None, **options) -> list[int]:
     scores = torch.as_tensor(scores, dtype=torch.float32)
     row = torch.zeros(len(scores), dtype=torch.int64) if row is None else tensor(row)
-    mask = torch.ones(len(scores), dtype=torch.bool) if mask is None else tensor(mask)
-    kept = select_tokens(scores, mask=mask, row_index=row, ratio=ratio, **options)
-    return kept.nonzero().flatten().tolist()
+    return select_tokens(scores, row, ratio=ratio, **options).nonzero().flatten().tolist()
 
 
-def test_soft_or_of_two_quantities_without_a_clip():
-    # h = 0, .25, .5, .75, 1 and d = 1, 0, .5, 0, .5: h + d - h d.
-    entropy, divergence = tensor([0.0, 1.0, 2.0, 3.0, 4.0]), tensor([3.0, 1.0, 2.0, 1.0, 2.0])
-    scores = soft_or_scores(entropy, divergence, mask=ALL, entropy_clip_q=None)
-    torch.testing.assert_close(scores, tensor([1.0, 0.25, 0.75, 0.75, 1.0]))
+def scored(entropy, divergence, **clips) -> torch.Tensor:
+    selection = TokenImportance(score="soft_or", **{"entropy_clip_q": 1.0} | clips)
+    return soft_or(Tokens(selection, torch.zeros(len(entropy), dtype=torch.int64), entropy, divergence))
 
 
-def test_the_entropys_clip_is_the_quantile_between_neighbours():
-    # The 0.98 quantile of 0, 1, 2, 3, 100 lies at place 3.92: 3 + 0.92 * 97 = 92.24.
-    entropy = tensor([0.0, 1.0, 2.0, 3.0, 100.0])
-    scores = soft_or_scores(entropy, torch.zeros(5), mask=ALL)
-    torch.testing.assert_close(scores, tensor([0.0, 1.0, 2.0, 3.0, 92.24]) / 92.24)
+@pytest.mark.parametrize(
+    ("entropy", "divergence", "clips", "expected"),
+    [
+        # h = 0, .25, .5, .75, 1 and d = 1, 0, .5, 0, .5: h + d - h d.
+        ([0, 1, 2, 3, 4], [3, 1, 2, 1, 2], {}, [1.0, 0.25, 0.75, 0.75, 1.0]),
+        # The 0.98 quantile of 0, 1, 2, 3, 100 is between neighbours, at place 3.92: 3 + 0.92 * 97 = 92.24.
+        ([0, 1, 2, 3, 100], [0] * 5, {"entropy_clip_q": 0.98}, [0.0, *(n / 92.24 for n in (1, 2, 3, 92.24))]),
+        # A token that is not finite is kept first, so that its update is skipped and its row named.
+        ([0, 1, torch.nan, 2, 3], [0] * 5, {}, [0.0, 1 / 3, torch.inf, 2 / 3, 1.0]),
+        ([], [], {}, []),
+    ],
+)
+def test_soft_or_of_two_scaled_quantities(entropy, divergence, clips, expected):
+    found = scored(tensor(entropy, dtype=torch.float32), tensor(divergence, dtype=torch.float32), **clips)
+    torch.testing.assert_close(found, tensor(expected))
 
 
 def test_one_outlier_of_the_divergence_presses_the_others_down_unless_it_is_clipped():
     divergence = torch.cat([torch.linspace(0, 1, 100), tensor([1e4])])
-    mask = torch.ones(101, dtype=torch.bool)
-    crushed = soft_or_scores(torch.zeros(101), divergence, mask=mask)
-    clipped = soft_or_scores(torch.zeros(101), divergence, mask=mask, divergence_clip_q=0.99)
+    crushed, clipped = (scored(torch.zeros(101), divergence, divergence_clip_q=q) for q in (None, 0.99))
     assert crushed[99] < 1e-3
     assert clipped[99] == clipped[100] == 1.0
     assert clipped[50] == pytest.approx(50 / 99)
 
 
-def test_masked_tokens_neither_set_the_scale_nor_score():
-    mask = tensor([True, True, False, True])
-    scores = soft_or_scores(tensor([0.0, 1.0, 9.0, 2.0]), torch.zeros(4), mask=mask, entropy_clip_q=None)
-    assert scores.tolist() == [0.0, 0.5, 0.0, 1.0]
-
-
-def test_without_a_trained_token_nothing_is_scored_or_kept():
-    none = torch.zeros(5, dtype=torch.bool)
-    scores = soft_or_scores(torch.rand(5), torch.rand(5), mask=none)
-    assert scores.tolist() == [0.0] * 5
-    for scope in ("rollout", "batch"):
-        assert not kept_places(scores, 1.0, mask=none.tolist(), scope=scope)
-    assert not kept_places([], 0.5)
-
-
-def test_a_token_that_is_not_finite_is_kept_first_so_that_its_update_is_skipped_and_named():
-    entropy = tensor([0.0, 1.0, float("nan"), 2.0, 3.0])
-    scores = soft_or_scores(entropy, torch.zeros(5), mask=ALL, entropy_clip_q=None)
-    torch.testing.assert_close(scores, tensor([0.0, 1 / 3, torch.inf, 2 / 3, 1.0]))
-    assert kept_places(scores, 0.2) == [2]
-    assert kept_places(entropy, 0.2) == [2]
-
-
-def test_a_score_of_minus_infinity_is_the_worst_one():
-    scores = [-1.0, float("-inf"), -2.0]
-    assert kept_places(scores, 0.7) == [0, 2]
-    assert kept_places(scores, 0.4, mode="bottomk") == [1]
+@pytest.mark.parametrize(
+    ("scores", "ratio", "options", "kept"),
+    [
+        ([], 0.5, {}, []),
+        ([0.0, 1.0, torch.nan, 2.0], 0.25, {}, [2]),
+        ([-1.0, -torch.inf, -2.0], 0.7, {}, [0, 2]),
+        ([-1.0, -torch.inf, -2.0], 0.4, {"mode": "bottomk"}, [1]),
+        # Among equal scores the earlier token is kept.
+        ([1.0] * 4, 0.5, {}, [0, 1]),
+        ([1.0] * 4, 0.5, {"mode": "bottomk"}, [0, 1]),
+        ([1.0] * 4, 0.5, {"row": [5, 5, 2, 2]}, [0, 2]),
+    ],
+)
+def test_the_highest_scores_are_kept(scores, ratio, options, kept):
+    assert kept_places(scores, ratio, **options) == kept
 
 
 def test_topk_keeps_the_floor_of_the_share_of_each_rollout():
@@ -99,29 +89,25 @@ def test_the_floor_is_that_of_the_ratio_as_written(ratio, num_tokens, num_kept):
     assert len(kept_places(torch.rand(num_tokens), ratio)) == num_kept
 
 
-@pytest.mark.parametrize("mode", ["topk", "bottomk"])
-def test_among_equal_scores_the_earlier_token_is_kept(mode):
-    assert kept_places([1.0, 1.0, 1.0, 1.0], 0.5, mode=mode) == [0, 1]
-    assert kept_places([1.0, 1.0, 1.0, 1.0], 0.5, [5, 5, 2, 2], mode=mode) == [0, 2]
+THREE = {"entropy": tensor([0.0, 1.0, 2.0]), "divergence": tensor([2.0, 5.0, 9.0])}
+ROWS = [0] * 4 + [1] * 6
 
 
-def test_position_keeps_the_first_or_the_last_share():
-    row = tensor([0] * 4 + [1] * 6)
-    first = choose_tokens(TokenImportance(score="position", ratio=0.5), row, seed=0)
-    last = choose_tokens(TokenImportance(score="position", ratio=0.5, position="last"), row, seed=0)
-    assert first.nonzero().flatten().tolist() == [0, 1, 4, 5, 6]
-    assert last.nonzero().flatten().tolist() == [2, 3, 7, 8, 9]
-
-
-def test_q3_ranks_by_the_divergence_of_tokens_that_the_student_is_sure_of():
-    # h = 0, .5, 1: d (1 - h) = 2, 2.5, 0.
-    selection = TokenImportance(score="q3", entropy_clip_q=1.0, ratio=0.34)
-    values = {"entropy": tensor([0.0, 1.0, 2.0]), "divergence": tensor([2.0, 5.0, 9.0])}
-    assert choose_tokens(selection, torch.zeros(3, dtype=torch.int64), seed=0, **values).tolist() == [
-        False,
-        True,
-        False,
-    ]
+@pytest.mark.parametrize(
+    ("selection", "rows", "values", "kept"),
+    [
+        ({"score": "position"}, ROWS, {}, [0, 1, 4, 5, 6]),
+        ({"score": "position", "position": "last"}, ROWS, {}, [2, 3, 7, 8, 9]),
+        # h = 0, .5, 1: d (1 - h) = 2, 2.5, 0.
+        ({"score": "q3", "entropy_clip_q": 1.0, "ratio": 0.34}, [0] * 3, THREE, [1]),
+        ({"score": "entropy", "ratio": 0.34}, [0] * 3, THREE, [2]),
+        ({"score": "divergence", "ratio": 0.67}, [0] * 3, THREE, [1, 2]),
+        ({"score": "none"}, [0] * 3, {}, [0, 1, 2]),
+    ],
+)
+def test_the_scores_rank_by_what_they_are_named_after(selection, rows, values, kept):
+    found = choose_tokens(TokenImportance(**selection), tensor(rows), seed=SEED, **values)
+    assert found.nonzero().flatten().tolist() == kept
 
 
 def shortest_first(tokens: Tokens) -> torch.Tensor:
@@ -131,59 +117,44 @@ def shortest_first(tokens: Tokens) -> torch.Tensor:
 
 def test_a_score_of_ones_own_is_a_function_named_in_the_experiment():
     selection = TokenImportance(score=f"{__name__}:shortest_first", ratio=0.5, scope="batch")
-    kept = choose_tokens(selection, tensor([0, 0, 0, 1]), seed=0)
+    kept = choose_tokens(selection, tensor([0, 0, 0, 1]), seed=SEED)
     assert (kept.tolist(), selection.needs_student, selection.needs_teacher) == ([True, False, False, True], True, True)
     with pytest.raises(ValueError, match="must be one of random, position"):
-        choose_tokens(TokenImportance.model_construct(score="nonsense"), tensor([0]), seed=0)
+        choose_tokens(TokenImportance.model_construct(score="nonsense"), tensor([0]), seed=SEED)
 
 
-@pytest.mark.parametrize("score", ["entropy", "divergence"])
-def test_the_plain_scores_rank_by_what_they_are_named_after(score):
-    values = {score: tensor([1.0, 3.0, 2.0, 0.0])}
-    kept = choose_tokens(TokenImportance(score=score), torch.zeros(4, dtype=torch.int64), seed=0, **values)
-    assert kept.nonzero().flatten().tolist() == [1, 2]
-
-
-@pytest.mark.parametrize("score", ["entropy", "divergence", "soft_or", "q3"])
-def test_a_score_without_what_it_needs_is_refused(score):
-    with pytest.raises(ValueError, match=f"score='{score}'"):
-        choose_tokens(TokenImportance(score=score), torch.zeros(4, dtype=torch.int64), seed=0)
-
-
-def test_a_token_is_sampled_alike_whatever_it_is_batched_with():
+def test_a_token_is_sampled_alike_with_any_other_tokens():
     scores, row = torch.rand(60, generator=torch.manual_seed(1)), torch.arange(6).repeat_interleave(10)
-    mask = torch.ones(60, dtype=torch.bool)
-    options = {"ratio": 0.4, "mode": "sample", "seed": 11}
-    whole = select_tokens(scores, mask=mask, row_index=row, **options)
+    options = {"ratio": 0.4, "mode": "sample", "seed": (11, 3)}
+    whole = select_tokens(scores, row, **options)
     order = torch.tensor([4, 0, 5, 2, 1, 3])  # other ranks, other micro-batches, another order of rollouts
     for part in order.split(2):
         inside = torch.isin(row, part)
-        alone = select_tokens(scores[inside], mask=mask[inside], row_index=row[inside], **options)
-        assert torch.equal(alone, whole[inside])
-    other_seeds = [select_tokens(scores, mask=mask, row_index=row, **options | {"seed": seed}) for seed in range(3)]
-    assert len({tuple(kept.tolist()) for kept in other_seeds}) == 3
+        assert torch.equal(select_tokens(scores[inside], row[inside], **options), whole[inside])
+    other_seeds = [select_tokens(scores, row, **options | {"seed": seed}) for seed in ((1, 3), (11, 1), (11, 2))]
+    assert len({tuple(kept.tolist()) for kept in [whole, *other_seeds]}) == 4
 
 
 def test_tokens_are_sampled_in_proportion_to_their_scores():
     # One of three a rollout, scores 1 : 2 : 5 over 4,000 rollouts: standard errors are at most 0.008.
     num_rows = 4000
-    row = torch.arange(num_rows).repeat_interleave(3)
-    kept = select_tokens(
-        tensor([1.0, 2.0, 5.0]).repeat(num_rows),
-        mask=torch.ones(3 * num_rows, dtype=torch.bool),
-        row_index=row,
-        ratio=0.34,
-        mode="sample",
-        seed=3,
-    )
+    scores, row = tensor([1.0, 2.0, 5.0]).repeat(num_rows), torch.arange(num_rows).repeat_interleave(3)
+    kept = select_tokens(scores, row, ratio=0.34, mode="sample", seed=(3,))
     shares = kept.view(num_rows, 3).double().mean(dim=0)
     torch.testing.assert_close(shares, tensor([1 / 8, 2 / 8, 5 / 8]).double(), rtol=0, atol=0.03)
 
 
-def test_the_seeds_of_steps_differ():
-    assert len({step_seed(1, step) for step in range(100)} | {step_seed(2, step) for step in range(100)}) == 200
-
-
-def test_a_quantile_outside_of_0_and_1_is_refused():
-    with pytest.raises(ValueError, match=r"q=1\.5"):
-        normalised(torch.rand(3), mask=ALL[:3], clip_q=1.5)
+def test_metrics_are_shares_quadrants_and_quantiles():
+    # Medians 2.5 and 0.5: tokens 3, 4, 5 have high entropy, tokens 0, 3, 5 a high divergence.
+    kept, row = tensor([True, False, False, True, False, False]), tensor([0, 0, 0, 0, 0, 8])
+    entropy, divergence = tensor([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), tensor([2.0, 0.0, 0.5, 4.0, 0.5, 1.0])
+    shares = {"selected": 2 / 6, "rollouts_without": 1.0}
+    assert selection_metrics(kept, row, {}) == pytest.approx(shares)
+    assert selection_metrics(kept, row, {"entropy": entropy, "divergence": divergence}) == pytest.approx(
+        shares
+        | {"entropy_p50": 2.5, "entropy_p90": 4.5, "entropy_p98": 4.9}
+        | {"divergence_p50": 0.75, "divergence_p90": 3.0, "divergence_p98": 3.8, "divergence_covered": 6 / 8}
+        | {"q1": 2 / 6, "q1_selected": 1 / 2, "q2": 1 / 6, "q2_selected": 0.0}
+        | {"q3": 1 / 6, "q3_selected": 1 / 2, "q4": 2 / 6, "q4_selected": 0.0}
+    )
+    assert selection_metrics(kept[:0], row[:0], {}) == {}

@@ -1,7 +1,7 @@
 """The core form of a distillation batch: rollout rows packed without padding, as verl's V1 trainer ships them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,16 +20,8 @@ class RolloutRows:
     """[B] int64"""
     response_mask: Tensor
     """[num_response_tokens] bool, over responses only: True = sampled by the student, False = tool or environment."""
-    sample_weights: Tensor | None = None
-    """[B] float, the row's weight in the loss; None weighs every row 1."""
 
     def __post_init__(self) -> None:
-        num_tokens, num_response_tokens = int(self.lens.sum()), int(self.response_lens.sum())
-        if len(self.input_ids) != num_tokens or len(self.response_mask) != num_response_tokens:
-            raise ValueError(
-                f"rows: lengths promise {num_tokens} tokens of which {num_response_tokens} are responses, but there are "
-                f"{len(self.input_ids)} input ids and {len(self.response_mask)} mask entries"
-            )
         if bool((self.prompt_lens < 1).any()):
             empty = (self.prompt_lens < 1).nonzero().flatten().tolist()
             raise ValueError(f"rows {empty}: empty prompt; the first response token needs a prompt token to predict it")
@@ -66,94 +58,66 @@ class RolloutRows:
         counts = torch.zeros_like(self.response_lens)
         return counts.index_add_(0, self.row_of_response_token, self.response_mask.long())
 
-    def select(self, rows: Sequence[int] | Tensor) -> "RolloutRows":
-        """The given rows in the given order: a mini-batch or micro-batch."""
-        index = torch.as_tensor(rows, dtype=torch.int64, device=self.input_ids.device)
-        order = index.tolist()
+    def select(self, rows: Sequence[int]) -> "RolloutRows":
+        """Return the given rows in the given order: a mini-batch or micro-batch."""
+        index = torch.tensor(rows, dtype=torch.int64, device=self.input_ids.device)
         tokens = self.input_ids.split(self.lens.tolist())
         masks = self.response_mask.split(self.response_lens.tolist())
-        return replace(
-            self,
-            input_ids=torch.cat([tokens[i] for i in order] or [self.input_ids[:0]]),
+        return RolloutRows(
+            input_ids=torch.cat([tokens[i] for i in rows] or [self.input_ids[:0]]),
             prompt_lens=self.prompt_lens[index],
             response_lens=self.response_lens[index],
-            response_mask=torch.cat([masks[i] for i in order] or [self.response_mask[:0]]),
-            sample_weights=None if self.sample_weights is None else self.sample_weights[index],
+            response_mask=torch.cat([masks[i] for i in rows] or [self.response_mask[:0]]),
         )
 
-    def to(self, device: torch.device | str) -> "RolloutRows":
-        moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
-        return replace(self, **moved)
-
     def nested(self, values: Tensor) -> Tensor:
-        """A jagged nested tensor [B, j, ...] of per-token `values` [num_tokens, ...], as verl's engines take them."""
+        """Return a jagged nested tensor [B, j, ...] of per-token `values` [num_tokens, ...], as verl's engines take them."""
         return torch.nested.nested_tensor_from_jagged(values, self.offsets)
 
 
 def offsets_of(lens: Tensor) -> Tensor:
-    """[B] lengths -> [B + 1] offsets."""
+    """Return [B + 1] offsets of [B] lengths."""
     return torch.cat([lens.new_zeros(1), lens.cumsum(0)])
 
 
 class LossPositions(NamedTuple):
-    """The hidden states that predict response tokens, one entry a response token, row after row."""
+    """The hidden states that predict the trained response tokens, one entry a token, row after row."""
 
     flat_index: Tensor
     """[N] int64 into the flattened hidden states [num_flat_tokens, d]."""
     token_ids: Tensor
     """[N] int64, the token that the hidden state predicts."""
-    mask: Tensor
-    """[N] bool, True = trained on (sampled by the student)."""
     row: Tensor
-    """[N] int64, the row of each entry, for per-row weights."""
-
-    def trained(self) -> "LossPositions":
-        """Only the entries that are trained on: a head need not be run on tool tokens."""
-        return LossPositions(*(field[self.mask] for field in self))
+    """[N] int64, the row of each entry."""
 
 
 def loss_positions(rows: RolloutRows, *, row_starts: Tensor | None = None) -> LossPositions:
-    """Return positions prompt_len - 1 ... prompt_len + response_len - 2 of every row: position p predicts token p + 1.
+    """Return positions of every row's trained tokens; position p predicts token p + 1, the first one at prompt_len - 1.
 
-    Args:
-        row_starts: [B] int64, where each row begins in the flattened hidden states. None means `rows.offsets`; right-padded
-            ones have `padded_row_starts`.
+    A head need not be run on tool tokens. Rows begin at `row_starts` [B] int64 in the flattened hidden states, by default at
+    `rows.offsets`; right-padded ones have `padded_row_starts`.
     """
     row = rows.row_of_response_token
-    response_starts = offsets_of(rows.response_lens)[:-1]
-    step = torch.arange(len(row), device=row.device) - response_starts[row]
+    step = torch.arange(len(row), device=row.device) - offsets_of(rows.response_lens)[row]
+    row, step = row[rows.response_mask], step[rows.response_mask]
     place = rows.prompt_lens[row] + step  # of each response token, counted from its row's start
-    starts = rows.offsets[:-1] if row_starts is None else row_starts
-    return LossPositions(
-        flat_index=starts[row] + place - 1,
-        token_ids=rows.input_ids[rows.offsets[row] + place],
-        mask=rows.response_mask,
-        row=row,
-    )
+    starts = rows.offsets if row_starts is None else row_starts
+    return LossPositions(starts[row] + place - 1, rows.input_ids[rows.offsets[row] + place], row)
 
 
 def padded_row_starts(num_rows: int, width: int, *, device: torch.device | str | None = None) -> Tensor:
-    """[num_rows] int64: row starts of right-padded [num_rows, width, d] hidden states flattened to [num_rows * width, d]."""
+    """Return [num_rows] int64, where rows of right-padded [num_rows, width, d] hidden states start when they are flattened."""
     return torch.arange(num_rows, device=device) * width
 
 
-class ToolMaskCounts(NamedTuple):
-    """Response tokens by origin; padding is neither. Add them up over mini-batches and ranks, never average."""
+def tool_mask_metrics(rows: RolloutRows) -> dict[str, float]:
+    """Return `opd/tool_mask/*` of a step's rows: response tokens by origin, and the share of tool tokens.
 
-    num_llm_tokens: int
-    num_tool_tokens: int
-
-
-def tool_mask_counts(rows: RolloutRows) -> ToolMaskCounts:
-    """Count response tokens of the student and of tools; a row without a sampled token is verl's padding and counts as neither."""
+    A row without a sampled token is verl's padding and counts as neither.
+    """
     num_trained = rows.num_trained_tokens
     num_llm = int(num_trained.sum())
-    return ToolMaskCounts(num_llm, int(rows.response_lens[num_trained > 0].sum()) - num_llm)
-
-
-def tool_mask_metrics(counts: ToolMaskCounts) -> dict[str, float]:
-    """`opd/tool_mask/*` of counts already summed over the whole step; the ratio is tool tokens in all response tokens."""
-    num_llm, num_tool = counts
+    num_tool = int(rows.response_lens[num_trained > 0].sum()) - num_llm
     return {
         "opd/tool_mask/has_agent_mask": float(num_tool > 0),
         "opd/tool_mask/llm_tokens": float(num_llm),

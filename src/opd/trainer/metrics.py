@@ -17,7 +17,8 @@ from verl.trainer.ppo.metric_utils import (
     process_validation_metrics,
 )
 
-from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
+from opd.batch.builder import rows_from_batch
+from opd.batch.rows import tool_mask_metrics
 from opd.rollout.rows import Row, columns_of
 
 
@@ -61,7 +62,7 @@ def distilled_rows(rows: Sequence[Row], *, max_response_length: int) -> dict[str
         **answer_lengths(rows),
         "response_length/clip_ratio": float((lengths >= max_response_length).mean()),
         **{f"opd/num_turns/{name}": float(getattr(turns, name)()) for name in ("min", "max", "mean")},
-        **tool_mask_metrics(tool_mask_counts(rows_from_batch(columns_of(rows)))),
+        **tool_mask_metrics(rows_from_batch(columns_of(rows))),
     }
 
 

@@ -18,7 +18,8 @@ from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
 from opd.store.access import is_store_url
 from opd.trainer.dataset import PromptDataset
-from opd.weights import Schedule, weights_of_problems
+from opd.weights.problems import weights_of_problems
+from opd.weights.stages import Schedule
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-from opd.batch import TEACHER_PROMPTS
+from opd.batch.builder import TEACHER_PROMPTS
 from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.algorithm import Policy
 from opd.experiment.errors import Problem, SpecError
@@ -136,7 +136,7 @@ class RowFacts:
     prompts: TeacherPrompts | None
 
     def put(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Give rows their columns (`OPDWorker.update_opd` says what each is); return metrics of them."""
+        """Give rows their columns (`OPDWorker.make_updates` says what each is); return metrics of them."""
         indices, uids = [row.order.index for row in rows], [row.uid for row in rows]
         rewards = torch.tensor([row.score for row in rows])
         weights = torch.ones(len(rows))

@@ -10,7 +10,7 @@ from opd.experiment.errors import Problem, SpecError
 from opd.rollout.worker import Batch
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.teacher_answers import TeacherAnswers
-from opd.weights import Schedule
+from opd.weights.stages import Schedule
 
 
 class Stages:

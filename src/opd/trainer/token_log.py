@@ -15,7 +15,7 @@ from opd.runs.run import Run
 from opd.runs.tokens import MAX_TOKENS, StepTokens, TokenRow, file_key, to_bytes
 from opd.text import shortened, storable
 from opd.update.token_view import RowView, Seen
-from opd.weights import scored_divergence
+from opd.weights.tokens import scored_divergence
 
 MAX_PROMPT_CHARS = 8000
 SIGNIFICANT_DIGITS = 4

@@ -19,39 +19,56 @@ from opd.runs.run import Run
 from opd.runs.shards import ShardReport, move_in, upload_shards
 from opd.store.base import DEFAULT_POLICY, NO_RETRY
 from opd.store.local import TRANSIENT_ERRNOS
-from opd.update.background import Job
-from opd.update.shards import fetch_loadable, upload_saved
+from opd.update.shards import Job, delete_steps, fetch_loadable, upload, upload_saved
 
 logger = logging.getLogger(__name__)
 
-# Between two looks whether all ranks are done, seconds: the first, and the longest, of which each is twice the one before.
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 1.0
-# For how long a run that has failed waits for the save that is on its way; less than `opd.cluster.watch` gives it to close.
+"""Seconds between two looks whether all ranks are done: each is twice the one before."""
 LEAVE_S = 20.0
+"""How long a run that has failed waits for its save; less than `opd.cluster.watch` gives it to close."""
 
 
-def resume(run: Run, worker_group: WorkerGroup, load: Callable[[Path], None]) -> int:
+def on_ranks(
+    group: WorkerGroup,
+    function: Callable[..., Any] | None = None,
+    *,
+    answered: Callable[[], None] = lambda: None,
+    **arguments: Any,
+) -> list[Any]:
+    """Return what a function of each rank returns, on threads next to training; without one wait for the last save's writes.
+
+    Each time that all ranks have answered, `answered` is called.
+    """
+    if function is not None:
+        group.start_call(function=function, arguments=arguments)
+    look_s = FIRST_LOOK_S
+    while not all(group.has_call_ended()):
+        answered()
+        time.sleep(look_s)
+        look_s = min(2 * look_s, LONGEST_LOOK_S)
+    return list(group.call_result())
+
+
+def resume(run: Run, group: WorkerGroup, load: Callable[[Path], None]) -> int:
     """Load the newest complete checkpoint that can be loaded, print the choice, and return its step, or 0 at the run's beginning.
 
     Each worker brings its own files to its disk first. A checkpoint that cannot be loaded is verified and loaded once more
-    before an older one is tried: the store may have a sound copy.
-
-    Raises:
-        CheckpointError: another number of ranks saved the checkpoint. StoreError: the store is unreachable.
-        Exception: of the newest checkpoint's loading, where no older one exists: the models are half loaded.
+    before an older one is tried: the store may have a sound copy. Without an older one the error is raised: the models are
+    half loaded.
     """
     first_failure: Exception | None = None
-    failed_step, causes = -1, list[str]()
+    failed_step = -1
     while True:
-        decision = run.checkpoints.choose(fetch=_fetch_everywhere(run, worker_group))
+        decision = run.checkpoints.choose(fetch=_everywhere(run, group, fetch_loadable))
         print(decision.describe(), flush=True)
         if decision.step is None or decision.manifest is None:
             if first_failure is not None:
                 raise first_failure
             return 0
-        _check_ranks(decision.manifest, worker_group.world_size)
+        _check_ranks(decision.manifest, group.world_size)
         if first_failure is None:
-            upload_missing(run, worker_group)
+            upload_missing(run, group)
         try:
             load(Path(str(decision.path)))
             return decision.step
@@ -61,79 +78,44 @@ def resume(run: Run, worker_group: WorkerGroup, load: Callable[[Path], None]) ->
             if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
                 raise  # the disk fails now: the files were read and hashed a moment ago
             first_failure = first_failure or error
+            if decision.step != failed_step:
+                failed_step = decision.step
+                logger.warning("%s cannot be loaded; its files are verified once more", decision.path, exc_info=error)
+                continue
             lines = str(error).strip().splitlines() or [""]  # a worker's error ends with its traceback's last line
             cause = f"{type(error).__name__}: {lines[-1].strip()[:200]}"
-            is_first = decision.step != failed_step
-            if is_first:
-                failed_step, causes = decision.step, []
-            if cause not in causes:
-                causes.append(cause)
-                logger.warning("%s cannot be loaded", decision.path, exc_info=error)
-            if is_first:
-                logger.warning("%s: its files are verified once more", decision.path)
-                continue
-            run.checkpoints.pass_over(decision.step, f"it cannot be loaded: {', then '.join(causes)}")
+            run.checkpoints.pass_over(decision.step, f"it cannot be loaded: {cause}")
 
 
-def upload_missing(run: Run, worker_group: WorkerGroup) -> None:
-    """Bring checkpoints that are complete on the disks only to the store."""
-
-    def upload(manifest: Manifest, store_url: str | None) -> list[str]:
-        assert store_url is not None  # asked for only where there is a store
-        folder = str(run.checkpoints.folder(manifest.step))
-        found = worker_group.upload_saved_shards(step_dir=folder, manifest=manifest, store_url=store_url)
-        mine = upload_saved(DRIVER_RANK, step_dir=folder, manifest=manifest, store_url=store_url)
-        return [problem for problems in [*found, mine] for problem in problems]
-
-    uploaded = run.checkpoints.upload_missing(upload=upload)
-    if uploaded:
-        print(f"uploaded checkpoints that the store lacked: steps {', '.join(map(str, uploaded))}", flush=True)
-
-
-def upload_what_is_left(run: Run, worker_group: WorkerGroup) -> None:
-    """Call `upload_missing` at a run's end; the launcher reports an unreachable store."""
+def upload_missing(run: Run, group: WorkerGroup, *, is_end: bool = False) -> None:
+    """Bring checkpoints that are complete on the disks only to the store; the launcher reports one unreachable at the end."""
     try:
-        upload_missing(run, worker_group)
+        if uploaded := run.checkpoints.upload_missing(upload=_everywhere(run, group, upload_saved)):
+            print(f"uploaded checkpoints that the store lacked: steps {', '.join(map(str, uploaded))}", flush=True)
     except StoreError as error:
+        if not is_end:
+            raise
         logger.warning("checkpoints that the store lacks stay on the disks: %s", error)
 
 
-def beside_training(
-    worker_group: WorkerGroup, method: str, *, answered: Callable[[], None] = lambda: None, **arguments: Any
-) -> list[Any]:
-    """Return the results of a method that all ranks run on threads; `answered` is called each time that all have answered."""
-    worker_group.start_call(method=method, arguments=arguments)
-    look_s = FIRST_LOOK_S
-    while not all(worker_group.has_call_ended()):
-        answered()
-        time.sleep(look_s)
-        look_s = min(2 * look_s, LONGEST_LOOK_S)
-    return list(worker_group.call_result())
-
-
 def seal(
-    run: Run,
-    worker_group: WorkerGroup,
-    step: int,
-    keep: Checkpoint,
-    answered: Callable[[], None] = lambda: None,
+    run: Run, group: WorkerGroup, step: int, keep: Checkpoint, answered: Callable[[], None] = lambda: None
 ) -> None:
     """Collect the acknowledgements of all ranks for a saved step, write manifest and COMPLETE, and prune every disk."""
     # Ahead of the look for another owner, which moves files in at once then: writing may take minutes.
-    beside_training(worker_group, "finish_writing", answered=answered)
+    on_ranks(group, answered=answered)
     run.checkpoints.check_owner()  # who slept through a take-over must not write over what its successor has sealed
     staged, folder = run.checkpoints.staged(step), run.checkpoints.folder(step)
     store_url = run.handle.store_url
     move_in(staged, folder, rank=DRIVER_RANK)
-    arguments = {"step": step, "staged": str(staged), "step_dir": str(folder), "store_url": store_url}
-    reports: list[ShardReport] = beside_training(worker_group, "upload_shards", answered=answered, **arguments)
+    files = {"step": step, "staged": str(staged), "step_dir": str(folder), "store_url": store_url}
+    reports: list[ShardReport] = on_ranks(group, upload, answered=answered, **files)
     # The ranks have waited for an unreachable store: once is enough.
     policy = NO_RETRY if any(report.upload_error for report in reports) else DEFAULT_POLICY
     reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url, policy=policy))
     run.checkpoints.finalise(step, reports)
-    deleted = run.checkpoints.prune(keep_last=keep.keep_last, keep_every=keep.keep_every)
-    if deleted:
-        beside_training(worker_group, "delete_shards", run_dir=run.handle.local_dir, steps=deleted)
+    if deleted := run.checkpoints.prune(keep_last=keep.keep_last, keep_every=keep.keep_every):
+        on_ranks(group, delete_steps, run_dir=run.handle.local_dir, steps=deleted)
         logger.info("retention: removed checkpoints of steps %s", deleted)
 
 
@@ -141,7 +123,7 @@ class Sealing:
     """The one save that may be sealed while training continues."""
 
     def __init__(self) -> None:
-        self._job: Job[float] | None = None
+        self._job: Job | None = None
         self._step: int | None = None
         self.seconds = 0.0
         """The time that the last ended save took."""
@@ -151,58 +133,49 @@ class Sealing:
     def begin(self, step: int, seal: Callable[[], None]) -> None:
         """Call `seal` on a thread; the save before must have ended."""
         assert self._job is None, f"step {self._step} is on its way"
-
-        def timed() -> float:
-            start = time.monotonic()
-            seal()
-            return time.monotonic() - start
-
-        self._step, self._job = step, Job(timed, name=f"opd-seal-{step}")
+        self._step, self._job = step, Job(seal, name=f"opd-seal-{step}")
 
     def answered(self) -> None:
         """Count an answer of all ranks."""
         self.num_answers += 1
 
-    def is_over(self, within_s: float) -> bool:
-        """Return True if no save is running now or after so long."""
-        return self._job is None or self._job.wait(within_s)
+    @property
+    def is_running(self) -> bool:
+        """Return True from `begin` until `wait` has returned or raised how the save ended."""
+        return self._job is not None
 
-    def look(self) -> int | None:
-        """Return the step that was sealed since the last look, or None; raise why a save failed."""
-        if self._job is None or not self._job.has_ended():
+    def wait(self, within_s: float | None = None) -> int | None:
+        """Wait for the running save; return its step, or None without one or while it runs, or raise why it failed."""
+        if self._job is None or not self._job.ended.wait(within_s):
             return None
         job, self._job = self._job, None
-        self.seconds = job.result()
+        job.result()
+        self.seconds = job.seconds
         return self._step
-
-    def wait(self) -> int | None:
-        """Wait for the running save, then `look`."""
-        if self._job is not None:
-            self._job.wait()
-        return self.look()
 
     def leave(self, patience_s: float = LEAVE_S) -> None:
         """Give the running save some time, after an error of the run."""
-        if self._job is None:
-            return
-        step = self._step
-        if not self._job.wait(patience_s):
-            logger.warning("global_step_%d is not sealed: its save did not end within %g s", step, patience_s)
-            return
+        why = f"its save did not end within {patience_s:g} s"
         try:
-            self.look()
+            self.wait(patience_s)
         except Exception as error:  # noqa: BLE001 - the run's own error is on its way
-            logger.warning("global_step_%d is not sealed: %s", step, error)
+            why = str(error)
+        else:
+            if not self.is_running:
+                return
+        logger.warning("global_step_%d is not sealed: %s", self._step, why)
 
 
-def _fetch_everywhere(run: Run, worker_group: WorkerGroup) -> Fetch:
-    def fetch(manifest: Manifest, store_url: str | None) -> list[str]:
+def _everywhere(run: Run, group: WorkerGroup, function: Callable[..., list[str]]) -> Fetch:
+    """Return a `Fetch` by which all ranks and the driver call a function of their own files."""
+
+    def call(manifest: Manifest, store_url: str | None) -> list[str]:
         folder = str(run.checkpoints.folder(manifest.step))
-        found = worker_group.fetch_shards(step_dir=folder, manifest=manifest, store_url=store_url)
-        mine = fetch_loadable(DRIVER_RANK, step_dir=folder, manifest=manifest, store_url=store_url)
-        return [problem for problems in [*found, mine] for problem in problems]
+        files = {"step_dir": folder, "manifest": manifest, "store_url": store_url}
+        found = [*on_ranks(group, function, **files), function(DRIVER_RANK, **files)]
+        return [problem for problems in found for problem in problems]
 
-    return fetch
+    return call
 
 
 def _check_ranks(manifest: Manifest, num_ranks: int) -> None:

@@ -1,53 +1,42 @@
-"""The engines of a step: teachers whose weights come and go, and the student that trains.
-
-verl's `EngineRegistry` has them under model types of ours, so that micro-batching, accumulation, checkpoints and weight sync stay verl's.
-"""
+"""The engines of a step, in verl's registry under model types of ours: teachers whose weights come and go, and the student."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor, distributed
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.base import EngineRegistry
 
-from opd.update.counts import on_host
+from opd.update.head import HeadLoss
 from opd.update.head_engine import HeadEngine
-from opd.update.head_loss import HeadLoss
-from opd.update.nonfinite import finite_or_nan
-from opd.update.optimizer import ShardedAdamW, clip_gradients
-from opd.update.parked import ParkedWeights
-from opd.update.step_metrics import over_sequence
+from opd.update.parked import ParkedWeights, local
+from opd.update.step_metrics import on_host, over_sequence
 
 TEACHER, STUDENT = "opd_teacher", "opd_student"
 
 
 @EngineRegistry.register(model_type=TEACHER, backend=["fsdp2"], device=["cuda", "npu"])
 class TeacherEngine(HeadEngine):
-    """A model that only reads, and waits on the host between its reads if `param_offload` says so.
-
-    verl's forward-only engine streams its weights from the host in every micro-batch.
-    """
+    """A model that only reads, and waits on the host between its reads if `param_offload` says so."""
 
     parked: ParkedWeights | None = None
-    """The weights, while they may leave the device."""
-    _num_readers = 0
+    """The weights, while they may leave the device: a forward brings them."""
 
     def initialize(self) -> None:
         super().initialize()
         self.set_offload(offload_params=self._is_offload_param)
 
     def to(self, device: str, model: bool = True, optimizer: bool = True, grad: bool = True) -> None:
-        """Do nothing: weights come and go with `on_device`."""
+        """Do nothing: weights come with a forward, and leave with `release`."""
 
     def set_offload(self, *, offload_params: bool, offload_optimizer: bool = False) -> None:
         self._is_offload_param = offload_params
@@ -57,21 +46,10 @@ class TeacherEngine(HeadEngine):
             self.parked.unpark()
             self.parked = None
 
-    @contextmanager
-    def on_device(self) -> Iterator[None]:
-        """Let weights come to the device as forwards need them, and leave at the end of the outermost block."""
-        self._num_readers += 1
-        try:
-            yield
-        finally:
-            self._num_readers -= 1
-            if self.parked is not None and not self._num_readers:
-                self.parked.release()
-
-    @contextmanager
-    def eval_mode(self, **kwargs: Any) -> Iterator[None]:
-        with self.on_device(), super().eval_mode(**kwargs):
-            yield
+    def release(self) -> None:
+        """Let the weights leave the device, if they may, after what was queued before."""
+        if self.parked is not None:
+            self.parked.release()
 
     def _build_module(self) -> PreTrainedModel:
         return super()._build_module().requires_grad_(False)
@@ -83,11 +61,7 @@ class TeacherEngine(HeadEngine):
         return None
 
     def load_local_weights(self, weights: Mapping[str, Tensor], whose: str) -> None:
-        """Take this rank's part of each weight from `weights`, in this teacher's dtype.
-
-        Raises:
-            ValueError: names or shapes are not this teacher's; `whose` says which were given.
-        """
+        """Take this rank's part of each weight from `weights`, in this teacher's dtype; `whose` is for the error."""
         own = self.local_weights()
         if {name: part.shape for name, part in own.items()} != {name: part.shape for name, part in weights.items()}:
             raise ValueError(
@@ -100,18 +74,16 @@ class TeacherEngine(HeadEngine):
     def head_weight(self) -> Tensor:
         """Return the head [V_T, d_T] on the device in the teacher's dtype (a collective call).
 
-        Within `on_device`; a lone rank's shard is the whole, which is used where it lies and outlives the other weights there.
+        Where a rank's shard is the whole, the head is that shard, and outlives the other weights on the device.
         """
         if self.parked is not None:
-            for part in self.module.modules():
-                if isinstance(part, FSDPModule):
-                    part.reshard()  # verl's `reshard_after_forward: false` leaves a gathered head, which letting go would free
+            for unit in self.units:
+                unit.reshard()  # verl's `reshard_after_forward: false` leaves a gathered head, which letting go would free
             self.parked.load()
         weight: Any = self.head.weight
-        if isinstance(weight, DTensor):
-            weight = weight.to_local() if weight.device_mesh.size() == 1 else weight.full_tensor()
-        head: Tensor = weight.detach()
-        return head
+        shard = local(weight)
+        head: Tensor = shard if shard.shape == weight.shape else weight.full_tensor()
+        return head.detach()
 
 
 @EngineRegistry.register(model_type=STUDENT, backend=["fsdp2"], device=["cuda", "npu"])
@@ -124,8 +96,6 @@ class StudentEngine(HeadEngine):
     keep_gathered: bool = False
     """Gather weights once an update: they stay between its micro-batches."""
     may_be_one_unit = True
-    _units: list[FSDPModule] | None = None
-    _unit_settings: tuple[bool, ...] = ()
 
     def _build_optimizer(self, module: torch.nn.Module) -> torch.optim.Optimizer:
         config = self.optimizer_config
@@ -144,38 +114,19 @@ class StudentEngine(HeadEngine):
     @contextmanager
     def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
         """Set what FSDP gathers and reduces in a micro-batch's forward and backward."""
-        keeps = self.keep_gathered or self.is_one_unit
-        reshards = self.engine_config.reshard_after_forward
-        self._set_units(
-            is_last_micro_batch or not self.defer_sync, reshards and not keeps, is_last_micro_batch or not keeps
-        )
+        keeps, reshards = self.keep_gathered or self.is_one_unit, self.engine_config.reshard_after_forward
+        is_last = is_last_micro_batch
+        self._set_units(is_last or not self.defer_sync, reshards and not keeps, is_last or not keeps)
         try:
             yield
         finally:
             self._set_units(True, reshards, True)
 
-    def _set_units(self, *settings: bool) -> None:
-        """Say of each unit whether it reduces gradients, and whether it frees weights after a forward and after a backward.
-
-        FSDP's own recursion visits all modules of the model, once a setting.
-        """
-        if self._units is None:
-            self._units = [part for part in self.module.modules() if isinstance(part, FSDPModule)]
-        for unit in self._units if settings != self._unit_settings else ():
-            unit.set_requires_gradient_sync(settings[0], recurse=False)
-            unit.set_reshard_after_forward(settings[1], recurse=False)
-            unit.set_reshard_after_backward(settings[2], recurse=False)
-        self._unit_settings = settings
-
-    def forward_backward_batch(
-        self, data: TensorDict, loss_function: HeadLoss, forward_only: bool = False
-    ) -> dict[str, Any]:
-        if loss_function.over_rows:
-            num_rows = torch.tensor(sum(bool(mask.any()) for mask in data["loss_mask"].unbind()), device=self.device)
-            distributed.all_reduce(num_rows, group=self.get_data_parallel_group())
-            tu.assign_non_tensor(data, batch_num_rows=num_rows.item())
-        output: dict[str, Any] = super().forward_backward_batch(data, loss_function, forward_only)
-        return output
+    def _set_units(self, reduces: bool, frees_after_forward: bool, frees_after_backward: bool) -> None:
+        for unit in self.units:  # FSDP's own recursion visits all modules of the model, once a setting
+            unit.set_requires_gradient_sync(reduces, recurse=False)
+            unit.set_reshard_after_forward(frees_after_forward, recurse=False)
+            unit.set_reshard_after_backward(frees_after_backward, recurse=False)
 
     def restart_lr_schedule(self, ends: Sequence[int], *, total_steps: int) -> None:
         """Give each stretch between the steps `ends`, from the first step to the last, a whole learning-rate schedule.
@@ -197,10 +148,18 @@ class StudentEngine(HeadEngine):
         self.checkpoint_manager.lr_scheduler = self.lr_scheduler
 
     def reset_optimizer(self) -> None:
-        """Set AdamW's moments and their count to zero."""
-        for state in self.optimizer.state.values():
-            for value in state.values():
-                value.zero_()
+        """Forget AdamW's moments and their count."""
+        self.optimizer.state.clear()
+
+    def forward_backward_batch(
+        self, data: TensorDict, loss_function: HeadLoss, forward_only: bool = False
+    ) -> dict[str, Any]:
+        if loss_function.over_rows:
+            num_rows = torch.tensor(sum(bool(mask.any()) for mask in data["loss_mask"].unbind()), device=self.device)
+            distributed.all_reduce(num_rows, group=self.get_data_parallel_group())
+            tu.assign_non_tensor(data, batch_num_rows=num_rows.item())
+        output: dict[str, Any] = super().forward_backward_batch(data, loss_function, forward_only)
+        return output
 
     def forward_step(
         self, micro_batch: TensorDict, loss_function: HeadLoss, forward_only: bool
@@ -221,7 +180,7 @@ class StudentEngine(HeadEngine):
         read = on_host(output["metrics"] | {"loss": output["loss"]})
         output["loss"] = read.pop("loss")
         if self.use_ulysses_sp:
-            read = over_sequence(read, self.ulysses_parallel_group, self.device)
+            read = over_sequence(read, self.ulysses_parallel_group)
         output["metrics"] = read if norm is None else read | {"grad_norm": norm}
         return output
 
@@ -238,3 +197,37 @@ class StudentEngine(HeadEngine):
             print(f"WARN: grad_norm is not finite: {norm}")
             self.optimizer.zero_grad()
         return norm
+
+
+class ShardedAdamW(torch.optim.AdamW):
+    """AdamW on the shards, with the state of torch's own: no DTensor operation runs, so a step costs the host a few launches."""
+
+    def _init_group(self, group: dict[str, Any], *of_parameters: list[Tensor]) -> bool:
+        has_complex: bool = super()._init_group(group, *of_parameters)
+        with torch.no_grad():
+            for tensors in of_parameters:
+                tensors[:] = map(local, tensors)
+        return has_complex
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Iterable[Tensor], most: float) -> Tensor:
+    """Scale gradients, all of one mesh, to a norm of at most `most` over all ranks (a collective call); return the norm before."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    shards = [local(gradient) for gradient in gradients]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(shards)))
+    if isinstance(gradients[0], DTensor):
+        mesh = gradients[0].device_mesh
+        for number, placement in enumerate(gradients[0].placements):
+            if placement.is_shard() and mesh.size(number) > 1:
+                squared = norm.square()
+                distributed.all_reduce(squared, group=mesh.get_group(number))
+                norm = squared.sqrt()
+    torch._foreach_mul_(shards, (most / (norm + 1e-6)).clamp(max=1.0))
+    return norm
+
+
+def finite_or_nan(loss: Tensor, nonfinite: Tensor) -> Tensor:
+    """Return the loss, or nan for it and every gradient if it or a token of `nonfinite` [N] bool is not finite."""
+    is_finite = torch.isfinite(loss.detach()) & ~nonfinite.any().to(loss.device)
+    return loss * torch.where(is_finite, 1.0, math.nan)

@@ -1,43 +1,227 @@
-"""The output head that turns hidden states into logits, into cached hidden states, or into a loss.
+"""The output head, which turns hidden states into logits or, with a task, into cached hidden states or a loss.
 
-It works inside its own forward: outside of it an untied `lm_head.weight` is one rank's shard.
+It works inside its own forward: outside of it an untied `lm_head.weight` is one rank's shard. A step's loss on one rank has a
+weight per trained token and term, and makes each micro-batch's task of them.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import torch
-from torch import nn
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
+from opd.batch.rows import RolloutRows, loss_positions
 from opd.errors import Unfit
-from opd.update.loss_task import LossTask
+from opd.losses import HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
+from opd.update.attention import Slice
+from opd.update.teacher_cache import Fetch
+
+if TYPE_CHECKING:
+    from opd.update.teachers import TeacherStates
+
+Counts = dict[str, Tensor | float]
+"""Numbers of a micro-batch by name; a tensor is a scalar on its device."""
+Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Log-probabilities [T] of a micro-batch's tokens -> its loss, and the derivatives [T] of it by them."""
 
 
 class CollectTask(NamedTuple):
     """Return the hidden states at `positions` ([N] int64, indices into the flattened tokens) and no logits."""
 
-    positions: torch.Tensor
+    positions: Tensor
 
     def to(self, device: torch.device) -> CollectTask:
         """Return the task with its tensor on a device."""
         return CollectTask(self.positions.to(device, non_blocking=True))
 
+    def output(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """Return the hidden states."""
+        return hidden
 
-class ProbeTask(NamedTuple):
-    """Return plain logits and keep them in `seen`, so that the model's final logits can be compared with them."""
 
-    seen: list[torch.Tensor]
+class Reference(NamedTuple):
+    """A model's hidden states at tokens of a micro-batch, and its head [V, d].
+
+    One of several teachers also has its name, its rows' places in the micro-batch, and its tokens [T_i] int64.
+    """
+
+    hidden: Fetch
+    weight: Tensor
+    name: str = ""
+    rows: tuple[int, ...] = ()
+    tokens: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossTask:
+    """Compute the loss of the tokens at `positions` inside the head's forward.
+
+    Args:
+        positions, token_ids, token_rows: [T] int64: places in the flattened input, the tokens predicted there, and their rows.
+        policy_inputs, old_log_probs: [T] of the policy loss, the first also [T, n].
+        slopes: the derivative of a loss of the whole micro-batch, which costs another pass through the head.
+        references: the model of the divergence; of several teachers each with its own tokens.
+        own: [M] bool, the tokens of M that this rank holds, where ranks share a sequence. None means all.
+        sizes: `chunk`, `workspace_gib` and `valid_vocab` of `head_loss`.
+        entries: of `student` and `teacher`, where more than `valid_vocab`: `unshared_...` statistics have the rest's mass.
+    """
+
+    positions: Tensor
+    token_ids: Tensor
+    token_rows: Tensor
+    weights: Weights
+    loss: Loss
+    policy_inputs: Tensor | None = None
+    old_log_probs: Tensor | None = None
+    slopes: Slopes | None = None
+    references: tuple[Reference, ...] = ()
+    own: Tensor | None = None
+    watch: tuple[str, ...] = ()
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    entries: Mapping[str, int] = field(default_factory=dict)
+
+    def to(self, device: torch.device) -> LossTask:
+        """Return the task with its tensors on a device."""
+        return replace(self, **tree_map_only(Tensor, lambda each: each.to(device, non_blocking=True), vars(self)))
+
+    def of(self, reference: Reference) -> LossTask:
+        """Return the task of one reference's tokens alone."""
+        names = ("positions", "token_ids", "token_rows", "weights", "policy_inputs", "old_log_probs")
+        per_token = {name: getattr(self, name) for name in names}
+        own = tree_map_only(Tensor, lambda each: each[reference.tokens], per_token)
+        return replace(self, references=(reference,), **own)
+
+    def output(self, hidden: Tensor, weight: Tensor) -> Output:
+        """Return the loss and statistics of the student's `hidden` [T, d] through its whole head `weight` [V, d]."""
+        if len(self.references) > 1:
+            places = [each.tokens for each in self.references if each.tokens is not None]
+            parts = [self.of(each).output(hidden[each.tokens], weight) for each in self.references]
+            return Output.joined(parts, places)
+        temperature, slopes = self.loss.temperature, None
+        if self.slopes is not None:
+            current = token_log_probs(hidden.detach(), weight, self.token_ids, temperature=temperature, **self.sizes)
+            _, slopes = self.slopes(current)
+        targets = None
+        if self.references:
+            targets = HiddenTargets(self.references[0].hidden(), self.references[0].weight)
+        output = head_loss(
+            hidden,
+            weight,
+            self.token_ids,
+            self.weights,
+            self.loss,
+            targets=targets,
+            advantages=self.policy_inputs,
+            old_log_probs=self.old_log_probs,
+            slopes=slopes,
+            watch=self.watch,
+            **self.sizes,
+        )
+        found = output.statistics
+        models = {"student": (hidden, weight, "log_prob")}
+        if targets is not None:
+            models["teacher"] = (*targets, "teacher_log_prob")
+        for side, (states, head, of_token) in models.items():
+            if side not in self.entries:
+                continue
+            mass = unshared_mass(
+                states,
+                head,
+                shared=self.sizes["valid_vocab"],
+                entries=self.entries[side],
+                token_ids=self.token_ids,
+                log_prob=found[of_token],
+                temperature=temperature,
+            )
+            found[f"unshared_{side}"] = mass.masked_fill(found["nonfinite"], 0.0)
+        return output
 
 
 AnyTask = TypeVar("AnyTask", CollectTask, LossTask)
 """A task of a step."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeadLoss:
+    """A loss that the student's head computes. Without weights it reads statistics; subclasses count more of a step.
+
+    Args:
+        rows: this rank's rows; their T trained tokens have weights, inputs and old log-probabilities on the host.
+        states: what other models have read of the rows.
+        over_rows: the update's rows with trained tokens divide its sum, not their tokens.
+        options: further fields of `LossTask`.
+    """
+
+    rows: RolloutRows
+    loss: Loss
+    weights: Weights = field(default_factory=Weights)
+    inputs: Tensor | None = None
+    old_log_probs: Tensor | None = None
+    states: TeacherStates | None = None
+    over_rows: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _places(self) -> tuple[Tensor, ...]:
+        counts = self.rows.num_trained_tokens.tolist()
+        places: tuple[Tensor, ...] = torch.arange(sum(counts)).split(counts)
+        return places
+
+    def task(self, micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> LossTask:
+        """Return the head's task for a micro-batch; arguments as of `HeadEngine.run`."""
+        numbers, mask = micro_batch["opd_row"].tolist(), None
+        found = loss_positions(self.rows.select(numbers), row_starts=starts)
+        tokens = torch.cat([self._places[number] for number in numbers])
+        # Copies from the host begin here and run during the backbone's forward.
+        references = self.states.for_head(numbers, found, own) if self.states else ()
+        slopes = self.slopes(micro_batch, tokens)
+        if own is not None:
+            found, mask = own.select(found)
+            tokens = tokens[mask]
+        return LossTask(
+            positions=found.flat_index,
+            token_ids=found.token_ids,
+            token_rows=found.row,
+            weights=self.weights.at(tokens),
+            loss=self.loss,
+            policy_inputs=None if self.inputs is None else self.inputs[tokens],
+            old_log_probs=None if self.old_log_probs is None else self.old_log_probs[tokens],
+            slopes=slopes,
+            references=references,
+            own=mask,
+            **self.options,
+        )
+
+    def keeping(self, kept: Tensor) -> Self:
+        """Return the loss of some trained tokens; `kept` is [T] bool on the host."""
+        mask = self.rows.response_mask.clone()
+        mask[self.rows.response_mask] = kept
+        inputs = None if self.inputs is None else self.inputs[kept]
+        return replace(self, rows=replace(self.rows, response_mask=mask), weights=self.weights.at(kept), inputs=inputs)
+
+    def slopes(self, micro_batch: TensorDict, tokens: Tensor) -> Slopes | None:
+        """Return the derivative of a loss over whole rows of these tokens. None means that every token has a loss of its own."""
+        return None
+
+    def divisor(self, micro_batch: TensorDict) -> float:
+        """Return the number, over all ranks, by which the update's sum is divided."""
+        return float(micro_batch["batch_num_rows" if self.over_rows else "batch_num_tokens"])
+
+    def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
+        """Return the counts of a micro-batch; the host does not wait for the device."""
+        return {"sum/loss": output.loss.detach(), "sum/tokens": float(len(task.token_ids))}
+
+
 class DistillationHead(nn.Linear):
     """A drop-in `lm_head` with the same parameter names; `run_with_task` attaches a task for one forward."""
 
-    task: CollectTask | LossTask | ProbeTask | None = None
+    task: CollectTask | LossTask | None = None
 
     @classmethod
     def replace(cls, model: nn.Module) -> DistillationHead:
@@ -52,24 +236,15 @@ class DistillationHead(nn.Linear):
         old.__class__ = cls
         return old
 
-    def forward(self, input: torch.Tensor) -> Any:
-        """Return logits [..., V] of hidden states [..., d], or with a task hidden states [N, d] or the loss's `Output`."""
-        task = self.task
-        if task is None:
+    def forward(self, input: Tensor) -> Any:
+        """Return logits [..., V] of hidden states [..., d], or with a task its output."""
+        if self.task is None:
             return super().forward(input)
-        if isinstance(task, ProbeTask):
-            logits = super().forward(input)
-            task.seen.append(logits)
-            return logits
-        hidden = input.reshape(-1, input.shape[-1]).index_select(0, task.positions)
-        if isinstance(task, CollectTask):
-            return hidden
-        return task.output(hidden, self.weight)
+        hidden = input.reshape(-1, input.shape[-1]).index_select(0, self.task.positions)
+        return self.task.output(hidden, self.weight)
 
 
-def run_with_task(
-    model: nn.Module, head: DistillationHead, task: CollectTask | LossTask | ProbeTask, **inputs: Any
-) -> Any:
+def run_with_task(model: nn.Module, head: DistillationHead, task: CollectTask | LossTask, **inputs: Any) -> Any:
     """Return the `logits` output of a forward of `model` with `task` attached to its head."""
     head.task = task
     try:
@@ -80,19 +255,16 @@ def run_with_task(
 
 def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **inputs: Any) -> None:
     """Refuse a model that changes its head's output (soft cap, scale); `inputs` are a small batch, `name` is for the error."""
-    seen: list[torch.Tensor] = []
-    with torch.no_grad():
-        logits = run_with_task(model, head, ProbeTask(seen), **inputs)
+    seen: list[Tensor] = []
+    with torch.no_grad(), head.register_forward_hook(lambda module, given, output: seen.append(output)):
+        logits = model(**inputs, use_cache=False).logits
     expected = seen[0]
     scale = expected.abs().max().clamp_min(1e-6)
     error = ((logits.float() - expected.float()).abs().max() / scale).item()
     if error > 1e-3:
+        names = ("final_logit_softcapping", "logit_scale", "logits_scaling")
         config = getattr(model, "config", None)
-        extras = {
-            key: value
-            for key in ("final_logit_softcapping", "logit_scale", "logits_scaling")
-            if (value := getattr(config, key, None)) is not None
-        }
+        extras = {key: value for key in names if (value := getattr(config, key, None)) is not None}
         raise Unfit(
             f"{name}: its logits are not hidden @ W.T (relative difference {error:.2g}; config {extras or 'shows no cause'}); "
             "distillation from hidden states needs a plain head (Qwen, Llama, Mistral, ...); Gemma, Cohere and Granite are not supported"

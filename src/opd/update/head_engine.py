@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
-import psutil
 import torch
 from peft import PeftModel
 from tensordict import TensorDict
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -25,23 +24,40 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.engine.fsdp.utils import unfuse_moe_params
 from verl.workers.engine.utils import prepare_micro_batches
 
-from opd.batch import padded_row_starts
+from opd.batch.rows import padded_row_starts
 from opd.compat import quiet
 from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored_dtype
 from opd.lora import Adapted, merged, plain_tensors
 from opd.memory.sources import is_one_unit
-from opd.update.backbone import compile_layers
+from opd.update.attention import SHARED, Slice, check_shareable, row_arguments
 from opd.update.head import AnyTask, CollectTask, DistillationHead, check_head_is_plain, run_with_task
 from opd.update.packing import may_pack, own_attention
-from opd.update.parked import local_shards
-from opd.update.ulysses import SHARED, Slice, check_shareable, shared_arguments
+from opd.update.parked import local
 
 quiet.mute(*quiet.IN_RANK)
 
+MAX_GRAPHS = 64
+"""Compiled forms of one decoder layer's code in a process, before torch gives up compiling it."""
 MODEL_KEYS = ("input_ids", "position_ids", "use_remove_padding", "temperature", "pad_mode", "pad_token_id")
 """Columns and settings of a micro-batch that verl makes a model's inputs from."""
+READ = ("input_ids", "position_ids", "opd_row")
+"""Columns of rows that an engine reads without a gradient."""
 TaskOf = Callable[[TensorDict, Tensor, Slice | None], AnyTask]
 """(micro-batch, start of each row in the flattened input [B], this rank's slice of it) -> the head's task."""
+
+
+def compile_layers(model: nn.Module) -> int:
+    """Compile each decoder layer's forward in place, before FSDP wraps it; return their number.
+
+    Teacher and student share the line of code by which torch counts graphs. Beyond its limit, 8 by default, layers run
+    uncompiled, and a layer that was compiled in the forward but not in its recomputation fails.
+    """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_GRAPHS)
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    for layer in layers:
+        layer.forward = torch.compile(layer.forward, dynamic=True)
+    return len(layers)
 
 
 class HeadEngine(FSDPEngineWithLMHead):
@@ -51,38 +67,56 @@ class HeadEngine(FSDPEngineWithLMHead):
     head: DistillationHead
     is_row_alone: bool = False
     """Rows that share a pack would change each other."""
+    read_tokens: int | None = None
+    """Tokens of a forward without a gradient on this rank, or of its longest row. None means verl's cut."""
     may_be_one_unit = is_one_unit = False
     """FSDP may gather, and gathers, all weights at once."""
-    _read_s = 0.0
 
-    def initialize(self) -> None:
-        began_s = time.monotonic()
-        super().initialize()
-        if distributed.get_rank() == 0:
-            spread_s, age_s = time.monotonic() - began_s - self._read_s, time.time() - psutil.Process().create_time()
-            path = self.model_config.path
-            print(
-                f"start: {path}: {self._read_s:.1f} s to read, {spread_s:.1f} s to spread over the ranks, {age_s:.1f} s since rank 0 began",
-                flush=True,
-            )
+    @property
+    def device(self) -> torch.device:
+        """Return the device where this rank computes."""
+        name = get_device_name()
+        return torch.device(name) if name == "cpu" else torch.device(name, get_device_id())
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return verl's autocast context, none for fp32."""
+        if self._autocast_dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
+
+    @cached_property
+    def units(self) -> list[FSDPModule]:
+        """Return what FSDP gathers at once."""
+        return [part for part in self.module.modules() if isinstance(part, FSDPModule)]
+
+    @torch.no_grad()
+    def local_weights(self) -> dict[str, Tensor]:
+        """Return this rank's shard of each weight by name; the DTensor around a parked one says that it is on the device."""
+        weights = self.module.state_dict(keep_vars=True)  # sharded, also where FSDP has gathered
+        return {name: local(weight).detach() for name, weight in weights.items()}
+
+    def set_offload(self, *, offload_params: bool, offload_optimizer: bool) -> None:
+        """Set where weights, with gradients, and optimizer state are between this engine's phases."""
+        self._is_offload_param, self._is_offload_optimizer = offload_params, offload_optimizer
+        for device, parked in (("cpu", True), (get_device_name(), False)):
+            moves = offload_params is parked
+            self.to(device, model=moves, optimizer=offload_optimizer is parked, grad=moves)
 
     def _build_module(self) -> PreTrainedModel:
         # verl builds its causal LM for the model type "language_model" only; ours names the engine, not the model.
-        own, self.model_config.model_type = self.model_config.model_type, "language_model"
+        model, kept = self.model_config, self.engine_config
+        own, model.model_type = model.model_type, "language_model"
         if self.use_ulysses_sp:
-            check_shareable(self.model_config.hf_config, self.ulysses_sequence_parallel_size, self.model_config.path)
-        began_s = time.monotonic()
-        kept = self.engine_config
-        stored = None if self._is_lora else stored_dtype(self.model_config.local_path)
+            check_shareable(model.hf_config, self.ulysses_sequence_parallel_size, model.path)
+        stored = None if self._is_lora else stored_dtype(model.local_path)
         if stored is not None:
             self.engine_config = dataclasses.replace(kept, model_dtype=PrecisionType.to_str(stored))
         try:
             with buffers_as_read():
                 module: PreTrainedModel = super()._build_module()
         finally:
-            self.model_config.model_type, self.engine_config = own, kept
+            model.model_type, self.engine_config = own, kept
         module.config.dtype = PrecisionType.to_dtype(kept.model_dtype)
-        self._read_s = time.monotonic() - began_s
         if self.use_ulysses_sp:
             module.config._attn_implementation = SHARED[module.config._attn_implementation]
         self.head = DistillationHead.replace(module)
@@ -127,16 +161,10 @@ class HeadEngine(FSDPEngineWithLMHead):
     def _merged(self, stored: Mapping[str, Tensor], plain: Mapping[str, Adapted]) -> Iterator[tuple[str, Tensor]]:
         """Yield one whole tensor after another on the device (a collective call)."""
         config = self.module.peft_config["default"]
-
-        def whole(name: str) -> Tensor:
-            part = stored[name].to(get_device_id(), non_blocking=True)
-            return part.full_tensor() if isinstance(part, DTensor) else part
-
-        for name, (base, down, up) in plain.items():
-            if down is None or up is None:
-                yield name, whole(base)
-            else:
-                yield name, merged(whole(base), whole(down), whole(up), scale=config.lora_alpha / config.r)
+        for name, parts in plain.items():
+            on_device = [stored[part].to(get_device_id(), non_blocking=True) for part in parts if part is not None]
+            base, *adapters = [part.full_tensor() if isinstance(part, DTensor) else part for part in on_device]
+            yield name, merged(base, *adapters, scale=config.lora_alpha / config.r) if adapters else base
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return verl's inputs with the bounds of rows that our attention needs."""
@@ -149,138 +177,90 @@ class HeadEngine(FSDPEngineWithLMHead):
         if output_args.get("pad_size"):  # padding is a row of its own, which no other attends to
             bounds = torch.cat([bounds, bounds[-1:] + output_args["pad_size"]])
         num_tokens = inputs["input_ids"].shape[-1] * self.ulysses_sequence_parallel_size
-        name = self.module.config._attn_implementation
-        return inputs | shared_arguments(name, bounds, num_tokens), output_args
-
-    @property
-    def device(self) -> torch.device:
-        """Return the device where this rank computes."""
-        name = get_device_name()
-        return torch.device(name) if name == "cpu" else torch.device(name, get_device_id())
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Return verl's autocast context, none for fp32."""
-        if self._autocast_dtype == torch.float32:
-            return nullcontext()
-        return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
-
-    def set_offload(self, *, offload_params: bool, offload_optimizer: bool) -> None:
-        """Set where weights, with gradients, and optimizer state are between this engine's phases."""
-        self._is_offload_param, self._is_offload_optimizer = offload_params, offload_optimizer
-        for device, parked in (("cpu", True), (get_device_name(), False)):
-            self.to(
-                device,
-                model=offload_params is parked,
-                optimizer=offload_optimizer is parked,
-                grad=offload_params is parked,
-            )
-
-    def model_inputs(self, micro_batch: TensorDict) -> dict[str, Any]:
-        """Return the packed or padded inputs of a micro-batch on the device, by the keys of the model's forward."""
-        read = micro_batch.select(*MODEL_KEYS, strict=False).to(get_device_id())
-        return self.prepare_model_inputs(micro_batch=read)[0]
-
-    def row_starts(self, micro_batch: TensorDict, inputs: dict[str, Any]) -> Tensor:
-        """Return [B] int64 (host), where each row begins in the flattened input, packed or right-padded.
-
-        Where ranks share a sequence, the input is the whole sequence.
-        """
-        if not self.use_remove_padding:
-            return padded_row_starts(*inputs["input_ids"].shape)
-        offsets: Tensor = micro_batch["input_ids"].offsets().to(torch.int64)
-        return offsets[:-1].cpu()
-
-    def own_slice(self, inputs: dict[str, Any]) -> Slice | None:
-        """Return this rank's part of the packed tokens. None means all."""
-        if not self.use_ulysses_sp:
-            return None
-        return Slice(
-            group=self.ulysses_parallel_group,
-            rank=distributed.get_rank(self.ulysses_parallel_group),
-            size=self.ulysses_sequence_parallel_size,
-            num_tokens=inputs["input_ids"].shape[1],
-        )
+        return inputs | row_arguments(self.module.config._attn_implementation, bounds, num_tokens), output_args
 
     def run(self, micro_batch: TensorDict, task_of: TaskOf[AnyTask]) -> tuple[AnyTask, Any]:
         """Return the head's task of a micro-batch, on the device, and the head's output."""
-        inputs = self.model_inputs(micro_batch)
-        task = task_of(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs)).to(self.device)
+        inputs, starts, own = self._inputs(micro_batch)
+        task = task_of(micro_batch, starts, own).to(self.device)
         with self.autocast():
             return task, run_with_task(self.module, self.head, task, **inputs)
+
+    def _inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], Tensor, Slice | None]:
+        """Return the model's inputs of a micro-batch on the device, and the last two arguments of a `TaskOf`."""
+        read = micro_batch.select(*MODEL_KEYS, strict=False).to(get_device_id())
+        inputs, own = self.prepare_model_inputs(micro_batch=read)[0], None
+        shape = inputs["input_ids"].shape
+        if self.use_ulysses_sp:
+            group, size = self.ulysses_parallel_group, self.ulysses_sequence_parallel_size
+            own = Slice(group=group, rank=distributed.get_rank(group), size=size, num_tokens=shape[1])
+        packed = micro_batch["input_ids"].offsets()[:-1].to("cpu", torch.int64)
+        return inputs, packed if self.use_remove_padding else padded_row_starts(*shape), own
 
     @torch.no_grad()
     def read(self, data: TensorDict, task_of: TaskOf[AnyTask]) -> Iterator[tuple[TensorDict, AnyTask, Any]]:
         """Yield each micro-batch of rows, its task and the head's output, by forwards without a gradient (a collective call)."""
-        tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size)
+        config, inputs, num_tokens = self.engine_config, data.select(*READ), self.read_tokens
+        if num_tokens is None and config.use_dynamic_bsz:
+            num_tokens = config.infer_max_token_len_per_gpu
+        most_rows = min(config.infer_micro_batch_size_per_gpu or 1, len(data))
+        if self.is_row_alone:
+            num_tokens, most_rows = None, 1
+        if num_tokens is not None:
+            num_tokens = self.at_least_a_row(num_tokens, data)
+        tu.assign_non_tensor(
+            inputs,
+            use_remove_padding=self.use_remove_padding,
+            use_dynamic_bsz=num_tokens is not None,
+            max_token_len_per_gpu=num_tokens,
+            # verl cuts a rank's rows into equal parts, which a last batch may be too short for.
+            micro_batch_size_per_gpu=next(size for size in range(most_rows, 0, -1) if len(data) % size == 0),
+            sp_size=self.ulysses_sequence_parallel_size,
+            temperature=1.0,
+        )
         group = self.get_data_parallel_group()
-        micro_batches, _ = prepare_micro_batches(data, dp_group=group, same_micro_num_in_dp=True)
+        micro_batches, _ = prepare_micro_batches(inputs, dp_group=group, same_micro_num_in_dp=True)
         with self.eval_mode():
             for micro_batch in micro_batches:
-                task, output = self.run(micro_batch, task_of)
-                yield micro_batch, task, output
+                yield micro_batch, *self.run(micro_batch, task_of)
 
-    def local_weights(self) -> dict[str, Tensor]:
-        """Return this rank's shard of each weight by name, on the device or on the host."""
-        return local_shards(self.module)
+    def at_least_a_row(self, num_tokens: int, data: TensorDict) -> int:
+        """Return the tokens, or those of the longest row of any rank: verl takes one limit for all (a collective call)."""
+        longest = data["input_ids"].offsets().diff().max().to(self.device)
+        distributed.all_reduce(longest, distributed.ReduceOp.MAX)
+        return max(num_tokens, -(-int(longest) // self.ulysses_sequence_parallel_size))
 
     def check(self, name: str) -> None:
-        """Refuse a model that this project computes otherwise than the model itself does (a collective call).
-
-        Raises:
-            Unfit: the head is more than `hidden @ W.T`, or the attention lacks something.
-        """
+        """Refuse a model whose head is more than `hidden @ W.T`, or whose attention lacks something (a collective call)."""
         with self.eval_mode(), self.autocast(), torch.compiler.set_stance("force_eager"):
-            ids = torch.arange(4, device=self.device)
+            ids = torch.arange(4, device=self.device)[None]
             with own_attention(self.module.config):
-                check_head_is_plain(
-                    self.module, self.head, name, input_ids=ids[None], position_ids=ids[None], attention_mask=None
-                )
-            can_pack = may_pack(
-                self.module,
-                name,
-                packed=self._states,
-                alone=self._states_alone,
-                dtype=self._autocast_dtype,
-                agreed=self._agreed,
-            )
-        self.is_row_alone = not can_pack
+                check_head_is_plain(self.module, self.head, name, input_ids=ids, position_ids=ids, attention_mask=None)
+            forwards = {"packed": self._states, "alone": self._states_alone}
+            self.is_row_alone = not may_pack(self.module, name, dtype=self._autocast_dtype, **forwards)
 
     def _states(self, rows: Sequence[Tensor]) -> Tensor:
         """Return the hidden states of rows as a step computes them, of all ranks that share them."""
-        nested = {
-            "input_ids": torch.nested.as_nested_tensor(list(rows), layout=torch.jagged),
-            "position_ids": torch.nested.as_nested_tensor(
-                [torch.arange(len(row)) for row in rows], layout=torch.jagged
-            ),
-        }
+        columns = {"input_ids": list(rows), "position_ids": [torch.arange(len(row)) for row in rows]}
+        nested = {name: torch.nested.as_nested_tensor(each, layout=torch.jagged) for name, each in columns.items()}
         micro_batch = TensorDict(nested, batch_size=len(rows)).to(self.device)
         tu.assign_non_tensor(micro_batch, use_remove_padding=self.use_remove_padding, temperature=1.0)
-        inputs = self.model_inputs(micro_batch)
-        starts = self.row_starts(micro_batch, inputs)
-        places = torch.cat(
-            [start + torch.arange(len(row), device=self.device) for start, row in zip(starts, rows, strict=True)]
-        )
-        own = self.own_slice(inputs)
+        inputs, starts, own = self._inputs(micro_batch)
+        places = torch.cat([start + torch.arange(len(row)) for start, row in zip(starts, rows, strict=True)])
         if own is None:
             return self._collected(places, inputs)
-        mine = self._collected(torch.arange(own.num_tokens, device=self.device), inputs).contiguous()
+        mine = self._collected(torch.arange(own.num_tokens), inputs).contiguous()
         parts = [torch.empty_like(mine) for _ in range(own.size)]
         distributed.all_gather(parts, mine, group=own.group)
-        return torch.cat(parts)[places]
+        return torch.cat(parts)[places.to(mine.device)]
 
     def _states_alone(self, rows: Sequence[Tensor]) -> Tensor:
         """Return the hidden states of one row by the model's own attention."""
-        places = torch.arange(len(rows[0]), device=self.device)
-        inputs = {"input_ids": rows[0][None].to(self.device), "position_ids": places[None], "attention_mask": None}
+        ids, places = rows[0].to(self.device), torch.arange(len(rows[0]), device=self.device)
         with own_attention(self.module.config):
+            inputs = {"input_ids": ids[None], "position_ids": places[None], "attention_mask": None}
             return self._collected(places, inputs)
 
     def _collected(self, places: Tensor, inputs: dict[str, Any]) -> Tensor:
-        hidden: Tensor = run_with_task(self.module, self.head, CollectTask(places), **inputs)
+        hidden: Tensor = run_with_task(self.module, self.head, CollectTask(places).to(self.device), **inputs)
         return hidden
-
-    def _agreed(self, verdict: bool) -> bool:
-        """Return True if all ranks say so."""
-        votes = torch.tensor(int(verdict), device=self.device)
-        distributed.all_reduce(votes, distributed.ReduceOp.MIN)
-        return bool(votes)

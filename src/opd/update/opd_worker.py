@@ -1,98 +1,136 @@
-"""The worker of distillation: its models that only read are the teachers, and an update has two phases, teachers then student."""
+"""The worker of distillation: its models that only read are the teachers, and the loss is the divergence from them."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 from tensordict import TensorDict
-from torch import distributed
-from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from torch import Tensor
+from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
-from verl.utils.profiler import DistProfiler
-from verl.workers.config import DistillationConfig, TrainingWorkerConfig
-from verl.workers.engine_workers import TrainingWorker
+from verl.utils.debug import marked_timer
+from verl.workers.config import DistillationConfig
 
-from opd.batch import TEACHER_PROMPTS, OpdBatch, build_opd_batch
-from opd.losses import Weights
+from opd.batch.builder import TEACHER_PROMPTS, OpdBatch, build_opd_batch
+from opd.experiment import OpdAgentSpec, OpdSpec
+from opd.experiment.algorithm import LossType, Stage
+from opd.experiment.sections import Teacher
+from opd.losses import Loss, Output, Weights
 from opd.rollout.rows import FILLER_TOKENS
-from opd.update.divergence_loss import DivergenceLoss, loss_of, row_names, term_weights
-from opd.update.engines import TeacherEngine
-from opd.update.reading import as_teacher_reads, read_by_teacher, read_log_probs
-from opd.update.scores import choose, keep_horizon, keep_rows
-from opd.update.self_teachers import SelfTeachers
-from opd.update.signs import WatchedWeights
-from opd.update.step_metrics import CHOICE, cache_counts, over_sequence
-from opd.update.student import StudentWorker, as_output, num_updates, numbered, reading_worker
-from opd.update.teacher_phase import TeacherStates, read_teachers
+from opd.update.head import Counts, HeadLoss, LossTask
+from opd.update.policy_loss import Clips, vanilla
+from opd.update.reading import choose, keep_horizon, keep_rows, keep_shared
+from opd.update.signs import WatchedWeights, neighbour_signs, preference_signs, token_signs
+from opd.update.step_metrics import CHOICE, micro_batch_counts, over_sequence, policy_counts
+from opd.update.student import StudentWorker
+from opd.update.teachers import SelfTeachers, TeacherStates, read_teachers
 from opd.update.token_view import Seen, TokenView
-from opd.update.unshared_tokens import leave_out_unshared
-from opd.weights import Schedule
-from opd.weights.counter import step_seed
+from opd.weights.stages import Schedule
+from opd.weights.tokens import scored_divergence
+
+
+def is_sampled(spec: OpdSpec | OpdAgentSpec, stage: Stage) -> bool:
+    """Return True if a step's tokens come from the whole distribution of the weights that the step begins with."""
+    # Under the schedule carry, earlier weights made many tokens.
+    is_of_these_weights = stage.rollouts == "student" and spec.rollout.schedule == "strict"
+    return is_of_these_weights and not spec.rollout.is_truncated
+
+
+def loss_of(spec: OpdSpec | OpdAgentSpec, stage: Stage, kind: LossType) -> Loss:
+    """Return the loss with a divergence; the parameters are of the stage's own divergence only."""
+    params = dict(stage.loss_params) if kind == stage.loss_type else {}
+    if kind == stage.loss_type == "jsd":
+        params["beta"] = stage.beta or 0.0
+    if kind == stage.loss_type == "topk_reverse_kl":
+        params["top_k"] = spec.opd.top_k or 0
+    keys = spec.opd.policy
+    policy = partial(vanilla, clips=Clips(keys.clip_ratio_low, keys.clip_ratio_high, keys.clip_ratio_c))
+    return Loss(kind, params, spec.rollout.temperature, policy if spec.opd.has_policy else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DivergenceLoss(HeadLoss):
+    """The loss of a distillation's step.
+
+    Args:
+        policy_weight: of the policy loss in the loss. 0 means that the step has none.
+        view: takes note of tokens for people. None means that no one asked.
+        nonfinite: filled with each micro-batch's row numbers, each token's row, and whether its loss is not finite.
+    """
+
+    spec: OpdSpec | OpdAgentSpec
+    stage: Stage
+    policy_weight: float
+    states: TeacherStates
+    view: TokenView | None
+    nonfinite: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+
+    def scoring(self) -> HeadLoss:
+        """Return the pass that scores tokens by entropy, and by the divergence of `opd.importance.tokens` where it needs one."""
+        selection = self.spec.opd.importance.tokens
+        if selection.needs_teacher:
+            assert self.stage.loss_type is not None  # `Schedule` fills it in
+            loss = loss_of(self.spec, self.stage, scored_divergence(selection.score, self.stage.loss_type))
+            return HeadLoss(rows=self.rows, loss=loss, states=self.states, options=self.options)
+        loss, options = Loss(temperature=self.loss.temperature), {**self.options, "watch": ("entropy",)}
+        return HeadLoss(rows=self.rows, loss=loss, options=options)
+
+    def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
+        several = self.spec.routed
+        counts = micro_batch_counts(micro_batch, task, output, first_update=first_update, teachers=several)
+        if self.spec.trainer.monitor:
+            drawn = first_update and is_sampled(self.spec, self.stage)
+            counts |= token_signs(output, is_sampled=drawn) | neighbour_signs(task)
+            if task.own is None and "row_score" in micro_batch:
+                counts |= preference_signs(task.token_rows, micro_batch["row_score"], output)
+        if task.weights.policy is not None:
+            counts |= policy_counts(task, output, weight=self.policy_weight)
+        if self.view is not None:
+            self.view.trained(micro_batch["opd_row"].tolist(), task, output)
+        self.nonfinite.append((micro_batch["opd_row"], task.token_rows, output.statistics["nonfinite"]))
+        return counts
 
 
 class OPDWorker(StudentWorker):
-    """Actor (student), ref (the first teacher) and rollout in one worker.
+    """Lets the teachers read, each its own rows, and caches their hidden states of trained tokens; then trains the student."""
 
-    The teachers read first, each its own rows, and their hidden states at the trained tokens are cached; then the student trains.
-    """
+    spec: OpdSpec | OpdAgentSpec
 
     def __init__(
         self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
     ):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
-        assert self.ours.distillation is not None  # no other kind has this worker
-        self.spec, self.facts = self.ours.distillation, self.ours.run
-        self.opd, self._teacher_paths = self.spec.opd, self.ours.teacher_paths
-        self.teachers: list[TrainingWorker] = []
-        self._schedule = Schedule.of(
-            self.opd,
-            total_steps=config.actor.optim.total_training_steps,
-            response_length=self.spec.data.max_response_length,
-        )
+        self.facts, self.opd = self.ours.run, self.spec.opd
+        total_steps, length = config.actor.optim.total_training_steps, self.spec.data.max_response_length
+        self._schedule = Schedule.of(self.opd, total_steps=total_steps, response_length=length)
         self._loss: DivergenceLoss | None = None
+        self._row_names: list[str] = []
         self._self_teachers = SelfTeachers(engines={}, every={})
 
-    def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
-        """Return the first teacher. The others are built after it, each whole before the next."""
-        first, *others = (
-            reading_worker(
-                config,
-                path=self._teacher_paths[key],
-                trust_remote_code=teacher.trust_remote_code,
-                dtype=teacher.dtype,
-                is_offloaded=teacher.offload is not False,
-            )
-            for key, teacher in self.spec.named_teachers.items()
-        )
-        for other in others:
-            other.reset()  # as verl does with the first
-        self.teachers = [first, *others]
-        return first
+    @property
+    def read_models(self) -> list[Teacher]:
+        paths, teachers = self.ours.teacher_paths, self.spec.named_teachers
+        return [teacher.model_copy(update={"path": paths[key]}) for key, teacher in teachers.items()]
 
     @property
-    def reader_paths(self) -> list[str]:
-        return list(self._teacher_paths.values())
-
-    @property
-    def readers(self) -> list[TeacherEngine]:
-        return [teacher.engine for teacher in self.teachers]
+    def sizes(self) -> dict[str, Any]:
+        return super().sizes | {"valid_vocab": self.facts.valid_vocab}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         super().init_model()
         if ends := self._schedule.restarts():
             self.student_engine.restart_lr_schedule(ends, total_steps=self._schedule.total_steps)
-        self._self_teachers = SelfTeachers(
-            engines=dict(zip(self.spec.named_teachers, self.readers, strict=True)),
-            every={key: teacher.refresh_every for key, teacher in self.spec.named_teachers.items()},
-        )
+        every = {key: teacher.refresh_every for key, teacher in self.spec.named_teachers.items()}
+        self._self_teachers = SelfTeachers(engines=dict(zip(every, self.readers, strict=True)), every=every)
 
     def check_models(self) -> None:
-        student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.ref.engine))
+        student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.readers[0]))
         if student != teacher:
             raise ValueError(
                 f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
@@ -100,95 +138,72 @@ class OPDWorker(StudentWorker):
             )
         super().check_models()
 
-    def write_checkpoint(
-        self, local_path: str, hdfs_path: str | None, global_step: int, max_ckpt_to_keep: int | None
-    ) -> None:
-        super().write_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
-        rank, world = distributed.get_rank(), distributed.get_world_size()
-        self._self_teachers.save(Path(local_path), step=global_step, rank=rank, world=world)
+    def write_checkpoint(self, local_path: str, global_step: int) -> None:
+        super().write_checkpoint(local_path, global_step)
+        self._self_teachers.save(Path(local_path), step=global_step)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
         super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
-        rank, world = distributed.get_rank(), distributed.get_world_size()
-        self._self_teachers.load(Path(local_path), rank=rank, world=world)
+        self._self_teachers.load(Path(local_path))
 
-    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
-    @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
-    def update_opd(self, data: TensorDict) -> TensorDict | None:
-        """Make every optimizer update of one step over this rank's rows.
+    def make_updates(self, data: TensorDict, timing: dict[str, float]) -> dict[str, Any] | None:
+        """Make the updates of a step.
 
         Args:
-            data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, `rollout_log_probs` and
-                `teacher_prompts` where there are any; [B] `sample_weights`, `row_id`, `teacher` (its number) of several, and
-                `advantage` for a policy gradient; `training_step`, `seed`, `shown_rows` and verl's batch settings.
-
-        Returns:
-            No rows; `metrics`: lists of counts for `opd.update.step_metrics.reduce`.
+            data: rows as of `update_actor`, with `teacher_prompts` where there are any; [B] `sample_weights`, `row_id`,
+                `teacher` (its number) of several, and `advantage` for a policy gradient; `training_step`, `seed`, `shown_rows`.
         """
-        data = numbered(data)
-        step, selection = tu.get_non_tensor_data(data, "training_step", 0), self.opd.importance.tokens
-        num_left_out = leave_out_unshared(data, self.facts.valid_vocab, read_by_teacher(data))
-        batch, loss = self._prepare(data, step)
+        settings = (("training_step", 0), ("seed", 0), ("shown_rows", ()))
+        step, seed, shown = (tu.get_non_tensor_data(data, *setting) for setting in settings)
+        selection, student = self.opd.importance.tokens, self.student_engine
+        num_left_out = keep_shared(data, self.facts.valid_vocab, _read_by_teacher(data))
+        batch, loss = self._prepare(data, step, shown)
         data = data.exclude(TEACHER_PROMPTS)  # the student has no use for them
-        self._self_teachers.before(step, self.student_engine)
-        seed = step_seed(tu.get_non_tensor_data(data, "seed", 0), step)
-        started, teacher_s, chosen = time.perf_counter(), 0.0, dict[str, float]()
-        try:
-            for phase in ("choose", "teachers") if not selection.needs_teacher else ("teachers", "choose"):
-                if phase == "teachers":
-                    teachers_started = time.perf_counter()
+        self._self_teachers.before(step, student)
+        chosen: dict[str, float] = {}
+        for phase in ("choose", "teachers") if not selection.needs_teacher else ("teachers", "choose"):
+            if phase == "teachers":
+                with marked_timer("teacher_s", timing):
                     self._read_teachers(data, batch, loss)
-                    teacher_s = time.perf_counter() - teachers_started
-                elif selection.score != "none":
-                    loss, chosen = choose(data, loss, seed=seed, student=self.actor, reading=self.reading)
-            has_policy = loss.weights.policy is not None
-            if has_policy and num_updates(data, self.student_engine.get_data_parallel_size()) > 1:
-                temperature = self.spec.rollout.temperature
-                options = {"worker": self.actor, "reading": self.reading, "temperature": temperature, **self._sizes}
-                loss = replace(loss, old_log_probs=read_log_probs(data, loss.rows, **options))
-            score_s = time.perf_counter() - started - teacher_s
-            if self._schedule.resets_optimizer(step):
-                self.student_engine.reset_optimizer()
-            weights = WatchedWeights(self.student_engine.module) if self.spec.trainer.monitor else None
-            metrics = self.train(data, loss)
-            moved = cache_counts(loss.states.cache)
-        finally:
-            loss.states.cache.clear()
+            elif selection.score != "none":
+                with marked_timer("score_s", timing):
+                    loss, chosen = choose(data, loss, student, seed=(seed, step))
+        if loss.weights.policy is not None:
+            loss = replace(loss, old_log_probs=self.old_log_probs(data, loss.rows, timing))
+        if self._schedule.resets_optimizer(step):
+            student.reset_optimizer()
+        watched = WatchedWeights(student.module) if self.spec.trainer.monitor else None
+        metrics = self.train(data, loss, timing)
         self._loss = loss
-        if self.student_engine.use_ulysses_sp:
-            moved = over_sequence(moved, self.student_engine.ulysses_parallel_group, self.student_engine.device)
+        loss.states.heads.clear()
+        moved = loss.states.cache.counts()
+        if student.use_ulysses_sp:
+            moved = over_sequence(moved, student.ulysses_parallel_group)
         if metrics is None:
             return None
-        metrics |= {"sum/unshared_tokens": [float(num_left_out)], "timing/teacher_s": [teacher_s]}
-        metrics |= {} if weights is None else weights.moved()
-        metrics["timing/student_s"] = [time.perf_counter() - started - teacher_s - score_s]
-        if selection.score != "none" or loss.old_log_probs is not None:
-            metrics["timing/score_s"] = [score_s]
+        metrics |= moved | ({} if watched is None else watched.moved())
         metrics |= {f"{CHOICE}{name}": [value] for name, value in chosen.items()}
-        return as_output(metrics | {name: [megabytes] for name, megabytes in moved.items()})
+        return metrics | {"sum/unshared_tokens": [float(num_left_out)]}
 
-    @property
-    def _sizes(self) -> dict[str, Any]:
-        """Return the fields of every task of the head."""
-        opd = self.opd
-        return {"chunk": opd.chunk_size, "valid_vocab": self.facts.valid_vocab, "workspace_gib": opd.workspace_gib}
-
-    def _prepare(self, data: TensorDict, step: int) -> tuple[OpdBatch, DivergenceLoss]:
+    def _prepare(self, data: TensorDict, step: int, shown: tuple[int, ...]) -> tuple[OpdBatch, DivergenceLoss]:
         """Return the step's rows and their loss; tokens beyond the horizon and rows without weight leave the masks of `data`."""
-        stage, weights = self._schedule.stage(step), self._schedule.weights_at(step)
+        stage, weights, opd, facts = self._schedule.stage(step), self._schedule.weights_at(step), self.opd, self.facts
         if (horizon := self._schedule.num_tokens(step)) is not None:
             keep_horizon(data, tokens=horizon)
-        over_row = self.opd.loss_agg_mode == "seq-mean-token-mean"
-        divergence, policy = term_weights(data, weights, over_row=over_row)
-        has_policy = self.opd.has_policy and bool(weights.policy)
+        has_policy, of_row = opd.has_policy and bool(weights.policy), torch.ones_like(data["sample_weights"])
+        if opd.loss_agg_mode == "seq-mean-token-mean":  # a row counts by the mean of its tokens
+            of_row = of_row / torch.stack([mask.sum() for mask in data["loss_mask"].unbind()]).clamp(min=1)
+        divergence, policy = weights.divergence * data["sample_weights"] * of_row, weights.policy * of_row
         keep_rows(data, (divergence != 0) | (policy != 0) if has_policy else divergence != 0)
         # Rows that only fill the step up train nothing; no other row may be longer than agreed.
-        batch = build_opd_batch(data, max_length=max(self.opd.max_length, FILLER_TOKENS))
-        rows, shown = batch.rows, tu.get_non_tensor_data(data, "shown_rows", ())
+        batch = build_opd_batch(data, max_length=max(opd.max_length, FILLER_TOKENS))
+        rows, entries = batch.rows, {"student": facts.student_vocab, "teacher": facts.teacher_vocab}
         row = rows.row_of_response_token[rows.response_mask]
+        of_rows = data["teacher"].tolist() if self.spec.teachers else None
+        self._row_names = _row_names(data)
         assert stage.loss_type is not None  # `Schedule` fills it in
         loss = DivergenceLoss(
             spec=self.spec,
@@ -198,35 +213,32 @@ class OPDWorker(StudentWorker):
             loss=loss_of(self.spec, stage, stage.loss_type),
             weights=Weights(divergence=divergence[row], policy=policy[row] if has_policy else None),
             inputs=data["advantage"][row] if has_policy else None,
-            states=TeacherStates(
-                cache=self.hidden_cache(self.opd.cache_gib),
-                names=sorted(self.spec.teachers),
-                of_rows=data["teacher"].tolist() if self.spec.teachers else None,
-            ),
-            options=self._sizes
-            | {
+            states=TeacherStates(self.cache, sorted(self.spec.teachers), of_rows),
+            over_rows=opd.loss_agg_mode != "token-mean",
+            options={
                 "watch": ("entropy", "teacher_entropy"),
-                "student_vocab": self.facts.student_vocab,
-                "teacher_vocab": self.facts.teacher_vocab,
+                "sizes": self.sizes,
+                "entries": {side: num for side, num in entries.items() if num > facts.valid_vocab},
             },
-            names=row_names(data),
             view=TokenView(rows, data["row_id"].tolist(), shown) if shown else None,
         )
         return batch, loss
 
     def _read_teachers(self, data: TensorDict, batch: OpdBatch, loss: DivergenceLoss) -> None:
         """Fill the loss's states with what the teachers read of the trained tokens, and with their heads."""
-        rows = loss.rows
-        if batch.teacher_rows is not None:
-            rows = replace(batch.teacher_rows, response_mask=rows.response_mask)
-            data = as_teacher_reads(data, rows)
+        rows, own = loss.rows, batch.teacher_rows
+        if own is not None:
+            rows, data = replace(own, response_mask=rows.response_mask), data.select("opd_row")
+            data["input_ids"], data["position_ids"] = own.nested(own.input_ids), own.nested(own.position_ids)
         vocab = self.facts.valid_vocab
-        read_teachers(data, rows, teachers=self.teachers, reading=self.reading, states=loss.states, valid_vocab=vocab)
+        read_teachers(data, rows, teachers=self.readers, states=loss.states, valid_vocab=vocab)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_nonfinite_rows(self) -> list[str]:
         """Return the names of this rank's rows with a token whose loss was not finite, in the last step."""
-        return [] if self._loss is None else sorted(self._loss.nonfinite_rows)
+        notes = [] if self._loss is None else self._loss.nonfinite
+        found = {int(row) for rows, of_token, is_one in notes for row in rows[of_token.cpu()[is_one.cpu()]]}
+        return sorted(self._row_names[row] for row in found)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_token_view(self) -> Seen:
@@ -234,3 +246,20 @@ class OPDWorker(StudentWorker):
         assert self._loss is not None
         assert self._loss.view is not None
         return self._loss.view.seen
+
+
+def _read_by_teacher(data: TensorDict) -> Tensor:
+    """Return nested [B, j] rows that the teacher reads: prompts of its own, if it has any, with the responses."""
+    if TEACHER_PROMPTS not in data:
+        ids: Tensor = data["input_ids"]
+        return ids
+    pairs = zip(data[TEACHER_PROMPTS].unbind(), data["responses"].unbind(), strict=True)
+    return torch.nested.as_nested_tensor([torch.cat(pair) for pair in pairs], layout=torch.jagged)
+
+
+def _row_names(data: TensorDict) -> list[str]:
+    """Return a name of each row for people: `data row 17, sample 2`, or its place in the batch."""
+    if "index" not in data:
+        return [f"row {number} of the batch" for number in range(len(data))]
+    pairs = zip(data["index"], data["session_id"], strict=True)
+    return [f"data row {int(index)}, sample {int(sample)}" for index, sample in pairs]

@@ -10,10 +10,11 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from opd.errors import Unfit
 
@@ -54,25 +55,13 @@ def part_errors(found: Tensor, expected: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def may_pack(
-    module: Any,
-    name: str,
-    *,
-    packed: Forward,
-    alone: Forward,
-    dtype: torch.dtype,
-    agreed: Callable[[bool], bool] = bool,
-) -> bool:
-    """Return True if rows may share a pack, and False if each row needs a forward of its own (a collective call).
+def may_pack(module: Any, name: str, *, packed: Forward, alone: Forward, dtype: torch.dtype) -> bool:
+    """Return True if rows may share a pack, False if each needs a forward of its own; refuse a model that differs on one row.
 
-    The allowance is four times what a rounding of the embeddings changes.
+    The allowance is four times what a rounding of the embeddings changes. All ranks agree (a collective call).
 
     Args:
         packed: the forward of a step, of rows in one pack. alone: the model's own forward of one row.
-        agreed: turns this rank's verdict into the verdict of all ranks.
-
-    Raises:
-        Unfit: the forward of a single row differs too.
     """
     rows = probe_rows(module.config)
     expected = torch.cat([alone([row]) for row in rows])
@@ -82,7 +71,10 @@ def may_pack(
     allowed = (4 * part_errors(rounded, expected)).clamp(least, MOST)
 
     def is_equal(found: Tensor) -> bool:
-        return agreed(bool((part_errors(found, expected) <= allowed).all()))
+        votes = (part_errors(found, expected) <= allowed).all().int()
+        if distributed.is_initialized():
+            distributed.all_reduce(votes, distributed.ReduceOp.MIN)
+        return bool(votes)
 
     if is_equal(packed(rows)):
         return True
@@ -127,24 +119,22 @@ def _departing(module: nn.Module, packed: Callable[[], object], alone: Callable[
     """Return the names of the first layers whose outputs differ by more than `allowed`."""
     kinds = set(getattr(module, "_no_split_modules", None) or ())
     layers = {name: one for name, one in module.named_modules() if type(one).__name__.removeprefix("FSDP") in kinds}
-    seen: dict[str, list[Tensor]] = {}
 
-    def note(name: str) -> Callable[..., None]:
-        def hook(layer: nn.Module, inputs: Any, output: Any) -> None:
+    def outputs(forward: Callable[[], object]) -> dict[str, Tensor]:
+        seen: dict[str, list[Tensor]] = {name: [] for name in layers}
+
+        def note(layer: nn.Module, inputs: Any, output: Any, *, name: str) -> None:
             hidden = output[0] if isinstance(output, tuple) else output
-            seen.setdefault(name, []).append(hidden.reshape(-1, hidden.shape[-1]).float().cpu())
+            seen[name].append(hidden.reshape(-1, hidden.shape[-1]).float())
 
-        return hook
-
-    hooks = [layer.register_forward_hook(note(name)) for name, layer in layers.items()]
-    found: list[dict[str, Tensor]] = []
-    for forward in (packed, alone):
+        hooks = [layer.register_forward_hook(partial(note, name=name)) for name, layer in layers.items()]
         forward()
-        found.append({name: torch.cat(parts) for name, parts in seen.items()})
-        seen.clear()
-    for hook in hooks:
-        hook.remove()
-    apart = [name for name in layers if (token_errors(found[0][name], found[1][name]) > allowed.cpu()).any()]
+        for hook in hooks:
+            hook.remove()
+        return {name: torch.cat(parts) for name, parts in seen.items()}
+
+    found, expected = outputs(packed), outputs(alone)
+    apart = [name for name in layers if (token_errors(found[name], expected[name]) > allowed).any()]
     mixing = {
         name: [kind for part in layers[name].children() if not _PARTS.search(kind := type(part).__name__)]
         for name in apart[:3]

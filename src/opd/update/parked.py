@@ -8,8 +8,6 @@ a step's token ids would wait for all that began before.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,35 +18,9 @@ from torch.distributed.tensor import DTensor
 from opd.compat.host_copies import new_buffer
 
 UNITS_AHEAD = 2
-"""That come while a unit computes, where the model was not there before: on an H100 a layer of 8B takes 8 ms to come and 12 to read 32,768 tokens."""
+"""Units that are copied while one computes, where the model was not on the device before."""
 ALIGNED = 256
 """Bytes between the beginnings of weights, as torch's own allocator has it."""
-
-
-@dataclass(kw_only=True)
-class _Unit:
-    """The weights that FSDP gathers at once.
-
-    Attributes:
-        module: whose forward gathers them. group: FSDP's record of them. host: their bytes, each weight's at its place of `places`.
-        there: their copy on the device, if any. arrived: the event that ends the copy, until a stream has waited for it.
-    """
-
-    module: Any
-    group: Any
-    places: list[slice]
-    host: Tensor
-    there: Tensor | None = None
-    arrived: torch.cuda.Event | None = None
-
-    def point_at(self, buffer: Tensor) -> None:
-        """Let FSDP and the module's parameters see `buffer`."""
-        for weight, place in zip(self.group.fsdp_params, self.places, strict=True):
-            flat = buffer[place].view(weight._sharded_param_data.dtype)
-            local = weight.sharded_param._local_tensor  # the shard without FSDP's padding
-            # New tensors: the old ones are views, and a view keeps its base's memory whatever its `data` is set to.
-            weight.sharded_param._local_tensor = flat.as_strided(local.size(), local.stride(), flat.storage_offset())
-            weight._sharded_param_data = flat
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -56,20 +28,82 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def local_shards(module: nn.Module) -> dict[str, Tensor]:
-    """Return this rank's part of each sharded weight by name; the DTensor around a parked one says that it is on the device."""
-    with torch.no_grad():
-        weights = module.state_dict(keep_vars=True)  # sharded, whatever was gathered
-        return {name: local(weight).detach() for name, weight in weights.items()}
+@functools.cache
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Return the one stream of a device, whose link all copies share."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
+
+
+class _Unit:
+    """The weights that FSDP gathers at once; `group` is FSDP's record of them. They begin on the host."""
+
+    _there: Tensor | None = None
+    """The copy on the device, if any."""
+    _arrived: torch.cuda.Event | None = None
+    """The end of the copying, until a stream has waited for it."""
+
+    def __init__(self, module: Any, group: Any, device: torch.device) -> None:
+        self.module, self._group, self._device, self._stream = module, group, device, _stream(device)
+        module.reshard()
+        self._places: list[slice] = []
+        size = 0
+        for weight in group.fsdp_params:
+            weight.reset_sharded_param()  # so that the shard and FSDP's padded form of it share their memory
+            end = size + weight._sharded_param_data.nbytes
+            self._places.append(slice(size, end))
+            size = -(-end // ALIGNED) * ALIGNED
+        buffer = new_buffer(size, is_pinned=self._stream is not None)
+        self._host = torch.empty(0, dtype=torch.uint8).set_(buffer)
+        for weight, place in zip(group.fsdp_params, self._places, strict=True):
+            self._host[place].view(weight._sharded_param_data.dtype).copy_(weight._sharded_param_data)
+        self._point_at(self._host)
+
+    def _point_at(self, buffer: Tensor) -> None:
+        """Let FSDP and the module's parameters see `buffer`."""
+        for weight, place in zip(self._group.fsdp_params, self._places, strict=True):
+            flat = buffer[place].view(weight._sharded_param_data.dtype)
+            shard = weight.sharded_param._local_tensor  # without FSDP's padding
+            # New tensors: the old ones are views, and a view keeps its base alive with any `data`.
+            weight.sharded_param._local_tensor = flat.as_strided(shard.size(), shard.stride(), flat.storage_offset())
+            weight._sharded_param_data = flat
+
+    def bring(self) -> None:
+        """Begin to copy to the device when what is queued now has ended, unless the copy is there."""
+        if self._there is not None:
+            return
+        # Memory of the stream that computes, which the student's phase takes next. The copy waits for who reads there still.
+        self._there = torch.empty_like(self._host, device=self._device)
+        if self._stream is None:
+            self._there.copy_(self._host)
+        else:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(self._stream):
+                self._there.copy_(self._host, non_blocking=True)
+            self._arrived = self._stream.record_event()
+        self._point_at(self._there)
+
+    def wait(self) -> None:
+        """Let what is queued from now on wait for the copy."""
+        if self._arrived is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._arrived)
+            self._group._wait_all_gather_streams_on_event(self._arrived)
+            self._arrived = None
+
+    def release(self) -> None:
+        """Drop the copy, after what was queued before."""
+        self.wait()  # for a copy that nothing has waited for
+        self.module.reshard()
+        self._point_at(self._host)
+        self._there = None
 
 
 class ParkedWeights:
     """This rank's shards of a model without gradients, whose parameters stay the same objects."""
 
     def __init__(self, module: nn.Module, device: torch.device):
-        self._device = device
-        self._stream = _stream(device) if device.type == "cuda" else None
-        self._units = list(_units(module, pinned=self._stream is not None))
+        parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
+        groups = [part._get_fsdp_state()._fsdp_param_group for part in parts]
+        self._units = [_Unit(part, group, device) for part, group in zip(parts, groups, strict=True) if group]
         self._hooks = [
             unit.module.register_forward_pre_hook(functools.partial(self._before, number), prepend=True)
             for number, unit in enumerate(self._units)
@@ -77,82 +111,28 @@ class ParkedWeights:
 
     def load(self) -> None:
         """Bring all weights to the device for what is queued from now on."""
-        for unit in self._units:
-            self._bring(unit)
-        for unit in self._units:
-            self._await(unit)
+        self._take(self._units, self._units)
 
     def release(self) -> None:
         """Take the weights off the device, after what was queued before."""
         for unit in self._units:
-            self._await(unit)  # a copy that nothing has waited for
-            unit.module.reshard()
-            unit.point_at(unit.host)
-            unit.there = None
+            unit.release()
 
     def unpark(self) -> None:
         """Leave the weights on the device for good."""
         self.load()
-        if self._stream is not None:
-            self._stream.synchronize()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         for hook in self._hooks:
             hook.remove()
 
     def _before(self, number: int, *args: Any) -> None:
         """Bring the next units and wait for two, since verl's `forward_prefetch` gathers the next one too."""
-        for unit in self._units[number : number + 1 + UNITS_AHEAD]:
-            self._bring(unit)
-        for unit in self._units[number : number + 2]:
-            self._await(unit)
+        self._take(self._units[number : number + 1 + UNITS_AHEAD], self._units[number : number + 2])
 
-    def _bring(self, unit: _Unit) -> None:
-        """Begin to copy a unit to the device when what is queued now has ended, unless it is there."""
-        if unit.there is not None:
-            return
-        # Memory of the stream that computes, which the student's phase takes next. The copy waits for who reads there still.
-        unit.there = torch.empty_like(unit.host, device=self._device)
-        if self._stream is None:
-            unit.there.copy_(unit.host)
-        else:
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
-            with torch.cuda.stream(self._stream):
-                unit.there.copy_(unit.host, non_blocking=True)
-            unit.arrived = self._stream.record_event()
-        unit.point_at(unit.there)
-
-    def _await(self, unit: _Unit) -> None:
-        if unit.arrived is not None:
-            torch.cuda.current_stream(self._device).wait_event(unit.arrived)
-            unit.group._wait_all_gather_streams_on_event(unit.arrived)
-            unit.arrived = None
-
-
-@functools.cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the one stream of a device, whose link all copies share."""
-    return torch.cuda.Stream(device)
-
-
-def _units(module: nn.Module, *, pinned: bool) -> Iterator[_Unit]:
-    """Yield a wrapped model's units in the order of its forward, copied to one buffer and taken off the device."""
-    found = []
-    total = 0
-    part: Any
-    for part in module.modules():
-        group = part._get_fsdp_state()._fsdp_param_group if isinstance(part, FSDPModule) else None
-        if group is None:
-            continue
-        part.reshard()
-        begin, places = total, list[slice]()
-        for weight in group.fsdp_params:
-            weight.reset_sharded_param()  # so that the shard and FSDP's padded form of it share their memory
-            places.append(slice(total - begin, total - begin + weight._sharded_param_data.nbytes))
-            total += -(-weight._sharded_param_data.nbytes // ALIGNED) * ALIGNED
-        found.append((part, group, places, slice(begin, total)))
-    buffer = torch.empty(0, dtype=torch.uint8).set_(new_buffer(total, is_pinned=pinned))
-    for part, group, places, whole in found:
-        unit = _Unit(module=part, group=group, places=places, host=buffer[whole])
-        for weight, place in zip(group.fsdp_params, places, strict=True):
-            unit.host[place].view(weight._sharded_param_data.dtype).copy_(weight._sharded_param_data)
-        unit.point_at(unit.host)
-        yield unit
+    @staticmethod
+    def _take(brought: list[_Unit], awaited: list[_Unit]) -> None:
+        for unit in brought:
+            unit.bring()
+        for unit in awaited:
+            unit.wait()

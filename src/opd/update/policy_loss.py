@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,12 +13,8 @@ from verl.workers.config import ActorConfig
 
 from opd.errors import Unfit
 
-MOST_LOG_RATIO = 20.0
-"""verl's bound of a token's log ratio."""
 
-
-@dataclass(frozen=True)
-class Clips:
+class Clips(NamedTuple):
     """Bounds of the probability ratio, as verl names them."""
 
     low: float
@@ -28,13 +24,18 @@ class Clips:
 
 
 def _log_ratio(log_prob: Tensor, old: Tensor) -> Tensor:
-    return (log_prob - old).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+    return (log_prob - old).clamp(-20.0, 20.0)  # verl's bounds
+
+
+def _plain_and_clipped(log_prob: Tensor, old: Tensor, advantages: Tensor, clips: Clips) -> tuple[Tensor, Tensor]:
+    """Return PPO's loss by the probability ratio, and by the clipped ratio."""
+    ratio = _log_ratio(log_prob, old).exp()
+    return -advantages * ratio, -advantages * ratio.clamp(1 - clips.low, 1 + clips.high)
 
 
 def vanilla(log_prob: Tensor, old: Tensor, advantages: Tensor, clips: Clips) -> Tensor:
     """Return PPO's clipped loss with the dual clip."""
-    ratio = _log_ratio(log_prob, old).exp()
-    losses = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clips.low, 1 + clips.high))
+    losses = torch.maximum(*_plain_and_clipped(log_prob, old, advantages, clips))
     return torch.where(advantages < 0, torch.minimum(losses, -advantages * clips.dual), losses)
 
 
@@ -45,8 +46,7 @@ def gpg(log_prob: Tensor, old: Tensor, advantages: Tensor, clips: Clips) -> Tens
 
 def cispo(log_prob: Tensor, old: Tensor, advantages: Tensor, clips: Clips) -> Tensor:
     """Return the loss whose clipped ratio is a weight without a gradient."""
-    weight = _log_ratio(log_prob, old).exp().clamp(1 - clips.low, 1 + clips.high).detach()
-    return -weight * advantages * log_prob
+    return _plain_and_clipped(log_prob, old, advantages, clips)[1].detach() * log_prob
 
 
 def dro(log_prob: Tensor, old: Tensor, advantages: Tensor, clips: Clips) -> Tensor:
@@ -63,6 +63,14 @@ LOCAL: Mapping[str, Callable[[Tensor, Tensor, Tensor, Clips], Tensor]] = {
 """Losses of one pass, by verl's names."""
 WHOLE = ("dppo_tv", "dppo_kl", "gspo", "sapo")
 """Losses of two passes: verl's own functions over the rows of a micro-batch."""
+
+
+def clip_counts(clips: Clips, log_prob: Tensor, old: Tensor, advantages: Tensor) -> dict[str, Tensor]:
+    """Return sums over tokens of verl's clip statistics."""
+    plain, clipped = _plain_and_clipped(log_prob, old, advantages, clips)
+    below = (torch.maximum(plain, clipped) > -advantages * clips.dual) & (advantages < 0)
+    ppo_kl = -_log_ratio(log_prob, old).sum()
+    return {"pg_clipfrac": (clipped > plain).sum(), "pg_clipfrac_lower": below.sum(), "ppo_kl": ppo_kl}
 
 
 @dataclass(frozen=True)
@@ -82,14 +90,9 @@ class TokenLoss:
     def __call__(self, log_prob: Tensor, old: Tensor, inputs: Tensor) -> Tensor:
         """Return losses [T]; `inputs` [T, 2] are the advantage and the reference's log-probability of each token."""
         advantages, reference = inputs[:, 0], inputs[:, 1]
-        losses = self.policy(log_prob, old, advantages)
+        local = None if self.mode is None else LOCAL[self.mode]
+        losses = torch.zeros_like(log_prob) if local is None else local(log_prob, old, advantages, self.clips)
         return losses if self.kl is None else losses + self.kl_coef * self.divergence(log_prob, reference)
-
-    def policy(self, log_prob: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
-        """Return the policy loss [T] alone."""
-        if self.mode is None:
-            return torch.zeros_like(log_prob)
-        return LOCAL[self.mode](log_prob, old, advantages, self.clips)
 
     def divergence(self, log_prob: Tensor, reference: Tensor) -> Tensor:
         """Return the estimate of the KL [T], without its weight."""
@@ -98,63 +101,59 @@ class TokenLoss:
         return estimate
 
 
-def clip_counts(clips: Clips, log_prob: Tensor, old: Tensor, advantages: Tensor) -> dict[str, Tensor]:
-    """Return sums over tokens of verl's clip statistics."""
-    log_ratio = _log_ratio(log_prob, old)
-    ratio = log_ratio.exp()
-    plain, clipped = -advantages * ratio, -advantages * ratio.clamp(1 - clips.low, 1 + clips.high)
-    below = (torch.maximum(plain, clipped) > -advantages * clips.dual) & (advantages < 0)
-    return {
-        "pg_clipfrac": (clipped > plain).sum(),
-        "pg_clipfrac_lower": below.sum(),
-        "ppo_kl": -log_ratio.sum(),
-    }
-
-
 def token_loss(config: ActorConfig, *, kl: str | None) -> TokenLoss:
     """Return the part of the loss that is local to a token; refuse a policy loss that is none of ours."""
-    mode = str(config.policy_loss.get("loss_mode", "vanilla"))
+    mode, beta = str(config.policy_loss.get("loss_mode", "vanilla")), config.policy_loss.get("dro_beta")
     if mode not in (*LOCAL, *WHOLE):
         raise Unfit(
             f"actor_rollout_ref.actor.policy_loss.loss_mode={mode}: it needs statistics of a whole micro-batch that depend on how "
             f"rows are cut; use one of {', '.join((*LOCAL, *WHOLE))}"
         )
-    beta = config.policy_loss.get("dro_beta")
     if mode == "dro" and not beta:
         raise Unfit(
             "actor_rollout_ref.actor.policy_loss.dro_beta is not set: loss_mode dro needs it; set a positive number"
         )
-    clips = Clips(
-        low=config.clip_ratio if config.clip_ratio_low is None else config.clip_ratio_low,
-        high=config.clip_ratio if config.clip_ratio_high is None else config.clip_ratio_high,
-        dual=config.clip_ratio_c,
-        dro_beta=float(beta or 0.0),
+    low, high = (
+        config.clip_ratio if each is None else each for each in (config.clip_ratio_low, config.clip_ratio_high)
     )
+    clips = Clips(low, high, config.clip_ratio_c, float(beta or 0.0))
     return TokenLoss(mode if mode in LOCAL else None, clips, kl, config.kl_loss_coef if kl else 0.0)
+
+
+def token_weights(config: ActorConfig, counts: Tensor) -> Tensor:
+    """Return the weights [N] of rows' trained tokens in verl's aggregation mode; `counts` [B] are theirs."""
+    per_row = 1.0 / counts.clamp(min=1) if config.loss_agg_mode == "seq-mean-token-mean" else torch.ones(len(counts))
+    return per_row.repeat_interleave(counts)
+
+
+def divisor_of(config: ActorConfig, *, batch_num_tokens: float, global_batch_size: float) -> float:
+    """Return the divisor of the weighted sum over an update's tokens on all ranks, in verl's aggregation mode."""
+    by_rows = float(global_batch_size)
+    if config.loss_agg_mode == "seq-mean-token-sum-norm":
+        by_rows *= float(config.loss_scale_factor or 1)
+    return max({"token-mean": float(batch_num_tokens), "token-sum": 1.0}.get(config.loss_agg_mode, by_rows), 1.0)
 
 
 @dataclass(frozen=True)
 class WholeLoss:
     """verl's policy loss over the rows of a micro-batch, and its derivatives by the tokens' log-probabilities.
 
-    Args:
-        mask: [B, T] bool, the N trained tokens of the padded rows.
-        old, advantages: [N]. No `old` means the current log-probabilities.
-        divisors: verl's `batch_num_tokens` and `global_batch_size`. divisor: of the caller; it multiplies the derivatives.
+    The padded rows have N trained tokens at `mask` [B, T] bool. No `old` [N] means the current log-probabilities. The divisor
+    of verl's `batch_num_tokens` and `global_batch_size` multiplies the derivatives.
     """
 
     config: ActorConfig
     mask: Tensor
     old: Tensor | None
     advantages: Tensor
-    divisors: Mapping[str, Any]
-    divisor: float
+    sizes: Mapping[str, Any]
 
     def __call__(self, log_prob: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss and its derivatives [N] of log-probabilities [N]."""
+        sizes = {**self.sizes, "loss_scale_factor": self.config.loss_scale_factor, "dp_size": 1}
         with torch.enable_grad():
             current = log_prob.detach().requires_grad_()
-            config = replace(self.config, global_batch_info=dict(self.divisors) | {"dp_size": 1})
+            config = replace(self.config, global_batch_info=sizes)
             total, _ = get_policy_loss_fn(config.policy_loss.get("loss_mode"))(
                 old_log_prob=self._padded(log_prob.detach() if self.old is None else self.old.to(current)),
                 log_prob=self._padded(current),
@@ -164,7 +163,8 @@ class WholeLoss:
                 config=config,
             )
             (slopes,) = torch.autograd.grad(total, current)
-        return total.detach() * self.divisor, slopes * self.divisor
+        divisor = divisor_of(self.config, **self.sizes)
+        return total.detach() * divisor, slopes * divisor
 
     def _padded(self, values: Tensor) -> Tensor:
         """Return [B, T] of values [N] at the trained tokens, 0 elsewhere."""

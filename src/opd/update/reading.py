@@ -1,125 +1,113 @@
-"""Passes over a step's rows without a gradient: how rows are cut, and numbers of their trained tokens."""
+"""Passes over a step's rows without a gradient: numbers of their trained tokens, and the choice among these tokens."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor, distributed
-from verl.utils import tensordict_utils as tu
-from verl.workers.engine_workers import TrainingWorker
 
-from opd.batch import TEACHER_PROMPTS, RolloutRows
-from opd.losses import Loss, Output
-from opd.update.head_loss import HeadLoss
+from opd.update.head import HeadLoss
+from opd.update.head_engine import HeadEngine
+from opd.weights.tokens import choose_tokens, places, selection_metrics
 
-READ = ("input_ids", "position_ids", "opd_row")
-"""Columns of rows that an engine reads without a gradient."""
+if TYPE_CHECKING:
+    from opd.update.opd_worker import DivergenceLoss
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """The cut of rows into forwards without a gradient.
-
-    Args:
-        num_tokens: of a forward on one rank, or of its longest row. None means the engine's inference settings.
-        num_sharing: ranks that share each sequence.
-        device: where this rank computes.
-    """
-
-    num_tokens: int | None
-    num_sharing: int
-    device: torch.device
-
-    def rows_at_once(self, worker: TrainingWorker) -> int:
-        """Return a divisor of the number of rows; 1 where tokens cut them."""
-        config = worker.engine_config
-        by_tokens = config.use_dynamic_bsz or self.num_tokens is not None
-        return 1 if by_tokens or worker.engine.is_row_alone else int(config.infer_micro_batch_size_per_gpu)
-
-    def at_least_a_row(self, num_tokens: int, data: TensorDict) -> int:
-        """Return the tokens, or those of the longest row of any rank: verl takes one limit for all (a collective call)."""
-        longest = data["input_ids"].offsets().diff().max().to(self.device)
-        distributed.all_reduce(longest, distributed.ReduceOp.MAX)
-        return max(num_tokens, -(-int(longest) // self.num_sharing))
-
-    def inputs(self, data: TensorDict, worker: TrainingWorker) -> TensorDict:
-        """Return the rows as an engine reads them (a collective call)."""
-        inputs = data.select(*READ)
-        config, num_tokens = worker.engine_config, self.num_tokens
-        if num_tokens is None and config.use_dynamic_bsz:
-            num_tokens = config.infer_max_token_len_per_gpu
-        if worker.engine.is_row_alone:
-            num_tokens = None
-        if num_tokens is not None:
-            num_tokens = self.at_least_a_row(num_tokens, inputs)
-        # verl cuts a rank's rows into equal parts, which a last batch may be too short for.
-        most_rows = 1 if worker.engine.is_row_alone else min(config.infer_micro_batch_size_per_gpu or 1, len(data))
-        tu.assign_non_tensor(
-            inputs,
-            use_remove_padding=worker.model_config.use_remove_padding,
-            use_dynamic_bsz=num_tokens is not None,
-            max_token_len_per_gpu=num_tokens or config.infer_max_token_len_per_gpu,
-            micro_batch_size_per_gpu=next((size for size in range(most_rows, 0, -1) if len(data) % size == 0), 1),
-            temperature=1.0,
-        )
-        return inputs
-
-
-def read_tokens(
-    data: TensorDict,
-    loss: HeadLoss,
-    values: Callable[[Output], dict[str, Tensor]],
-    *,
-    worker: TrainingWorker,
-    reading: Reading,
-) -> dict[str, Tensor]:
-    """Return numbers of all trained tokens by name, [T] each on the host, by one pass (a collective call).
+def read_statistics(data: TensorDict, loss: HeadLoss, names: Sequence[str], engine: HeadEngine) -> dict[str, Tensor]:
+    """Return statistics of all trained tokens by name, [T] each on the host, by one pass (a collective call).
 
     Ranks that share a sequence all get the numbers of all its tokens.
-
-    Args:
-        loss: of the rows of `data`. values: the numbers in the head's output.
     """
     counts = loss.rows.num_trained_tokens.tolist()
-    of_rows: dict[str, dict[int, Tensor]] = defaultdict(dict)
-    for micro_batch, task, output in worker.engine.read(reading.inputs(data, worker), loss.task):
+    of_rows: dict[str, dict[int, Tensor]] = {name: {} for name in names}
+    for micro_batch, task, output in engine.read(data, loss.task):
         numbers = micro_batch["opd_row"].tolist()
-        for name, found in values(output).items():
+        for name in names:
+            found = output.scores if name == "divergence" else output.statistics[name]
             if task.own is not None:
                 mine, found = found, found.new_zeros(len(task.own))
                 found[task.own] = mine
-                distributed.all_reduce(found, group=worker.engine.ulysses_parallel_group)
+                distributed.all_reduce(found, group=engine.ulysses_parallel_group)
             of_rows[name].update(zip(numbers, found.split([counts[row] for row in numbers]), strict=True))
     return {name: torch.cat([parts[row] for row in range(len(counts))]).cpu() for name, parts in of_rows.items()}
 
 
-def read_log_probs(
-    data: TensorDict, rows: RolloutRows, *, temperature: float, worker: TrainingWorker, reading: Reading, **options: Any
-) -> Tensor:
-    """Return a model's log-probabilities [T] of the trained tokens; options are fields of the head's task."""
-    loss = HeadLoss(rows=rows, loss=Loss(temperature=temperature), options=options)
+def choose(
+    data: TensorDict, loss: DivergenceLoss, engine: HeadEngine, *, seed: tuple[int, ...]
+) -> tuple[DivergenceLoss, dict[str, float]]:
+    """Choose among the step's tokens; return the loss of the kept ones, and metrics. The masks of `data` follow.
 
-    def values(output: Output) -> dict[str, Tensor]:
-        return {"log_prob": output.statistics["log_prob"]}
+    Every rank computes the whole choice from the scores of all ranks (a collective call).
+    """
+    selection, counts = loss.spec.opd.importance.tokens, loss.rows.num_trained_tokens.tolist()
+    scores: dict[str, Tensor] = {}
+    if selection.needs_student:
+        names = ("entropy", "divergence") if selection.needs_teacher else ("entropy",)
+        scores = read_statistics(data, loss.scoring(), names, engine)
+    mine = {"rows": data["row_id"].cpu().repeat_interleave(torch.tensor(counts)), **scores}
+    group = engine.get_data_parallel_group()
+    of_ranks: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(of_ranks, mine, group=group)
+    whole = {name: torch.cat([of_rank[name] for of_rank in of_ranks]).to(engine.device) for name in mine}
+    rows = whole.pop("rows")
+    # Of equal tokens the first is kept: the same token for any spread of rows over ranks.
+    order = rows.argsort(stable=True)
+    is_kept = torch.empty_like(rows, dtype=torch.bool)
+    ordered = {name: values[order] for name, values in whole.items()}
+    is_kept[order] = choose_tokens(selection, rows[order], seed=seed, **ordered)
+    start = sum(len(of_rank["rows"]) for of_rank in of_ranks[: distributed.get_rank(group)])
+    kept = is_kept[start : start + len(mine["rows"])].cpu()
+    rank = distributed.get_rank(engine.ulysses_parallel_group) if engine.use_ulysses_sp else None
+    if loss.view is not None:
+        loss.view.chosen(kept, scores, speaks=not rank)
+    if selection.needs_teacher:
+        for row, of_row in enumerate(kept.split(counts)):
+            loss.states.keep(row, of_row, rank)
+    loss = loss.keeping(kept)
+    keep_tokens(data, loss.rows.response_mask)
+    return loss, selection_metrics(is_kept, rows, whole)
 
-    return read_tokens(data, loss, values, worker=worker, reading=reading)["log_prob"]
+
+def keep_tokens(data: TensorDict, kept: Tensor, names: Sequence[str] = ("response_mask", "loss_mask")) -> None:
+    """Leave only the tokens of `kept`, [N] bool over all response tokens, in the masks; verl counts tokens by `loss_mask`."""
+    for name in names:
+        mask = data[name]
+        values = torch.cat(mask.unbind())
+        data[name] = torch.nested.nested_tensor_from_jagged(values * kept.to(values), mask.offsets())
 
 
-def read_by_teacher(data: TensorDict) -> Tensor | None:
-    """Return nested [B, j] prompts of the teacher's own with the responses. None means that it reads `input_ids`."""
-    if TEACHER_PROMPTS not in data:
-        return None
-    pairs = zip(data[TEACHER_PROMPTS].unbind(), data["responses"].unbind(), strict=True)
-    return torch.nested.as_nested_tensor([torch.cat(pair) for pair in pairs], layout=torch.jagged)
+def keep_horizon(data: TensorDict, *, tokens: int) -> None:
+    """Leave only the first trained tokens of each row in the masks."""
+    kept = torch.cat(data["response_mask"].unbind()).bool()
+    kept[kept.clone()] = places(_row_of_token(data)[kept])[0] < tokens
+    keep_tokens(data, kept)
 
 
-def as_teacher_reads(data: TensorDict, rows: RolloutRows) -> TensorDict:
-    """Return the columns of `rows`, which are those of `data` with prompts of the teacher's own."""
-    read = data.select("opd_row")
-    read["input_ids"], read["position_ids"] = rows.nested(rows.input_ids), rows.nested(rows.position_ids)
-    return read
+def keep_rows(data: TensorDict, needed: Tensor) -> None:
+    """Leave only tokens of the rows `needed` [B] bool for the head; the others count in the loss's divisor all the same."""
+    if not bool(needed.all()):
+        keep_tokens(data, needed[_row_of_token(data)], ("response_mask",))
+
+
+def _row_of_token(data: TensorDict) -> Tensor:
+    lengths = data["response_mask"].offsets().diff()
+    return torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+
+
+def keep_shared(data: TensorDict, shared: int, read: Tensor) -> int:
+    """Leave only tokens before a row's first id from `shared` on, which the teacher lacks; return the number of others.
+
+    It reads the nested [B, j] rows `read`, which end with the responses.
+    """
+    if not read.values().numel() or int(read.values().max()) < shared:
+        return 0
+    masks = data["response_mask"].unbind()
+    is_read = [(row >= shared).cumsum(0) == 0 for row in read.unbind()]
+    kept = torch.cat([row[len(row) - len(mask) :] for row, mask in zip(is_read, masks, strict=True)])
+    num_left_out = int((torch.cat(masks).bool() & ~kept).sum())
+    keep_tokens(data, kept)
+    return num_left_out

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from opd.losses import Output
 from opd.monitor.faults import JUDGED_TOKENS
 from opd.monitor.past import LEAST, MOST
-from opd.update.counts import Counts, flatten
-from opd.update.loss_task import LossTask
+from opd.update.head import Counts, LossTask
 from opd.update.parked import local
 
 # Twice the largest half-precision number: logits that a model gives differ by no more, so only a floored log-probability
@@ -22,23 +21,20 @@ LARGEST_DIVERGENCE = 2 * 65504.0
 NUM_COMPARED = 1024
 """Tokens of a micro-batch whose neighbours are looked at: a bound on memory, [NUM_COMPARED, d] at a time."""
 EXTREMES = {
-    "sum/tokens": {"opd/teacher_entropy", "opd/teacher_entropy_std"},
-    "sum/neighbours": {"opd/teacher_prefers_neighbour"},
-    "sum/weights": {"opd/weight_change"},
+    "sum/tokens": (JUDGED_TOKENS, {"opd/teacher_entropy", "opd/teacher_entropy_std"}),
+    "sum/neighbours": (JUDGED_TOKENS, {"opd/teacher_prefers_neighbour"}),
+    "sum/weights": (1e-300, {"opd/weight_change"}),
 }
-"""Signs with extremes, by the count that they are divided by."""
-LEAST_COUNTS = {"sum/tokens": JUDGED_TOKENS, "sum/neighbours": JUDGED_TOKENS, "sum/weights": 1e-300}
-"""Smaller counts of a micro-batch make its signs chance."""
+"""The count that signs with extremes are divided by, its least value, below which they are chance, and the signs."""
 NUM_WATCHED = 8
 """Entries of each local parameter by which it is seen whether an update moved the weights."""
 
 
-def token_signs(task: LossTask, output: Output, *, is_sampled: bool) -> Counts:
-    """Return sums over a micro-batch's tokens.
+def token_signs(output: Output, *, is_sampled: bool) -> Counts:
+    """Return sums over a micro-batch's tokens, `is_sampled` if drawn from the whole distribution of these weights.
 
-    Args:
-        is_sampled: the tokens were drawn from the whole distribution of these weights. Then each token's -log p has its
-            entropy as its mean, and the sum of the differences over the root of their squares is about standard normal.
+    Then each token's -log p has its entropy as its mean, and the sum of the differences over the root of their squares is
+    about standard normal.
     """
     found = output.statistics
     is_finite = ~found["nonfinite"] & found["log_prob"].isfinite() & found["teacher_log_prob"].isfinite()
@@ -74,13 +70,13 @@ def neighbour_signs(task: LossTask) -> Counts:
     """
     if task.own is not None:
         return {}
-    if task.parts:
-        found_of = [neighbour_signs(one) for one in map(task.of, task.parts)]
+    if len(task.references) > 1:
+        found_of = [neighbour_signs(task.of(each)) for each in task.references]
         return {name: sum(found[name] for found in found_of) for name in found_of[0]}
     positions, ids = task.positions[: NUM_COMPARED + 1], task.token_ids[: NUM_COMPARED + 1]
-    assert task.reference is not None
-    weight, hidden = task.reference.weight, task.reference.hidden.ready()[: len(ids)].float()
-    vocab = task.valid_vocab or len(weight)
+    [reference] = task.references
+    weight, hidden = reference.weight, reference.hidden()[: len(ids)].float()
+    vocab = task.sizes.get("valid_vocab") or len(weight)
     rows = weight[ids.clamp(0, vocab - 1)]
     is_shared, own = (ids >= 0) & (ids < vocab), (hidden * rows).sum(-1)
     # Rows have a prompt between them, so adjacent tokens are of one row.
@@ -93,12 +89,7 @@ def neighbour_signs(task: LossTask) -> Counts:
 
 
 def preference_signs(token_rows: Tensor, scores: Tensor, output: Output) -> Counts:
-    """Return moments of (score, the teacher's mean log-probability less the student's) over a micro-batch's rows.
-
-    Args:
-        token_rows: [T] int64, each token's row of the micro-batch.
-        scores: [B] the rows' scores.
-    """
+    """Return moments of (score [B], the teacher's mean log-probability less the student's) over rows, of which each token has one."""
     difference = (output.statistics["teacher_log_prob"] - output.statistics["log_prob"]).double()
     difference = difference.masked_fill(output.statistics["nonfinite"] | ~difference.isfinite(), 0.0)
     token_rows, scores = token_rows.to(difference.device), scores.to(difference.device).double()
@@ -121,53 +112,48 @@ class WatchedWeights:
 
     def moved(self) -> dict[str, list[float]]:
         """Return sums of squares of the entries and of their changes, as lists."""
-        change = self._read() - self._before
-        return {
-            "sum/weights_moved": [float((change * change).sum())],
-            "sum/weights": [float((self._before * self._before).sum())],
-        }
+        entries = {"sum/weights_moved": self._read() - self._before, "sum/weights": self._before}
+        return {name: [float(each.square().sum())] for name, each in entries.items()}
 
     @torch.no_grad()
     def _read(self) -> Tensor:
         """Return the entries [M] in fp64 on the host."""
         if torch.cuda.is_available():
             torch.cuda.current_stream().synchronize()  # what an offload leaves on the host may still be on its way there
-        by_device: dict[torch.device, list[Tensor]] = {}
-        for tensor in (local(p) for p in self._module.parameters() if p.requires_grad):
-            by_device.setdefault(tensor.device, []).append(tensor.reshape(-1)[-NUM_WATCHED:].float())
-        return torch.cat([torch.cat(some).cpu() for some in by_device.values()] or [torch.empty(0)]).double()
+        trained = (local(parameter) for parameter in self._module.parameters() if parameter.requires_grad)
+        return torch.cat([part.reshape(-1)[-NUM_WATCHED:].float() for part in trained]).cpu().double()
+
+
+def flatten(value: Any) -> list[float]:
+    """Return the numbers of nested lists, in their order."""
+    return [one for item in value for one in flatten(item)] if isinstance(value, list | tuple) else [float(value)]
 
 
 def extreme_signs(raw: Mapping[str, Any]) -> dict[str, float]:
     """Return `NAME/rank_min` and `NAME/rank_max` of a few signs over the larger micro-batches of all ranks."""
-    sums = {key: list(flatten(value)) for key, value in raw.items() if key.startswith("sum/")}
+    sums = {key: flatten(value) for key, value in raw.items() if key.startswith("sum/")}
     found: dict[str, list[float]] = {}
-    for counted in ("sum/tokens", "sum/neighbours", "sum/weights"):
+    for counted, (least, names) in EXTREMES.items():
         num = len(sums.get(counted, []))
         aligned = {key: values for key, values in sums.items() if len(values) == num}
         for place in range(num):
             one = {key: values[place] for key, values in aligned.items()}
-            if one[counted] < LEAST_COUNTS[counted]:
-                continue
-            signs = sign_metrics({**one, "sum/told": 0.0, "sum/sampled": 0.0, "sum/preferred_rows": 0.0})
-            if counted == "sum/tokens" and "sum/teacher_entropy" in one:
-                signs["opd/teacher_entropy"] = one["sum/teacher_entropy"] / one[counted]
-            for name in EXTREMES[counted] & signs.keys():
+            signs = sign_metrics(one) if one[counted] >= least else {}
+            for name in names & signs.keys():
                 found.setdefault(name, []).append(signs[name])
-    least = {f"{name}{LEAST}": min(values) for name, values in found.items()}
-    return least | {f"{name}{MOST}": max(values) for name, values in found.items()}
+    extremes = {f"{name}{LEAST}": min(values) for name, values in found.items()}
+    return extremes | {f"{name}{MOST}": max(values) for name, values in found.items()}
 
 
 def sign_metrics(total: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics of summed counts, without those that lack counts or a divisor."""
     metrics = {}
-    tokens = total.get("sum/tokens", 0.0)
-    if tokens and "sum/teacher_entropy_squared" in total:
-        mean = total["sum/teacher_entropy"] / tokens
-        metrics["opd/teacher_entropy_std"] = math.sqrt(
-            max(total["sum/teacher_entropy_squared"] / tokens - mean**2, 0.0)
-        )
-        metrics["opd/floored_share"] = total["sum/floored"] / tokens
+    if tokens := total.get("sum/tokens"):
+        mean = metrics["opd/teacher_entropy"] = total["sum/teacher_entropy"] / tokens
+        if "sum/teacher_entropy_squared" in total:
+            variance = total["sum/teacher_entropy_squared"] / tokens - mean**2
+            metrics["opd/teacher_entropy_std"] = math.sqrt(max(variance, 0.0))
+            metrics["opd/floored_share"] = total["sum/floored"] / tokens
     if total.get("sum/told"):
         metrics["opd/teacher_surprise"] = total["sum/teacher_surprise"] / total["sum/told"]
     if sampled := total.get("sum/sampled"):

@@ -1,131 +1,79 @@
-"""Counts of a distillation's micro-batches, and the step's metrics. Only sums and extremes leave a micro-batch; the driver divides once."""
+"""Counts of micro-batches, and the metrics of a step.
+
+A micro-batch returns sums, maxima and minima only; verl collects them in lists of lists. The driver divides once, so no mean
+of means can arise.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 import torch
 from tensordict import TensorDict
-from torch import distributed
+from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
 from opd.experiment.algorithm import Reduction
 from opd.losses import Output
-from opd.update.counts import Counts, flatten, largest, totals, update_metrics
-from opd.update.loss_task import LossTask
-from opd.update.signs import extreme_signs, sign_metrics
-from opd.update.teacher_cache import HiddenCache
+from opd.update.head import Counts, LossTask
+from opd.update.signs import extreme_signs, flatten, sign_metrics
 
 TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers
 _OF_TEACHER = ("divergence", "tokens", "rows")
 CHOICE = "opd/importance/"  # metrics of a choice of tokens, the same on each rank
-# Sums of these are reported as <name> / tokens; the last two where one model has tokens that the other lacks.
+# Sums of these are reported as <name> / tokens; some are there in some runs only.
 _PER_TOKEN = {
     "opd/divergence": "sum/divergence",
     "opd/entropy": "sum/student_entropy",
     "opd/teacher_entropy": "sum/teacher_entropy",
     "opd/unshared_mass_student": "sum/unshared_student",
     "opd/unshared_mass_teacher": "sum/unshared_teacher",
+    "opd/policy_clipped": "sum/policy_clipped",
+    "opd/policy_drift": "sum/policy_drift",
 }
-_OF_ALL = ("sum/rows", "sum/counted")
-_LARGEST_OF_RANKS = (
-    "timing/teacher_s",
-    "timing/student_s",
-    "timing/score_s",
-    "perf/max_memory_allocated_gb",
-    "perf/teacher_cache_mb",
-    "perf/teacher_cache_host_mb",
-    "perf/teacher_cache_copied_mb",
-)
+_OF_ALL = ("sum/rows", "sum/counted")  # the same on ranks that share a sequence
+_LARGEST_OF_RANKS = ("timing/", "perf/teacher_cache", "perf/max_memory_allocated_gb", CHOICE)
 
 
-def micro_batch_counts(micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
-    """Return sums over one micro-batch's loss tokens; empty micro-batches give zeros."""
-    divergence, tokens = output.statistics["divergence"], output.statistics["divergence"].numel()
-    rows = micro_batch["loss_mask"]
-    num_trained = [int(mask.sum()) for mask in rows.unbind()]
-    sums: Counts = {
-        "sum/loss": output.loss.detach(),
-        "sum/divergence": divergence.sum(),
-        "sum/student_entropy": output.statistics["entropy"].sum(),
-        "sum/teacher_entropy": output.statistics["teacher_entropy"].sum(),
-        "sum/tokens": float(tokens),
-        "sum/rows": float(sum(num > 0 for num in num_trained)),
-        "sum/counted": float(sum(num_trained)),
-        "sum/nonfinite": output.statistics["nonfinite"].sum(),
-        "max/divergence": divergence.max() if tokens else 0.0,
+def on_host(counts: Mapping[str, list[Tensor | float]]) -> dict[str, list[float]]:
+    """Return the numbers of several micro-batches, by one read from the device."""
+    on_device = [value.double() for values in counts.values() for value in values if isinstance(value, Tensor)]
+    read = iter(torch.stack(on_device).tolist() if on_device else ())
+    return {
+        name: [next(read) if isinstance(value, Tensor) else value for value in values]
+        for name, values in counts.items()
     }
-    sums |= {f"sum/{name}": values.sum() for name, values in output.statistics.items() if name.startswith("unshared_")}
-    for part in task.parts:
-        assert part.tokens is not None
-        of_part = part.tokens
-        sums |= {
-            f"sum/{TEACHER}{part.name}/divergence": divergence[of_part].sum(),
-            f"sum/{TEACHER}{part.name}/tokens": float(len(of_part)),
-            f"sum/{TEACHER}{part.name}/rows": float(sum(num_trained[row] > 0 for row in part.rows)),
-        }
-    if first_update and "rollout_log_probs" in micro_batch:
-        sums.update(agreement(micro_batch, output.statistics["log_prob"], task.own))
-    return sums
 
 
-def no_teacher_counts(names: Iterable[str]) -> dict[str, float]:
-    """Return the counts of several teachers in a micro-batch without their rows."""
-    return {f"sum/{TEACHER}{name}/{of}": 0.0 for name in names for of in _OF_TEACHER}
+def total_of(value: Any) -> float:
+    """Return the sum of nested lists; nan where they hold nan or both infinities, infinite beyond a float's range."""
+    return torch.tensor(flatten(value), dtype=torch.float64).sum().item()
 
 
-def policy_counts(task: LossTask, output: Output, *, weight: float) -> Counts:
-    """Return sums over a micro-batch's tokens of its policy gradient.
-
-    Args:
-        weight: of the policy loss in the loss, which the metric is without.
-    """
-    assert task.weights.policy is not None
-    assert task.policy_inputs is not None
-    losses, slopes = output.statistics["policy_loss"], output.statistics["policy_slope"]
-    sums: Counts = {
-        "sum/policy_loss": (losses * task.weights.policy).sum() / weight,
-        # The loss of a token is flat where it is clipped, and nowhere else unless its answer is an average one.
-        "sum/policy_clipped": ((slopes == 0) & (task.policy_inputs != 0)).sum().to(losses),
-    }
-    if task.old_log_probs is not None:
-        sums["sum/policy_drift"] = (task.old_log_probs - output.statistics["log_prob"]).sum()
-    return sums
+def largest(value: Any) -> float:
+    """Return the largest number of nested lists, nan where any is."""
+    return torch.tensor(flatten(value), dtype=torch.float64).max().item()
 
 
-def over_sequence(counts: Mapping[str, Any], group: ProcessGroup, device: torch.device) -> dict[str, Any]:
-    """Return the counts, each a number or one a micro-batch, of the ranks that share a sequence: verl gathers from one of them.
+def over_sequence(counts: Mapping[str, list[float]], group: ProcessGroup) -> dict[str, list[float]]:
+    """Return the counts, one a micro-batch, of the ranks that share a sequence: verl gathers from one of them.
 
     Sums are added. Of other counts, and of numbers of rows and tokens that all ranks see, the largest is taken.
     """
-    names: dict[bool, list[str]] = {True: [], False: []}
-    for name in counts:
-        names[name.startswith("sum/") and name not in _OF_ALL].append(name)
-    total: dict[str, Any] = {}
-    for is_sum, some in names.items():
-        values = torch.tensor([counts[name] for name in some], dtype=torch.float64, device=device)
-        if is_sum:
-            distributed.all_reduce(values, distributed.ReduceOp.SUM, group=group)
-        else:  # a reduction by MAX alone keeps or loses nan by the order
-            both = torch.stack([values.nan_to_num(-math.inf, math.inf, -math.inf), values.isnan().double()])
-            distributed.all_reduce(both, distributed.ReduceOp.MAX, group=group)
-            values = both[0].masked_fill(both[1] > 0, math.nan)
-        total.update(zip(some, values.tolist(), strict=True))
-    return total
+    of_ranks: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(of_ranks, dict(counts), group=group)
+
+    def joined(name: str) -> list[float]:
+        join: Callable[[Any], float] = total_of if name.startswith("sum/") and name not in _OF_ALL else largest
+        return [join(of_one) for of_one in zip(*(of_rank[name] for of_rank in of_ranks), strict=True)]
+
+    return {name: joined(name) for name in counts}
 
 
-def cache_counts(cache: HiddenCache) -> dict[str, float]:
-    """Return MiB of a step's hidden states, of the part on the host, and of what crossed PCIe."""
-    return {
-        "perf/teacher_cache_mb": (cache.device_bytes + cache.host_bytes) / 2**20,
-        "perf/teacher_cache_host_mb": cache.host_bytes / 2**20,
-        "perf/teacher_cache_copied_mb": cache.copied_bytes / 2**20,
-    }
-
-
-def agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.Tensor | None) -> Counts:
+def agreement(micro_batch: TensorDict, log_prob: Tensor, counted: Tensor | None) -> Counts:
     """Return moments of p(token) under rollout and actor, before the first update of a step (they should be the same model)."""
     masks = micro_batch["response_mask"].unbind()
     rollout = torch.cat([lp[m.bool()] for lp, m in zip(micro_batch["rollout_log_probs"].unbind(), masks, strict=True)])
@@ -145,25 +93,104 @@ def agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.Te
     }
 
 
+def micro_batch_counts(
+    micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool, teachers: Iterable[str] = ()
+) -> Counts:
+    """Return sums over one micro-batch's loss tokens, 0 for none; of several `teachers` every rank has the same counts."""
+    found = output.statistics
+    divergence, tokens = found["divergence"], found["divergence"].numel()
+    num_trained = [int(mask.sum()) for mask in micro_batch["loss_mask"].unbind()]
+    sums: Counts = {
+        "sum/loss": output.loss.detach(),
+        "sum/divergence": divergence.sum(),
+        "sum/student_entropy": found["entropy"].sum(),
+        "sum/teacher_entropy": found["teacher_entropy"].sum(),
+        "sum/tokens": float(tokens),
+        "sum/rows": float(sum(num > 0 for num in num_trained)),
+        "sum/counted": float(sum(num_trained)),
+        "sum/nonfinite": found["nonfinite"].sum(),
+        "max/divergence": divergence.max() if tokens else 0.0,
+    }
+    sums |= {f"sum/{name}": values.sum() for name, values in found.items() if name.startswith("unshared_")}
+    sums |= {f"sum/{TEACHER}{name}/{of}": 0.0 for name in teachers for of in _OF_TEACHER}
+    for part in task.references if teachers else ():
+        own = divergence[part.tokens]
+        counts = own.sum(), float(len(own)), float(sum(num_trained[row] > 0 for row in part.rows))
+        sums |= {f"sum/{TEACHER}{part.name}/{of}": count for of, count in zip(_OF_TEACHER, counts, strict=True)}
+    if first_update and "rollout_log_probs" in micro_batch:
+        sums |= agreement(micro_batch, found["log_prob"], task.own)
+    return sums
+
+
+def policy_counts(task: LossTask, output: Output, *, weight: float) -> Counts:
+    """Return sums over a micro-batch's tokens of its policy gradient; `weight` is in the loss, and not in the metric."""
+    assert task.weights.policy is not None
+    assert task.policy_inputs is not None
+    losses, slopes = output.statistics["policy_loss"], output.statistics["policy_slope"]
+    now = output.statistics["log_prob"]
+    return {
+        "sum/policy_loss": (losses * task.weights.policy).sum() / weight,
+        # The loss of a token is flat where it is clipped, and nowhere else unless its answer is an average one.
+        "sum/policy_clipped": ((slopes == 0) & (task.policy_inputs != 0)).sum().to(losses),
+        "sum/policy_drift": ((now if task.old_log_probs is None else task.old_log_probs) - now).sum(),
+    }
+
+
+def totals(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return the sums by name; refuse a step without any update."""
+    total = {key: total_of(value) for key, value in raw.items() if key.startswith("sum/")}
+    if "sum/tokens" not in total:
+        raise ValueError("the update returned no counts: no mini-batch ran")
+    return total
+
+
+def skipped(raw: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the numbers of a step's updates, and of those that were skipped after the last good one."""
+    norms = flatten(raw["grad_norm"])  # one an update; not finite where it was skipped
+    return len(norms), sum(1 for _ in takewhile(lambda norm: not math.isfinite(norm), reversed(norms)))
+
+
+def update_metrics(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of a step's updates, without a prefix."""
+    norms = flatten(raw["grad_norm"])
+    finite = [norm for norm in norms if math.isfinite(norm)]
+    metrics = {
+        "num_updates": float(len(norms)),
+        "skipped": float(len(norms) - len(finite)),
+        "grad_norm": sum(finite) / len(finite) if finite else math.nan,
+    }
+    # verl's rate is the rate that the schedule has set for the next step.
+    return metrics | {name: flatten(raw[name])[-1] for name in ("lr", "lr_used") if name in raw}
+
+
+def shared_metrics(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of a step that kinds without a divergence have in common."""
+    metrics = {f"actor/{name}": value for name, value in update_metrics(raw).items()}
+    metrics |= {f"actor/{name}": largest(raw[name]) for name in raw if name.startswith("perf/")}
+    metrics |= {name: largest(raw[name]) for name in raw if name.startswith("timing/")}
+    if "mfu" in raw:
+        rates = flatten(raw["mfu"])
+        metrics["perf/mfu/actor"] = sum(rates) / len(rates)
+    return metrics
+
+
+def answer_metrics(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of a step on given answers."""
+    total = totals(raw)
+    mean = total["sum/loss"] / max(total["sum/tokens"], 1.0)
+    return {"actor/loss": mean, "actor/num_tokens": total["sum/tokens"]} | shared_metrics(raw)
+
+
 def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -> dict[str, float]:
-    """Return the step's metrics, named `opd/*`, from the lists that the workers returned.
-
-    Args:
-        loss_agg_mode: says by what an update's loss was divided.
-
-    Raises:
-        ValueError: no update was made.
-    """
+    """Return the metrics of a distillation's step, named `opd/*`, from the lists that the workers returned."""
     total = totals(raw)
     tokens = total["sum/tokens"]
     metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items() if key in total}
     # Tokens without weight count here, and reach no head.
     divisor = max(total["sum/counted" if loss_agg_mode == "token-mean" else "sum/rows"], 1.0)
-    metrics["opd/loss"] = total["sum/loss"] / divisor
-    if "sum/policy_loss" in total:
-        metrics["opd/policy_loss"] = total["sum/policy_loss"] / divisor
-        metrics["opd/policy_clipped"] = total["sum/policy_clipped"] / max(tokens, 1.0)
-        metrics["opd/policy_drift"] = total.get("sum/policy_drift", 0.0) / max(tokens, 1.0)
+    metrics |= {
+        f"opd/{name}": total[f"sum/{name}"] / divisor for name in ("loss", "policy_loss") if f"sum/{name}" in total
+    }
     metrics |= {f"opd/{name}": value for name, value in update_metrics(raw).items()}
     metrics |= {
         "opd/num_tokens": tokens,
@@ -171,11 +198,9 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
         "opd/nonfinite_tokens": total["sum/nonfinite"],
         "opd/unshared_tokens": total.get("sum/unshared_tokens", 0.0),
         "opd/skipped_step": metrics["opd/skipped"],
-        "opd/divergence_max": largest(flatten(raw["max/divergence"])),
+        "opd/divergence_max": largest(raw["max/divergence"]),
     }
-    for key in raw:
-        if key in _LARGEST_OF_RANKS or key.startswith(CHOICE):
-            metrics[key] = largest(flatten(raw[key]))
+    metrics |= {key: largest(raw[key]) for key in raw if key.startswith(_LARGEST_OF_RANKS)}
     for name in sorted({key.split("/")[2] for key in total if key.startswith(f"sum/{TEACHER}")}):
         count = {of: total[f"sum/{TEACHER}{name}/{of}"] for of in _OF_TEACHER}
         metrics |= {f"opd/{TEACHER}{name}/{of}": value for of, value in count.items()}
@@ -194,6 +219,6 @@ def agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> dic
     pearson = cov / math.sqrt(var_x * var_y) if var_x > 0 and var_y > 0 else math.nan
     return {
         "training/rollout_probs_diff_mean": total["sum/p_diff"] / n,
-        "training/rollout_probs_diff_max": largest(flatten(raw["max/p_diff"])),
+        "training/rollout_probs_diff_max": largest(raw["max/p_diff"]),
         "training/rollout_actor_probs_pearson_corr": pearson,
     }

@@ -1,34 +1,47 @@
-"""The worker of every kind that trains: a student under the memory plan, and the updates of a step."""
+"""The worker of every kind that trains: a student under the memory plan, models that only read, and the updates of a step.
+
+Alone it fine-tunes on given answers: the tokens' negative log-likelihood is its one term. Other kinds have another loss.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+import torch._functorch.config as functorch
 from omegaconf import DictConfig
 from tensordict import TensorDict
-from torch import distributed
-from verl.single_controller.base.decorator import Dispatch, register
+from torch import Tensor, distributed
+from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
+from verl.utils.debug import marked_timer
 from verl.utils.memory_utils import aggressive_empty_cache
+from verl.utils.profiler import DistProfiler
+from verl.utils.torch_functional import allgather_dict_into_dict
 from verl.workers.config import DistillationConfig, HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
+from opd.batch.builder import rows_from_batch
+from opd.batch.rows import RolloutRows
 from opd.compat import vllm_ranks
+from opd.experiment import TrainSpec
 from opd.experiment.run_config import RunConfig
+from opd.experiment.sections import Teacher
+from opd.losses import Loss, Weights
 from opd.memory import Plan
 from opd.memory.follow import read_tokens, train_tokens, worker_plan
 from opd.memory.job import GIB
 from opd.memory.sources import update_settings
 from opd.rollout.seeds import SeededRank
-from opd.update.backbone import keep_activations
 from opd.update.engines import STUDENT, TEACHER, StudentEngine, TeacherEngine
-from opd.update.head_loss import HeadLoss
-from opd.update.reading import Reading
+from opd.update.head import HeadLoss
+from opd.update.reading import read_statistics
 from opd.update.shards import ShardUploads
+from opd.update.step_metrics import on_host, over_sequence
 from opd.update.teacher_cache import HiddenCache
 
 UNUSED_BY_LOSSES = ("prompts", "responses", "sample_weights", "row_id", "teacher", "advantage", "index", "session_id")
@@ -42,20 +55,35 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
     reader_role = "teacher"
     """The name of the models that only read."""
-    _cache: HiddenCache | None = None
+    readers: Sequence[TeacherEngine] = ()
 
     def __init__(
         self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
     ):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
         self.ours = RunConfig.of(config)
+        self.spec: TrainSpec = self.ours.trained
+        self.copies_saves = self.ours.checkpoint.overlap
         # Read now, because verl takes keys out of its config.
-        self._student_path, self._fsdp_size = config.model.path, config.actor.fsdp_config.fsdp_size
+        self.student_path, self._fsdp_size = config.model.path, config.actor.fsdp_config.fsdp_size
         self.plan: Plan | None = None
+
+    @property
+    def read_models(self) -> list[Teacher]:
+        """Return the models that only read, each with its local path."""
+        return []
 
     def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         """Return verl's worker with the engine whose head computes the loss."""
         return TrainingWorker(replace(config, model_type=STUDENT))
+
+    def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
+        """Return the first model that only reads. The others are built after it, each whole before the next."""
+        first, *others = (_reading_worker(config, model) for model in self.read_models)
+        for other in others:
+            other.reset()  # as verl does with the first
+        self.readers = [each.engine for each in (first, *others)]
+        return first
 
     @property
     def student_engine(self) -> StudentEngine:
@@ -63,14 +91,10 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         return engine
 
     @property
-    def reader_paths(self) -> list[str]:
-        """Return the paths of the models that only read."""
-        return []
-
-    @property
-    def readers(self) -> list[TeacherEngine]:
-        """Return the engines of these models, in the same order."""
-        return []
+    def sizes(self) -> dict[str, Any]:
+        """Return the sizes of every task of the head."""
+        settings = update_settings(self.spec)
+        return {"chunk": settings.chunk_size, "workspace_gib": settings.workspace_gib}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
@@ -82,25 +106,34 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
     def check_models(self) -> None:
         """Refuse models that this worker cannot train or read (a collective call)."""
-        self.student_engine.check(f"student {self._student_path}")
-        for engine, path in zip(self.readers, self.reader_paths, strict=True):
-            engine.check(f"{self.reader_role} {path}")
+        self.student_engine.check(f"student {self.student_path}")
+        for engine, model in zip(self.readers, self.read_models, strict=True):
+            engine.check(f"{self.reader_role} {model.path}")
+            engine.release()
 
     def _follow_plan(self) -> None:
         """Make the memory plan and put every model in its place; until then all that may is on the host."""
-        world, group, spec = distributed.get_world_size(), self._fsdp_size, self.ours.trained
+        world, group, spec = distributed.get_world_size(), self._fsdp_size, self.spec
+        student = self.student_engine
         self.plan = worker_plan(
             spec,
-            student=self._student_path,
-            teachers=self.reader_paths,
+            student=self.student_path,
+            teachers=[model.path for model in self.read_models],
             num_sharing=group if 0 < group < world else world,
-            device=self.student_engine.device,
+            device=student.device,
         )
         planned = 1.0 if self.plan is None else self.plan.choice.activation_share
-        keep_activations(update_settings(spec).activation_budget or planned)
+        # Layers that are compiled from now on keep about this share of what their backward needs, and recompute the cheapest.
+        functorch.activation_memory_budget = update_settings(spec).activation_budget or planned
+        for engine in (student, *self.readers):
+            engine.read_tokens = read_tokens(spec, self.plan)
+        cache_gib = update_settings(spec).cache_gib
+        if self.plan is not None and self.plan.job.device_bytes is not None:
+            cache_gib = self.plan.choice.cache_bytes / GIB
+        self.cache = HiddenCache(device_gib=math.inf if cache_gib is None else cache_gib, device=student.device)
         if self.plan is None:
             return
-        choice, student = self.plan.choice, self.student_engine
+        choice = self.plan.choice
         if spec.actor.gradient_checkpointing == "auto" and not choice.checkpointing:
             student.module.gradient_checkpointing_disable()
         for engine in self.readers:
@@ -108,46 +141,83 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         student.set_offload(offload_params=choice.offload_params, offload_optimizer=choice.offload_optimizer)
         student.defer_sync, student.keep_gathered = choice.defer_sync, choice.keep_gathered
 
-    @property
-    def reading(self) -> Reading:
-        """Return how rows are cut into forwards without a gradient."""
-        return Reading(
-            num_tokens=read_tokens(self.ours.trained, self.plan),
-            num_sharing=self.ours.trained.actor.ulysses_sequence_parallel_size,
-            device=self.student_engine.device,
-        )
-
-    def hidden_cache(self, gib: float | None = None) -> HiddenCache:
-        """Return the one cache of this worker; without a plan it takes at most `gib` of the device. None means no limit."""
-        if self._cache is None:
-            most = float("inf") if gib is None else gib
-            if self.plan is not None and self.plan.job.device_bytes is not None:
-                most = self.plan.choice.cache_bytes / GIB
-            self._cache = HiddenCache(device_gib=most, device=self.student_engine.device)
-        return self._cache
-
-    def train(self, data: TensorDict, loss: HeadLoss) -> dict[str, Any] | None:
-        """Make every optimizer update of a step over this rank's rows (a collective call).
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
+    def update_actor(self, data: TensorDict) -> TensorDict | None:
+        """Make every optimizer update of one step over this rank's rows; return no rows, and lists of counts as `metrics`.
 
         Args:
-            data: rows with `opd_row`, and the batch settings of verl's `train_mini_batch`.
-
-        Returns:
-            Lists of counts for `opd.update.counts`. None on a rank for which another one speaks.
+            data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, in some steps
+                `rollout_log_probs`; the batch settings of verl's `train_mini_batch`, and what the kind adds.
         """
-        spec, student = self.ours.trained, self.student_engine
+        data["opd_row"] = torch.arange(len(data))  # so that a micro-batch finds its rows again
+        timing: dict[str, float] = {}
+        try:
+            metrics = self.make_updates(data, timing)
+        finally:
+            self.cache.clear()
+        if metrics is None:
+            return None
+        return as_output(metrics | {f"timing/{name}": [seconds] for name, seconds in timing.items()})
+
+    def make_updates(self, data: TensorDict, timing: dict[str, float]) -> dict[str, Any] | None:
+        """Read what the loss needs, and `train` with it; arguments and result as of `train`."""
+        return self.train(data, self._answer_loss(data), timing)
+
+    def _answer_loss(self, data: TensorDict) -> HeadLoss:
+        """Return the mean of -log p over all trained tokens of an update."""
+        rows = rows_from_batch(data)
+        weights = Weights(nll=torch.ones(int(rows.response_mask.sum())))
+        return HeadLoss(rows=rows, loss=Loss(), weights=weights, options={"sizes": self.sizes})
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def measure_loss(self, data: TensorDict) -> TensorDict | None:
+        """Measure the loss on rows of given answers, without a gradient; no rows, and `metrics` for `totals`."""
+        engine, loss = self.student_engine, self._answer_loss(data)
+        data["opd_row"] = torch.arange(len(data))
+        found: dict[str, list[Any]] = {"sum/loss": [], "sum/tokens": []}
+        for micro_batch, task, output in engine.read(data, loss.task):
+            for name, value in loss.metrics(micro_batch, task, output, first_update=False).items():
+                found[name].append(value)
+        counts = on_host(found)
+        if engine.use_ulysses_sp:
+            counts = over_sequence(counts, engine.ulysses_parallel_group)
+        of_ranks = allgather_dict_into_dict(counts, engine.get_data_parallel_group())
+        return as_output(of_ranks) if engine.is_mp_src_rank_with_outputs() else None
+
+    def old_log_probs(self, data: TensorDict, rows: RolloutRows, timing: dict[str, float]) -> Tensor | None:
+        """Return log-probabilities [T] of the trained tokens, where a step has several updates."""
+        mini_batch, epochs = (int(tu.get_non_tensor_data(data, name, 1)) for name in ("mini_batch_size", "epochs"))
+        if len(data) * self.student_engine.get_data_parallel_size() // mini_batch * epochs <= 1:
+            return None
+        with marked_timer("score_s", timing):
+            return self.read_log_probs(data, rows, self.student_engine)
+
+    def read_log_probs(self, data: TensorDict, rows: RolloutRows, engine: StudentEngine | TeacherEngine) -> Tensor:
+        """Return a model's log-probabilities [T] of the trained tokens."""
+        temperature = self.ours.sampling.rollout.temperature
+        loss = HeadLoss(rows=rows, loss=Loss(temperature=temperature), options={"sizes": self.sizes})
+        return read_statistics(data, loss, lambda output: {"log_prob": output.statistics["log_prob"]}, engine)[
+            "log_prob"
+        ]
+
+    def train(self, data: TensorDict, loss: HeadLoss, timing: dict[str, float]) -> dict[str, Any] | None:
+        """Make every optimizer update of a step over this rank's rows, and note the seconds in `timing` (a collective call).
+
+        Return lists of counts for `opd.update.step_metrics`, None on a rank for which another one speaks.
+        """
+        spec, student = self.spec, self.student_engine
         student.num_updates = 0
         rate = float(student.optimizer.param_groups[0]["lr"])
         if (num_tokens := train_tokens(spec, self.plan)) is not None:
-            num_tokens = self.reading.at_least_a_row(num_tokens, data)
+            num_tokens = student.at_least_a_row(num_tokens, data)
             tu.assign_non_tensor(data, use_dynamic_bsz=True, max_token_len_per_gpu=num_tokens)
         if student.is_row_alone:
             tu.assign_non_tensor(data, use_dynamic_bsz=False, micro_batch_size_per_gpu=1)
         self.actor.set_loss_fn(loss)
-        try:
+        with marked_timer("student_s", timing):
             output = self.actor.train_mini_batch(data=data.exclude(*UNUSED_BY_LOSSES))
-        finally:
-            self.actor.set_loss_fn(self.loss_fn)
+        self.actor.set_loss_fn(None)
         if output is None:
             return None
         metrics: dict[str, Any] = tu.get(output, "metrics")
@@ -164,15 +234,13 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         return self.plan
 
 
-def reading_worker(
-    config: TrainingWorkerConfig, *, path: str, trust_remote_code: bool, dtype: str, is_offloaded: bool
-) -> TrainingWorker:
+def _reading_worker(config: TrainingWorkerConfig, reader: Teacher) -> TrainingWorker:
     """Return a worker whose model only reads: verl's config of the reference with a model, dtype and offload of its own."""
     actor_model = config.model_config
     model = HFModelConfig(
-        path=path,
+        path=reader.path,
         load_tokenizer=False,  # the vocabularies were compared at the front door
-        trust_remote_code=trust_remote_code,
+        trust_remote_code=reader.trust_remote_code,
         use_remove_padding=actor_model.use_remove_padding,
         override_config=dict(actor_model.override_config),
         enable_gradient_checkpointing=False,
@@ -180,29 +248,15 @@ def reading_worker(
     engine = replace(
         config.engine_config,
         forward_only=False,  # true would force CPUOffloadPolicy: weights streamed over PCIe in every micro-batch
-        param_offload=is_offloaded,
+        param_offload=reader.offload is not False,
         optimizer_offload=False,
-        model_dtype=dtype,
-        mixed_precision=dict(config.engine_config.mixed_precision or {}) | {"param_dtype": dtype},
+        model_dtype=reader.dtype,
+        mixed_precision=dict(config.engine_config.mixed_precision or {}) | {"param_dtype": reader.dtype},
         strategy="fsdp2",
     )
     return TrainingWorker(replace(config, model_type=TEACHER, model_config=model, engine_config=engine))
 
 
-def as_output(metrics: Mapping[str, Any] | None) -> TensorDict | None:
+def as_output(metrics: dict[str, Any]) -> TensorDict:
     """Return counts in the form that verl gathers from its ranks."""
-    if metrics is None:
-        return None
-    return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": dict(metrics)}).cpu()
-
-
-def num_updates(data: TensorDict, num_groups: int) -> int:
-    """Return the number of optimizer updates of a step; `num_groups` are the ranks with different rows."""
-    mini_batch, epochs = (tu.get_non_tensor_data(data, name, 1) for name in ("mini_batch_size", "epochs"))
-    return len(data) * num_groups // int(mini_batch) * int(epochs)
-
-
-def numbered(data: TensorDict) -> TensorDict:
-    """Number this rank's rows, so that a micro-batch finds its rows again."""
-    data["opd_row"] = torch.arange(len(data))
-    return data
+    return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": metrics}).cpu()

@@ -1,24 +1,16 @@
 """The teacher's final hidden states between its phase and the student's: on the device as far as they fit, else pinned."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 SLAB_BYTES = 256 * 2**20  # pinned memory is slow to get and rounded up to powers of two: take it in large pieces, once
+Fetch = Callable[[], Tensor]
+"""Hidden states [N, d] on their way to the device, called for where they are needed, after other work was queued.
 
-
-class Fetch:
-    """Hidden states on their way to the device; ask for them where they are needed, after other work was queued."""
-
-    def __init__(self, hidden: Tensor, copied: torch.cuda.Event | None) -> None:
-        self._hidden, self._copied = hidden, copied
-
-    def ready(self) -> Tensor:
-        """[N, d]; the current stream waits for the copies, the host does not."""
-        if self._copied is not None:
-            torch.cuda.current_stream(self._hidden.device).wait_event(self._copied)
-        return self._hidden
+The current stream then waits for the copies; the host does not.
+"""
 
 
 class HiddenCache:
@@ -28,13 +20,11 @@ class HiddenCache:
     comes back on a stream of its own.
     """
 
+    device_bytes = host_bytes = copied_bytes = 0
+    """Bytes there and on the host, and bytes moved over PCIe since the last `clear`, both ways."""
+
     def __init__(self, *, device_gib: float, device: torch.device) -> None:
-        self.device = device
-        self.budget_bytes = device_gib * 2**30
-        self.device_bytes = 0
-        self.host_bytes = 0
-        self.copied_bytes = 0
-        """Bytes moved over PCIe since the last `clear`, both ways."""
+        self.device, self.budget_bytes = device, device_gib * 2**30
         self._rows: dict[int, Tensor] = {}
         self._slabs: list[Tensor] = []
         self._slab, self._offset = 0, 0
@@ -47,8 +37,7 @@ class HiddenCache:
         size = hidden.nbytes
         if self._stream is None or self.device_bytes + size <= self.budget_bytes:
             # A row of a micro-batch is a view of all of it, and would keep its spilled neighbours on the device.
-            whole = hidden.untyped_storage().nbytes() == size
-            self._rows[row] = hidden if whole else hidden.clone()
+            self._rows[row] = hidden if hidden.untyped_storage().nbytes() == size else hidden.clone()
             self.device_bytes += size
             return
         host = self._pinned(hidden)
@@ -61,49 +50,57 @@ class HiddenCache:
         self.copied_bytes += size
 
     def keep(self, row: int, kept: Tensor) -> None:
-        """Of a row's hidden states [n, d] only those at `kept` [n] bool from now on; the counts of bytes stay those put in."""
+        """Drop a row's hidden states [n, d] but those at `kept` [n] bool; the counts of bytes stay those put in."""
         if self._stream is not None:
             self._stream.synchronize()
         hidden = self._rows[row]
         some = hidden[kept.to(hidden.device)]
-        if hidden.device.type == self.device.type:
-            self._rows[row] = some
-        else:  # in its place, which is pinned
-            self._rows[row] = hidden[: len(some)].copy_(some)
+        is_spilled = hidden.device.type != self.device.type
+        self._rows[row] = hidden[: len(some)].copy_(some) if is_spilled else some  # in its place, which is pinned
 
     def fetch(self, rows: Sequence[int]) -> Fetch:
         """Start bringing the hidden states of these rows together on the device, in this order."""
         parts = [self._rows[row] for row in rows]
         spilled = [part.device.type != self.device.type for part in parts]
         if self._stream is None or not any(spilled):
-            return Fetch(torch.cat(parts), None)
+            joined = torch.cat(parts)
+            return lambda: joined
         lengths = [len(part) for part in parts]
         hidden = torch.empty(sum(lengths), parts[0].shape[1], dtype=parts[0].dtype, device=self.device)
         pieces = list(zip(hidden.split(lengths), parts, spilled, strict=True))
-        for piece, part, on_host in pieces:
-            if not on_host:
+        for piece, part, is_spilled in pieces:
+            if not is_spilled:
                 piece.copy_(part)
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
-            for piece, part, on_host in pieces:
-                if on_host:
+            for piece, part, is_spilled in pieces:
+                if is_spilled:
                     piece.copy_(part, non_blocking=True)
                     self.copied_bytes += part.nbytes
             copied = torch.cuda.Event()
             copied.record()
         hidden.record_stream(self._stream)
-        return Fetch(hidden, copied)
+
+        def ready() -> Tensor:
+            torch.cuda.current_stream(self.device).wait_event(copied)
+            return hidden
+
+        return ready
+
+    def counts(self) -> dict[str, list[float]]:
+        """Return MiB of a step's hidden states, of the part on the host, and of what crossed PCIe."""
+        sizes = {"": self.device_bytes + self.host_bytes, "_host": self.host_bytes, "_copied": self.copied_bytes}
+        return {f"perf/teacher_cache{part}_mb": [size / 2**20] for part, size in sizes.items()}
 
     def clear(self) -> None:
         """Forget all rows; pinned memory stays for the next step."""
         if self._stream is not None:
             self._stream.synchronize()  # a slab must not be written before the copies out of it are done
         self._rows.clear()
-        self.device_bytes = self.host_bytes = self.copied_bytes = 0
-        self._slab, self._offset = 0, 0
+        self.device_bytes = self.host_bytes = self.copied_bytes = self._slab = self._offset = 0
 
     def _pinned(self, like: Tensor) -> Tensor:
-        """The next piece of pinned memory of this shape and dtype."""
+        """Return the next piece of pinned memory of this shape and dtype."""
         while self._slab < len(self._slabs) and self._offset + like.nbytes > self._slabs[self._slab].nbytes:
             self._slab, self._offset = self._slab + 1, 0
         if self._slab == len(self._slabs):

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from opd.batch import RolloutRows
+from opd.batch.rows import RolloutRows
 from opd.losses import Output
 from opd.runs.tokens import EDGES, NUM_BINS
-from opd.update.loss_task import LossTask
+from opd.update.head import LossTask
 
 
 @dataclass(kw_only=True)
@@ -28,23 +28,10 @@ class RowView:
     divergence: np.ndarray
     """Likewise."""
 
-    @classmethod
-    def unread(cls, trained: np.ndarray) -> RowView:
-        num = int(trained.sum())
-        blank = np.full(num, np.nan, np.float32)
-        return cls(trained=trained, kept=np.ones(num, bool), entropy=blank, divergence=blank.copy())
-
     def joined(self, other: RowView) -> RowView:
         """Return the view of a row that ranks share, from this view and another's."""
-
-        def known(mine: np.ndarray, others: np.ndarray) -> np.ndarray:
-            return np.where(np.isnan(mine), others, mine)
-
-        return replace(
-            self,
-            entropy=known(self.entropy, other.entropy),
-            divergence=known(self.divergence, other.divergence),
-        )
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in ("entropy", "divergence")}
+        return replace(self, **{name: np.where(np.isnan(mine), its, mine) for name, (mine, its) in pairs.items()})
 
 
 @dataclass(kw_only=True)
@@ -54,16 +41,15 @@ class Seen:
     density: np.ndarray = field(default_factory=lambda: np.zeros((NUM_BINS, NUM_BINS, 2), np.int64))
     """[bin of the entropy, bin of the divergence, (tokens, of which in the loss)]"""
     covers_all: bool = True
-    """Whether all trained tokens are counted; False: those in the loss."""
+    """All trained tokens are counted; False means those in the loss."""
     rows: dict[int, RowView] = field(default_factory=dict)
     """By `row_id`."""
 
     @classmethod
     def of_ranks(cls, seen: Sequence[Seen]) -> Seen:
         """Return the sum of all ranks; those that share a sequence counted a part of its tokens each."""
-        whole = cls(
-            density=np.sum([one.density for one in seen], axis=0), covers_all=all(one.covers_all for one in seen)
-        )
+        density, covers_all = np.sum([one.density for one in seen], axis=0), all(one.covers_all for one in seen)
+        whole = cls(density=density, covers_all=covers_all)
         for one in seen:
             for row, view in one.rows.items():
                 whole.rows[row] = whole.rows[row].joined(view) if row in whole.rows else view
@@ -71,74 +57,52 @@ class Seen:
 
 
 class TokenView:
-    """Notes of one step's tokens, as they are chosen and as the loss computes them.
-
-    Args:
-        rows: the step's rows on this rank, before any choice. row_ids: [B], different for each row of the step.
-        shown: the ids of rows whose tokens are wanted one by one.
-    """
+    """Notes of one step's tokens, as they are chosen and as the loss computes them; the rows `shown` are kept one by one."""
 
     def __init__(self, rows: RolloutRows, row_ids: Sequence[int], shown: Collection[int]) -> None:
-        self.seen = Seen()
-        self._counts = rows.num_trained_tokens.tolist()
-        self._is_counted = False
-        self._read: set[int] = set()
-        self._shown: dict[int, RowView] = {}
+        counts = rows.num_trained_tokens.tolist()
+        self._places = torch.arange(sum(counts)).split(counts)
+        self._values = {name: torch.full((sum(counts),), torch.nan) for name in ("entropy", "divergence")}
+        self._kept = torch.ones(sum(counts), dtype=torch.bool)
+        self._covers_all, self._is_scored, self._read = True, False, set[int]()
         masks = rows.response_mask.cpu().split(rows.response_lens.tolist())
-        for row, (row_id, count) in enumerate(zip(row_ids, self._counts, strict=True)):
-            if row_id in shown and count:  # verl's padding repeats a row's number, and trains nothing
-                self._shown[row] = self.seen.rows[row_id] = RowView.unread(masks[row].numpy())
+        # verl's padding repeats a row's number, and trains nothing
+        self._shown = {row_id: row for row, row_id in enumerate(row_ids) if row_id in shown and counts[row]}
+        self._masks = {row: masks[row].numpy() for row in self._shown.values()}
 
     def chosen(self, kept: Tensor, scores: dict[str, Tensor], *, speaks: bool) -> None:
         """Note the tokens `kept` [T] bool, with their scores as far as known; one of ranks that share a sequence `speaks`."""
-        for row, (of_row, *values) in enumerate(
-            zip(*(each.split(self._counts) for each in (kept, *scores.values())), strict=True)
-        ):
-            if row in self._shown:
-                self._shown[row].kept = of_row.cpu().numpy()
-                _fill(self._shown[row], slice(None), dict(zip(scores, values, strict=True)))
-        self._counts = [int(part.sum()) for part in kept.split(self._counts)]
-        self._is_counted = self.seen.covers_all = len(scores) == 2
-        if self._is_counted and speaks:
-            self.seen.density += density(**scores, kept=kept)
+        self._kept = kept
+        self._is_scored = self._covers_all = len(scores) == 2
+        for name, values in scores.items() if speaks else ():
+            self._values[name] = values.float()
 
     def trained(self, rows: Sequence[int], task: LossTask, output: Output) -> None:
         """Note the values of a micro-batch's tokens, in the step's first update."""
-        if self._read.issuperset(rows):
+        if self._is_scored or self._read.issuperset(rows):
             return
         self._read.update(rows)
-        values = {"entropy": output.statistics["entropy"], "divergence": output.scores}
-        if task.own is not None:
-            values = {name: _spread(each, task.own) for name, each in values.items()}
-        if not self._is_counted:
-            self.seen.density += density(**values, kept=torch.ones_like(values["entropy"], dtype=torch.bool))
-        counts = [self._counts[row] for row in rows]
-        for row, *parts in zip(rows, *(each.split(counts) for each in values.values()), strict=True):
-            if row in self._shown:
-                view = self._shown[row]
-                _fill(view, view.kept.nonzero()[0], dict(zip(values, parts, strict=True)))
+        places = torch.cat([self._places[row] for row in rows])
+        places = places[self._kept[places]]
+        places = places if task.own is None else places[task.own.cpu()]
+        for name, values in (("entropy", output.statistics["entropy"]), ("divergence", output.scores)):
+            self._values[name][places] = values.float().cpu()
+
+    @property
+    def seen(self) -> Seen:
+        """Return what this rank saw so far."""
+        rows = {}
+        for row_id, row in self._shown.items():
+            values = {name: each[self._places[row]].numpy() for name, each in self._values.items()}
+            kept = self._kept[self._places[row]].numpy()
+            rows[row_id] = RowView(trained=self._masks[row], kept=kept, **values)
+        return Seen(density=density(**self._values, kept=self._kept), covers_all=self._covers_all, rows=rows)
 
 
 def density(*, entropy: Tensor, divergence: Tensor, kept: Tensor) -> np.ndarray:
     """Return [bins, bins, 2] numbers of tokens by entropy and divergence: all with finite values, and those kept."""
-    edges = torch.tensor(EDGES, device=entropy.device)
     is_known = torch.isfinite(entropy) & torch.isfinite(divergence)
-    h, d = (torch.bucketize(values.float()[is_known], edges, right=True) for values in (entropy, divergence))
+    h, d = (torch.bucketize(each.float()[is_known], torch.tensor(EDGES), right=True) for each in (entropy, divergence))
     cell = h * NUM_BINS + d
-    counts = [torch.bincount(cells, minlength=NUM_BINS**2) for cells in (cell, cell[kept.to(cell.device)[is_known]])]
-    return torch.stack(counts, dim=1).cpu().numpy().reshape(NUM_BINS, NUM_BINS, 2)
-
-
-def _spread(values: Tensor, places: Tensor) -> Tensor:
-    """Return the N values at the true places of [M], nan elsewhere."""
-    out = values.new_full((len(places),), torch.nan)
-    out[places.to(values.device)] = values
-    return out
-
-
-def _fill(view: RowView, places: np.ndarray | slice, values: dict[str, Tensor]) -> None:
-    """Set values of the row's tokens at `places` that are unknown."""
-    for name, new in values.items():
-        known = getattr(view, name)
-        old = known[places]
-        known[places] = np.where(np.isnan(old), new.float().cpu().numpy(), old)
+    counts = [torch.bincount(cells, minlength=NUM_BINS**2) for cells in (cell, cell[kept[is_known]])]
+    return torch.stack(counts, dim=1).numpy().reshape(NUM_BINS, NUM_BINS, 2)

@@ -29,68 +29,45 @@ def register_problem_weight(name: str) -> Callable[[ProblemWeight], ProblemWeigh
 
 def weights_of_problems(pass_rate: Any, problems: ProblemImportance, *, num_samples: int) -> Tensor:
     """Return [P] float64 weights with a mean of 1 over all P problems, by the registered or own function of the section."""
-    name, p = problems.weights, _rates(pass_rate)
+    name, p = problems.weights, torch.as_tensor(pass_rate).detach().double()
+    if not bool(((p >= 0.0) & (p <= 1.0)).all()):
+        raise ValueError("pass_rate: every rate must be between 0 and 1 (a share of answers, not a percentage)")
     function = PROBLEM_WEIGHTS.get(name) or own_function("opd.importance.problems.weights", name, PROBLEM_WEIGHTS)
-    return scaled(torch.as_tensor(function(p, problems, num_samples)).double(), num_problems=len(p))
-
-
-def scaled(weights: Tensor, *, num_problems: int) -> Tensor:
-    """Return weights [P] scaled to a mean of 1."""
-    if weights.shape != (num_problems,) or not bool(((weights >= 0.0) & weights.isfinite()).all()):
-        raise ValueError(f"weights of {num_problems} problems: must be as many finite numbers, 0 or more")
+    weights = torch.as_tensor(function(p, problems, num_samples)).double()
+    if weights.shape != p.shape or not bool(((weights >= 0.0) & weights.isfinite()).all()):
+        raise ValueError(f"weights of {len(p)} problems: must be as many finite numbers, 0 or more")
     if not weights.sum() > 0:
         raise ValueError(
-            f"pass_rate: no weight is above 0 among {num_problems} problems, so nothing is left to train on; measure pass "
+            f"pass_rate: no weight is above 0 among {len(p)} problems, so nothing is left to train on; measure pass "
             "rates with more answers a problem, or take problems that the student solves at times"
         )
-    return weights * (num_problems / weights.sum())
+    return weights * (len(p) / weights.sum())
 
 
 @register_problem_weight("competence")
-def _competence(p: Tensor, problems: ProblemImportance, num_samples: int) -> Tensor:
-    return competence_weights(p, alpha=problems.alpha, beta=problems.beta)
+def competence(p: Tensor, problems: ProblemImportance, num_samples: int) -> Tensor:
+    """Return p ** alpha (1 - p) ** beta."""
+    return p**problems.alpha * (1.0 - p) ** problems.beta
 
 
 @register_problem_weight("hard_filter")
-def _hard_filter(p: Tensor, problems: ProblemImportance, num_samples: int) -> Tensor:
-    return hard_filter(p).double()
+def hard_filter(p: Tensor, problems: ProblemImportance, num_samples: int) -> Tensor:
+    """Return 1 for 0.2 <= p <= 0.8, else 0."""
+    return _between(p, 0.2, 0.8).double()
 
 
 @register_problem_weight("moment_matched")
-def _moment_matched(p: Tensor, problems: ProblemImportance, num_samples: int) -> Tensor:
-    alpha, beta = moment_matched(p, num_samples=num_samples)
-    return competence_weights(p, alpha=alpha, beta=beta)
-
-
-def competence_weights(pass_rate: Any, *, alpha: float = 1.0, beta: float = 1.0, kept: Any | None = None) -> Tensor:
-    """Return p ** alpha (1 - p) ** beta, [P] float64, scaled to a mean of 1; problems that are not `kept` [P] bool have weight 0."""
-    p = _rates(pass_rate)
-    if not (0.0 <= alpha < float("inf") and 0.0 <= beta < float("inf")):
-        raise ValueError(f"alpha={alpha!r}, beta={beta!r}: exponents of a pass rate must be 0 or more")
-    weights = p**alpha * (1.0 - p) ** beta
-    if kept is not None:
-        weights = weights * torch.as_tensor(kept, dtype=torch.bool, device=p.device)
-    return scaled(weights, num_problems=len(p))
-
-
-def hard_filter(pass_rate: Any, *, low: float = 0.2, high: float = 0.8) -> Tensor:
-    """Return [P] bool: low <= p <= high, up to the rounding of a division by K."""
-    p = _rates(pass_rate)
-    return (p >= low - 1e-6) & (p <= high + 1e-6)
-
-
-def moment_matched(pass_rate: Any, *, num_samples: int) -> tuple[float, float]:
-    """Return exponents alpha, beta whose curve has mean and variance of the pass rates in [1 / K, 1 - 1 / K], K answers a problem.
+def moment_matched(p: Tensor, problems: ProblemImportance, num_samples: int) -> Tensor:
+    """Return p ** alpha (1 - p) ** beta that has mean and variance of the rates in [1 / K, 1 - 1 / K], K answers a problem.
 
     With mean m, variance v and s = m (1 - m) / v - 1, alpha = s m - 1 and beta = s (1 - m) - 1.
     """
-    p = _rates(pass_rate)
-    inside = p[hard_filter(p, low=1.0 / num_samples, high=1.0 - 1.0 / num_samples)]
+    inside = p[_between(p, 1.0 / num_samples, 1.0 - 1.0 / num_samples)]
     variance = float(inside.var(correction=0)) if len(inside) else 0.0
     if variance <= 0.0:
         raise ValueError(
-            f"pass_rate: {len(inside)} problems lie between 1/{num_samples} and 1 - 1/{num_samples}, all at one rate or none "
-            "there: their spread says nothing; use alpha=1, beta=1"
+            f"pass_rate: {len(inside)} problems are between 1/{num_samples} and 1 - 1/{num_samples}, all at one rate or none "
+            "there: their spread says nothing; use weights: competence"
         )
     mean = float(inside.mean())
     s = mean * (1.0 - mean) / variance - 1.0
@@ -98,13 +75,11 @@ def moment_matched(pass_rate: Any, *, num_samples: int) -> tuple[float, float]:
     if alpha < 0.0 or beta < 0.0:
         raise ValueError(
             f"pass_rate: mean {mean:.3g} and variance {variance:.3g} give alpha={alpha:.3g}, beta={beta:.3g}; a negative "
-            "exponent would favour what is never or always solved; use alpha=1, beta=1"
+            "exponent would favour what is never or always solved; use weights: competence"
         )
-    return alpha, beta
+    return p**alpha * (1.0 - p) ** beta
 
 
-def _rates(pass_rate: Any) -> Tensor:
-    p = torch.as_tensor(pass_rate).detach().double()
-    if not bool(((p >= 0.0) & (p <= 1.0)).all()):
-        raise ValueError("pass_rate: every rate must lie between 0 and 1 (a share of answers, not a percentage)")
-    return p
+def _between(p: Tensor, low: float, high: float) -> Tensor:
+    """Return [P] bool: low <= p <= high, up to the rounding of a division by K."""
+    return (p >= low - 1e-6) & (p <= high + 1e-6)

@@ -1,4 +1,4 @@
-"""What a step of a distillation trains with: its stage and its horizon, functions of the step alone.
+"""Stage and horizon of each step of a distillation, functions of the step alone.
 
 PACED, https://arxiv.org/abs/2603.11178, goes from a forward to a reverse KL at half of the steps. Since nothing but the step
 decides, a resumed run needs no more than its checkpoint's number.
@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from torch import Tensor
-
-from opd.experiment.algorithm import Horizon, Opd, Stage
-from opd.weights.tokens import places
+from opd.experiment.algorithm import Opd, Stage
 
 
 def step_at(point: float, total_steps: int) -> int:
@@ -33,71 +30,38 @@ def last_steps(untils: Sequence[float | None], *, total_steps: int) -> tuple[int
     return (*ends, max(total_steps, *ends, 0))
 
 
-def horizon_at(horizon: Horizon, step: int, *, total_steps: int, response_length: int) -> int | None:
-    """Return the number of a response's tokens that count in a step. None means all.
-
-    A horizon that grows is `tokens` in step 1 and `response_length` from step `grow_until` on, on a line between, rounded down.
-    """
-    if horizon.tokens is None:
-        return None
-    if horizon.grow_until is None:
-        return horizon.tokens
-    way = step_at(horizon.grow_until, total_steps) - 1
-    if step > way:
-        return None
-    return horizon.tokens + max(response_length - horizon.tokens, 0) * max(step - 1, 0) // way
-
-
-def within_horizon(row_index: Tensor, *, tokens: int) -> Tensor:
-    """Return [T] bool, true for the first `tokens` of each response; `row_index` [T] int64 is the response of each token."""
-    return places(row_index)[0] < tokens
-
-
 class Weights(NamedTuple):
     """The weights of the two terms of the loss."""
 
     divergence: float
     policy: float
 
-    @classmethod
-    def of(cls, stage: Stage) -> Weights:
-        """Return the weights of a stage that has both."""
-        assert stage.divergence_weight is not None
-        assert stage.policy_weight is not None
-        return cls(stage.divergence_weight, stage.policy_weight)
-
-    def fill(self, stage: Stage) -> Stage:
-        """Return the stage with these weights where it leaves them to the run."""
-        named = {"divergence_weight": self.divergence, "policy_weight": self.policy}
-        return stage.model_copy(update={key: value for key, value in named.items() if getattr(stage, key) is None})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """The stages, each with its own loss and weights, their last steps, and the horizon of a run."""
 
+    opd: Opd
     stages: tuple[Stage, ...]
     ends: tuple[int, ...]
-    horizon: Horizon
     total_steps: int
     response_length: int
-    weights: Weights = Weights(1.0, 0.0)  # noqa: RUF009  # frozen
-    """The weights that a first stage of `weight_schedule: linear` begins with."""
 
     @classmethod
     def of(cls, opd: Opd, *, total_steps: int, response_length: int) -> Schedule:
         """Return the schedule of an experiment; without stages it is one stage."""
-        own = {"loss_type": opd.loss_type, "loss_params": opd.loss_params, "beta": opd.beta}
-        stages = tuple(s if s.loss_type else s.model_copy(update=own) for s in opd.stages or (Stage(),))
-        weights = Weights(opd.divergence_weight, opd.policy.weight)
-        stages = tuple(weights.fill(stage) for stage in stages)
+        loss = {"loss_type": opd.loss_type, "loss_params": opd.loss_params, "beta": opd.beta}
+        weights = {"divergence_weight": opd.divergence_weight, "policy_weight": opd.policy.weight}
+        stages = []
+        for stage in opd.stages or (Stage(),):
+            unset = {key: value for key, value in weights.items() if getattr(stage, key) is None}
+            stages.append(stage.model_copy(update=unset if stage.loss_type else unset | loss))
         return cls(
-            stages=stages,
+            opd=opd,
+            stages=tuple(stages),
             ends=last_steps([stage.until for stage in stages], total_steps=total_steps),
-            horizon=opd.horizon,
             total_steps=total_steps,
             response_length=response_length,
-            weights=weights,
         )
 
     def number(self, step: int) -> int:
@@ -111,10 +75,12 @@ class Schedule:
     def weights_at(self, step: int) -> Weights:
         """Return the weights of a step; a linear stage's go from those before it, or the run's, to its own in its last step."""
         number, stage = self.number(step), self.stage(step)
-        own = Weights.of(stage)
+        own = _weights(stage)
         if stage.weight_schedule == "constant":
             return own
-        begin, before = (self.ends[number - 1], Weights.of(self.stages[number - 1])) if number else (1, self.weights)
+        begin, before = 1, Weights(self.opd.divergence_weight, self.opd.policy.weight)
+        if number:
+            begin, before = self.ends[number - 1], _weights(self.stages[number - 1])
         way = self.ends[number] - begin
         share = min(max((step - begin) / way, 0.0), 1.0) if way > 0 else 1.0
         return Weights(*(first + (last - first) * share for first, last in zip(before, own, strict=True)))
@@ -132,5 +98,20 @@ class Schedule:
         return [end for end, stage in zip(self.ends, self.stages[1:], strict=False) if stage.lr_schedule == "restart"]
 
     def num_tokens(self, step: int) -> int | None:
-        """Return the horizon of a step. None means whole responses."""
-        return horizon_at(self.horizon, step, total_steps=self.total_steps, response_length=self.response_length)
+        """Return the horizon of a step, the number of a response's tokens that count. None means whole responses.
+
+        A horizon that grows is `tokens` in step 1 and `response_length` from step `grow_until` on, on a line between, rounded down.
+        """
+        tokens, until = self.opd.horizon.tokens, self.opd.horizon.grow_until
+        if tokens is None or until is None:
+            return tokens
+        way = step_at(until, self.total_steps) - 1
+        if step > way:
+            return None
+        return tokens + max(self.response_length - tokens, 0) * max(step - 1, 0) // way
+
+
+def _weights(stage: Stage) -> Weights:
+    assert stage.divergence_weight is not None
+    assert stage.policy_weight is not None
+    return Weights(stage.divergence_weight, stage.policy_weight)

@@ -1,18 +1,18 @@
 """Scores of tokens by student entropy and divergence, and the choice of trained tokens (TIP, https://arxiv.org/abs/2604.14084).
 
-Each function takes all tokens of a global batch, gathered from its ranks.
+Each function takes all trained tokens of a global batch, gathered from its ranks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from opd.experiment.algorithm import LossType, Mode, Scope, Score, TokenImportance
 from opd.losses.divergences import own_function
-from opd.weights.counter import uniform
 
 QUANTILES = (0.5, 0.9, 0.98)
 
@@ -35,50 +35,76 @@ def _wide(values: Tensor) -> Tensor:
 
 def quantile(values: Tensor, q: float) -> Tensor:
     """Return the q-quantile of [T] values, T >= 1, linear between neighbours; unlike torch's it has no limit of T."""
-    if not 0.0 <= q <= 1.0:
-        raise ValueError(f"quantile q={q!r}: must lie between 0 and 1")
     ordered, place = values.sort().values, q * (len(values) - 1)
     low = int(place)
     return torch.lerp(ordered[low], ordered[min(low + 1, len(values) - 1)], place - low)
 
 
-def normalised(values: Tensor, *, mask: Tensor, clip_q: float | None = None) -> Tensor:
-    """Return [T] values scaled to [0, 1] by the smallest masked value and the largest, or the masked ones' `clip_q`-quantile.
+def normalised(values: Tensor, clip_q: float | None) -> Tensor:
+    """Return [T] values scaled to [0, 1] by the smallest value and the largest, or the `clip_q`-quantile, from which on all are 1.
 
-    Where all are equal, all are 0. Values that are not finite take no part in the range and become inf. Others than the masked are 0.
+    Where all are equal, all are 0. Values that are not finite take no part in the range and become inf.
     """
     values = _wide(values)
     finite = torch.isfinite(values)
-    counted = values[mask & finite]
-    if not len(counted):
-        counted = values.new_zeros(1)
+    counted = values[finite] if bool(finite.any()) else values.new_zeros(1)
     low, high = counted.min(), counted.max() if clip_q is None else quantile(counted, clip_q)
     scaled = (values.clamp(max=high) - low) / torch.where(high > low, high - low, torch.inf)
-    return scaled.masked_fill(~finite, torch.inf).masked_fill(~mask, 0.0)
+    return scaled.masked_fill(~finite, torch.inf)
 
 
 class Tokens(NamedTuple):
-    """The trained tokens of a batch.
-
-    Args:
-        selection: the keys of `opd.importance.tokens`.
-        mask: [T] bool, True = trained on. row_index: [T] int64, the response of each token.
-        entropy, divergence: [T], the student's and that of `scored_divergence`, for the scores that need them.
-    """
+    """The trained tokens of a batch, [T] each; entropy and divergence are empty for scores that need none."""
 
     selection: TokenImportance
-    mask: Tensor
     row_index: Tensor
-    entropy: Tensor | None = None
-    divergence: Tensor | None = None
+    entropy: Tensor = torch.empty(0)
+    divergence: Tensor = torch.empty(0)
 
 
 TokenScore = Callable[[Tokens], Tensor]
-TOKEN_SCORES: dict[str, TokenScore] = {}
+
+
+def _random(tokens: Tokens) -> Tensor:
+    return torch.ones(len(tokens.row_index), device=tokens.row_index.device)
+
+
+def _position(tokens: Tokens) -> Tensor:
+    """Return the share of its row's tokens up to a token, from the start or, with `first`, from the end."""
+    place, size = places(tokens.row_index)
+    return (place + 1 if tokens.selection.position == "last" else size - place).double() / size
+
+
+def soft_or(tokens: Tokens) -> Tensor:
+    """Return TIP's score h + d - h d of both quantities scaled to [0, 1]; inf where a quantity is not finite."""
+    h = normalised(tokens.entropy, tokens.selection.entropy_clip_q)
+    d = normalised(tokens.divergence, tokens.selection.divergence_clip_q)
+    return torch.where(torch.isinf(h) | torch.isinf(d), torch.inf, h + d - h * d)
+
+
+def _q3(tokens: Tokens) -> Tensor:
+    """Return TIP's score d (1 - h) of over-confident wrong tokens; d is KL(p_T || p_S) in nats."""
+    sure = 1.0 - normalised(tokens.entropy, tokens.selection.entropy_clip_q)
+    return _finite_or_first(tokens.divergence * sure)
+
+
+def _finite_or_first(values: Tensor) -> Tensor:
+    return torch.where(torch.isfinite(values), _wide(values), torch.inf)
+
+
+TOKEN_SCORES: dict[str, TokenScore] = {
+    "random": _random,
+    "position": _position,
+    "entropy": lambda tokens: _finite_or_first(tokens.entropy),
+    "divergence": lambda tokens: _finite_or_first(tokens.divergence),
+    "soft_or": soft_or,
+    "q3": _q3,
+}
+"""Scores by name; the highest are kept."""
 
 
 def register_token_score(name: str) -> Callable[[TokenScore], TokenScore]:
-    """Return a decorator that registers a function of `Tokens` -> scores [T]; the highest scores are kept.
+    """Return a decorator that registers a function of `Tokens` -> scores [T].
 
     A score costs forwards of student and teacher before the update, unless `TokenImportance` says that it needs none.
     """
@@ -90,70 +116,6 @@ def register_token_score(name: str) -> Callable[[TokenScore], TokenScore]:
     return register
 
 
-def _read(tokens: Tokens, *names: str) -> list[Tensor]:
-    values = [getattr(tokens, name) for name in names]
-    if any(each is None for each in values):
-        raise ValueError(f"score={tokens.selection.score!r}: needs {' and '.join(names)} of each token; give them")
-    return values
-
-
-def _finite_or_first(values: Tensor) -> Tensor:
-    return torch.where(torch.isfinite(values), values, torch.inf)
-
-
-@register_token_score("random")
-def _equal(tokens: Tokens) -> Tensor:
-    return torch.ones(len(tokens.mask), device=tokens.mask.device)
-
-
-@register_token_score("position")
-def _from_end(tokens: Tokens) -> Tensor:
-    """Return the share of its row's tokens up to a token, from the start or, with `first`, from the end."""
-    place, size = places(tokens.row_index)
-    return (place + 1 if tokens.selection.position == "last" else size - place).double() / size
-
-
-@register_token_score("entropy")
-def _entropy(tokens: Tokens) -> Tensor:
-    return _finite_or_first(_wide(*_read(tokens, "entropy")))
-
-
-@register_token_score("divergence")
-def _divergence(tokens: Tokens) -> Tensor:
-    return _finite_or_first(_wide(*_read(tokens, "divergence")))
-
-
-@register_token_score("soft_or")
-def _soft_or(tokens: Tokens) -> Tensor:
-    clips = {key: getattr(tokens.selection, key) for key in ("entropy_clip_q", "divergence_clip_q")}
-    return soft_or_scores(*_read(tokens, "entropy", "divergence"), mask=tokens.mask, **clips)
-
-
-def soft_or_scores(
-    entropy: Tensor,
-    divergence: Tensor,
-    *,
-    mask: Tensor,
-    entropy_clip_q: float | None = 0.98,
-    divergence_clip_q: float | None = None,
-) -> Tensor:
-    """Return TIP's score h + d - h d [T] of both quantities scaled to [0, 1] over the mask; inf where a quantity is not finite.
-
-    From the quantile `*_clip_q` on all count alike, so that an outlier does not press the others to 0. None means no limit.
-    """
-    h = normalised(entropy, mask=mask, clip_q=entropy_clip_q)
-    d = normalised(divergence, mask=mask, clip_q=divergence_clip_q)
-    return torch.where(torch.isinf(h) | torch.isinf(d), torch.inf, h + d - h * d)
-
-
-@register_token_score("q3")
-def _q3(tokens: Tokens) -> Tensor:
-    """Return TIP's score d (1 - h) of over-confident wrong tokens; d is KL(p_T || p_S) in nats."""
-    entropy, divergence = _read(tokens, "entropy", "divergence")
-    sure = 1.0 - normalised(entropy, mask=tokens.mask, clip_q=tokens.selection.entropy_clip_q)
-    return _finite_or_first(_wide(divergence) * sure).masked_fill(~tokens.mask, 0.0)
-
-
 def scored_divergence(score: Score, loss_type: LossType) -> LossType:
     """Return the divergence that tokens are scored by: for `q3` KL(p_T || p_S), else the step's loss, or what it estimates."""
     if score == "q3":
@@ -161,23 +123,14 @@ def scored_divergence(score: Score, loss_type: LossType) -> LossType:
     return "reverse_kl" if loss_type in ("sampled_reverse_kl", "topk_reverse_kl") else loss_type
 
 
-def choose_tokens(
-    selection: TokenImportance,
-    row_index: Tensor,
-    *,
-    seed: int,
-    entropy: Tensor | None = None,
-    divergence: Tensor | None = None,
-) -> Tensor:
-    """Return [T] bool: which of T trained tokens a selection keeps; arguments as of `Tokens` and `select_tokens`."""
-    mask = torch.ones_like(row_index, dtype=torch.bool)
+def choose_tokens(selection: TokenImportance, row_index: Tensor, *, seed: tuple[int, ...], **values: Tensor) -> Tensor:
+    """Return [T] bool: which of T trained tokens a selection keeps; `values` are the quantities of `Tokens`."""
     if (name := selection.score) == "none":
-        return mask
+        return torch.ones_like(row_index, dtype=torch.bool)
     function = TOKEN_SCORES.get(name) or own_function("opd.importance.tokens.score", name, TOKEN_SCORES)
     return select_tokens(
-        function(Tokens(selection, mask, row_index, entropy, divergence)),
-        mask=mask,
-        row_index=row_index,
+        function(Tokens(selection, row_index, **values)),
+        row_index,
         ratio=selection.ratio,
         mode="sample" if name == "random" else selection.mode,
         scope=selection.scope,
@@ -187,86 +140,56 @@ def choose_tokens(
 
 def select_tokens(
     scores: Tensor,
-    *,
-    mask: Tensor,
     row_index: Tensor,
+    *,
     ratio: float,
     mode: Mode = "topk",
     scope: Scope = "rollout",
-    seed: int = 0,
+    seed: tuple[int, ...] = (0,),
 ) -> Tensor:
-    """Return [T] bool: floor(ratio * m) of the m trained tokens of each rollout, or of all rollouts together.
+    """Return [T] bool: floor(ratio * m) of the m tokens of each rollout, or of all rollouts together.
 
-    Of equal scores the earlier token is kept.
-
-    Args:
-        scores: [T], compared in float32 (float64 stays); nan counts as inf.
-        mask: [T] bool, True = trained on; no other token is ever kept.
-        row_index: [T] int64, a number of each token's rollout that is the same in any micro-batch and on any rank.
-        ratio: share to keep, 0 to 1.
-        mode: `topk`, `bottomk`, or `sample` without replacement, with probabilities proportional to the scores.
-        scope: `rollout` or `batch`. seed: of `sample`; each token draws by (seed, rollout, place in the rollout).
-
-    Raises:
-        ValueError: inputs of different length, an unknown mode or scope, or a ratio outside of [0, 1].
+    The ratio is taken as written: 0.29 of 100 is 29, which floats would make 28. A nan counts as inf, and of equal scores the
+    earlier token is kept. `sample` draws without replacement, in proportion to the scores, by (seed, rollout, place in it).
+    `row_index` [T] int64 numbers the rollouts alike in any micro-batch and on any rank.
     """
-    if not len(scores) == len(mask) == len(row_index):
-        raise ValueError(f"scores {len(scores)}, mask {len(mask)}, row_index {len(row_index)}: must have one length T")
-    if mode not in get_args(Mode) or scope not in get_args(Scope):
-        raise ValueError(f"mode={mode!r}, scope={scope!r}: {', '.join(get_args(Mode))}; {', '.join(get_args(Scope))}")
     scores = torch.nan_to_num(_wide(scores), nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
     if mode == "sample":
         scores = _sampling_keys(scores, row_index, seed)
-    candidates = mask.nonzero().squeeze(1)
-    group = row_index[candidates] if scope == "rollout" else torch.zeros_like(candidates)
+    group = row_index if scope == "rollout" else torch.zeros_like(row_index)
     _, group, sizes = group.unique(return_inverse=True, return_counts=True)
-    most = torch.tensor([_num_kept(ratio, size) for size in sizes.tolist()], dtype=torch.int64, device=mask.device)
-    best = scores[candidates].argsort(descending=mode != "bottomk", stable=True)
-    kept = torch.zeros_like(mask)
-    kept[candidates[best]] = places(group[best])[0] < most[group[best]]
+    most = torch.tensor([int(Fraction(str(ratio)) * size) for size in sizes.tolist()], device=group.device)
+    best = scores.argsort(descending=mode != "bottomk", stable=True)
+    kept = torch.zeros_like(row_index, dtype=torch.bool)
+    kept[best] = places(group[best])[0] < most[group[best]]
     return kept
 
 
-def _sampling_keys(scores: Tensor, row_index: Tensor, seed: int) -> Tensor:
+def _sampling_keys(scores: Tensor, row_index: Tensor, seed: tuple[int, ...]) -> Tensor:
     """Return [T] log score + Gumbel noise: the largest k are k draws without replacement (Efraimidis and Spirakis 2006)."""
-    rows, place = row_index.cpu(), places(row_index)[0].cpu()
-    noise = -torch.log(-torch.log(torch.from_numpy(uniform(seed, rows.numpy(), place.numpy()))))
-    return scores.double().clamp(min=0.0).log() + noise.to(row_index.device)
+    order = row_index.argsort(stable=True)
+    rows, counts = (each.tolist() for each in row_index[order].unique_consecutive(return_counts=True))
+    drawn = [np.random.default_rng([*seed, row]).gumbel(size=num) for row, num in zip(rows, counts, strict=True)]
+    noise = torch.from_numpy(np.concatenate(drawn or [np.empty(0)])).to(row_index.device)
+    return scores.double().clamp(min=0.0).log() + torch.empty_like(noise).scatter_(0, order, noise)
 
 
-def _num_kept(ratio: float, num_tokens: int) -> int:
-    """Return floor(ratio * num_tokens) for the ratio as written: 0.29 of 100 is 29, which floats would make 28."""
-    if not 0.0 <= ratio <= 1.0:
-        raise ValueError(f"ratio={ratio!r}: must lie between 0 and 1; it is the share of the tokens that is kept")
-    return int(Fraction(str(ratio)) * num_tokens)
-
-
-def selection_metrics(
-    kept: Tensor, row_index: Tensor, *, entropy: Tensor | None = None, divergence: Tensor | None = None
-) -> dict[str, float]:
+def selection_metrics(kept: Tensor, row_index: Tensor, scores: Mapping[str, Tensor]) -> dict[str, float]:
     """Return metrics over all trained tokens of a batch: quantiles in nats, and shares.
 
     `rollouts_without` have none of their tokens kept. `q1` ... `q4` are TIP's quadrants, high meaning above the median: Q1
     both high, Q2 entropy only, Q3 divergence only, Q4 neither; `q1_selected` ... are the same of the kept tokens.
-
-    Args:
-        kept: [T] bool, one entry a trained token. row_index: [T] int64.
-        entropy, divergence: [T] where they were scored.
     """
     if not len(kept):
         return {}
-    num_rollouts = len(row_index.unique())
-    out = {
-        "selected": float(kept.double().mean()),
-        "rollouts_without": float(num_rollouts - len(row_index[kept].unique())),
-    }
-    for name, values in (("entropy", entropy), ("divergence", divergence)):
-        if values is not None:
-            out |= {f"{name}_p{round(100 * q)}": float(quantile(values, q)) for q in QUANTILES}
-    if divergence is not None and (total := float(divergence.double().sum())) > 0:
-        out["divergence_covered"] = float(divergence[kept].double().sum()) / total
-    if entropy is not None and divergence is not None:
-        is_h, is_d = (values > quantile(values, 0.5) for values in (entropy, divergence))
+    num_without = len(row_index.unique()) - len(row_index[kept].unique())
+    out = {"selected": float(kept.double().mean()), "rollouts_without": float(num_without)}
+    for name, values in scores.items():
+        out |= {f"{name}_p{round(100 * q)}": float(quantile(values, q)) for q in QUANTILES}
+    if "divergence" in scores and (total := float(scores["divergence"].double().sum())) > 0:
+        out["divergence_covered"] = float(scores["divergence"][kept].double().sum()) / total
+    if len(scores) == 2:
+        is_h, is_d = (scores[name] > quantile(scores[name], 0.5) for name in ("entropy", "divergence"))
         quadrants = {"q1": is_h & is_d, "q2": is_h & ~is_d, "q3": ~is_h & is_d, "q4": ~is_h & ~is_d}
         for name, inside in quadrants.items():
             out[name] = float(inside.double().mean())

@@ -36,7 +36,7 @@ from tests.benchmarks.gpu.measure import FLOOR_SIDE, Floor, elapsed_ms  # noqa: 
 from tests.gpu.facts import machine, write_record  # noqa: E402
 from tests.ports import free_ports  # noqa: E402
 from tests.update.workers import cut_into_mini_batches, nested, row, tensordict  # noqa: E402
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config  # noqa: E402
+from transformers import AttentionInterface, AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config  # noqa: E402
 from verl.utils import model as verl_model  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
 from verl.utils.device import get_device_name  # noqa: E402
@@ -48,9 +48,10 @@ from opd.data.toy.tokenizer import build_tokenizer  # noqa: E402
 from opd.experiment import load_text  # noqa: E402
 from opd.experiment.run_config import KEY, RunFacts  # noqa: E402
 from opd.trainer.entry import compose  # noqa: E402
-from opd.update.answer_worker import AnswerWorker  # noqa: E402
+from opd.update.attention import VARLEN, varlen_attention  # noqa: E402
 from opd.update.opd_worker import OPDWorker  # noqa: E402
 from opd.update.policy_worker import PolicyWorker  # noqa: E402
+from opd.update.student import StudentWorker  # noqa: E402
 
 ROLE = "actor_rollout_ref"
 NUM_VOCAB, NUM_ENTRIES = 151_936, 151_669  # rows of Qwen3's heads, and entries of its tokenizer
@@ -209,7 +210,9 @@ def make_worker(given: Row, folder: Path) -> Any:
         composed.actor_rollout_ref.rollout.name = "none"
     OmegaConf.update(composed, f"{ROLE}.{KEY}", composed[KEY], force_add=True)
     OmegaConf.resolve(composed)
-    cls = {"opd": OPDWorker, "grpo": PolicyWorker, "sft": AnswerWorker, "verl": ActorRolloutRefWorker}[given.kind]
+    if given.kind == "verl":
+        attend_by_positions()
+    cls = {"opd": OPDWorker, "grpo": PolicyWorker, "sft": StudentWorker, "verl": ActorRolloutRefWorker}[given.kind]
     worker = cls(config=composed.actor_rollout_ref, role="actor" if given.kind in ("sft", "verl") else ROLE)
     worker.init_model()
     return worker
@@ -261,12 +264,25 @@ def product_rate() -> float:
     return floor.count(flop) * 2e3 * FLOOR_SIDE**3 / milliseconds
 
 
+def attend_by_positions() -> None:
+    """Let `varlen` find the rows of verl's packs by their positions: verl passes no bounds."""
+    last: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def attention(module: Any, *states: Any, position_ids: torch.Tensor, **kwargs: Any) -> Any:
+        if not last or last[0][0] is not position_ids:  # the other layers of a forward find them again
+            starts = (position_ids.flatten() == 0).nonzero().flatten()
+            bounds = torch.cat([starts, starts.new_tensor([position_ids.numel()])]).to(torch.int32)
+            last[:] = [(position_ids, bounds)]
+        return varlen_attention(module, *states, **kwargs | {"cu_seq_lens_q": last[0][1]})
+
+    AttentionInterface.register(VARLEN, attention)
+
+
 def our_update(worker: Any, given: Row, num_rows: int, num_updates: int) -> Taken:
     """Make one step of one of our workers."""
     data = random_rows(given, num_rows)
     cut_into_mini_batches(data, num_rows // num_updates)
-    method = {"opd": "update_opd", "grpo": "update_policy", "sft": "update_actor"}[given.kind]
-    return timed(lambda: getattr(worker, method)(data), empties=given.kind != "sft")
+    return timed(lambda: worker.update_actor(data), empties=given.kind != "sft")
 
 
 def verl_step(worker: Any, given: Row, num_rows: int, num_updates: int) -> dict[str, float]:

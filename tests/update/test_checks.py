@@ -1,4 +1,4 @@
-"""Skipped updates: how many in a row end a run, what the end names, and what a result says."""
+"""Ends of a run: skipped updates in a row, what the end names, and mass on tokens that one model lacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
-from opd.update.nonfinite import NonFinite, SkippedUpdates, finite_or_nan, summary
+from opd.errors import Unfit
+from opd.update.checks import NonFinite, SkippedUpdates, check_unshared, summary
+from opd.update.engines import finite_or_nan
 
 
 @pytest.mark.parametrize("factor", [1.0, math.nan, math.inf])
@@ -56,3 +58,24 @@ def test_a_result_says_how_many_updates_were_made_and_skipped():
 def test_a_run_of_skipped_updates_only_is_no_success():
     with pytest.raises(NonFinite, match="all 2 updates of the run"):
         summary([{"actor/num_updates": 1, "actor/skipped": 1}] * 2)
+
+
+METRICS = {"opd/num_tokens": 200.0, "opd/unshared_tokens": 0.0, "opd/unshared_mass_teacher": 0.07}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        (METRICS, r"max_unshared_mass=0\.05: the teacher puts 0\.07 .*mean over 200 tokens.*student lacks"),
+        (
+            METRICS | {"opd/unshared_mass_student": 0.07, "opd/unshared_mass_teacher": 0.0},
+            r"the student puts 0\.07 .*teacher lacks",
+        ),
+        ({"opd/num_tokens": 0.0, "opd/unshared_tokens": 12.0}, "all 12 response tokens"),
+    ],
+)
+def test_a_mass_above_the_bound_or_nothing_left_ends_the_run_with_the_numbers_and_the_key(metrics, words):
+    with pytest.raises(Unfit, match=words):
+        check_unshared(metrics, limit=0.05)
+    check_unshared(METRICS, limit=0.08)
+    check_unshared({"opd/num_tokens": 0.0, "opd/unshared_tokens": 0.0}, limit=0.05)

@@ -1,12 +1,9 @@
-"""Updates without a finite loss and gradient: all ranks skip them, since the norm is nan; too many in a row end the run."""
+"""Ends of a run by what its steps show: no finite loss and gradient, or mass on tokens that only one of two models has."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-import torch
 
 from opd.errors import Unfit
 from opd.runs.headline import SKIPPED_KEYS, first_of
@@ -18,18 +15,11 @@ class NonFinite(Unfit):
     """The end of a run that has stopped learning: the same weights and data would be skipped again."""
 
 
-def finite_or_nan(loss: torch.Tensor, nonfinite: torch.Tensor) -> torch.Tensor:
-    """Return the loss, or nan for it and every gradient if it or a token of `nonfinite` [N] bool is not finite."""
-    is_finite = torch.isfinite(loss.detach()) & ~nonfinite.any().to(loss.device)
-    return loss * torch.where(is_finite, 1.0, math.nan)
-
-
 class SkippedUpdates:
     """The number of skipped updates in a row; `max_in_a_row` of them end the run, 0 never."""
 
     def __init__(self, max_in_a_row: int) -> None:
-        self._max_in_a_row = max_in_a_row
-        self._in_a_row = 0
+        self._max_in_a_row, self._in_a_row = max_in_a_row, 0
         self._rows: dict[str, None] = {}
 
     def see(self, made: int, skipped_last: int, rows: Iterable[str] = ()) -> None:
@@ -70,3 +60,23 @@ def summary(history: Iterable[Mapping[str, Any]]) -> dict[str, int]:
             "lower actor.learning_rate, or see what is odd about model, teacher or data"
         )
     return {"updates": int(made), "updates_skipped": int(skipped)}
+
+
+def check_unshared(metrics: Mapping[str, float], *, limit: float) -> None:
+    """Refuse a step whose mean mass of unshared tokens is above `opd.max_unshared_mass`, or that they leave without a trained token."""
+    num_tokens, left_out = metrics.get("opd/num_tokens", 0.0), metrics.get("opd/unshared_tokens", 0.0)
+    if left_out and not num_tokens:
+        raise Unfit(
+            f"all {left_out:.0f} response tokens of the step come at or after a token that the teacher lacks, so nothing can "
+            "be trained: look for such tokens in the prompts (special tokens written into the data) and in what the "
+            "student begins its answers with, or choose a teacher with the student's tokenizer"
+        )
+    for side, other in (("teacher", "student"), ("student", "teacher")):
+        mass = metrics.get(f"opd/unshared_mass_{side}", 0.0)
+        if mass > limit:
+            raise Unfit(
+                f"opd.max_unshared_mass={limit:g}: the {side} puts {mass:.3g} of its probability (mean over "
+                f"{num_tokens:.0f} tokens) on tokens that the {other} lacks, so the divergence over the shared ones would "
+                f"teach something else than it says; choose a {other} with the {side}'s tokenizer, settings in which it "
+                "does not use them (data.enable_thinking), or raise opd.max_unshared_mass"
+            )

@@ -39,15 +39,12 @@ QWEN_TEMPLATE = (
 
 @functools.cache
 def _pieces() -> str:
-    """tokenizer.json of the pieces alone: the 256 bytes and 60 merges."""
+    """Return tokenizer.json of the pieces alone: the 256 bytes and 60 merges."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(_SPLIT), "isolated")
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, in_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=316, initial_alphabet=alphabet, show_progress=False)
@@ -69,12 +66,9 @@ def save_tokenizer(
     model_type: str = "qwen3",
     changed: dict | None = None,
 ) -> str:
-    """A model folder without weights: tokenizer files, and a config.json with `rows` rows of embedding.
+    """Save a model folder without weights: tokenizer files, and a config.json with `rows` rows of embedding.
 
-    The model type decides with transformers which class reads the files: `qwen2` has one that splits in its own way.
-
-    Args:
-        changed: replaces sections of the pieces' tokenizer.json.
+    transformers chooses the class that reads the files by `model_type`. `changed` replaces sections of tokenizer.json.
     """
     backend = Tokenizer.from_str(json.dumps(json.loads(_pieces()) | (changed or {})))
     backend.add_special_tokens([AddedToken(token, normalized=False) for token in added])
