@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from opd.cluster import nodes
@@ -42,7 +40,7 @@ def table(cpus, gpus):
 
 
 def test_a_run_on_cpus_is_not_said_to_need_gpus():
-    assert needed(dataclasses.replace(SIZES, device="cpu")).startswith("12 CPUs")
+    assert needed(SIZES._replace(device="cpu")).startswith("12 CPUs")
 
 
 def test_a_cluster_that_has_what_is_needed_is_not_waited_for(monkeypatch, capsys):
