@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoTokenizer
 from opd.agent.settings import AGENT_LOOP, FINAL_TEXT
 from opd.experiment import parse_tree
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
-from opd.rollout.cpu.config import EngineConfig
-from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
+from opd.rollout.cpu.engine import EngineConfig
+from opd.rollout.cpu.server import RolloutServer, ServerConfig
 from opd_envs.travel.toy import STUDENT, model_folder
 from opd_envs.travel.toy.task import heldout_rows, make_world, open_world
 
@@ -79,13 +79,13 @@ def outputs(database: Path, names: list[str]):
     tokenizer, config = AutoTokenizer.from_pretrained(FOLDER), config_of(database)
     server_config = ServerConfig(
         engine=EngineConfig(
-            vocab_size=len(tokenizer), eos_token_ids=(tokenizer.eos_token_id,), max_model_len=528, prompt_length=128,
+            vocab_size=len(tokenizer), eos_token_ids=frozenset({tokenizer.eos_token_id}), max_model_len=528,
             response_length=400,
         ),
         hf_config=AutoConfig.from_pretrained(FOLDER),
         model_path=str(FOLDER),
         load_weights=True,
-        script=ScriptConfig(replies=SCRIPT, tokenizer_path=str(FOLDER)),
+        script=SCRIPT, tokenizer_path=str(FOLDER),
     )  # fmt: skip
 
     async def run():

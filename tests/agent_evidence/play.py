@@ -15,8 +15,8 @@ from opd.agent.parsing import HermesParser
 from opd.agent.reward import compute_score
 from opd.agent.settings import FINAL_TEXT, AgentSettings
 from opd.agent.shared import Shared
-from opd.rollout.cpu.config import EngineConfig
-from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
+from opd.rollout.cpu.engine import EngineConfig
+from opd.rollout.cpu.server import RolloutServer, ServerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +41,15 @@ def play(
     *,
     temperature: float = 0.0,
     seed: int = 0,
-    script: ScriptConfig | None = None,
 ) -> list[Played]:
     """Hold the rows' conversations with the model in a folder, in fp32.
 
     Args:
         temperature: 0 is greedy. seed: enters every request's seed.
-        script: answers to give instead of sampled ones.
     """
     environment = make_environment(folder, settings)
     try:
-        return asyncio.run(
-            _play(environment, _server_config(folder, settings, script), rows, settings, temperature, seed)
-        )
+        return asyncio.run(_play(environment, _server_config(folder, settings), rows, settings, temperature, seed))
     finally:
         environment.close()
 
@@ -94,19 +90,17 @@ async def _play(
     return list(await asyncio.gather(*(one(index, row) for index, row in enumerate(rows))))
 
 
-def _server_config(folder: Path, settings: AgentSettings, script: ScriptConfig | None) -> ServerConfig:
+def _server_config(folder: Path, settings: AgentSettings) -> ServerConfig:
     config = AutoConfig.from_pretrained(folder)
     limits = settings.limits
     return ServerConfig(
         engine=EngineConfig(
             vocab_size=min(len(AutoTokenizer.from_pretrained(folder)), config.vocab_size),
-            eos_token_ids=(config.eos_token_id,),
+            eos_token_ids=frozenset({config.eos_token_id}),
             max_model_len=limits.max_prompt_tokens + limits.max_response_tokens,
-            prompt_length=limits.max_prompt_tokens,
             response_length=limits.max_response_tokens,
         ),
         hf_config=config,
         model_path=str(folder),
         load_weights=True,
-        script=script,
     )

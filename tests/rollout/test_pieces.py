@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.rollout.cpu.tiny import answer_one, make_engine, server_config, tiny_model
+from tests.rollout.cpu.tiny import LIMITS, answer_one, make_engine, server_config, tiny_model
 from verl.workers.rollout.replica import TokenOutput
 
 from opd.rollout.carry import CarriedRow, Growth
-from opd.rollout.cpu.config import EngineConfig
+from opd.rollout.cpu.engine import EngineConfig
 from opd.rollout.cpu.server import RolloutServer
 from opd.rollout.pieces import PieceClient
 from opd.rollout.seeds import TRAIN, request_seed
@@ -34,9 +34,7 @@ class _Client:
 
 def _with_server(scenario: Callable[[RolloutServer, _Client], Awaitable[None]]) -> None:
     async def run() -> None:
-        limits = EngineConfig(
-            vocab_size=41, max_model_len=4096, prompt_length=64, response_length=64, eos_token_ids=(END,)
-        )
+        limits = EngineConfig(**LIMITS, eos_token_ids=frozenset({END}))
         server = RolloutServer(server_config(engine=limits))
         await server.load_weights(tiny_model().state_dict(), last=True, global_steps=0)
         await asyncio.wait_for(scenario(server, _Client(server)), timeout=60)

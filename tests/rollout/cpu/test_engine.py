@@ -101,8 +101,8 @@ def test_a_script_prescribes_the_tokens_and_the_model_their_probability():
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ([], "the prompt is empty"),
-        ([3] * 4096, "4096 tokens leaves no room for an answer within max_model_len=4096"),
+        ([], "a prompt of 0 tokens; it needs at least one"),
+        ([3] * 4096, "4096 tokens; .* room for an answer within max_model_len=4096"),
         ([3, VOCAB], r"prompt token 41 is outside \[0, 41\)"),
         ([-1], "prompt token -1 is outside"),
     ],

@@ -14,6 +14,7 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
 from opd.compat.ray_start import patient_start
+from opd.rollout.cpu.engine import EngineConfig
 from opd.rollout.cpu.replica import CPURolloutReplica, CPUServerAdapter, server_config
 
 NUM_TOKENS = 11
@@ -39,15 +40,6 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """What an engine in this process needs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def rollout_config(**changes: Any) -> RolloutConfig:
     settings: dict[str, Any] = {
         "name": "cpu",
@@ -60,33 +52,20 @@ def rollout_config(**changes: Any) -> RolloutConfig:
 
 
 def test_verls_configs_become_ours(model_folder):
-    config = server_config(
-        rollout_config(
-            max_model_len=100,
-            max_num_seqs=77,
-            ignore_eos=True,
-            engine_kwargs={"cpu": {"num_slots": 128}},
-        ),
-        HFModelConfig(path=model_folder),
+    config = server_config(rollout_config(max_model_len=100, max_num_seqs=77), HFModelConfig(path=model_folder))
+    ends = frozenset({2, 3})
+    assert config.engine == EngineConfig(
+        vocab_size=NUM_TOKENS, eos_token_ids=ends, max_model_len=100, response_length=8, max_num_seqs=77
     )
-    engine = config.engine
-    assert engine.vocab_size == NUM_TOKENS
-    assert engine.eos_token_ids == (2, 3)
-    assert (engine.max_model_len, engine.prompt_length, engine.response_length) == (100, 16, 8)
-    assert (engine.max_num_seqs, engine.ignore_eos, engine.num_slots) == (77, True, 128)
-    assert config.load_weights is False  # load_format=dummy, verl's default: the trainer sends them
-    assert config.script is None
+    assert (config.load_weights, config.script) == (False, None)  # load_format=dummy, verl's default
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype": "bfloat16"}, "set rollout.dtype=float32"),
-        ({"engine_kwargs": {"cpu": {"num_slot": 3}}}, "engine_kwargs.cpu has num_slot; it knows num_slots"),
-        ({"engine_kwargs": {"cpu": {"num_slots": 100}}}, "num_slots=100 must be a multiple of 32"),
+        ({"dtype": "bfloat16"}, "set actor.dtype: fp32"),
+        ({"engine_kwargs": {"cpu": {"scripts": 3}}}, "engine_kwargs.cpu has scripts; it knows script"),
         ({"max_model_len": 10**6}, "rollout.max_model_len=1000000 is above"),
-        ({"quantization": "fp8"}, "rollout.quantization=fp8"),
-        ({"logprobs_mode": "raw_logits"}, "rollout.logprobs_mode=raw_logits: the CPU rollout gives"),
     ],
 )
 def test_what_the_rollout_cannot_honour_is_refused_by_name(model_folder, changes, message):
@@ -131,7 +110,6 @@ def adapter(model_folder: str, monkeypatch: pytest.MonkeyPatch, rank: int, **cha
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
 def test_a_trainer_syncs_its_weights_and_gets_answers_through_ray(local_ray, model_folder, monkeypatch):
     async def scenario(replica):
         server = replica.server_handle
@@ -150,7 +128,7 @@ def test_a_trainer_syncs_its_weights_and_gets_answers_through_ray(local_ray, mod
 
     source = tiny_model(seed=3)
     outputs = asyncio.run(scenario(launch(model_folder, 0)))
-    engine = make_engine(source, vocab_size=NUM_TOKENS, eos_token_ids=(2, 3))
+    engine = make_engine(source, vocab_size=NUM_TOKENS, eos_token_ids=frozenset({2, 3}))
     for i, output in enumerate(outputs):
         assert isinstance(output, TokenOutput)
         expected = answer_one(engine, [5, i % 11], seed=i, max_tokens=8)

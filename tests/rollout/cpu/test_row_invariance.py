@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from tests.rollout.cpu.tiny import VOCAB, answer_one, make_engine, tiny_model
+from tests.rollout.cpu.tiny import VOCAB, Answer, answer_one, make_engine, tiny_model
 
 from opd.rollout.cpu.engine import DecodeBatch
 
@@ -46,7 +46,7 @@ def test_an_answer_is_bit_for_bit_the_same_alone_and_among_any_others(architectu
                     engine.submit(*requests[index], str(index))
                 if strangers:
                     engine.submit(*strangers.pop(), f"stranger-{len(strangers)}")
-            answers |= {request.request_id: answer for request, answer in engine.step()}
+            answers |= {done.request_id: Answer(done.token_ids, done.logprobs) for done in engine.step()}
         for index, expected in enumerate(alone):
             assert answers[str(index)] == expected, f"request {index} has other bits beside others"
 

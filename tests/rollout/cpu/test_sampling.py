@@ -2,15 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from opd.rollout.cpu.config import EngineConfig
-from opd.rollout.cpu.sampling import choose_tokens, parse_sampling_params, uniforms
-
-CONFIG = EngineConfig(
-    vocab_size=41, max_model_len=100, prompt_length=20, response_length=30, eos_token_ids=(2, 5), ignore_eos=False
-)
+from opd.rollout.cpu.sampling import SamplingParams, choose_tokens, uniform
 
 
-def choose(logits, temperature=1.0, top_k=0, top_p=1.0, uniform=0.5, **kwargs):
+def choose(logits, temperature=1.0, top_k=0, top_p=1.0, uniform=0.5, forced=None):
     rows = logits.shape[0]
     return choose_tokens(
         logits,
@@ -18,7 +13,7 @@ def choose(logits, temperature=1.0, top_k=0, top_p=1.0, uniform=0.5, **kwargs):
         top_k=torch.full((rows,), top_k),
         top_p=torch.full((rows,), top_p, dtype=torch.float64),
         uniform=torch.as_tensor(uniform, dtype=torch.float64).expand(rows),
-        **kwargs,
+        forced=torch.full((rows,), -1) if forced is None else forced,
     )
 
 
@@ -56,8 +51,8 @@ def test_top_k_and_top_p_keep_what_the_definition_keeps(top_k, top_p):
 def test_samples_follow_the_filtered_distribution(temperature, top_k, top_p):
     num_draws = 20_000
     row = torch.randn(12, generator=torch.Generator().manual_seed(2))
-    draws = uniforms(np.full(num_draws, 3, np.uint64), np.arange(num_draws, dtype=np.uint64))
-    tokens, _ = choose(row.expand(num_draws, -1), temperature, top_k, top_p, uniform=torch.from_numpy(draws))
+    draws = [uniform(3, position) for position in range(num_draws)]
+    tokens, _ = choose(row.expand(num_draws, -1), temperature, top_k, top_p, uniform=draws)
     scaled = (row / temperature).double().numpy()
     kept = naive_filter(scaled.tolist(), top_k, top_p)
     expected = np.exp(scaled[kept]) / np.exp(scaled[kept]).sum() * num_draws
@@ -69,48 +64,33 @@ def test_samples_follow_the_filtered_distribution(temperature, top_k, top_p):
 
 def test_a_row_is_the_same_beside_rows_that_are_filtered_or_greedy():
     logits = torch.randn(3, 41, generator=torch.Generator().manual_seed(3))
-    uniform = torch.tensor([0.3, 0.6, 0.9], dtype=torch.float64)
-    alone = choose(logits, 0.7, uniform=uniform)
+    draws = torch.tensor([0.3, 0.6, 0.9], dtype=torch.float64)
+    alone = choose(logits, 0.7, uniform=draws)
     mixed = choose_tokens(
         logits,
         temperature=torch.tensor([0.7, 0.0, 0.7]),
         top_k=torch.tensor([0, 3, 0]),
         top_p=torch.tensor([1.0, 0.5, 1.0], dtype=torch.float64),
-        uniform=uniform,
+        uniform=draws,
+        forced=torch.full((3,), -1),
     )
     assert mixed[0][[0, 2]].tolist() == alone[0][[0, 2]].tolist()
     assert mixed[1][[0, 2]].tolist() == alone[1][[0, 2]].tolist()
 
 
-@pytest.mark.parametrize(
-    ("params", "prompt", "expected"),
-    [
-        ({}, 10, 30),  # response_length
-        ({}, 35, 15),  # what is left of prompt_length + response_length
-        ({"max_tokens": 7}, 10, 7),
-        ({"max_new_tokens": 8}, 10, 8),
-        ({"max_tokens": 99}, 80, 20),  # what is left of max_model_len
-        ({"max_tokens": 0}, 10, 1),
-        ({}, 60, 1),
-    ],
-)
-def test_max_tokens_follows_the_rules_of_verls_vllm_server(params, prompt, expected):
-    assert parse_sampling_params(params, prompt, CONFIG).max_tokens == expected
+def parsed(**params):
+    return SamplingParams.of(params, max_tokens=30, room=40, eos_token_ids=frozenset({2, 5}))
 
 
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"min_p": 0.1}, "min_p"),
-        ({"prompt_logprobs": 0}, "prompt_logprobs"),
-        ({"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
-        ({"temperature": -1.0}, "temperature=-1.0"),
-        ({"temperature": float("nan")}, "temperature=nan"),
-        ({"top_p": 0.0}, "top_p=0.0"),
-        ({"top_p": 1.5}, "top_p=1.5"),
-        ({"top_k": -2}, "top_k=-2"),
-    ],
-)
-def test_what_cannot_be_honoured_is_refused_by_name(params, message):
-    with pytest.raises(ValueError, match=message):
-        parse_sampling_params(params, 10, CONFIG)
+def test_a_request_gets_the_defaults_of_the_run_and_what_fits():
+    assert parsed() == SamplingParams(max_tokens=30, stop_token_ids=frozenset({2, 5}))
+    assert [parsed(max_tokens=num).max_tokens for num in (7, 99, 0)] == [7, 40, 1]
+    assert parsed(ignore_eos=True, stop_token_ids=[9]).stop_token_ids == {9}
+    assert parsed(repetition_penalty=1.0, top_k=-1) == parsed()
+
+
+@pytest.mark.parametrize("params", [{"min_p": 0.1}, {"prompt_logprobs": 0}, {"repetition_penalty": 1.1}])
+def test_what_cannot_be_honoured_is_refused_by_name(params):
+    [(key, value)] = params.items()
+    with pytest.raises(ValueError, match=f"{key}={value}"):
+        parsed(**params)

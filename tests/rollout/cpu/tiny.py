@@ -1,18 +1,25 @@
 """Tiny random models and engines over them."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
-from opd.rollout.cpu.config import EngineConfig
-from opd.rollout.cpu.engine import RolloutEngine
+from opd.rollout.cpu.engine import EngineConfig, RolloutEngine
 from opd.rollout.cpu.model import build_model
-from opd.rollout.cpu.request import Answer
 from opd.rollout.cpu.server import ServerConfig
+
+
+class Answer(NamedTuple):
+    """A request's answer."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+
 
 VOCAB = 41
 PADDED_VOCAB = 48
+LIMITS = {"vocab_size": VOCAB, "max_model_len": 4096, "response_length": 64}
 ARCHITECTURES: dict[str, type[PreTrainedConfig]] = {"qwen3": Qwen3Config, "qwen2": Qwen2Config, "llama": LlamaConfig}
 
 
@@ -46,15 +53,14 @@ def tiny_model(architecture: str = "qwen3", tied: bool = False, seed: int = 0) -
 
 def make_engine(model: torch.nn.Module, **changes: Any) -> RolloutEngine:
     """Engine for the model; keywords change its config."""
-    settings = {"vocab_size": VOCAB, "max_model_len": 4096, "prompt_length": 64, "response_length": 64}
-    return RolloutEngine(model, EngineConfig(**settings | changes))
+    return RolloutEngine(model, EngineConfig(**LIMITS | changes))
 
 
 def answer_all(engine: RolloutEngine) -> dict[str, Answer]:
     """Step until nothing is left; answers by request id."""
     answers: dict[str, Answer] = {}
     while engine.num_unfinished:
-        answers |= {request.request_id: answer for request, answer in engine.step()}
+        answers |= {done.request_id: Answer(done.token_ids, done.logprobs) for done in engine.step()}
     return answers
 
 
@@ -67,7 +73,7 @@ def answer_one(engine: RolloutEngine, prompt: list[int], **params: Any) -> Answe
 def server_config(**changes: Any) -> ServerConfig:
     """A server of the tiny Qwen3 that waits for weights."""
     settings: dict[str, Any] = {
-        "engine": EngineConfig(vocab_size=VOCAB, max_model_len=4096, prompt_length=64, response_length=64),
+        "engine": EngineConfig(**LIMITS),
         "hf_config": tiny_config(),
         "model_path": "",
         "load_weights": False,

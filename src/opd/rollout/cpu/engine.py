@@ -2,7 +2,7 @@
 
 A request's bits depend on the weights, its prompt, its sampling parameters and its seed only. What that takes:
 every forward has a shape that follows from the request's own length (rows are padded with idle ones, never fewer);
-where a row stands in its batch does not enter its arithmetic (`ROW_UNIT`, and `check_rows` asks this machine); each
+a row's place in its batch does not enter its arithmetic (`ROW_UNIT`, and `check_rows` asks this machine); each
 random number is a pure function of the request's seed and the position; requests share nothing, so there is
 no prefix cache.
 """
@@ -12,22 +12,92 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from opd.rollout.cpu.cache import PromptCache, RowCache, kv_bucket, prompt_bucket
-from opd.rollout.cpu.config import ROW_UNIT, EngineConfig
 from opd.rollout.cpu.model import layer_shapes
-from opd.rollout.cpu.request import Answer, Request
-from opd.rollout.cpu.sampling import choose_tokens, parse_sampling_params, uniforms
+from opd.rollout.cpu.sampling import SamplingParams, choose_tokens, uniform
+
+ROW_UNIT = 32
+"""Every batch holds a multiple of this many tokens, so that the place of a row cannot change its bits.
+
+torch computes exp, sin, silu and the like two vectors at a time, at most 32 floats, and what is left over at the end of a
+tensor one by one, with other last bits. A multiple of 32 tokens leaves nothing over.
+"""
+NUM_ROWS = 2 * ROW_UNIT
+"""Rows of a decode batch. Part of an answer's arithmetic."""
+PREFILL_TOKENS = 1024
+"""Rows x length of a prefill batch, about; a longer prompt is a batch of its own. Part of an answer's arithmetic."""
+_NUM_CHECKS = 8
+"""Tokens that `check_rows` tries: most rows agree by chance where only a last bit depends on the place."""
+_NOT_FINITE = "the rollout's model gives logits that are not finite: are its weights sound?"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Limits of the engine, fixed for the life of a server."""
+
+    vocab_size: int
+    """Tokens the tokenizer knows (its length). Embedding rows beyond it are padding: never sampled, no probability, as in
+    verl's vLLM server. verl's own actor counts them: its log-probabilities are lower by -log(1 - their mass)."""
+    max_model_len: int
+    """Longest sequence, prompt and answer together, in tokens."""
+    response_length: int
+    """Longest answer in tokens when a request names no `max_tokens`."""
+    eos_token_ids: frozenset[int] = frozenset()
+    """Tokens that end an answer (they are part of it)."""
+    max_num_seqs: int = 1024
+    """Requests that run at the same time; more wait in order of arrival."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Request:
+    """One prompt and its answer so far."""
+
+    request_id: str
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    script: list[int] | None = None
+    """Tokens to answer with instead of sampled ones; log-probabilities are still the model's."""
+    token_ids: list[int] = field(default_factory=list)
+    """Answer tokens, an end token included."""
+    logprobs: list[float] = field(default_factory=list)
+    """Log-probability of each answer token, under temperature, top-k and top-p as sampled."""
+
+    @property
+    def position(self) -> int:
+        """Return the index in the sequence of the token that the next decode step reads."""
+        return len(self.prompt_ids) + len(self.token_ids) - 1
+
+    @property
+    def next_input(self) -> int:
+        """Return that token."""
+        return self.token_ids[-1] if self.token_ids else self.prompt_ids[-1]
+
+    @property
+    def forced_token(self) -> int:
+        """Return the script's next token, -1 without a script."""
+        return -1 if self.script is None else self.script[len(self.token_ids)]
+
+    def append(self, token: int, logprob: float) -> bool:
+        """Take the token chosen for this request; return True if the answer is complete."""
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+        if len(self.token_ids) >= self.sampling.max_tokens:
+            return True
+        return token in self.sampling.stop_token_ids if self.script is None else len(self.token_ids) == len(self.script)
+
+
+_IDLE = Request(request_id="", prompt_ids=[0], sampling=SamplingParams(max_tokens=1, temperature=0.0))
 
 
 def prefill(model: torch.nn.Module, prompts: Sequence[Sequence[int]], num_rows: int, length: int) -> PromptCache:
-    """Keys and values of up to `num_rows` prompts, each padded on the right to `length`.
+    """Return keys and values of up to `num_rows` prompts, each padded on the right to `length`.
 
-    The shape is [num_rows, length] however few prompts there are. Padding stands right of a prompt, where causal
+    The shape is [num_rows, length] however few prompts there are. Padding is right of a prompt, where causal
     attention hides it; the logits are not used.
     """
     tokens = torch.zeros(num_rows, length, dtype=torch.int64)
@@ -42,26 +112,21 @@ def prefill(model: torch.nn.Module, prompts: Sequence[Sequence[int]], num_rows: 
 class DecodeBatch:
     """Requests of one length bucket, one a row, and their cache; rows without a request idle along."""
 
-    def __init__(self, num_rows: int, length: int, layer_shapes: list[tuple[int, int]]) -> None:
-        self.cache = RowCache(num_rows, length, layer_shapes)
-        self.rows: list[Request | None] = [None] * num_rows
+    def __init__(self, length: int, layer_shapes: list[tuple[int, int]]) -> None:
+        self.cache = RowCache(NUM_ROWS, length, layer_shapes)
+        self.rows: list[Request | None] = [None] * NUM_ROWS
 
     @property
     def running(self) -> list[tuple[int, Request]]:
-        """(row, request) of every occupied row."""
+        """Return (row, request) of every occupied row."""
         return [(row, request) for row, request in enumerate(self.rows) if request is not None]
-
-    @property
-    def free_row(self) -> int | None:
-        """The first row without a request."""
-        return next((row for row, request in enumerate(self.rows) if request is None), None)
 
     def next_logits(
         self, model: torch.nn.Module, tokens: torch.Tensor, positions: torch.Tensor, num_used: int
     ) -> torch.Tensor:
         """Read one token a row ([num_rows] int64, at its position) and return the logits that follow, [num_rows, V].
 
-        Rows from `num_used` on are idle: what comes back for them means nothing.
+        Rows from `num_used` on are idle; their logits mean nothing.
         """
         logits: torch.Tensor = model(
             input_ids=tokens[:, None],
@@ -72,50 +137,33 @@ class DecodeBatch:
         ).logits
         return logits[:, -1]
 
-    def decode(self, model: torch.nn.Module, config: EngineConfig) -> list[Request]:
-        """Give every request (there is at least one) its next token; returns those that are complete, their rows freed.
+    def decode(self, model: torch.nn.Module, vocab_size: int) -> list[Request]:
+        """Give every request (there is at least one) its next token; return those that are complete, their rows freed.
 
         Raises:
             RuntimeError: logits that are not finite.
         """
-        running = self.running
-        num_rows = len(self.rows)
-        tokens, positions, seeds = (
-            np.zeros(num_rows, np.int64),
-            np.zeros(num_rows, np.int64),
-            np.zeros(num_rows, np.uint64),
+        running, rows = self.running, [request or _IDLE for request in self.rows]
+        asked, positions = [request.sampling for request in rows], [request.position for request in rows]
+        logits = self.next_logits(
+            model, torch.tensor([request.next_input for request in rows]), torch.tensor(positions), running[-1][0] + 1
         )
-        temperature, top_p = np.zeros(num_rows, np.float32), np.ones(num_rows, np.float64)
-        top_k, forced = np.zeros(num_rows, np.int64), np.full(num_rows, -1, np.int64)
-        for row, request in running:
-            tokens[row], positions[row], seeds[row] = request.next_input, request.position, request.sampling.seed
-            temperature[row], top_p[row] = request.sampling.temperature, request.sampling.top_p
-            top_k[row], forced[row] = request.sampling.top_k, request.forced_token
-        num_used = running[-1][0] + 1
-        logits = self.next_logits(model, torch.from_numpy(tokens), torch.from_numpy(positions), num_used)
+        draws = [uniform(one.seed, position) for one, position in zip(asked, positions, strict=True)]
         chosen, logprobs = choose_tokens(
-            logits[:, : config.vocab_size],
-            temperature=torch.from_numpy(temperature),
-            top_k=torch.from_numpy(top_k),
-            top_p=torch.from_numpy(top_p),
-            uniform=torch.from_numpy(uniforms(seeds, positions.astype(np.uint64))),
-            forced=torch.from_numpy(forced),
+            logits[:, :vocab_size],
+            temperature=torch.tensor([one.temperature for one in asked]),
+            top_k=torch.tensor([one.top_k for one in asked]),
+            top_p=torch.tensor([one.top_p for one in asked], dtype=torch.float64),
+            uniform=torch.tensor(draws, dtype=torch.float64),
+            forced=torch.tensor([request.forced_token for request in rows]),
         )
         if bool(logprobs.isnan().any()):
-            raise RuntimeError("the rollout's model gives logits that are not finite: are its weights sound?")
-        chosen_list, logprob_list = chosen.tolist(), logprobs.tolist()
-        complete = []
-        for row, request in running:
-            if request.append(chosen_list[row], logprob_list[row]):
-                self.rows[row] = None
-                complete.append(request)
-        return complete
-
-
-PREFILL_TOKENS = 1024
-"""Rows x length of a prefill batch, about; a longer prompt is a batch of its own. Part of an answer's arithmetic."""
-_NUM_CHECKS = 8
-"""Tokens that `check_rows` tries: most rows agree by chance where only a last bit depends on the place."""
+            raise RuntimeError(_NOT_FINITE)
+        tokens, values = chosen.tolist(), logprobs.tolist()
+        complete = [(row, request) for row, request in running if request.append(tokens[row], values[row])]
+        for row, _ in complete:
+            self.rows[row] = None
+        return [request for _, request in complete]
 
 
 class RolloutEngine:
@@ -123,7 +171,6 @@ class RolloutEngine:
 
     Args:
         model: a causal language model of `opd.rollout.cpu.model.build_model`.
-        config: limits and shapes.
 
     Raises:
         RuntimeError: torch computes with several threads here. A row's bits then depend on which of them computed it (the
@@ -142,8 +189,6 @@ class RolloutEngine:
         self._waiting: deque[Request] = deque()
         self._batches: dict[int, list[DecodeBatch]] = {}
 
-    # -- requests -----------------------------------------------------------------------------------------------------
-
     def submit(
         self,
         prompt_ids: Sequence[int],
@@ -157,19 +202,19 @@ class RolloutEngine:
             ValueError: an empty prompt, a token outside the vocabulary, a prompt that leaves no room for an answer, or
                 sampling parameters that cannot be honoured.
         """
-        config = self.config
-        prompt = [int(token) for token in prompt_ids]
-        if not prompt:
-            raise ValueError(f"request {request_id}: the prompt is empty; it needs at least one token")
-        if len(prompt) >= config.max_model_len:
+        config, prompt = self.config, [int(token) for token in prompt_ids]
+        room = config.max_model_len - len(prompt)
+        if not prompt or room < 1:
             raise ValueError(
-                f"request {request_id}: a prompt of {len(prompt)} tokens leaves no room for an answer within "
-                f"max_model_len={config.max_model_len}; shorten the prompt or raise max_model_len"
+                f"request {request_id}: a prompt of {len(prompt)} tokens; it needs at least one, and room for an answer "
+                f"within max_model_len={config.max_model_len}: shorten the prompt or raise max_model_len"
             )
         outside = next((token for token in prompt if not 0 <= token < config.vocab_size), None)
         if outside is not None:
             raise ValueError(f"request {request_id}: prompt token {outside} is outside [0, {config.vocab_size})")
-        sampling = parse_sampling_params(sampling_params, len(prompt), config)
+        sampling = SamplingParams.of(
+            sampling_params, max_tokens=config.response_length, room=room, eos_token_ids=config.eos_token_ids
+        )
         reply = script(prompt) if script is not None else None
         request = Request(request_id=request_id, prompt_ids=prompt, sampling=sampling, script=reply)
         self._waiting.append(request)
@@ -177,13 +222,13 @@ class RolloutEngine:
 
     @property
     def num_running(self) -> int:
+        """Return the requests that have a row."""
         return sum(len(batch.running) for batch in self._all_batches())
 
     @property
     def num_unfinished(self) -> int:
+        """Return the requests without a whole answer."""
         return len(self._waiting) + self.num_running
-
-    # -- weights and memory -------------------------------------------------------------------------------------------
 
     def release_memory(self) -> None:
         """Free the key-value memory of batches without a request."""
@@ -192,47 +237,39 @@ class RolloutEngine:
 
     @torch.inference_mode()
     def check_rows(self) -> None:
-        """Fill decode batches and a prefill with equal rows and compare the rows' bits.
+        """Fill a decode batch and a prefill with equal rows and compare the rows' bits.
 
         Raises:
-            RuntimeError: a row's bits depend on where it stands, or the weights are not finite.
+            RuntimeError: a row's bits depend on its place, or the weights are not finite.
         """
-        num_rows = self.config.num_slots
-        batch = DecodeBatch(num_rows, kv_bucket(1), self._layer_shapes)
+        batch = DecodeBatch(kv_bucket(1), self._layer_shapes)
         for position in range(_NUM_CHECKS):
-            positions = torch.full((num_rows,), position)
+            positions = torch.full((NUM_ROWS,), position)
             tokens = positions * 7 % self.config.vocab_size
-            logits = batch.next_logits(self.model, tokens, positions, num_rows)
+            logits = batch.next_logits(self.model, tokens, positions, NUM_ROWS)
             if not bool(logits.isfinite().all()):
-                raise RuntimeError("the rollout's model gives logits that are not finite: are its weights sound?")
-            _require_equal_rows(logits, f"a decode batch of {num_rows}")
+                raise RuntimeError(_NOT_FINITE)
+            _require_equal_rows(logits, f"a decode batch of {NUM_ROWS}")
         length = prompt_bucket(1)
-        num_rows = self._num_prompt_rows(length)
+        num_rows = _num_prompt_rows(length)
         prompt = [index * 7 % self.config.vocab_size for index in range(length)]
         for keys in prefill(self.model, [prompt] * num_rows, num_rows, length).keys:
             _require_equal_rows(keys, f"a prefill of {num_rows} x {length}")
 
-    # -- one step -----------------------------------------------------------------------------------------------------
-
     @torch.inference_mode()
-    def step(self) -> list[tuple[Request, Answer]]:
-        """Admit waiting requests, then generate one token for every running one; returns those that finished."""
+    def step(self) -> list[Request]:
+        """Admit waiting requests, then generate one token for every running one; return those that are complete."""
         self._admit()
-        finished = []
+        complete = []
         for batch in list(self._all_batches()):
             if batch.running:
-                finished += [(request, request.answer()) for request in batch.decode(self.model, self.config)]
+                complete += batch.decode(self.model, self.config.vocab_size)
         self._move_grown_rows()
-        return finished
+        return complete
 
     def _all_batches(self) -> Iterator[DecodeBatch]:
         for length in sorted(self._batches):
             yield from self._batches[length]
-
-    def _num_prompt_rows(self, length: int) -> int:
-        """Rows of a prefill of that length: about the budget, and a multiple of `ROW_UNIT` tokens."""
-        unit = ROW_UNIT // math.gcd(ROW_UNIT, length)
-        return max(unit, PREFILL_TOKENS // length // unit * unit)
 
     def _admit(self) -> None:
         """Prefill waiting requests, grouped by padded length, as far as `max_num_seqs` allows."""
@@ -246,7 +283,7 @@ class RolloutEngine:
         for request in groups.pop(0, []):
             self._place(request)
         for length, requests in sorted(groups.items()):
-            num_rows = self._num_prompt_rows(length)
+            num_rows = _num_prompt_rows(length)
             for start in range(0, len(requests), num_rows):
                 group = requests[start : start + num_rows]
                 cache = prefill(self.model, [request.prompt_ids[:-1] for request in group], num_rows, length)
@@ -258,12 +295,11 @@ class RolloutEngine:
         """Give the request a free row in a batch of its length, adding a batch if all are full."""
         length = kv_bucket(request.position + 1)
         batches = self._batches.setdefault(length, [])
-        batch = next((batch for batch in batches if batch.free_row is not None), None)
+        batch = next((batch for batch in batches if None in batch.rows), None)
         if batch is None:
-            batch = DecodeBatch(self.config.num_slots, length, self._layer_shapes)
+            batch = DecodeBatch(length, self._layer_shapes)
             batches.append(batch)
-        row = batch.free_row
-        assert row is not None
+        row = batch.rows.index(None)
         batch.rows[row] = request
         return batch, row
 
@@ -277,9 +313,15 @@ class RolloutEngine:
                     target.cache.fill_row(target_row, batch.cache, row, request.position)
 
 
+def _num_prompt_rows(length: int) -> int:
+    """Return the rows of a prefill of that length: about the budget, and a multiple of `ROW_UNIT` tokens."""
+    unit = ROW_UNIT // math.gcd(ROW_UNIT, length)
+    return max(unit, PREFILL_TOKENS // length // unit * unit)
+
+
 def _require_equal_rows(rows: torch.Tensor, what: str) -> None:
     if not torch.equal(rows, rows[:1].expand_as(rows)):
         raise RuntimeError(
             f"a row's place in {what} changes its bits on this machine, so answers would depend on their batch mates; "
-            "try another num_slots"
+            "use another machine"
         )

@@ -17,78 +17,58 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutReplica
 
 from opd.compat.cpu import ROLLOUT_NAME
-from opd.rollout.cpu.config import EngineConfig
-from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
+from opd.rollout.cpu.engine import EngineConfig
+from opd.rollout.cpu.server import RolloutServer, ServerConfig
 from opd.rollout.pieces import end_tokens
 
-_KEYS = ("num_slots", "script", "script_end")
 _WEIGHT_PIECE_BYTES = 64 << 20
 
 
-def server_name(replica_rank: int, kind: str = "", suffix: str = "") -> str:
-    """Name of a replica's Ray actor, by which the trainer's worker finds it."""
-    return f"{ROLLOUT_NAME}_server_{kind}{replica_rank}_0{suffix}"
+def server_name(replica_rank: int) -> str:
+    """Return the name of a replica's Ray actor, by which the trainer's worker finds it."""
+    return f"{ROLLOUT_NAME}_server_{replica_rank}_0"
 
 
 def server_config(rollout: RolloutConfig, model: HFModelConfig) -> ServerConfig:
     """Translate verl's rollout and model configs.
 
-    `rollout.engine_kwargs.cpu` takes `num_slots` (see `EngineConfig`) and, for tests of tools, `script` (a list of replies
-    by assistant turn, or a mapping from a text in the prompt to such a list) and `script_end` (see `ScriptConfig`).
+    `rollout.engine_kwargs.cpu` takes `script`: a list of replies by assistant turn, or a mapping from a text in the prompt
+    to such a list (see `opd.rollout.cpu.server.Script`).
 
     Raises:
         ValueError: an unknown key, or a setting that the CPU rollout cannot honour.
     """
     kwargs = dict((rollout.engine_kwargs or {}).get(ROLLOUT_NAME) or {})
-    unknown = sorted(set(kwargs) - set(_KEYS))
-    if unknown:
-        raise ValueError(f"rollout.engine_kwargs.{ROLLOUT_NAME} has {', '.join(unknown)}; it knows {', '.join(_KEYS)}")
-    if rollout.dtype not in ("float32", "fp32", "float"):
-        raise ValueError(
-            f"rollout.dtype={rollout.dtype}: the CPU rollout computes in fp32 only; set rollout.dtype=float32"
-        )
-    if rollout.logprobs_mode != "processed_logprobs":
-        raise ValueError(
-            f"rollout.logprobs_mode={rollout.logprobs_mode}: the CPU rollout gives processed_logprobs only; set it so"
-        )
-    if rollout.quantization is not None:
-        raise ValueError(f"rollout.quantization={rollout.quantization}: the CPU rollout has none; set it to null")
-    if model.lora_rank > 0 and not model.lora.get("merge", False):
-        raise ValueError("model.lora.merge=False: the CPU rollout serves whole weights only; set it to True")
+    script = kwargs.pop("script", None)
+    if kwargs:
+        raise ValueError(f"rollout.engine_kwargs.{ROLLOUT_NAME} has {', '.join(sorted(kwargs))}; it knows script alone")
+    if rollout.dtype != "float32":
+        raise ValueError(f"rollout.dtype={rollout.dtype}: the CPU rollout computes in fp32 only; set actor.dtype: fp32")
     context = model.hf_config.max_position_embeddings
     max_model_len = rollout.max_model_len or context
     if max_model_len > context:
         raise ValueError(
             f"rollout.max_model_len={max_model_len} is above the model's max_position_embeddings={context}"
         )
-    script = kwargs.get("script")
     return ServerConfig(
         engine=EngineConfig(
             vocab_size=min(len(model.tokenizer), model.hf_config.vocab_size),
-            eos_token_ids=end_tokens(model),
+            eos_token_ids=frozenset(() if rollout.ignore_eos else end_tokens(model)),
             max_model_len=max_model_len,
-            prompt_length=rollout.prompt_length,
             response_length=rollout.response_length,
-            ignore_eos=rollout.ignore_eos,
             max_num_seqs=rollout.max_num_seqs,
-            num_slots=int(kwargs.get("num_slots", EngineConfig.num_slots)),
         ),
         hf_config=model.hf_config,
         model_path=str(model.local_path),
         load_weights=rollout.load_format != "dummy",
         trust_remote_code=model.trust_remote_code,
-        script=None
-        if not script
-        else ScriptConfig(
-            replies=dict(script) if isinstance(script, Mapping) else {"": list(script)},
-            tokenizer_path=str(model.local_tokenizer_path),
-            end=kwargs.get("script_end", ScriptConfig.end),
-        ),
+        script=dict(script) if isinstance(script, Mapping) else {"": list(script)} if script else None,
+        tokenizer_path=str(model.local_tokenizer_path),
     )
 
 
 def start_server(rollout: Any, model: Any, name: str, **options: Any) -> Any:
-    """Start a replica's server, or find the one already started under that name; returns its Ray handle at once.
+    """Start a replica's server, or find the one already started under that name; return its Ray handle at once.
 
     Args:
         rollout: `actor_rollout_ref.rollout`. model: `actor_rollout_ref.model`, both as verl hands them out.
@@ -105,22 +85,17 @@ def start_server(rollout: Any, model: Any, name: str, **options: Any) -> Any:
 
 
 class CPURolloutReplica(RolloutReplica):
-    """Starts one `RolloutServer` as a named Ray actor on the node of its first worker."""
+    """A replica with one `RolloutServer`, a named Ray actor on the node of its first worker."""
 
     async def launch_servers(self) -> None:
         """Start the server without waiting for it: it imports and builds while verl starts its other processes."""
-        kind = "reward_" if self.is_reward_model else "teacher_" if self.is_teacher_model else ""
-        name = server_name(self.replica_rank, kind, self.name_suffix)
         node_id = await self.workers[0].__ray_call__.remote(lambda worker: ray.get_runtime_context().get_node_id())
-        server = start_server(
-            self.config,
-            self.model_config,
-            name,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
+        place = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+        self._server_address = server_name(self.replica_rank)
+        self._server_handle = start_server(
+            self.config, self.model_config, self._server_address, scheduling_strategy=place
         )
-        self.servers = [server]
-        self._server_handle = server
-        self._server_address = name
+        self.servers = [self._server_handle]
 
     async def sleep(self) -> None:
         """Wait for the last request, then free the key-value memory."""
@@ -129,42 +104,33 @@ class CPURolloutReplica(RolloutReplica):
 
 
 class CPUServerAdapter(BaseRollout):
-    """What a trainer rank calls to steer its replica's server."""
+    """The methods that a trainer rank calls to steer its replica's server."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
-        ranks_per_replica = (
+        num_ranks = (
             self.config.tensor_model_parallel_size
             * self.config.data_parallel_size
             * self.config.pipeline_model_parallel_size
         )
-        rank = int(os.environ["RANK"])
-        self.replica_rank = rank // ranks_per_replica if replica_rank == -1 else replica_rank
-        self._sends = rank % ranks_per_replica == 0
-        self._server: Any = None
+        replica, place = divmod(int(os.environ["RANK"]), num_ranks)
+        self.replica_rank = replica if replica_rank == -1 else replica_rank
+        self._sends = place == 0
 
-    def _handle(self) -> Any:
-        # Looked up late: verl starts the server after the workers.
-        if self._server is None:
-            self._server = ray.get_actor(server_name(self.replica_rank))
-        return self._server
+    def _server(self) -> Any:
+        return ray.get_actor(server_name(self.replica_rank))  # verl starts the server after the workers
 
     async def resume(self, tags: list[str]) -> None:
-        if self._sends:
-            await self._handle().wake_up.remote(tags=tags)
+        """Restore nothing: the server takes memory with the next request."""
 
     async def release(self) -> None:
+        """Have the server free its key-value memory."""
         if self._sends:
-            await self._handle().sleep.remote()
+            await self._server().sleep.remote()
 
     @torch.no_grad()
     async def update_weights(
-        self,
-        weights: Iterable[tuple[str, torch.Tensor]],
-        wire_format: str = "named_tensors",
-        *,
-        global_steps: int | None = None,
-        **kwargs: Any,
+        self, weights: Iterable[tuple[str, torch.Tensor]], *, global_steps: int | None = None, **_: Any
     ) -> None:
         """Send a full set of named tensors.
 
@@ -172,17 +138,14 @@ class CPUServerAdapter(BaseRollout):
         would leave the others waiting.
 
         Raises:
-            NotImplementedError: another wire format, or LoRA adapters.
-            ValueError: the server's model has other tensors.
+            ValueError: there is no such server, or its model has other tensors.
         """
-        if wire_format != "named_tensors" or kwargs.get("peft_config") is not None:
-            raise NotImplementedError(f"the CPU rollout takes full weights only, not {wire_format!r} or LoRA adapters")
         error: Exception | None = None
         for piece, last in _pieces(weights):
             if not self._sends or error is not None:
                 continue
             try:
-                await self._handle().load_weights.remote(piece, last, global_steps)
+                await self._server().load_weights.remote(piece, last, global_steps)
             except (ray.exceptions.RayError, ValueError) as raised:  # ValueError: no server of that name
                 error = raised
         if error is not None:
