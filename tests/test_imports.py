@@ -30,7 +30,7 @@ def _loaded_by(*modules: str) -> set[str]:
         ("opd.data", "opd.data.prepare_grpo_data", "opd.data.process_eval_data", "opd.data.toy.task"),
         ("opd.runs", "opd.runs.run"),
         ("opd.monitor.monitor",),
-        ("opd.rewards", "opd.rewards.entry"),
+        ("opd.rewards",),
         ("opd.evaluation.results",),
         ("opd.agent.tool_pool", "opd_envs.travel.reward", "opd_envs.travel.make_database", "opd_envs.travel.prepare"),
     ],

@@ -1,4 +1,4 @@
-"""Everything that a run trains with, built once: data, ranks, rollout servers, reward workers, trackers."""
+"""Everything that a run trains with, built once: data, ranks, rollout servers, trackers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from opd.experiment import OpdSpec
 from opd.experiment.run_config import KEY, RunConfig
 from opd.rollout.manager import RolloutManager
 from opd.rollout.rows import Row, share_out
-from opd.rollout.serving import Servers, start_reward_workers
+from opd.rollout.serving import Servers
 from opd.rollout.worker import Prompt
 from opd.runs import origin
 from opd.runs.run import Run
@@ -162,9 +162,9 @@ class Job:
         self.log = StepLogger(run, trackers, total_steps=data.total_steps, monitor=watch)
 
     def _start_servers(self) -> list[Any]:
-        """Launch rollout servers and reward workers; return the servers' replicas."""
+        """Launch rollout servers and workers; return the servers' replicas."""
         servers = Servers.create(config=self.config, worker_group=self.ranks, rollout_resource_pool=self.pool)
-        self.rollouts = RolloutManager(self.config, servers.get_client(), start_reward_workers(self.config))
+        self.rollouts = RolloutManager(self.config, servers.get_client())
         START.mark("rollout server")
         replicas: list[Any] = servers.get_replicas()
         return replicas

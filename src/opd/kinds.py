@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from opd.agent.trajectories import TrajectoryLog
 from opd.cluster.shutdown import GracefulStop
 from opd.experiment import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec
 from opd.job import Data, Job
 from opd.memory.sources import has_reference
-from opd.rollout.dialogues import DialogueLog, num_kept
 from opd.rollout.rows import Row
 from opd.rollout.seeds import TRAIN, VALIDATION
 from opd.rollout.worker import Batch, RolloutReport
@@ -109,7 +109,7 @@ class Sampled(Kind):
     """A kind whose rows are answers of the rollout servers."""
 
     def prepare(self) -> None:
-        self._dialogues = DialogueLog(num_kept(self.ours))
+        self._dialogues = TrajectoryLog(self.ours)
 
     def ask(self, job: Job, step: int) -> Batch:
         """Return the step's prompts."""

@@ -79,7 +79,7 @@ def test_the_toy_world_is_written_answered_and_scored(tmp_path):
     found, missing = asyncio.run(ask())
     assert number in found.text
     assert missing.error == "bad_arguments"
-    options = {"function": "opd.agent.reward:compute_score", "timeout_s": 60, "toolset": "toy"}
+    options = {"function": "opd.agent.environments:compute_score", "timeout_s": 60, "toolset": "toy"}
     scores = [compute_score("x", f"It is {text}.", number, **options)["score"] for text in (number, "none")]
     assert scores == [1.0, 0.0]
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from opd.agent.dialogue import Dialogue, Sampled
 from opd.agent.parsing import HermesParser
-from opd.agent.reward import compute_score
+from opd.agent.environments import compute_score
 from opd.agent.settings import FINAL_TEXT, AgentSettings
 from opd.agent.shared import Shared
 from opd.rollout.cpu.engine import EngineConfig

@@ -18,8 +18,7 @@ def test_a_rank_s_bundle_holds_as_many_cpus_as_verl_colocates_worker_groups():
     assert '{"CPU": self.max_colocate_count}' in inspect.getsource(RayResourcePool.get_placement_groups)
 
 
-def test_vllm_s_servers_and_the_reward_workers_name_no_resources():
-    for path in ("workers/rollout/vllm_rollout/vllm_async_server.py", "experimental/reward_loop/reward_loop.py"):
-        source = (VERL / path).read_text()
-        assert ".options(" in source
-        assert not re.search(r"num_cpus\s*=|num_gpus\s*=", source)
+def test_vllm_s_servers_name_no_resources():
+    source = (VERL / "workers/rollout/vllm_rollout/vllm_async_server.py").read_text()
+    assert ".options(" in source
+    assert not re.search(r"num_cpus\s*=|num_gpus\s*=", source)

@@ -83,9 +83,8 @@ def ask(monkeypatch):
     """Ask an attempt's rows of a manager; return whether all of them were answered."""
     serving = SimpleNamespace(client=None, devices=["CPU"])
     monkeypatch.setattr(evaluation, "start_servers", lambda config: serving)
-    monkeypatch.setattr(evaluation, "start_reward_workers", lambda config: [])
     monkeypatch.setattr(evaluation.RunConfig, "of", lambda config: SimpleNamespace(agent=None))
-    monkeypatch.setattr(evaluation, "DialogueLog", lambda num: SimpleNamespace(write=lambda *_: None))
+    monkeypatch.setattr(evaluation, "TrajectoryLog", lambda ours: SimpleNamespace(write=lambda *_: None))
 
     def asking(of: SimpleNamespace, manager: _Manager, *, is_stopped: bool = False) -> bool:
         monkeypatch.setattr(evaluation, "RolloutManager", manager)

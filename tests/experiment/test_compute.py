@@ -48,7 +48,7 @@ def lora(*modules):
         (OPD, {"actor": {"optimizer_offload": False}}, f"{ACTOR}.fsdp_config.param_offload", "true"),
         (OPD, {"rollout": {"val": {"temperature": 0}}}, f"{ROLLOUT}.val_kwargs.do_sample", "false"),
         (OPD, {"rollout": {"val": {"temperature": 0.7}}}, f"{ROLLOUT}.val_kwargs.do_sample", "true"),
-        (OPD, {}, "reward.custom_reward_function.path", "'pkg://opd.rewards.entry'"),
+        (OPD, {}, "reward.custom_reward_function.path", "'pkg://opd.rewards'"),
         (OPD, {"reward": {"path": "my/fn.py", "entry": "score"}}, SCORER, "'my/fn.py:score'"),
         (GRPO, {}, SCORER, "math_reward"),
         (EVAL, {"eval": {"instruction_variant": "dapo"}}, SCORER, "math_dapo"),

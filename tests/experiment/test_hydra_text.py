@@ -21,7 +21,7 @@ def read_back(value):
 
 TRICKY = ["", "a", "a b", "1", "1e5", "1_0", "true", "null", "Null", "NaN", "inf", "-", "a,b", "[a]", "{a:b}", "a=b", "a:b",
           "s3://bucket/x", "$x", "${data.dir}", "\\${x}", "\\\\${x}", "it's", '"q"', "\\", "\\\\", "a\\", "\\'", "\\\\'", " a ",
-          "pkg://opd.rewards.entry", "über", "a\nb", "\t", "#x", "a#b", "%", "~", "+", "a@b", "choice(1,2)", "glob(*)", "'",
+          "pkg://opd.rewards", "über", "a\nb", "\t", "#x", "a#b", "%", "~", "+", "a@b", "choice(1,2)", "glob(*)", "'",
           "''", "a'${b}'", "x\\", "\\n"]  # fmt: skip
 NUMBERS = [0, -1, 2**53, 1e-6, 1e16, 1.0, -0.5, 0.1 + 0.2, 5e-324, 1.7976931348623157e308, True, False, None]
 LISTS = [[], [1, 2], ["a", "b c", "x,y"], [0.9, 0.999], [True, "true"], ["it's", "${x}"], {"a": [1, {"b": "c, d"}]}]

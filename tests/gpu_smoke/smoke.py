@@ -62,7 +62,7 @@ LORA = ("model.lora.rank=8", "model.lora.alpha=16", "actor.learning_rate=3e-3")
 # The quickstarts as they run on a laptop, but on a GPU with vLLM.
 QUICKSTARTS = ("toy", "lora", "agent")
 ON_A_GPU = (
-    "device=cuda", "output.root=out", "store.url=out/store", "data.num_workers=0", "reward.num_workers=0",
+    "device=cuda", "output.root=out", "store.url=out/store", "data.num_workers=0",
     "rollout.num_agent_workers=0", "rollout.gpu_memory_utilization=0.3", "rollout.enforce_eager=true",
     "actor.dtype=bf16",
 )  # fmt: skip

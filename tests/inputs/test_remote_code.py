@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 from tests.update.models import save_model, uneven_rows
 from tests.update.workers import Case, run_cases
 
 from opd.experiment import SpecError
 from opd.experiment.run_config import RunFacts
 from opd.main_opd import spec_of
-from opd.rollout import serving
 from opd.trainer.entry import compose, prepare
 
 _CONFIG = """
@@ -96,13 +94,3 @@ def test_the_front_door_refuses_a_teacher_that_needs_its_own_code_and_runs_none_
     ):
         prepare(_config(student, teacher, tmp_path, f"{STUDENT_FLAG}=true"))
     assert not marker.exists()
-
-
-@pytest.mark.parametrize("trusted", [False, True])
-def test_the_reward_worker_trusts_the_models_folder_as_the_model_does(student, monkeypatch, trusted):
-    seen = []
-    monkeypatch.setattr(serving, "hf_tokenizer", lambda path, **kwargs: seen.append(kwargs["trust_remote_code"]))
-    monkeypatch.setattr(serving, "load_reward_manager", lambda *args, **kwargs: None)
-    model = {"path": student, "tokenizer_path": None, "trust_remote_code": trusted}
-    serving.RewardWorker(OmegaConf.create({"actor_rollout_ref": {"model": model}}))
-    assert seen == [trusted]

@@ -100,7 +100,7 @@ def test_verl_itself_accepts_every_command_line(configs):
         scorer = config.reward.custom_reward_function
         assert scorer.path
         assert scorer.name
-    assert scorer.path == "pkg://opd.rewards.entry"
+    assert scorer.path == "pkg://opd.rewards"
 
 
 def test_the_yaml_says_no_default_that_a_spec_has():

@@ -39,7 +39,7 @@ def scored(pool: ProcessPool, asked: ScoreTask, *, timeout_s: float) -> Score | 
 
 @pytest.fixture
 def pool():
-    pool = new_pool(2)
+    pool = new_pool()
     yield pool
     pool.close()
 
@@ -165,7 +165,7 @@ RUN_AND_DIE = """
     from opd.rewards.dispatch import new_pool, score_in
     from opd.rewards.scorers import ScoreTask
 
-    pool = new_pool(2)
+    pool = new_pool()
     idle = asyncio.run(score_in(pool, ScoreTask("scorers_under_test:process_id", "toy", "7", "7", {}, {}), 60)).pred
     busy = ScoreTask("scorers_under_test:sleeps", "toy", "7", sys.argv[1], {}, {})
     threads = [threading.Thread(target=lambda: asyncio.run(score_in(pool, busy, 5.0)))]

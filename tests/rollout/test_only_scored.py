@@ -32,7 +32,11 @@ class _Loop:
         if (int(index), session_id) == (5, 1):
             raise ConnectionError("the server went away")
         return AgentLoopOutput(
-            prompt_ids=[1], response_ids=[seed % 2], response_mask=[1], metrics=AgentLoopMetrics(), extra_fields={}
+            prompt_ids=[1],
+            response_ids=[seed % 2],
+            response_mask=[1],
+            metrics=AgentLoopMetrics(),
+            extra_fields={"parity": seed % 2},
         )
 
 
@@ -47,10 +51,9 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> RolloutWorker:
     made = object.__new__(RolloutWorker)
     asked: list[dict[str, Any]] = []
 
-    async def score(outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
-        outputs[-1].reward_score = float(outputs[-1].response_ids[0])
-        info = {"acc": outputs[-1].reward_score, "pred": "7", "is_short": True, "rate": 0.25}
-        outputs[-1].extra_fields["reward_extra_info"] = info
+    async def score(_: str, prompt: dict[str, Any], extra_info: dict[str, Any]) -> dict[str, Any]:
+        value = float(extra_info["parity"])
+        return {"score": value, "acc": value, "pred": "7", "is_short": True, "rate": 0.25}
 
     spec = parse_tree({"kind": "opd", "seed": 4, "model": {"path": "m"}, "teacher": {"path": "t"}}).spec
     rollout = {"calculate_log_probs": True, "agent": {"default_agent_loop": "single_turn_agent"}} | ROLLOUT
@@ -64,7 +67,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> RolloutWorker:
         "num_finished": 0,
         "asked": asked,
         "_agent_loop": lambda name, client: _Loop(client, asked),
-        "_compute_score": score,
+        "_scorer": SimpleNamespace(score=score),
     }
     return made
 

@@ -103,13 +103,14 @@ def test_a_complete_row_trains_behind_the_prompt_that_its_tokens_followed(worker
 
         async def run(self, *_: Any, **__: Any) -> AgentLoopOutput:
             return AgentLoopOutput(
-                prompt_ids=[1, 2], response_ids=[7, 8], response_mask=[1, 1], num_turns=2, metrics=AgentLoopMetrics()
+                prompt_ids=[1, 2],
+                response_ids=[7, 8],
+                response_mask=[1, 1],
+                metrics=AgentLoopMetrics(),
+                reward_score=1.0,
             )
 
-    async def score(outputs: list[AgentLoopOutput], **_: Any) -> None:
-        outputs[-1].reward_score, outputs[-1].extra_fields["reward_extra_info"] = 1.0, {}
-
-    worker.__dict__ |= {"_agent_loop": lambda name, client: Rendered(), "_compute_score": score, "_keeper": None}
+    worker.__dict__ |= {"_agent_loop": lambda name, client: Rendered()}
     for ids in ([1, 5, 2], [1, 2]):
         batch = Batch(
             prompts=[{"uid": "u", "index": 0, "agent_name": "single_turn_agent"}], partition=TRAIN, step=3, num_samples=1,

@@ -69,6 +69,32 @@ def load_environment(name: str) -> Environment:
     return found
 
 
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, *, toolset: str, **options: Any
+) -> Any:
+    """Score an answer by the reward of the environment `toolset`; `options` are the function's own (`database_dir`)."""
+    return _reward(toolset)(data_source, solution_str, ground_truth, extra_info, **options)
+
+
+@lru_cache(maxsize=4)
+def _reward(toolset: str) -> Callable[..., Any]:
+    """Load the reward that an environment names.
+
+    Raises:
+        ImportError: there is no such environment, or it names no reward, or one that cannot be imported.
+    """
+    name = load_environment(toolset).reward
+    if not name:
+        raise ImportError(no_reward(toolset))
+    function: Callable[..., Any] = load_named(name, "_opd_reward")
+    return function
+
+
+def no_reward(toolset: str) -> str:
+    """Return the rule that an environment without a reward breaks."""
+    return f"agent.toolset = {toolset} has no reward of its own"
+
+
 def source_of(name: str) -> str | None:
     """Return the Python file that an `agent.toolset` names; None where it names a module or a registered environment."""
     source = name.partition(":")[0]

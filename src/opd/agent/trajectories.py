@@ -1,11 +1,17 @@
-"""Conversations as a run keeps them for a person to read: one JSON object a line, text and who wrote it (torch-free)."""
+"""Conversations as a run keeps them for a person to read: one JSON object a line, text and its writer (torch-free)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
+
+from opd.agent.dialogue import Dialogue
+from opd.experiment.run_config import RunConfig
+from opd.runs.kept_files import KeptFiles
+from opd.runs.run import Run
 
 FOLDER = "trajectories"
 """In the run directory: one file for each step and validation."""
@@ -40,12 +46,41 @@ class Trajectory:
     ending: str
     score: float
     breakdown: Mapping[str, Any]
-    """What else the reward said, such as each constraint."""
+    """Further values of the reward, such as each constraint."""
     ground_truth: str
+
+    @classmethod
+    def of(
+        cls, dialogue: Dialogue, output: Any, row: Mapping[str, Any], *, partition: str, sample: int, tokenizer: Any
+    ) -> Trajectory:
+        """Return a finished conversation, `output` scored."""
+        info = output.extra_fields.get("reward_extra_info") or {}
+        return cls(
+            partition=partition,
+            step=int(row["global_steps"]),
+            data_source=str(row["data_source"]),
+            data_index=int(row["index"]),
+            sample=sample,
+            prompt=tokenizer.decode(dialogue.prompt_ids),
+            num_prompt_tokens=len(dialogue.prompt_ids),
+            segments=list(_segments(dialogue, tokenizer)),
+            calls=[[asdict(call) for call in turn.calls] for turn in dialogue.turns],
+            ending=dialogue.ending,
+            score=float(output.reward_score or 0.0),
+            breakdown={key: value for key, value in info.items() if isinstance(value, str | int | float | bool)},
+            ground_truth=str(row["reward_model"]["ground_truth"]),
+        )
+
+
+def _segments(dialogue: Dialogue, tokenizer: Any) -> Iterator[Segment]:
+    """Yield the response cut where its writer changes."""
+    for trained, group in groupby(zip(dialogue.response_ids, dialogue.mask, strict=True), key=lambda pair: pair[1]):
+        ids = [token for token, _ in group]
+        yield Segment(trained=bool(trained), text=tokenizer.decode(ids), num_tokens=len(ids))
 
 
 def file_key(partition: str, step: int) -> str:
-    """Return where a batch's conversations are in the run directory."""
+    """Return the key of a batch's conversations in the run directory."""
     return f"{FOLDER}/{partition}-{step:06d}.jsonl"
 
 
@@ -60,17 +95,30 @@ def from_lines(data: bytes) -> list[Trajectory]:
     """Return the conversations of a file.
 
     Raises:
-        ValueError: a line is no conversation; names it.
+        ValueError: a line is no conversation.
     """
-    out = []
-    names = {field.name for field in fields(Trajectory)}
     # Only "\n" ends a line: str.splitlines also cuts at U+2028, U+2029 and U+0085, which JSON allows in a text.
-    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else [], start=1):
-        try:
-            record = json.loads(line)
-            if not isinstance(record, dict) or set(record) != names:
-                raise ValueError(f"a trajectory must have the keys {', '.join(sorted(names))}")
-            out.append(Trajectory(**record | {"segments": [Segment(**item) for item in record["segments"]]}))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ValueError(f"line {number}: {error}") from error
-    return out
+    try:
+        records = [json.loads(line) for line in data.removesuffix(b"\n").split(b"\n")]
+        return [Trajectory(**item | {"segments": [Segment(**part) for part in item["segments"]]}) for item in records]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"a line is no conversation: {type(error).__name__}: {error}") from error
+
+
+def num_kept(ours: RunConfig) -> int:
+    """Return the conversations of a batch that a run keeps; none in a run without tools."""
+    return 0 if ours.agent is None else ours.agent.num_kept_trajectories
+
+
+class TrajectoryLog:
+    """The kept conversations of a run, in its directory."""
+
+    def __init__(self, ours: RunConfig) -> None:
+        self._num_kept = num_kept(ours)
+        self._files = KeptFiles()
+
+    def write(self, run: Run, trajectories: Iterable[Trajectory]) -> None:
+        """Write one file for each partition and step among them; each rollout process kept as many as the run is to keep."""
+        ordered = sorted(trajectories, key=lambda item: (item.partition, item.step, item.data_index, item.sample))
+        batches = groupby(ordered, key=lambda item: (item.partition, item.step))
+        self._files.put(run, {file_key(*batch): to_lines(list(group)[: self._num_kept]) for batch, group in batches})

@@ -15,6 +15,7 @@ from rich.console import Console
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import get_dataset_class
 
+from opd.agent.trajectories import TrajectoryLog
 from opd.cluster.shutdown import GracefulStop
 from opd.ending import STOPPED, Ending, serve_pods
 from opd.errors import StoreError
@@ -25,11 +26,10 @@ from opd.evaluation.samples import GENERATIONS_KEY, Sample, read_generations, wr
 from opd.experiment import EvalSpec
 from opd.experiment.run_config import RunConfig
 from opd.rewards import worst_score
-from opd.rollout.dialogues import DialogueLog, num_kept
 from opd.rollout.manager import RolloutManager
-from opd.rollout.reward_function import reward_function
+from opd.rollout.reward import reward_function
 from opd.rollout.seeds import VALIDATION
-from opd.rollout.serving import start_reward_workers, start_servers
+from opd.rollout.serving import start_servers
 from opd.rollout.worker import Batch, RolloutReport
 from opd.runs import origin
 from opd.runs.progress import PROGRESS
@@ -94,9 +94,9 @@ def _ask(
     counts, rows, size = RolloutReport(), answers.rows_to_ask(), questions.batch_size
     if not rows:
         return counts, None
-    serving, dialogues = start_servers(config), DialogueLog(num_kept(RunConfig.of(config)))
+    serving, dialogues = start_servers(config), TrajectoryLog(RunConfig.of(config))
     origin.add(run.stores[0], run.handle.attempt, devices=serving.devices, trackers=trackers.links)
-    manager = RolloutManager(config, serving.client, start_reward_workers(config))
+    manager = RolloutManager(config, serving.client)
     START.mark("rollout server")
     for start in range(0, len(rows), size):
         PROGRESS.enter("validation", STEP)

@@ -218,7 +218,6 @@ DEFAULTS: dict[str, Any] = {
     "grpo.clip_ratio_c": lambda look: 10.0 if look["recipe"] == "grpo" else 3.0,
     "grpo.kl_loss_coef": lambda look: 0.001 if look["recipe"] == "grpo-native" else 0.0,
     "reward.function": _reward_function,
-    "reward.num_workers": (8, 0),
     "trainer.val_before_train": lambda look: look.kind not in DISTILS,
     "name": dict.fromkeys((*RUNS, "convert"), _run_name),
     "store.url": lambda look: f"{look['output.root'].rstrip('/')}/store",

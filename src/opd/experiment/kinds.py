@@ -196,7 +196,6 @@ _NOT_IDENTITY = {
     "teacher": "offload",
     "opd": "chunk_size cache_gib workspace_gib activation_budget read_tokens train_tokens gpu_memory_gib"
     " max_unshared_mass num_kept_rollouts",
-    "reward": "num_workers",
     "eval": "save_generations",
     "convert": "target trust_remote_code verify",
     "trainer": "loggers project master_port total_epochs total_steps save_freq test_freq val_before_train"

@@ -45,7 +45,6 @@ _SECTIONS: tuple[tuple[str, str, str], ...] = (
     (_ROLLOUT, "rollout", "enforce_eager max_num_seqs max_num_batched_tokens agent.num_workers:num_agent_workers"),
     (f"{_ROLLOUT}.multi_turn", "agent", "max_assistant_turns max_tool_response_length max_parallel_calls"),
     (f"{_ROLLOUT}.multi_turn", "agent", "format:tool_format"),
-    ("reward", "reward", "num_workers"),
     ("trainer", "trainer", "nnodes n_gpus_per_node:gpus_per_node"),
     ("trainer", "", "device"),
     ("trainer", "trainer", "logger:loggers project_name:project total_epochs total_training_steps:total_steps"),

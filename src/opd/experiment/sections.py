@@ -141,7 +141,6 @@ class Reward(Section):
     function: Scorer = key("Scorer. Default: math_reward; eval: the variant's; tools: environment; with path: custom.")
     path: Text | None = key("Python file or importable module of a custom function.", None)
     entry: Text = key("Name of the custom function in it.", "compute_score")
-    num_workers: Natural = key("Reward processes; 0: scored where the conversation runs. Default: 8; on a CPU 0.")
     timeout_s: Positive = key("Seconds one answer may take before it scores as a wrong one.", 10.0)
 
     def check(self) -> Iterator[Problem]:

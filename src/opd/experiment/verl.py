@@ -38,7 +38,7 @@ ACTOR, REF, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", 
 RAY_INIT = "ray_kwargs.ray_init"
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 _REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
-AGENT_REWARD = "opd.agent.reward:compute_score"
+AGENT_REWARD = "opd.agent.environments:compute_score"
 # Keys that may be left to the memory plan: verl's own switch then has the value that costs no memory.
 _PLANNED = ("actor.param_offload", "actor.optimizer_offload", "actor.gradient_checkpointing")
 # A server that spans more GPUs than its tensor-parallel ones: only raw overrides can ask for it.
@@ -102,7 +102,6 @@ def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
     if isinstance(spec, SftSpec):
         yield f"{ROLLOUT}.name", "none"
         yield f"{ROLLOUT}.n", 1
-        yield "reward.num_workers", 0
         return
     rollout = spec.rollout
     yield f"{ROLLOUT}.name", rollout.name
@@ -141,7 +140,7 @@ def _reward(spec: AnySamplingSpec) -> Pairs:
     reward, agent = spec.reward, getattr(spec, "agent", None)
     functions = {"custom": f"{reward.path}:{reward.entry}", "environment": AGENT_REWARD}
     options = "++reward.custom_reward_function.reward_kwargs"
-    yield "reward.custom_reward_function.path", "pkg://opd.rewards.entry"
+    yield "reward.custom_reward_function.path", "pkg://opd.rewards"
     yield "reward.custom_reward_function.name", "compute_score_async"
     yield f"{options}.function", functions.get(reward.function, reward.function)
     yield f"{options}.timeout_s", reward.timeout_s

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opd.agent.environments import DEFAULT_TOOLSET, NoEnvironment, load_environment, source_of
-from opd.agent.reward import no_reward
+from opd.agent.environments import DEFAULT_TOOLSET, NoEnvironment, load_environment, no_reward, source_of
 from opd.experiment.algorithm import MESSAGES
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec, SftSpec

@@ -7,7 +7,6 @@ import re
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from functools import lru_cache
 from pickle import PicklingError
 from typing import Any
 
@@ -25,8 +24,8 @@ from opd.text import storable
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_NUM_WORKERS = 2
-"""Pool processes in each verl reward worker: 66 MB each with math-verify loaded, started only when needed."""
+NUM_PROCESSES = 2
+"""Scorer processes of each rollout process: 66 MB each with math-verify loaded, started only when needed."""
 _CUSTOM_FUNCTION = re.compile(r"([A-Za-z_][\w.]*|.+\.py):[A-Za-z_]\w*")
 _LOGGED_ANSWER_CHARS = 80
 
@@ -47,7 +46,6 @@ async def compute_score_async(
     *,
     function: str,
     timeout_s: float,
-    num_workers: int = DEFAULT_NUM_WORKERS,
     **function_kwargs: Any,
 ) -> RewardRow:
     """Score one answer: built-in string work at once, everything else in the pool, by its deadline.
@@ -61,7 +59,6 @@ async def compute_score_async(
             verl's own signature `(data_source, solution_str, ground_truth, extra_info, **kwargs)`. It returns a number,
             or a dict with `score` and optionally `acc`, `pred` and further numbers. It runs in the pool.
         timeout_s: deadline of one call in the pool, counted from when the scorer starts.
-        num_workers: size of this process's pool.
         function_kwargs: options of the function (`math_dapo`: strict_box, box_fallback).
 
     Raises:
@@ -70,10 +67,10 @@ async def compute_score_async(
         TypeError: options that the function does not take, or an `extra_info` that cannot be pickled.
     """
     task = ScoreTask(function, data_source, solution_str, ground_truth, dict(extra_info or {}), function_kwargs)
-    _check(task, timeout_s, num_workers)
+    _check(task, timeout_s)
     if not task.isolated:
         return _row(task, _run_here(task))
-    return _row(task, await score_in(scorer_pool(num_workers), task, timeout_s))
+    return _row(task, await score_in(_scorer_pool(), task, timeout_s))
 
 
 def compute_score(*arguments: Any, **options: Any) -> RewardRow:
@@ -88,11 +85,11 @@ def check_function(function: str, **function_kwargs: Any) -> None:
         ValueError | ImportError | TypeError: as `compute_score`.
     """
     task = ScoreTask(function, "", "", "", {}, function_kwargs)
-    _check(task, timeout_s=1.0, num_workers=1)
+    _check(task, timeout_s=1.0)
     if not task.isolated:
         _run_here(task)
         return
-    with new_pool(1) as pool:
+    with new_pool() as pool:
         outcome = _submitted(pool, task, None).result()
     if outcome.failure == "refused":
         raise _refusal(outcome)
@@ -100,23 +97,21 @@ def check_function(function: str, **function_kwargs: Any) -> None:
         raise ImportError(f"the reward function cannot be imported: {outcome.reason}")
 
 
-def new_pool(num_workers: int) -> ProcessPool:
+def new_pool() -> ProcessPool:
     """Return a pool of scorer processes."""
-    return ProcessPool("opd.rewards.worker:serve", num_processes=num_workers, name="score")
+    return ProcessPool("opd.rewards.worker:serve", num_processes=NUM_PROCESSES, name="score")
 
 
-@lru_cache(maxsize=8)
-def _pool_of(pid: int, num_workers: int) -> ProcessPool:
-    return new_pool(num_workers)
-
-
+_pools: dict[int, ProcessPool] = {}
 _pools_lock = threading.Lock()
 
 
-def scorer_pool(num_workers: int) -> ProcessPool:
-    """Return this process's pool of a size; a forked child gets its own, as it cannot share its parent's connections."""
+def _scorer_pool() -> ProcessPool:
+    """Return this process's pool; a forked child gets its own, as it cannot share its parent's connections."""
     with _pools_lock:
-        return _pool_of(os.getpid(), num_workers)
+        if (pid := os.getpid()) not in _pools:
+            _pools[pid] = new_pool()
+        return _pools[pid]
 
 
 async def score_in(pool: ProcessPool, task: ScoreTask, timeout_s: float) -> Score | Failure:
@@ -150,7 +145,7 @@ def _refusal(outcome: Outcome) -> Exception:
     return refused
 
 
-def _check(task: ScoreTask, timeout_s: float, num_workers: int) -> None:
+def _check(task: ScoreTask, timeout_s: float) -> None:
     if task.function not in BUILTIN_FUNCTIONS and not _CUSTOM_FUNCTION.fullmatch(task.function):
         raise ValueError(
             f"reward function = {task.function!r}: must be one of {', '.join(sorted(BUILTIN_FUNCTIONS))}, "
@@ -158,8 +153,6 @@ def _check(task: ScoreTask, timeout_s: float, num_workers: int) -> None:
         )
     if not timeout_s > 0:
         raise ValueError(f"reward timeout_s = {timeout_s!r}: must be a positive number of seconds")
-    if num_workers < 1:
-        raise ValueError(f"reward num_workers = {num_workers!r}: must be at least 1")
 
 
 def _run_here(task: ScoreTask) -> Score | Failure:

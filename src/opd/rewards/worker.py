@@ -48,7 +48,7 @@ def _handle(task: ScoreTask) -> tuple[Callable[[], Score | Failure], float | Non
         **task.kwargs,
     }
     inspect.signature(function).bind(**arguments)
-    return partial(_scored, lambda: _as_score(function(**arguments))), _declared_worst(function, task.kwargs)
+    return partial(_scored, lambda: _as_score(function(**arguments))), _declared_worst(function)
 
 
 def _scored(call: Callable[[], Score]) -> Score | Failure:
@@ -58,15 +58,13 @@ def _scored(call: Callable[[], Score]) -> Score | Failure:
         return Failure(f"raised {type(error).__name__}: {error}")
 
 
-def _declared_worst(function: Callable[..., Any], options: dict[str, Any]) -> float | None:
-    """Return the function's attribute `worst_score`, if it has one; a callable one takes the options.
+def _declared_worst(function: Callable[..., Any]) -> float | None:
+    """Return the function's attribute `worst_score`, if it has one.
 
     Raises:
         TypeError: it is not a finite number.
     """
     declared = getattr(function, "worst_score", None)
-    if callable(declared):
-        declared = declared(**options)
     if declared is not None and not (isinstance(declared, int | float) and math.isfinite(declared)):
         raise TypeError(f"its worst_score is {declared!r}: must be a finite number")
     return declared

@@ -31,7 +31,7 @@ class RolloutManager:
     processes fewer to start, and no round trip a sample. One or more workers are Ray actors spread over the nodes.
     """
 
-    def __init__(self, config: DictConfig, llm_client: LLMServerClient, reward_handles: list[ActorHandle] | None):
+    def __init__(self, config: DictConfig, llm_client: LLMServerClient):
         num_workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
         self._stop: GracefulStop | None = None
         self._num_finished = 0
@@ -40,22 +40,13 @@ class RolloutManager:
         if num_workers == 0:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="rollout", daemon=True).start()
-            self._local = asyncio.run_coroutine_threadsafe(
-                self._make_local(config, llm_client, reward_handles), self._loop
-            ).result()
+            self._local = asyncio.run_coroutine_threadsafe(_local(config, llm_client), self._loop).result()
             return
         nodes = working_nodes()
         for i in range(num_workers):
             affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(nodes[i % len(nodes)], soft=True)
             options = {"name": f"rollout_worker_{i}_{uuid4().hex[:8]}", "scheduling_strategy": affinity}
-            self._actors.append(RolloutActor.options(**options).remote(config, llm_client, reward_handles))
-
-    @staticmethod
-    async def _make_local(
-        config: DictConfig, llm_client: LLMServerClient, reward_handles: list[ActorHandle] | None
-    ) -> RolloutWorker:
-        # verl's classes take the running event loop in their constructors.
-        return RolloutWorker(config, llm_client, reward_handles)
+            self._actors.append(RolloutActor.options(**options).remote(config, llm_client))
 
     def generate(self, batch: Batch, stop: GracefulStop | None = None) -> RolloutReport:
         """Answer all prompts and return the report of all workers; `RolloutReport.check` raises what ended one of them.
@@ -116,6 +107,10 @@ class RolloutManager:
         if num_finished != self._num_finished:
             self._num_finished = num_finished
             PROGRESS.tick()
+
+
+async def _local(config: DictConfig, llm_client: LLMServerClient) -> RolloutWorker:
+    return RolloutWorker(config, llm_client)  # verl's classes take the running event loop in their constructors
 
 
 def _num_finished(actor: ActorHandle) -> int:

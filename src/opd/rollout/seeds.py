@@ -53,7 +53,7 @@ class SeededRank:
 class SeededClient:
     """A verl LLM client for one trajectory that gives every assistant turn its own seed."""
 
-    def __init__(self, client: Any, *, run_seed: int, partition: str, step: int, data_index: int, sample: int):
+    def __init__(self, client: Any, run_seed: int, partition: str, step: int, data_index: int, sample: int):
         self._client = client
         self._key = (run_seed, partition, step, data_index, sample)
         self._turn = 0

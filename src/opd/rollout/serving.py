@@ -1,4 +1,4 @@
-"""Rollout servers, with ranks that train or alone with the model's files; the client that routes requests to them; reward workers."""
+"""Rollout servers, with ranks that train or alone with the model's files; the client that routes requests to them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ from omegaconf import DictConfig, open_dict
 from ray.actor import ActorHandle
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
-from verl import DataProto
-from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
-from verl.trainer.ppo.reward import load_reward_manager
-from verl.utils import hf_tokenizer
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica, RolloutReplicaRegistry
 from verl.workers.rollout.router import DEFAULT_ROUTING_CACHE_SIZE
@@ -111,49 +107,6 @@ def start_cpu_servers(config: DictConfig) -> dict[str, Any]:
         return start_server(role.rollout, role.model, server_name(rank), scheduling_strategy=node)
 
     return {server_name(rank): start(rank) for rank in range(world // role.rollout.tensor_model_parallel_size)}
-
-
-class RewardWorker(RewardLoopWorker):
-    """verl's reward worker, whose tokenizer runs code of the model's folder only where the model's flag says so.
-
-    verl 0.9.1 loads the tokenizer with `trust_remote_code=True`, whatever the config says.
-    """
-
-    def _init_reward_fn(self) -> None:
-        model = self.config.actor_rollout_ref.model
-        path = model.get("tokenizer_path") or model.path
-        self.input_tokenizer = hf_tokenizer(path, trust_remote_code=model.trust_remote_code)
-        self.reward_model_tokenizer = None
-        self.reward_manager = load_reward_manager(
-            self.config, self.input_tokenizer, reward_router_address=None, reward_model_tokenizer=None
-        )
-
-
-class LocalReward:
-    """A reward worker in this process, for the one call that verl's agent-loop worker makes of an actor's handle."""
-
-    class _Call:
-        def __init__(self, worker: RewardWorker):
-            self._worker = worker
-
-        async def remote(self, data: DataProto) -> dict[str, Any]:
-            score: dict[str, Any] = await self._worker.compute_score(data)
-            return score
-
-    def __init__(self, config: DictConfig):
-        self.compute_score = self._Call(RewardWorker(config))
-
-
-def start_reward_workers(config: DictConfig) -> list[ActorHandle]:
-    """Start `reward.num_workers` actors that score answers, spread over the nodes; none: the rollout worker scores."""
-    nodes = working_nodes()
-    actor: Any = ray.remote(RewardWorker)
-
-    def start(number: int) -> ActorHandle:
-        node = NodeAffinitySchedulingStrategy(nodes[number % len(nodes)], soft=True)
-        return actor.options(name=f"reward_loop_worker_{number}", scheduling_strategy=node).remote(config)
-
-    return [start(number) for number in range(config.reward.num_workers)]
 
 
 class _Place:

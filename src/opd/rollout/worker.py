@@ -13,7 +13,6 @@ import hydra
 import ray
 import torch
 from omegaconf import DictConfig
-from ray.actor import ActorHandle
 from verl.experimental.agent_loop.agent_loop import (
     AgentLoopBase,
     AgentLoopOutput,
@@ -28,19 +27,17 @@ from verl.workers.rollout.replica import TokenOutput
 from opd.agent.loop import ToolDialogueLoop, shared
 from opd.agent.metrics import AgentCounts
 from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN
-from opd.agent.trajectories import Trajectory
+from opd.agent.trajectories import Trajectory, num_kept
 from opd.compat import quiet
 from opd.compat.vllm_prefixes import begun_under
 from opd.evaluation.samples import Sample, further_numbers
 from opd.experiment.run_config import RunConfig
 from opd.rewards import is_unread, worst_score
 from opd.rollout.carry import CarriedRow, Growth
-from opd.rollout.dialogues import DialogueKeeper, num_kept
 from opd.rollout.pieces import PieceClient, advance, end_tokens
-from opd.rollout.reward_function import reward_function
+from opd.rollout.reward import Scorer, reward_function
 from opd.rollout.rows import Order, Row, row_of
 from opd.rollout.seeds import TRAIN, VALIDATION, SeededClient
-from opd.rollout.serving import LocalReward
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +103,7 @@ class RolloutReport:
     agent: AgentCounts = field(default_factory=AgentCounts)
     """Conversations with tools."""
     trajectories: list[Trajectory] = field(default_factory=list)
-    """The first of those conversations in the batch's order, as many as the run keeps."""
+    """Those of the lowest data rows, as many as the run keeps."""
 
     def add(self, other: RolloutReport) -> None:
         """Take in another batch's."""
@@ -157,17 +154,12 @@ class GivenAnswer:
 
 
 class RolloutWorker(AgentLoopWorker):
-    """verl's agent-loop worker with per-request seeds, ordered rows and counted failures.
+    """verl's agent-loop worker with per-request seeds, ordered rows, counted failures, and the reward function in its process."""
 
-    Args:
-        reward_handles: reward workers' actors; empty or None: this process scores.
-    """
-
-    def __init__(self, config: DictConfig, llm_client: LLMServerClient, reward_handles: list[ActorHandle] | None):
-        super().__init__(config, llm_client, None, reward_handles or [LocalReward(config)])
+    def __init__(self, config: DictConfig, llm_client: LLMServerClient):
+        super().__init__(config, llm_client)
         self.ours = RunConfig.of(config)
-        self._keeper: DialogueKeeper | None = None
-        self._reward_function = reward_function(config)
+        self._scorer, self._reward_function = Scorer(config), reward_function(config)
         self.num_finished = 0
         self._can_be_cut: list[asyncio.Task[list[Any]]] = []
         self._is_cut = False
@@ -182,17 +174,13 @@ class RolloutWorker(AgentLoopWorker):
             for place in range(len(batch.prompts))
             for sample in (batch.given[place] if batch.given else range(batch.num_samples))
         ]
-        self._keeper = DialogueKeeper(
-            0 if batch.is_recorded and batch.partition != VALIDATION else num_kept(self.ours),
-            self.tokenizer,
-            batch.partition,
-        )
+        self._report = report = RolloutReport(num_trajectories=len(jobs))
+        first = sorted(jobs, key=lambda job: (int(batch.prompts[job[0]]["index"]), job[1]))
+        self._kept = set() if batch.partition not in (TRAIN, VALIDATION) else set(first[: num_kept(self.ours)])
         answers = [asyncio.create_task(self._trajectory(batch, *job)) for job in jobs]
         self._can_be_cut, self._is_cut = answers if batch.is_recorded else [], False
         results = await asyncio.gather(*answers, return_exceptions=True)
         self._can_be_cut = []
-        report = RolloutReport(num_trajectories=len(jobs), agent=self._keeper.counts)
-        report.trajectories = self._keeper.kept()
         report.fault = next((result for result in results if _engine_is_gone(result)), None)
         self._collect(batch, jobs, results, report)
         report.seconds = {"generate": time.perf_counter() - started}
@@ -246,42 +234,47 @@ class RolloutWorker(AgentLoopWorker):
     async def _trajectory(self, batch: Batch, place: int, sample: int) -> list[Any]:
         """Run one agent loop and score it: its rows, or the one sample of a recorded batch."""
         prompt = {**batch.prompts[place], "global_steps": batch.step}
-        agent_name = prompt.pop(LOOP_COLUMN, None) or self.config.actor_rollout_ref.rollout.agent.default_agent_loop
-        client: SeededClient | GivenAnswer = SeededClient(
-            self.llm_client,
-            run_seed=self.ours.spec.seed,
-            partition=batch.partition,
-            step=batch.step,
-            data_index=int(prompt["index"]),
-            sample=sample,
-        )
-        if batch.given:
-            client = GivenAnswer(batch.given[place][sample])
-        loop = self._agent_loop(agent_name, client)
-        sampling = self._sampling(batch.partition, batch.step)
+        name = prompt.pop(LOOP_COLUMN, None) or self.config.actor_rollout_ref.rollout.agent.default_agent_loop
+        index, sampling = int(prompt["index"]), self._sampling(batch.partition, batch.step)
         if batch.max_tokens is not None:
             sampling["max_tokens"] = min(batch.max_tokens, self.rollout_config.response_length)
+        if batch.given:
+            loop = self._agent_loop(name, GivenAnswer(batch.given[place][sample]))
+        else:
+            key = (self.ours.spec.seed, batch.partition, batch.step, index, sample)
+            loop = self._agent_loop(name, SeededClient(self.llm_client, *key))
         try:
             output = await loop.run(sampling, session_id=sample, **prompt)
             outputs: list[AgentLoopOutput] = output if isinstance(output, list) else [output]
             if not outputs or not outputs[-1].response_ids:
-                raise RuntimeError(f"agent loop {agent_name} returned no response token")
+                raise RuntimeError(f"agent loop {name} returned no response token")
             if batch.prompt_ids:
                 outputs[0].prompt_ids = batch.prompt_ids[place][sample]
             try:
-                await self._compute_score(outputs, kwargs=prompt | {"session_id": sample})
+                await self._score(outputs[-1], prompt)
             except Exception as error:
                 raise Unscored(error, self._sample(outputs[-1], prompt, sample)) from error
-            if isinstance(loop, ToolDialogueLoop) and self._keeper is not None:
-                self._keeper.see(loop.dialogue, outputs[-1], prompt, sample)
+            if isinstance(loop, ToolDialogueLoop) and loop.dialogue is not None:
+                self._report.agent.add(AgentCounts.of(loop.dialogue))
+                if (place, sample) in self._kept:
+                    partition = "train" if batch.partition == TRAIN else "validation"
+                    kept = Trajectory.of(
+                        loop.dialogue, outputs[-1], prompt, partition=partition, sample=sample, tokenizer=self.tokenizer
+                    )
+                    self._report.trajectories.append(kept)
             if batch.is_recorded:
                 return [self._sample(outputs[-1], prompt, sample)]
-            return [
-                self._row(one, outputs[-1], prompt, Order(int(prompt["index"]), sample, turn))
-                for turn, one in enumerate(outputs)
-            ]
+            return [self._row(one, outputs[-1], prompt, Order(index, sample, turn)) for turn, one in enumerate(outputs)]
         finally:
             self.num_finished += 1
+
+    async def _score(self, output: AgentLoopOutput, prompt: Prompt) -> None:
+        """Score an answer that its agent loop has not scored."""
+        if output.reward_score is not None:
+            return
+        text = await asyncio.to_thread(self.tokenizer.decode, output.response_ids, skip_special_tokens=True)
+        found = await self._scorer.score(text, prompt, output.extra_fields | {"num_turns": output.num_turns})
+        output.reward_score, output.extra_fields["reward_extra_info"] = found["score"], found
 
     async def advance(self, slots: Sequence[Sequence[Begun]], num_tokens: int) -> list[list[Growth]]:
         """Give each slot up to so many tokens, a round of the schedule `carry`; the rows of a slot follow one another."""

@@ -278,7 +278,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
     from opd.inputs.locations import resolve_agent, resolve_store_urls, resolve_toy
     from opd.inputs.model_files import check_loadable, load_tokenizer
     from opd.inputs.tokenizers import check_chat_template
-    from opd.rollout.reward_function import check_reward
+    from opd.rollout.reward import check_reward
 
     config = migrate_legacy_reward_impl(config)
     run = RunConfig.of(config).run

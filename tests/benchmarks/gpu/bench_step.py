@@ -53,7 +53,7 @@ SPEC = {
     "actor": {
         "ppo_mini_batch_size": NUM_PROMPTS, "weight_decay": 0,
     },
-    "reward": {"function": "exact_match", "num_workers": 0},
+    "reward": {"function": "exact_match"},
     "trainer": {"gpus_per_node": 1, "save_freq": -1, "test_freq": -1, "val_before_train": False},
     "output": {"root": "out"},
 }  # fmt: skip

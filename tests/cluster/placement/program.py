@@ -39,7 +39,6 @@ from opd.experiment.pipeline import Sizes, sizes_of
 from opd.experiment.run_config import RunConfig, RunFacts
 from opd.job import start_ranks
 from opd.rollout import manager as rollout_manager
-from opd.rollout import serving
 from opd.trainer.entry import compose
 
 OBJECT_STORE_BYTES = 80_000_000
@@ -110,11 +109,9 @@ def worker_group(config: Any) -> RayWorkerGroup:
 
 
 def other_actors(config: Any) -> list[Any]:
-    """Rollout workers, reward workers and rollout servers by the options of those who start them, without bodies."""
+    """Rollout workers and rollout servers by the options of those who start them, without bodies."""
     rollout_manager.RolloutActor = ray.remote(Empty)
-    serving.RewardWorker = Empty
-    rollouts = rollout_manager.RolloutManager(config, None, None)._actors
-    rewards = serving.start_reward_workers(config)
+    rollouts = rollout_manager.RolloutManager(config, None)._actors
     nodes = working_nodes()
     num_servers = config.trainer.nnodes * config.trainer.n_gpus_per_node
     # As verl starts vLLM's (test_verl_s_facts holds that): bound to the node of their ranks, no resources named.
@@ -127,7 +124,7 @@ def other_actors(config: Any) -> list[Any]:
         .remote()
         for rank in range(num_servers)
     ]
-    return [*rollouts, *rewards, *servers]
+    return [*rollouts, *servers]
 
 
 def all_up(handles: list[Any]) -> int:

@@ -22,7 +22,7 @@ SMALL = ("1x1",)
 BIG = ("1x8", "2x8", "4x8")  # thirty to a hundred processes
 # Nodes x GPUs: CPUs of a node = 3 a rank.
 CPUS = {"1x1": 3, "1x8": 24, "2x8": 24, "4x8": 24}
-NUM_WORKERS = 8 + 8  # of rollout and reward, a run's own defaults
+NUM_WORKERS = 8  # a run's own default
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TIMEOUT_S + 60)]
 

@@ -47,7 +47,7 @@ def test_a_database_of_another_kind_or_make_is_refused_not_scored(imported, tmp_
 
 @pytest.mark.slow
 def test_it_runs_in_the_killable_scorer_pool(imported):
-    options = {"function": "opd.agent.reward:compute_score", "timeout_s": 60.0, "toolset": "deepplanning-en"}
+    options = {"function": "opd.agent.environments:compute_score", "timeout_s": 60.0, "toolset": "deepplanning-en"}
     here = compute_score("x", plan_at("x"), TASK, INFO, database_dir=str(imported))
     there = compute_score_in_pool("x", plan_at("x"), TASK, INFO, database_dir=str(imported), **options)
     assert there == here | {"failed": 0}

@@ -117,7 +117,7 @@ def test_any_plan_like_text_is_a_score_between_zero_and_one(database_dir, plan):
 def test_it_runs_in_the_killable_scorer_pool_by_its_name(database_dir, database):
     task = made(database, 4)
     options = {
-        "function": "opd.agent.reward:compute_score",
+        "function": "opd.agent.environments:compute_score",
         "timeout_s": PATIENCE_S,
         "database_dir": str(database_dir),
         "toolset": "travel",

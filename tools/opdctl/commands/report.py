@@ -23,9 +23,7 @@ def report(
     context: Context = None,
     file: File = Path("report.html"),
 ) -> None:
-    """Write one self-contained HTML page: curves, tables, differences, sample answers, origin.
-
-    Conversations get pages next to it: FILE-conversations-N.html.
+    """Write one self-contained HTML page: curves, tables, differences, conversations, sample answers, origin.
 
     Example: `opdctl report my-run -n opd -f report.html`
     """

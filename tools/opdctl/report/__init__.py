@@ -1,1 +1,1 @@
-"""The HTML report: curves, tables, sample answers, and pages of conversations."""
+"""The HTML report: curves, tables, conversations, sample answers."""

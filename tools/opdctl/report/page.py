@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from opd.agent import trajectories, viewer
+from opd.agent.trajectories import FOLDER, Trajectory, from_lines
 from opd.evaluation.samples import Sample
 from opd.redaction import redact
 from opd.runs.identity import describe_changes
@@ -42,13 +41,12 @@ TIMES = ("timing/", "timing_s/")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part of the page: tables, sample answers by problem and run, links (address, words), and lines of text."""
+    """One part of the page: tables, answers next to each other by their headings, and lines of text."""
 
     id: str
     title: str
     sheets: Sequence[Sheet] = ()
     answers: Sequence[Mapping[str, Sample]] = ()
-    links: Sequence[tuple[str, str]] = ()
     lines: Sequence[str] = ()
 
 
@@ -59,7 +57,7 @@ def asset(name: str) -> str:
 
 
 def write_report(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *, stem: str) -> None:
-    """Write the page `STEM.html` and a page for each run's conversations; `write` takes a file's name and its HTML."""
+    """Write the page `STEM.html`; `write` takes a file's name and its HTML."""
     records = [run.record for run in runs]
     few = runs[:1] if len(runs) > MAX_SEPARATE_RUNS else runs
     groups = group_runs(records)
@@ -72,7 +70,7 @@ def write_report(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *
         Part(id="time", title="Step time", sheets=_times(runs)),
         Part(id="evaluation", title="Evaluation", sheets=[*filter(None, [evaluation_sheet(records)])]),
         Part(id="differences", title="Differences", sheets=comparison_sheets(compared) if compared else []),
-        Part(id="conversations", title="Conversations", links=_conversations(few, write, stem=stem)),
+        Part(id="conversations", title="Conversations", answers=_conversations(few)),
         Part(id="generations", title="Sample answers", answers=_answers(few)),
         Part(id="origin", title="Origin", sheets=[*provenance.tables(runs), *checkpoints]),
         Part(id="experiment", title="Experiment", sheets=_settings(records)),
@@ -92,7 +90,7 @@ def write_report(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *
         notice=asset(NOTICE),
         title=", ".join(names) if few is runs else f"{len(names)} runs: {names[0]} … {names[-1]}",
         written_at=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        parts=[part for part in parts if part.sheets or part.answers or part.links or part.lines],
+        parts=[part for part in parts if part.sheets or part.answers or part.lines],
         curves=curves,
         is_large=few is not runs,
     )  # fmt: skip
@@ -114,20 +112,32 @@ def _times(runs: Sequence[LoadedRun]) -> list[Sheet]:
     return [Sheet(names=("part of a step", *ids), lines=lines, caption=caption)] if lines else []
 
 
-def _conversations(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *, stem: str) -> list[tuple[str, str]]:
-    """Write a page of each run's conversations; return the links to them. An unreadable file is noted."""
-    links = []
-    for place, run in enumerate(runs, start=1):
-        run_id = run.record.run_id
-        try:
-            talks = viewer.load(run.listing.store) if trajectories.FOLDER in run.listing.tops else []
-        except ValueError as error:
-            note(f"warning: {run_id}: its {trajectories.FOLDER} are left out: {error}")
-            continue
-        if talks:
-            write(name := f"{stem}-conversations-{place}.html", viewer.render(run_id, talks))
-            links.append((quote(name), f"{run_id}: turns, calls and the author of each token"))
-    return links
+def _conversations(runs: Sequence[LoadedRun]) -> list[dict[str, Sample]]:
+    """Return the conversations of each run's newest file of a partition. An unreadable file is noted."""
+    rows: list[dict[str, Sample]] = []
+    for run in runs:
+        found = run.listing.store.list(FOLDER) if FOLDER in run.listing.tops else ()
+        newest = {key.rpartition("-")[0]: key for key in sorted(info.key for info in found)}
+        for key in newest.values():
+            try:
+                talks = from_lines(run.listing.store.get(key))
+            except ValueError as error:
+                note(f"warning: {run.record.run_id}: {key} is left out: {error}")
+                continue
+            rows += [{f"{run.record.run_id}, {talk.partition}, step {talk.step}": _as_answer(talk)} for talk in talks]
+    return rows
+
+
+def _as_answer(talk: Trajectory) -> Sample:
+    """Return a conversation as an answer: what the model did not write has a mark in front of each line."""
+    masked = ("\n".join(f"| {line}" for line in part.text.split("\n")) for part in talk.segments)
+    texts = [part.text if part.trained else text for part, text in zip(talk.segments, masked, strict=True)]
+    return Sample(
+        run_id="", step=talk.step, data_source=talk.data_source, problem_index=talk.data_index, sample_index=talk.sample,
+        prompt=talk.prompt, response="\n".join(texts), pred=f"{talk.ending}, score {talk.score:g}",
+        ground_truth=talk.ground_truth, score=talk.score, acc=float(talk.breakdown.get("acc", talk.score > 0)),
+        failed=False, num_tokens=sum(part.num_tokens for part in talk.segments), truncated=False,
+    )  # fmt: skip
 
 
 def _answers(runs: Sequence[LoadedRun]) -> list[dict[str, Sample]]:

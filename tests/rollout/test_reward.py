@@ -1,18 +1,20 @@
-"""The reward function, looked at before there is an answer."""
+"""The reward function, looked at before there is an answer, and called for one."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 from omegaconf import OmegaConf
 
 from opd.errors import UnusableInput
-from opd.rollout.reward_function import check_reward
+from opd.rollout.reward import Scorer, check_reward
 
 VERL_SIGNATURE = "data_source, solution_str, ground_truth, extra_info=None"
 
 
 def reward(**kwargs) -> None:
-    function = {"path": "pkg://opd.rewards.entry", "reward_kwargs": {"timeout_s": 5.0, **kwargs}}
+    function = {"path": "pkg://opd.rewards", "reward_kwargs": {"timeout_s": 5.0, **kwargs}}
     check_reward(OmegaConf.create({"reward": {"custom_reward_function": function}}))
 
 
@@ -46,3 +48,14 @@ def test_a_reward_function_that_could_score_nothing_is_found_before_there_is_an_
 def test_a_reward_function_that_does_not_exist_is_named(kwargs, says):
     with pytest.raises(UnusableInput, match=says):
         reward(**kwargs)
+
+
+@pytest.mark.parametrize("definition", ["def", "async def"])
+def test_a_function_in_verls_own_keys_gets_the_rows_facts_and_those_of_its_conversation(tmp_path, definition):
+    body = "return extra_info['split'] + extra_info['ending'] + solution_str + ground_truth + data_source"
+    (tmp_path / "own.py").write_text(f"{definition} score({VERL_SIGNATURE}):\n    {body}\n")
+    function = {"path": str(tmp_path / "own.py"), "name": "score", "reward_kwargs": {}}
+    scorer = Scorer(OmegaConf.create({"reward": {"custom_reward_function": function}}))
+    prompt = {"data_source": "d", "reward_model": {"ground_truth": "t"}, "extra_info": {"split": "s", "ending": "old"}}
+    assert asyncio.run(scorer.score("a", prompt, {"ending": "e"})) == {"score": "seatd", "acc": "seatd"}
+    assert prompt["extra_info"]["ending"] == "old"
