@@ -1,8 +1,7 @@
-"""pass@k, maj@k and standard errors: hand-computed cases, and brute force over every subset."""
+"""pass@k, maj@n and standard errors: hand-computed cases, and brute force over every subset."""
 
 import itertools
 import math
-from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from opd.evaluation.estimators import (
     clustered,
-    majority_at_every_k,
+    majority,
     paired_difference,
     pass_at_every_k,
 )
@@ -22,30 +21,10 @@ ANSWERS = st.lists(st.sampled_from(["right", "also right", "wrong", "wronger", "
 RIGHT = {"right", "also right"}
 
 
-def majority(answers: list[str]) -> list[float]:
-    """maj@k for every k, from the answers themselves."""
-    votes = Counter(answer for answer in answers if answer)
-    return majority_at_every_k(
-        list(votes.values()), [float(answer in RIGHT) for answer in votes], len(answers)
-    ).tolist()
-
-
 def brute_force_pass(answers: list[str], k: int) -> Fraction:
     """The share of k-subsets that hold a right answer."""
     subsets = list(itertools.combinations(answers, k))
     return Fraction(sum(any(answer in RIGHT for answer in subset) for subset in subsets), len(subsets))
-
-
-def brute_force_majority(answers: list[str], k: int) -> Fraction:
-    """The mean over k-subsets of the share of right answers among those with most votes; 0 without any answer."""
-    subsets = list(itertools.combinations(answers, k))
-    total = Fraction(0)
-    for subset in subsets:
-        votes = Counter(answer for answer in subset if answer)
-        top = [answer for answer, count in votes.items() if count == max(votes.values())]
-        if top:
-            total += Fraction(sum(answer in RIGHT for answer in top), len(top))
-    return total / len(subsets)
 
 
 @given(ANSWERS)
@@ -55,18 +34,17 @@ def test_pass_at_k_equals_the_enumeration_of_all_subsets(answers):
         assert value == pytest.approx(float(brute_force_pass(answers, k)), abs=1e-14)
 
 
-@given(ANSWERS)
-def test_majority_at_k_equals_the_enumeration_of_all_subsets(answers):
-    for k, value in enumerate(majority(answers), start=1):
-        assert value == pytest.approx(float(brute_force_majority(answers, k)), abs=1e-13)
-
-
-def test_majority_is_exact_for_many_samples():
-    # 300 samples, 151 right in one form, 149 wrong in another: all of them vote right.
-    values = majority_at_every_k([151, 149], [1.0, 0.0], 300)
-    assert values[-1] == pytest.approx(1.0, abs=1e-9)
-    # Any even k ties sometimes, an odd k never: by symmetry in the limit, just above one half throughout.
-    assert np.all(values >= 0.5)
+@pytest.mark.parametrize(
+    ("votes", "accuracy"),
+    [
+        ({}, 0.0),
+        ({"a": [1.0, 1.0], "b": [0.0]}, 1.0),
+        ({"a": [0.0], "b": [1.0]}, 0.5),
+        ({"a": [1.0, 0.0], "b": [0.0]}, 0.5),  # equal answers that were scored apart
+    ],
+)
+def test_the_answer_with_most_votes_counts_and_a_tie_is_shared(votes, accuracy):
+    assert majority(votes) == accuracy
 
 
 # The general cluster-robust (CR1) form over single samples: sqrt(P/(P-1) * sum_p (sum_i e_pi)^2) / N.

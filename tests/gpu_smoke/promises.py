@@ -149,12 +149,12 @@ def replies_are_not_trained(item: Trajectory) -> bool:
 
 def eval_promises(run_dir: Path, result: dict[str, Any], log: str) -> Iterator[Promise]:
     """Of an evaluation: the table, the file of answers and `result.json` say the same."""
-    samples = read_generations(run_dir / "eval" / "generations.parquet")
+    samples = read_generations((run_dir / "eval" / "generations.parquet").read_bytes())
     for source, found in result["eval"].items():
         of_set = [sample for sample in samples if sample.data_source == source]
         yield from set_promises(source, found, of_set)
-    shown = [name for name in ("mean@", "pass@", "maj@") if name in log]
-    yield Promise("the table has mean@n, pass@k, maj@k", ", ".join(shown), len(shown) == 3)
+    shown = [name for name in ("acc/mean", "acc/pass@", "acc/maj") if name in log]
+    yield Promise("the table has mean, pass@k, maj", ", ".join(shown), len(shown) == 3)
 
 
 def set_promises(source: str, found: dict[str, Any], samples: Sequence[Sample]) -> Iterator[Promise]:
@@ -164,13 +164,14 @@ def set_promises(source: str, found: dict[str, Any], samples: Sequence[Sample]) 
     yield Promise(f"{source}: every answer kept", f"{len(samples)} of {asked}", len(samples) == len(keys) == asked)
     failed = sum(sample.failed for sample in samples)
     yield Promise(f"{source}: no scorer failed", f"{failed} failed", not failed)
-    mean, passes = statistics.mean(sample.acc for sample in samples), found["pass_at"]
+    mean, means = statistics.mean(sample.acc for sample in samples), found["means"]
+    passes = [means[f"acc/pass@{k}"] for k in range(1, found["num_samples"] + 1)]
     yield Promise(
         f"{source}: mean and pass@1 are the answers' own",
-        f"{found['mean']:.4f}, {passes[0]:.4f}, {mean:.4f}",
-        math.isclose(found["mean"], mean, abs_tol=1e-9) and math.isclose(passes[0], mean, abs_tol=1e-9),
+        f"{means['acc/mean']:.4f}, {passes[0]:.4f}, {mean:.4f}",
+        math.isclose(means["acc/mean"], mean, abs_tol=1e-9) and math.isclose(passes[0], mean, abs_tol=1e-9),
     )
-    grows = passes == sorted(passes) and passes[0] < passes[-1] and len(passes) == found["num_samples"]
+    grows = passes == sorted(passes) and passes[0] < passes[-1]
     yield Promise(f"{source}: pass@k grows with k", f"{passes[0]:.3f} -> {passes[-1]:.3f}", grows)
     least, most = TOY_STUDENT_ACCURACY
     yield Promise(f"{source}: accuracy of {least} to {most}", f"{mean:.3f}", least <= mean <= most)

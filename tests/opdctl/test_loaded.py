@@ -11,7 +11,7 @@ import pytest
 from tests.opdctl.conftest import SPEC
 
 import opdctl
-from opd.evaluation.results import as_metrics, evaluate
+from opd.evaluation.results import as_metrics, as_record, evaluate
 from opd.evaluation.samples import write_generations
 from opd.store.local import LocalStore
 from opdctl.console import ToolError
@@ -31,15 +31,11 @@ def seeds(make_run: Callable, answers: Callable, store: Path) -> Path:
             more = 1.0 if name == "new" else 0.0
             samples = answers(run_id, {0: [0, 0], 1: [more, 0], 2: [1, 1], 3: [more, float(seed > 1)]})
             found = evaluate(samples, num_samples=2)
-            summary = {
-                "num_problems": 4, "num_samples": 2, "mean": found[0].mean.value,
-                "pass_at": [one.value for one in found[0].pass_at], "maj_at": [one.value for one in found[0].majority_at],
-            }  # fmt: skip
             make_run(
                 run_id,
                 attempts=[{step: {"opd/loss": rate * step + seed} for step in (1, 2)} | {3: as_metrics(found)}],
                 spec={**SPEC, "seed": seed, "actor": {"learning_rate": rate}},
-                result={"eval": {"math": summary}},
+                result={"eval": {"math": as_record(found[0])}},
             )
             write_generations(store / run_id / "eval" / "generations.parquet", samples)
     return store

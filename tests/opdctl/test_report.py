@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from html import unescape
 from pathlib import Path
 
 import pytest
 
-from opd.evaluation.results import evaluate
+from opd.agent.trajectories import Segment, Trajectory, file_key, to_lines
+from opd.evaluation.results import as_record, evaluate
 from opd.evaluation.samples import write_generations
 from opdctl.report.page import MAX_SEPARATE_RUNS, NOTICE, SCRIPTS, STYLES, asset
 
@@ -30,8 +32,7 @@ def evaluated(make_run: Callable, answers: Callable, store: Path) -> tuple[str, 
     for name, accuracies in zip(names, ({0: [0, 0], 1: [1, 0], 2: [1, 1]}, {0: [1, 0], 1: [1, 1], 2: [1, 1]}), strict=True):  # fmt: skip
         samples = answers(name, {key: [float(v) for v in value] for key, value in accuracies.items()}, response=HOSTILE)
         [found] = evaluate(samples, num_samples=2)
-        result = {"num_problems": 3, "num_samples": 2, "num_dropped": 4, "mean": found.mean.value, "standard_error": found.mean.standard_error,
-                  "pass_at": [e.value for e in found.pass_at], "maj_at": [e.value for e in found.majority_at]}  # fmt: skip
+        result = as_record(found) | {"num_dropped": 4}
         make_run(
             name, attempts=[{0: {"val-core/math/acc/mean@2": found.mean.value}}], result={"eval": {"math": result}}
         )
@@ -76,3 +77,25 @@ def test_a_report_over_a_store_names_few_of_many_runs_and_tells_every_setting_th
     assert f"<h1>{num_runs} runs: lr00 … lr12</h1>" in html
     assert all(f"actor.learning_rate: 1.0 -&gt; {1.0 + number}" in html for number in range(1, num_runs))
     assert "+12 ± –" in html
+
+
+def test_the_report_shows_the_conversations_of_the_newest_step_and_the_author_of_each_line(inside: Callable, evaluated: tuple[str, str], store: Path, tmp_path: Path) -> None:  # fmt: skip
+    turns = [
+        Segment(trained=True, text="<tool_call>", num_tokens=1), Segment(trained=False, text="42", num_tokens=1)
+    ]  # fmt: skip
+    talk = Trajectory(
+        partition="train", step=1, data_source=HOSTILE, data_index=3, sample=0, prompt=HOSTILE, num_prompt_tokens=1,
+        segments=turns, calls=[], ending="answered", score=0.5, breakdown={}, ground_truth=HOSTILE,
+    )  # fmt: skip
+    for step in (1, 12):
+        path = store / "base" / file_key("train", step)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(to_lines([replace(talk, step=step)]))
+    (store / "base" / file_key("validation", 1)).write_bytes(b"{}")
+    done = inside("report", "base", "--store", store, "-f", "report.html")
+    assert "trajectories/validation-000001.jsonl is left out: a line is no conversation" in done.stderr
+    html = (tmp_path / "report.html").read_text()
+    assert "base, train, step 12" in html
+    assert "step 1 " not in html
+    assert "&lt;tool_call&gt;\n| 42" in html
+    assert HOSTILE not in html

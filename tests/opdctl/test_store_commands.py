@@ -11,8 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-RESULT = {"steps": 3, "eval": {"math": {"num_problems": 2, "num_samples": 2, "mean": 0.5, "standard_error": 0.5,
-                                        "pass_at": [0.5, 0.5], "maj_at": [0.5, 0.5]}}}  # fmt: skip
+MEANS = {"acc/mean": 0.5, "acc/pass@2": 0.5, "acc/maj": 0.5}
+SET = {"num_problems": 2, "num_samples": 2, "num_dropped": 0, "means": MEANS, "standard_errors": {"acc/mean": 0.5}}
+RESULT = {"steps": 3, "eval": {"math": SET}}
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
-"""Estimators: unbiased pass@k, exact maj@k, and standard errors clustered by problem."""
+"""Estimators: unbiased pass@k, maj@n, and standard errors clustered by problem."""
 
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -32,73 +31,23 @@ def pass_at_every_k(num_correct: int, num_samples: int) -> Floats:
     1 - C(n-c, k) / C(n, k) (Chen et al., arXiv:2107.03374), as a product over the draws of (n-c-i) / (n-i), the chance of
     another wrong sample. Every factor is in [0, 1], so nothing overflows or cancels.
     """
-    _check_counts(num_correct, num_samples)
+    if not 0 <= num_correct <= num_samples or num_samples < 1:
+        raise ValueError(f"{num_correct} of {num_samples} samples: must be between 0 and a positive number")
     draws = np.arange(num_samples, dtype=np.float64)
     still_wrong = np.clip((num_samples - num_correct - draws) / (num_samples - draws), 0.0, None)
     rates: Floats = np.subtract(1.0, np.cumprod(still_wrong), dtype=np.float64)
     return rates
 
 
-def majority_at_every_k(votes: Sequence[int], accuracies: Sequence[float], num_samples: int) -> Floats:
-    """Return exact maj@k of one problem, float64 `[n]` for k = 1 ... n: the expected accuracy of the majority of k samples.
-
-    The expectation is over all C(n, k) subsets, none of them sampled. Samples without an answer do not vote; a subset
-    without any answer counts 0. A tie counts the mean accuracy of the tied answers.
-
-    For each winning number of votes v, a polynomial in x (samples drawn) and y (answers with exactly v votes) is the product
-    over the answers of sum_{u<v} C(c, u) x^u + C(c, v) x^v y. A second polynomial holds the sum of the accuracies of the
-    tied answers. All other samples only dilute: (1 + x)^rest. All terms are positive, so float64 loses nothing.
+def majority(votes: Mapping[str, Sequence[float]]) -> float:
+    """Return the accuracy of the answer with most votes; a tie counts the mean of the tied, and no vote at all 0.
 
     Args:
-        votes: how many samples gave each distinct answer.
-        accuracies: the accuracy of each of these answers, a mean where equal answers were scored apart.
-        num_samples: n; the samples that `votes` leaves over gave no answer.
+        votes: the accuracies of the samples that gave each answer; equal answers may be scored apart.
     """
-    if len(votes) != len(accuracies):
-        raise ValueError(f"{len(votes)} votes but {len(accuracies)} accuracies: one of each for every answer")
-    if any(count < 1 for count in votes):
-        raise ValueError(f"votes {list(votes)}: every answer needs at least one sample")
-    _check_counts(sum(votes), num_samples)
-    expected = np.zeros(num_samples + 1)
-    for winning in range(1, max(votes, default=0) + 1):
-        expected += _accuracy_with_winner_at(winning, votes, accuracies, num_samples)
-    subsets = np.array([float(comb(num_samples, k)) for k in range(num_samples + 1)])
-    best: Floats = (expected / subsets)[1:]
-    return best
-
-
-def _accuracy_with_winner_at(
-    winning: int, votes: Sequence[int], accuracies: Sequence[float], num_samples: int
-) -> Floats:
-    """Sum the mean accuracies of all subsets whose best answers have `winning` votes, by subset size `[n+1]`."""
-    contenders = [(count, accuracy) for count, accuracy in zip(votes, accuracies, strict=True) if count >= winning]
-    rest = num_samples - sum(count for count, _ in contenders)
-    shape = (num_samples + 1, len(contenders) + 1)
-    weight = np.zeros(shape)  # [samples drawn, answers tied at the top]
-    accuracy_sum = np.zeros(shape)
-    weight[: rest + 1, 0] = [float(comb(rest, drawn)) for drawn in range(rest + 1)]
-    for count, accuracy in contenders:
-        below = [float(comb(count, drawn)) for drawn in range(winning)]
-        at_top = float(comb(count, winning))
-        tied = _shifted(weight, winning) * at_top
-        accuracy_sum = _drawn(accuracy_sum, below) + _shifted(accuracy_sum, winning) * at_top + tied * accuracy
-        weight = _drawn(weight, below) + tied
-    return accuracy_sum[:, 1:] @ (1.0 / np.arange(1, shape[1]))
-
-
-def _drawn(table: Floats, coefficients: Sequence[float]) -> Floats:
-    """Return `table` times sum_u coefficients[u] x^u."""
-    product = np.zeros_like(table)
-    for drawn, coefficient in enumerate(coefficients):
-        product[drawn:] += coefficient * table[: len(table) - drawn]
-    return product
-
-
-def _shifted(table: Floats, drawn: int) -> Floats:
-    """Return `table` times x^drawn y."""
-    product = np.zeros_like(table)
-    product[drawn:, 1:] = table[: len(table) - drawn, :-1]
-    return product
+    most = max(map(len, votes.values()), default=0)
+    tied = [sum(accuracies) / most for accuracies in votes.values() if len(accuracies) == most]
+    return sum(tied) / len(tied) if tied else 0.0
 
 
 def clustered(per_problem: Sequence[float] | Floats) -> Estimate:
@@ -147,10 +96,3 @@ def critical_t(freedom: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if chance_beyond(middle, freedom) > LEVEL else (low, middle)
     return high
-
-
-def _check_counts(num_part: int, num_samples: int) -> None:
-    if num_samples < 1:
-        raise ValueError(f"num_samples = {num_samples}: must be at least 1")
-    if not 0 <= num_part <= num_samples:
-        raise ValueError(f"{num_part} of {num_samples} samples: must lie between 0 and {num_samples}")

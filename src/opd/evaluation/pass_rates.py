@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,15 +73,13 @@ def read_pass_rates(path: Path) -> dict[str, PassRate]:
 
 def by_prompt(rates: Iterable[PassRate]) -> dict[str, PassRate]:
     """Return each prompt's pass rate by its id, over the answers of all its rows."""
-    found: defaultdict[str, list[PassRate]] = defaultdict(list)
+    found: dict[str, PassRate] = {}
     for rate in rates:
-        found[rate.prompt_id].append(rate)
-
-    def together(same: list[PassRate]) -> PassRate:
-        k = sum(rate.k for rate in same)
-        return same[0]._replace(pass_rate=sum(rate.pass_rate * rate.k for rate in same) / k, k=k)
-
-    return {name: same[0] if len(same) == 1 else together(same) for name, same in found.items()}
+        if before := found.get(rate.prompt_id):
+            k = before.k + rate.k
+            rate = rate._replace(pass_rate=(before.pass_rate * before.k + rate.pass_rate * rate.k) / k, k=k)
+        found[rate.prompt_id] = rate
+    return found
 
 
 def weights_key(step: int) -> str:

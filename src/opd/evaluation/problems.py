@@ -5,10 +5,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 logger = logging.getLogger(__name__)
-Place = tuple[int, int]  # (number of the file, row)
 
 
 class Problem(NamedTuple):
@@ -39,46 +38,33 @@ def name_problems(files: Sequence[ProblemFile]) -> list[Problem]:
     Raises:
         ValueError: two data sets would have the same name.
     """
-    rows: defaultdict[str, list[Place]] = defaultdict(list)
+    rows: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))  # by source and file
     for number, file in enumerate(files):
         for row, source in enumerate(file.data_sources):
-            rows[source].append((number, row))
-    found: dict[Place, Problem] = {}
-    for source, places in rows.items():
-        if (indices := _own_indices(files, places)) is not None:
-            names, sets = [source], [(places, indices)]
-        else:
-            holders = sorted({number for number, _ in places})
-            names = [f"{source}-{apart}" if apart else source for apart in _apart([files[n].path for n in holders])]
-            sets = [_of_file(files, source, number) for number in holders]
-        for name, (of_set, indices) in zip(names, sets, strict=True):
-            found |= {place: Problem(name, index) for place, index in zip(of_set, indices, strict=True)}
+            rows[source][number].append(row)
+    found: dict[tuple[int, int], Problem] = {}
+    for source, by_file in rows.items():
+        own = {number: [files[number].indices[row] for row in of_file] for number, of_file in by_file.items()}
+        is_one_set = _are_distinct([index for of_file in own.values() for index in of_file])
+        labels = [""] * len(own) if is_one_set else _apart([files[number].path for number in own])
+        for (number, indices), label in zip(own.items(), labels, strict=True):
+            if not _are_distinct(indices):
+                path, indices = files[number].path, list[object](by_file[number])
+                text = "%s in %s: rows lack an extra_info.index of their own, so their numbers name the problems"
+                logger.warning(text, source, path)
+            name = f"{source}-{label}" if label else source
+            for row, index in zip(by_file[number], indices, strict=True):
+                found[number, row] = Problem(name, int(cast(int, index)))
     if (twice := Counter(found.values()).most_common(1)) and twice[0][1] > 1:
         named = [file.path for file in files]
         raise ValueError(f"{twice[0][0].data_source} would name problems of several of {named}: rename a data_source")
     return [found[place] for place in sorted(found)]
 
 
-def _own_indices(files: Sequence[ProblemFile], places: Sequence[Place]) -> list[int] | None:
-    """Return the indices of rows, or None unless they are distinct whole numbers."""
-    values = [files[number].indices[row] for number, row in places]
-    indices = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
-    return indices if len(set(indices)) == len(values) else None
-
-
-def _of_file(files: Sequence[ProblemFile], source: str, number: int) -> tuple[list[Place], list[int]]:
-    """Return the rows that a file has of a data source, and their indices, or their numbers without distinct indices."""
-    file = files[number]
-    places = [(number, row) for row, of_row in enumerate(file.data_sources) if of_row == source]
-    indices = _own_indices(files, places)
-    if indices is None:
-        logger.warning(
-            "%s in %s: rows lack an extra_info.index of their own, so their numbers name the problems",
-            source,
-            file.path,
-        )
-        indices = [row for _, row in places]
-    return places, indices
+def _are_distinct(indices: Sequence[object]) -> bool:
+    """Return True for distinct whole numbers."""
+    numbers = {index for index in indices if isinstance(index, int) and not isinstance(index, bool)}
+    return len(numbers) == len(indices)
 
 
 def _apart(paths: Sequence[str]) -> list[str]:

@@ -9,17 +9,11 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from opd.evaluation.estimators import Estimate, Floats, clustered, majority_at_every_k, pass_at_every_k
+from opd.evaluation.estimators import Estimate, Floats, clustered, majority, pass_at_every_k
 from opd.evaluation.samples import Sample
 from opd.rewards import NO_ANSWER_PREDICTIONS
 
-
-class NumberResult(NamedTuple):
-    """A further number of the scorer, over the answers that have it."""
-
-    mean: Estimate
-    """Mean over the problems that have it in some answer; a problem's value is the mean of these answers."""
-    num_answers: int
+MEAN, OF_ALL, STD, MAJORITY, REWARD = "acc/mean", "acc_of_all/mean", "acc/std", "acc/maj", "reward/mean"
 
 
 class SetResult(NamedTuple):
@@ -28,35 +22,24 @@ class SetResult(NamedTuple):
     data_source: str
     num_problems: int
     """Problems that were asked."""
-    num_dropped: int
-    """Problems that were not asked, because their prompts were too long."""
     num_samples: int
     """n: answers asked for per problem."""
-    mean: Estimate
-    """mean@n of the accuracy."""
-    std: Estimate
-    """std@n: the standard deviation (over n, as verl's) of a problem's n accuracies, as a mean over problems."""
-    mean_of_all: Estimate
-    """mean@n where problems that were not asked count as wrong."""
-    pass_at: tuple[Estimate, ...]
-    """Entry k-1: pass@k."""
-    majority_at: tuple[Estimate, ...]
-    """Entry k-1: maj@k, the accuracy of the answer that most of k give."""
-    reward: Estimate
-    """mean@n of the reward."""
-    num_missing: int
-    """Answers that never came (failed rollouts)."""
-    num_failed: int
-    """Answers whose scorer failed."""
-    num_unanswered: int
-    """Answers that came and in which the scorer found no answer."""
-    num_truncated: int
-    mean_num_tokens: float
-    """Tokens of an answer that came; NaN if none did."""
+    estimates: Mapping[str, Estimate]
+    """By the metric's name without source and n. `acc_of_all/mean`: problems that were not asked count as wrong; `acc/std`:
+    the deviation (over n, as verl's) of a problem's n accuracies; `acc/maj`: of the answer that most of n give. `NAME/mean` of
+    the answers' tokens and further numbers: over the problems that have it in some answer, each by the mean of these answers."""
+    num_answers: Mapping[str, int]
+    """Answers that have a further number (`samples.further_numbers`), by its name."""
+    counts: Mapping[str, int]
+    """Problems that were too long to be asked (`num_dropped`); answers that never came, whose scorer failed, in which it found
+    no answer, and that were cut at the limit."""
     accuracy_by_problem: Mapping[int, float]
     num_right_by_problem: Mapping[int, int]
-    numbers: Mapping[str, NumberResult]
-    """Further numbers (`samples.further_numbers`) by name."""
+
+    @property
+    def mean(self) -> Estimate:
+        """Return mean@n of the accuracy."""
+        return self.estimates[MEAN]
 
 
 def is_right(sample: Sample) -> bool:
@@ -108,31 +91,37 @@ def _evaluate_set(
     for index, group in zip(indices, answers, strict=True):
         _check_answers(source, index, group, num_samples)
     came = [sample for group in answers for sample in group]
-    accuracies = [np.array([s.acc for s in group] + [0.0] * (num_samples - len(group))) for group in answers]
-    rewards = [
-        np.array(sorted(s.score for s in group) + [worst_reward] * (num_samples - len(group))) for group in answers
-    ]
+    accuracies = [_filled([s.acc for s in group], num_samples, 0.0) for group in answers]
+    rewards = [_filled([s.score for s in group], num_samples, worst_reward) for group in answers]
     means = [float(values.mean()) for values in accuracies]
     num_right = [sum(map(is_right, group)) for group in answers]
+    pass_at = np.stack([pass_at_every_k(right, num_samples) for right in num_right]).T
+    numbers = {name: [[s.numbers[name] for s in group if name in s.numbers] for group in answers]
+               for name in sorted({name for sample in came for name in sample.numbers})}  # fmt: skip
+    measured = numbers | {"num_tokens": [[float(s.num_tokens) for s in group] for group in answers]}
     return SetResult(
         data_source=source,
         num_problems=len(indices),
-        num_dropped=num_dropped,
         num_samples=num_samples,
-        mean=clustered(means),
-        std=clustered([float(values.std()) for values in accuracies]),
-        mean_of_all=clustered([*means, *[0.0] * num_dropped]),
-        pass_at=_at_every_k([pass_at_every_k(right, num_samples) for right in num_right]),
-        majority_at=_at_every_k([_majority(group, num_samples) for group in answers]),
-        reward=clustered([float(values.mean()) for values in rewards]),
-        num_missing=len(indices) * num_samples - len(came),
-        num_failed=sum(sample.failed for sample in came),
-        num_unanswered=sum(sample.pred in NO_ANSWER_PREDICTIONS for sample in came),
-        num_truncated=sum(sample.truncated for sample in came),
-        mean_num_tokens=sum(sample.num_tokens for sample in came) / len(came) if came else math.nan,
+        estimates={
+            **{f"{name}/mean": _mean(values) for name, values in measured.items() if any(values)},
+            MEAN: clustered(means),
+            OF_ALL: clustered([*means, *[0.0] * num_dropped]),
+            STD: clustered([float(values.std()) for values in accuracies]),
+            **{f"acc/pass@{k}": clustered(column) for k, column in enumerate(pass_at, start=1)},
+            MAJORITY: clustered([majority(_votes(group)) for group in answers]),
+            REWARD: clustered([float(values.mean()) for values in rewards]),
+        },
+        num_answers={name: sum(map(len, values)) for name, values in numbers.items()},
+        counts={
+            "num_dropped": num_dropped,
+            "num_missing": len(indices) * num_samples - len(came),
+            "num_failed": sum(sample.failed for sample in came),
+            "num_unanswered": sum(sample.pred in NO_ANSWER_PREDICTIONS for sample in came),
+            "num_truncated": sum(sample.truncated for sample in came),
+        },
         accuracy_by_problem=dict(zip(indices, means, strict=True)),
         num_right_by_problem=dict(zip(indices, num_right, strict=True)),
-        numbers={name: _number(answers, name) for name in sorted({name for sample in came for name in sample.numbers})},
     )
 
 
@@ -144,123 +133,76 @@ def _check_answers(source: str, index: int, answers: Sequence[Sample], num_sampl
             raise ValueError(f"{source} problem {index}: sample {number} was not asked for (n = {num_samples})")
 
 
-def _number(answers: Sequence[Sequence[Sample]], name: str) -> NumberResult:
-    values = [[sample.numbers[name] for sample in group if name in sample.numbers] for group in answers]
-    # Sorted: a sum's last bit follows its order, and answers come in any.
-    means = [float(np.mean(sorted(group))) for group in values if group]
-    return NumberResult(clustered(means), sum(map(len, values)))
+def _filled(values: Sequence[float], num: int, missing: float) -> Floats:
+    """Return the values and `missing` for those that lack; sorted, as a sum's last bit follows its order."""
+    return np.array([*sorted(values), *[missing] * (num - len(values))])
 
 
-def _at_every_k(by_problem: Sequence[Floats]) -> tuple[Estimate, ...]:
-    return tuple(clustered(column) for column in np.stack(by_problem).T)
+def _mean(by_problem: Sequence[Sequence[float]]) -> Estimate:
+    return clustered([float(np.mean(sorted(values))) for values in by_problem if values])
 
 
-def _majority(group: Sequence[Sample], num_samples: int) -> Floats:
-    """Return maj@k over the answers that the scorer found."""
+def _votes(group: Iterable[Sample]) -> dict[str, list[float]]:
+    """Return the accuracies of each answer that the scorer found."""
     by_answer: defaultdict[str, list[float]] = defaultdict(list)
     for sample in group:
         if sample.pred not in NO_ANSWER_PREDICTIONS:
             by_answer[sample.pred].append(sample.acc)
-    votes = [len(values) for values in by_answer.values()]
-    return majority_at_every_k(votes, [sum(values) / len(values) for values in by_answer.values()], num_samples)
+    return by_answer
 
 
 def as_metrics(results: Sequence[SetResult]) -> dict[str, float]:
     """Return the results under metric names in verl's manner; an undefined standard error is left out."""
     metrics: dict[str, float] = {}
     for result in results:
-        source, n = result.data_source, result.num_samples
-        named = {f"val-aux/{source}/{name}/mean@{n}": number.mean for name, number in result.numbers.items()}
-        named |= {
-            f"val-core/{source}/acc/mean@{n}": result.mean,
-            f"val-aux/{source}/acc/std@{n}": result.std,
-            f"val-aux/{source}/acc_of_all/mean@{n}": result.mean_of_all,
-            f"val-aux/{source}/reward/mean@{n}": result.reward,
-        }
-        for k in range(1, n + 1):
-            named[f"val-aux/{source}/acc/pass@{k}"] = result.pass_at[k - 1]
-            named[f"val-aux/{source}/acc/maj@{k}"] = result.majority_at[k - 1]
-        for name, estimate in named.items():
+        for key, estimate in result.estimates.items():
+            of_n = key if "@" in key else f"{key}@{result.num_samples}"
+            name = f"val-{'core' if key == MEAN else 'aux'}/{result.data_source}/{of_n}"
             metrics[name] = estimate.value
             if not math.isnan(estimate.standard_error):
                 metrics[f"{name}/stderr"] = estimate.standard_error
-        for count in ("num_dropped", "num_missing", "num_failed", "num_unanswered", "num_truncated"):
-            metrics[f"val-aux/{source}/{count}"] = float(getattr(result, count))
+        for count, value in result.counts.items():
+            metrics[f"val-aux/{result.data_source}/{count}"] = float(value)
     return metrics
 
 
 def as_record(result: SetResult) -> dict[str, Any]:
     """Return what `result.json` holds of a data set."""
-
-    def of(estimate: Estimate) -> dict[str, float | None]:
-        error = estimate.standard_error
-        return {"mean": estimate.value, "standard_error": None if math.isnan(error) else error}
-
+    errors = {key: found.standard_error for key, found in result.estimates.items()}
     return {
         "num_problems": result.num_problems,
         "num_samples": result.num_samples,
-        **of(result.mean),
-        "num_dropped": result.num_dropped,
-        "mean_of_all": result.mean_of_all.value,
-        "standard_error_of_all": of(result.mean_of_all)["standard_error"],
-        "std": result.std.value,
-        "pass_at": [estimate.value for estimate in result.pass_at],
-        "maj_at": [estimate.value for estimate in result.majority_at],
-        "reward": of(result.reward),
-        "numbers": {
-            name: of(number.mean) | {"num_answers": number.num_answers} for name, number in result.numbers.items()
-        },
+        **result.counts,
+        "means": {key: found.value for key, found in result.estimates.items()},
+        "standard_errors": {key: None if math.isnan(error) else error for key, error in errors.items()},
+        "num_answers": dict(result.num_answers),
     }
 
 
 def result_table(results: Sequence[SetResult]) -> Table:
-    """Return a table with a column for each data set: percent with standard errors, and counts of what failed."""
-    n = max(result.num_samples for result in results)
-    table = Table("", title="Evaluation", caption="percent ± standard error, clustered by problem")
+    """Return a table with a column for each data set: estimates with standard errors, and counts."""
+    table = Table("", title="Evaluation", caption="mean ± standard error, clustered by problem")
     for result in results:
         table.add_column(escape(result.data_source), justify="right")
     table.add_row("problems × answers", *(f"{result.num_problems} × {result.num_samples}" for result in results))
-    table.add_row("mean@n", *(_percent(result.mean) for result in results))
-    if any(result.num_dropped for result in results):
-        table.add_row("not asked: prompt too long", *(str(result.num_dropped) for result in results))
-        table.add_row("mean@n, those as wrong", *(_percent(result.mean_of_all) for result in results))
-    if n > 1:
-        table.add_row("std@n", *(_percent(result.std) for result in results))
-    for name in ("pass", "majority"):
-        columns = [getattr(result, f"{name}_at") for result in results]
-        for k in (k for k in range(2, n + 1) if k == n or k.bit_count() == 1):
-            cells = (_percent(values[k - 1]) if k <= len(values) else "–" for values in columns)
-            table.add_row(f"{name.removesuffix('ority')}@{k}", *cells)
-    if any(result.reward != result.mean for result in results):
-        table.add_row("reward mean@n", *(_plain(result.reward) for result in results))
-    for name in sorted({name for result in results for name in result.numbers}):
-        table.add_row(escape(f"{name} mean@n"), *(_number_cell(result, name) for result in results))
-    lengths = (result.mean_num_tokens for result in results)
-    table.add_row("tokens an answer", *("–" if math.isnan(length) else f"{length:.0f}" for length in lengths))
-    for label, count in (
-        ("answers missing", "num_missing"),
-        ("scorer failed", "num_failed"),
-        ("no answer found", "num_unanswered"),
-        ("cut at the limit", "num_truncated"),
-    ):
-        table.add_row(label, *(str(getattr(result, count)) for result in results))
+    for key in dict.fromkeys(key for result in results for key in result.estimates):
+        k = int(key.rpartition("@")[2]) if "@" in key else 1
+        if k.bit_count() == 1 or k == max(result.num_samples for result in results):
+            table.add_row(escape(key), *(_cell(result, key) for result in results))
+    for count in results[0].counts:
+        table.add_row(count, *(str(result.counts[count]) for result in results))
     return table
 
 
-def _percent(estimate: Estimate) -> str:
-    return _plain(Estimate(100 * estimate.value, 100 * estimate.standard_error), digits=1)
-
-
-def _plain(estimate: Estimate, digits: int = 3) -> str:
-    """Return `0.433 ± 0.071`, or the value alone where it has no standard error."""
-    error = "" if math.isnan(estimate.standard_error) else f" ± {estimate.standard_error:.{digits}f}"
-    return f"{estimate.value:.{digits}f}{error}"
-
-
-def _number_cell(result: SetResult, name: str) -> str:
-    """Return the mean of a further number, with the count of answers where some lack it."""
-    if name not in result.numbers:
+def _cell(result: SetResult, key: str) -> str:
+    """Return `0.433 ± 0.071`, without an error where there is none, with the count of answers where some lack the number."""
+    if key not in result.estimates:
         return "–"
-    mean, num_answers = result.numbers[name]
+    value, error = result.estimates[key]
     num_asked = result.num_problems * result.num_samples
-    return _plain(mean) + (f" ({num_answers} of {num_asked})" if num_answers < num_asked else "")
+    num = result.num_answers.get(key.removesuffix("/mean"), num_asked)
+    return (
+        f"{value:.3f}"
+        + ("" if math.isnan(error) else f" ± {error:.3f}")
+        + (f" ({num} of {num_asked})" if num < num_asked else "")
+    )

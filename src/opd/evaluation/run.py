@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -66,7 +65,7 @@ def run(config: DictConfig, run: Run) -> Ending:
         with GracefulStop() as stop:
             counts, ending = _ask(config, run, questions, answers, trackers, stop)
         if ending is not None:
-            if not answers.not_uploaded:
+            if answers.are_stored:
                 print(f"stored {len(answers.samples)} answers; the same command goes on from here", flush=True)
             return ending
         results = answers.results(worst_score(reward_function(config)))
@@ -106,9 +105,9 @@ def _ask(
         dialogues.write(run, report.trajectories)
         counts.add(report)
         if report.num_cut or start + size < len(rows):
-            ending = serve_pods(
-                run, lambda: None if answers.not_uploaded else STEP, is_over=lambda: stop.requested
-            ) or (STOPPED if stop.requested else None)
+            ending = serve_pods(run, lambda: STEP if answers.are_stored else None, is_over=lambda: stop.requested) or (
+                STOPPED if stop.requested else None
+            )
             if ending:
                 return counts, ending
     return counts, None
@@ -163,7 +162,8 @@ class Answers:
 
     def __init__(self, run: Run, questions: Questions, spec: EvalSpec):
         self._run, self._questions, self._spec = run, questions, spec
-        self.not_uploaded: set[str] = set()
+        self.are_stored = True
+        """False where the store lacks answers that are on the disk."""
         self.samples: list[Sample] = []
         self._answered_before: set[Problem] = set()
         if run.handle.attempt == 1:
@@ -194,12 +194,11 @@ class Answers:
             write_generations(Path(self._run.handle.local_dir) / GENERATIONS_KEY, self.samples)
             try:
                 self._upload(GENERATIONS_KEY)
-                self.not_uploaded.discard(GENERATIONS_KEY)
+                self.are_stored = True
             except StoreError as error:
-                logger.warning(
-                    "the store does not take the answers, which are on the disk; retry at the end: %s", error
-                )
-                self.not_uploaded.add(GENERATIONS_KEY)
+                text = "the store does not take the answers, which are on the disk; retry at the end: %s"
+                logger.warning(text, error)
+                self.are_stored = False
 
     def results(self, worst_reward: float) -> list[SetResult]:
         """Return the results of every data set.
@@ -235,8 +234,9 @@ class Answers:
         """
         write_pass_rates(Path(self._run.handle.local_dir) / PASS_RATES_KEY, self.pass_rates())
         with self._run.storing_the_end():
-            for key in (PASS_RATES_KEY, *self.not_uploaded):
-                self._upload(key)
+            self._upload(PASS_RATES_KEY)
+            if not self.are_stored:
+                self._upload(GENERATIONS_KEY)
 
     def _upload(self, key: str) -> None:
         if self._run.remote is not None:
@@ -251,11 +251,8 @@ def _read(store: Store) -> Sequence[Sample]:
     """Return the answers that a run's place holds; none if there is no file, or a damaged one."""
     if not store.exists(GENERATIONS_KEY):
         return []
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "generations.parquet"
-        store.get_file(GENERATIONS_KEY, copy)
-        try:
-            return read_generations(copy)
-        except ValueError as error:  # pyarrow's own among them
-            logger.warning("%s of %s is unreadable, so its problems are asked again: %s", GENERATIONS_KEY, store, error)
-            return []
+    try:
+        return read_generations(store.get(GENERATIONS_KEY))
+    except ValueError as error:  # pyarrow's own among them
+        logger.warning("%s of %s is unreadable, so its problems are asked again: %s", GENERATIONS_KEY, store, error)
+        return []

@@ -88,13 +88,13 @@ def write_table(path: Path, table: pa.Table) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def read_generations(path: Path) -> Sequence[Sample]:
+def read_generations(content: bytes) -> Sequence[Sample]:
     """Return the samples of a file that `write_generations` wrote.
 
     Raises:
-        ValueError: the file has other columns.
+        ValueError: it is no Parquet file, or has other columns.
     """
-    table = pq.read_table(path)
+    table = pq.read_table(pa.BufferReader(content))
     if table.schema.names != SCHEMA.names:
-        raise ValueError(f"{path}: columns {table.schema.names}, must be {SCHEMA.names}")
+        raise ValueError(f"columns {table.schema.names}, must be {SCHEMA.names}")
     return [Sample(**row | {_NUMBERS: further_numbers(dict(row[_NUMBERS] or ()))}) for row in table.to_pylist()]

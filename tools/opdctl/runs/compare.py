@@ -7,10 +7,8 @@ Without pairs there is no standard error; steps are not independent.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -256,14 +254,11 @@ def answers(store: Store, run_id: str) -> Sequence[Sample]:
     """Return the generations that an evaluation stored; an unreadable file is noted and gives none."""
     from opd.evaluation.samples import read_generations
 
-    with tempfile.TemporaryDirectory(prefix="opdctl-") as folder:
-        path = Path(folder) / "generations.parquet"
-        store.get_file(GENERATIONS_KEY, path)
-        try:
-            return read_generations(path)
-        except (pa.ArrowException, ValueError, TypeError, OSError) as error:
-            note(f"warning: {run_id}: {GENERATIONS_KEY} is left out: {error}")
-            return []
+    try:
+        return read_generations(store.get(GENERATIONS_KEY))
+    except (pa.ArrowException, ValueError, TypeError, OSError) as error:
+        note(f"warning: {run_id}: {GENERATIONS_KEY} is left out: {error}")
+        return []
 
 
 def _without_seed(spec: Mapping[str, Any]) -> dict[str, Any]:

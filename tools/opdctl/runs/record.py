@@ -216,10 +216,10 @@ def as_of_now(record: RunRecord, listing: Listing) -> RunRecord:
 
 def _evaluation(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of one data set, each of its own type."""
-    error = values.get("standard_error")
+    means, n = values["means"], int(values["num_samples"])
+    error = values["standard_errors"]["acc/mean"]
     return {
-        "num_problems": int(values["num_problems"]), "num_samples": int(values["num_samples"]),
-        "num_dropped": int(values.get("num_dropped") or 0), "mean": float(values["mean"]),
-        "standard_error": None if error is None else float(error),
-        "pass_at": float(values["pass_at"][-1]), "maj_at": float(values["maj_at"][-1]),
+        "num_problems": int(values["num_problems"]), "num_samples": n, "num_dropped": int(values["num_dropped"]),
+        "mean": float(means["acc/mean"]), "standard_error": None if error is None else float(error),
+        "pass_at": float(means[f"acc/pass@{n}"]), "maj": float(means["acc/maj"]),
     }  # fmt: skip

@@ -52,7 +52,7 @@ def evaluation_sheet(records: Sequence[RunRecord]) -> Sheet | None:
     """Return the evaluations of runs; None without any."""
     lines = [
         (record.run_id, name, f"{one['num_problems']} × {one['num_samples']}", str(one["num_dropped"] or NONE),
-         with_error(one["mean"], one["standard_error"]), number(one["pass_at"]), number(one["maj_at"]))
+         with_error(one["mean"], one["standard_error"]), number(one["pass_at"]), number(one["maj"]))
         for record in records
         for name, one in sorted(record.evaluation.items())
     ]  # fmt: skip
