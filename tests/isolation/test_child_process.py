@@ -38,12 +38,6 @@ def test_a_child_that_sends_nothing_is_late(child: ChildProcess) -> None:
         child.receive(0.1)
 
 
-def test_a_child_that_its_own_alarm_has_ended_before_the_parent_looked_is_late(child: ChildProcess) -> None:
-    os.kill(child.pid, signal.SIGALRM)
-    with pytest.raises(TimeoutError):
-        child.receive(60.0)
-
-
 def test_a_child_that_has_ended_otherwise_is_not_late_however_long_the_parent_stood_still(child: ChildProcess) -> None:
     os.kill(child.pid, signal.SIGKILL)
     assert child.exit_status() == " with exit status -9"

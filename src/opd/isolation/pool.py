@@ -58,16 +58,11 @@ class ChildProcess:
         """Return what the child sends within this time.
 
         Raises:
-            TimeoutError: nothing came, or `isolation.serving.orphan_alarm` has ended the child. The alarm may be first
-                where this process was paused.
-            EOFError, OSError: the child has ended in any other way.
+            TimeoutError: nothing came.
+            EOFError, OSError: the child has ended.
         """
-        try:
-            if self.connection.poll(timeout_s):
-                return self.connection.recv()
-        except (EOFError, OSError):
-            if self._exit_code() != -signal.SIGALRM:
-                raise
+        if self.connection.poll(timeout_s):
+            return self.connection.recv()
         raise TimeoutError(f"no answer in {timeout_s:g} s")
 
     def alive(self) -> bool:
@@ -89,14 +84,9 @@ class ChildProcess:
 
     def exit_status(self) -> str:
         """Return ` with exit status N` of a process that died, else an empty text."""
-        code = self._exit_code()
-        return "" if code is None else f" with exit status {code}"
-
-    def _exit_code(self) -> int | None:
-        try:
-            return self._process.wait(REAP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return f" with exit status {self._process.wait(REAP_TIMEOUT_S)}"
+        return ""
 
 
 class Outcome(NamedTuple):

@@ -6,23 +6,21 @@ SERVER takes the arguments and returns a `Handle`. Each request gets two message
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import importlib.util
-import os
 import pickle
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PARENT_POLL_S = 5.0
-ORPHAN_GRACE_S = 2.0
-"""Seconds after the deadline until the kernel ends this process, if its parent no longer exists to kill it."""
+_PR_SET_PDEATHSIG = 1
 STARTED, REFUSED = "started", "refused"
 Handle = Callable[[Any], tuple[Callable[[], Any], Any]]
 """Takes a request; returns the call, which the deadline bounds, and a note for the parent. It raises what no answer
@@ -31,10 +29,12 @@ is to blame for."""
 
 def main(connection_fd: int, server: str, *arguments: str) -> None:
     """Serve the connection until it closes."""
+    end_with_parent()
     module, _, name = server.partition(":")
     handle: Handle = getattr(importlib.import_module(module), name)(*arguments)
-    with Connection(connection_fd) as connection:
-        for payload in requests(connection):
+    with Connection(connection_fd) as connection, contextlib.suppress(EOFError):
+        while True:
+            payload = connection.recv_bytes()
             try:
                 request, timeout_s = pickle.loads(payload)
                 call, note = handle(request)
@@ -44,34 +44,13 @@ def main(connection_fd: int, server: str, *arguments: str) -> None:
                 continue
             connection.send((STARTED, note))
             if timeout_s is not None:
-                with orphan_alarm(timeout_s):
-                    result = call()
-                connection.send(result)
+                connection.send(call())
 
 
-def requests(connection: Connection) -> Iterator[bytes]:
-    """Yield what the parent sends, until it closes the connection or ends."""
-    parent = os.getppid()
-    while True:
-        while not connection.poll(PARENT_POLL_S):
-            if os.getppid() != parent:  # a fork of the parent may hold the other end open
-                return
-        try:
-            yield connection.recv_bytes()
-        except EOFError:
-            return
-
-
-@contextmanager
-def orphan_alarm(timeout_s: float) -> Iterator[None]:
-    """Let the kernel end this process `ORPHAN_GRACE_S` after a deadline that its parent keeps by itself."""
-    # The default action of SIGALRM ends the process even inside C code that never returns to Python.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, timeout_s + ORPHAN_GRACE_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+def end_with_parent() -> None:
+    """Let the kernel end this process as soon as the thread that started it has ended, even within C code (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def limit(kind: int, value: int) -> None:
