@@ -38,20 +38,18 @@ def database(tmp_path_factory) -> Path:
 
 
 def config_of(database: Path):
-    turns = {
-        "max_assistant_turns": 5, "max_user_turns": None, "max_parallel_calls": 2, "max_tool_response_length": 60,
-        "format": "hermes", "tool_config_path": None,
-    }  # fmt: skip
     agent = {
         "database_dir": str(database), "call_timeout_s": TIMEOUT_S, "num_tool_processes": 3, "toolset": TOOLSET,
+        "max_assistant_turns": 5, "max_parallel_calls": 2, "max_tool_response_length": 60,
     }  # fmt: skip
-    tree = {"kind": "opd-agent", "model": {"path": "m"}, "teacher": {"path": "t"}, "agent": agent}
+    lengths = {"max_prompt_length": 128, "max_response_length": 400}
+    tree = {"kind": "opd-agent", "model": {"path": "m"}, "teacher": {"path": "t"}, "agent": agent, "data": lengths}
     ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r"))
     return OmegaConf.create(
         {
             KEY: ours.text(),
-            "data": {"max_prompt_length": 128, "max_response_length": 400, "apply_chat_template_kwargs": {}},
-            "actor_rollout_ref": {"rollout": {"multi_turn": turns, "prompt_length": 128, "response_length": 400}},
+            "data": {"apply_chat_template_kwargs": {}},
+            "actor_rollout_ref": {"rollout": {"prompt_length": 128, "response_length": 400}},
         }
     )
 

@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> None:
             right = lessons(environment, tokenizer, table)
             guessed = guesses(environment, tokenizer, table, seed=args.seed)
         finally:
-            environment.close()
+            environment.pool.close()
         print(f"{len(right)} lessons of up to {max(len(d.ids) for d in right)} tokens", flush=True)
         provenance: dict[str, Any] = {
             "made_by": "python -m tests.agent_evidence.make_models",

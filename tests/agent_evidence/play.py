@@ -11,10 +11,11 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer
 
 from opd.agent.dialogue import Dialogue, Sampled
-from opd.agent.parsing import HermesParser
-from opd.agent.environments import compute_score
+from opd.agent.environments import compute_score, tool_schemas
+from opd.agent.loop import pool_of
 from opd.agent.settings import FINAL_TEXT, AgentSettings
 from opd.agent.shared import Shared
+from opd.agent.tools import ToolReply
 from opd.rollout.cpu.engine import EngineConfig
 from opd.rollout.cpu.server import RolloutServer, ServerConfig
 
@@ -31,7 +32,7 @@ class Played:
 def make_environment(folder: Path, settings: AgentSettings) -> Shared:
     """The environment for the model in `folder`."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    return Shared(settings, tokenizer, schemas=None, make_parser=lambda schemas: HermesParser())
+    return Shared(settings, tokenizer, schemas=tool_schemas(settings.toolset), pool=pool_of(settings))
 
 
 def play(
@@ -41,17 +42,26 @@ def play(
     *,
     temperature: float = 0.0,
     seed: int = 0,
+    blank_replies: bool = False,
 ) -> list[Played]:
     """Hold the rows' conversations with the model in a folder, in fp32.
 
     Args:
         temperature: 0 is greedy. seed: enters every request's seed.
+        blank_replies: a control; every tool reply reaches the model empty.
     """
     environment = make_environment(folder, settings)
+    if blank_replies:
+        answer = environment.pool.call
+
+        async def blank(*arguments: Any, **of_row: Any) -> ToolReply:
+            return (await answer(*arguments, **of_row))._replace(text="")
+
+        environment.pool.call = blank
     try:
         return asyncio.run(_play(environment, _server_config(folder, settings), rows, settings, temperature, seed))
     finally:
-        environment.close()
+        environment.pool.close()
 
 
 async def _play(
@@ -80,7 +90,7 @@ async def _play(
         extra = row["extra_info"]
         dialogue = await environment.runner(extra).run(row["prompt"], generate=generate, tools=environment.tools(extra))
         told = dict(extra) | {FINAL_TEXT: environment.final_text(dialogue)}
-        text = environment.text(dialogue)
+        text = environment.tokenizer.decode(dialogue.response_ids, skip_special_tokens=True)
         found = compute_score(
             row["data_source"], text, row["reward_model"]["ground_truth"], told,
             toolset=settings.toolset, database_dir=settings.database_dir,

@@ -14,14 +14,13 @@ MAX_ASSISTANT_TURNS = 3
 MAX_REPLY_TOKENS = 64
 
 
-def settings(database: Path, *, blank_replies: bool = False) -> AgentSettings:
-    """As the evidence's experiment has them; `blank_replies` is the control."""
+def settings(database: Path) -> AgentSettings:
+    """As the evidence's experiment has them."""
     return AgentSettings(
         limits=Limits(
             max_prompt_tokens=MAX_PROMPT_TOKENS,
             max_response_tokens=MAX_RESPONSE_TOKENS,
             max_assistant_turns=MAX_ASSISTANT_TURNS,
-            blank_replies=blank_replies,
         ),
         tool_format="hermes",
         max_reply_tokens=MAX_REPLY_TOKENS,
@@ -29,5 +28,4 @@ def settings(database: Path, *, blank_replies: bool = False) -> AgentSettings:
         call_timeout_s=10.0,
         num_tool_processes=2,
         toolset=DEFAULT_TOOLSET,
-        uses_own_tools=False,
     )

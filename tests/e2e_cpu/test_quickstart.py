@@ -20,7 +20,6 @@ def test_the_quickstart_takes_a_student_from_below_35_to_above_80_percent(tmp_pa
     assert result["accuracy_after"] > 0.80
     assert result["accuracy_teacher"] >= 0.95
     assert result["seed"] == seed
-    assert result["peak_pss_gib"] < 8
     heldout = pq.read_table(tmp_path / "out" / "heldout.parquet")
     assert heldout.num_rows == result["num_heldout"]
     assert {"data_source", "prompt", "ability", "reward_model", "extra_info"} <= set(heldout.column_names)

@@ -39,16 +39,8 @@ def _with_template(source: Path, template: str | None, target: Path) -> Path:
 
 def _check(model: Path, *, custom: str | None = None, max_parallel_calls: int | None = None) -> None:
     """The check with what it reads of a composed config; with a number of calls, of a run with tools."""
-    turns = {
-        "max_assistant_turns": 4, "max_user_turns": None, "max_parallel_calls": max_parallel_calls,
-        "max_tool_response_length": 64, "format": "hermes", "tool_config_path": None,
-    }  # fmt: skip
-    tree = {
-        "kind": "opd-agent",
-        "model": {"path": str(model)},
-        "teacher": {"path": "t"},
-        "agent": {"database_dir": "d"},
-    }
+    agent = {"database_dir": "d", "max_parallel_calls": max_parallel_calls or 1, "max_tool_response_length": 64}
+    tree = {"kind": "opd-agent", "model": {"path": str(model)}, "teacher": {"path": "t"}, "agent": agent}
     ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r"))
     loop = "single_turn_agent" if max_parallel_calls is None else AGENT_LOOP
     paths = {"path": str(model), "tokenizer_path": None, "custom_chat_template": custom, "trust_remote_code": False}
@@ -58,7 +50,7 @@ def _check(model: Path, *, custom: str | None = None, max_parallel_calls: int | 
             "data": {"max_prompt_length": 64, "max_response_length": 64},
             "actor_rollout_ref": {
                 "model": paths,
-                "rollout": {"agent": {"default_agent_loop": loop}, "multi_turn": turns},
+                "rollout": {"agent": {"default_agent_loop": loop}},
             },
         }
     )

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from opd.agent.conversation import Conversation
 from opd.agent.parsing import CallParser, ToolCall, without_thought
+from opd.agent.tools import ToolReply
 
 # Why a conversation ended.
 ANSWERED = "answered"
@@ -17,24 +18,12 @@ RESPONSE_LENGTH = "response_length"
 NO_ROOM_FOR_REPLY = "no_room_for_reply"
 """The tools' replies would not leave a token of the budget: they were not appended."""
 ASSISTANT_TURNS = "max_assistant_turns"
-USER_TURNS = "max_user_turns"
 UNFINISHED_TURN = "unfinished_turn"
 """The server stopped the model's turn before its end and before the budget's (an abort)."""
-ENDINGS = (ANSWERED, RESPONSE_LENGTH, NO_ROOM_FOR_REPLY, ASSISTANT_TURNS, USER_TURNS, UNFINISHED_TURN)
+ENDINGS = (ANSWERED, RESPONSE_LENGTH, NO_ROOM_FOR_REPLY, ASSISTANT_TURNS, UNFINISHED_TURN)
 
 UNREADABLE = "(unreadable)"
 """Stands for the tool's name where a call could not be read."""
-
-
-class Reply(Protocol):
-    """Answer of a tool (`opd.agent.tool_pool.ToolReply`)."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def error(self) -> str | None: ...
-    @property
-    def seconds(self) -> float: ...
 
 
 class Tools(Protocol):
@@ -45,7 +34,7 @@ class Tools(Protocol):
         """Names that may be called."""
         ...
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Reply:
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolReply:
         """Run one call; an error is a reply, never an exception."""
         ...
 
@@ -71,11 +60,7 @@ class Limits:
     max_prompt_tokens: int
     max_response_tokens: int
     max_assistant_turns: int
-    max_user_turns: int | None = None
-    """Rounds of tool replies."""
     max_parallel_calls: int = 1
-    blank_replies: bool = False
-    """A control: every tool reply reaches the model empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +177,6 @@ class DialogueRunner:
             return ANSWERED
         if len(dialogue.turns) >= limits.max_assistant_turns:
             return ASSISTANT_TURNS
-        if limits.max_user_turns is not None and len(dialogue.turns) > limits.max_user_turns:
-            return USER_TURNS
         turn.calls, broken = await self._answer(calls, tools)
         dialogue.num_markers_broken += broken
         replies = self.conversation.after_turn(
@@ -233,8 +216,6 @@ class DialogueRunner:
             text, error, seconds = reply.text, bool(reply.error), reply.seconds
         text, broken = self.conversation.clean(text)
         text, truncated = self._truncate(text)
-        if self.limits.blank_replies:
-            text = ""
         record = CallRecord(
             name=call.name or UNREADABLE, arguments=call.arguments, problem=problem, reply=text, error=error,
             seconds=seconds, truncated=truncated, surplus=surplus, malformed=bool(call.problem),

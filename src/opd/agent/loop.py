@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -17,10 +15,12 @@ from verl.experimental.agent_loop.agent_loop import (
 )
 
 from opd.agent.dialogue import Dialogue, Sampled
+from opd.agent.environments import tool_schemas
 from opd.agent.metrics import num_turns
 from opd.agent.settings import AGENT_LOOP, ENDING, FINAL_TEXT, AgentSettings
 from opd.agent.shared import Shared
-from opd.agent.verl_tools import VerlTools, call_parser
+from opd.agent.tool_pool import ToolPool
+from opd.agent.verl_tools import VerlTools
 
 _SHARED: dict[AgentSettings, Shared] = {}
 
@@ -37,14 +37,23 @@ def shared(config: Any, tokenizer: Any, own_tools: Sequence[Any] = ()) -> Shared
     """
     settings = AgentSettings.of(config)
     if settings not in _SHARED:
-        schemas = [tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True) for tool in own_tools]
-        _SHARED[settings] = Shared(
-            settings,
-            tokenizer,
-            schemas=schemas if settings.uses_own_tools else None,
-            make_parser=lambda found: call_parser(settings.tool_format, tokenizer, found),
-        )
+        if settings.uses_own_tools:
+            pool = None
+            schemas = [tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True) for tool in own_tools]
+        else:
+            pool, schemas = pool_of(settings), tool_schemas(settings.toolset)
+        _SHARED[settings] = Shared(settings, tokenizer, schemas=schemas, pool=pool)
     return _SHARED[settings]
+
+
+def pool_of(settings: AgentSettings) -> ToolPool:
+    """Return the processes of the environment's tools."""
+    return ToolPool(
+        settings.database_dir,
+        num_processes=settings.num_tool_processes,
+        timeout_s=settings.call_timeout_s,
+        toolset=settings.toolset,
+    )
 
 
 @register(AGENT_LOOP)
@@ -63,64 +72,40 @@ class ToolDialogueLoop(AgentLoopBase):
         runner = self._shared.runner(extra)
         stops = [*(sampling_params.get("stop_token_ids") or []), *runner.parser.stop_token_ids]
         params = sampling_params | ({"stop_token_ids": stops} if stops else {})
-        request_id, served = uuid4().hex, _Served()
+        request_id, served = uuid4().hex, list[Any]()
 
         async def generate(ids: Sequence[int], max_tokens: int) -> Sampled:
-            started = time.perf_counter()
-            out = await self.server_manager.generate(
-                request_id=request_id, prompt_ids=list(ids), sampling_params=params | {"max_tokens": max_tokens}
-            )
-            served.add(out, time.perf_counter() - started)
+            asked = params | {"max_tokens": max_tokens}
+            out = await self.server_manager.generate(request_id=request_id, prompt_ids=list(ids), sampling_params=asked)
+            served.append(out)
             return Sampled(token_ids=out.token_ids, logprobs=out.log_probs or None)
 
-        if self._own_tools:
-            own = VerlTools(
-                {name: self._own_tools[name] for name in self._shared.tool_names(extra)},
-                row.get("tools_kwargs") or {},
-                self._shared.settings.call_timeout_s,
-            )
-            try:
-                self.dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=own)
-            finally:
-                await own.release()
-        else:
+        if not self._own_tools:
             tools = self._shared.tools(extra)
             self.dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=tools)
+            return self._output(self.dialogue, served)
+        offered = {name: self._own_tools[name] for name in self._shared.tool_names(extra)}
+        own = VerlTools(offered, row.get("tools_kwargs") or {}, self._shared.settings.call_timeout_s)
+        try:
+            self.dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=own)
+        finally:
+            await own.release()
         return self._output(self.dialogue, served)
 
-    def _output(self, dialogue: Dialogue, served: _Served) -> AgentLoopOutput:
-        tool_s = sum(call.seconds for turn in dialogue.turns for call in turn.calls)
+    def _output(self, dialogue: Dialogue, served: Sequence[Any]) -> AgentLoopOutput:
+        """Return what verl's loops return; `served` are the server's outputs."""
         return AgentLoopOutput(
             prompt_ids=dialogue.prompt_ids,
             response_ids=dialogue.response_ids,
             response_mask=dialogue.mask,
             response_logprobs=dialogue.logprobs,
             num_turns=num_turns(dialogue),
-            metrics=AgentLoopMetrics(
-                generate_sequences=served.seconds, tool_calls=tool_s, num_preempted=served.num_preempted
-            ),
-            # verl hands these to the reward function inside `extra_info`.
+            metrics=AgentLoopMetrics(),
+            # The reward function gets these inside `extra_info`.
             extra_fields={
                 FINAL_TEXT: self._shared.final_text(dialogue),
                 ENDING: dialogue.ending,
-                "min_global_steps": served.first_step,
-                "max_global_steps": served.last_step,
+                "min_global_steps": served[0].extra_fields.get("min_global_steps"),
+                "max_global_steps": served[-1].extra_fields.get("max_global_steps"),
             },
         )
-
-
-@dataclass
-class _Served:
-    """Facts that the server reports with its turns: versions of the weights, preemptions, seconds."""
-
-    first_step: int | None = None
-    last_step: int | None = None
-    num_preempted: int = 0
-    seconds: float = 0.0
-
-    def add(self, output: Any, seconds: float) -> None:
-        first = output.extra_fields.get("min_global_steps")
-        self.first_step = first if self.first_step is None else self.first_step
-        self.last_step = output.extra_fields.get("max_global_steps")
-        self.num_preempted += output.num_preempted or 0
-        self.seconds += seconds

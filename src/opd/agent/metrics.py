@@ -2,115 +2,73 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 
 from opd.agent.dialogue import ENDINGS, UNREADABLE, Dialogue
 
 UNKNOWN_TOOL = "(unknown)"
-
-
-@dataclass(kw_only=True)
-class ToolCounts:
-    """Calls of one tool."""
-
-    num_calls: int = 0
-    num_run: int = 0
-    """Those that reached the tool: it exists, the call could be read and was within its turn's limit."""
-    num_errors: int = 0
-    total_s: float = 0.0
-    """Over the calls that were run."""
-    max_s: float = 0.0
-
-    def add(self, other: ToolCounts) -> None:
-        self.num_calls += other.num_calls
-        self.num_run += other.num_run
-        self.num_errors += other.num_errors
-        self.total_s += other.total_s
-        self.max_s = max(self.max_s, other.max_s)
+_EVENTS = ("surplus_calls", "malformed_calls", "truncated_replies", "markers_broken")
 
 
 @dataclass(kw_only=True)
 class AgentCounts:
     """Events of a number of conversations."""
 
-    num_dialogues: int = 0
-    tools: dict[str, ToolCounts] = field(default_factory=lambda: defaultdict(ToolCounts))
-    endings: Counter[str] = field(default_factory=Counter)
-    num_surplus_calls: int = 0
-    num_malformed_calls: int = 0
-    num_truncated_replies: int = 0
-    num_markers_broken: int = 0
-    num_llm_tokens: int = 0
-    num_tool_tokens: int = 0
-    total_turns: int = 0
-    min_turns: int | None = None
-    max_turns: int = 0
+    sums: Counter[str] = field(default_factory=Counter)
+    """By the metric's name; of each tool also the calls that were `run`, and their seconds in `total_s`."""
+    turns: Counter[int] = field(default_factory=Counter)
+    """Conversations by their number of turns."""
+    longest_s: dict[str, float] = field(default_factory=dict)
+    """Longest call of each tool."""
 
     @classmethod
     def of(cls, dialogue: Dialogue) -> AgentCounts:
         """Return the counts of one conversation."""
-        turns = num_turns(dialogue)
-        counts = cls(
-            num_dialogues=1, total_turns=turns, min_turns=turns, max_turns=turns,
-            num_markers_broken=dialogue.num_markers_broken,
-            # By the turns, never by the mask: the monitor tells a wrong mask by these.
-            num_llm_tokens=sum(turn.num_tokens for turn in dialogue.turns),
-            num_tool_tokens=sum(turn.num_reply_tokens for turn in dialogue.turns),
-        )  # fmt: skip
-        counts.endings[dialogue.ending] += 1
+        counts = cls(turns=Counter([num_turns(dialogue)]))
+        sums, longest_s = counts.sums, counts.longest_s
+        sums[f"agent/ended/{dialogue.ending}"] = 1
+        sums["agent/markers_broken"] = dialogue.num_markers_broken
+        # By the turns, never by the mask: the monitor tells a wrong mask by these.
+        sums["tool_mask/llm_tokens"] = sum(turn.num_tokens for turn in dialogue.turns)
+        sums["tool_mask/tool_tokens"] = sum(turn.num_reply_tokens for turn in dialogue.turns)
         for call in (call for turn in dialogue.turns for call in turn.calls):
-            counts.num_surplus_calls += call.surplus
-            counts.num_malformed_calls += call.malformed
-            counts.num_truncated_replies += call.truncated
-            name = call.name if call.known or call.name == UNREADABLE else UNKNOWN_TOOL
-            one = ToolCounts(
-                num_calls=1, num_run=int(not call.problem), num_errors=int(call.error), total_s=call.seconds,
-                max_s=call.seconds,
-            )  # fmt: skip
-            counts.tools[name].add(one)
+            sums["agent/surplus_calls"] += call.surplus
+            sums["agent/malformed_calls"] += call.malformed
+            sums["agent/truncated_replies"] += call.truncated
+            tool = f"agent/tool/{call.name if call.known or call.name == UNREADABLE else UNKNOWN_TOOL}"
+            sums[f"{tool}/calls"] += 1
+            sums[f"{tool}/errors"] += call.error
+            sums[f"{tool}/run"] += not call.problem
+            sums[f"{tool}/total_s"] += call.seconds  # type: ignore[assignment]  # a Counter adds floats as well
+            longest_s[tool] = max(longest_s.get(tool, 0.0), call.seconds)
         return counts
 
     def add(self, other: AgentCounts) -> None:
         """Add another's counts to these."""
-        for name, tool in other.tools.items():
-            self.tools[name].add(tool)
-        self.endings.update(other.endings)
-        if other.min_turns is not None:
-            self.min_turns = other.min_turns if self.min_turns is None else min(self.min_turns, other.min_turns)
-        self.max_turns = max(self.max_turns, other.max_turns)
-        for name in (
-            "num_dialogues", "total_turns", "num_surplus_calls", "num_malformed_calls", "num_truncated_replies",
-            "num_markers_broken", "num_llm_tokens", "num_tool_tokens",
-        ):  # fmt: skip
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.sums.update(other.sums)
+        self.turns.update(other.turns)
+        for tool, seconds in other.longest_s.items():
+            self.longest_s[tool] = max(self.longest_s.get(tool, 0.0), seconds)
 
     def metrics(self) -> dict[str, float]:
         """Return `agent/*`, `tool_mask/*` and `num_turns/*`; nothing where there was no conversation with tools."""
-        if not self.num_dialogues:
+        if not self.turns:
             return {}
-        out = {
-            "agent/surplus_calls": self.num_surplus_calls,
-            "agent/malformed_calls": self.num_malformed_calls,
-            "agent/truncated_replies": self.num_truncated_replies,
-            "agent/markers_broken": self.num_markers_broken,
-            **{f"agent/ended/{ending}": self.endings[ending] for ending in ENDINGS},
-            "tool_mask/has_agent_mask": self.num_tool_tokens > 0,
-            "tool_mask/llm_tokens": self.num_llm_tokens,
-            "tool_mask/tool_tokens": self.num_tool_tokens,
-            "tool_mask/tool_ratio": self.num_tool_tokens / max(self.num_llm_tokens + self.num_tool_tokens, 1),
-            "num_turns/min": self.min_turns or 0,
-            "num_turns/max": self.max_turns,
-            "num_turns/mean": self.total_turns / self.num_dialogues,
+        num_model, num_tools = self.sums["tool_mask/llm_tokens"], self.sums["tool_mask/tool_tokens"]
+        out: dict[str, float] = dict.fromkeys([f"agent/{name}" for name in _EVENTS], 0.0)
+        out |= {f"agent/ended/{ending}": 0.0 for ending in ENDINGS} | self.sums
+        out |= {
+            "tool_mask/has_agent_mask": num_tools > 0,
+            "tool_mask/tool_ratio": num_tools / max(num_model + num_tools, 1),
+            "num_turns/min": min(self.turns),
+            "num_turns/max": max(self.turns),
+            "num_turns/mean": sum(num * times for num, times in self.turns.items()) / self.turns.total(),
         }
-        for name, tool in sorted(self.tools.items()):
-            out |= {
-                f"agent/tool/{name}/calls": tool.num_calls,
-                f"agent/tool/{name}/errors": tool.num_errors,
-                f"agent/tool/{name}/seconds_mean": tool.total_s / max(tool.num_run, 1),
-                f"agent/tool/{name}/seconds_max": tool.max_s,
-            }
-        return {name: float(value) for name, value in out.items()}
+        for tool, seconds in self.longest_s.items():
+            out[f"{tool}/seconds_mean"] = out.pop(f"{tool}/total_s") / max(out.pop(f"{tool}/run"), 1)
+            out[f"{tool}/seconds_max"] = seconds
+        return {name: float(value) for name, value in sorted(out.items())}
 
 
 def num_turns(dialogue: Dialogue) -> int:

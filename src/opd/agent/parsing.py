@@ -73,35 +73,28 @@ class HermesParser:
 def _read(match: re.Match[str]) -> ToolCall:
     if not match[0].endswith(_CLOSE):
         return ToolCall(problem="the call is not closed by its end tag")
-    return call_from_json(match[1])
-
-
-def call_from_json(text: str) -> ToolCall:
-    """Return a call from `{"name": ..., "arguments": {...}}`."""
     try:
-        value = _loads(text)
+        value = _loads(match[1])
     except (ValueError, RecursionError) as error:
         return ToolCall(problem=f"the call is not valid JSON ({error})")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return ToolCall(problem='the call must be a JSON object with the keys "name" and "arguments"')
-    arguments = value.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return ToolCall(
-            name=value["name"], problem=f'"arguments" must be a JSON object, not {type(arguments).__name__}'
-        )
-    return ToolCall(name=value["name"], arguments=arguments)
+    return _checked(value["name"], value.get("arguments", {}))
 
 
 def call_from_parts(name: str, arguments: str, call_id: str | None) -> ToolCall:
     """Return a call whose arguments came as JSON text, as verl's parsers hand them out."""
     try:
-        value = _loads(arguments)
+        return _checked(name, _loads(arguments), call_id)
     except (ValueError, RecursionError) as error:
         return ToolCall(name=name, problem=f"the arguments are not valid JSON ({error})", call_id=call_id)
-    if not isinstance(value, dict):
-        problem = f"the arguments must be a JSON object, not {type(value).__name__}"
-        return ToolCall(name=name, problem=problem, call_id=call_id)
-    return ToolCall(name=name, arguments=value, call_id=call_id)
+
+
+def _checked(name: str, arguments: Any, call_id: str | None = None) -> ToolCall:
+    if isinstance(arguments, dict):
+        return ToolCall(name=name, arguments=arguments, call_id=call_id)
+    problem = f'"arguments" must be a JSON object, not {type(arguments).__name__}'
+    return ToolCall(name=name, problem=problem, call_id=call_id)
 
 
 def _loads(text: str) -> Any:

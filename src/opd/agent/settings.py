@@ -39,40 +39,34 @@ class AgentSettings:
     num_tool_processes: int
     toolset: str
     """Environment; see `opd.agent.environments.load_environment`."""
-    uses_own_tools: bool
+    uses_own_tools: bool = False
     """`agent.tool_config_path` names tools of the user's own, in verl's format."""
     chat_template_kwargs: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def of(cls, config: Any) -> AgentSettings:
-        """Read the trainer's config (the spec's `agent` and verl's own multi-turn keys).
+        """Read the run's spec in the trainer's config.
 
         Raises:
             ValueError: the spec has no `agent`.
         """
         ours = RunConfig.of(config)
-        agent = ours.agent
+        agent, data = ours.agent, ours.spec.data
         if agent is None:
             raise ValueError(f"agent loop {AGENT_LOOP} needs a tool database: set agent.database_dir in the spec")
-        turns = config.actor_rollout_ref.rollout.multi_turn
-        if turns.max_assistant_turns is None:
-            raise ValueError(
-                "actor_rollout_ref.rollout.multi_turn.max_assistant_turns is null: set agent.max_assistant_turns"
-            )
         return cls(
             limits=Limits(
-                max_prompt_tokens=config.data.max_prompt_length,
-                max_response_tokens=config.data.max_response_length,
-                max_assistant_turns=turns.max_assistant_turns,
-                max_user_turns=turns.max_user_turns,
-                max_parallel_calls=turns.max_parallel_calls,
+                max_prompt_tokens=data.max_prompt_length,
+                max_response_tokens=data.max_response_length,
+                max_assistant_turns=agent.max_assistant_turns,
+                max_parallel_calls=agent.max_parallel_calls,
             ),
-            tool_format=turns.format,
-            max_reply_tokens=turns.max_tool_response_length,
+            tool_format=agent.tool_format,
+            max_reply_tokens=agent.max_tool_response_length,
             database_dir=str(ours.database_dir),
             call_timeout_s=agent.call_timeout_s,
             num_tool_processes=agent.num_tool_processes,
             toolset=agent.toolset or DEFAULT_TOOLSET,
-            uses_own_tools=turns.tool_config_path is not None,
+            uses_own_tools=agent.tool_config_path is not None,
             chat_template_kwargs=tuple(sorted((config.data.get("apply_chat_template_kwargs") or {}).items())),
         )

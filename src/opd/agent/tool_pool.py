@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from opd.agent.environments import DEFAULT_TOOLSET, Environment, load_environment
-from opd.agent.tools import BadArguments, parse_arguments, render
+from opd.agent.tools import BadArguments, ToolReply, parse_arguments, render
 from opd.isolation.pool import ProcessPool
 from opd.isolation.serving import Handle, limit
 
@@ -24,7 +24,6 @@ MAX_DATA_BYTES = 1 << 30
 MAX_REPLY_CHARS = 262_144
 """A longer reply is cut here already; the conversation truncates it to some thousand tokens."""
 _MAX_FAULT_CHARS = 500
-ErrorClass = Literal["bad_arguments", "timeout", "crashed"]
 
 
 class ToolCall(NamedTuple):
@@ -34,19 +33,6 @@ class ToolCall(NamedTuple):
     arguments: Mapping[str, Any]
     episode_seed: int | None
     case_id: str | None
-
-
-class ToolReply(NamedTuple):
-    """The outcome of a call."""
-
-    text: str
-    """Text for the model, errors included."""
-    error: ErrorClass | None = None
-    """The kind of failure for metrics; None means success."""
-    seconds: float = 0.0
-    """Time of the call in its process, kill included."""
-    fault: str | None = None
-    """The tool's own exception, for the log; the model reads only that it failed."""
 
 
 class ToolPoolError(RuntimeError):
@@ -65,16 +51,11 @@ class ToolPool:
     Raises:
         ManifestError: the folder is no intact database.
         NoEnvironment: no such environment.
-        ValueError: a number that must be positive and is not.
     """
 
     def __init__(
         self, database_dir: str | Path, *, num_processes: int, timeout_s: float, toolset: str = DEFAULT_TOOLSET
     ) -> None:
-        if num_processes < 1:
-            raise ValueError(f"num_processes = {num_processes}: must be at least 1")
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s = {timeout_s}: must be a positive number of seconds")
         verify_database = load_environment(toolset).verify_database
         if verify_database is not None:
             verify_database(Path(database_dir))
@@ -85,17 +66,15 @@ class ToolPool:
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, episode_seed: int | None = None, case_id: str | None = None
     ) -> ToolReply:
-        """Run one tool.
+        """Run one tool of the environment; an error of the call is a reply.
 
         Args:
-            name: a tool of the environment.
             arguments: as the model wrote them.
             episode_seed: the row's `extra_info["episode_seed"]`.
             case_id: the row's `extra_info["case_id"]` (`Environment.needs_case`).
 
         Raises:
             ToolPoolError: the pool is closed, or its processes cannot be started.
-            TypeError | AttributeError: arguments that cannot be pickled; JSON always can.
         """
         try:
             future = self._pool.submit(ToolCall(name, arguments, episode_seed, case_id), self._timeout_s)
@@ -110,10 +89,9 @@ class ToolPool:
         if outcome.failure in ("not_started", "refused"):
             raise ToolPoolError(f"tools cannot be run: {outcome.reason}; the process's standard error says why")
         logger.warning("tool %s: %s; its process is replaced", name, outcome.reason)
-        error_class: ErrorClass = "timeout" if outcome.failure == "late" else "crashed"
-        what = f"gave {outcome.reason}" if outcome.failure == "late" else "failed: its process died"
-        text = error_text(error_class, f"{name} {what}; try other arguments or another tool")
-        return ToolReply(text, error_class, outcome.seconds)
+        if outcome.failure == "late":
+            return _error("timeout", f"{name} gave {outcome.reason}", outcome.seconds)
+        return _error("crashed", f"{name} failed: its process died", outcome.seconds)
 
     def close(self) -> None:
         """End the tool processes."""
@@ -126,9 +104,10 @@ class ToolPool:
         self.close()
 
 
-def error_text(error: ErrorClass, message: str) -> str:
-    """Return an error as the model reads it."""
-    return render({"error": error, "message": message})
+def _error(kind: str, message: str, seconds: float = 0.0, fault: str | None = None) -> ToolReply:
+    """Return an error that no arguments are to blame for, as the model reads it."""
+    text = render({"error": kind, "message": f"{message}; try other arguments or another tool"})
+    return ToolReply(text, kind, seconds, fault)
 
 
 def serve(database_dir: str, toolset: str) -> Handle:
@@ -142,7 +121,7 @@ def serve(database_dir: str, toolset: str) -> Handle:
 def _confine() -> None:
     """Let the kernel refuse files and much memory from here.
 
-    What tools print is dropped: standard error may be a file, which the first limit would turn into a fault.
+    Text that tools print is dropped: standard error may be a file, which the first limit would turn into a fault.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -160,11 +139,11 @@ def _answer(environment: Environment, database: Any, call: ToolCall) -> ToolRepl
         arguments = parse_arguments(tool, call.arguments)
         return ToolReply(render(tool.run(_view(database, call), arguments))[:MAX_REPLY_CHARS])
     except BadArguments as error:
-        return ToolReply(error_text("bad_arguments", str(error)), "bad_arguments")
+        kind = "bad_arguments"
+        return ToolReply(render({"error": kind, "message": str(error)}), kind)
     except Exception as error:  # noqa: BLE001  the contract: a tool may raise anything and its trajectory continues
-        message = f"{call.name} failed ({type(error).__name__}); try other arguments or another tool"
         fault = f"{type(error).__name__}: {error}"[:_MAX_FAULT_CHARS]
-        return ToolReply(error_text("crashed", message), "crashed", fault=fault)
+        return _error("crashed", f"{call.name} failed ({type(error).__name__})", fault=fault)
 
 
 def _view(database: Any, call: ToolCall) -> Any:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from opd.text import storable
 
 _MAX_SHOWN_CHARS = 60
-_MAX_SHOWN_FAULTS = 3
+_MAX_SHOWN_FAULTS = 3  # of those that pydantic names
 
 
 class Arguments(BaseModel):
@@ -32,6 +32,19 @@ class Tool(NamedTuple):
 
 Reply = Mapping[str, Any] | Sequence[Any]
 """A tool's answer: a JSON object or array."""
+
+
+class ToolReply(NamedTuple):
+    """The outcome of a call."""
+
+    text: str
+    """Text for the model, errors included."""
+    error: str | None = None
+    """The kind of failure; None means success."""
+    seconds: float = 0.0
+    """Time of the call in its process, kill included."""
+    fault: str | None = None
+    """The tool's own exception, for the log; the model reads only that it failed."""
 
 
 class BadArguments(ValueError):
@@ -77,9 +90,6 @@ def _faults(tool: Tool, error: ValidationError) -> str:
         else:
             rule = fault["msg"].removeprefix("Value error, ")
             sentences.append(f"{name} = {shown(fault['input'])}: {rule}")
-    left = error.error_count() - len(sentences)
-    if left:
-        sentences.append(f"and {left} more")
     names = ", ".join(
         name if field.is_required() else f"{name} (optional)" for name, field in tool.arguments.model_fields.items()
     )

@@ -6,27 +6,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.function_tool import FunctionTool, normalize_function_tool_return
-from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from opd.agent.parsing import CallParser, HermesParser, ToolCall, call_from_parts
+from opd.agent.tools import ToolReply
 
 logger = logging.getLogger(__name__)
 
 HERMES = "hermes"
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerlReply:
-    """See `opd.agent.dialogue.Reply`."""
-
-    text: str
-    error: str | None
-    seconds: float
 
 
 class VerlTools:
@@ -46,20 +37,19 @@ class VerlTools:
     def names(self) -> Collection[str]:
         return self._tools.keys()
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> VerlReply:
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolReply:
+        """Run one call; an error is a reply."""
         started = time.perf_counter()
-        error: str | None = None
         try:
             async with asyncio.timeout(self._timeout_s):
-                response = await self._run(name, dict(arguments))
-            text = response.text or ""
+                return ToolReply(await self._run(name, dict(arguments)), seconds=time.perf_counter() - started)
         except TimeoutError:
-            text = error = f"Error: {name} did not answer within {self._timeout_s:g} s"
+            error = f"Error: {name} did not answer within {self._timeout_s:g} s"
         except Exception as raised:  # noqa: BLE001 - a user's tool may raise anything; the model reads it and continues
-            text = error = f"Error: {name} failed: {raised}"
-        return VerlReply(text=text, error=error, seconds=time.perf_counter() - started)
+            error = f"Error: {name} failed: {raised}"
+        return ToolReply(error, error, time.perf_counter() - started)
 
-    async def _run(self, name: str, arguments: dict[str, Any]) -> ToolResponse:
+    async def _run(self, name: str, arguments: dict[str, Any]) -> str:
         tool = self._tools[name]
         if isinstance(tool, FunctionTool):
             response, _, _ = normalize_function_tool_return(await tool.call(arguments))
@@ -70,7 +60,7 @@ class VerlTools:
             response, _, _ = await tool.execute(self._instances[name], arguments)
         if response.image or response.video:
             raise ValueError("the tool answered with an image or a video; conversations here are text only")
-        return response
+        return response.text or ""
 
     async def release(self) -> None:
         """Give the instances back."""

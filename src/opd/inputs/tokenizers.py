@@ -11,8 +11,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from opd.agent.environments import tool_schemas
 from opd.agent.settings import AGENT_LOOP, AgentSettings
-from opd.agent.shared import Runners
-from opd.agent.verl_tools import call_parser
+from opd.agent.shared import Shared
 from opd.data.chat_template import render
 from opd.errors import Unfit
 from opd.inputs.model_files import reading
@@ -39,12 +38,7 @@ def check_chat_template(config: DictConfig, tokenizer: Any) -> None:
         render(tokenizer, _QUESTION, **(config.data.get("apply_chat_template_kwargs") or {}))
         return
     settings = AgentSettings.of(config)
-    Runners(
-        settings,
-        tokenizer,
-        schemas=[] if settings.uses_own_tools else tool_schemas(settings.toolset),
-        make_parser=lambda found: call_parser(settings.tool_format, tokenizer, found),
-    )
+    Shared(settings, tokenizer, schemas=[] if settings.uses_own_tools else tool_schemas(settings.toolset))
 
 
 _NUM_SHOWN = 6

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from opd.data.toy import TEACHER_DIR
-from opd.quickstart.watch import Watched, save_learning_curve, watch
+from opd.quickstart.watch import save_learning_curve, watch
 
 VALIDATION_KEY = "val-core/toy_add/acc/mean@1"
 RUN_NAME = "quickstart"
@@ -30,8 +30,8 @@ _LABELS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the experiment in a fresh folder; returns the exit code."""
-    started = time.monotonic()
+    """Run the experiment in a fresh folder; return the exit code."""
+    started = time.time()
     os.environ["TQDM_DISABLE"] = "1"  # transformers draws a bar over every folder it loads
     args = _arguments(argv)
     out = Path(args.out)
@@ -47,15 +47,15 @@ def main(argv: list[str] | None = None) -> int:
     for setting in args.set:
         command += ["--set", setting]
     try:
-        watched = watch(command, log)
+        returncode = watch(command, log)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
-    if watched.returncode != 0:
-        print(f"\nthe run ended with exit code {watched.returncode}; last lines of {log}:", file=sys.stderr)
+    if returncode != 0:
+        print(f"\nthe run ended with exit code {returncode}; last lines of {log}:", file=sys.stderr)
         print("".join(log.read_text().splitlines(keepends=True)[-25:]), file=sys.stderr)
-        return watched.returncode
-    report(out, args.seed, watched, started)
+        return returncode
+    report(out, args.seed, started)
     return 0
 
 
@@ -72,7 +72,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, Any]:
+def report(out: Path, seed: int, started: float) -> dict[str, Any]:
     """Write `heldout.parquet`, `result.json` and `learning_curve.png` of a finished run and print the table."""
     from opd.runs.metrics import read_metrics
     from opd.store.local import LocalStore
@@ -92,15 +92,14 @@ def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, 
         "accuracy_teacher": teacher,
         "num_heldout": num_problems,
         "steps": len(trained),
-        "startup_seconds": None if watched.first_step_at is None else watched.first_step_at - started,
+        "startup_seconds": trained[0]["time"] - trained[0]["timing_s/step"] - started,
         "train_seconds": trained[-1]["time"] - trained[0]["time"] + trained[0]["timing_s/step"],
-        "peak_pss_gib": watched.peak_pss_gib,
         "seed": seed,
     }
     picture = out / "learning_curve.png"
     title = f"On-policy distillation, seed {seed}: {result['accuracy_before']:.0%} to {result['accuracy_after']:.0%} held-out"
     save_learning_curve(picture, rows, validation_key=VALIDATION_KEY, teacher_accuracy=teacher, title=title)
-    result["wall_seconds"] = time.monotonic() - started
+    result["wall_seconds"] = time.time() - started
     (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
     print_table(result, picture)
     return result
@@ -117,7 +116,7 @@ def convert_student(run_dir: Path, target: Path) -> Path:
 
 
 def folder_accuracies(folders: dict[str, Path]) -> tuple[dict[str, float], int]:
-    """Greedy accuracy of each Hugging Face folder on all held-out problems, by plain transformers, and their number."""
+    """Return the greedy accuracy of each Hugging Face folder on all held-out problems, by plain transformers, and their number."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from opd.data.toy.evaluate import greedy_accuracy
@@ -147,7 +146,7 @@ def print_table(result: dict[str, Any], picture: Path) -> None:
     console.print(f"greedy answers to {result['num_heldout']} problems that no model was trained on")
     console.print(
         f"{result['steps']} steps; start-up {result['startup_seconds']:.0f} s, training {result['train_seconds']:.0f} s, "
-        f"in all {result['wall_seconds']:.0f} s; peak memory {result['peak_pss_gib']:.1f} GiB"
+        f"in all {result['wall_seconds']:.0f} s"
     )
     console.print(f"learning curve: {picture}\nmodel: {picture.parent / 'model'}", soft_wrap=True)
 

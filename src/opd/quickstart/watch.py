@@ -1,4 +1,4 @@
-"""A command's lines and the memory of its processes, and the picture of the learning curve."""
+"""A command's lines, and the picture of the learning curve."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 _BLUE, _ORANGE, _GREY, _GREEN = "#2b6cb0", "#dd6b20", "#718096", "#2f855a"
 
@@ -22,7 +17,7 @@ _BLUE, _ORANGE, _GREY, _GREEN = "#2b6cb0", "#dd6b20", "#718096", "#2f855a"
 def save_learning_curve(
     path: Path, rows: Sequence[Mapping[str, Any]], *, validation_key: str, teacher_accuracy: float, title: str
 ) -> None:
-    """Accuracy (held-out greedy, and of the training rollouts) and divergence by step, one above the other.
+    """Draw accuracy (held-out greedy, and of the training rollouts) and divergence by step, one above the other.
 
     Args:
         rows: merged metrics, one a step. validation_key: the metric of the held-out accuracy.
@@ -63,61 +58,17 @@ def _steps(rows: Sequence[Mapping[str, Any]]) -> list[int]:
 
 # The lines our own logger writes; verl's and Ray's stay in the log file.
 SHOWN = re.compile(r"^(?:[█░]+ step |validation at step |starting |resuming |asked to end|saved step |opd\.)")
-_FIRST_STEP = re.compile(r"^[█░]+ step +\d+/")
-_SAMPLE_S = 0.5
 
 
-@dataclass(kw_only=True)
-class Watched:
-    """Outcome of a command: exit code, time of its first step's line, peak memory with this process."""
-
-    returncode: int
-    first_step_at: float | None
-    """`time.monotonic()` of the first training step's line."""
-    peak_pss_gib: float
-
-
-class MemoryPeak:
-    """Samples the summed proportional set sizes (shared pages counted once in all) of this process and all below it."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
-
-    def __enter__(self) -> MemoryPeak:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        me = psutil.Process()
-        while not self._done.is_set():
-            self.bytes = max(self.bytes, sum(_pss(process) for process in [me, *me.children(recursive=True)]))
-            self._done.wait(_SAMPLE_S)
-
-
-def _pss(process: psutil.Process) -> int:
-    try:
-        num_bytes: int = process.memory_full_info().pss
-        return num_bytes
-    except psutil.Error:
-        return 0  # it ended while we looked
-
-
-def watch(command: list[str], log: Path) -> Watched:
-    """Run `command` to its end; its output goes to `log`, the readable lines also to stdout.
+def watch(command: list[str], log: Path) -> int:
+    """Run `command` to its end and return its exit code; its output goes to `log`, the readable lines also to stdout.
 
     A signal that ends this call early (Ctrl-C, SIGTERM) is passed on to the command first, which then saves and cleans up.
     """
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    first_step_at = None
     try:
-        with MemoryPeak() as peak, log.open("w") as file:
+        with log.open("w") as file:
             # A session of its own: the terminal's Ctrl-C reaches this process only, which passes it on once.
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
@@ -127,8 +78,6 @@ def watch(command: list[str], log: Path) -> Watched:
             try:
                 for line in process.stdout:
                     file.write(line)
-                    if first_step_at is None and _FIRST_STEP.match(line):
-                        first_step_at = time.monotonic()
                     _show(line)
             except BaseException:
                 process.terminate()
@@ -140,7 +89,7 @@ def watch(command: list[str], log: Path) -> Watched:
                 process.wait()
     finally:
         signal.signal(signal.SIGTERM, before)
-    return Watched(returncode=process.returncode, first_step_at=first_step_at, peak_pss_gib=peak.bytes / 2**30)
+    return process.returncode
 
 
 def _show(line: str) -> None:

@@ -179,4 +179,4 @@ def test_a_row_without_a_case_ends_the_run_and_says_what_to_prepare(imported):
         with pytest.raises(ValueError, match=r"extra_info.case_id is not set: agent.toolset = deepplanning-en"):
             environment.tools({"case_id": None})
     finally:
-        environment.close()
+        environment.pool.close()

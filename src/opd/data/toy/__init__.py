@@ -13,10 +13,10 @@ MODELS = {"toy://student": STUDENT_DIR, "toy://teacher": TEACHER_DIR}
 
 
 def model_folder(path: str) -> str:
-    """The folder behind a `toy://` model; any other path or id as it is.
+    """Return the folder of a `toy://` model; any other path or id as it is.
 
     Raises:
-        ValueError: an unknown name behind `toy://`.
+        ValueError: an unknown name after `toy://`.
     """
     if path.startswith("toy://") and path not in MODELS:
         raise ValueError(f"{path}: unknown; known models are {', '.join(MODELS)}")

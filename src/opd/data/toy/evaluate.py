@@ -15,7 +15,7 @@ MAX_NEW_TOKENS = 8
 def prompt_token_ids(
     tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], *, enable_thinking: bool = True
 ) -> torch.Tensor:
-    """Token ids [P, prompt_len] int64 of the problems' generation prompts (all of one length: operands are padded)."""
+    """Return token ids [P, prompt_len] int64 of the problems' generation prompts (all of one length: operands are padded)."""
     conversations = [problem.messages for problem in problems]
     encoded = tokenizer.apply_chat_template(
         conversations, add_generation_prompt=True, return_dict=False, enable_thinking=enable_thinking
@@ -31,7 +31,7 @@ def greedy_responses(
     *,
     enable_thinking: bool = True,
 ) -> list[str]:
-    """The model's greedy answer to each problem, without special tokens."""
+    """Return the model's greedy answer to each problem, without special tokens."""
     prompts = prompt_token_ids(tokenizer, problems, enable_thinking=enable_thinking).to(model.device)
     output = model.generate(  # type: ignore[operator]  # a mixin's method, which PreTrainedModel's type lacks
         prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=MAX_NEW_TOKENS, do_sample=False
@@ -46,6 +46,6 @@ def greedy_accuracy(
     *,
     enable_thinking: bool = True,
 ) -> float:
-    """The fraction of the problems that the model's greedy response answers, scored by the reward function of the task's runs."""
+    """Return the fraction of the problems that the model answers greedily, scored by the reward function of the task's runs."""
     responses = greedy_responses(model, tokenizer, problems, enable_thinking=enable_thinking)
     return sum(exact_match(r, p.answer).acc for r, p in zip(responses, problems, strict=True)) / len(problems)

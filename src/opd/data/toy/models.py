@@ -22,7 +22,7 @@ def build_tiny_qwen3(
     seed: int,
     tie_word_embeddings: bool = False,
 ) -> Qwen3ForCausalLM:
-    """A freshly initialised fp32 model, hidden_size // HEAD_DIM heads, whose generation stops at the tokenizer's eos.
+    """Return a freshly initialised fp32 model, hidden_size // HEAD_DIM heads, whose generation stops at the tokenizer's eos.
 
     Args:
         num_vocab_rows: rows of embedding and head, at least as many as the tokenizer has tokens.
@@ -69,14 +69,7 @@ STUDENT = ToyShape(num_layers=3, hidden_size=64, num_vocab_rows=112, dtype=torch
 def build_model(
     shape: ToyShape, tokenizer: PreTrainedTokenizerBase, *, seed: int, tie_word_embeddings: bool = False
 ) -> Qwen3ForCausalLM:
-    """A freshly initialised fp32 model of this shape whose generation stops at the tokenizer's eos.
-
-    Raises ValueError if the shape has fewer vocabulary rows than the tokenizer has tokens.
-    """
-    if shape.num_vocab_rows < len(tokenizer):
-        raise ValueError(
-            f"num_vocab_rows = {shape.num_vocab_rows}: must be at least {len(tokenizer)}, the tokenizer's length"
-        )
+    """Return a freshly initialised fp32 model of this shape whose generation stops at the tokenizer's eos."""
     return build_tiny_qwen3(
         tokenizer,
         num_layers=shape.num_layers,

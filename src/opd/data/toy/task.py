@@ -16,8 +16,7 @@ NUM_OPERANDS = 100
 HELDOUT_FRACTION = 0.05
 VALIDATION_FRACTION = 0.05
 SPLIT_SALT = "opd-toy"
-"""Fixed: another salt is another split, and the committed models' held-out accuracy would be a lie. With this one the
-held-out problems carry as often as all problems do (30.8 % of them carry nothing, of all 30.25 %)."""
+"""Fixed: another salt is another split, and the committed models would have been trained on held-out problems."""
 
 TRAIN_FILE = "train.parquet"
 HELDOUT_FILE = "heldout.parquet"
@@ -31,28 +30,28 @@ class Problem(NamedTuple):
 
     @property
     def pair_index(self) -> int:
-        """The problem's number among all ordered pairs: the same whatever file, order or seed it comes in."""
+        """Return the problem's number among all ordered pairs, the same in every file, order and seed."""
         return self.a * NUM_OPERANDS + self.b
 
     @property
     def question(self) -> str:
-        """The user message: both operands with two digits, as in `07+34=`."""
+        """Return the user message: both operands with two digits, as in `07+34=`."""
         return f"{self.a:02d}+{self.b:02d}="
 
     @property
     def answer(self) -> str:
-        """The whole response of a correct model: the sum with three digits, as in `041`."""
+        """Return the whole response of a correct model: the sum with three digits, as in `041`."""
         return f"{self.a + self.b:03d}"
 
     @property
     def answer_without_carries(self) -> str:
-        """The sum of a pupil who drops every carry: right for the three problems in ten that carry nothing."""
+        """Return the sum without any carry: right for the three problems in ten that carry nothing."""
         tens, units = (self.a // 10 + self.b // 10) % 10, (self.a % 10 + self.b % 10) % 10
         return f"0{tens}{units}"
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The conversation to answer: one user turn."""
+        """Return the conversation to answer: one user turn."""
         return [{"role": "user", "content": self.question}]
 
 
@@ -65,23 +64,22 @@ class Splits(NamedTuple):
 
 
 def all_problems() -> list[Problem]:
-    """Every ordered pair, in the order of its index."""
+    """Return every ordered pair, in the order of its index."""
     return [Problem(a, b) for a in range(NUM_OPERANDS) for b in range(NUM_OPERANDS)]
 
 
 def hash_fraction(problem: Problem) -> float:
-    """A number in [0, 1) that depends on the *unordered* pair only, so that a+b and b+a never part."""
+    """Return a number in [0, 1) that depends on the *unordered* pair only, so that a+b and b+a are in one part."""
     low, high = sorted(problem)
     digest = hashlib.sha256(f"{SPLIT_SALT}:{low}:{high}".encode()).digest()
     return int.from_bytes(digest[:6]) / 2**48
 
 
 def split_problems() -> Splits:
-    """The fixed split of all problems.
+    """Return the fixed split of all problems.
 
-    Held-out problems appear in no training data at all. `validation` is a slice of the training split that the
-    committed models are not trained on either: a look at them that spends no held-out problem. Its problems are
-    honest training prompts for the distillation that comes after.
+    Held-out problems are in no training data at all. `validation` is a slice of the training split on which the
+    committed models are not trained either; a distillation may train on it.
     """
     problems = all_problems()
     fractions = [hash_fraction(problem) for problem in problems]
@@ -108,7 +106,7 @@ def assert_disjoint(train: Iterable[Problem], heldout: Iterable[Problem]) -> Non
 
 
 def make_row(problem: Problem, split: str) -> Row:
-    """One row in verl's columns; `extra_info.index` is `pair_index`, not its position in the file."""
+    """Return one row in verl's columns; `extra_info.index` is `pair_index`, not its position in the file."""
     return {
         "data_source": DATA_SOURCE,
         "prompt": problem.messages,
@@ -124,7 +122,7 @@ def make_row(problem: Problem, split: str) -> Row:
 
 
 def choose(problems: Sequence[Problem], num: int | None, seed: int, name: str) -> list[Problem]:
-    """`num` of the problems (None: all) in an order drawn from the seed; ValueError if there are not as many."""
+    """Return `num` of the problems (None: all) in an order drawn from the seed; ValueError if there are not as many."""
     if num is not None and not 1 <= num <= len(problems):
         raise ValueError(
             f"{name} = {num}: must be between 1 and {len(problems)}, the problems of that split; choose fewer"
@@ -152,7 +150,7 @@ def write_parquet(
 
 
 def write_conversations(out_dir: str | os.PathLike[str], *, seed: int) -> tuple[Path, Path]:
-    """The files of `write_parquet` as conversations: each question with its answer, for supervised fine-tuning."""
+    """Write the files of `write_parquet` as conversations: each question with its answer, for supervised fine-tuning."""
     splits, folder = split_problems(), Path(out_dir)
     tables = {
         folder / TRAIN_FILE: choose(splits.train, None, seed, "num_train"),

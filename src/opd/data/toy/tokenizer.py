@@ -32,7 +32,7 @@ MODEL_MAX_LENGTH = 1024
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """A new tokenizer of exactly 112 tokens, with eos `<|im_end|>` and padding `<|endoftext|>`.
+    """Return a new tokenizer of exactly 112 tokens, with eos `<|im_end|>` and padding `<|endoftext|>`.
 
     Its chat template knows system, user, assistant and tool turns, `tools` and `add_generation_prompt`. As in Qwen3,
     `enable_thinking=False` adds an empty think block to the generation prompt and anything else adds nothing; the toy
