@@ -126,7 +126,7 @@ class Sampled(Kind):
             "reward/failed": float(report.num_reward_failed),
             "reward/unread": float(report.num_unread),
             "data/num_overlong_dropped": float(self.data.train.num_overlong_dropped),
-            **{f"timing_s/rollout_{name}": seconds for name, seconds in report.seconds.items()},
+            "timing_s/rollout_generate": report.seconds,
             **({"rollout/truncated": 1.0} if self.ours.sampling.rollout.is_truncated else {}),
             **self._keep_dialogues(report),
         }

@@ -7,9 +7,8 @@ import random
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
 
-from opd.rollout.seeds import TRAIN, SeededClient, SeededRank
+from opd.rollout.seeds import TRAIN, SeededClient, seed_rank
 
 
 def test_the_samples_of_a_prompt_do_not_coincide_and_a_turn_gets_its_own_seed():
@@ -24,7 +23,7 @@ def test_the_samples_of_a_prompt_do_not_coincide_and_a_turn_gets_its_own_seed():
     recorded = Client()
 
     async def two_turns(sample):
-        client = SeededClient(recorded, run_seed=1, partition=TRAIN, step=4, data_index=9, sample=sample)
+        client = SeededClient(recorded, 1, TRAIN, 4, 9, sample)
         for _ in range(2):
             await client.generate("r", sampling_params={"temperature": 1.0})
 
@@ -36,15 +35,8 @@ def test_the_samples_of_a_prompt_do_not_coincide_and_a_turn_gets_its_own_seed():
 
 
 def test_the_process_of_a_rank_draws_the_same_in_every_run_and_something_else_than_other_ranks():
-    class Worker:
-        def __init__(self, config, rank):
-            self.rank = rank
-
-    class Seeded(SeededRank, Worker):
-        pass
-
     def draws(run_seed: int, rank: int) -> tuple:
-        Seeded(OmegaConf.create({"actor": {"fsdp_config": {"seed": run_seed}}}), rank)
+        seed_rank(run_seed, rank)
         return (random.random(), np.random.rand(), torch.rand(1).item())
 
     assert draws(1, 0) == draws(1, 0)

@@ -9,7 +9,7 @@ import pytest
 from opd.runs.tokens import StepTokens, TokenRow, from_bytes, to_bytes
 
 ROW = TokenRow(
-    data_index=17, sample=2, turn=0, prompt="Wie viel?", score=-1.0, num_tokens=5, texts=("静", "", "\u2028<b>"),
+    data_index=17, sample=2, prompt="Wie viel?", score=-1.0, num_tokens=5, texts=("静", "", "\u2028<b>"),
     trained=(True, False, True), kept=(True, False, False), entropy=(0.25, None, 1e-7), divergence=(-1e-9, None, None),
 )  # fmt: skip
 STEP = StepTokens(

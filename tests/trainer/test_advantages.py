@@ -28,23 +28,23 @@ def test_an_answer_whose_siblings_failed_has_nothing_to_be_compared_with():
     assert found.tolist() == pytest.approx([0.5, 0.0, -0.5])
 
 
-def _rows(scores: list[tuple[str, int, int, float]]) -> list[Row]:
-    """Return rows of (prompt, sample, turn, score), each of three tokens of which the model wrote the last two."""
+def _rows(scores: list[float]) -> list[Row]:
+    """Return answers to one prompt by their scores, each of three tokens of which the model wrote the last two."""
     rows = []
-    for uid, sample, turn, score in scores:
-        rows.append(row_of(Order(ord(uid), sample, turn), uid, [1], [2, 3, 4], [0, 1, 1]))
+    for sample, score in enumerate(scores):
+        rows.append(row_of(Order(7, sample), "a", [1], [2, 3, 4], [0, 1, 1]))
         rows[-1].columns["rm_scores"] = torch.tensor([0.0, 0.0, score])
     return rows
 
 
-def test_an_answer_in_several_outputs_is_compared_once_and_all_of_them_get_its_advantage():
-    rows = _rows([("a", 0, 0, 1.0), ("a", 0, 1, 1.0), ("a", 1, 0, 0.0)])
+def test_an_answer_is_compared_with_its_siblings_and_each_of_its_own_tokens_gets_the_advantage():
+    rows = _rows([1.0, 0.0])
     put_advantages(rows, OmegaConf.create({"adv_estimator": "grpo", "norm_adv_by_std_in_grpo": False}))
-    assert [row.columns["advantages"].tolist() for row in rows] == [[0, 0.5, 0.5], [0, 0.5, 0.5], [0, -0.5, -0.5]]
+    assert [row.columns["advantages"].tolist() for row in rows] == [[0, 0.5, 0.5], [0, -0.5, -0.5]]
     assert torch.equal(rows[0].columns["returns"], rows[0].columns["advantages"])
 
 
 def test_verls_other_estimators_of_groups_are_called_by_their_names():
-    rows = _rows([("a", 0, 0, 1.0), ("a", 1, 0, 0.0), ("a", 2, 0, 0.0)])
+    rows = _rows([1.0, 0.0, 0.0])
     put_advantages(rows, OmegaConf.create({"adv_estimator": "rloo"}))
     assert [row.columns["advantages"].tolist() for row in rows] == [[0, 1, 1], [0, -0.5, -0.5], [0, -0.5, -0.5]]

@@ -23,7 +23,7 @@ def rows(orders, prompts, responses) -> list[Row]:
 
 def test_prompts_are_compared_by_their_tokens_and_answers_within_their_prompt():
     signs = RowSigns([8, 9], num_prompts=100)
-    orders = [(1, 0, 0), (1, 1, 0), (2, 0, 0), (2, 1, 0)]
+    orders = [(1, 0), (1, 1), (2, 0), (2, 1)]
     prompts = [ids(1, 8, 9), ids(1, 8, 9), ids(1, 8, 9), ids(1, 8, 9)]
     found = signs.of(rows(orders, prompts, [ids(4, 5), ids(4, 5), ids(4, 5), ids(6)]), max_tokens=9)
     assert found == {
@@ -35,14 +35,14 @@ def test_prompts_are_compared_by_their_tokens_and_answers_within_their_prompt():
 def test_a_step_that_asks_all_of_the_last_steps_prompts_says_so_where_there_are_others():
     for num_prompts, asked, expected in ((8, 4, 1.0), (7, 4, None), (99, 3, None)):
         signs = RowSigns([], num_prompts=num_prompts)
-        step = rows([(n, 0, 0) for n in range(asked)], [ids(n) for n in range(asked)], [ids(4, 5)] * asked)
+        step = rows([(n, 0) for n in range(asked)], [ids(n) for n in range(asked)], [ids(4, 5)] * asked)
         assert "data/repeated_prompts" not in signs.of(step, max_tokens=9)
         assert signs.of(step, max_tokens=9).get("data/repeated_prompts") == expected
 
 
 def test_an_answer_of_the_one_token_that_a_step_allows_is_not_empty():
     for max_tokens, expected in ((1, 0.0), (2, 1.0)):
-        found = RowSigns([], num_prompts=9).of(rows([(1, 0, 0)], [ids(1)], [ids(4)]), max_tokens=max_tokens)
+        found = RowSigns([], num_prompts=9).of(rows([(1, 0)], [ids(1)], [ids(4)]), max_tokens=max_tokens)
         assert found["rollout/empty"] == expected
 
 
@@ -54,7 +54,7 @@ def test_the_header_of_the_models_template_ends_every_prompt_that_it_wrote():
     written = tokenizer.apply_chat_template(
         [{"role": "user", "content": "1+1="}], add_generation_prompt=True, enable_thinking=False, return_dict=False
     )
-    orders, answers = [(1, 0, 0), (2, 0, 0)], [ids(4, 5), ids(4, 5)]
+    orders, answers = [(1, 0), (2, 0)], [ids(4, 5), ids(4, 5)]
     asked = rows(orders, [torch.tensor(written), ids(*tokenizer("1+1=")["input_ids"])], answers)
     found = signs.of(asked, max_tokens=9)
     assert found["data/prompts_off_template"] == 0.5

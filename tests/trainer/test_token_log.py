@@ -59,14 +59,14 @@ def test_a_word_keeps_the_space_that_a_tokenizer_drops_at_the_beginning_of_a_tex
     assert list(pieces([0, 1, 2, 1], Words())) == ["one", " two", ",", " two"]
 
 
-def row(order: tuple[int, int, int], prompt: list[int], response: list[int], score: float = 0.0) -> Row:
+def row(order: tuple[int, int], prompt: list[int], response: list[int], score: float = 0.0) -> Row:
     made = row_of(Order(*order), str(order[0]), prompt, response, [1] * len(response))
     made.columns["rm_scores"] = torch.tensor([0.0] * (len(response) - 1) + [score])
     return made
 
 
 def test_the_first_and_last_step_and_those_with_a_checkpoint_are_kept_by_the_first_answer_of_each_prompt(tmp_path):
-    rows = [row(order, [1], [1]) for order in ((9, 0, 0), (4, 1, 0), (4, 0, 1), (4, 0, 0), (6, 3, 0))]
+    rows = [row(order, [1], [1]) for order in ((9, 0), (4, 1), (4, 0), (6, 3))]
     kept = log(tmp_path, "trainer.save_freq=3", "opd.num_kept_rollouts=2")
     assert [step for step in range(1, 9) if kept.choose(step, 8, rows)] == [1, 3, 6, 8]
     assert kept.choose(1, 8, rows) == (Order(4).row_id, Order(6, 3).row_id)
@@ -80,7 +80,7 @@ def test_what_was_seen_stands_at_its_tokens_and_a_long_response_is_cut(tmp_path)
     values[1] = np.nan
     view = RowView(trained=trained, kept=values == 0, entropy=values, divergence=values / 3)
     kept = log(tmp_path, "opd.importance.tokens.score=q3")
-    shown = kept.choose(6, 6, [row((4, 0, 0), list(b"2 + 2?"), [97] * num, float("nan")), row((5, 0, 0), [97], [97])])
+    shown = kept.choose(6, 6, [row((4, 0), list(b"2 + 2?"), [97] * num, float("nan")), row((5, 0), [97], [97])])
     seen = Seen(rows={shown[0]: view}, covers_all=False)
     seen.density[1, 2] = 5, 4
     kept.keep(6, read=lambda: [seen], loss_type="reverse_kl", tokenizer=Bytes())
@@ -109,7 +109,7 @@ def test_a_kept_step_names_the_divergence_that_its_stage_scores_by(tmp_path, sco
     )
     kept = log(tmp_path, *stages, f"opd.importance.tokens.score={score}")
     for step, loss_type in ((1, "forward_kl"), (2, "reverse_kl")):
-        [number] = kept.choose(step, 2, [row((4, 0, 0), [1], [1])])
+        [number] = kept.choose(step, 2, [row((4, 0), [1], [1])])
         one, unknown = np.ones(1, bool), np.full(1, np.nan, np.float32)
         seen = Seen(rows={number: RowView(trained=one, kept=one, entropy=unknown, divergence=unknown)})
         kept.keep(step, read=lambda seen=seen: [seen], loss_type=loss_type, tokenizer=Bytes())

@@ -1,11 +1,10 @@
-"""The schedule `carry`: which rows are generated for how long, and which of them an update gets. Pure bookkeeping, no server.
+"""The schedule `carry`: rows that are generated in rounds of tokens, and the rows of an update. Pure bookkeeping, no server.
 
-Time is counted in tokens. A round gives each running row up to `round_tokens` tokens; a row that ends within it is followed by the
-next prompt at once, which gets what is left of the round. Between two rounds nothing is in flight, so an update, a new set of weights or a
-save finds every row standing at a known token. What comes next follows from the lengths alone, never from who answered first:
-two runs whose rows are equal make equal updates, on any server.
+A round gives each running row up to `round_tokens` tokens; a row that ends within it is followed by the next prompt at once,
+with the rest of the round. Between two rounds nothing is in flight. The next rows follow from the lengths alone, never from
+the order of the answers: two runs whose rows are equal make equal updates, on any server.
 
-An update takes place when enough rows are complete. Unfinished ones keep their tokens and go on under the new weights.
+An update takes place when enough rows are complete. Unfinished rows keep their tokens and continue under the new weights.
 """
 
 from __future__ import annotations
@@ -30,22 +29,17 @@ ROUNDS_OF_LONGEST = 16
 class CarriedRow:
     """One answer on its way."""
 
-    number: int
-    """Of all rows that the run began, from 0; no two are alike."""
-    index: int
-    """Row of the data set."""
-    sample: int
-    """Which of the prompt's answers."""
-    limit: int
-    """Tokens that it may have."""
-    prompt_ids: list[int] = field(default_factory=list)
-    """Tokens of its prompt; none until its first piece."""
+    number: int  # of all rows that the run began, from 0
+    index: int  # row of the data set
+    sample: int  # number of the prompt's answer
+    limit: int  # most tokens
+    prompt_ids: list[int] = field(default_factory=list)  # none until the first piece
     tokens: list[int] = field(default_factory=list)
     pieces: list[tuple[int, int]] = field(default_factory=list)
     """(version of the weights, tokens that they made), in the order of the tokens."""
     is_complete: bool = False
     ended_at: int = 0
-    """Virtual time of its last token, if it is complete."""
+    """Virtual time, in tokens, of the last token of a complete row."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -65,18 +59,16 @@ class CarriedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """What a round gave one row."""
+    """The tokens of one row in a round."""
 
     tokens: list[int]
-    version: int
-    """Of the weights that made them."""
+    version: int  # of the weights that made them
     is_complete: bool
     prompt_ids: list[int] = field(default_factory=list)
-    """What the tokens follow, without those of earlier rounds."""
     num_read: int = 0
-    """Tokens before them that the server read, for its cache did not have them."""
+    """Tokens before them that the server read because its cache did not have them."""
     error: str = ""
-    """Why the row is given up, if it is."""
+    """The reason why the row is given up; empty if it is not."""
 
 
 Slot = list[CarriedRow]
@@ -89,20 +81,15 @@ Draw = Callable[[], Iterable[tuple[int, int, int]]]
 
 @dataclass(kw_only=True)
 class Update:
-    """The rows of an update, and what it took to get them."""
+    """The rows of an update, and counts of what it took to get them."""
 
     rows: list[CarriedRow] = field(default_factory=list)
     num_rounds: int = 0
-    num_waited: int = 0
-    """Rounds of these in which only rows went on that the update must hold, so that no token gets older than `max_age`."""
-    num_thrown_away: int = 0
-    """Tokens that no update will see."""
-    num_read: int = 0
-    """Tokens of prompts and prefixes that the server read."""
-    num_filled: int = 0
-    """Rows that were completed by the warm fill, and thrown away."""
-    num_failed: int = 0
-    """Rows that were given up."""
+    num_waited: int = 0  # of these, rounds of rows alone that the update must hold by `max_age`
+    num_thrown_away: int = 0  # tokens that no update will see
+    num_read: int = 0  # tokens of prompts and prefixes that the server read
+    num_filled: int = 0  # rows that the warm fill completed and threw away
+    num_failed: int = 0  # rows that were given up
     first_error: str = ""
 
     @property
@@ -111,11 +98,9 @@ class Update:
         return len(self.rows) + self.num_filled + self.num_failed
 
     def metrics(self, version: int) -> dict[str, float]:
-        """Of an update of weights of that version.
+        """Return the metrics of an update of weights of that version.
 
-        `rollout/age_mean` and `age_max`: versions between the weights that made a token and those that train on it, over tokens;
-        `rollout/carried_share`: rows with a token of earlier weights, of the update's rows; `rollout/tokens_read`: of prompts and prefixes;
-        `rollout/rounds_waited`: rounds in which only rows went on that this update must hold, so that no token gets older than `max_age`.
+        The age of a token is the number of versions between the weights that made it and those that train on it.
         """
         ages = [(version - made_by, num) for row in self.rows for made_by, num in row.pieces]
         return {
@@ -130,12 +115,11 @@ class Update:
 
 
 class Carry:
-    """Everything that is between the data and an update.
+    """The rows between the data and an update.
 
-    Before the first update the running rows are brought to where they would be in the middle of a long run (warm fill): rows
-    are generated, ended and followed by the next until each of the first ones has ended. What was completed until then is thrown
-    away and its prompts are asked again, for it holds the short answers and not yet the long ones; what is running is kept. Without it
-    the first updates would train on short answers alone.
+    Before the first update the warm fill brings the running rows to the middle of a long run: rows are generated and followed
+    by the next until each of the first ones has ended. Rows that were completed until then are thrown away and their prompts
+    are asked again: without this the first updates would train on short answers alone.
 
     Args:
         rows: of an update.
@@ -186,14 +170,14 @@ class Carry:
         return self._made
 
     def state(self) -> dict[str, Any]:
-        """What `restore` goes on with, as plain JSON values; the rows' own lists, for the caller to write and not to change."""
+        """Return the schedule as plain JSON values, for `restore`; the rows' own lists, for the caller not to change."""
         groups = {
             name: [vars(row).copy() for row in getattr(self, name)] for name in ("running", "waiting", "complete")
         }
         return {"clock": self._clock, "num_begun": self._num_begun, "is_cold": self._is_cold, **groups}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where another was.
+        """Continue where another one was.
 
         Raises:
             KeyError, TypeError, ValueError: it is no `state`.
@@ -225,7 +209,7 @@ class Carry:
         self._is_cold = False
 
     def _due(self, version: int) -> list[CarriedRow]:
-        """The rows that an update must hold so that no token gets too old: earliest deadline first.
+        """Return the rows that an update must hold so that no token gets too old: earliest deadline first.
 
         Row i of those begun, the oldest first, is one of i that must be trained on by the time that it is `max_age` versions old;
         later updates until then take `rows` each.
@@ -240,7 +224,7 @@ class Carry:
         return begun[: min(must, self.rows)]
 
     def _slots(self, draw: Draw) -> list[Slot]:
-        """Every running row, with those that are started now, and a follower for each as far as the rows in hand stay bounded."""
+        """Return every running row, those that start now too, and a follower for each while the number of rows stays bounded."""
         room = self.in_flight + max(self.in_flight, 2 * self.rows) - len(self.complete)
         self.running += self._next(min(self.in_flight, room) - len(self.running), draw)
         followers = self._next(min(len(self.running), room - len(self.running)), draw)
@@ -250,7 +234,7 @@ class Carry:
         return slots
 
     def _next(self, num: int, draw: Draw) -> list[CarriedRow]:
-        """Up to so many of the waiting rows; one whose place is taken by a row on its way waits for that one's update."""
+        """Return up to so many of the waiting rows; a row whose place is taken waits for the update of the other one."""
         busy = {row.place for row in [*self.running, *self.complete]}
         taken: list[CarriedRow] = []
         held: list[CarriedRow] = []
@@ -276,7 +260,7 @@ class Carry:
         return rows
 
     def _advance(self, slots: list[Slot], advance: Advance) -> None:
-        """One round of these slots; other running rows hold still."""
+        """Make a round of these slots; other running rows hold still."""
         made, still = self._made, {row.number for slot in slots for row in slot}
         running = [row for row in self.running if row.number not in still]
         unused: list[CarriedRow] = []
@@ -311,7 +295,7 @@ def save(carry: Carry, folder: Path) -> None:
 
 
 def load(carry: Carry, folder: Path) -> None:
-    """Go on with what `save` saved.
+    """Restore what `save` saved.
 
     Raises:
         CheckpointError: the file is missing, or holds something else.

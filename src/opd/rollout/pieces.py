@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from verl.workers.config import HFModelConfig
 from verl.workers.rollout.replica import TokenOutput
@@ -14,40 +12,12 @@ from opd.rollout.seeds import TRAIN, request_seed
 
 
 def end_tokens(model: HFModelConfig) -> tuple[int, ...]:
-    """The tokenizer's end token and all of the generation config's, as in vLLM, ascending."""
+    """Return the tokenizer's end token and all of the generation config's, as in vLLM, ascending."""
     ends = {model.tokenizer.eos_token_id}
     if model.generation_config is not None:
         ids = model.generation_config.eos_token_id
         ends |= set(ids) if isinstance(ids, list) else {ids}
     return tuple(sorted(ends - {None}))
-
-
-Row = TypeVar("Row")
-
-
-async def advance(
-    slots: Sequence[Sequence[Row]], num_tokens: int, grow: Callable[[Row, int], Awaitable[Growth]]
-) -> list[list[Growth]]:
-    """A round: up to so many tokens for each slot, whose rows follow one another; what each row got, as far as the round went.
-
-    Args:
-        grow: gives a row a piece of up to so many tokens.
-    """
-
-    async def of_slot(slot: Sequence[Row]) -> list[Growth]:
-        grown: list[Growth] = []
-        num_left = num_tokens
-        for row in slot:
-            if not num_left:
-                break
-            growth = await grow(row, num_left)
-            grown.append(growth)
-            num_left -= len(growth.tokens)
-            if not growth.is_complete:
-                break
-        return grown
-
-    return list(await asyncio.gather(*map(of_slot, slots)))
 
 
 class PieceClient:
@@ -71,7 +41,7 @@ class PieceClient:
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **kwargs: Any
     ) -> TokenOutput:
-        """The piece, and nothing of what was there before it.
+        """Return the piece, and nothing of what was there before it.
 
         Raises:
             RuntimeError: the server gave no token, broke off, or does not say whose weights made them.

@@ -25,13 +25,11 @@ class Order(NamedTuple):
     """Row of the data set."""
     sample: int = 0
     """Number of the prompt's answer."""
-    turn: int = 0
-    """Number of the answer's output, for agent loops that write several."""
 
     @property
     def row_id(self) -> int:
         """Return a number that no other row of the step has."""
-        return (self.index << 24) | (self.sample << 12) | self.turn
+        return (self.index << 12) | self.sample
 
 
 @dataclass(kw_only=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 
 VALIDATION = "val"
 TRAIN = "train"
@@ -16,7 +15,7 @@ PASS_RATES = "pass_rates"
 
 
 def request_seed(run_seed: int, partition: str, step: int, data_index: int, sample: int, turn: int) -> int:
-    """A 63-bit seed for one generation request.
+    """Return a 63-bit seed for one generation request.
 
     Args:
         run_seed: the run's seed. partition: `TRAIN`, `VALIDATION` (both number their rows from 0) or
@@ -29,25 +28,15 @@ def request_seed(run_seed: int, partition: str, step: int, data_index: int, samp
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def process_seed(run_seed: int, rank: int) -> int:
-    """A 32-bit seed for the global generators of one rank's process."""
-    return int.from_bytes(hashlib.sha256(f"{run_seed}/rank/{rank}".encode()).digest()[:4], "big")
-
-
-class SeededRank:
-    """Mixin of workers, before verl's: whatever draws from the global generators (dropout) is the same in every run.
+def seed_rank(run_seed: int, rank: int) -> None:
+    """Seed the global generators of one rank's process, so that dropout is the same in every run.
 
     verl saves these generators with a checkpoint and restores them, but never seeds them.
     """
-
-    rank: int
-
-    def __init__(self, config: DictConfig, *args: Any, **kwargs: Any):
-        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]  # the next class is verl's worker
-        seed = process_seed(int(config.actor.fsdp_config.seed), self.rank)
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)  # every device's generator
+    seed = int.from_bytes(hashlib.sha256(f"{run_seed}/rank/{rank}".encode()).digest()[:4], "big")
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)  # every device's generator
 
 
 class SeededClient:

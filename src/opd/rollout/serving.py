@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -83,8 +81,8 @@ def start_servers(config: DictConfig) -> Serving:
     if cpu_servers := start_cpu_servers(config):
         return Serving(client=InProcessClient(config, cpu_servers), devices=[NO_GPU] * len(cpu_servers))
     places = _places(config.trainer.nnodes, config.trainer.n_gpus_per_node)
-    devices = ray.get([place.device.remote() for place in places])
     servers = asyncio.run(_launch_vllm(config, places))
+    devices = [" or ".join(_gpu_names())] * len(places)
     return Serving(client=InProcessClient(config, servers), devices=devices, places=places)
 
 
@@ -112,14 +110,11 @@ def start_cpu_servers(config: DictConfig) -> dict[str, Any]:
 class _Place:
     """An actor that holds one GPU for a server, to whose processes Ray gives none."""
 
-    def device(self) -> str:
-        """Return the GPU's name, such as `NVIDIA H200`."""
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", f"--id={visible}"]
-        try:
-            return subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-        except (OSError, subprocess.SubprocessError):
-            return "GPU"
+
+def _gpu_names() -> list[str]:
+    """Return the accelerators of the cluster's nodes by Ray's names, such as `H200`."""
+    prefix = "accelerator_type:"
+    return [name.removeprefix(prefix) for name in ray.cluster_resources() if name.startswith(prefix)] or ["GPU"]
 
 
 def _places(num_nodes: int, gpus_per_node: int) -> list[ActorHandle]:

@@ -34,7 +34,7 @@ from opd.evaluation.samples import Sample, further_numbers
 from opd.experiment.run_config import RunConfig
 from opd.rewards import is_unread, worst_score
 from opd.rollout.carry import CarriedRow, Growth
-from opd.rollout.pieces import PieceClient, advance, end_tokens
+from opd.rollout.pieces import PieceClient, end_tokens
 from opd.rollout.reward import Scorer, reward_function
 from opd.rollout.rows import Order, Row, row_of
 from opd.rollout.seeds import TRAIN, VALIDATION, SeededClient
@@ -97,7 +97,7 @@ class RolloutReport:
     num_cut: int = 0
     """Given up unanswered, because the run is asked to end."""
     first_error: str = ""
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
     fault: Exception | None = None
     """What ends the run although these answers were given."""
     agent: AgentCounts = field(default_factory=AgentCounts)
@@ -118,8 +118,7 @@ class RolloutReport:
         self.samples.extend(other.samples)
         self.agent.add(other.agent)
         self.trajectories.extend(other.trajectories)
-        for key, value in other.seconds.items():
-            self.seconds[key] = max(self.seconds.get(key, 0.0), value)
+        self.seconds = max(self.seconds, other.seconds)
 
     def check(self) -> None:
         """Refuse a batch that cannot be used.
@@ -161,7 +160,7 @@ class RolloutWorker(AgentLoopWorker):
         self.ours = RunConfig.of(config)
         self._scorer, self._reward_function = Scorer(config), reward_function(config)
         self.num_finished = 0
-        self._can_be_cut: list[asyncio.Task[list[Any]]] = []
+        self._can_be_cut: list[asyncio.Task[Row | Sample]] = []
         self._is_cut = False
         if config.actor_rollout_ref.rollout.agent.default_agent_loop == AGENT_LOOP:
             shared(config, self.tokenizer, self.tools)  # a bad database or template ends the run here
@@ -183,14 +182,14 @@ class RolloutWorker(AgentLoopWorker):
         self._can_be_cut = []
         report.fault = next((result for result in results if _engine_is_gone(result)), None)
         self._collect(batch, jobs, results, report)
-        report.seconds = {"generate": time.perf_counter() - started}
+        report.seconds = time.perf_counter() - started
         return report
 
     def _collect(
         self,
         batch: Batch,
         jobs: Sequence[tuple[int, int]],
-        results: Sequence[list[Any] | BaseException],
+        results: Sequence[Row | Sample | BaseException],
         report: RolloutReport,
     ) -> None:
         """Report rows or samples in the order of the jobs; count and log trajectories that raised, and count cut ones."""
@@ -206,14 +205,13 @@ class RolloutWorker(AgentLoopWorker):
                 index, trace = batch.prompts[place]["index"], None if has_traced else result
                 logger.warning("rollout of data row %s, sample %d failed: %s", index, sample, result, exc_info=trace)
                 has_traced = True
-            elif batch.is_recorded:
-                [record] = result
-                report.samples.append(record)
-                report.num_reward_failed += record.failed
+            elif isinstance(result, Sample):
+                report.samples.append(result)
+                report.num_reward_failed += result.failed
             else:
-                report.rows.extend(result)
-                report.num_reward_failed += int(bool(result[-1].info.get("failed", 0)))
-                report.num_unread += is_unread(self._reward_function, result[-1].info)
+                report.rows.append(result)
+                report.num_reward_failed += int(bool(result.info.get("failed", 0)))
+                report.num_unread += is_unread(self._reward_function, result.info)
 
     def _sampling(self, partition: str, step: int) -> dict[str, Any]:
         """Return the sampling parameters of a request.
@@ -227,12 +225,11 @@ class RolloutWorker(AgentLoopWorker):
             "temperature": source.temperature,
             "top_p": source.top_p,
             "top_k": source.top_k,
-            "repetition_penalty": 1.0,
             "logprobs": partition == TRAIN and bool(config.calculate_log_probs) and (step - 1) % every == 0,
         }
 
-    async def _trajectory(self, batch: Batch, place: int, sample: int) -> list[Any]:
-        """Run one agent loop and score it: its rows, or the one sample of a recorded batch."""
+    async def _trajectory(self, batch: Batch, place: int, sample: int) -> Row | Sample:
+        """Run one agent loop and score it: its row, or the sample of a recorded batch."""
         prompt = {**batch.prompts[place], "global_steps": batch.step}
         name = prompt.pop(LOOP_COLUMN, None) or self.config.actor_rollout_ref.rollout.agent.default_agent_loop
         index, sampling = int(prompt["index"]), self._sampling(batch.partition, batch.step)
@@ -245,26 +242,23 @@ class RolloutWorker(AgentLoopWorker):
             loop = self._agent_loop(name, SeededClient(self.llm_client, *key))
         try:
             output = await loop.run(sampling, session_id=sample, **prompt)
-            outputs: list[AgentLoopOutput] = output if isinstance(output, list) else [output]
-            if not outputs or not outputs[-1].response_ids:
-                raise RuntimeError(f"agent loop {name} returned no response token")
+            if not isinstance(output, AgentLoopOutput) or not output.response_ids:
+                raise RuntimeError(f"agent loop {name} returned no response token, or several outputs")
             if batch.prompt_ids:
-                outputs[0].prompt_ids = batch.prompt_ids[place][sample]
+                output.prompt_ids = batch.prompt_ids[place][sample]
             try:
-                await self._score(outputs[-1], prompt)
+                await self._score(output, prompt)
             except Exception as error:
-                raise Unscored(error, self._sample(outputs[-1], prompt, sample)) from error
+                raise Unscored(error, self._sample(output, prompt, sample)) from error
             if isinstance(loop, ToolDialogueLoop) and loop.dialogue is not None:
                 self._report.agent.add(AgentCounts.of(loop.dialogue))
                 if (place, sample) in self._kept:
                     partition = "train" if batch.partition == TRAIN else "validation"
                     kept = Trajectory.of(
-                        loop.dialogue, outputs[-1], prompt, partition=partition, sample=sample, tokenizer=self.tokenizer
+                        loop.dialogue, output, prompt, partition=partition, sample=sample, tokenizer=self.tokenizer
                     )
                     self._report.trajectories.append(kept)
-            if batch.is_recorded:
-                return [self._sample(outputs[-1], prompt, sample)]
-            return [self._row(one, outputs[-1], prompt, Order(index, sample, turn)) for turn, one in enumerate(outputs)]
+            return self._sample(output, prompt, sample) if batch.is_recorded else self._row(output, prompt, sample)
         finally:
             self.num_finished += 1
 
@@ -278,7 +272,17 @@ class RolloutWorker(AgentLoopWorker):
 
     async def advance(self, slots: Sequence[Sequence[Begun]], num_tokens: int) -> list[list[Growth]]:
         """Give each slot up to so many tokens, a round of the schedule `carry`; the rows of a slot follow one another."""
-        return await advance(slots, num_tokens, self._grow)
+
+        async def of_slot(slot: Sequence[Begun]) -> list[Growth]:
+            grown, num_left = list[Growth](), num_tokens
+            for row in slot:
+                grown.append(await self._grow(row, num_left))
+                num_left -= len(grown[-1].tokens)
+                if not num_left or not grown[-1].is_complete:
+                    break
+            return grown
+
+        return list(await asyncio.gather(*map(of_slot, slots)))
 
     async def _grow(self, begun: Begun, num_tokens: int) -> Growth:
         """Return a piece of a row; the first by the agent loop, which writes the prompt."""
@@ -331,22 +335,22 @@ class RolloutWorker(AgentLoopWorker):
         )
 
     @staticmethod
-    def _row(output: AgentLoopOutput, last: AgentLoopOutput, prompt: Prompt, order: Order) -> Row:
-        """Return the row of an output; every output of an answer has the score of the last."""
+    def _row(output: AgentLoopOutput, prompt: Prompt, sample: int) -> Row:
+        """Return the row of an answer."""
         extra = output.extra_fields
         row = row_of(
-            order,
+            Order(int(prompt["index"]), sample),
             str(prompt["uid"]),
             output.prompt_ids,
             output.response_ids,
             output.response_mask,
             data_source=str(prompt.get("data_source", "unknown")),
-            info=last.extra_fields.get("reward_extra_info") or {},
+            info=extra.get("reward_extra_info") or {},
             num_turns=int(output.num_turns),
             versions=(extra.get("min_global_steps"), extra.get("max_global_steps")),
         )
         scores = torch.zeros(len(row.response))
-        scores[-1] = float(last.reward_score or 0.0)
+        scores[-1] = float(output.reward_score or 0.0)
         row.columns["rm_scores"] = scores
         if output.response_logprobs is not None:
             row.columns["rollout_log_probs"] = torch.tensor(output.response_logprobs, dtype=torch.float32)

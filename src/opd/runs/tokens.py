@@ -25,7 +25,6 @@ class TokenRow(Section):
 
     data_index: int
     sample: Natural
-    turn: Natural
     prompt: str
     score: float | None
     """None means not finite."""

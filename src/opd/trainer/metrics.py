@@ -101,16 +101,15 @@ def validation(rows: Sequence[Row], prompts: Sequence[Mapping[str, Any]], *, num
     """Return verl's metrics of a validation, under its names; an answer that failed counts as wrong where answers have an `acc`.
 
     Args:
-        rows: of the answers that came; of an answer in several outputs the last one counts.
+        rows: of the answers that came.
         prompts: all that were asked, with `uid` and `data_source`.
     """
-    last = {(row.uid, row.order.sample): row for row in rows}.values()
-    infos: dict[str, list[Any]] = {"reward": [row.score for row in last]}
-    for name in dict.fromkeys(name for row in last for name in row.info):
-        infos[name] = [row.info.get(name) for row in last]
+    infos: dict[str, list[Any]] = {"reward": [row.score for row in rows]}
+    for name in dict.fromkeys(name for row in rows for name in row.info):
+        infos[name] = [row.info.get(name) for row in rows]
     found = process_validation_metrics(
-        [row.data_source for row in last],
-        [row.uid for row in last],
+        [row.data_source for row in rows],
+        [row.uid for row in rows],
         infos,
         expected_acc_counts={(str(p.get("data_source", "unknown")), p["uid"]): num_samples for p in prompts},
     )
@@ -122,5 +121,5 @@ def validation(rows: Sequence[Row], prompts: Sequence[Mapping[str, Any]], *, num
             for key, value in values.items():
                 is_core = name == core and key.startswith(("mean", "maj", "best")) and f"@{most}" in key
                 metrics[f"{'val-core' if is_core else 'val-aux'}/{source}/{name}/{key}"] = value
-    turns = np.array([row.num_turns for row in last])
+    turns = np.array([row.num_turns for row in rows])
     return metrics | {f"val-aux/num_turns/{end}": getattr(turns, end)() for end in ("min", "max", "mean") if len(turns)}

@@ -93,28 +93,18 @@ def group_advantages(scores: Tensor, uids: Sequence[str], *, by_std: bool) -> Te
 
 
 def put_advantages(rows: Sequence[Row], algorithm: DictConfig) -> None:
-    """Give rows the columns `advantages` and `returns` by verl's estimator of the config.
-
-    An answer in several outputs is compared by its last one under `grpo`, and all of its outputs get that advantage, as in verl 0.9.1.
-    """
+    """Give rows the columns `advantages` and `returns` by verl's estimator of the config."""
     name = algorithm.adv_estimator
-    last = {(row.uid, row.order.sample): row for row in sorted(rows, key=lambda row: row.order)}
-    compared = list(last.values()) if name == "grpo" else list(rows)
-    mask = pad_sequence([row.columns["response_mask"] for row in compared], batch_first=True)
     made = get_adv_estimator_fn(name)(
-        token_level_rewards=pad_sequence([row.columns["rm_scores"] for row in compared], batch_first=True),
-        response_mask=mask,
-        index=np.asarray([row.uid for row in compared], dtype=object),
+        token_level_rewards=pad_sequence([row.columns["rm_scores"] for row in rows], batch_first=True),
+        response_mask=pad_sequence([row.columns["response_mask"] for row in rows], batch_first=True),
+        index=np.asarray([row.uid for row in rows], dtype=object),
         config=algorithm,
         **({"norm_adv_by_std_in_grpo": algorithm.norm_adv_by_std_in_grpo} if name == "grpo" else {}),
     )
     for column, values in zip(("advantages", "returns"), made, strict=True):
-        for row, own in zip(compared, values, strict=True):
+        for row, own in zip(rows, values, strict=True):
             row.columns[column] = own[: len(row.response)]
-        for row in rows if name == "grpo" else ():
-            own = last[row.uid, row.order.sample].columns
-            first = int(own["response_mask"].argmax())
-            row.columns[column] = own[column][first] * row.columns["response_mask"]
 
 
 @dataclass(frozen=True, kw_only=True)

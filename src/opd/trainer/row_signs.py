@@ -66,7 +66,7 @@ class RowSigns:
         Args:
             max_tokens: how many an answer of the step may have.
         """
-        by_prompt = {row.order.index: row.prompt for row in rows if row.order.turn == 0}
+        by_prompt = {row.order.index: row.prompt for row in rows}
         least = min(MIN_ANSWER_TOKENS, max_tokens)
         metrics = {
             "data/duplicate_prompts": _share_repeated([tuple(ids.tolist()) for ids in by_prompt.values()]),

@@ -90,16 +90,14 @@ def pieces(ids: Sequence[int], tokenizer: Any) -> Iterator[str]:
 
 
 def _row(row: Row, view: RowView, tokenizer: Any) -> TokenRow:
-    index, sample, turn = row.order
     response = row.response.tolist()
     trained = view.trained[:MAX_TOKENS]
     kept, entropy, divergence = (
         _by_token(view.trained, values) for values in (view.kept, view.entropy, view.divergence)
     )
     return TokenRow(
-        data_index=index,
-        sample=sample,
-        turn=turn,
+        data_index=row.order.index,
+        sample=row.order.sample,
         prompt=shortened(storable(tokenizer.decode(row.prompt.tolist())), MAX_PROMPT_CHARS),
         score=_written(row.score),
         num_tokens=len(response),

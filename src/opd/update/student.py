@@ -36,7 +36,7 @@ from opd.memory import Plan
 from opd.memory.follow import read_tokens, train_tokens, worker_plan
 from opd.memory.job import GIB
 from opd.memory.sources import update_settings
-from opd.rollout.seeds import SeededRank
+from opd.rollout.seeds import seed_rank
 from opd.update.engines import STUDENT, TEACHER, StudentEngine, TeacherEngine
 from opd.update.head import HeadLoss
 from opd.update.reading import read_statistics
@@ -50,7 +50,7 @@ UNUSED_BY_LOSSES = ("prompts", "responses", "sample_weights", "row_id", "teacher
 vllm_ranks.register()
 
 
-class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
+class StudentWorker(ShardUploads, ActorRolloutRefWorker):
     """verl's hybrid worker whose actor computes its loss in its head; the memory plan says what is on the device when."""
 
     reader_role = "teacher"
@@ -61,6 +61,7 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
     ):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
+        seed_rank(int(config.actor.fsdp_config.seed), self.rank)
         self.ours = RunConfig.of(config)
         self.spec: TrainSpec = self.ours.trained
         self.copies_saves = self.ours.checkpoint.overlap

@@ -86,7 +86,7 @@ def test_a_request_gets_the_defaults_of_the_run_and_what_fits():
     assert parsed() == SamplingParams(max_tokens=30, stop_token_ids=frozenset({2, 5}))
     assert [parsed(max_tokens=num).max_tokens for num in (7, 99, 0)] == [7, 40, 1]
     assert parsed(ignore_eos=True, stop_token_ids=[9]).stop_token_ids == {9}
-    assert parsed(repetition_penalty=1.0, top_k=-1) == parsed()
+    assert parsed(top_k=-1) == parsed()
 
 
 @pytest.mark.parametrize("params", [{"min_p": 0.1}, {"prompt_logprobs": 0}, {"repetition_penalty": 1.1}])

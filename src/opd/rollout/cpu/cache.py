@@ -1,6 +1,7 @@
 """Key-value memory of the rollout engine: fixed shapes, rows at their own positions, and attention over them."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,41 +10,21 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
 ATTENTION = "opd_rows"
+Tensors = Sequence[torch.Tensor]
 _MIN_KV_LENGTH = 64
 _MIN_PROMPT_LENGTH = 16
 _CACHE_LINE_FLOATS = 16
 
 
 def kv_bucket(num_tokens: int) -> int:
-    """Length of the cache row that holds `num_tokens`: the next power of two, at least 64."""
+    """Return the length of the cache row that holds `num_tokens`: the next power of two, at least 64."""
     return max(_MIN_KV_LENGTH, 1 << (num_tokens - 1).bit_length())
 
 
 def prompt_bucket(num_tokens: int) -> int:
-    """Padded length of a prompt in prefill: the next of 16, 32, 48, 64, then quarter steps between powers of two."""
+    """Return the padded length of a prompt in prefill: the next of 16, 32, 48, 64, then quarter steps between powers of two."""
     step = max(_MIN_PROMPT_LENGTH, (1 << (num_tokens - 1).bit_length()) // 8)
     return -(-num_tokens // step) * step
-
-
-class PromptCache(Cache):
-    """Keeps the keys and values of one prefill, [rows, kv_heads, length, head_dim] a layer, as the model made them."""
-
-    def __init__(self) -> None:
-        super().__init__(layers=[])
-        self.keys: list[torch.Tensor] = []
-        self.values: list[torch.Tensor] = []
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if layer_idx != len(self.keys):
-            raise ValueError(f"layer {layer_idx} wrote to the cache after layer {len(self.keys) - 1}")
-        self.keys.append(key_states)
-        self.values.append(value_states)
-        return key_states, value_states
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
 
 
 class RowCache(Cache):
@@ -89,15 +70,14 @@ class RowCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.length
 
-    def fill_row(self, row: int, source: "PromptCache | RowCache", source_row: int, num_tokens: int) -> None:
-        """Copy the first `num_tokens` positions of another cache's row into this one's."""
-        for layer in range(len(self.keys)):
-            self.keys[layer][row, :, :num_tokens] = source.keys[layer][source_row, :, :num_tokens]
-            self.values[layer][row, :, :num_tokens] = source.values[layer][source_row, :, :num_tokens]
+    def fill_row(self, row: int, keys: Tensors, values: Tensors, source_row: int, num_tokens: int) -> None:
+        """Copy the first `num_tokens` positions of a row of another cache's layers into this one's."""
+        for ours, theirs in zip([*self.keys, *self.values], [*keys, *values], strict=True):
+            ours[row, :, :num_tokens] = theirs[source_row, :, :num_tokens]
 
 
 def _untouched_zeros(*shape: int) -> torch.Tensor:
-    """Zeros that take memory only where they are written: numpy leaves zeroing to the operating system, torch does not.
+    """Return zeros that take memory only where they are written: numpy leaves zeroing to the operating system, torch does not.
 
     They begin on a cache line, as torch's own do: BLAS kernels may give other bits at another alignment.
     """

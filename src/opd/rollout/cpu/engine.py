@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from transformers import DynamicCache
 
-from opd.rollout.cpu.cache import PromptCache, RowCache, kv_bucket, prompt_bucket
+from opd.rollout.cpu.cache import RowCache, kv_bucket, prompt_bucket
 from opd.rollout.cpu.model import layer_shapes
 from opd.rollout.cpu.sampling import SamplingParams, choose_tokens, uniform
 
@@ -94,8 +95,10 @@ class Request:
 _IDLE = Request(request_id="", prompt_ids=[0], sampling=SamplingParams(max_tokens=1, temperature=0.0))
 
 
-def prefill(model: torch.nn.Module, prompts: Sequence[Sequence[int]], num_rows: int, length: int) -> PromptCache:
-    """Return keys and values of up to `num_rows` prompts, each padded on the right to `length`.
+def prefill(
+    model: torch.nn.Module, prompts: Sequence[Sequence[int]], num_rows: int, length: int
+) -> tuple[list[Any], list[Any]]:
+    """Return keys and values, [num_rows, kv_heads, length, head_dim] a layer, of up to `num_rows` prompts, each padded on the right to `length`.
 
     The shape is [num_rows, length] however few prompts there are. Padding is right of a prompt, where causal
     attention hides it; the logits are not used.
@@ -104,9 +107,9 @@ def prefill(model: torch.nn.Module, prompts: Sequence[Sequence[int]], num_rows: 
     for row, prompt in enumerate(prompts):
         tokens[row, : len(prompt)] = torch.tensor(prompt)
     positions = torch.arange(length).expand(num_rows, length)
-    cache = PromptCache()
+    cache = DynamicCache()
     model(input_ids=tokens, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return cache
+    return [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
 
 
 class DecodeBatch:
@@ -253,7 +256,7 @@ class RolloutEngine:
         length = prompt_bucket(1)
         num_rows = _num_prompt_rows(length)
         prompt = [index * 7 % self.config.vocab_size for index in range(length)]
-        for keys in prefill(self.model, [prompt] * num_rows, num_rows, length).keys:
+        for keys in prefill(self.model, [prompt] * num_rows, num_rows, length)[0]:
             _require_equal_rows(keys, f"a prefill of {num_rows} x {length}")
 
     @torch.inference_mode()
@@ -286,10 +289,10 @@ class RolloutEngine:
             num_rows = _num_prompt_rows(length)
             for start in range(0, len(requests), num_rows):
                 group = requests[start : start + num_rows]
-                cache = prefill(self.model, [request.prompt_ids[:-1] for request in group], num_rows, length)
+                filled = prefill(self.model, [request.prompt_ids[:-1] for request in group], num_rows, length)
                 for source_row, request in enumerate(group):
                     batch, row = self._place(request)
-                    batch.cache.fill_row(row, cache, source_row, request.position)
+                    batch.cache.fill_row(row, *filled, source_row, request.position)
 
     def _place(self, request: Request) -> tuple[DecodeBatch, int]:
         """Give the request a free row in a batch of its length, adding a batch if all are full."""
@@ -310,7 +313,7 @@ class RolloutEngine:
                 if request.position >= batch.cache.length:
                     batch.rows[row] = None
                     target, target_row = self._place(request)
-                    target.cache.fill_row(target_row, batch.cache, row, request.position)
+                    target.cache.fill_row(target_row, batch.cache.keys, batch.cache.values, row, request.position)
 
 
 def _num_prompt_rows(length: int) -> int:

@@ -97,11 +97,6 @@ class CPURolloutReplica(RolloutReplica):
         )
         self.servers = [self._server_handle]
 
-    async def sleep(self) -> None:
-        """Wait for the last request, then free the key-value memory."""
-        await self._server_handle.wait_for_requests_to_drain.remote()
-        await super().sleep()
-
 
 class CPUServerAdapter(BaseRollout):
     """The methods that a trainer rank calls to steer its replica's server."""

@@ -44,7 +44,7 @@ class SamplingParams:
             ValueError: a key that this server cannot honour.
         """
         unknown = sorted(f"{key}={value}" for key, value in params.items() if key not in _KEYS)
-        if unknown and unknown != ["repetition_penalty=1.0"]:  # agent loops send that it is off
+        if unknown:
             raise ValueError(
                 f"sampling_params has {', '.join(unknown)}; the CPU rollout knows {', '.join(sorted(_KEYS))}"
             )

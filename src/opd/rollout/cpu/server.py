@@ -192,11 +192,6 @@ class RolloutServer:
             extra_fields={"global_steps": self._global_steps, "num_cached_tokens": 0},
         )
 
-    async def wait_for_requests_to_drain(self) -> None:
-        """Return when no request is unfinished."""
-        if self._stepping is not None:
-            await self._stepping
-
     async def load_weights(self, tensors: Mapping[str, torch.Tensor], last: bool, global_steps: int | None) -> None:
         """Take a piece of the trainer's weights; `last` completes the set.
 
@@ -220,8 +215,7 @@ class RolloutServer:
         self._has_weights, self._global_steps = True, global_steps
 
     async def sleep(self) -> None:
-        """Give key-value memory back while the trainer works; the weights stay."""
+        """Wait for the last request, then give key-value memory back while the trainer works; the weights stay."""
+        if self._stepping is not None:
+            await self._stepping
         await self._call(self._engine.release_memory)
-
-    async def wake_up(self, tags: list[str] | None = None) -> None:
-        """Restore nothing: key-value memory comes with the next request."""

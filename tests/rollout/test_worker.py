@@ -1,0 +1,238 @@
+"""A rollout worker without its servers: batches whose answers are rows or an evaluation's samples, and rounds of the schedule carry."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+from verl.workers.rollout.replica import TokenOutput
+
+from opd.data.toy import STUDENT_DIR
+from opd.experiment import parse_tree
+from opd.rollout.carry import CarriedRow
+from opd.rollout.seeds import PASS_RATES, TRAIN, request_seed
+from opd.rollout.worker import Batch, RolloutReport, RolloutWorker
+
+ROLLOUT = {"temperature": 0.7, "top_p": 0.9, "top_k": -1, "calculate_log_probs": True, "agent": {"default_agent_loop": "single_turn_agent"}}  # fmt: skip
+
+
+class _Loop:
+    """Writes one token, the parity of its seed; an odd one is right, sample 1 of row 5 never comes."""
+
+    def __init__(self, client: Any, asked: list[dict[str, Any]]) -> None:
+        self._client, self._asked = client, asked
+
+    async def run(self, sampling: dict[str, Any], *, session_id: int, index: int, **_: Any) -> AgentLoopOutput:
+        seed = await self._client.generate("id", sampling_params=sampling)
+        self._asked.append(sampling | {"row": int(index), "sample": session_id, "seed": seed})
+        if (int(index), session_id) == (5, 1):
+            raise ConnectionError("the server went away")
+        return AgentLoopOutput(
+            prompt_ids=[1], response_ids=[seed % 2], response_mask=[1], metrics=AgentLoopMetrics(),
+            extra_fields={"parity": seed % 2},
+        )  # fmt: skip
+
+
+class _Server:
+    async def generate(self, _: str, *, sampling_params: dict[str, Any]) -> int:
+        return sampling_params["seed"]
+
+
+@pytest.fixture
+def worker() -> RolloutWorker:
+    """A worker of a distillation; `asked` is what its loops asked of the server."""
+    made = object.__new__(RolloutWorker)
+    asked: list[dict[str, Any]] = []
+
+    async def score(_: str, prompt: dict[str, Any], extra_info: dict[str, Any]) -> dict[str, Any]:
+        value = float(extra_info["parity"])
+        return {"score": value, "acc": value, "pred": "7", "is_short": True, "rate": 0.25}
+
+    spec = parse_tree({"kind": "opd", "seed": 4, "model": {"path": "m"}, "teacher": {"path": "t"}}).spec
+    made.__dict__ |= {
+        "config": OmegaConf.create({"actor_rollout_ref": {"rollout": ROLLOUT}}),
+        "ours": SimpleNamespace(spec=spec, sampling=spec, run=SimpleNamespace(run_id="r"), agent=None),
+        "_reward_function": "math_reward",
+        "_scorer": SimpleNamespace(score=score),
+        "tokenizer": AutoTokenizer.from_pretrained(STUDENT_DIR),
+        "rollout_config": SimpleNamespace(response_length=8, ignore_eos=True),
+        "llm_client": _Server(),
+        "num_finished": 0,
+        "asked": asked,
+        "_agent_loop": lambda name, client: _Loop(client, asked),
+    }
+    return made
+
+
+def _batch(num_samples: int = 2, partition: str = PASS_RATES) -> Batch:
+    prompts = [
+        {"uid": uid, "index": index, "data_source": "math", "reward_model": {"ground_truth": "1"}}
+        for uid, index in (("a", 5), ("b", 6))
+    ]
+    is_recorded = partition == PASS_RATES
+    return Batch(prompts=prompts, partition=partition, step=7, num_samples=num_samples, is_recorded=is_recorded)
+
+
+class EngineDeadError(Exception):
+    """As vLLM's, by name."""
+
+
+DEAD = ray.exceptions.RayTaskError("generate", "EngineDeadError: see above", EngineDeadError())
+
+
+def test_recorded_answers_are_reported_with_their_scores(worker):
+    report = asyncio.run(worker.generate(_batch()))
+    assert report.rows == []
+    assert {one["temperature"] for one in worker.asked} == {0.7}
+    for one in worker.asked:
+        assert one["seed"] == request_seed(4, PASS_RATES, 7, one["row"], one["sample"], 0)
+    right = {(one["row"], one["sample"]): float(one["seed"] % 2) for one in worker.asked}
+    assert right.keys() == {(5, 0), (5, 1), (6, 0), (6, 1)}
+    came = {place: acc for place, acc in right.items() if place != (5, 1)}
+    assert {(sample.problem_index, sample.sample_index): sample.acc for sample in report.samples} == came
+    assert [sample.numbers for sample in report.samples] == [{"is_short": 1.0, "rate": 0.25}] * len(came)
+    assert (report.num_trajectories, report.num_failed) == (4, 1)
+
+
+def test_answers_to_train_on_are_rows_in_the_order_of_the_data_with_other_seeds(worker):
+    report = asyncio.run(worker.generate(_batch(3, TRAIN)))
+    assert [tuple(row.order) for row in report.rows] == [(5, 0), (5, 2), (6, 0), (6, 1), (6, 2)]
+    assert worker.asked[0]["seed"] == request_seed(4, TRAIN, 7, 5, 0, 0)
+    assert [row.score for row in report.rows] == [float(row.response[0]) for row in report.rows]
+    assert (report.samples, {row.uid for row in report.rows}) == ([], {"a", "b"})
+
+
+def test_an_engine_that_is_dead_ends_the_run_after_what_was_answered_has_been_reported(worker):
+    class Dying(_Loop):
+        async def run(self, sampling: dict[str, Any], *, session_id: int, index: int, **fields: Any) -> AgentLoopOutput:
+            if int(index) == 6:
+                raise DEAD
+            return await super().run(sampling, session_id=session_id, index=index, **fields)
+
+    worker.__dict__["_agent_loop"] = lambda name, client: Dying(client, worker.asked)
+    report = asyncio.run(worker.generate(_batch(num_samples=1)))
+    assert isinstance(report.fault, ray.exceptions.RayTaskError)
+    assert (report.num_trajectories, report.num_failed, len(report.samples)) == (2, 1, 1)
+
+
+def test_a_cut_batch_reports_the_answers_that_came_and_neither_waits_for_the_others_nor_calls_them_failed(worker):
+    class Hanging(_Loop):
+        async def run(self, sampling: dict[str, Any], *, session_id: int, index: int, **fields: Any) -> AgentLoopOutput:
+            if int(index) == 6:
+                is_asked.set()
+                await asyncio.Event().wait()
+            return await super().run(sampling, session_id=session_id, index=index, **fields)
+
+    async def answered() -> RolloutReport:
+        answering = asyncio.create_task(worker.generate(_batch()))
+        await is_asked.wait()
+        while worker.num_finished < 2:  # both of row 5
+            await asyncio.sleep(0)
+        await worker.cut()
+        return await answering
+
+    is_asked = asyncio.Event()
+    worker._agent_loop = lambda name, client: Hanging(client, worker.asked)
+    report = asyncio.run(answered())
+    assert [(sample.problem_index, sample.sample_index) for sample in report.samples] == [(5, 0)]
+    assert (report.num_trajectories, report.num_failed, report.num_cut) == (4, 1, 2)
+
+
+@pytest.mark.parametrize(("every", "step", "expected"), [(1, 5, True), (3, 1, True), (3, 3, False), (3, 4, True)])
+def test_log_probabilities_are_asked_for_in_every_so_many_th_step_of_training(worker, every, step, expected):
+    worker.ours.sampling = SimpleNamespace(rollout=SimpleNamespace(logprobs_every=every))
+    assert worker._sampling(TRAIN, step)["logprobs"] is expected
+    assert worker._sampling(PASS_RATES, step)["logprobs"] is False
+
+
+class _Rounds:
+    """A server of rounds: answers with the prompt's first token, as many as its second says, and fails where that is 0."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[int], int]] = []
+
+    async def generate(
+        self, _: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **__: Any
+    ) -> TokenOutput:
+        self.asked.append((prompt_ids, sampling_params["max_tokens"]))
+        token, length, *there = prompt_ids
+        if length == 0:
+            raise ConnectionError("the server went away")
+        if length < 0:
+            raise DEAD
+        num = min(sampling_params["max_tokens"], length - len(there))
+        return TokenOutput(token_ids=[token] * num, extra_fields={"global_steps": 4})
+
+
+class _Asking:
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def run(self, sampling: dict[str, Any], *, session_id: int, raw_prompt: list[int]) -> None:
+        await self._client.generate("id", prompt_ids=raw_prompt, sampling_params=sampling)
+
+
+@pytest.fixture
+def rounds(worker: RolloutWorker) -> RolloutWorker:
+    """The worker with rows that end by their lengths."""
+    worker.__dict__ |= {"llm_client": _Rounds(), "_agent_loop": lambda name, client: _Asking(client)}
+    return worker
+
+
+def _begun(number: int, length: int) -> tuple[dict[str, Any], CarriedRow]:
+    return {"raw_prompt": [100 + number, length]}, CarriedRow(number=number, index=number, sample=0, limit=50)
+
+
+def test_a_row_that_ends_is_followed_by_the_next_with_what_the_round_has_left(rounds):
+    slots = [[_begun(0, 3), _begun(1, 4)], [_begun(2, 9), _begun(3, 1)]]
+    grown = asyncio.run(rounds.advance(slots, 5))
+    assert [[len(growth.tokens) for growth in slot] for slot in grown] == [[3, 2], [5]]
+    assert [[growth.is_complete for growth in slot] for slot in grown] == [[True, False], [False]]
+    assert {growth.version for slot in grown for growth in slot} == {4}
+    assert rounds.num_finished == 3
+
+
+def test_a_later_piece_follows_the_tokens_of_prompt_and_row_without_the_data(rounds):
+    (_, row) = _begun(2, 9)
+    for _ in range(2):
+        prompt = {} if row.prompt_ids else {"raw_prompt": [102, 9]}
+        ((growth,),) = asyncio.run(rounds.advance([[(prompt, row)]], 5))
+        row.grow(growth, 0)
+    assert rounds.llm_client.asked == [([102, 9], 5), ([102, 9, *[102] * 5], 5)]
+    assert (row.tokens, row.is_complete) == ([102] * 9, True)
+
+
+def test_a_row_that_cannot_be_answered_is_given_up_and_an_engine_that_is_dead_ends_the_round(rounds):
+    grown = asyncio.run(rounds.advance([[_begun(0, 0), _begun(1, 4)], [_begun(2, 9)]], 5))
+    assert [[growth.error for growth in slot] for slot in grown] == [["the server went away"], [""]]
+    with pytest.raises(ray.exceptions.RayTaskError):
+        asyncio.run(rounds.advance([[_begun(0, -1)], [_begun(2, 9)]], 5))
+
+
+def test_a_complete_row_trains_behind_the_prompt_that_its_tokens_followed(worker):
+    class Rendered:
+        """Writes the prompt as it is today."""
+
+        async def run(self, *_: Any, **__: Any) -> AgentLoopOutput:
+            return AgentLoopOutput(
+                prompt_ids=[1, 2],
+                response_ids=[7, 8],
+                response_mask=[1, 1],
+                metrics=AgentLoopMetrics(),
+                reward_score=1.0,
+            )
+
+    worker.__dict__ |= {"_agent_loop": lambda name, client: Rendered()}
+    for ids in ([1, 5, 2], [1, 2]):
+        batch = Batch(
+            prompts=[{"uid": "u", "index": 0, "agent_name": "single_turn_agent"}], partition=TRAIN, step=3, num_samples=1,
+            given=[{1: [7, 8]}], prompt_ids=[{1: ids}] if len(ids) > 2 else (),
+        )  # fmt: skip
+        row = asyncio.run(worker._trajectory(batch, 0, 1))
+        assert (row.prompt.tolist(), row.response.tolist(), row.order.sample) == (ids, [7, 8], 1)
