@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from opd.agent.dialogue import ENDINGS, UNREADABLE, Dialogue
@@ -15,7 +15,7 @@ _EVENTS = ("surplus_calls", "malformed_calls", "truncated_replies", "markers_bro
 class AgentCounts:
     """Events of a number of conversations."""
 
-    sums: Counter[str] = field(default_factory=Counter)
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """By the metric's name; of each tool also the calls that were `run`, and their seconds in `total_s`."""
     turns: Counter[int] = field(default_factory=Counter)
     """Conversations by their number of turns."""
@@ -40,13 +40,14 @@ class AgentCounts:
             sums[f"{tool}/calls"] += 1
             sums[f"{tool}/errors"] += call.error
             sums[f"{tool}/run"] += not call.problem
-            sums[f"{tool}/total_s"] += call.seconds  # type: ignore[assignment]  # a Counter adds floats as well
+            sums[f"{tool}/total_s"] += call.seconds
             longest_s[tool] = max(longest_s.get(tool, 0.0), call.seconds)
         return counts
 
     def add(self, other: AgentCounts) -> None:
         """Add another's counts to these."""
-        self.sums.update(other.sums)
+        for name, value in other.sums.items():
+            self.sums[name] += value
         self.turns.update(other.turns)
         for tool, seconds in other.longest_s.items():
             self.longest_s[tool] = max(self.longest_s.get(tool, 0.0), seconds)
