@@ -108,7 +108,7 @@ def _verl_configs() -> Path:
     """Return the folder of verl's own configs. Hydra's `pkg://` would import verl for it, which takes seconds."""
     found = importlib.util.find_spec("verl")
     assert found is not None  # verl is a dependency
-    folder = list(found.submodule_search_locations or ())[0]
+    folder = next(iter(found.submodule_search_locations or ()))
     return Path(folder) / "trainer" / "config"
 
 
