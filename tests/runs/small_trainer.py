@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 
-from conftest import write_step
+from conftest import chosen, write_step
 
 from opd.errors import Stopped
 from opd.runs.manifest import DRIVER_RANK
@@ -30,7 +30,7 @@ try:
         flush_interval_s=0.1,
         policy=policy,
     ) as run:
-        decision = run.checkpoints.choose()
+        decision = chosen(run.checkpoints)
         print("attempt", run.handle.attempt, decision.describe(), flush=True)
         for step in range((decision.step or 0) + 1, int(num_steps) + 1):
             time.sleep(step_s)

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import errno
 import signal
-import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from tests.runs.conftest import upload_missing
 from tests.runs.files import logged_steps
 
 from opd.cluster.shutdown import GracefulStop
 from opd.errors import (
-    DiskFull,
     LeaseLost,
     Overtaken,
     RunFatal,
     RunFinished,
-    SpecChanged,
     Stopped,
     StoreError,
     StoreUnavailable,
 )
 from opd.runs import run as run_module
 from opd.runs.attempts import Claim
-from opd.runs.origin import _commit_of_checkout, add, file_key, origin, tell
 from opd.runs.result import clear_fatal
-from opd.runs.run import Run, as_disk_full
-from opd.runs.start_times import StartTimes, as_metrics, table
+from opd.runs.run import Run
 from opd.runs.stream import read_streamed
 from opd.store.local import LocalStore
 
@@ -183,13 +176,6 @@ def test_a_run_has_finished_with_its_result_although_its_end_is_not_marked(
         open_run()
 
 
-def test_another_spec_under_the_name_is_an_error_before_an_attempt_is_claimed(open_run: Callable) -> None:
-    open_run().claim.end("stopped")
-    with pytest.raises(SpecChanged, match="seed: 1 -> 2"):
-        open_run(spec={"kind": "opd", "seed": 2}, spec_hash="hash-2")
-    assert open_run().handle.attempt == 2
-
-
 # ---- overtaken ---------------------------------------------------------------------------------------------------------
 
 
@@ -279,8 +265,20 @@ def test_a_checkpoint_is_sealed_in_the_store_only_after_the_metrics_that_lead_to
         save_step(run.checkpoints, 2)
         assert store.exists("checkpoints/global_step_2/COMPLETE")
         assert logged_steps(store) == [1, 2]
-        run.finish({})
-    assert store.exists("checkpoints/global_step_1/COMPLETE")
+        assert upload_missing(run.checkpoints) == [1]
+
+
+def test_files_for_people_wait_for_the_store(
+    open_run: Callable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run: Run = open_run(store_url=str(tmp_path / "store"))
+    tokens = tmp_path / "store/r/tokens"
+    tokens.write_text("in the way of the folder")
+    run.keep({"tokens/1": b"one"})
+    assert "1 files for people wait for the store" in caplog.text
+    tokens.unlink()
+    run.keep({"tokens/2": b"two"})
+    assert [(tokens / name).read_bytes() for name in "12"] == [b"one", b"two"]
 
 
 def test_a_store_that_stays_unreachable_ends_the_run_with_the_work_on_disk(open_run: Callable, tmp_path: Path) -> None:
@@ -306,115 +304,3 @@ def test_a_store_that_stays_unreachable_ends_the_run_with_the_work_on_disk(open_
     with open_run(store_url=str(link)) as run:
         run.finish({"accuracy": 1.0})
     assert logged_steps(LocalStore(tmp_path / "store/r")) == [1]
-
-
-# ---- the process -------------------------------------------------------------------------------------------------------
-
-
-def test_a_thread_other_than_main_installs_no_signal_handler(open_run: Callable) -> None:
-    before, seen = signal.getsignal(signal.SIGTERM), []
-
-    def body() -> None:
-        with open_run() as run:
-            seen.append(signal.getsignal(signal.SIGTERM))
-            run.finish({})
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    assert [*seen, signal.getsignal(signal.SIGTERM)] == [before, before]
-
-
-def test_opening_a_run_loads_neither_torch_nor_ray_nor_verl(start_child: Callable) -> None:
-    script = """
-    import sys
-    import opd.runs.run, opd.store.remote
-    print(sorted({"torch", "ray", "verl", "transformers"} & set(sys.modules)))
-    """
-    child = start_child(script)
-    assert child.wait() == 0
-    assert child.text == "[]\n"
-
-
-def caused(error: Exception, cause: Exception) -> Exception:
-    error.__cause__ = cause
-    return error
-
-
-FULL = OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.mark.parametrize(
-    ("error", "named"),
-    [
-        (RuntimeError("boom"), None),
-        (OSError(errno.EACCES, "no"), None),
-        (FULL, "OSError"),
-        (caused(RuntimeError("\x1b[36mray::Worker\x1b[39m\n  Traceback\nwriting failed\n"), FULL), "RuntimeError: writing failed;"),
-        (caused(Overtaken("by attempt 3"), FULL), None),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("folder", ["", "gone"])
-def test_a_full_disk_is_named_by_any_cause_in_the_chain(
-    tmp_path: Path, error: Exception, named: str | None, folder: str
-) -> None:
-    full = as_disk_full(error, tmp_path / folder)
-    assert (full is None) == (named is None)
-    assert named is None or named in str(full)
-
-
-def test_a_run_that_ends_on_a_full_disk_says_so(open_run: Callable) -> None:
-    def work() -> None:
-        with open_run():
-            raise FULL
-
-    with pytest.raises(DiskFull, match=r"the disk of .* is full .*it resumes from its last complete checkpoint"):
-        work()
-
-
-def test_a_disk_without_space_is_seen_without_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.statvfs", lambda folder: SimpleNamespace(f_bavail=255, f_frsize=4096, f_blocks=1024))
-    full = as_disk_full(RuntimeError("torch says nothing"), tmp_path)
-    assert "of 4 MiB free), the run ended with RuntimeError: torch says nothing" in str(full)
-
-
-# ---- origin and start --------------------------------------------------------------------------------------------------
-
-
-def test_an_attempts_origin_is_stored_and_added_to(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "run")
-    tell(store, 3)
-    add(store, 3, devices=["H200", "H200"], trackers={"wandb": "https://w/1"})
-    record = store.get_json("attempts/0003/origin.json")
-    assert record is not None
-    assert (record["version"], record["devices"]) == (origin()["version"], {"H200": 2})
-    assert file_key(3) == "attempts/0003/origin.json"
-    found = origin({"OPD_REVISION": "c0ffee", "OPD_IMAGE": "registry/opd@sha256:1"})
-    assert (found["commit"], found["image"]) == ("c0ffee", "registry/opd@sha256:1")
-    (tmp_path / "file").write_text("no folder")
-    tell(LocalStore(tmp_path / "file"), 1)  # an unreachable store ends no run
-
-
-def test_a_checkout_has_its_commit_and_a_mark_for_files_that_differ_from_it(tmp_path: Path) -> None:
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=me", "-c", "user.email=me@example.com"]
-    assert _commit_of_checkout(tmp_path) == ""
-    (tmp_path / "file").write_text("1")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *words], check=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    assert _commit_of_checkout(tmp_path) == commit
-    (tmp_path / "file").write_text("2")
-    assert _commit_of_checkout(tmp_path) == f"{commit}-dirty"
-
-
-def test_the_parts_of_a_start_add_up_and_are_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter([10.0, 11.0, 13.0, 14.0])
-    monkeypatch.setattr("opd.runs.start_times.time.monotonic", lambda: next(moments))
-    start = StartTimes()
-    for part in ("imports", "worker processes", "imports"):
-        start.mark(part)
-    parts = start.take()
-    assert parts == {"imports": 2.0, "worker processes": 2.0, "all": 4.0}
-    assert start.take() == {}
-    assert as_metrics(parts)["timing_start/worker_processes_s"] == 2.0
-    assert table(parts)[0] == "start: imports                      2.0 s"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from opd.monitor.faults import BY_NAME, SAME_MODEL, entropy
+from opd.monitor.faults import BY_NAME, SAME_MODEL
 from opd.monitor.past import Past, Row, finite
 
 Verdict = Literal["ok", "warning", "not known"]
@@ -22,17 +22,11 @@ PREFERRED_Z, PREFERRED = 2.0, 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One check: the measured values, or why there are none."""
+    """One check: its warnings and the measured metrics."""
 
     name: str
     verdict: Verdict
     says: str
-
-    @classmethod
-    def of(cls, name: str, says: str, warnings: list[str], *, is_known: bool = True) -> Line:
-        """Make the line of a check with its warnings."""
-        verdict: Verdict = "warning" if warnings else "ok" if is_known else "not known"
-        return cls(name=name, verdict=verdict, says="; ".join([*warnings, says]))
 
     @classmethod
     def read(cls, records: object) -> list[Line]:
@@ -49,43 +43,29 @@ class Line:
 class Models:
     """Facts about student and teacher.
 
-    Args:
-        shared: leading ids with the same token in both.
-        student, teacher: ids of each; not more than `shared` where the other has them all.
-        same_prompt: True if the teacher's own chat template writes a question as the student's does; None means not known.
+    `same_prompt` is True if the teacher's own chat template writes a question as the student's does; None means not known.
     """
 
-    shared: int
-    student: int
-    teacher: int
-    max_unshared_mass: float
+    num_shared_tokens: int
     same_prompt: bool | None
 
     @property
     def guess(self) -> float:
         """Nats: entropy of the uniform distribution over the shared tokens, and any token's -log p under it."""
-        return math.log(max(self.shared, 1))
+        return math.log(max(self.num_shared_tokens, 1))
 
 
 def look(values: Mapping[str, Any], models: Models) -> list[Line]:
     """Return the lines of a run's first training step; a missing metric makes a line `not known`."""
     row, past = finite(values), Past()
     past.add(row)
-    checks = {
-        "chat template": ("prompt-template", _template),
-        "entropy": ("teacher-flat", _entropy),
-        "position": ("teacher-shifted", _position),
-        "perplexity": ("divergence-floored", _perplexity),
-        "right answers": ("teacher-no-better", _right_answers),
-    }
-    lines = [_tokens(row, models)]
-    for name, (fault, check) in checks.items():
-        verdict = BY_NAME[fault].judge(row, past)
-        warnings = [f"{BY_NAME[fault].what} ({fault})"] if verdict else []
-        says, is_known = check(row, models, warnings)
-        if is_known is None:  # the verdict of the fault says
-            is_known = verdict is not None
-        lines.append(Line.of(name, says, warnings, is_known=is_known))
+    lines = []
+    for name, (fault, metrics, check) in CHECKS.items():
+        judged, own = BY_NAME[fault].judge(row, past), check(row, models)
+        warnings = [text for text in (f"{BY_NAME[fault].what} ({fault})" if judged else "", own) if text]
+        verdict: Verdict = "warning" if warnings else "not known" if judged is None or own is None else "ok"
+        measured = ", ".join(f"{metric} {row[metric]:.3g}" for metric in metrics if metric in row)
+        lines.append(Line(name=name, verdict=verdict, says="; ".join([*warnings, measured or "not measured"])))
     return lines
 
 
@@ -96,79 +76,52 @@ def table(lines: Iterable[Line]) -> list[str]:
     return [f"{name:<{widths[0]}}  {verdict:<{widths[1]}}  {says}" for name, verdict, says in rows]
 
 
-def _tokens(row: Row, models: Models) -> Line:
-    sides = {"student": models.student, "teacher": models.teacher}
-    beyond = {side: num - models.shared for side, num in sides.items() if num > models.shared}
-    if not beyond:
-        return Line.of("tokenizer", f"{models.shared} tokens, the same in both", [])
-    found = {side: row.get(f"opd/unshared_mass_{side}") for side in beyond}
-    parts, warnings, allowed = [f"{models.shared} tokens in both"], [], models.max_unshared_mass
-    for side, mass in found.items():
-        share = "an unknown share" if mass is None else f"{mass:.2g}"
-        parts.append(f"the {side} has {beyond[side]} more and puts {share} of its probability on them")
-        if mass is not None and mass > allowed:
-            warnings.append(
-                f"the {side} puts more on tokens that the other lacks than opd.max_unshared_mass={allowed:g}"
-            )
-    return Line.of("tokenizer", "; ".join(parts), warnings, is_known=None not in found.values())
+Check = Callable[[Row, Models], str | None]
+"""A warning that no fault has, an empty text without one, and None if the row does not say."""
 
 
-Check = tuple[str, bool | None]
-"""The measured values in words, and True if they say something; None leaves that to the fault's verdict."""
+def _template(row: Row, models: Models) -> str | None:
+    if models.same_prompt is None:
+        return None
+    foreign = "the teacher's own template writes a question differently: it reads prompts in a foreign form"
+    return "" if models.same_prompt else foreign
 
 
-def _template(row: Row, models: Models, warnings: list[str]) -> Check:
-    off = row.get("data/prompts_off_template")
-    says = "its header is not known" if off is None else f"{1 - off:.0%} of the prompts end with the student's header"
-    if models.same_prompt is False:
-        warnings.append("the teacher's own template writes a question differently: it reads prompts in a foreign form")
-        return says, True
-    own = "writes a question alike" if models.same_prompt else "was not compared"
-    return f"{says}; the teacher's own {own}", off is not None and models.same_prompt is not None
+def _entropy(row: Row, models: Models) -> str | None:
+    is_guess = row.get("opd/teacher_entropy", 0.0) > UNIFORM * models.guess
+    return f"the teacher knows next to nothing of the answers: a guess has {models.guess:.3g}" if is_guess else ""
 
 
-def _entropy(row: Row, models: Models, warnings: list[str]) -> Check:
-    mean, spread, own = row.get("opd/teacher_entropy"), row.get("opd/teacher_entropy_std"), entropy(row)
-    if mean is None or spread is None:
-        return "was not measured", False
-    if not warnings and mean > UNIFORM * models.guess:
-        warnings.append("the teacher knows next to nothing of the answers")
-    says = f"the teacher has {mean:.3g} nats a token, within {spread:.2g}; {models.guess:.3g} would be a guess"
-    return says + ("" if own is None else f", the student has {own:.3g}"), None
+def _perplexity(row: Row, models: Models) -> str | None:
+    if (surprise := row.get("opd/teacher_surprise")) is None:
+        return None
+    return (
+        "the answers are less likely to the teacher than to a guess" if surprise > max(models.guess, IMPOSSIBLE) else ""
+    )
 
 
-def _position(row: Row, models: Models, warnings: list[str]) -> Check:
-    share, pairs = row.get("opd/teacher_prefers_neighbour"), row.get("opd/teacher_pairs")
-    if share is None or pairs is None:
-        return "was not measured", False
-    return f"the teacher prefers a neighbour to {share:.0%} of {pairs:.0f} tokens", None
-
-
-def _perplexity(row: Row, models: Models, warnings: list[str]) -> Check:
-    surprise, own = row.get("opd/teacher_surprise"), row.get("opd/surprise")
-    if surprise is None:
-        return "was not measured", False
-    if surprise > max(models.guess, IMPOSSIBLE):
-        warnings.append("the answers are less likely to the teacher than to a guess")
-    says = f"of the answers to the teacher {_exp(surprise)}; {models.shared} would be a guess"
-    return says + ("" if own is None else f", to the student {_exp(own)}"), True
-
-
-def _right_answers(row: Row, models: Models, warnings: list[str]) -> Check:
+def _right_answers(row: Row, models: Models) -> str | None:
     """Judge what the teacher can teach by the student's answers; the teacher's own answers are not drawn."""
-    divergence = row.get("opd/divergence")
-    if divergence is not None and divergence < SAME_MODEL:
-        warnings.append(f"the teacher is the student: {divergence:.1g} nats a token are between them")
+    if row.get("opd/divergence", 1.0) < SAME_MODEL:
+        return "the teacher is the student"
     preference, rows = row.get("opd/teacher_preference"), row.get("opd/valid_rows")
-    if preference is None or not rows:
-        return "only different scores show which answers the teacher prefers, on ranks that share no sequences", False
+    if preference is None or not rows:  # only different scores show which answers the teacher prefers
+        return None
     error = PREFERRED_Z / math.sqrt(rows)
     if preference + error < PREFERRED:
-        warnings.append("the teacher does not prefer the answers that score more")
-    is_known = preference > error
-    says = f"score and the teacher's preference correlate by {preference:+.2f} ± {error:.2f} over {rows:.0f}"
-    return says + ("" if is_known or warnings else ", which may be chance"), is_known
+        return "the teacher does not prefer the answers that score more"
+    return "" if preference > error else None
 
 
-def _exp(nats: float) -> str:
-    return f"{math.exp(min(nats, 700.0)):.3g}"  # a floored log-probability is beyond any float
+CHECKS: dict[str, tuple[str, tuple[str, ...], Check]] = {
+    "chat template": ("prompt-template", ("data/prompts_off_template",), _template),
+    "entropy": ("teacher-flat", ("opd/teacher_entropy", "opd/teacher_entropy_std", "opd/entropy"), _entropy),
+    "position": ("teacher-shifted", ("opd/teacher_prefers_neighbour", "opd/teacher_pairs"), lambda row, models: ""),
+    "perplexity": ("divergence-floored", ("opd/teacher_surprise", "opd/surprise", "opd/floored_share"), _perplexity),
+    "right answers": (
+        "teacher-no-better",
+        ("opd/teacher_preference", "opd/valid_rows", "opd/divergence"),
+        _right_answers,
+    ),
+}
+"""The fault of each line, the metrics that it shows, and its own warning."""

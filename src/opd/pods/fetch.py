@@ -22,11 +22,7 @@ class FetchError(RuntimeError):
 
 
 def fetch(url: str, sha256: str, folder: Path) -> list[str]:
-    """Download, verify and unpack; nothing appears in `folder` unless the hash is right.
-
-    Args:
-        url: any fsspec URL; a tar archive (compressed or not) is unpacked, anything else is one file.
-        sha256: hash of the file at the URL, in hex.
+    """Download any fsspec URL, verify, and unpack a tar archive; nothing appears in `folder` unless the hash is right.
 
     Returns:
         Names of the new entries in `folder`.

@@ -20,7 +20,7 @@ RECORD_FILE = ".opd-staged.json"
 HUB_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")
 
 
-def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = False) -> dict[str, str | int]:
+def stage(source: str, folder: Path, *, revision: str = "", kind: str = "model") -> dict[str, str | int]:
     """Fill a folder from a store URL (folder or single object) or a hub repository; return its record.
 
     Raises:
@@ -28,14 +28,13 @@ def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = F
         ValueError: `source` is neither.
         OSError: the hub is unreachable or has no such repository, or the disk is full.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     store = LocalStore(folder)
     store.delete(RECORD_FILE)
     done: dict[str, str | int] = {"source": source}
     if is_store_url(source):
         done["num_files"] = mirror(source, folder)
     elif HUB_ID.match(source):
-        done |= _from_hub(source, folder, revision=revision, kind="dataset" if is_dataset else "model")
+        done |= _from_hub(source, folder, revision=revision, kind=kind)
     else:
         raise ValueError(f"{source!r} is neither a store URL (s3://...) nor a hub id (owner/name)")
     store.put_json(RECORD_FILE, done)
@@ -61,10 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("source", help="s3://..., or owner/name on the hub")
     parser.add_argument("--to", required=True, type=Path, metavar="FOLDER")
     parser.add_argument("--revision", default="", help="branch, tag or commit of a hub repository")
-    parser.add_argument("--dataset", action="store_true", help="the hub repository is a data set")
+    parser.add_argument(
+        "--dataset", dest="kind", action="store_const", const="dataset", default="model", help="a data set of the hub"
+    )
     args = parser.parse_args(argv)
     try:
-        done = stage(args.source, args.to, revision=args.revision, is_dataset=args.dataset)
+        done = stage(args.source, args.to, revision=args.revision, kind=args.kind)
     except (RunError, ValueError, OSError) as error:
         print(f"opd.pods.stage: {type(error).__name__}: {error}", file=sys.stderr)
         return 1

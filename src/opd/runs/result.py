@@ -21,16 +21,15 @@ def refuse_if_over(store: Store) -> None:
 
     A fatal.json of another installation is removed: the user has mended the cause and installed the run again.
     """
-    result = store.get_json(RESULT_FILE)
+    result, fatal = store.get_json(RESULT_FILE), store.get_json(FATAL_FILE)
     if result is not None:
         store.keep(RESULT_FILE)
         raise RunFinished(f"{store.url} finished in attempt {result['attempt']}: see {store.url}/{RESULT_FILE}", result)
-    fatal = store.get_json(FATAL_FILE)
     if fatal is None:
         return
     if fatal.get("install", "") != os.environ.get(INSTALL_VARIABLE, ""):
         logger.warning("an earlier installation ended for good, this one tries again: %s", fatal.get("reason"))
-        clear_fatal(store)
+        store.delete(FATAL_FILE)
         return
     store.keep(FATAL_FILE)
     raise RunFatal(

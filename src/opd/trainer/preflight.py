@@ -38,7 +38,7 @@ def tell(row: Mapping[str, Any], ours: RunConfig, *, run: Run | None, data: Prom
         for line in table(lines):
             print(f"opd.preflight: {line}", flush=True)
         if run is not None:
-            origin.add_preflight(run.stores[0], run.handle.attempt, map(asdict, lines))
+            origin.add(run.stores[0], run.handle.attempt, preflight=list(map(asdict, lines)))
     except Exception:
         logger.warning("the teacher's preflight is not told", exc_info=True)
 
@@ -55,14 +55,9 @@ def _lines(row: Mapping[str, Any], ours: RunConfig, *, data: PromptDataset, plan
         for key, teacher in ours.distillation.named_teachers.items()
     ]
     numbers = {name: float(value) for name, raw in row.items() if isinstance(value := as_number(raw), int | float)}
-    models = Models(
-        shared=ours.run.valid_vocab,
-        student=ours.run.student_vocab,
-        teacher=ours.run.teacher_vocab,
-        max_unshared_mass=ours.distillation.opd.max_unshared_mass,
-        # Of several teachers one that differs, or does not say, speaks for all.
-        same_prompt=min(alike, key=[False, None, True].index),
-    )
+    # Of several teachers one that differs, or does not say, speaks for all.
+    prompt = min(alike, key=[False, None, True].index)
+    models = Models(num_shared_tokens=ours.run.valid_vocab, same_prompt=prompt)
     return [*look(numbers, models), memory(plan, first_of(numbers, MEMORY_KEYS))]
 
 
