@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 from tests.silent_faults.__main__ import RECORDED, recorded, turns
 from tests.silent_faults.recipes import RECIPES
 
-from opd.monitor.preflight import Line, Models, look, table
+from opd.monitor.preflight import Line, look, table
 
-SMALL = Models(num_shared_tokens=112, same_prompt=True)
+SMALL: dict[str, Any] = {"num_shared_tokens": 112, "same_prompt": True}
 SOUND = {
     "training/global_step": 1.0, "data/prompts_off_template": 0.0, "opd/num_tokens": 4000.0, "opd/valid_rows": 64.0,
     "opd/teacher_entropy": 0.2, "opd/teacher_entropy_std": 0.4, "opd/entropy": 0.3, "opd/floored_share": 0.0,
@@ -21,7 +22,7 @@ SOUND = {
 
 
 def verdicts(values: dict[str, float], *, num_tokens: int = 112, same_prompt: bool | None = True) -> dict[str, str]:
-    lines = look({**SOUND, **values}, Models(num_shared_tokens=num_tokens, same_prompt=same_prompt))
+    lines = look({**SOUND, **values}, num_shared_tokens=num_tokens, same_prompt=same_prompt)
     return {line.name: line.verdict for line in lines}
 
 
@@ -73,7 +74,7 @@ def test_too_few_values_are_no_warning(values, name):
 
 
 def test_a_row_without_metrics_warns_of_nothing():
-    found = look({"training/global_step": 1.0, "opd/surprise": math.nan}, SMALL)
+    found = look({"training/global_step": 1.0, "opd/surprise": math.nan}, **SMALL)
     assert {line.verdict for line in found} == {"not known"}
 
 
@@ -82,7 +83,7 @@ def test_rows_of_real_runs_are_warned_of_from_the_faults_first_step_on_and_never
     rows = recorded(path)
 
     def warnings(number: int) -> set[str]:
-        lines = look(rows[number - 1], SMALL)
+        lines = look(rows[number - 1], **SMALL)
         return {line.name for line in lines if line.verdict == "warning"}
 
     expected = {  # in a line of these; few tokens do not tell a shift by their neighbours

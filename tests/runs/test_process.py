@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from opd.errors import DiskFull, Overtaken
-from opd.runs.disk_full import as_disk_full
 from opd.runs.origin import _commit_of_checkout, add, file_key, origin
+from opd.runs.result import as_disk_full
 from opd.runs.start_times import StartTimes, as_metrics, table
 from opd.store.local import LocalStore
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -18,6 +18,7 @@ IMPOSSIBLE = 7.0
 """Nats a token. A sound toy teacher had 4.8, a teacher read one position off 9.5 and more."""
 PREFERRED_Z, PREFERRED = 2.0, 0.1
 """Standard errors of the correlation; a teacher whose upper end is below hardly tells right from wrong."""
+_UNLIKELY = "the answers are less likely to the teacher than to a guess"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,34 +40,66 @@ class Line:
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Models:
-    """Facts about student and teacher.
+CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "chat template": ("prompt-template", ("data/prompts_off_template",)),
+    "entropy": ("teacher-flat", ("opd/teacher_entropy", "opd/teacher_entropy_std", "opd/entropy")),
+    "position": ("teacher-shifted", ("opd/teacher_prefers_neighbour", "opd/teacher_pairs")),
+    "perplexity": ("divergence-floored", ("opd/teacher_surprise", "opd/surprise", "opd/floored_share")),
+    "right answers": ("teacher-no-better", ("opd/teacher_preference", "opd/valid_rows", "opd/divergence")),
+}
+"""The fault of each line, and the metrics that it shows."""
 
-    `same_prompt` is True if the teacher's own chat template writes a question as the student's does; None means not known.
+
+def look(values: Mapping[str, Any], *, num_shared_tokens: int, same_prompt: bool | None) -> list[Line]:
+    """Return the lines of a run's first training step; a missing metric makes a line `not known`.
+
+    Args:
+        same_prompt: True if the teacher's own chat template writes a question as the student's does; None means not known.
     """
-
-    num_shared_tokens: int
-    same_prompt: bool | None
-
-    @property
-    def guess(self) -> float:
-        """Nats: entropy of the uniform distribution over the shared tokens, and any token's -log p under it."""
-        return math.log(max(self.num_shared_tokens, 1))
-
-
-def look(values: Mapping[str, Any], models: Models) -> list[Line]:
-    """Return the lines of a run's first training step; a missing metric makes a line `not known`."""
     row, past = finite(values), Past()
     past.add(row)
+    guess = math.log(max(num_shared_tokens, 1))
+    own_template = {
+        None: None, True: "",
+        False: "the teacher's own template writes a question differently: it reads prompts in a foreign form",
+    }[same_prompt]  # fmt: skip
+    warnings = {"chat template": own_template, **_warnings(row, guess)}
     lines = []
-    for name, (fault, metrics, check) in CHECKS.items():
-        judged, own = BY_NAME[fault].judge(row, past), check(row, models)
-        warnings = [text for text in (f"{BY_NAME[fault].what} ({fault})" if judged else "", own) if text]
-        verdict: Verdict = "warning" if warnings else "not known" if judged is None or own is None else "ok"
+    for name, (fault, metrics) in CHECKS.items():
+        judged, own = BY_NAME[fault].judge(row, past), warnings[name]
+        texts = [text for text in (f"{BY_NAME[fault].what} ({fault})" if judged else "", own) if text]
+        verdict: Verdict = "warning" if texts else "not known" if judged is None or own is None else "ok"
         measured = ", ".join(f"{metric} {row[metric]:.3g}" for metric in metrics if metric in row)
-        lines.append(Line(name=name, verdict=verdict, says="; ".join([*warnings, measured or "not measured"])))
+        lines.append(Line(name=name, verdict=verdict, says="; ".join([*texts, measured or "not measured"])))
     return lines
+
+
+def _warnings(row: Row, guess: float) -> dict[str, str | None]:
+    """Return warnings that no fault has, by line: an empty text without one, and None if the row does not say.
+
+    `guess` is the entropy of the uniform distribution in nats, and any token's -log p under it.
+    """
+    knows_nothing = row.get("opd/teacher_entropy", 0.0) > UNIFORM * guess
+    surprise, preference, rows = (
+        row.get(name) for name in ("opd/teacher_surprise", "opd/teacher_preference", "opd/valid_rows")
+    )
+    answers: str | None = None  # only different scores show which answers the teacher prefers
+    if preference is not None and rows:
+        error = PREFERRED_Z / math.sqrt(rows)
+        if preference + error < PREFERRED:
+            answers = "the teacher does not prefer the answers that score more"
+        elif preference > error:
+            answers = ""
+    if row.get("opd/divergence", 1.0) < SAME_MODEL:
+        answers = "the teacher is the student"
+    return {
+        "entropy": f"the teacher knows next to nothing of the answers: a guess has {guess:.3g}"
+        if knows_nothing
+        else "",
+        "position": "",
+        "perplexity": None if surprise is None else _UNLIKELY if surprise > max(guess, IMPOSSIBLE) else "",
+        "right answers": answers,
+    }
 
 
 def table(lines: Iterable[Line]) -> list[str]:
@@ -74,54 +107,3 @@ def table(lines: Iterable[Line]) -> list[str]:
     rows = [(one.name, one.verdict.upper() if one.verdict == "warning" else one.verdict, one.says) for one in lines]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     return [f"{name:<{widths[0]}}  {verdict:<{widths[1]}}  {says}" for name, verdict, says in rows]
-
-
-Check = Callable[[Row, Models], str | None]
-"""A warning that no fault has, an empty text without one, and None if the row does not say."""
-
-
-def _template(row: Row, models: Models) -> str | None:
-    if models.same_prompt is None:
-        return None
-    foreign = "the teacher's own template writes a question differently: it reads prompts in a foreign form"
-    return "" if models.same_prompt else foreign
-
-
-def _entropy(row: Row, models: Models) -> str | None:
-    is_guess = row.get("opd/teacher_entropy", 0.0) > UNIFORM * models.guess
-    return f"the teacher knows next to nothing of the answers: a guess has {models.guess:.3g}" if is_guess else ""
-
-
-def _perplexity(row: Row, models: Models) -> str | None:
-    if (surprise := row.get("opd/teacher_surprise")) is None:
-        return None
-    return (
-        "the answers are less likely to the teacher than to a guess" if surprise > max(models.guess, IMPOSSIBLE) else ""
-    )
-
-
-def _right_answers(row: Row, models: Models) -> str | None:
-    """Judge what the teacher can teach by the student's answers; the teacher's own answers are not drawn."""
-    if row.get("opd/divergence", 1.0) < SAME_MODEL:
-        return "the teacher is the student"
-    preference, rows = row.get("opd/teacher_preference"), row.get("opd/valid_rows")
-    if preference is None or not rows:  # only different scores show which answers the teacher prefers
-        return None
-    error = PREFERRED_Z / math.sqrt(rows)
-    if preference + error < PREFERRED:
-        return "the teacher does not prefer the answers that score more"
-    return "" if preference > error else None
-
-
-CHECKS: dict[str, tuple[str, tuple[str, ...], Check]] = {
-    "chat template": ("prompt-template", ("data/prompts_off_template",), _template),
-    "entropy": ("teacher-flat", ("opd/teacher_entropy", "opd/teacher_entropy_std", "opd/entropy"), _entropy),
-    "position": ("teacher-shifted", ("opd/teacher_prefers_neighbour", "opd/teacher_pairs"), lambda row, models: ""),
-    "perplexity": ("divergence-floored", ("opd/teacher_surprise", "opd/surprise", "opd/floored_share"), _perplexity),
-    "right answers": (
-        "teacher-no-better",
-        ("opd/teacher_preference", "opd/valid_rows", "opd/divergence"),
-        _right_answers,
-    ),
-}
-"""The fault of each line, the metrics that it shows, and its own warning."""

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 from opd.errors import RunError, RunFinished, Unfit, Unforeseen
 from opd.experiment import BaseSpec, SpecError, dump_spec, identity, spec_hash
-from opd.runs.disk_full import as_disk_full
-from opd.runs.result import INSTALL_VARIABLE, refuse_if_over
+from opd.runs.result import INSTALL_VARIABLE, as_disk_full, refuse_if_over
 from opd.runs.run import Run
 from opd.store.remote import open_store
 

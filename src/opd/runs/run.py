@@ -17,13 +17,12 @@ from typing import Any, Self
 from opd.errors import Overtaken, RunError, Stopped, StoreError, Unforeseen
 from opd.runs.attempts import DEFAULT_LEASE_TTL_S, Claim, attempt_numbers, attempt_prefix, claim_attempt
 from opd.runs.checkpoints import Checkpoints
-from opd.runs.disk_full import as_disk_full
 from opd.runs.driver_log import LOG_FILE, LogTee
 from opd.runs.identity import settle_identity
 from opd.runs.lease import Watch
 from opd.runs.metrics import METRICS_FILE, MetricsWriter, Row, read_metrics
 from opd.runs.progress import PROGRESS
-from opd.runs.result import FATAL_FILE, INSTALL_VARIABLE, RESULT_FILE, refuse_if_over
+from opd.runs.result import FATAL_FILE, INSTALL_VARIABLE, RESULT_FILE, as_disk_full, refuse_if_over
 from opd.runs.stacks import FILE as STACKS_FILE
 from opd.runs.stream import FLUSH_INTERVAL_S, FileMirror, Streamer
 from opd.runs.summary import FINISHED, SummaryKeeper

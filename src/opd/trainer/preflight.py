@@ -13,7 +13,7 @@ from opd.data.chat_template import render
 from opd.experiment.run_config import RunConfig
 from opd.memory import Plan
 from opd.memory.job import GIB
-from opd.monitor.preflight import Line, Models, look, table
+from opd.monitor.preflight import Line, look, table
 from opd.runs import origin
 from opd.runs.headline import MEMORY_KEYS, first_of
 from opd.runs.metrics import as_number
@@ -57,8 +57,8 @@ def _lines(row: Mapping[str, Any], ours: RunConfig, *, data: PromptDataset, plan
     numbers = {name: float(value) for name, raw in row.items() if isinstance(value := as_number(raw), int | float)}
     # Of several teachers one that differs, or does not say, speaks for all.
     prompt = min(alike, key=[False, None, True].index)
-    models = Models(num_shared_tokens=ours.run.valid_vocab, same_prompt=prompt)
-    return [*look(numbers, models), memory(plan, first_of(numbers, MEMORY_KEYS))]
+    lines = look(numbers, num_shared_tokens=ours.run.valid_vocab, same_prompt=prompt)
+    return [*lines, memory(plan, first_of(numbers, MEMORY_KEYS))]
 
 
 def same_prompt(
