@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from opd.errors import Overtaken, RunError, Stopped, StoreError, Unforeseen
@@ -265,9 +265,7 @@ class Run:
         outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "fatal" if fatal else "failed"
         self._end("overtaken" if isinstance(error, Overtaken) else outcome, text)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         ending: RunError | None = as_disk_full(error, self.local.root) if isinstance(error, Exception) else None
         if error is None or isinstance(error, KeyboardInterrupt):  # asked to end, maybe by the watch over the lease
             ending = self._watch.lost
