@@ -196,17 +196,6 @@ def start_child(tmp_path: Path) -> Iterator[Callable[..., Child]]:
 
 
 @pytest.fixture
-def start_trainer(start_child: Callable[..., Child]) -> Callable[..., Child]:
-    """Starts small_trainer.py with the arguments that it names."""
-    script = (Path(__file__).parent / "small_trainer.py").read_text()
-
-    def start(local_root: Path, store_url: str, num_steps: int, step_s: float, lease_ttl_s: float) -> Child:
-        return start_child(script, local_root, store_url, num_steps, step_s, lease_ttl_s)
-
-    return start
-
-
-@pytest.fixture
 def away(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[None]]:
     """The store is unreachable within the block: a file is in the place of its folder."""
 

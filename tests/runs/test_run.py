@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.runs.conftest import upload_missing
+from tests.runs.conftest import step_content, upload_missing
 from tests.runs.files import logged_steps
 
 from opd.cluster.shutdown import GracefulStop
@@ -29,59 +30,57 @@ from opd.runs.stream import read_streamed
 from opd.store.local import LocalStore
 
 
-@pytest.fixture(params=["", "store"], ids=["local", "store"])
-def train(request: pytest.FixtureRequest, start_trainer: Callable, tmp_path: Path) -> Callable:
-    """Starts the small trainer, with one folder as local root and store, or two; `train.store` is what others read."""
-
-    def start(num_steps: int = 12, step_s: float = 0.0):
-        url = f"file://{tmp_path}/store" if request.param else ""
-        return start_trainer(tmp_path / "local", url, num_steps, step_s, 4)
-
-    start.store = LocalStore(tmp_path / (request.param or "local") / "r")  # type: ignore[attr-defined]
-    return start
-
-
-@pytest.mark.slow
-def test_a_run_leaves_the_layout_of_the_contract_and_the_result_last(train: Callable) -> None:
-    child = train()
-    assert child.wait() == 0, child.text
-    infos = {info.key: info for info in train.store.list("") if not info.key.endswith("heartbeat.json")}
-    assert {key for key in infos if not key.startswith("checkpoints/")} == {
-        "run.json",
-        "spec.json",
-        "attempts/0001/owner.json",
-        "attempts/0001/metrics.jsonl",
-        "attempts/0001/driver.log",
-        "attempts/0001/ended.json",
-        "result.json",
-        "summary.json",
-    }
-    assert {key.split("/")[1] for key in infos if key.startswith("checkpoints/")} == {"global_step_5", "global_step_10"}
+@pytest.mark.parametrize("store", [None, "store"])
+def test_a_run_leaves_the_layout_of_the_contract_and_the_result_before_its_end(
+    open_run: Callable, save_step: Callable, tmp_path: Path, store: str | None
+) -> None:
+    with open_run(store_url=store and str(tmp_path / store), tee=True) as run:
+        for step in (1, 2):
+            run.log(step, {"loss": 1.0})
+        save_step(run.checkpoints, 2)
+        os.write(1, b"done\n")
+        run.finish({"accuracy": 0.5})
+    place = LocalStore(tmp_path / (store or "local") / "r")
+    infos = {info.key: info for info in place.list("") if not info.key.endswith("heartbeat.json")}
+    attempt = [f"attempts/0001/{name}" for name in ("driver.log", "ended.json", "metrics.jsonl", "owner.json")]
+    sealed = [f"checkpoints/global_step_2/{name}" for name in (*step_content(2), "manifest.json", "COMPLETE")]
+    assert sorted(infos) == sorted([*attempt, *sealed, "run.json", "spec.json", "summary.json", "result.json"])
     result = infos.pop("result.json")
-    tell_of_it = ("summary.json", "attempts/0001/ended.json")
-    assert all(info.modified_s <= result.modified_s for key, info in infos.items() if key not in tell_of_it)
-    assert logged_steps(train.store) == list(range(1, 13))
-    assert read_streamed(train.store, "attempts/0001/driver.log").decode().splitlines()[-1] == "done"
-    record = train.store.get_json("result.json")
-    assert (record["accuracy"], record["run_id"], record["attempt"], record["spec_hash"]) == (0.5, "r", 1, "h")
+    later = ("summary.json", "attempts/0001/ended.json")
+    assert all(info.modified_s <= result.modified_s for key, info in infos.items() if key not in later)
+    assert logged_steps(place) == [1, 2]
+    record = place.get_json("result.json")
+    assert (record["accuracy"], record["run_id"], record["attempt"], record["spec_hash"]) == (0.5, "r", 1, "hash-1")
 
 
-@pytest.mark.slow
-def test_sigterm_flushes_everything_and_the_next_attempt_starts_at_once(train: Callable) -> None:
-    child = train(num_steps=1000, step_s=0.02)
+SIGNALLED = """
+import sys, time
+from opd.errors import Stopped
+from opd.runs.run import Run
+try:
+    with Run.open(run_id="r", local_root=sys.argv[1], store_url=sys.argv[2], spec={}, spec_hash="h") as run:
+        for step in range(1, 1000):
+            run.log(step, {"loss": 1.0})
+            print("step", step, flush=True)
+            time.sleep(0.02)
+except Stopped as stopped:
+    sys.exit(stopped.exit_code)
+"""
+
+
+def test_sigterm_flushes_metrics_and_log(start_child: Callable, tmp_path: Path) -> None:
+    child = start_child(SIGNALLED, tmp_path / "local", tmp_path / "store")
     child.wait_for("step 3\n")
     child.process.send_signal(signal.SIGTERM)
     assert child.wait() == 143, child.text
+    store = LocalStore(tmp_path / "store/r")
     printed = [line for line in child.text.splitlines() if line.startswith("step")]
-    steps = logged_steps(train.store)
+    steps = logged_steps(store)
     assert steps == list(range(1, len(steps) + 1))
     assert len(steps) - len(printed) in (0, 1)  # the signal may come between the row and its log line
-    log = read_streamed(train.store, "attempts/0001/driver.log").decode()
+    log = read_streamed(store, "attempts/0001/driver.log").decode()
     assert [line for line in log.splitlines() if line.startswith("step")] == printed
-    assert train.store.get_json("attempts/0001/ended.json")["outcome"] == "stopped"
-    following = train(num_steps=1)
-    assert following.wait() == 0
-    assert "attempt 2" in following.text
+    assert store.get_json("attempts/0001/ended.json")["outcome"] == "stopped"
 
 
 # ---- the end -----------------------------------------------------------------------------------------------------------
