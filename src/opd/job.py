@@ -149,7 +149,7 @@ class Job:
         self.pool, self.ranks = start_ranks(config, worker, role)
         START.mark("worker processes")
         keeps = isinstance(self.ours.spec, OpdSpec) and self.ours.spec.rollout.keep_prefixes
-        with vllm_servers.begun_beside_models(config, keeps_prefixes=keeps) as load_models:
+        with vllm_servers.begun_beside_models(config, role=role, keeps_prefixes=keeps) as load_models:
             load_models(self.ranks)
             START.mark("models")
             replicas = self._start_servers() if serves else []

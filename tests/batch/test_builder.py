@@ -123,7 +123,7 @@ def test_both_prompts_have_the_same_trained_tokens_each_at_its_own_places(privil
     own, other = (loss_positions(rows) for rows in (built.rows, built.teacher_rows))
     for name in ("token_ids", "row"):
         assert torch.equal(getattr(own, name), getattr(other, name)), name
-    for at, rows in ((own, built.rows), (other, built.teacher_rows)):  # a state predicts the token behind it
+    for at, rows in ((own, built.rows), (other, built.teacher_rows)):  # a state predicts the next token
         assert torch.equal(rows.input_ids[at.flat_index + 1], at.token_ids)
 
 

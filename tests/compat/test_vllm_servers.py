@@ -81,7 +81,8 @@ class TestOnRay:
 def test_other_rollouts_start_as_they_did(name, is_disaggregated):
     rollout = {"name": name, "disaggregation": {"enabled": is_disaggregated}}
     before, loaded = RolloutReplicaRegistry._registry["vllm"], []
-    with begun_beside_models(OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})) as load_models:
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
+    with begun_beside_models(config, role="actor_rollout_ref") as load_models:
         load_models(SimpleNamespace(init_model=lambda: loaded.append(True)))
         assert RolloutReplicaRegistry._registry["vllm"] is before
     assert loaded

@@ -247,7 +247,7 @@ def test_no_tensor_of_tokens_times_vocabulary_is_ever_made(kind):
 REFUSED = {
     "another length of ids": ({"ids": torch.zeros(4, dtype=torch.int64)}, "same length T"),
     "another length of slopes": ({"slopes": torch.zeros(4)}, "slopes"),
-    "unequal heads": ({"valid_vocab": None}, "need valid_vocab"),
+    "unequal heads": ({"valid_vocab": None}, "valid_vocab=None with heads"),
     "too many entries": ({"valid_vocab": 1000}, "valid_vocab=1000"),
     "no targets": ({"targets": None}, "give HiddenTargets or EventTargets"),
     "no advantages": ({"weights": Weights(policy=torch.ones(TOKENS))}, "give Loss.policy and advantages"),

@@ -1,4 +1,4 @@
-"""What a micro-batch shows of silent faults: each sum against a hand count."""
+"""Signs of silent faults in a micro-batch: each sum against a hand count."""
 
 from __future__ import annotations
 

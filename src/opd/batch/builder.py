@@ -1,7 +1,7 @@
 """From a rollout batch to packed rows, to a distillation batch, and to its padded view.
 
-`OpdBatch.padded`, the prompts made from messages, `build_opd_batch_multiturn` and `build_opd_batch_from_verl_batch` are the
-interface of the implementation that this one replaces, for code written against it; the trainer gives token ids and reads rows.
+The padded view, prompts made from messages and the two aliases are for code written against the implementation that this one
+replaces. The trainer gives token ids and reads rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -164,7 +164,7 @@ def _has(batch: Batch, name: str) -> bool:
     return name in batch.keys()  # noqa: SIM118 - `in` on a TensorDict itself raises
 
 
-def _interleaved(prompts: Sequence[Tensor], responses: Sequence[Tensor], masks: Sequence[Tensor]) -> RolloutRows:
+def _interleaved(prompts: Sequence[Tensor], responses: Sequence[Tensor], masks: list[Tensor]) -> RolloutRows:
     if len(prompts) != len(responses):
         raise ValueError(f"prompts: {len(prompts)} rows, but responses have {len(responses)}")
     device = responses[0].device

@@ -27,8 +27,10 @@ ROLLOUT_NAME = "vllm"
 
 
 @contextlib.contextmanager
-def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> Iterator[Callable[[Any], None]]:
-    """Yield a function that has a worker group load its models, beside which vLLM's servers begin.
+def begun_beside_models(
+    config: DictConfig, *, role: str, keeps_prefixes: bool = False
+) -> Iterator[Callable[[Any], None]]:
+    """Yield a function that has a worker group of a role load its models, beside which vLLM's servers begin.
 
     The servers answer once (`opd.compat.vllm_outputs`), and with `keeps_prefixes` they keep their prefixes (`opd.compat.vllm_prefixes`).
 
@@ -44,7 +46,7 @@ def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> 
     servers = _Servers(config, lambda: with_servers(load(), changes))
     RolloutReplicaRegistry.register(ROLLOUT_NAME, servers.replica_class)
     try:
-        yield lambda group: _init_model(group, servers)
+        yield lambda group: _init_model(group, role, servers)
     finally:
         RolloutReplicaRegistry.register(ROLLOUT_NAME, load)
         servers.end()
@@ -66,10 +68,10 @@ def with_servers(replica: type[Any], changes: Sequence[Callable[[type[Any]], typ
     return Replica
 
 
-def _init_model(group: Any, servers: _Servers) -> None:
+def _init_model(group: Any, role: str, servers: _Servers) -> None:
     placed = [_Placed(worker) for worker in group.workers]
     ray.get([rank.answer for rank in placed])  # before it is told to load: a rank takes calls in no order
-    loading = group.execute_all_async(f"{group.sub_cls_name}_init_model")
+    loading = group.execute_all_async(f"{role}_init_model")  # the name of a colocated worker's method
     servers.begin(placed)
     ray.get(loading)
 

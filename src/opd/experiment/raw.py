@@ -189,7 +189,9 @@ class Edits:
 
     def overrides(self, texts: Iterable[Any], source: str) -> None:
         """Apply Hydra overrides in order: those of keys that the spec has set them, others join `overrides`."""
-        existing = self.tree.pop("overrides", [])
+        existing, texts = self.tree.pop("overrides", []), list(texts)
+        if texts and "overrides" not in self.cls.model_fields:
+            return self._refuse("overrides", texts[0], f"kind {self.kind} starts no verl trainer", "remove it", source)
         if not isinstance(existing, list):
             self.tree["overrides"] = existing  # validation reports it
             return

@@ -124,7 +124,8 @@ def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
 
 
 def _data(spec: AnyRunSpec) -> Pairs:
-    yield "algorithm.adv_estimator", "grpo"
+    yield from {"algorithm.adv_estimator": "grpo", "algorithm.use_kl_in_reward": False}.items()
+    yield "data.return_raw_chat", True
     yield "data.seed", spec.seed
     yield "data.trust_remote_code", spec.model.trust_remote_code
     if isinstance(spec, PassRateSpec):
@@ -153,8 +154,8 @@ def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "trainer.experiment_name", run.run_id
     yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
     if isinstance(spec, EvalSpec):
-        yield "trainer.val_only", True
-        yield "trainer.total_epochs", 0
+        yield from {"trainer.val_only": True, "trainer.val_before_train": True, "trainer.total_epochs": 0}.items()
+        yield from {"trainer.save_freq": -1, "trainer.test_freq": -1}.items()
 
 
 def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:

@@ -166,7 +166,7 @@ def _everywhere(run: Run, group: WorkerGroup, function: Callable[..., list[str]]
 
     def call(manifest: Manifest, store_url: str | None) -> list[str]:
         folder = str(run.checkpoints.folder(manifest.step))
-        files = {"step_dir": folder, "manifest": manifest, "store_url": store_url}
+        files: dict[str, Any] = {"step_dir": folder, "manifest": manifest, "store_url": store_url}
         found = [*on_ranks(group, function, **files), function(DRIVER_RANK, **files)]
         return [problem for problems in found for problem in problems]
 

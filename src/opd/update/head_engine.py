@@ -222,13 +222,14 @@ class HeadEngine(FSDPEngineWithLMHead):
         micro_batches, _ = prepare_micro_batches(inputs, dp_group=group, same_micro_num_in_dp=True)
         with self.eval_mode():
             for micro_batch in micro_batches:
-                yield micro_batch, *self.run(micro_batch, task_of)
+                task, output = self.run(micro_batch, task_of)
+                yield micro_batch, task, output
 
     def at_least_a_row(self, num_tokens: int, data: TensorDict) -> int:
-        """Return the tokens, or those of the longest row of any rank: verl takes one limit for all (a collective call)."""
+        """Return the tokens, at least the longest row of any rank: verl takes one limit for all (a collective call)."""
         longest = data["input_ids"].offsets().diff().max().to(self.device)
         distributed.all_reduce(longest, distributed.ReduceOp.MAX)
-        return max(num_tokens, -(-int(longest) // self.ulysses_sequence_parallel_size))
+        return max(num_tokens, -(-int(longest) // int(self.ulysses_sequence_parallel_size)))
 
     def check(self, name: str) -> None:
         """Refuse a model whose head is more than `hidden @ W.T`, or whose attention lacks something (a collective call)."""

@@ -1,8 +1,8 @@
 """A frozen model's weights off the device: one copy on the host for good, and one on the device while the model reads.
 
-What FSDP gathers at once (a layer, an embedding) is a unit. It arrives as one copy from pinned memory on a stream of its own while
-earlier layers compute, and only its own forward waits for it. A copy begins only then: the device makes copies in their order, and
-a step's token ids would wait for all that began before.
+What FSDP gathers at once (a layer, an embedding) is a unit. It arrives as one copy on a stream of its own while earlier layers
+compute, and only its own forward waits for it. A copy begins only then: the device makes copies in their order, and a step's
+token ids would wait for all that began before.
 """
 
 from __future__ import annotations

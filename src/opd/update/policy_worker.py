@@ -1,4 +1,4 @@
-"""The worker of GRPO: the update of all kinds with a policy loss, an entropy bonus and the KL to the model that it began with."""
+"""The worker of GRPO: a policy loss, an entropy bonus and the KL to the model that the student began with."""
 
 from __future__ import annotations
 
@@ -111,8 +111,9 @@ class PolicyWorker(StudentWorker):
 
     @property
     def read_models(self) -> list[Teacher]:
-        keys = {"trust_remote_code": self.spec.model.trust_remote_code, "dtype": self.spec.actor.dtype, "offload": True}
-        return [Teacher.model_construct(path=self.student_path, **keys)] if has_reference(self.spec) else []
+        trusts, dtype = self.spec.model.trust_remote_code, self.spec.actor.dtype
+        reference = Teacher(path=self.student_path, trust_remote_code=trusts, dtype=dtype, offload=True)
+        return [reference] if has_reference(self.spec) else []
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:

@@ -33,8 +33,8 @@ NUM_WATCHED = 8
 def token_signs(output: Output, *, is_sampled: bool) -> Counts:
     """Return sums over a micro-batch's tokens, `is_sampled` if drawn from the whole distribution of these weights.
 
-    Then each token's -log p has its entropy as its mean, and the sum of the differences over the root of their squares is
-    about standard normal.
+    Then each token's -log p has its entropy as its mean. The sum of the differences over the root of their squares is about
+    standard normal.
     """
     found = output.statistics
     is_finite = ~found["nonfinite"] & found["log_prob"].isfinite() & found["teacher_log_prob"].isfinite()

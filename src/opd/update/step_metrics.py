@@ -115,7 +115,8 @@ def micro_batch_counts(
     sums |= {f"sum/{TEACHER}{name}/{of}": 0.0 for name in teachers for of in _OF_TEACHER}
     for part in task.references if teachers else ():
         own = divergence[part.tokens]
-        counts = own.sum(), float(len(own)), float(sum(num_trained[row] > 0 for row in part.rows))
+        num_rows = float(sum(num_trained[row] > 0 for row in part.rows))
+        counts: tuple[Tensor | float, ...] = own.sum(), float(len(own)), num_rows
         sums |= {f"sum/{TEACHER}{part.name}/{of}": count for of, count in zip(_OF_TEACHER, counts, strict=True)}
     if first_update and "rollout_log_probs" in micro_batch:
         sums |= agreement(micro_batch, found["log_prob"], task.own)

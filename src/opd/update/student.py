@@ -197,9 +197,7 @@ class StudentWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         """Return a model's log-probabilities [T] of the trained tokens."""
         temperature = self.ours.sampling.rollout.temperature
         loss = HeadLoss(rows=rows, loss=Loss(temperature=temperature), options={"sizes": self.sizes})
-        return read_statistics(data, loss, lambda output: {"log_prob": output.statistics["log_prob"]}, engine)[
-            "log_prob"
-        ]
+        return read_statistics(data, loss, ("log_prob",), engine)["log_prob"]
 
     def train(self, data: TensorDict, loss: HeadLoss, timing: dict[str, float]) -> dict[str, Any] | None:
         """Make every optimizer update of a step over this rank's rows, and note the seconds in `timing` (a collective call).

@@ -39,7 +39,7 @@ class RowView:
 
 @dataclass(kw_only=True)
 class Seen:
-    """What was seen of a step's tokens, on one rank or on all."""
+    """The view of a step's tokens, on one rank or on all."""
 
     density: np.ndarray = field(default_factory=lambda: np.zeros((NUM_BINS, NUM_BINS, 2), np.int64))
     """[bin of the entropy, bin of the divergence, (tokens, of which in the loss)]"""

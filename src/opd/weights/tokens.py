@@ -18,7 +18,7 @@ QUANTILES = (0.5, 0.9, 0.98)
 
 
 def places(row_index: Tensor) -> tuple[Tensor, Tensor]:
-    """Return [T] place of each token among those of its row, and [T] number of tokens of its row."""
+    """Return [T] place of each token in its row, and [T] number of tokens of its row."""
     order = row_index.argsort(stable=True)
     _, counts = torch.unique_consecutive(row_index[order], return_counts=True)
     starts = counts.cumsum(0) - counts

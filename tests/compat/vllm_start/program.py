@@ -117,7 +117,7 @@ def play(how: str, num_ranks: int) -> dict[str, Any]:
     before = RolloutReplicaRegistry.get("vllm")
     found: dict[str, Any] = {}
     try:
-        with begun_beside_models(config) as load_models:
+        with begun_beside_models(config, role=ROLE) as load_models:
             found = start(config, num_ranks, how, load_models)
     except ray.exceptions.RayTaskError as error:
         found["error"] = str(error.cause)
