@@ -10,10 +10,8 @@ import tarfile
 
 import pytest
 
-from opd.pods.fetch import FetchError, fetch, main
 from opd.pods.follow import poll
-from opd.pods.stage import RECORD_FILE
-from opd.pods.stage import main as stage
+from opd.pods.stage import RECORD_FILE, FetchError, fetch, main
 
 
 def sha256_of(path):
@@ -115,6 +113,6 @@ def test_a_terminated_container_ends_at_once(tmp_path):
 
 def test_a_source_that_is_neither_url_nor_hub_id_leaves_no_record(tmp_path, capsys):
     (tmp_path / RECORD_FILE).write_text(json.dumps({"source": "s3://old"}))
-    assert stage(["/some/path/here", "--to", str(tmp_path)]) == 1
+    assert main(["/some/path/here", "--to", str(tmp_path)]) == 1
     assert not (tmp_path / RECORD_FILE).exists()
     assert "neither a store URL" in capsys.readouterr().err

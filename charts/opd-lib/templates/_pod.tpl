@@ -191,7 +191,7 @@ initContainers:
   - name: fetch-tool-database
     {{- include "opd.sideContainer" (list $ "") | nindent 4 }}
     resources: {requests: {cpu: 50m, memory: 128Mi}, limits: {memory: 512Mi}}
-    command: [python, -m, opd.pods.fetch, {{ quote . }}, --sha256, {{ $.Values.cluster.toolDatabase.sha256 | quote }}, --to, /database]
+    command: [python, -m, opd.pods.stage, {{ quote . }}, --sha256, {{ $.Values.cluster.toolDatabase.sha256 | quote }}, --to, /database]
     {{- include "opd.env" (list $ false dict) | nindent 4 }}
     volumeMounts:
       - {name: scratch, mountPath: /tmp}
