@@ -126,7 +126,7 @@ WAYS = [
     (OFFICE, "worker", "internet", set()),
     (MINIO, "worker", "minio", {9000}),
     (MINIO, "worker", "data-foundation", set()),
-    (GKE, "worker", "metadata", {80}),
+    (GKE, "worker", "metadata", {80, 8080}),
     (GKE, "submitter", "metadata", set()),
     (OVER_HTTP, "worker", "internet", {80, 443}),
     # No way out to any address leads to the node's credentials.

@@ -187,7 +187,9 @@ def _fresh_worker(case: Case, kind: str = "opd") -> tuple[Any, TensorDict]:
 
     torch.manual_seed(0)
     worker_type = {"opd": OPDWorker, "grpo": PolicyWorker, "sft": StudentWorker}[kind]
-    worker = worker_type(config=config(case, kind), role="actor" if kind == "sft" else "actor_rollout_ref")
+    reads = kind == "opd" or not any("lora" in each for each in case.sets)
+    role = "actor" if kind == "sft" else "actor_rollout_ref" if reads else "actor_rollout"
+    worker = worker_type(config=config(case, kind), role=role)
     worker.init_model()
     engine = worker.student_engine
     per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()

@@ -80,7 +80,7 @@ def field_problems(
 
     A missing key of `computed` follows from keys that are wrong or missing: it counts only if nothing else is wrong.
     """
-    out, follow_ups = [], []
+    out, follow_ups = list[Problem](), list[Problem]()
     found = _by_path(error, tree)
     for path, items in found.items():
         kind = items[0]["type"]
