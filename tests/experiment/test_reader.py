@@ -83,9 +83,9 @@ def test_json_written_by_helm_gives_the_same_tree():
 def test_a_file_whose_aliases_expand_without_end_is_refused_in_one_line_and_at_once():
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    start = time.monotonic()
+    start = time.process_time()
     error = refusal("\n".join(levels))
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
     assert error.exit_code == 2
     (problem,) = error.problems
     assert "100,000 values" in problem.rule

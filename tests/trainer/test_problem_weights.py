@@ -19,7 +19,7 @@ from opd.errors import CheckpointError
 from opd.evaluation.pass_rates import PassRate, prompt_id, weights_key, write_pass_rates
 from opd.evaluation.samples import Sample
 from opd.experiment import SpecError, parse_tree
-from opd.experiment.algorithm import Horizon, ProblemImportance, Stage
+from opd.experiment.algorithm import Opd, ProblemImportance, Stage
 from opd.rollout.manager import RolloutManager
 from opd.rollout.rows import Order, row_of
 from opd.rollout.seeds import PASS_RATES
@@ -114,9 +114,7 @@ def _measured(*rates: float) -> dict[str, PassRate]:
 
 def test_rates_are_measured_again_after_every_n_steps_and_before_a_new_stage(dataset, tmp_path):
     weights = ProblemWeights(dataset, _problems(tmp_path, **AGAIN))
-    schedule = Schedule(
-        stages=(Stage(until=5), Stage()), ends=(5, 9), horizon=Horizon(), total_steps=9, response_length=8
-    )
+    schedule = Schedule.of(Opd(max_length=8, stages=(Stage(until=5), Stage())), total_steps=9, response_length=8)
     assert [step for step in range(1, 10) if weights.are_due(step, schedule)] == [4, 6, 7]
     never = ProblemWeights(dataset, _problems(tmp_path, drop=False))
     assert not any(never.are_due(step, schedule) for step in range(1, 10))

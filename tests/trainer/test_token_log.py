@@ -107,7 +107,8 @@ def test_a_kept_step_names_the_divergence_that_its_stage_scores_by(tmp_path, sco
     kept = log(tmp_path, *stages, f"opd.importance.tokens.score={score}")
     for step, loss_type in ((1, "forward_kl"), (2, "reverse_kl")):
         [number] = kept.choose(step, 2, [row((4, 0, 0), [1], [1])])
-        seen = Seen(rows={number: RowView.unread(np.ones(1, bool))})
+        one, unknown = np.ones(1, bool), np.full(1, np.nan, np.float32)
+        seen = Seen(rows={number: RowView(trained=one, kept=one, entropy=unknown, divergence=unknown)})
         kept.keep(step, read=lambda seen=seen: [seen], loss_type=loss_type, tokenizer=Bytes())
     steps = [json.loads((tmp_path / file_key(step)).read_bytes()) for step in (1, 2)]
     assert [step["divergence"] for step in steps] == labels
