@@ -161,6 +161,12 @@ class Unforeseen(RunError):
 class TooFewNodes(RunError):
     """The Ray cluster does not offer the devices and CPUs that the run needs, and did not while it was waited for."""
 
+    def __init__(self, lacking: str) -> None:
+        super().__init__(
+            f"{lacking}. Give the nodes more CPUs (cluster.worker.requests.cpu; `ray start --num-cpus`), lower "
+            "trainer.nnodes or trainer.gpus_per_node, or see why nodes are missing (their pods)"
+        )
+
 
 class PartLost(RunError):
     """Processes of the run are gone with their node or by a kill; the next attempt goes on from the newest checkpoint."""

@@ -69,10 +69,12 @@ def test_a_look_that_fails_is_repeated_and_one_that_answers_too_late_ends_nothin
 
 _PART = """
     import os, signal, sys, threading, time
+    from types import SimpleNamespace
     import ray
     from opd.errors import PartLost
     from opd.cluster.lost import Watch, looks, lost_parts
     from opd.compat.ray_start import patient_start
+    from opd.experiment.pipeline import Sizes
 
     where, end_s = sys.argv[1], float(sys.argv[2])
     with patient_start():
@@ -85,16 +87,22 @@ _PART = """
         def hang(self):
             time.sleep(3600)
 
-    kept, ended, dropped, lost = (ray.remote(num_cpus=0)(Queue).remote() for _ in range(4))
+    kept, ended, dropped, lost = (
+        ray.remote(num_cpus=0)(Queue).options(name=name).remote()
+        for name in ("vllm_server_1_0", "ended", "dropped", "vllm_server_0_0")
+    )
     store = ray._private.worker._global_node.all_processes["gcs_server"][0].process.pid
     pid = ray.get([one.pid.remote() for one in (kept, ended, dropped, lost)])[-1]
     ray.kill(ended)
     del dropped
     hang = threading.Event()
     try:
-        with Watch(looks(patience_s=0.2), poll_s=0.1, end_s=end_s):
+        with Watch(looks(Sizes("cpu", 1, 1), patience_s=0.2), poll_s=0.1, end_s=end_s):
             print("nothing lost" if not hang.wait(1.0) and not lost_parts() else "?", flush=True)
-            os.kill(store if where == "store" else pid, signal.SIGKILL)
+            if where == "engine":  # the server of a dead engine answers; the other one is busy
+                ray.get(lost.__ray_call__.remote(lambda server: setattr(server, "engine", SimpleNamespace(errored=True))))
+            else:
+                os.kill(store if where == "store" else pid, signal.SIGKILL)
             try:
                 # As the queue's client waits for a peer that is gone, or as the driver waits for a rank that waits for it.
                 hang.wait() if where == "lock" else ray.get(kept.hang.remote())
@@ -114,6 +122,7 @@ _PART = """
         ("ray.get", "60", "Queue at ", "its process is gone"),
         ("closing", "0.5", "Queue at ", "its process is gone"),
         ("store", "60", "Ray's gcs_server (process ", "ended by SIGKILL"),
+        ("engine", "60", "the engine of vllm_server_0_0", "its process is gone"),
     ],
 )
 def test_a_wait_for_a_lost_part_ends_with_its_name(where, end_s, lost, why):
@@ -132,6 +141,7 @@ _NODE = """
     from opd.cluster.lost import Watch, looks, naming_lost_nodes
     from opd.compat.ray_start import patient_start
     from opd.errors import NodeLost
+    from opd.experiment.pipeline import Sizes
 
     where = sys.argv[1]
     small = {"object_store_memory": 80_000_000, "include_dashboard": False}
@@ -160,7 +170,7 @@ _NODE = """
 
     try:
         if where == "lock":
-            with Watch(looks(patience_s=3600)[1:], poll_s=0.1):
+            with Watch(looks(Sizes("cpu", 1, 1), patience_s=3600)[1:], poll_s=0.1):
                 lose()
                 threading.Event().wait()
         with naming_lost_nodes():

@@ -16,12 +16,13 @@ SIZES = Sizes(device="cuda", num_nodes=2, gpus_per_node=4)
 def cluster(monkeypatch):
     """Give Ray's answers: the free (CPUs, GPUs) of each node, one list a look; the last one stays."""
 
-    def play(*looks):
+    def play(*looks, whole=(64, 4)):
         left, now = list(looks), []
+        resources = dict(zip(("CPU", "GPU"), whole, strict=True))
 
         def alive():
             return [
-                {"Alive": True, "NodeID": f"id{i}", "NodeManagerAddress": f"10.0.0.{i}", "Resources": {"CPU": 64.0} if i else {}}
+                {"Alive": True, "NodeID": f"id{i}", "NodeManagerAddress": f"10.0.0.{i}", "Resources": resources if i else {}}
                 for i in range(len(now))
             ]  # fmt: skip
 
@@ -31,6 +32,7 @@ def cluster(monkeypatch):
             return {node: {name: float(amount) for name, amount in pair if amount} for node, pair in pairs.items()}
 
         monkeypatch.setattr(nodes, "POLL_S", 0.0)
+        monkeypatch.setattr(nodes, "SETTLE_S", 0.0)
         monkeypatch.setattr(nodes.ray, "nodes", alive)
         monkeypatch.setattr(nodes, "available_resources_per_node", free)
 
@@ -72,3 +74,11 @@ def test_too_few_devices_or_cpus_end_the_wait_with_the_node(cluster, free, why):
     cluster(free)
     with pytest.raises(TooFewNodes, match=why):
         nodes.wait_for_nodes(SIZES, timeout_s=0)
+
+
+def test_nodes_with_all_devices_and_too_few_cpus_end_the_wait_before_its_time(cluster):
+    cluster([HEAD, (11, 4), (2, 1)], whole=(11, 4))
+    with pytest.raises(
+        TooFewNodes, match=r"0 of 2 nodes .* \(id1\) 4 GPUs, 11 CPUs; .* \(id2\) 4 GPUs, 11 CPUs after 0 s"
+    ):
+        nodes.wait_for_nodes(SIZES, timeout_s=3600)

@@ -1,4 +1,4 @@
-"""Parts of a run that are gone with their node or process, and an end for a run whose main thread may wait for them forever."""
+"""Parts of a run that are gone or have no room, and an end for a run whose main thread may wait for them forever."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from typing import Any
 import ray
 from ray._private import ray_constants
 from ray._private.state import actors
+from ray._private.state import state as ray_state
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
+from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 
-from opd.errors import NodeLost, PartLost, RunError
+from opd.cluster.nodes import SETTLE_S, shortage
+from opd.errors import NodeLost, PartLost, RunError, TooFewNodes
+from opd.experiment.pipeline import Sizes
 
 # Ray counts a node as dead after 15 to 30 s of silence; looking more often finds nothing sooner.
 POLL_S = 5.0
@@ -31,6 +35,8 @@ _SIGNAL = signal.SIGUSR2
 PATIENCE_S = 20.0
 # Ray calls an actor unavailable at once, and its node dead after 15 to 30 s of silence.
 VERDICT_S = 40.0
+_ANSWER_S = 2.0
+_SERVERS = "vllm_server"  # prefix of verl's names for their actors
 _OOM = -1  # Ray's memory monitor has a cause of its own
 _WHY = {
     ActorDiedErrorContext.NODE_DIED: "its node is gone",
@@ -122,16 +128,23 @@ class Watch:
             raise KeyboardInterrupt  # `ray.get` lets no other exception out of a handler, and this one as a new one
 
 
-def looks(*, patience_s: float = PATIENCE_S) -> list[Look]:
+def looks(sizes: Sizes, *, patience_s: float = PATIENCE_S, place_wait_s: float = SETTLE_S) -> list[Look]:
     """Make the looks for everything that a run may wait for in vain.
 
     After a minute without its control store Ray ends this process, unclosed. Of a part on a lost node nothing comes back;
-    a lost process may have ended with the run.
+    a lost process may have ended with the run. With a dead engine a weight sync waits.
     """
+
+    def no_place(lines: list[str]) -> TooFewNodes:
+        who = f"{place_wait_s:g} s for {', '.join(lines)}"
+        return TooFewNodes(f"no node had room within {who}. Free now: {shortage(sizes) or 'enough'}")
+
     return [
         Look(find=lost_daemons, patience_s=0.0, error=PartLost),
         Look(find=parts_of_lost_nodes, patience_s=0.0, error=NodeLost),
         Look(find=lost_parts, patience_s=patience_s, error=PartLost),
+        Look(find=unplaced_ranks, patience_s=place_wait_s, error=no_place),
+        Look(find=Engines().dead, patience_s=patience_s, error=PartLost),
     ]
 
 
@@ -159,6 +172,44 @@ def lost_parts() -> dict[str, str]:
 def parts_of_lost_nodes() -> dict[str, str]:
     """Return lost actors whose node is gone; a node that shuts down in order ends its processes first."""
     return {key: line for key, line, has_node in _lost() if not has_node}
+
+
+def unplaced_ranks() -> dict[str, str]:
+    """Return placement groups of this job without a node, a line each by id; Ray's public table does not name the job."""
+    job = ray.get_runtime_context().worker.current_job_id.binary()
+    table = ray_state._connect_and_get_accessor().get_placement_group_table()
+    return {
+        group.placement_group_id.hex(): f"placement group {group.name}"
+        for group in map(PlacementGroupTableData.FromString, table)
+        if group.creator_job_id == job and group.state == PlacementGroupTableData.PENDING
+    }
+
+
+class Engines:
+    """Questions to the run's vLLM servers about their engines; a busy server has one question at a time."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, ray.ObjectRef] = {}
+
+    def dead(self) -> dict[str, str]:
+        """Return dead engines, a line each by their servers' names; an engine that has died stays dead."""
+        names = [name for name in ray.util.list_named_actors() if name.startswith(_SERVERS)]
+        for name in names:
+            if name not in self._asked:
+                with contextlib.suppress(ValueError):  # the actor has ended in between
+                    # A lambda travels whole; a server has no engine before its launch.
+                    self._asked[name] = ray.get_actor(name).__ray_call__.remote(
+                        lambda server: getattr(getattr(server, "engine", None), "errored", False)
+                    )
+        answered, _ = ray.wait(list(self._asked.values()), num_returns=max(1, len(self._asked)), timeout=_ANSWER_S)
+        found = {}
+        for name in [name for name, call in self._asked.items() if call in answered]:
+            with contextlib.suppress(ray.exceptions.RayError):  # another look finds a lost actor
+                if name in names and ray.get(self._asked[name]):
+                    found[name] = f"the engine of {name}: its process is gone"
+                    continue
+            del self._asked[name]
+        return found
 
 
 @contextlib.contextmanager

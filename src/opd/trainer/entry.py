@@ -183,7 +183,7 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
             START.mark("Ray")
             print(f"starting {_parts_of(spec)}", flush=True)
             told = claimed.summary.telling(tracking.RunGauges())
-            with lost.Watch(lost.looks()), told, lost.naming_lost_nodes():
+            with lost.Watch(lost.looks(sizes)), told, lost.naming_lost_nodes():
                 return work(config, claimed)
         finally:
             if embedded:

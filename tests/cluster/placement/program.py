@@ -17,11 +17,14 @@ os.environ["VERL_USE_EXTERNAL_MODULES"] = "opd.compat.cpu"
 
 import ray
 from omegaconf import OmegaConf
+from ray._raylet import PlacementGroupID
 from ray.cluster_utils import Cluster
+from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, register
 
+from opd.cluster.lost import Watch, looks
 from opd.cluster.nodes import wait_for_nodes, working_nodes
 from opd.compat.ray_start import patient_start
 from opd.errors import TooFewNodes
@@ -123,6 +126,14 @@ def main(num_nodes: int, gpus: int) -> None:
         wait_for_nodes(sizes, timeout_s=2.0)
     except TooFewNodes as error:
         found["refused"] = str(error)
+    try:
+        with Watch(looks(sizes, place_wait_s=3.0)[3:4], poll_s=0.2):
+            start_ranks(config, EmptyRank, "actor")
+    except TooFewNodes as error:
+        found["unplaced"] = str(error)
+    for key, waiting in placement_group_table().items():
+        if waiting["state"] != "REMOVED":
+            remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(key)))
     for other in held:
         ray.kill(other)
     wait_for_nodes(sizes, timeout_s=READY_S)

@@ -38,7 +38,9 @@ def test_everything_is_placed_with_the_derived_cpus_and_with_one_less_a_node_the
     lines = [line for line in out.splitlines() if line.startswith("{")]
     assert len(lines) == 1, (out[-3000:], errors[-6000:])
     found = json.loads(lines[0])
-    assert f"0 of {num_nodes} nodes with {gpus} GPU{'s' * (gpus > 1)} and {cpus} CPUs for its ranks" in found["refused"]
-    assert f"{gpus} GPUs, {cpus - 1} CPUs" in found["refused"]
+    assert "no node had room within 3 s for placement group global_pool" in found["unplaced"]
+    for error in (found["refused"], found["unplaced"]):
+        assert f"0 of {num_nodes} nodes with {gpus} GPU{'s' * (gpus > 1)} and {cpus} CPUs for its ranks" in error
+        assert f"{gpus} GPUs, {cpus - 1} CPUs" in error
     assert (found["cpus"], found["ranks"], found["others"]) == (cpus, num_nodes * gpus, NUM_WORKERS + num_nodes * gpus)
     assert found["free"] == 0, "no CPU more"
