@@ -44,9 +44,10 @@ def serve_pods(run: Run, save: Callable[[], int | None], *, is_over: Callable[[]
     """
     gone: dict[str, str] = {}
 
-    def save_and_rest() -> int | None:
+    def save_and_hand_over() -> int | None:
         step = save()
         PROGRESS.rest("pods")
+        run.hand_over()
         return step
 
     def is_lost_or_over() -> bool:
@@ -55,9 +56,11 @@ def serve_pods(run: Run, save: Callable[[], int | None], *, is_over: Callable[[]
         return bool(gone) or is_over()
 
     PROGRESS.rest("pods")
-    stop.serve(run.asked_in, save_and_rest, is_over=is_lost_or_over)
+    were_asked = stop.serve(run.asked_in, save_and_hand_over, is_over=is_lost_or_over)
     if gone:  # nothing here waits for them, as a step would
         error = NodeLost(sorted(gone.values()))
         print(f"the pods go: {error}", flush=True)
         return Ending(exit_code=error.exit_code)
+    if were_asked:
+        run.hand_over(back=True)
     return None

@@ -131,7 +131,13 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
 
 def _serve_pods(claimed: Run, *, num_finished: int) -> None:
     """Answer pods that asked for a save while no stage ran, and hold still until they are gone; what has finished is stored."""
-    stop.serve(claimed.asked_in, lambda: num_finished)
+
+    def save() -> int:
+        claimed.hand_over()
+        return num_finished
+
+    if stop.serve(claimed.asked_in, save):
+        claimed.hand_over(back=True)
 
 
 def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]:

@@ -98,9 +98,12 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
         assert (run_dir / "checkpoints" / f"global_step_{saved}" / "COMPLETE").exists()
         assert (tmp_path / "store" / "opd" / "checkpoints" / f"global_step_{saved}" / "COMPLETE").exists()
 
+        handed_over = tmp_path / "store" / "opd" / "attempts" / "0001" / "ended.json"
+        assert handed_over.exists(), "the next attempt need not wait for the lease of an attempt whose pods are gone"
+
         cluster.stop_job("first")
         assert cluster.wait("first", TIMEOUT_S) == "STOPPED"
-        ended = json.loads((tmp_path / "store" / "opd" / "attempts" / "0001" / "ended.json").read_text())
+        ended = json.loads(handed_over.read_text())
         assert ended["outcome"] == "stopped", ended
         last = steps_of(tmp_path / "store" / "opd")[-1]["training/global_step"]
         assert last == saved, "the trainer holds still after a save that a pod asked for"

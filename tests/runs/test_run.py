@@ -18,6 +18,7 @@ from opd.errors import (
     Overtaken,
     RunFatal,
     RunFinished,
+    RunIsLive,
     Stopped,
     StoreError,
     StoreUnavailable,
@@ -132,6 +133,18 @@ def test_an_exception_marks_the_attempt_and_the_next_one_starts_at_once(
     assert run.handle.attempt == 2
     ended = run.local.get_json("attempts/0001/ended.json")
     assert (ended["outcome"], ended["detail"]) == (outcome, detail)
+
+
+def test_a_run_that_is_handed_over_is_followed_without_a_wait_and_taken_back_it_is_held(open_run: Callable) -> None:
+    names = ("pipeline", "r")
+    run = open_run(within=open_run(run_id="pipeline"))
+    run.hand_over()
+    run.hand_over(back=True)
+    for name in names:
+        with pytest.raises(RunIsLive):
+            open_run(run_id=name)
+    run.hand_over()
+    assert [open_run(run_id=name).handle.attempt for name in names] == [2, 2]
 
 
 def test_a_run_that_ended_while_its_owner_was_waited_for_is_not_begun_again(

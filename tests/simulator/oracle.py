@@ -56,6 +56,8 @@ class Oracle:
         self.fenced: dict[tuple[int, int], bool] = {}
         # The model of each attempt after each of its steps: an attempt trains otherwise than the one before.
         self.states: dict[tuple[int, int], int] = {}
+        # Attempts that were marked as ended while they lived; they may remove the mark.
+        self.handed_over: set[int] = set()
         self.is_finished = False
         # Steps whose copy in the store was changed after it was reported safe, by a request that came late or from an
         # attempt that had been overtaken: the hashes refuse it, and the step before is taken.
@@ -82,7 +84,7 @@ class Oracle:
     def claimed(self, attempt: int, token: str) -> None:
         if self.tokens.setdefault(attempt, token) != token:
             self.fail(f"two processes own attempt {attempt}")
-        is_held = self.world.lives(attempt - 1, for_s=LEASE_S)
+        is_held = self.world.lives(attempt - 1, for_s=LEASE_S) and attempt - 1 not in self.handed_over
         last_s = self.world.sign_of_life_s(attempt - 1) if is_held else None
         if last_s is not None and not self.world.has_clock_jumped:
             age_s = self.world.store_now_s() - last_s

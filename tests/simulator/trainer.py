@@ -198,7 +198,8 @@ class Trainer:
         world.oracle.logged(attempt, step, was_fenced=was_fenced, storeless_s=world.now_s - revoked_s)
         self.run.log(step, {"state": self.state, "attempt": attempt})
         self._seal()
-        stop.serve(Path(self.run.handle.local_dir), self._save_now, is_over=self._is_over)
+        if stop.serve(Path(self.run.handle.local_dir), self._save_for_pods, is_over=self._is_over):
+            self.run.hand_over(back=True)
         if self.stop.requested and step < self.plan.num_steps:
             self._save_now()
             raise Stopped(EXIT_TERMINATED)
@@ -245,6 +246,12 @@ class Trainer:
             self._wait_for_seal()
             self._saved = self.step
         return self._saved
+
+    def _save_for_pods(self) -> int | None:
+        step = self._save_now()
+        self.world.oracle.handed_over.add(self.run.handle.attempt)
+        self.run.hand_over()
+        return step
 
 
 def attempt(world: Any) -> None:

@@ -41,6 +41,7 @@ def play(tmp_path, monkeypatch):
     did: list[str] = []
     run = SimpleNamespace(
         asked_in=tmp_path, checkpoints=SimpleNamespace(begin=lambda step: True),
+        hand_over=lambda back=False: did.append("take back" if back else "hand over"),
     )  # fmt: skip
     checkpoint = SimpleNamespace(overlap=False)
     trained = SimpleNamespace(trainer=SimpleNamespace(save_freq=5, test_freq=-1))
@@ -67,7 +68,7 @@ def test_servers_sleep_while_a_save_is_asked_for_and_wake_when_the_pod_has_staye
     made, did = play()
     stop.ask(tmp_path, reason="a drain", hold_s=0.0)
     assert made._serve() is None
-    assert did == [*SAVED, "servers wake"]
+    assert did == [*SAVED, "hand over", "take back", "servers wake"]
 
 
 def test_a_run_that_is_asked_to_end_saves_its_step_and_leaves_the_servers_asleep(play):
@@ -82,7 +83,7 @@ def test_a_step_that_is_saved_is_not_saved_again(play, tmp_path):
     made.saves._sealed = 4
     stop.ask(tmp_path, reason="a drain", hold_s=0.0)
     assert made._serve() is None
-    assert did == ["keep unfinished"]
+    assert did == ["keep unfinished", "hand over", "take back"]
 
 
 def test_after_the_last_step_a_run_that_is_asked_to_end_is_done(play):
@@ -100,7 +101,7 @@ def test_pods_that_are_gone_with_their_nodes_end_the_run_with_a_code_of_its_own(
     found = made._serve()
     assert found is not None
     assert (found.exit_code, found.result) == (76, None)
-    assert did == SAVED
+    assert did == [*SAVED, "hand over"], "the next attempt need not wait for the lease"
 
 
 def test_a_run_that_is_asked_to_end_while_it_measures_saves_the_step_before_with_what_was_measured(play):
@@ -113,7 +114,7 @@ def test_a_pod_that_has_to_go_while_the_run_measures_gets_its_save_and_the_measu
     asked: list[stop.Request] = []
     made, did = play(lambda stopping: asked.append(stop.ask(tmp_path, reason="test", hold_s=0)))
     assert made._measure(5) is None
-    assert did == ["measure 5.1", *SAVED, "servers wake", "measure 5.2"]
+    assert did == ["measure 5.1", *SAVED, "hand over", "take back", "servers wake", "measure 5.2"]
     stop.sign_of_life(tmp_path)
     assert stop.wait(tmp_path, asked[0], timeout_s=5) == 4
     standing = PROGRESS.read()

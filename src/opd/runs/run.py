@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Self
 
 from opd.errors import Overtaken, RunError, Stopped, StoreError, Unforeseen
-from opd.runs.attempts import DEFAULT_LEASE_TTL_S, Claim, attempt_numbers, attempt_prefix, claim_attempt
+from opd.runs.attempts import DEFAULT_LEASE_TTL_S, ENDED_FILE, Claim, attempt_numbers, attempt_prefix, claim_attempt
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.driver_log import LOG_FILE, LogTee
 from opd.runs.identity import settle_identity
@@ -200,6 +200,25 @@ class Run:
     def asked_in(self) -> Path:
         """The folder in which the pods of this process ask for a save (`opd.pods.stop`): the outermost run's."""
         return Path(self.handle.local_dir) if self.within is None else self.within.asked_in
+
+    def hand_over(self, *, back: bool = False) -> None:
+        """Mark this attempt and its outer run as ended, so that the next attempt need not wait for their leases.
+
+        The end of the head's pod kills this process, which then leaves no mark.
+
+        Args:
+            back: remove the marks, since the pods have stayed.
+        """
+        try:
+            if back:
+                for store in self.stores:
+                    store.delete(f"{self.claim.prefix}/{ENDED_FILE}")
+            else:
+                self.claim.end("stopped", "saved for its pods, which are being deleted")
+        except StoreError as error:
+            logger.warning("attempt %d may look %s: %s", self.handle.attempt, "ended" if back else "alive", error)
+        if self.within is not None:
+            self.within.hand_over(back=back)
 
     # ---- start and end ----
 
