@@ -35,7 +35,7 @@ WAYS: dict[tuple[int, str], dict[str, Any]] = {
     (2, "token budget"): {"micro_batch": 4, "overrides": DYNAMIC},
     (2, "shared sequence"): {"micro_batch": 2, "overrides": ULYSSES},
 }
-"""How the rows of a case are cut, by the number of ranks and a name."""
+"""The cut of a case's rows, by the number of ranks and a name."""
 OF_SEVERAL_TEACHERS = [run for run in WAYS if run != (2, "shared sequence")]
 """The ways of several teachers; a rule refuses the other one."""
 

@@ -289,7 +289,7 @@ def test_a_step_is_sealed_once_its_files_are_written_while_the_trainer_goes_on(b
     assert sealing.wait() == 1
     assert complete_steps(run.stores) == [1]
     assert sealing.seconds > 0
-    assert sealing.wait() is None, "it is told once"
+    assert sealing.wait() is None, "the end is returned once"
 
 
 def test_a_save_that_fails_on_its_thread_fails_where_the_trainer_looks_and_is_not_sealed(beside):

@@ -84,9 +84,8 @@ def start_servers(config: DictConfig) -> Serving:
     """
     with open_dict(config):
         config.actor_rollout_ref.rollout.load_format = "auto"  # verl's default waits for the trainer's weights
-    if config.actor_rollout_ref.rollout.name == CPU_ROLLOUT:
-        servers = start_cpu_servers(config)
-        return Serving(client=InProcessClient(config, servers), devices=[NO_GPU] * len(servers))
+    if cpu_servers := start_cpu_servers(config):
+        return Serving(client=InProcessClient(config, cpu_servers), devices=[NO_GPU] * len(cpu_servers))
     places = _places(config.trainer.nnodes, config.trainer.n_gpus_per_node)
     devices = ray.get([place.device.remote() for place in places])
     servers = asyncio.run(_launch_vllm(config, places))

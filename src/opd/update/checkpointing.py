@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 1.0
 """Seconds between two looks whether all ranks are done: each is twice the one before."""
 LEAVE_S = 20.0
-"""How long a run that has failed waits for its save; less than `opd.cluster.lost` gives it to close."""
+"""Seconds that a run that has failed waits for its save; less than `opd.cluster.lost` gives it to close."""
 
 
 def on_ranks(

@@ -60,7 +60,7 @@ class ShardUploads:
     """A save copies to host memory, and is written on a thread."""
     _copies: HostCopies | None = None
     _job: Job | None = None
-    """What runs on a thread: the writes of a save, or a call."""
+    """The call on a thread: the writes of a save, or another."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_checkpoint(
