@@ -41,11 +41,11 @@ def test_the_reason_is_the_kubelet_s_or_the_scheduler_s_own_sentence(
     assert bool(found) == bool(words)
 
 
-def test_a_pod_that_goes_waits_for_the_save(pod: Callable) -> None:
+def test_a_pod_that_goes_is_terminating(pod: Callable) -> None:
     tree = pod(deleting=True)
     assert why(tree, []) == "terminating"
     tree["metadata"]["deletionGracePeriodSeconds"] = 360
-    assert why(tree, []) == "terminating: it has up to 360 s, in which the trainer saves"
+    assert why(tree, []) == "terminating: it ends within 360 s"
 
 
 def test_a_used_up_quota_is_shown_until_the_missing_pod_is_there(
