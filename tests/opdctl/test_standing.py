@@ -15,7 +15,8 @@ from opd.runs.progress import Standing
 from opd.runs.run import Run
 from opd.store.base import RetryPolicy
 from opd.store.opening import open_store
-from opdctl.commands.wait import in_store, wait_for_end
+from opdctl.commands.wait import in_store
+from opdctl.kube.client import wait_until
 from opdctl.logs.store import LogReader
 from opdctl.runs.find import RunPlace
 
@@ -71,11 +72,8 @@ def test_wait_ends_with_the_run_and_its_exit_code_is_the_result(inside: Callable
 
 def test_wait_sees_an_end_that_comes_later(live_run: Run, store: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(
-            wait_for_end,
-            partial(in_store, RunPlace(run_id="live", store=open_store(store / "live")), 60),
-            pause=lambda seconds: time.sleep(0.05),
-        )
+        look = partial(in_store, RunPlace(run_id="live", store=open_store(store / "live")), 60)
+        waiting = pool.submit(wait_until, look, pause=lambda: time.sleep(0.05))
         time.sleep(0.3)
         assert not waiting.done()
         live_run.finish({"steps": 1})
@@ -84,7 +82,7 @@ def test_wait_sees_an_end_that_comes_later(live_run: Run, store: Path) -> None:
 
 def test_an_attempt_that_nobody_follows_is_the_end(make_run: Callable, store: Path) -> None:
     make_run("left")
-    is_success, reason = wait_for_end(partial(in_store, RunPlace(run_id="left", store=open_store(store / "left")), 0.0))
+    is_success, reason = in_store(RunPlace(run_id="left", store=open_store(store / "left")), 0.0)
     assert not is_success
     assert "no other followed" in reason
 

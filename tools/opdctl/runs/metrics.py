@@ -41,7 +41,9 @@ def _parse(data: bytes, *, attempt: int) -> tuple[pa.Table, AttemptReport]:
         options = pa_json.ReadOptions(use_threads=False, block_size=len(data))
         with contextlib.suppress(ValueError):  # Arrow's own errors and a name that is no UTF-8
             table = pa_json.read_json(pa.BufferReader(data), read_options=options)
-            are_numbers = all(field.type in _NUMBERS and field.name == inert(field.name, keep="") for field in table.schema)
+            are_numbers = all(
+                field.type in _NUMBERS and field.name == inert(field.name, keep="") for field in table.schema
+            )
             steps = pc.min_max(table["step"]) if are_numbers and "step" in table.column_names else None
             if steps and table.num_rows == num_rows and not table["step"].null_count and steps["min"].as_py() >= 0:
                 report = AttemptReport(attempt=attempt, num_rows=num_rows, num_corrupt_lines=0, num_half_lines=0)
