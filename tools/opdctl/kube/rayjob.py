@@ -134,7 +134,7 @@ class ClusterRun:
     def describe(self) -> str:
         """Return the phase and everything in the way."""
         reasons = [*self.blockers, *(f"{pod.role} pod: {pod.why}" for pod in self.pods if pod.why)]
-        phase = self.job.phase if self.job is not None else "RayJob is gone"
+        phase = self.job.describe() if self.job is not None else "RayJob is gone"
         return "; ".join([phase, *dict.fromkeys(reasons)])
 
 
