@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+
 import pytest
 
 from opdctl.runs.compare import Group, compare_metric, difference_text

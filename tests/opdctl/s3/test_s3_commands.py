@@ -8,9 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.runs.s3.conftest import fresh_filesystem, proxy, s3_environment, s3_server, s3_url  # noqa: F401
-
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 # The first test may have to build the server.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from opd.runs.headline import MAX_STEP
-from opd.runs.metrics import AttemptReport, merge_attempts, parse_metrics
+from opd.runs.metrics import merge_attempts, parse_metrics
 from opd.text import inert
 
 _NUMBERS = (pa.int64(), pa.float64(), pa.null())
 
 
-def read_metrics(files: Mapping[int, bytes]) -> tuple[pa.Table, list[AttemptReport]]:
+def read_metrics(files: Mapping[int, bytes]) -> tuple[pa.Table, list[str]]:
     """Return one row a step, ascending, and what was skipped of each attempt.
 
     The table has `step` int64 and every metric float64, with nulls where a step lacks it.
@@ -28,11 +28,11 @@ def read_metrics(files: Mapping[int, bytes]) -> tuple[pa.Table, list[AttemptRepo
         files: each attempt's metrics.jsonl by its number.
     """
     parsed = [_parse(files[attempt], attempt=attempt) for attempt in sorted(files)]
-    return _merged([_table([]), *(table for table, _ in parsed)]), [report for _, report in parsed]
+    return _merged([_table([]), *(table for table, _ in parsed)]), [skipped for _, skipped in parsed if skipped]
 
 
-def _parse(data: bytes, *, attempt: int) -> tuple[pa.Table, AttemptReport]:
-    """Return an attempt's rows in the file's order.
+def _parse(data: bytes, *, attempt: int) -> tuple[pa.Table, str]:
+    """Return an attempt's rows in the file's order, and what was skipped.
 
     Arrow takes a file whose every line is one object of numbers, in a seventh of the time. `parse_metrics` takes others.
     """
@@ -46,11 +46,10 @@ def _parse(data: bytes, *, attempt: int) -> tuple[pa.Table, AttemptReport]:
             )
             steps = pc.min_max(table["step"]) if are_numbers and "step" in table.column_names else None
             if steps and table.num_rows == num_rows and not table["step"].null_count and steps["min"].as_py() >= 0:
-                report = AttemptReport(attempt=attempt, num_rows=num_rows, num_corrupt_lines=0, num_half_lines=0)
                 types = [(name, pa.int64() if name == "step" else pa.float64()) for name in table.column_names]
-                return table.cast(pa.schema(types)), report
-    rows, report = parse_metrics(data, attempt=attempt)
-    return _table([row for row in rows if row["step"] <= MAX_STEP]), report
+                return table.cast(pa.schema(types)), ""
+    rows, skipped = parse_metrics(data, attempt=attempt)
+    return _table([row for row in rows if row["step"] <= MAX_STEP]), skipped
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
