@@ -1,4 +1,4 @@
-"""The travel tools with the published names, arguments and reply keys; what a tool answers is as the benchmark's own does.
+"""The travel tools with the published names, arguments and reply keys; a tool answers as the benchmark's own.
 
 Descriptions, and replies of calls that find nothing, are in our own words (`opd_envs.deepplanning.words`).
 """
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from opd.agent.tools import Arguments, BadArguments, Reply, Tool, shown
+from opd_envs import Language
 from opd_envs.deepplanning.database import Case
 from opd_envs.deepplanning.layout import (
     ATTRACTIONS,
@@ -24,7 +25,6 @@ from opd_envs.deepplanning.layout import (
     point,
 )
 from opd_envs.deepplanning.words import DESCRIPTIONS, LABELS, Labels, described_tool
-from opd_envs.travel.entries import Language
 
 Text = Annotated[str, Field(max_length=200)]
 Day = Annotated[datetime.date, Field(json_schema_extra={"type": "string"})]
@@ -55,22 +55,8 @@ _HOTEL = {
     "score": "score",
     "brand": "brand",
 }
-_RESTAURANT = {
-    "name": "restaurant_name",
-    **{
-        name: name
-        for name in (
-            "latitude",
-            "longitude",
-            "price_per_person",
-            "cuisine",
-            "opening_time",
-            "closing_time",
-            "nearby_attraction_name",
-            "rating",
-        )
-    },
-}
+_SAME_NAMES = "latitude longitude price_per_person cuisine opening_time closing_time nearby_attraction_name rating"
+_RESTAURANT = {"name": "restaurant_name", **{name: name for name in _SAME_NAMES.split()}}
 _ATTRACTION_NUMBERS = ("rating", "min_visit_hours", "max_visit_hours", "ticket_price")
 _LIST_SEPARATOR = ";"
 
@@ -154,7 +140,7 @@ def _routes(
     keys: Mapping[str, str],
     last_keys: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Each route's segments under the reply's own keys, and its price: that of its first segment.
+    """Return each route's segments under the reply's own keys, and its price: the first segment's.
 
     Routes and segments are sorted by their index as text, as the benchmark reads it: 1, 10, 2.
     """
@@ -203,8 +189,8 @@ def _attraction(case: Case, arguments: AttractionName) -> Reply:
 
 def _attractions(case: Case, arguments: AttractionQuery) -> Reply:
     wanted = {"attraction_type": arguments.attraction_type} if arguments.attraction_type else {}
-    told = ("attraction_name", "description", "attraction_type")
-    return [{name: row[name] for name in told} for row in case.rows(ATTRACTIONS, **wanted)] or _nothing(case)
+    shown_columns = ("attraction_name", "description", "attraction_type")
+    return [{name: row[name] for name in shown_columns} for row in case.rows(ATTRACTIONS, **wanted)] or _nothing(case)
 
 
 def _location(case: Case, arguments: PlaceName) -> Reply:
@@ -244,7 +230,7 @@ def _restaurant(case: Case, arguments: RestaurantName) -> Reply:
 
 
 def _one(case: Case, table: Table, column: str, name: str, *, argument: str | None = None) -> dict[str, str]:
-    """The first row of that name."""
+    """Return the first row of a name."""
     found = case.rows(table, **{column: name})
     if not found:
         raise BadArguments(LABELS[case.language].no_name.format(argument or column, shown(name)))
@@ -290,5 +276,5 @@ _TOOLS: tuple[tuple[str, type[Arguments], Callable[[Case, Any], Reply]], ...] = 
 
 
 def tools_in(language: Language) -> dict[str, Tool]:
-    """The tools described in a language; what they answer is in that of the case."""
+    """Return the tools with descriptions in a language; they answer in the language of the case."""
     return {name: described_tool(name, DESCRIPTIONS[language][name], arguments, run) for name, arguments, run in _TOOLS}

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from pydantic import create_model
 
 from opd.agent.tools import Arguments, Reply, Tool
-from opd_envs.travel.entries import Language
+from opd_envs import Language
 
 
 class Description(NamedTuple):
-    """Of a tool and its arguments, by name."""
+    """Description of a tool, and of its arguments by name."""
 
     tool: str
     arguments: Mapping[str, str]
@@ -26,8 +26,7 @@ def described_tool(name: str, words: Description, arguments: type[Arguments], ru
         field = copy(field)
         field.description = words.arguments[argument]
         fields[argument] = (field.annotation, field)
-    described: type[Arguments] = create_model(arguments.__name__, __base__=arguments, **fields)
-    return Tool(name, words.tool, described, run)
+    return Tool(name, words.tool, create_model(arguments.__name__, __base__=arguments, **fields), run)
 
 
 class Labels(NamedTuple):

@@ -14,7 +14,7 @@ from tests.e2e.scenarios.scene import PREFIX, ROOT, Scene
 
 from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import write_parquet
-from opd_envs.travel.toy.task import make_world
+from opd_envs.travel.toy import make_world
 
 INPUTS, DATABASE_CLAIM = "inputs", "travel-database"  # manifests/cluster/components/claims has the claim
 _SPECS = ROOT / "tests" / "e2e_cpu" / "specs"
