@@ -39,13 +39,14 @@ def write_database(folder: Path, *, seed: int, num_cities: int) -> Manifest:
 
 
 def _write_file(path: Path, world: World, language: Language) -> None:
+    trips = sorted(world.trips, key=lambda trip: (trip.from_city_id, trip.to_city_id, trip.mode, trip.id))
     tables: dict[str, Sequence[tuple[Any, ...]]] = {
         "cities": [(city.id, city.name, city.x_km, city.y_km) for city in world.cities_in(language)],
         "places": [
             tuple(place._replace(features=FEATURE_SEPARATOR.join(place.features)))  # type: ignore[arg-type]
             for place in sorted(world.places_in(language), key=lambda place: (place.city_id, place.kind, place.id))
         ],
-        "trips": sorted(world.trips, key=lambda trip: (trip.from_city_id, trip.to_city_id, trip.mode, trip.id)),
+        "trips": trips,
     }
     with written(path, CREATE) as connection:
         for table, rows in tables.items():
