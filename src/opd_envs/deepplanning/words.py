@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from copy import copy
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from pydantic import create_model
-
-from opd.agent.tools import Arguments, Reply, Tool
 from opd_envs import Language
 
 
@@ -17,16 +13,6 @@ class Description(NamedTuple):
 
     tool: str
     arguments: Mapping[str, str]
-
-
-def described_tool(name: str, words: Description, arguments: type[Arguments], run: Callable[[Any, Any], Reply]) -> Tool:
-    """Return the tool with its description and one of each argument."""
-    fields: dict[str, Any] = {}
-    for argument, field in arguments.model_fields.items():
-        field = copy(field)
-        field.description = words.arguments[argument]
-        fields[argument] = (field.annotation, field)
-    return Tool(name, words.tool, create_model(arguments.__name__, __base__=arguments, **fields), run)
 
 
 class Labels(NamedTuple):
