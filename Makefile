@@ -188,9 +188,6 @@ bench-gpu: setup ## time the loss of the head and a whole update on a GPU
 gpu-smoke: setup-gpu ## run the whole trainer with vLLM on one GPU (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
-bench-step: setup-gpu ## time whole steps with vLLM (one GPU, 30 minutes)
-	$(BIN)/python -m tests.benchmarks.gpu.bench_step $(ARGS)
-
 schema: setup ## write the charts' generated files from the experiment schema
 	PYTHONPATH=tools $(BIN)/python -m chartgen
 
