@@ -10,7 +10,7 @@ from typing import Any
 
 from opd.runs.headline import ENTROPY_KEYS, first_of
 
-NUM_START = 3  # rows whose median stands for a run's start
+NUM_START = 3  # rows whose median is a run's start
 NUM_WINDOW = 8  # rows that detectors pool, and among which a part's start is found
 PARTS = ("opd/stage", "opd/horizon")  # metrics whose change begins a part of the run with other answers
 TURNS = "num_turns/mean"

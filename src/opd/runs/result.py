@@ -48,8 +48,8 @@ def refuse_if_over(store: Store) -> None:
 def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
     """Return the error's cause as DiskFull, None for another cause.
 
-    The cause is a full disk if an OSError in the chain says so, or if the run's disk has next to no space: PyTorch's and
-    Ray's own errors carry no number.
+    The cause is a full disk if an OSError in the chain says so, or if the run's disk has next to no space.
+    PyTorch's and Ray's own errors carry no number.
     """
     if isinstance(error, Overtaken):
         return None

@@ -1,7 +1,7 @@
 """summary.json: a run's line in a list, one small object that repeats the run directory's other files.
 
-The newest attempt writes it with each beat and at its end. A reader believes an end if no later attempt has begun, another
-record while it is younger than a lease; else it reads the other files.
+The newest attempt writes it with each beat and at its end. A reader believes an end if no later attempt has begun,
+and another record while it is younger than a lease. Else it reads the other files.
 """
 
 from __future__ import annotations

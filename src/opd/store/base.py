@@ -70,8 +70,8 @@ class Store(Protocol):
     """Objects under one root, addressed by relative keys with `/`.
 
     Every method raises `StoreUnavailable` after the retries of `policy`, and `StoreRefused` for a permanent failure.
-    `get` and `get_file` raise `FileNotFoundError` for a missing object. A backend gives one try of each call, and by
-    `_translate` the error for a native one; its `child` is the same store rooted one or more levels deeper.
+    `get` and `get_file` raise `FileNotFoundError` for a missing object. A backend gives one try of each call,
+    and `_translate` its native error. `child` is the same store rooted one or more levels deeper.
     """
 
     # Errors of the backend that are the store's fault, not the caller's.
