@@ -20,8 +20,7 @@ from tests.agent_evidence.settings import settings
 
 from opd.quickstart.__main__ import convert_student
 from opd.quickstart.watch import watch
-from opd_envs.travel.toy import STUDENT, TEACHER, model_folder
-from opd_envs.travel.toy.task import heldout_rows, open_world
+from opd_envs.travel.toy import MODELS, STUDENT, TEACHER, heldout_rows, open_world
 
 SPEC = "manifests/experiments/opd-agent-quickstart.yaml"
 MIN_TEACHER, MIN_GAIN, MAX_BLANKED = 0.8, 0.2, 0.05
@@ -83,9 +82,9 @@ def measure(out: Path, seed: int) -> dict[str, float]:
         return statistics.fmean(one.score for one in played)
 
     return {
-        "score_before": score(model_folder(STUDENT)),
+        "score_before": score(MODELS[STUDENT]),
         "score_after": score(trained),
-        "score_teacher": score(model_folder(TEACHER)),
+        "score_teacher": score(MODELS[TEACHER]),
         "score_blanked": score(trained, blank_replies=True),
     }
 

@@ -103,6 +103,6 @@ def test_a_checkpoint_is_evaluated_not_the_model_it_began_as(tmp_path):
     checkpoint = trained.run_dir / "checkpoints" / "global_step_3"
     greedy = ("rollout.val.num_samples=1", "rollout.val.temperature=0")
     ruined = run(tmp_path / "eval", "eval", *greedy, f"eval.checkpoint={checkpoint}").must_be_clean()
-    assert ruined.result["eval"]["toy_add"]["mean"] < 0.1, (
+    assert ruined.result["eval"]["toy_add"]["means"]["acc/mean"] < 0.1, (
         "three steps at a hundredfold rate leave nothing of the start"
     )
