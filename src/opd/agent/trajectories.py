@@ -10,7 +10,6 @@ from typing import Any
 
 from opd.agent.dialogue import Dialogue
 from opd.experiment.run_config import RunConfig
-from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
 
 FOLDER = "trajectories"
@@ -115,10 +114,9 @@ class TrajectoryLog:
 
     def __init__(self, ours: RunConfig) -> None:
         self._num_kept = num_kept(ours)
-        self._files = KeptFiles()
 
     def write(self, run: Run, trajectories: Iterable[Trajectory]) -> None:
         """Write one file for each partition and step among them; each rollout process kept as many as the run is to keep."""
         ordered = sorted(trajectories, key=lambda item: (item.partition, item.step, item.data_index, item.sample))
         batches = groupby(ordered, key=lambda item: (item.partition, item.step))
-        self._files.put(run, {file_key(*batch): to_lines(list(group)[: self._num_kept]) for batch, group in batches})
+        run.keep({file_key(*batch): to_lines(list(group)[: self._num_kept]) for batch, group in batches})
