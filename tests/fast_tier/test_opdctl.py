@@ -9,6 +9,7 @@ from tests.programs import need
 from tests.runs.s3.server import clear_clients, environment, running_server
 
 from opd.experiment import dump_spec, identity, load_text, spec_hash
+from opd.runs.attempts import attempt_prefix
 from opd.runs.run import Run
 
 NAMESPACE = "opdctl"
@@ -85,9 +86,8 @@ def attempt(tier, run, folder, steps, *, result=None, fatal=None):
                   identity=identity(spec), tee=False) as open_run:  # fmt: skip
         for step in steps:
             open_run.log(step, {"opd/loss": 1 / step, "opd/accuracy": step / 10})
-        (open_run.handle.attempt_dir / "driver.log").write_text(
-            "".join(f"step {step}/4\n" for step in steps) + (fatal or "done") + "\n"
-        )
+        lines = [*(f"step {step}/4" for step in steps), fatal or "done", ""]
+        open_run.stores[0].put(f"{attempt_prefix(open_run.handle.attempt)}/driver.log", "\n".join(lines).encode())
         if fatal:
             open_run.fail(fatal, fatal=True)
         else:
