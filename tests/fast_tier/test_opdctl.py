@@ -111,7 +111,8 @@ def test_a_day_s_work_from_doctor_over_a_mended_and_retried_run_to_its_results(t
     reached(tier, NAMESPACE, run, "Running")
     assert "running" in good(day("status", run))
     attempt(tier, run, tmp_path / "pod", (1, 2), fatal="data.train: /data/nope.parquet: there is no such file")
-    assert "failed (FAILED): AppFailed: exit code 2" in refused(day("wait", run, "--timeout", "60"))
+    ended = refused(day("wait", run, "--timeout", "60"))
+    assert "AppFailed: exit code 2; attempt 1 fatal: data.train: /data/nope.parquet: there is no such file" in ended
     assert "no such file" in good(day("status", run))
     assert good(day("logs", run, "--tail", "2")) == "step 2/4\ndata.train: /data/nope.parquet: there is no such file\n"
 
