@@ -21,6 +21,7 @@ _CONTEXT = (
     "pyproject.toml",
     "uv.lock",
     "README.md",
+    "LICENSE",
     "src",
     "tools/opdctl",
     "charts",
