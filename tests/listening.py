@@ -42,7 +42,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def listeners(pid: int) -> set[Listener]:
-    """What the process and its descendants listen on over TCP."""
+    """Return the TCP sockets on which the process and its descendants listen."""
     by_inode: dict[str, tuple[str, int]] = {}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
