@@ -36,6 +36,7 @@ help:
 
 setup: $(VENV)/.train.stamp ## install the trainer into .venv: torch, verl, Ray (a minute)
 setup-gpu: $(VENV)/.gpu.stamp ## install the trainer with vLLM for GPUs; later setups keep vLLM
+setup-lm: $(VENV)/.lm.stamp ## add what reads SmolLM2's file, for python -m opd.data.fetch_smollm2
 setup-tool: $(VENV)/.tool.stamp ## install the tool opdctl only, without torch (seconds)
 
 $(BIN)/uv:
@@ -51,6 +52,10 @@ $(VENV)/.train.stamp: $(BIN)/uv uv.lock pyproject.toml
 $(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
 	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra gpu --compile-bytecode
 	@touch $@ $(VENV)/.train.stamp $(VENV)/.tool.stamp
+
+$(VENV)/.lm.stamp: $(VENV)/.train.stamp
+	$(BIN)/uv sync --quiet --frozen --no-python-downloads --no-dev --inexact --extra lm
+	@touch $@
 
 # The lock's environment for GPUs, with the CPU build of the same vLLM version. Of the packages that need CUDA it has torch only.
 CPU_VLLM := .venv-vllm

@@ -71,12 +71,13 @@ class Loop:
             with self.stop:  # before, a signal ends the process at once
                 ending = self._steps()
                 self.saves.wait()
-        except (Exception, KeyboardInterrupt):  # the second is how `opd.cluster.watch` ends a run
+        except (Exception, KeyboardInterrupt):  # the second is how `opd.cluster.lost` ends a run
             self.saves.sealing.leave()
             raise
         PROGRESS.rest("end")  # the store's own deadlines bound what is left
         if ending is None:
-            checkpointing.upload_missing(self.run, self.job.ranks, is_end=True)
+            with self.run.storing_the_end():
+                checkpointing.upload_missing(self.run, self.job.ranks)
             ending = Ending(result=self._result())
         return ending
 

@@ -18,8 +18,8 @@ import psutil
 import torch
 from tests.listening import Listener, listeners
 
+from opd.runs.manifest import complete_steps
 from opd.runs.metrics import read_metrics
-from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]

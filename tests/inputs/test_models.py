@@ -48,6 +48,14 @@ def test_a_folder_without_tokenizer_or_weights_is_refused_for_both(tmp_path):
     ]
 
 
+def test_a_gguf_file_or_folder_is_refused_with_the_command_that_converts_one(tmp_path):
+    file = tmp_path / "m.gguf"
+    file.touch()
+    for path in (tmp_path, file):
+        assert "GGUF" in only(path).rule
+        assert "python -m opd.data.fetch_smollm2" in only(path).fix
+
+
 def test_a_weight_file_that_was_not_copied_is_named_by_the_index(tmp_path):
     folder = Path(write_model(tmp_path / "m"))
     (folder / "model-00002-of-00002.safetensors").unlink()

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import zlib
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from tests.programs import need
 from opd.runs import origin
 from opd.runs.origin import file_key
 from opd.store.local import LocalStore
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 from opdctl.report.curves import OTHER, panels_of, thin
 from opdctl.report.page import asset
 from opdctl.report.provenance import Origin, num_gpus
@@ -77,7 +76,7 @@ def test_a_run_has_its_attempts_devices_and_trackers(
     (store / "r" / file_key(2)).write_text(
         '{"version": "0.1.0", "commit": "0123456789abcdef0123-dirty", "image": "i@sha256:1"}'
     )
-    origin.add(LocalStore(store / "r"), 2, devices=Counter({"NVIDIA H200": 8, "<b>": 8}).elements(), trackers=trackers)
+    origin.add(LocalStore(store / "r"), 2, devices={"NVIDIA H200": 8, "<b>": 8}, trackers=trackers)
     root = open_store(store)
     found = Origin(gather([RunPlace(run_id="r", store=root.child("r"))])[0])
     assert [line.end for line in found.attempts] == ["stopped", "finished"]

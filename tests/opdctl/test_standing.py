@@ -14,7 +14,7 @@ import pytest
 from opd.runs.progress import Standing
 from opd.runs.run import Run
 from opd.store.base import RetryPolicy
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 from opdctl.commands.wait import in_store, wait_for_end
 from opdctl.logs.store import LogReader
 from opdctl.runs.find import RunPlace
@@ -37,7 +37,7 @@ def test_status_says_for_how_long_a_run_has_made_no_progress(
         return Standing(phase="rollout", step=7, progress_at_s=time.monotonic() - 2 * 3600, limit_s=3 * 3600.0)
 
     monkeypatch.setattr("opd.runs.run.PROGRESS", SimpleNamespace(read=silent))
-    live_run._renew(live_run.claim)
+    live_run._renew()
     text = inside("status", "live", "--store", store).stdout
     assert "no progress for 2 h" in text
     assert "(rollout at step 7); ended after 3 h" in text
@@ -52,7 +52,7 @@ def test_status_and_list_of_a_pipeline_name_the_stage_that_runs_and_its_step(
     run = Run.open(run_id="bridge", local_root=tmp_path / "local", spec={"kind": "pipeline"}, spec_hash="h",
                    store_url=str(store), tee=False)  # fmt: skip
     with run:
-        run._renew(run.claim)
+        run._renew()
         assert "distil (2 of 3): rollout at step 7" in inside("status", "bridge", "--store", store).stdout
         assert "distil (2 of 3), step 7" in inside("list", "--store", store).stdout
 

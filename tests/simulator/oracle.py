@@ -56,7 +56,7 @@ class Oracle:
         self.fenced: dict[tuple[int, int], bool] = {}
         # The model of each attempt after each of its steps: an attempt trains otherwise than the one before.
         self.states: dict[tuple[int, int], int] = {}
-        # Attempts that have said that the next one need not wait for them; they may take it back.
+        # Attempts that were marked as ended while they lived; they may remove the mark.
         self.handed_over: set[int] = set()
         self.is_finished = False
         # Steps whose copy in the store was changed after it was reported safe, by a request that came late or from an

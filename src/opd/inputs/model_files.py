@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from omegaconf import DictConfig
-from transformers import AutoConfig, AutoTokenizer
 
 from opd.errors import RunError
 from opd.experiment.errors import Problem, SpecError
@@ -90,6 +89,8 @@ def load_tokenizer(section: str, model: DictConfig) -> Any:
     Raises:
         SpecError, ModelUnreadable: see `check_loadable`.
     """
+    from transformers import AutoTokenizer
+
     path, own = model.path, model.get("tokenizer_path")
     return _loaded(section, AutoTokenizer.from_pretrained, own or path, trust_remote_code=model.trust_remote_code)
 
@@ -101,6 +102,8 @@ def check_loadable(section: str, path: str, *, trust_remote_code: bool) -> Any:
         SpecError: it needs code of its own that `trust_remote_code` does not allow, this transformers does not know it, or
             the hub does not have it. ModelUnreadable: see `reading`.
     """
+    from transformers import AutoConfig
+
     return _loaded(section, AutoConfig.from_pretrained, path, trust_remote_code=trust_remote_code)
 
 

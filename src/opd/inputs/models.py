@@ -21,6 +21,7 @@ _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _LATER = (OF_A_STAGE, "hdfs://")  # there by then, and copied by verl itself
 _COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
+_FROM_GGUF = "a Hugging Face folder, as `python -m opd.data.fetch_smollm2` makes from SmolLM2's GGUF file"
 _NUM_SHOWN = 3
 _MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 
@@ -43,7 +44,9 @@ def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
                 yield Problem(path=key, value=path, rule=rule, fix=fix)
             continue
         folder = Path(path)
-        if folder.is_dir():
+        if folder.suffix == ".gguf" or (any(folder.glob("*.gguf")) and not (folder / "config.json").exists()):
+            yield Problem(path=key, value=path, rule="GGUF weights are quantized and are not trained", fix=_FROM_GGUF)
+        elif folder.is_dir():
             yield from (Problem(path=key, value=path, rule=rule, fix=_COPY) for rule in _folder_faults(folder))
         elif folder.exists():
             yield Problem(path=key, value=path, rule="this is a file; a model is a folder", fix=str(folder.parent))

@@ -1,4 +1,4 @@
-"""Earlier rows for detectors: first values of the run and of its part, the least value, and the last few rows."""
+"""Measures of a row, and earlier rows for detectors: first values of the run and of its part, the least value, the last rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from opd.runs.headline import ENTROPY_KEYS, first_of
 
 NUM_START = 3
 """Rows whose median stands for a run's start."""
@@ -36,6 +38,29 @@ def views(row: Row) -> list[Row]:
         for suffix in (LEAST, MOST)
     ]
     return [row, *({**row, **extreme} for extreme in extremes)] if any(extremes) else [row]
+
+
+def entropy(row: Row) -> float | None:
+    """Return the student's mean entropy, in nats a token."""
+    return first_of(row, ENTROPY_KEYS)
+
+
+def sampled_length(row: Row) -> float | None:
+    """Return the mean number of the student's sampled tokens of an answer; None where tools' tokens are counted, too."""
+    sampled, rows = row.get("opd/tool_mask/llm_tokens"), row.get("opd/valid_rows")
+    if sampled is not None and rows:
+        return sampled / rows
+    return None if row.get("tool_mask/tool_tokens") else row.get("response_length/mean")
+
+
+def turn_length(row: Row) -> float | None:
+    """Return the mean number of sampled tokens of one turn; a student that learns to call tools takes more turns."""
+    length, messages = sampled_length(row), row.get(TURNS)
+    if "sft/num_rows" in row:  # the data set the length of given answers
+        return None
+    if length is None or not messages:
+        return length
+    return length / (messages / 2)  # a prompt or the tools' replies, then the student's turn
 
 
 class Past:

@@ -85,21 +85,17 @@ def copy(log: str, streams: dict[int, int]) -> None:
     poll = select.poll()  # `select.select` takes no descriptor of 1,024 and above
     for source in streams:
         poll.register(source, select.POLLIN)
-    while streams:
+    while unfinished:
         for source, _ in poll.poll():
             block = os.read(source, BLOCK_BYTES)
-            if not block:
-                _write(target, redacted(unfinished.pop(source)))
-                del streams[source]
-                poll.unregister(source)
-                continue
             _write(streams[source], block)
-            end = block.rfind(b"\n") + 1
-            if end or len(unfinished[source]) > BLOCK_BYTES:
-                _write(target, redacted(unfinished[source] + block[:end]))
-                unfinished[source] = block[end:]
+            text = unfinished.pop(source) + block
+            end = text.rfind(b"\n") + 1 if block and len(text) <= 2 * BLOCK_BYTES else len(text)
+            _write(target, redacted(text[:end]))
+            if block:
+                unfinished[source] = text[end:]
             else:
-                unfinished[source] += block
+                poll.unregister(source)
 
 
 def _redaction() -> Callable[[bytes], bytes]:

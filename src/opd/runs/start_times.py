@@ -13,22 +13,19 @@ class StartTimes:
 
     def __init__(self) -> None:
         self._last_s = self._began_s = time.monotonic()
-        self._parts: dict[str, float] = {}
-        self._is_taken = False
+        self._parts: dict[str, float] | None = {}
 
     def mark(self, part: str) -> None:
         """Note the end of `part`, which began at the last note; after `take` nothing is noted."""
-        if not self._is_taken:
+        if self._parts is not None:
             now_s = time.monotonic()
             self._parts[part] = self._parts.get(part, 0.0) + now_s - self._last_s
             self._last_s = now_s
 
     def take(self) -> dict[str, float]:
         """Return seconds of each part in order, and of all; empty from the second call on."""
-        if self._is_taken:
-            return {}
-        self._is_taken = True
-        return self._parts | {"all": self._last_s - self._began_s}
+        parts, self._parts = self._parts, None
+        return {} if parts is None else parts | {"all": self._last_s - self._began_s}
 
 
 def as_metrics(parts: dict[str, float]) -> dict[str, float]:

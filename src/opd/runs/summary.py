@@ -13,11 +13,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from opd.errors import CorruptRecord
-from opd.runs.attempts import DEFAULT_LEASE_TTL_S
+from opd.runs.attempts import DEFAULT_LEASE_TTL_S, Claim
 from opd.runs.headline import (
     LOSS_KEYS,
     MAX_STEP,
@@ -30,34 +31,36 @@ from opd.runs.headline import (
     seconds_left,
     total_steps,
 )
-from opd.runs.metrics import NON_FINITE, as_number
+from opd.runs.manifest import newest_complete
+from opd.runs.metrics import as_float, as_number
 from opd.runs.progress import PROGRESS
-from opd.store.base import Store
 
 logger = logging.getLogger(__name__)
 Tell = Callable[[Mapping[str, float | None]], None]
 SUMMARY_FILE = "summary.json"
 FINISHED = "finished"
 """The outcome of a run that has its result.json."""
+Step = Annotated[int, Field(ge=0, le=MAX_STEP)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summary:
+class Summary(BaseModel):
     """The state of a run after its newest attempt."""
 
-    attempt: int
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    attempt: Step
     kind: str
     outcome: str
     """The attempt's end, as in its ended.json; empty before the end."""
     detail: str
     time_s: float
     """The time of this record, Unix seconds of the writer's clock."""
-    last_step: int | None
+    last_step: Step | None
     """The highest step with a row of metrics."""
-    total_steps: int | None
-    latest: dict[str, float]
+    total_steps: Step | None
+    latest: dict[str, Annotated[float, BeforeValidator(as_float), PlainSerializer(as_number)]]
     """The last value of each metric of the headline."""
-    checkpoint: int | None
+    checkpoint: Step | None
     """The newest sealed step."""
     stage: str = ""
     """The stage of a running pipeline and its step: `distil (2 of 3), step 7`."""
@@ -72,48 +75,22 @@ class Summary:
         """True for an attempt's end after which another attempt may have begun."""
         return self.outcome not in ("", FINISHED)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record, with numbers that JSON lacks as in metrics.jsonl, and without an empty stage."""
-        record = asdict(self) | {"latest": {name: as_number(value) for name, value in self.latest.items()}}
-        return {name: value for name, value in record.items() if name != "stage" or value}
-
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Read the output of `to_json`; raise CorruptRecord for any other content."""
+        """Read the output of `model_dump`; raise CorruptRecord for any other content."""
         try:
-            found = cls(**{**record, "latest": {name: _float(value) for name, value in record["latest"].items()}})
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            return cls.model_validate(record)
+        except (ValidationError, ArithmeticError, LookupError, TypeError) as error:
             raise CorruptRecord(f"{SUMMARY_FILE} is no summary: {error!r}") from error
-        steps = [found.attempt, *(n for n in (found.last_step, found.total_steps, found.checkpoint) if n is not None)]
-        texts = (found.kind, found.outcome, found.detail, found.stage)
-        are_steps = all(type(step) is int and 0 <= step <= MAX_STEP for step in steps)
-        if not are_steps or type(found.time_s) is not float or not all(type(text) is str for text in texts):
-            raise CorruptRecord(f"{SUMMARY_FILE} is no summary: {str(record)[:200]}")
-        return found
 
 
 class SummaryKeeper:
-    """The writer of a run's summary, and of the values that Prometheus gets.
+    """The writer of a run's summary in the store that others read, and of the values that Prometheus gets."""
 
-    Args:
-        store: the store that other programs read.
-        newest_checkpoint: returns the newest sealed step in `store`.
-        check: raises Overtaken where another claim owns the run.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        attempt: int,
-        spec: Mapping[str, Any],
-        newest_checkpoint: Callable[[], int | None],
-        check: Callable[[], None],
-    ):
+    def __init__(self, claim: Claim, spec: Mapping[str, Any]):
         self.total_steps = total_steps(spec, None)
-        self._store, self._attempt, self._kind = store, attempt, str(spec.get("kind", ""))
-        self._newest_checkpoint, self._check = newest_checkpoint, check
-        self._knows_earlier = attempt == 1
+        self._claim, self._attempt, self._kind = claim, claim.owner.attempt, str(spec.get("kind", ""))
+        self._knows_earlier = self._attempt == 1
         self._last_step: int | None = None
         self._num_skipped = 0
         self._latest: dict[str, float] = {}
@@ -128,7 +105,7 @@ class SummaryKeeper:
         with self._lock:
             self._last_step = max(step, self._last_step or 0)
             self._num_skipped += int(skipped) if isinstance(skipped, int | float) else 0
-            self._latest |= {name: _float(value) for name, value in values.items() if value is not None}
+            self._latest |= {name: as_float(value) for name, value in values.items() if value is not None}
 
     @contextlib.contextmanager
     def telling(self, tell: Tell) -> Iterator[None]:
@@ -182,35 +159,31 @@ class SummaryKeeper:
         if not self._knows_earlier:
             self._take_earlier()
         standing = PROGRESS.read() if self._kind == "pipeline" and not outcome else None
-        stage = f"{standing.stage}, step {standing.step}" if standing and standing.stage else ""
-        checkpoint = self._newest_checkpoint()
-        self._check()  # right before the write: this process may have been paused for long
+        store = self._claim.stores[0]
+        checkpoint = next(newest_complete(store), None)
+        self._claim.check()  # right before the write: this process may have been paused for long
         with self._lock:
-            last_step, latest = self._last_step, dict(self._latest)
-        summary = Summary(
-            attempt=self._attempt,
-            kind=self._kind,
-            outcome=outcome,
-            detail=detail,
-            time_s=time.time(),
-            last_step=last_step,
-            total_steps=self.total_steps if self.total_steps is not None else total_steps({}, result),
-            latest=latest,
-            checkpoint=checkpoint,
-            stage=stage,
-        )
-        self._store.put_json(SUMMARY_FILE, summary.to_json())
+            summary = Summary(
+                attempt=self._attempt,
+                kind=self._kind,
+                outcome=outcome,
+                detail=detail,
+                time_s=time.time(),
+                last_step=self._last_step,
+                total_steps=self.total_steps if self.total_steps is not None else total_steps({}, result),
+                latest=dict(self._latest),
+                checkpoint=checkpoint,
+                stage=f"{standing.stage}, step {standing.step}" if standing and standing.stage else "",
+            )
+        store.put_json(SUMMARY_FILE, summary.model_dump())
 
     def _take_earlier(self) -> None:
         """Take over the values that the attempt before left in the store."""
         with contextlib.suppress(CorruptRecord):  # or none
-            earlier = Summary.from_json(self._store.get_json(SUMMARY_FILE) or {})
+            earlier = Summary.from_json(self._claim.stores[0].get_json(SUMMARY_FILE) or {})
             with self._lock:
                 self._latest = {**earlier.latest, **self._latest}
-                steps = [step for step in (earlier.last_step, self._last_step) if step is not None]
-                self._last_step = max(steps, default=None)
+                self._last_step = max(
+                    (step for step in (earlier.last_step, self._last_step) if step is not None), default=None
+                )
         self._knows_earlier = True
-
-
-def _float(value: Any) -> float:
-    return NON_FINITE[value] if isinstance(value, str) else float(value)

@@ -56,18 +56,12 @@ def _compare(folder: Path, file: ListedFile) -> str | None:
 
 
 def find_problems(folder: Path, files: Sequence[F], *, on_done: OnDone = lambda file: None) -> dict[F, str]:
-    """Return what is wrong with files on disk, in order; files that are as listed are left out."""
+    """Return what is wrong with files on disk, in order; call `on_done` with each file after its check, in the threads."""
     return _problems(lambda file: find_problem(folder, file), files, on_done)
 
 
 def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = lambda file: None) -> dict[F, str]:
-    """Download and verify the listed files that a folder does not hold as listed.
-
-    Args:
-        on_done: called with each file after its check, in the threads of the transfer.
-
-    Returns:
-        Why files are still not as listed, in order.
+    """Download and verify the listed files that a folder does not hold as listed; return why files are still not so.
 
     Raises:
         StoreError: the store became unreachable, or an arrived file cannot be read here; whole files stay.

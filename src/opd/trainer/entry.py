@@ -7,9 +7,11 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import traceback
 import warnings
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +20,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
-from opd.cluster.places import needed
+from opd.cluster.supervise import rendezvous_in_a_file, stay_on_loopback
 from opd.compat import quiet
 from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.convert.errors import ConvertError
@@ -45,19 +46,30 @@ if TYPE_CHECKING:
 CONFIG_NAME = "opd_trainer"
 # verl imports this package in each of its processes; see `opd.compat.cpu`.
 CPU_PROFILE = "opd.compat.cpu"
+_HEAVY = ("torch", "tensordict", "transformers", "datasets")
 # verl's remarks about engines nobody asked for, printed by each process: (message, module), as `warnings` takes them.
 _QUIET = (("", "verl.workers.engine"), ("Disabled critic", ""))
 _PROCESS_ENVIRONMENT = (
     stacks.FOLDER_VARIABLE,
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NCCL_ALGO",
+    "NCCL_DEBUG",
     "OMP_NUM_THREADS",
+    "PYTHONHASHSEED",
     "PYTHONWARNINGS",
     "SAGEMAKER_CONTAINER_LOG_LEVEL",
+    "TOKENIZERS_PARALLELISM",
     "TQDM_DISABLE",
     "VERL_ENGINE_DEVICE",
+    "VERL_FULL_DETERMINISM",
     "VERL_LOGGING_LEVEL",
     "VERL_USE_EXTERNAL_MODULES",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+    "VLLM_BATCH_INVARIANT",
     "VLLM_DISABLE_COMPILE_CACHE",
+    "VLLM_LOGGING_LEVEL",
 )
+"""Variables that workers on every node get from this process, where it has them."""
 COMPILERS = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
@@ -91,6 +103,14 @@ def config_dir() -> str:
     return str(Path(__file__).resolve().parent.parent / "experiment")
 
 
+def _verl_configs() -> Path:
+    """Return the folder of verl's own configs. Hydra's `pkg://` would import verl for it, which takes seconds."""
+    found = importlib.util.find_spec("verl")
+    assert found is not None  # verl is a dependency
+    folder = next(iter(found.submodule_search_locations or ()))
+    return Path(folder) / "trainer" / "config"
+
+
 def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
     """Return verl's trainer config for a run, which carries what is ours.
 
@@ -99,7 +119,8 @@ def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
     """
     try:
         with hydra.initialize_config_dir(config_dir(), version_base=None):
-            config: DictConfig = hydra.compose(CONFIG_NAME, overrides=compute_overrides(spec, run=facts))
+            overrides = [f"hydra.searchpath=[file://{_verl_configs()}]", *compute_overrides(spec, run=facts)]
+            config: DictConfig = hydra.compose(CONFIG_NAME, overrides=overrides)
     except HydraException as error:
         if not spec.overrides:
             raise  # a mistake of ours
@@ -133,7 +154,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
         with attempting(claimed, ConvertError):
             try:
                 tracking.write_into(claimed.handle.local_dir)
-                origin.tell(claimed.stores[0], claimed.handle.attempt)
+                origin.add(claimed.stores[0], claimed.handle.attempt, **origin.origin())
                 ending = _work(spec, config, claimed)
             except (Unfit, SpecError) as error:
                 claimed.fail(error, fatal=facts.in_ray_cluster)
@@ -158,34 +179,31 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
     """Train or evaluate in a Ray of its own, or that of a cluster; raise what the run raises."""
     import ray
 
+    from opd.cluster import lost
+    from opd.cluster.nodes import fetch_on_nodes, needed, wait_for_nodes
+
     if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
         config.actor_rollout_ref.model.path = _converted(spec, spec.eval.checkpoint, Path(claimed.handle.local_dir))
-    models = prepare(config)
-    START.mark("inputs")
-    # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
-    # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
-    from opd.cluster import lost
-    from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
-    from opd.cluster.watch import Watch
-
-    if isinstance(spec, EvalSpec):
-        from opd.evaluation.run import run as work
-    else:
-        from opd.loop import train as work
-    START.mark("imports")
     sizes = sizes_of(spec)
     print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
     print("starting Ray", flush=True)
     with rendezvous_in_a_file(spec):
         embedded = start_ray(config, num_cpus=sizes.num_nodes * sizes.node_cpus)
         try:
+            START.mark("Ray")
+            models = prepare(config)
+            START.mark("inputs")
+            if isinstance(spec, EvalSpec):
+                from opd.evaluation.run import run as work
+            else:
+                from opd.loop import train as work
+            START.mark("imports")
             wait_for_nodes(sizes, is_alone=embedded)
             check_server(spec)
             fetch_on_nodes(models)
-            START.mark("Ray")
             print(f"starting {_parts_of(spec)}", flush=True)
             told = claimed.summary.telling(tracking.RunGauges())
-            with Watch(lost.looks(sizes)), told, lost.naming_lost_nodes():
+            with lost.Watch(lost.looks(sizes)), told, lost.naming_lost_nodes():
                 return work(config, claimed)
         finally:
             if embedded:
@@ -242,6 +260,9 @@ def set_process_environment(device: str) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("NCCL_DEBUG", "WARN")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARN")
+    os.environ.setdefault("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "true")
     for message, module in _QUIET:
         warnings.filterwarnings("ignore", message=message, category=UserWarning, module=module)
     os.environ.setdefault("PYTHONWARNINGS", ",".join(f"ignore:{text}:UserWarning:{module}" for text, module in _QUIET))
@@ -274,12 +295,16 @@ def prepare(config: DictConfig) -> dict[str, str]:
         SpecError: data or a model that cannot be used, or that is not in the store.
     """
     from verl.experimental.reward_loop import migrate_legacy_reward_impl
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
 
     from opd.inputs.locations import resolve_agent, resolve_store_urls, resolve_toy
     from opd.inputs.model_files import check_loadable, load_tokenizer
     from opd.inputs.tokenizers import check_chat_template
     from opd.rollout.reward_function import check_reward
 
+    quiet.mute(*quiet.IN_DRIVER)
+    validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     config = migrate_legacy_reward_impl(config)
     run = RunConfig.of(config).run
     with open_dict(config):
@@ -358,25 +383,43 @@ def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> R
     return ours.with_facts(valid_vocab=valid, student_vocab=student, teacher_vocab=teacher)
 
 
+@contextmanager
+def _importing(*modules: str) -> Iterator[None]:
+    """Import modules in a thread until the block ends; what a module raises, its next import raises again.
+
+    Only for packages that neither Ray nor verl is part of: two threads that import one cycle may get half-made modules.
+    """
+
+    def work() -> None:
+        with suppress(ImportError):
+            for name in modules:
+                importlib.import_module(name)
+
+    thread = threading.Thread(target=work, name="imports")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
 def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
-    """Start an embedded Ray (True), or join the cluster of RAY_ADDRESS (False), with verl's runtime environment.
+    """Start an embedded Ray (True), or join the cluster of RAY_ADDRESS (False).
+
+    A thread imports torch meanwhile, since this process mostly waits for Ray's daemons. Ray itself starts in the calling
+    thread: its daemons end with the thread that started them.
 
     Args:
         num_cpus: CPUs of an embedded Ray whose config gives none. They are slots: a run gets as many as it asks for,
             however many cores the machine has.
     """
     import ray
-    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
 
-    quiet.mute(*quiet.IN_DRIVER)
-    validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    quiet.mute()
     if ray.is_initialized():
         return False
     init: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
-    runtime_env: Any = OmegaConf.merge(get_ppo_ray_runtime_env(config), init.pop("runtime_env", None) or {})
-    runtime_env = OmegaConf.to_container(runtime_env)
+    runtime_env = init.pop("runtime_env", None) or {}
     # A raylet that others started does not have this process's environment.
     ours = {name: os.environ[name] for name in (*_PROCESS_ENVIRONMENT, *COMPILERS) if name in os.environ}
     runtime_env.setdefault("worker_process_setup_hook", "opd.runs.stacks.register")
@@ -394,6 +437,7 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
             start.enter_context(own_job_id())
             if init.get("include_dashboard") is False:
                 start.enter_context(bare_node())
+        start.enter_context(_importing(*_HEAVY))
         ray.init(**init, runtime_env=runtime_env)
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
     return not joins

@@ -10,7 +10,7 @@ import sys
 import pytest
 from tests.opd_envs.travel.worlds import NUM_CITIES, SEED
 
-from opd.pods.fetch import FetchError, fetch
+from opd.pods.stage import FetchError, fetch
 from opd_envs.database_folder import MANIFEST_FILE, ManifestError, write_archive
 from opd_envs.travel.database import (
     DATABASE_FILES,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 # The first test may have to build the server.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -13,7 +13,7 @@ from opd.errors import StoreError
 from opd.runs.identity import RUN_FILE
 from opd.store.access import URL_FIX, URL_RULE, StoreAddress, address_of, is_usable, under
 from opd.store.base import RetryPolicy, Store
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 from opdctl.console import EXIT_USAGE, ToolError, usage_error
 from opdctl.kube.client import ClusterError, KubeApi, connect, is_configured
 from opdctl.kube.rayjob import ClusterRun, experiments, look

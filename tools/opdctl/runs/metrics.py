@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opd.runs.headline import MAX_STEP
-from opd.runs.metrics import AttemptReport, merge_attempts, parse_metrics
+from opd.runs.metrics import merge_attempts, parse_metrics
 from opd.text import inert
 
 
-def read_metrics(files: Mapping[int, bytes]) -> tuple[pa.Table, list[AttemptReport]]:
+def read_metrics(files: Mapping[int, bytes]) -> tuple[pa.Table, list[str]]:
     """Return one row a step, ascending, and what was skipped of each attempt.
 
     The table has `step` int64 and every metric float64, with nulls where a step lacks it.
@@ -25,7 +25,7 @@ def read_metrics(files: Mapping[int, bytes]) -> tuple[pa.Table, list[AttemptRepo
     """
     parsed = {attempt: parse_metrics(data, attempt=attempt) for attempt, data in files.items()}
     rows = {attempt: [row for row in found if row["step"] <= MAX_STEP] for attempt, (found, _) in parsed.items()}
-    return _table(merge_attempts(rows)), [report for _, report in parsed.values()]
+    return _table(merge_attempts(rows)), [skipped for _, skipped in parsed.values() if skipped]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
