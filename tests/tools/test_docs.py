@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 METRICS = ROOT / "docs/reference/metrics.md"
 MAX_WORDS, MAX_README_WORDS = 35_000, 300
 # A README at the top, and a list of tests.
-LONGER = {"README.md": 900, "tests/promises/README.md": 1_000}
+LONGER = {"README.md": 900, "tests/promises/README.md": 1_800}
 # First part of a metric's name; other texts with a slash are paths.
 GROUPS = (
     "opd",
