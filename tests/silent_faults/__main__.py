@@ -1,7 +1,7 @@
 """`python -m tests.silent_faults`: inject the faults into real runs, judge what the monitor named, write RESULTS.md.
 
-Faults take turns within one run of each recipe, and each turn is then judged as a run of its own: the monitor sees its rows
-from the first on. Rows lie in build/silent-faults; `--judge` goes through them again without running anything.
+Faults take turns within one run of each recipe. Each turn is then judged as a run of its own: the monitor sees its rows
+from the first on. Rows are in build/silent-faults; `--judge` goes through them again without running anything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A fault's steps in a run: sound up to `first`, faulty from there to `last`; then the weights are those of the run's start."""
+    """A fault's steps in a run: sound up to `first`, faulty from there to `last`; then the weights of the run's start come back."""
 
     fault: str
     """Empty: there is none."""
@@ -76,7 +76,7 @@ def play(recipe: Recipe, played: Sequence[Turn], folder: Path, *sets: str) -> No
     ]  # fmt: skip
     os.environ |= {
         inject.SCHEDULE: json.dumps(schedule),
-        "RAY_worker_niceness": "0",  # 15 by default: on a busy machine the workers would hardly run beside anything else
+        "RAY_worker_niceness": "0",  # 15 by default: on a busy machine the workers would hardly run next to other work
         "VERL_USE_EXTERNAL_MODULES": inject.__name__,
         "PYTHONPATH": os.pathsep.join(str(part) for part in (ROOT / "src", ROOT)),
     }
@@ -101,7 +101,7 @@ def named(rows: Rows) -> list[tuple[int, str, str]]:
 
 
 def accused(rows: Rows) -> tuple[int, list[str]]:
-    """Of a run in which the weights of its start came back without a fault: how often it began, and what was named."""
+    """Return of a run whose first weights came back without a fault how often it began, and what was named."""
     begun = [turn for turn in SOUND_RUNS if turn.last <= len(rows)]
     found = [
         f"`{name}`, run {number}, step {step}"
@@ -113,7 +113,7 @@ def accused(rows: Rows) -> tuple[int, list[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What the monitor said of one turn."""
+    """The monitor's findings of one turn."""
 
     fault: str
     named: str
@@ -243,7 +243,7 @@ def recorded(path: Path) -> Rows:
 
 
 def _kept(recipe: Recipe, suffix: str = "") -> Rows | None:
-    """The rows of a run's folder, also of one that did not come to its end; None: there is none."""
+    """Return the rows of a run's folder, also of an unfinished run. None means that there is none."""
     run_dir = FOLDER / f"{recipe.name}{suffix}" / "out" / recipe.spec
     if not run_dir.is_dir():
         return None
