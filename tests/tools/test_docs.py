@@ -1,4 +1,4 @@
-"""The pages: links that resolve, a bound of words, and the table of metrics against the code."""
+"""The pages: links that resolve, a bound of words, experiments that load, and the table of metrics against the code."""
 
 import ast
 import re
@@ -8,12 +8,17 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import yaml
+
+from opd.experiment import load_text
 
 ROOT = Path(__file__).resolve().parents[2]
 METRICS = ROOT / "docs/reference/metrics.md"
 MAX_WORDS, MAX_README_WORDS = 35_000, 300
 # A README at the top, and a list of tests.
 LONGER = {"README.md": 900, "tests/promises/README.md": 1_800}
+# A piece of an experiment on a page is put over this one.
+WHOLE = "{kind: opd, model: {path: a}, teacher: {path: b}, data: {train: [a.parquet], val: [b.parquet]}, trainer: {gpus_per_node: 1}}"
 # First part of a metric's name; other texts with a slash are paths.
 GROUPS = (
     "opd",
@@ -62,6 +67,26 @@ def test_pages_stay_short():
     limits = {path: LONGER.get(path, MAX_README_WORDS) for path in words if path.endswith("README.md")}
     assert {path: words[path] for path, limit in limits.items() if words[path] > limit} == {}
     assert sum(words.values()) <= MAX_WORDS
+
+
+def over(tree, piece):
+    """Return a tree with a piece put over it."""
+    if not isinstance(piece, dict):
+        return piece
+    tree = tree if isinstance(tree, dict) else {}
+    return tree | {key: over(tree.get(key), value) for key, value in piece.items()}
+
+
+@pytest.mark.parametrize("path", ["README.md", *(path for path in pages() if path.startswith("docs/"))])
+def test_every_experiment_on_a_page_loads(path):
+    for block in re.findall(r"(?ms)^```yaml\n(.*?)^```", (ROOT / path).read_text()):
+        piece = yaml.safe_load(block)
+        if "apiVersion" in piece or "matrix" in piece:
+            continue
+        whole = {} if "kind" in piece else yaml.safe_load(WHOLE)
+        if "teachers" in piece:
+            del whole["teacher"]
+        load_text(yaml.safe_dump(over(whole, piece)))
 
 
 def documented():
