@@ -1,4 +1,4 @@
-"""Identity: a run id stands for one experiment, and a refused start says what differs."""
+"""Identity: a run id belongs to one experiment, and a refused start says what differs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_control_code_holds_in_schedules() -> None:
-    # The same ones at every commit and on every machine; those of the commit's own seeds are `make simulate`.
+    # The same ones at every commit and on every machine; `make simulate` plays the commit's own seeds.
     played = simulate("--seed", "0", "--count", "800", "--processes", "2")
     print(played.stdout)
     assert played.returncode == 0, played.stdout + played.stderr
