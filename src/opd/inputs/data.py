@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SUFFIXES = (".parquet", ".json", ".jsonl")  # what verl's data set reads
 _PREPARE = (
     "prepare it with `python -m opd.data.prepare_grpo_data` or `process_eval_data` (DAPO's, AIME's and MATH's files) or "
-    "`opd_envs.travel.prepare`, or write it as src/opd/data/README.md says"
+    "the command of the agent's environment, or write it as src/opd/data/README.md says"
 )
 PROMPT = "prompt"
 # What is in each column of a file with prompts.

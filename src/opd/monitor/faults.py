@@ -17,13 +17,11 @@ Verdict = str | None
 Judge = Callable[[Row, Past], Verdict]
 
 DIFFERENCE = "training/rollout_probs_diff_mean"
-LR_KEYS = ("opd/lr", "actor/lr")
-"""The rate that the schedule has set after the step's updates: the next step's."""
+LR_KEYS = ("opd/lr", "actor/lr")  # the rate that the schedule has set after the step's updates: the next step's
 LR_USED = "opd/lr_used"
 JUDGED_TOKENS = 50
 """Tokens, or pairs of them. A share or a spread of fewer is chance."""
-SAME_MODEL = 1e-5
-"""Nats a token from the first step: the teacher gives the student's own distributions."""
+SAME_MODEL = 1e-5  # nats a token from the first step: the teacher gives the student's own distributions
 
 
 def share_above(row: Row, key: str, limit: float, says: str) -> Verdict:

@@ -37,8 +37,7 @@ EXTRAS = {
     **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
     **dict.fromkeys(("az", "abfs", "abfss"), ("adlfs", "azure")),
 }
-# Longest silence of an S3 server within one try.
-SILENCE_S = 20.0
+SILENCE_S = 20.0  # longest silence of an S3 server within one try
 
 
 class StoreAddress(NamedTuple):

@@ -86,7 +86,10 @@ def _records(finder: Finder) -> list[RunRecord]:
         if isinstance(causes.get(root), StoreUnavailable):
             return None  # one wait for a store without an answer
         try:
-            return by_summary(place) or ((run := read_place(place)) and run.record)
+            if (record := by_summary(place)) is not None:
+                return record
+            run = read_place(place)
+            return None if run is None else run.record
         except StoreError as error:
             causes[root] = error
             return None

@@ -1,4 +1,4 @@
-"""What a model may write: whatever it is, the conversation ends or goes on, is stored, read back and shown; nothing raises."""
+"""Any text of a model: the conversation continues or ends, is stored, read back and shown; nothing raises."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from opd.agent.trajectories import from_lines, to_lines
 from opd.agent.verl_tools import call_parser
 from opd.agent.viewer import render as page
 from opd.rollout.dialogues import DialogueKeeper
+from opd_envs.travel.toy import open_world
 
 LONE = '{"name":"nosuch","arguments":{"city":"\\ud800"}}'
 SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"
@@ -43,7 +44,7 @@ def nested(depth: int, value: object) -> object:
 
 
 def hostile_call(rng: random.Random) -> str:
-    """A call that is JSON, with a tool that there is or is not and values that no tool expects."""
+    """Return a call in JSON, with a known or unknown tool and values that no tool expects."""
     name = rng.choice((*TOOLS, "price", "nosuch", "\ud800", "a\u2028b", "[/red]", "__class__", "x" * 500))
     names = rng.choice((list(TOOLS.get(name, TOOLS["get_price"]).arguments.model_fields), ["city", "\udc00", ""]))
     arguments = {key: rng.choice(VALUES) for key in names if rng.random() < 0.9}
@@ -54,28 +55,22 @@ def hostile_call(rng: random.Random) -> str:
 
 
 def hostile_turn(rng: random.Random) -> str:
-    """A turn of the model: calls, pieces of calls and of everything else."""
+    """Return a turn of the model: calls, pieces of calls and of other text."""
     parts = [hostile_call(rng) if rng.random() < 0.4 else rng.choice(ATOMS) for _ in range(rng.randint(1, 6))]
     return "".join(parts)
 
 
-def keeper(num_kept: int) -> DialogueKeeper:
-    return DialogueKeeper(num_kept, TOKENIZER, "train")
-
-
-def kept(*dialogues, breakdown=None):
-    """The dialogues as a run keeps them, through the file and back, and the page of them."""
-    seen = keeper(len(dialogues))
+def keep(*dialogues) -> None:
+    """Keep the dialogues as a run does, through the file and back, and render the page."""
+    seen = DialogueKeeper(len(dialogues), TOKENIZER, "train")
     for number, dialogue in enumerate(dialogues):
-        output = SimpleNamespace(reward_score=0.0, extra_fields={"reward_extra_info": breakdown or {}})
+        output = SimpleNamespace(reward_score=0.0, extra_fields={"reward_extra_info": {}})
         row = {"index": number, "global_steps": 1, "data_source": "toy", "reward_model": {"ground_truth": "42"}}
         seen.see(dialogue, output, row, 0)
     items = seen.kept()
-    data = to_lines(items)
-    assert from_lines(data) == items
+    assert from_lines(to_lines(items)) == items
     page("run", items).encode()
     seen.counts.metrics()
-    return items, data
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -86,7 +81,7 @@ def test_half_a_character_in_a_call_is_answered_and_stored(known):
     (record,) = dialogue.turns[0].calls
     assert record.reply == ("no city \ufffd" if known else "Error: there is no tool 'nosuch'; the tools are price")
     assert dialogue.ending == "answered"
-    kept(dialogue)
+    keep(dialogue)
 
 
 def test_half_a_character_in_a_reply_of_a_users_own_tool_is_replaced():
@@ -114,8 +109,8 @@ def test_a_parser_of_verls_that_stumbles_leaves_an_unreadable_call(monkeypatch):
 
 
 @pytest.mark.slow
-def test_300_hostile_conversations_end_are_stored_read_and_shown(database):
-    rng = random.Random(18)
+def test_300_hostile_conversations_end_are_stored_read_and_shown(tmp_path):
+    rng, database = random.Random(18), open_world(tmp_path / "database")
 
     class Real(Tools):
         async def call(self, name, arguments):
@@ -139,4 +134,4 @@ def test_300_hostile_conversations_end_are_stored_read_and_shown(database):
     for _ in range(3):
         batch = asyncio.run(all_of(100))
         assert {dialogue.ending for dialogue in batch} <= set(ENDINGS)
-        kept(*batch)
+        keep(*batch)
