@@ -96,6 +96,7 @@ def attempt(tier, run, folder, steps, *, result=None, fatal=None):
     end(tier, NAMESPACE, run, **(words if fatal else {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}))
 
 
+@pytest.mark.usefixtures("tool")  # which makes the namespace
 def test_a_day_s_work_from_doctor_over_a_mended_and_retried_run_to_its_results(tier, s3, tmp_path):
     """Doctor, submit, status, logs; a run that ends for good is mended and retried; collect, delete, claims pruned."""
     day, run = Tool(tier, NAMESPACE, tmp_path, **s3), "day"
