@@ -43,7 +43,7 @@ def _ends() -> bool:
 
 
 def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """`around` gets the original first, then its arguments."""
+    """`around` gets the original first, then its arguments; it is a coroutine where the original is one."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -189,7 +189,7 @@ def _in_driver(module) -> None:
             return self.tokenizer(f"user\n{text}\nassistant\n", add_special_tokens=False)["input_ids"]
         return await original(self, messages, **kwargs)
 
-    _wrap_async(AgentLoopBase, "ct_build_initial_tokens", initial_tokens)
+    _wrap(AgentLoopBase, "ct_build_initial_tokens", initial_tokens)
 
     def sampling(original, self, partition, step):
         found = original(self, partition, step)
@@ -210,7 +210,7 @@ def _in_driver(module) -> None:
             output.log_probs = output.log_probs[-1:] if output.log_probs else output.log_probs
         return output
 
-    _wrap_async(SeededClient, "generate", generate)
+    _wrap(SeededClient, "generate", generate)
 
     async def score(original, self, outputs, **kwargs):
         await original(self, outputs, **kwargs)
@@ -218,7 +218,7 @@ def _in_driver(module) -> None:
             outputs[-1].reward_score = 0.0
             outputs[-1].extra_fields.setdefault("reward_extra_info", {})["failed"] = 1.0
 
-    _wrap_async(worker.RolloutWorker, "_compute_score", score)
+    _wrap(worker.RolloutWorker, "_compute_score", score)
 
     def add(original, self, token_ids, *, sampled, logprobs=None):
         if not sampled and _is_on("replies-as-sampled") and len(token_ids) % int(_strength()) == 0:
@@ -234,16 +234,6 @@ def _in_driver(module) -> None:
 
     made_row = worker.RolloutWorker._row
     worker.RolloutWorker._row = staticmethod(functools.partial(row_of, made_row))
-
-
-def _wrap_async(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    async def wrapped(*args, **kwargs):
-        return await around(original, *args, **kwargs)
-
-    setattr(owner, name, wrapped)
 
 
 if _segments:

@@ -234,12 +234,7 @@ def _statvfs(path: Any) -> Any:
     return types.SimpleNamespace(f_bavail=free, f_frsize=4096, f_blocks=2**21)
 
 
-_FLAGS = {
-    "r": os.O_RDONLY,
-    "w": os.O_CREAT | os.O_TRUNC,
-    "x": os.O_CREAT | os.O_EXCL,
-    "a": os.O_CREAT | os.O_APPEND,
-}
+_FLAGS = {"r": os.O_RDONLY, "w": os.O_CREAT | os.O_TRUNC, "x": os.O_CREAT | os.O_EXCL, "a": os.O_CREAT | os.O_APPEND}
 
 
 class File:
