@@ -26,7 +26,7 @@ PHONY_TOOL := submit status logs wait cancel delete doctor collect compare repor
 .PHONY: $(PHONY_TOOL) help $(shell sed -n 's/^\([a-z0-9-]*\):.*\#\# .*/\1/p' $(MAKEFILE_LIST))
 
 # `##` after a target is its help. A user's targets come first, in this order.
-USER_TARGETS := setup quickstart run doctor render submit status logs collect test
+USER_TARGETS := setup quickstart quickstart-lm run doctor render submit status logs collect test
 help:
 	@awk -v order="$(USER_TARGETS)" -v more="$(filter-out $(USER_TARGETS) tools helm,$(PHONY_TOOL))" ' \
 	  BEGIN {FS = ":.*## "; count = split(order, names, " "); for (i in names) user[names[i]] = ""} \
@@ -36,6 +36,7 @@ help:
 
 setup: $(VENV)/.train.stamp ## install the trainer into .venv: torch, verl, Ray (a minute)
 setup-gpu: $(VENV)/.gpu.stamp ## install the trainer with vLLM for GPUs; later setups keep vLLM
+setup-lm: $(VENV)/.lm.stamp ## add what reads SmolLM2's file, for python -m opd.data.fetch_smollm2
 setup-tool: $(VENV)/.tool.stamp ## install the tool opdctl only, without torch (seconds)
 
 $(BIN)/uv:
@@ -51,6 +52,10 @@ $(VENV)/.train.stamp: $(BIN)/uv uv.lock pyproject.toml
 $(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
 	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra gpu --compile-bytecode
 	@touch $@ $(VENV)/.train.stamp $(VENV)/.tool.stamp
+
+$(VENV)/.lm.stamp: $(VENV)/.train.stamp
+	$(BIN)/uv sync --quiet --frozen --no-python-downloads --no-dev --inexact --extra lm
+	@touch $@
 
 # The lock's environment for GPUs, with the CPU build of the same vLLM version. Of the packages that need CUDA it has torch only.
 CPU_VLLM := .venv-vllm
@@ -68,6 +73,9 @@ $(VENV)/.tool.stamp: $(BIN)/uv uv.lock pyproject.toml
 
 quickstart: setup ## distil a toy teacher into a student on this machine (SEED=1; minutes)
 	$(BIN)/python -m opd.quickstart --seed $(or $(SEED),1)
+
+quickstart-lm: setup-lm ## distil a pretrained language model on this machine, without a GPU (SEED=1; 20 minutes)
+	$(BIN)/python -m opd.quickstart --task lm --seed $(or $(SEED),1)
 
 run: setup ## run an experiment on this machine (EXP=file.yaml SITE=site.yaml ARGS="--set k=v")
 	$(BIN)/python -m opd.launch $(EXP)$(if $(OPDCTL_SITE), --site $(OPDCTL_SITE)) $(ARGS)
@@ -182,9 +190,6 @@ bench-gpu: setup ## time the loss of the head and a whole update on a GPU
 
 gpu-smoke: setup-gpu ## run the whole trainer with vLLM on one GPU (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
-
-bench-step: setup-gpu ## time whole steps with vLLM (one GPU, 30 minutes)
-	$(BIN)/python -m tests.benchmarks.gpu.bench_step $(ARGS)
 
 schema: setup ## write the charts' generated files from the experiment schema
 	PYTHONPATH=tools $(BIN)/python -m chartgen

@@ -17,7 +17,7 @@ from typing import Any  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-from opd.runs import process  # noqa: E402
+from opd.runs import lease  # noqa: E402
 from tests import entry_points  # noqa: E402
 from tests.programs import need  # noqa: E402
 
@@ -52,10 +52,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def locks_end_with_their_test() -> Iterator[None]:
     """A run's lock ends with its process; here that would be hundreds of open files, and a soft limit of 1,024 is common."""
-    before = len(process.HELD)
+    before = len(lease.HELD)
     yield
-    while len(process.HELD) > before:
-        os.close(process.HELD.pop())
+    while len(lease.HELD) > before:
+        os.close(lease.HELD.pop())
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -134,3 +135,16 @@ def test_rooms_import_only_what_lies_below_them(package, layers):
             if own != other and level[own] <= level[other]:
                 upwards.append(f"{package}.{module} imports {package}.{imported}")
     assert upwards == []
+
+
+def test_the_core_imports_no_environment_and_no_environment_another():
+    source = Path(importlib.import_module("opd").__file__).parents[1]
+    names = [path.name for path in (source / "opd_envs").iterdir() if (path / "__init__.py").exists()]
+    places = {"opd": "opd_envs"} | {f"opd_envs/{name}": f"opd_envs.(?!{name}\\b)({'|'.join(names)})" for name in names}
+    found = [
+        path
+        for folder, foreign in places.items()
+        for path in (source / folder).rglob("*.py")
+        if re.search(rf"^\s*(from|import) {foreign}\b", path.read_text(), re.MULTILINE)
+    ]
+    assert (len(names), found) == (2, [])

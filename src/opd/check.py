@@ -17,7 +17,7 @@ from opd.experiment.pipeline import of_stage, stages_of
 from opd.inputs import Inputs, check_inputs
 from opd.pods.start import CHART_VARIABLE, misfit
 from opd.store.access import apply_experiment, is_store_url
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 EXIT_REFUSED = SpecError.exit_code
 

@@ -62,5 +62,5 @@ def serve_pods(run: Run, save: Callable[[], int | None], *, is_over: Callable[[]
         print(f"the pods go: {error}", flush=True)
         return Ending(exit_code=error.exit_code)
     if were_asked:
-        run.take_back()
+        run.hand_over(back=True)
     return None

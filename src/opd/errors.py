@@ -16,7 +16,6 @@ RunError (exit 1)
 ├── RunFinished (exit 0)     result.json is there already
 ├── RunFatal                 fatal.json is there: no retry can mend this run
 ├── TooFewNodes              the Ray cluster does not offer what the run needs
-├── NoPlace                  a part of the run found no node
 ├── PartLost                 processes of the run are gone with their node or by a kill
 │   └── NodeLost             with their node
 ├── MissingPackage (exit 2)  what the spec asks for is not installed here
@@ -162,9 +161,11 @@ class Unforeseen(RunError):
 class TooFewNodes(RunError):
     """The Ray cluster does not offer the devices and CPUs that the run needs, and did not while it was waited for."""
 
-
-class NoPlace(RunError):
-    """A part of the run found no node with the resources that it asks for, and did not while it was waited for."""
+    def __init__(self, lacking: str) -> None:
+        super().__init__(
+            f"{lacking}. Give the nodes more CPUs (cluster.worker.requests.cpu; `ray start --num-cpus`), lower "
+            "trainer.nnodes or trainer.gpus_per_node, or see why nodes are missing (their pods)"
+        )
 
 
 class PartLost(RunError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ class Job:
         engine.backend = "naive"  # the ranks hand their weights to the servers on their own devices
         self._weights = CheckpointEngineManager(config=engine, actor_wg=self.ranks, replicas=replicas)
         trackers = Trackers(config, run)
-        devices = self.ranks.tell_device()
+        devices = Counter(self.ranks.tell_device())
         origin.add(run.stores[0], run.handle.attempt, devices=devices, trackers=trackers.links)
         watch = FaultWatch(run) if data.ours.trained.trainer.monitor else None
         self.log = StepLogger(run, trackers, total_steps=data.total_steps, monitor=watch)

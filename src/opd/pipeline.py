@@ -3,8 +3,7 @@
 A stage is a run of its own below the pipeline's folder in the store. It is finished if its run has a result under the spec
 that the stage has now; an unfinished stage resumes as any run does. Each process that runs a stage is an attempt of the
 pipeline's own run, whose step is the number of finished stages. In a cluster pods ask for a save in the pipeline's folder.
-The running stage answers there, and between stages the pipeline does. The answer hands over both leases, the stage's and the
-pipeline's.
+The running stage answers there, and between stages the pipeline does.
 """
 
 from __future__ import annotations
@@ -27,15 +26,14 @@ from opd.experiment.sections import Trainer
 from opd.inputs import Inputs, check_inputs
 from opd.pods import stop
 from opd.runs.claim import attempting, open_run, refuse
-from opd.runs.manifest import step_folder
+from opd.runs.manifest import is_fit, step_folder
 from opd.runs.progress import PROGRESS
 from opd.runs.result import RESULT_FILE
-from opd.runs.resume import is_fit
 from opd.runs.run import Run
 from opd.runs.summary import SUMMARY_FILE, Summary
 from opd.store.access import apply_experiment
 from opd.store.base import Store
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 EXIT_NEXT_STAGE = 75
 """Exit code of a process that has finished a stage and leaves others; the parent reads it."""
@@ -139,7 +137,7 @@ def _serve_pods(claimed: Run, *, num_finished: int) -> None:
         return num_finished
 
     if stop.serve(claimed.asked_in, save):
-        claimed.take_back()
+        claimed.hand_over(back=True)
 
 
 def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]:

@@ -1,55 +1,139 @@
-"""Parts that the rewards share: an answer's result as a reward row, and the database that a task was made for."""
+"""Parts that the rewards share: the task of a row, the block of an answer, the task's database, the reward's row."""
 
-import os
+import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Protocol, TypeVar
 
-from opd_envs.database_folder import ManifestError
-from opd_envs.travel.itinerary import Verdict
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-DATABASE_VARIABLE = "DATABASE_DIR"
+from opd_envs.database_folder import FolderManifest, ManifestError
 
-
-class Result(NamedTuple):
-    """An answer's score with the reasons."""
-
-    score: float
-    passed: bool
-    pred: str
-    verdicts: tuple[tuple[str, Verdict], ...]
-    """(name of the entry in the breakdown, verdict)."""
-    shares: dict[str, float]
-    """Further numbers by name."""
-
-    def row(self, extra_info: Mapping[str, Any]) -> dict[str, float | str]:
-        """Return `score`, `acc`, `pred`, 1.0 or 0.0 for each constraint, the shares, and `gradeN` = `acc` of a grade N."""
-        entries = {name: float(verdict.satisfied) for name, verdict in self.verdicts}
-        acc = float(self.passed)
-        grade = extra_info.get("grade")
-        if grade is not None:
-            entries[f"grade{int(grade)}"] = acc
-        return {**entries, **self.shares, "score": self.score, "acc": acc, "pred": self.pred}
+MAX_BLOCK_CHARS = 100_000
+"""A longer plan is rejected unread; an honest plan of 14 days has about 10,000 characters."""
 
 
-def folder_of(extra_info: Mapping[str, Any], database_dir: str | None) -> str:
-    """Return the database folder: the argument, else the row's, else DATABASE_DIR's.
+class Record(BaseModel):
+    """A part of a task: frozen, without unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TaskError(ValueError):
+    """A ground truth that is no task: a fault of the data, not of an answer."""
+
+
+class PlanError(ValueError):
+    """A text without a plan; the message says why."""
+
+
+class Opened(Protocol):
+    """An open database folder."""
+
+    @property
+    def manifest(self) -> FolderManifest:
+        """The folder's manifest."""
+
+
+T = TypeVar("T")
+P = TypeVar("P", bound=BaseModel)
+D = TypeVar("D", bound=Opened)
+
+
+def task_text(task: Record) -> str:
+    """Return the task as text for `reward_model.ground_truth`, without unset fields."""
+    return task.model_dump_json(exclude_none=True)
+
+
+def read_task(text: str, adapter: TypeAdapter[T], *, made_by: str) -> T:
+    """Read a ground truth as a task of one environment.
 
     Raises:
-        ManifestError: none of them names one.
+        TaskError: it is none; the message names the field.
     """
-    folder = database_dir or extra_info.get("database_dir") or os.environ.get(DATABASE_VARIABLE)
-    if not folder:
-        raise ManifestError(
-            f"the reward has no database: pass database_dir (agent.database_dir) or set {DATABASE_VARIABLE}"
-        )
-    return str(folder)
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        raise TaskError(
+            f"reward_model.ground_truth: {_first(error, 'task')}; it must be a task as {made_by} writes it"
+        ) from error
 
 
-def check_made_for(extra_info: Mapping[str, Any], folder: str, found: str, *, made_by: str) -> None:
-    """Raise ManifestError where a row's task was made for another database than `found`."""
-    made_for = extra_info.get("database_id")
+def last_block(text: str, tag: str) -> str | None:
+    """Return the text of the last `<tag>...</tag>`; None where none closes. Linear in the text."""
+    end = text.rfind(f"</{tag}>")
+    start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
+    return None if start < 0 else text[start + len(tag) + 2 : end]
+
+
+def find_block(text: str, tag: str) -> str:
+    """Return the text of the last `<tag>`.
+
+    Raises:
+        PlanError: there is no block, or it is too long.
+    """
+    block = last_block(text, tag)
+    if block is None:
+        raise PlanError(f"there is no <{tag}>...</{tag}>")
+    if len(block) > MAX_BLOCK_CHARS:
+        raise PlanError(f"the {tag} has {len(block)} characters, more than {MAX_BLOCK_CHARS}")
+    return block
+
+
+def read_json(block: str) -> object:
+    """Return the JSON of a block.
+
+    Raises:
+        PlanError: it is no JSON.
+    """
+    try:
+        return json.loads(block)
+    except (ValueError, RecursionError) as error:  # also an integer of more than 4300 digits
+        raise PlanError(f"the plan is not JSON: {error}") from error
+
+
+def as_plan(model: type[P], value: object) -> P:
+    """Return JSON as a plan.
+
+    Raises:
+        PlanError: it has another form; the message names the first wrong field.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise PlanError(_first(error, "plan")) from error
+
+
+def check_made_for(extra_info: Mapping[str, Any], folder: str, database: D, *, made_by: str) -> D:
+    """Return the database of a row.
+
+    Raises:
+        ManifestError: the row's task was made for another database.
+    """
+    made_for, found = extra_info.get("database_id"), database.manifest.database_id
     if made_for is not None and made_for != found:
         raise ManifestError(
             f"{folder}: is database {found}, this task was made for {made_for} and may have no solution here; "
             f"give the database that {made_by} was given, or prepare the data anew"
         )
+    return database
+
+
+def reward_row(
+    score: float,
+    checks: Mapping[str, bool],
+    *,
+    passed: bool,
+    extra_info: Mapping[str, Any],
+    pred: str = "",
+    shares: Mapping[str, float] | None = None,
+) -> dict[str, float | str]:
+    """Return `score`, `acc`, `pred`, 1.0 or 0.0 for each check, the shares, and `gradeN` = `acc` of a grade N."""
+    grade = extra_info.get("grade")
+    grades = {} if grade is None else {f"grade{int(grade)}": float(passed)}
+    entries = {name: float(holds) for name, holds in checks.items()}
+    return {**entries, **(shares or {}), **grades, "score": score, "acc": float(passed), "pred": pred}
+
+
+def _first(error: ValidationError, name: str) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or name}: {first['msg']}"

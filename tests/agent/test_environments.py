@@ -1,13 +1,16 @@
-"""Environments by name: registered, a module's, a file's; a run whose environment is missing or unscored is refused."""
+"""Environments by name: registered, a module's, a file's; the check rejects a run whose environment is missing or unscored."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from tests.minimal import MINIMAL
 
 from opd.agent import load_environment
@@ -18,6 +21,7 @@ from opd.experiment import parse_tree
 from opd.inputs import environment_problems
 from opd.rewards import compute_score
 
+GUIDE = Path(__file__).parents[2] / "src/opd/agent/README.md"
 RECORD = "from opd.agent.toy import ENVIRONMENT as BOOK, LOOK_UP\nfrom dataclasses import replace\n"
 BROKEN = {
     "absent.py": (None, "ImportError: there is no Python file"),
@@ -67,30 +71,51 @@ def test_a_run_is_refused_whose_environment_is_missing_or_has_no_reward(tmp_path
     assert refused(agent=own) == [("reward.function", "tools of agent.tool_config_path have no reward")]
 
 
+def ask(folder, toolset: str, tool: str, **arguments):
+    async def call():
+        with ToolPool(folder, num_processes=1, timeout_s=60, toolset=toolset) as pool:
+            return await pool.call(tool, arguments), await pool.call(tool, dict.fromkeys(arguments, "Nobody"))
+
+    return asyncio.run(call())
+
+
+def scores(toolset: str, truth: str) -> list[float]:
+    options = {"function": "opd.agent.reward:compute_score", "timeout_s": 60, "toolset": toolset}
+    return [compute_score("x", f"It is {text}.", truth, **options)["score"] for text in (truth, "none")]
+
+
 def test_the_toy_world_is_written_answered_and_scored(tmp_path):
     book.write(tmp_path)
     row = pq.read_table(tmp_path / "val.parquet").to_pylist()[0]
     name, number = row["extra_info"]["problem_id"], row["reward_model"]["ground_truth"]
-
-    async def ask():
-        with ToolPool(tmp_path, num_processes=1, timeout_s=60, toolset="toy") as pool:
-            return await pool.call("look_up", {"name": name}), await pool.call("look_up", {"name": "Nobody"})
-
-    found, missing = asyncio.run(ask())
+    found, missing = ask(tmp_path, "toy", "look_up", name=name)
     assert number in found.text
     assert missing.error == "bad_arguments"
-    options = {"function": "opd.agent.reward:compute_score", "timeout_s": 60, "toolset": "toy"}
-    scores = [compute_score("x", f"It is {text}.", number, **options)["score"] for text in (number, "none")]
-    assert scores == [1.0, 0.0]
+    assert scores("toy", number) == [1.0, 0.0]
+
+
+def test_the_guides_key_value_world_is_written_answered_scored_and_accepted(tmp_path):
+    code, spec = re.findall(r"```(?:python|yaml)\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert len(code.splitlines()) <= 60
+    (tmp_path / "kv.py").write_text(code)
+    subprocess.run([sys.executable, tmp_path / "kv.py", tmp_path / "kv"], check=True)
+    toolset = str(tmp_path / "kv.py")
+    rows = pq.read_table(tmp_path / "kv" / "train.parquet").to_pylist()
+    found, missing = ask(tmp_path / "kv", toolset, "look_up", key=rows[0]["extra_info"]["problem_id"])
+    assert rows[0]["reward_model"]["ground_truth"] in found.text
+    assert missing.error == "bad_arguments"
+    assert scores(toolset, rows[0]["reward_model"]["ground_truth"]) == [1.0, 0.0]
+    tree = yaml.safe_load(spec)
+    assert refused(**tree | {"agent": tree["agent"] | {"toolset": toolset}}) == []
 
 
 @pytest.mark.slow
 def test_a_misspelt_environment_ends_a_start_with_exit_2_and_one_line_before_an_attempt_is_claimed(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text(
-        "kind: grpo\nname: typo\nmodel: {path: agent://student}\noutput: {root: ROOT}\ntrainer: {device: cpu}\n"
+        "kind: grpo\nname: typo\nmodel: {path: agent://student}\noutput: {root: ROOT}\ndevice: cpu\n"
         "data: {train: agent://train, val: agent://heldout}\nagent: {database_dir: agent://database, toolset: travle}\n"
-        .replace("ROOT", str(tmp_path / "runs")).replace("trainer: {device: cpu}\n", "device: cpu\n")
+        .replace("ROOT", str(tmp_path / "runs"))
     )  # fmt: skip
     done = subprocess.run([sys.executable, "-m", "opd.launch", file], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("did you mean travel?")) == (2, 1), done.stderr

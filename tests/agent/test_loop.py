@@ -18,11 +18,10 @@ from opd.experiment import parse_tree
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
-from opd_envs.travel.toy import STUDENT, model_folder
-from opd_envs.travel.toy.task import heldout_rows, make_world, open_world
+from opd_envs.travel.toy import MODELS, STUDENT, heldout_rows, make_world, open_world
 
 TOOLSET = str(Path(__file__).with_name("faulty_tools.py"))
-FOLDER = model_folder(STUDENT)
+FOLDER = MODELS[STUDENT]
 TIMEOUT_S = 10.0  # what the calls that do answer have for it, too
 SCRIPT = {
     "case-hang": [call("hang"), "<answer>1</answer>"],

@@ -12,7 +12,7 @@ from tests.agent.talk import END, TOKENIZER, Tools, call, talk
 
 from opd.agent.trajectories import Segment, Trajectory, file_key, from_lines, to_lines
 from opd.agent.viewer import load, render
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 from opd.text import policy
 
 HOSTILE = '</pre><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'

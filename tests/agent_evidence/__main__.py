@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from opd.quickstart.watch import watch
-from opd_envs.travel.toy import STUDENT, TEACHER, model_folder
+from opd_envs.travel.toy import MODELS, STUDENT, TEACHER
 
 SPEC = "manifests/experiments/opd-agent-quickstart.yaml"
 RESULT_FILE, SCORES_FILE = "result.json", "scores.json"
@@ -93,7 +93,7 @@ def measure(out: Path, seed: int) -> dict[str, float]:
     from tests.agent_evidence.settings import settings
 
     from opd.quickstart.__main__ import convert_student
-    from opd_envs.travel.toy.task import heldout_rows, open_world
+    from opd_envs.travel.toy import heldout_rows, open_world
 
     run = out / f"seed-{seed}"
     trained = convert_student(run, run / "model")
@@ -105,9 +105,9 @@ def measure(out: Path, seed: int) -> dict[str, float]:
         return statistics.fmean(one.score for one in played)
 
     return {
-        "score_before": score(model_folder(STUDENT)),
+        "score_before": score(MODELS[STUDENT]),
         "score_after": score(trained),
-        "score_teacher": score(model_folder(TEACHER)),
+        "score_teacher": score(MODELS[TEACHER]),
         "score_blanked": score(trained, blank_replies=True),
     }
 

@@ -23,8 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from opd.agent.dialogue import Dialogue
 from opd_envs.travel.task import Question, parse_task
-from opd_envs.travel.toy import ASSETS_DIR, STUDENT, TEACHER
-from opd_envs.travel.toy.task import LESSONS_SEED, heldout_rows, make_world, open_world, rows
+from opd_envs.travel.toy import ASSETS_DIR, LESSONS_SEED, STUDENT, TEACHER, heldout_rows, make_world, open_world, rows
 
 NUM_LESSONS = 6000
 LOG_EVERY = 20

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from opd.runs.attempts import attempt_numbers, read_owner
-from opd.runs.manifest import step_folder
+from opd.runs.manifest import complete_steps, read_sealed, step_folder
 from opd.runs.metrics import read_metrics
-from opd.runs.resume import complete_steps, read_sealed
 from opd.store.base import Store
 from opd.store.local import LocalStore
 from opd.store.transfer import find_problems

@@ -15,9 +15,9 @@ from tests.chaos.attempt import RUN_ID, SPEC, Attempt, require, start
 from tests.chaos.compare import Places, differences
 from tests.runs.s3 import server as s3
 
-from opd.runs.resume import complete_steps
+from opd.runs.manifest import complete_steps
 from opd.store.local import LocalStore
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 
 @dataclass(kw_only=True)

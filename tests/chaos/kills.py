@@ -14,9 +14,8 @@ from tests.chaos.scenario import scenario
 from tests.e2e_cpu import carried
 
 from opd.rollout import carry as carried_file
-from opd.runs.manifest import step_folder
+from opd.runs.manifest import complete_steps, step_folder
 from opd.runs.metrics import METRICS_FILE, parse_metrics
-from opd.runs.resume import complete_steps
 from opd.runs.stream import read_streamed
 
 EQUAL = "ends equal to the uninterrupted run"

@@ -9,7 +9,7 @@ from tests.chaos.context import Context, last_lines
 from tests.chaos.kills import EQUAL
 from tests.chaos.scenario import scenario
 
-from opd.runs.resume import complete_steps
+from opd.runs.manifest import complete_steps
 
 
 @scenario(

@@ -8,8 +8,7 @@ from tests.chaos.kills import EQUAL
 from tests.chaos.scenario import scenario
 
 from opd.runs.attempts import DEFAULT_LEASE_TTL_S, HEARTBEAT_FILE, OWNER_FILE, attempt_prefix, read_owner
-from opd.runs.manifest import step_folder
-from opd.runs.resume import complete_steps
+from opd.runs.manifest import complete_steps, step_folder
 
 
 @scenario(

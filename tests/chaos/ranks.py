@@ -17,7 +17,7 @@ from tests.e2e_cpu import pods
 from tests.runs.s3 import server as s3
 
 from opd.experiment import dump_spec, load_spec
-from opd.runs.resume import complete_steps
+from opd.runs.manifest import complete_steps
 from opd.store.local import LocalStore
 
 TIMEOUT_S = 900.0

@@ -51,8 +51,7 @@ def test_retries_deadlines_and_times_to_save_reach_kuberay_and_the_trainer():
     spec = rayjob("opd", layer)
     assert (spec["backoffLimit"], spec["activeDeadlineSeconds"], spec["preRunningDeadlineSeconds"]) == (7, 9000, 600)
     told = env_of(head(spec))
-    expected = {"OPD_ACTIVE_DEADLINE_SECONDS": "9000", "OPD_PRE_RUNNING_DEADLINE_SECONDS": "600", "OPD_SAVE_SECONDS": "900",
-                "RAY_JOB_STOP_WAIT_TIME_S": "900", "RAY_JOB_STOP_SIGNAL": "SIGINT", "OPD_STARTS_PER_CLUSTER": "5"}  # fmt: skip
+    expected = {"OPD_SAVE_SECONDS": "900", "RAY_JOB_STOP_WAIT_TIME_S": "900", "RAY_JOB_STOP_SIGNAL": "SIGINT", "OPD_STARTS_PER_CLUSTER": "5"}  # fmt: skip
     assert expected.items() <= told.items()
     for group in (spec["rayClusterSpec"]["headGroupSpec"], *groups(spec)):
         pod = group["template"]["spec"]

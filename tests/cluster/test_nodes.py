@@ -5,53 +5,56 @@ from __future__ import annotations
 import pytest
 
 from opd.cluster import nodes
-from opd.cluster.places import needed
 from opd.errors import TooFewNodes
 from opd.experiment.pipeline import Sizes
 
 # A node needs 4 GPUs and 3 x 4 = 12 CPUs.
 SIZES = Sizes(device="cuda", num_nodes=2, gpus_per_node=4)
-NEEDED = "2 nodes with 4 GPUs and 12 CPUs for its ranks"
 
 
-def cluster(monkeypatch, *looks, total=None):
-    """What is free, one list of (CPUs, GPUs) by node a look; the last one stays. `total`: what the nodes have, else the same."""
-    looks = list(looks)
-    whole = total or max(looks, key=len)
-    monkeypatch.setattr(nodes, "POLL_S", 0.0)
-    now = []
+@pytest.fixture
+def cluster(monkeypatch):
+    """Give Ray's answers: the free (CPUs, GPUs) of each node, one list a look; the last one stays."""
 
-    def alive():
-        now[:] = looks.pop(0) if len(looks) > 1 else looks[0]
-        return [
-            {"Alive": True, "NodeID": f"id{i}", "NodeManagerAddress": f"10.0.0.{i}", "Resources": table(*whole[i])}
-            for i in range(len(now))
-        ]
+    def play(*looks, whole=(64, 4)):
+        left, now = list(looks), []
+        resources = dict(zip(("CPU", "GPU"), whole, strict=True))
 
-    monkeypatch.setattr(nodes.ray, "nodes", alive)
-    monkeypatch.setattr(
-        nodes, "available_resources_per_node", lambda: {f"id{i}": table(*free) for i, free in enumerate(now)}
-    )
+        def alive():
+            return [
+                {"Alive": True, "NodeID": f"id{i}", "NodeManagerAddress": f"10.0.0.{i}", "Resources": resources if i else {}}
+                for i in range(len(now))
+            ]  # fmt: skip
 
+        def free():
+            now[:] = left.pop(0) if len(left) > 1 else left[0]
+            pairs = {f"id{i}": zip(("CPU", "GPU"), amounts, strict=True) for i, amounts in enumerate(now)}
+            return {node: {name: float(amount) for name, amount in pair if amount} for node, pair in pairs.items()}
 
-def table(cpus, gpus):
-    """A node as Ray shows it: what it has none of is left out."""
-    return {key: float(amount) for key, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
+        monkeypatch.setattr(nodes, "POLL_S", 0.0)
+        monkeypatch.setattr(nodes, "SETTLE_S", 0.0)
+        monkeypatch.setattr(nodes.ray, "nodes", alive)
+        monkeypatch.setattr(nodes, "available_resources_per_node", free)
 
-
-def test_a_run_on_cpus_is_not_said_to_need_gpus():
-    assert needed(SIZES._replace(device="cpu")).startswith("12 CPUs")
+    return play
 
 
-def test_a_cluster_that_has_what_is_needed_is_not_waited_for(monkeypatch, capsys):
-    cluster(monkeypatch, [(0, 0), (12, 4), (64, 8)])
+HEAD, FREE, HELD = (0, 0), (12, 4), (3, 3)
+
+
+def test_a_run_on_cpus_needs_no_gpus():
+    assert nodes.needed(Sizes(device="cpu", num_nodes=2, gpus_per_node=4)).startswith("12 CPUs")
+
+
+@pytest.mark.parametrize("free", [[HEAD, FREE, (64, 8)], [HEAD, (24, 8)]], ids=["two", "one for two"])
+def test_a_cluster_with_room_is_not_waited_for(cluster, capsys, free):
+    cluster(free)
     nodes.wait_for_nodes(SIZES, timeout_s=0)
     assert capsys.readouterr().out == ""
 
 
-def test_workers_that_join_late_and_devices_that_an_earlier_attempt_still_holds_are_waited_for(monkeypatch, capsys):
-    head, free, held = (0, 0), (12, 4), (3, 3)
-    cluster(monkeypatch, [head], [head, free], [head, free], [head, free, held], [head, free, free])
+def test_late_workers_and_devices_of_an_earlier_attempt_are_waited_for(cluster, capsys):
+    cluster([HEAD], [HEAD, FREE], [HEAD, FREE], [HEAD, FREE, HELD], [HEAD, FREE, FREE])
     nodes.wait_for_nodes(SIZES, timeout_s=60)
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("waiting for nodes, free now: 0 of 2 nodes with 4 GPUs and 12 CPUs")
@@ -59,28 +62,23 @@ def test_workers_that_join_late_and_devices_that_an_earlier_attempt_still_holds_
     assert len(said) == 3, "the same line is not said twice"
 
 
-def test_devices_on_too_many_nodes_are_too_few(monkeypatch):
-    cluster(monkeypatch, [(16, 2)] * 4)
+@pytest.mark.parametrize(
+    ("free", "why"),
+    [
+        ([HEAD, *[(16, 2)] * 4], r"0 of 2 .* 10\.0\.0\.4 \(id4\) 2 GPUs, 16 CPUs after .* trainer\.gpus_per_node"),
+        ([HEAD, FREE, (11, 4)], r"1 of 2 nodes .* for its ranks; too small: 10\.0\.0\.2 \(id2\) 4 GPUs, 11 CPUs after"),
+        ([HEAD, (23, 8)], "1 of 2 nodes"),
+    ],
+)
+def test_too_few_devices_or_cpus_end_the_wait_with_the_node(cluster, free, why):
+    cluster(free)
+    with pytest.raises(TooFewNodes, match=why):
+        nodes.wait_for_nodes(SIZES, timeout_s=0)
+
+
+def test_nodes_with_all_devices_and_too_few_cpus_end_the_wait_before_its_time(cluster):
+    cluster([HEAD, (11, 4), (2, 1)], whole=(11, 4))
     with pytest.raises(
-        TooFewNodes, match=r"0 of 2 nodes with 4 GPUs .* 10\.0\.0\.3 \(id3\) 2 GPUs, 16 CPUs .* trainer\.gpus_per_node"
+        TooFewNodes, match=r"0 of 2 nodes .* \(id1\) 4 GPUs, 11 CPUs; .* \(id2\) 4 GPUs, 11 CPUs after 0 s"
     ):
-        nodes.wait_for_nodes(SIZES, timeout_s=0)
-
-
-def test_one_cpu_less_than_the_ranks_take_ends_the_wait_with_the_number_and_the_node(monkeypatch):
-    cluster(monkeypatch, [(0, 0), (12, 4), (11, 4)])
-    with pytest.raises(TooFewNodes, match=rf"1 of {NEEDED}; too small: 10\.0\.0\.2 \(id2\) 4 GPUs, 11 CPUs after"):
-        nodes.wait_for_nodes(SIZES, timeout_s=600, settle_s=0)
-
-
-def test_nodes_that_only_others_keep_busy_are_waited_for_to_the_bound(monkeypatch):
-    cluster(monkeypatch, [(12, 4), (1, 4)], [(12, 4), (12, 4)], total=[(12, 4)] * 2)
-    nodes.wait_for_nodes(SIZES, timeout_s=600, settle_s=0)
-
-
-def test_a_large_node_holds_the_ranks_of_two(monkeypatch):
-    cluster(monkeypatch, [(24, 8)])
-    nodes.wait_for_nodes(SIZES, timeout_s=0)
-    cluster(monkeypatch, [(23, 8)])
-    with pytest.raises(TooFewNodes):
-        nodes.wait_for_nodes(SIZES, timeout_s=0)
+        nodes.wait_for_nodes(SIZES, timeout_s=3600)

@@ -94,7 +94,7 @@ def full_weights(folder: Path, case: Case) -> dict[str, torch.Tensor]:
 
 def seal(actor: Path, run_dir: Path, *, base: str, remote_url: str | None = None, world_size: int = 2) -> Path:
     """A copy of a saved actor as step 7 of a sealed run whose model is `base`; returns the step's folder."""
-    from opd.store.opening import open_store
+    from opd.store.remote import open_store
 
     local = LocalStore(run_dir)
     remote = open_store(remote_url) if remote_url else None

@@ -16,7 +16,7 @@ from opd.convert.errors import BadRequest
 from opd.convert.pipeline import convert_checkpoint
 from opd.errors import IncompleteCheckpoint
 from opd.experiment.algorithm import Convert
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 # The first test may have to build the server.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import re
@@ -12,14 +13,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
-from tests.listening import Listener, listeners
 
+from opd.runs.manifest import complete_steps
 from opd.runs.metrics import read_metrics
-from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,12 +106,29 @@ def start(folder: Path, spec: str, *sets: str, raw: Sequence[str] = ()) -> subpr
         )
 
 
+class Listener(NamedTuple):
+    """A listening TCP socket, with its process's command line."""
+
+    address: str
+    command: str
+
+    @property
+    def is_loopback(self) -> bool:
+        address = ipaddress.ip_address(self.address)
+        return address.is_loopback or bool(getattr(address, "ipv4_mapped", None) and address.ipv4_mapped.is_loopback)
+
+
 def heard_during(process: subprocess.Popen[str], timeout_s: float = TIMEOUT_S) -> set[Listener]:
-    """Everything that the run's processes listened on until it ended, looked at twice a second."""
+    """Return every socket on which the run's processes listened until its end, looked at twice a second."""
     heard: set[Listener] = set()
     deadline_s = time.monotonic() + timeout_s
     while process.poll() is None and time.monotonic() < deadline_s:
-        heard |= listeners(process.pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for one in [root := psutil.Process(process.pid), *root.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    command = " ".join(one.cmdline())
+                    sockets = one.net_connections("tcp")
+                    heard |= {Listener(s.laddr.ip, command) for s in sockets if s.status == psutil.CONN_LISTEN}
         time.sleep(0.5)
     return heard
 

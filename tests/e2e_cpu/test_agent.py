@@ -18,8 +18,7 @@ from opd.agent.trajectories import from_lines
 from opd.data.rows import write_files
 from opd.experiment.verl import hydra_value
 from opd_envs.rows import AGENT_SCHEMA
-from opd_envs.travel.toy import STUDENT, model_folder
-from opd_envs.travel.toy.task import make_world, open_world, rows
+from opd_envs.travel.toy import MODELS, STUDENT, make_world, open_world, rows
 
 TOOLSET = str(ROOT / "tests" / "agent" / "faulty_tools.py")
 SCRIPT = "++actor_rollout_ref.rollout.engine_kwargs.cpu.script"
@@ -89,7 +88,7 @@ def rollouts(outcome: Outcome) -> list[dict]:
 def test_masks_are_the_transcripts_token_by_token(outcome):
     schemas = {schema["function"]["name"]: schema for schema in tool_schemas(TOOLSET)}
     offered = [schema for name, schema in schemas.items() if name in ("get_price", "hang", "raise", "long", "ping")]
-    masks = Masks(AutoTokenizer.from_pretrained(model_folder(STUDENT)), rollouts(outcome))
+    masks = Masks(AutoTokenizer.from_pretrained(MODELS[STUDENT]), rollouts(outcome))
     for key, item in scripted(outcome).items():
         if None in SCRIPTED[key]:
             continue

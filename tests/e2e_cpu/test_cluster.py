@@ -19,8 +19,8 @@ from tests.runs.s3 import server as s3
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
 from opd.data.toy.task import write_parquet
 from opd.experiment import dump_spec, load_spec
+from opd.runs.manifest import complete_steps
 from opd.runs.metrics import read_metrics
-from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 
 TIMEOUT_S = 600.0
@@ -99,7 +99,7 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
         assert (tmp_path / "store" / "opd" / "checkpoints" / f"global_step_{saved}" / "COMPLETE").exists()
 
         handed_over = tmp_path / "store" / "opd" / "attempts" / "0001" / "ended.json"
-        assert handed_over.exists(), "the next attempt need not wait for the lease of one whose pods are gone"
+        assert handed_over.exists(), "the next attempt need not wait for the lease of an attempt whose pods are gone"
 
         cluster.stop_job("first")
         assert cluster.wait("first", TIMEOUT_S) == "STOPPED"

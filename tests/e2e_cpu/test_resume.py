@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import time
@@ -14,7 +15,7 @@ from tests.e2e_cpu.runs import TIMEOUT_S, finish, kill_and_resume, must_end_alik
 from opd.data.toy.task import DATA_SOURCE, split_problems, write_parquet
 from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
 from opd.evaluation.samples import Sample, write_generations
-from opd.runs.tokens import file_key, from_bytes
+from opd.trainer.token_log import file_key
 
 _STEPS = 8
 _SETS = (f"trainer.total_steps={_STEPS}", "trainer.save_freq=2", "data.max_train_samples=48", "trainer.total_epochs=9")
@@ -85,8 +86,8 @@ def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tm
         assert len(found) == 48
     assert set(pq.read_table(kept[-1])["checkpoint"].to_pylist()) == {"opd/global_step_6"}
     assert all(row["opd/importance/selected"] < 0.6 for row in whole.steps)
-    kept_tokens = [from_bytes((whole.run_dir / file_key(step)).read_bytes()) for step in (1, 2)]
-    assert [step.divergence for step in kept_tokens] == ["forward_kl", "reverse_kl"], "of the step's own stage"
+    kept_tokens = [json.loads((whole.run_dir / file_key(step)).read_bytes()) for step in (1, 2)]
+    assert [step["divergence"] for step in kept_tokens] == ["forward_kl", "reverse_kl"], "of the step's own stage"
     first, second = whole.steps[0], whole.steps[1:]
     assert [row["opd/stage"] for row in whole.steps] == [1] + [2] * (_STEPS - 1)
     for outcome in (whole, resumed):

@@ -70,7 +70,7 @@ def attempt(tmp_path):
         run = SimpleNamespace(
             handle=SimpleNamespace(attempt=number, local_dir=str(local.root), run_id="r"),
             stores=(remote, local), remote=remote, asked_in=local.root,
-            hand_over=lambda: None, take_back=lambda: None, storing_the_end=lambda: GracefulStop(),
+            hand_over=lambda **_: None, storing_the_end=lambda: GracefulStop(),
         )  # fmt: skip
         answers = Answers(run, questions, parse_tree(SPEC | {"eval": eval_keys}).spec)
         return SimpleNamespace(run=run, questions=questions, answers=answers)

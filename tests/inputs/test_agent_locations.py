@@ -10,7 +10,7 @@ from opd.experiment import parse_tree
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.inputs.locations import resolve
 from opd_envs.travel.database import verify_folder
-from opd_envs.travel.toy import STUDENT, model_folder
+from opd_envs.travel.toy import MODELS, STUDENT
 
 SPEC = {"kind": "grpo", "model": {"path": "agent://student"}, "agent": {"database_dir": "agent://database"}}
 
@@ -28,7 +28,7 @@ def config(seed: int = 1, **paths):
 def test_every_agent_path_is_replaced_and_others_stay(tmp_path):
     found = config()
     resolve(found, tmp_path)
-    assert found.actor_rollout_ref.model.path == str(model_folder(STUDENT))
+    assert found.actor_rollout_ref.model.path == str(MODELS[STUDENT])
     assert RunConfig.of(found).database_dir == found.reward.custom_reward_function.reward_kwargs.database_dir
     verify_folder(tmp_path / "database")
     assert found.data.val_files == [str(tmp_path / "heldout.parquet"), "else.parquet"]

@@ -19,7 +19,7 @@ from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.inputs.tokenizers import check_chat_template
 from opd.launch import facts
 from opd.trainer.entry import run
-from opd_envs.travel.toy import STUDENT, model_folder
+from opd_envs.travel.toy import MODELS, STUDENT
 
 FAILS = "{{ messages[0]['content'] + messages }}"
 ONE_CALL = (
@@ -88,7 +88,7 @@ def test_a_base_model_without_a_template_is_refused_unless_one_is_given(tmp_path
 
 
 def test_an_agents_template_is_asked_for_no_more_calls_a_turn_than_the_run_allows(tmp_path):
-    model = _with_template(model_folder(STUDENT), ONE_CALL, tmp_path / "model")
+    model = _with_template(MODELS[STUDENT], ONE_CALL, tmp_path / "model")
     _check(model, max_parallel_calls=1)
     with pytest.raises(UnfitTemplate, match="it fails: one call"):
         _check(model, max_parallel_calls=2)

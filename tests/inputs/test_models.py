@@ -80,6 +80,14 @@ def test_a_folder_that_transformers_cannot_load_is_refused_by_what_it_holds(tmp_
         assert part in rule
 
 
+def test_a_gguf_file_or_folder_is_refused_with_the_command_that_converts_one(tmp_path):
+    file = tmp_path / "m.gguf"
+    file.touch()
+    for path in (tmp_path, file):
+        assert "GGUF" in only(path).rule
+        assert "python -m opd.data.fetch_smollm2" in only(path).fix
+
+
 def test_an_adapter_folder_is_told_what_it_is(tmp_path):
     folder = Path(write_model(tmp_path / "m"))
     (folder / "adapter_config.json").write_text("{}")

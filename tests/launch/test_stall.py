@@ -157,7 +157,7 @@ def test_a_stalled_run_is_ended_although_its_stacks_cannot_be_had(monkeypatch, c
     monkeypatch.setattr(supervise, "PROGRESS", progress)
     run = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        with supervise.StallWatch(run.pid):
+        with supervise.stall_watch(run.pid):
             progress.watch(folder="", floor_s=1e-3, factor=1.0)
             progress.enter("rollout", 3)
             assert run.wait(60) == -signal.SIGKILL

@@ -53,7 +53,6 @@ def test_values_that_are_no_number_decide_nothing():
         "opd/teacher_entropy",
         "opd/teacher_entropy_std",
         "opd/divergence",
-        "opd/surprise_gap",
         "num_turns/mean",
     )
     for value in (math.nan, math.inf):
@@ -140,115 +139,88 @@ def test_each_fault_is_named_by_its_own_signs_and_by_nothing_else(name, values):
     assert named <= {name} | also, lines
 
 
-def test_a_rollout_that_stays_behind_is_told_from_one_that_always_differed():
-    grows = [row(training__rollout_probs_diff_mean=value) for value in (1e-7, 2e-7, 3e-4)]
-    assert "rollout-stale" in seen(grows)[1][0]
-    assert seen([row(training__rollout_probs_diff_mean=0.01)] * 4)[1] == []
-
-
-def test_a_teacher_that_is_the_student_is_named_and_a_student_that_has_learnt_is_not():
-    same = [row(opd__divergence=1e-8)] * 3
-    assert "it is the student" in seen(same)[1][0]
-    assert seen([row(opd__divergence=value) for value in (1.0, 0.5, 0.1, 1e-7)])[1] == []
-
-
-def test_a_step_whose_rate_was_0_moves_nothing_and_is_no_fault():
-    first = {**SOUND, "opd/lr_used": 0.0, "opd/weight_change": 0.0}  # `opd/lr` is the second step's rate
-    assert seen([row(**first), row(**SOUND), row(**SOUND)])[1] == []
-
-
 def lengthened(factor: float, **values: float) -> dict[str, float]:
     longer = {name: SOUND[name] * factor for name in ("response_length/mean", "opd/tool_mask/llm_tokens")}
     return row(**{**SOUND, **longer, "tool_mask/llm_tokens": 1e9, **values})
 
 
-def test_answers_that_a_horizon_lets_grow_are_not_inflated():
-    grows = [lengthened(step, **{"opd/horizon": 10.0 * step}) for step in range(1, 12)]
-    assert seen(grows)[1] == []
-    stays = [lengthened(1.0 if step < 5 else 3.0, **{"opd/horizon": 10.0}) for step in range(1, 9)]
-    assert any("fault/length-inflation" in one for one in seen(stays)[0])
+def of(**values: float) -> dict[str, float]:
+    return row(**{**SOUND, **{name.replace("__", "/"): value for name, value in values.items()}})
 
 
-def test_turns_are_as_long_as_before_only_among_conversations_of_as_many():
-    learns = [(1.0, 1.0), (1.0, 1.0), (1.1, 1.2), (1.6, 1.9), (1.9, 2.2), (2.0, 2.3), (2.0, 2.3), (2.1, 2.3)]
-    then = [(2.0, longer) for longer in (2.3, 2.4, 5.0, 5.0, 5.0, 5.0)]
-    metrics = seen([lengthened(turns * longer, **{"num_turns/mean": 2 * turns}) for turns, longer in learns + then])[0]
-    assert [name for one in metrics[:-4] for name in one] == []
-    assert "fault/length-inflation" in metrics[-1]
+FEW = {
+    "opd/teacher_preference": -0.5,
+    "opd/valid_rows": 16.0,
+    "opd/batch_size": 64.0,
+    "opd/tool_mask/llm_tokens": 1000.0,
+}
+TOOLS = {"response_length/mean": 900.0, "opd/tool_mask/tool_tokens": 38400.0, "tool_mask/tool_tokens": 38400.0}
+LEARNS_TO_CALL = [(1.0, 1.0), (1.0, 1.0), (1.1, 1.2), (1.6, 1.9), (1.9, 2.2), (2.0, 2.3), (2.0, 2.3), (2.1, 2.3)]
 
 
-def test_the_start_of_lengths_and_entropies_is_that_of_the_stage():
-    first, second = {"opd/stage": 1.0, "opd/entropy": 3.0}, {"opd/stage": 2.0, "opd/entropy": 0.08}
-    rows = [lengthened(1.0, **first)] * 5 + [lengthened(4.0, **second, **{"opd/teacher_entropy": 0.9})] * 8
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row(training__rollout_probs_diff_mean=0.01)] * 4,  # a rollout that always differed
+        [row(opd__divergence=value) for value in (1.0, 0.5, 0.1, 1e-7)],  # a student that has learnt
+        [row(**{**SOUND, "opd/lr_used": 0.0, "opd/weight_change": 0.0}), of(), of()],  # a step of rate 0 moves nothing
+        [lengthened(step, **{"opd/horizon": 10.0 * step}) for step in range(1, 12)],  # a horizon lets answers grow
+        [lengthened(1.0, **{"opd/stage": 1.0, "opd/entropy": 3.0})] * 5  # a stage has a start of its own
+        + [lengthened(4.0, **{"opd/stage": 2.0, "opd/entropy": 0.08, "opd/teacher_entropy": 0.9})] * 8,
+        [row(**{"response_length/mean": length, "sft/num_rows": 8.0}) for length in (100.0,) * 5 + (400.0,) * 5],
+        [of()] * 5 + [row(**{**SOUND, **TOOLS})] * 5,  # tools wrote
+        [row(response_length__mean=length, tool_mask__tool_tokens=50.0) for length in (100.0,) * 5 + (400.0,) * 5],
+        [row(**{**SOUND, **FEW})] * 6,  # too few rows for a correlation
+        [of(opd__teacher_preference=-0.2, opd__valid_rows=1000.0, opd__batch_size=1000.0)] * 6,
+        [row(**{**SOUND, "rollout/duplicate_answers": 0.9, "opd/tool_mask/llm_tokens": 640.0, "opd/num_tokens": 640.0})]
+        * 4,
+        [of(opd__num_tokens=8000.0, opd__batch_size=128.0)] * 4,  # two epochs
+        [row(**{**SOUND, "tool_mask/tool_tokens": 0.0, "opd/tool_mask/tool_tokens": 0.0})]
+        * 4,  # calls that wrote nothing
+        [of(training__rollout_probs_diff_mean=0.05, rollout__truncated=1.0)] * 4,  # samples among the likeliest tokens
+        [row(**{"opd/teacher_prefers_neighbour": 1.0, "opd/teacher_pairs": 16.0})] * 3,  # a few tokens say nothing
+        [row(**{"opd/teacher_prefers_neighbour": 1.0, "opd/num_tokens": 16.0})] * 3,
+        [row(**{"opd/teacher_entropy": 0.9, "opd/teacher_entropy_std": 0.0, "opd/num_tokens": 20.0})] * 3,
+        [row(opd__lr_used=rate) for rate in (1e-7, 2e-7, 4e-7, 6e-7, 6e-7, 5e-7, 3e-7, 1e-7, 1e-8, 0.0)],  # a schedule
+    ],
+)
+def test_sound_rows_that_look_like_a_fault_are_none(rows):
     assert seen(rows)[1] == []
 
 
-def test_given_answers_and_what_tools_wrote_inflate_nothing():
-    rows = [{"response_length/mean": length, "sft/num_rows": 8.0} for length in (100.0,) * 5 + (400.0,) * 5]
-    assert seen([row(**values) for values in rows])[1] == []
-    tools = {"response_length/mean": 900.0, "opd/tool_mask/tool_tokens": 38400.0, "tool_mask/tool_tokens": 38400.0}
-    assert seen([row(**SOUND)] * 5 + [row(**{**SOUND, **tools})] * 5)[1] == []
-    grpo = [row(response_length__mean=length, tool_mask__tool_tokens=50.0) for length in (100.0,) * 5 + (400.0,) * 5]
-    assert seen(grpo)[1] == []
-
-
-def test_a_teachers_preference_counts_the_rows_of_one_epoch_and_must_be_a_clear_one():
-    few = {"opd/teacher_preference": -0.5, "opd/valid_rows": 16.0, "opd/batch_size": 64.0, "opd/num_tokens": 16000.0}
-    assert seen([row(**{**SOUND, **few, "opd/tool_mask/llm_tokens": 1000.0})] * 6)[1] == []
-    faint = {"opd/teacher_preference": -0.2, "opd/valid_rows": 1000.0, "opd/batch_size": 1000.0}
-    assert seen([row(**{**SOUND, **faint})] * 6)[1] == []
-
-
 @pytest.mark.parametrize(
-    "values",
+    ("rows", "name", "since"),
     [
-        {"rollout/duplicate_answers": 0.9, "opd/tool_mask/llm_tokens": 640.0, "opd/num_tokens": 640.0},  # short answers
-        {"opd/num_tokens": 8000.0, "opd/batch_size": 128.0},  # two epochs
-        {"tool_mask/tool_tokens": 0.0, "opd/tool_mask/tool_tokens": 0.0},  # calls that wrote nothing
-        {"training/rollout_probs_diff_mean": 0.05, "rollout/truncated": 1.0},  # samples among the likeliest tokens
+        ([row(training__rollout_probs_diff_mean=value) for value in (1e-7, 2e-7, 3e-4)], "rollout-stale", 3),
+        ([row(opd__divergence=1e-8)] * 3, "teacher-no-better", 3),  # it is the student
+        (
+            [lengthened(1.0 if step < 5 else 3.0, **{"opd/horizon": 10.0}) for step in range(1, 9)],
+            "length-inflation",
+            5,
+        ),
+        (
+            [row(**{"opd/teacher_prefers_neighbour": 0.9, "opd/teacher_pairs": 30.0})] * 2,
+            "teacher-shifted",
+            2,
+        ),  # pooled
+        (
+            [row(**{"critic/score/min": 0.0, "critic/score/max": most}) for most in (1.0, 0, 0, 0, 0, 0)],
+            "rewards-equal",
+            2,
+        ),
+        ([row(**{"opd/score_mean": 0.0, "opd/accuracy": 0.0})] * 5, "rewards-equal", 1),
+        ([row(opd__lr_used=rate) for rate in (6e-7, 6e-7, 6e-7, 1e-8, 2e-8, 3e-8)], "lr-jump", 5),  # the warm-up again
+        # A start is found among the first rows that measure it.
+        ([row()] * 3 + [row(opd__entropy=1.0)] * 3 + [row(opd__entropy=0.01)], "entropy-collapse", 7),
     ],
 )
-def test_sound_rows_that_look_like_a_fault_are_none(values):
-    assert seen([row(**{**SOUND, **values})] * 4)[1] == []
+def test_a_fault_over_several_rows_is_named_with_the_last_and_dated_from_the_first(rows, name, since):
+    assert seen(rows)[0][-1] == {f"fault/{name}": since}
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"opd/teacher_prefers_neighbour": 1.0, "opd/teacher_pairs": 16.0},
-        {"opd/teacher_prefers_neighbour": 1.0, "opd/num_tokens": 16.0},
-        {"opd/teacher_entropy": 0.9, "opd/teacher_entropy_std": 0.0, "opd/num_tokens": 20.0},
-    ],
-)
-def test_a_few_tokens_say_nothing_of_a_teacher(values):
-    assert seen([row(**values)] * 3)[1] == []
-
-
-def test_few_tokens_a_step_are_pooled_over_steps():
-    shifted = row(**{"opd/teacher_prefers_neighbour": 0.9, "opd/teacher_pairs": 30.0})
-    assert seen([shifted])[1] == []
-    assert "teacher-shifted" in "".join(seen([shifted] * 2)[1])
-
-
-def test_equal_rewards_are_named_after_five_steps_of_them():
-    groups = [row(**{"critic/score/min": 0.0, "critic/score/max": most}) for most in [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
-    assert [sorted(one) for one in seen(groups)[0]] == [[]] * 5 + [["fault/rewards-equal"]]
-    distilled = [row(**{"opd/score_mean": 0.0, "opd/accuracy": 0.0})] * 5
-    assert seen(distilled)[0][-1] == {"fault/rewards-equal": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("rates", "names"),
-    [
-        ([1e-7, 2e-7, 4e-7, 6e-7, 6e-7, 5e-7, 3e-7, 1e-7, 1e-8, 0.0], set()),  # warm-up, then a decay
-        ([6e-7, 6e-7, 6e-7, 1e-8, 2e-8, 3e-8], {"fault/lr-jump"}),  # the warm-up again
-    ],
-)
-def test_a_schedule_jumps_only_where_it_warms_up_again(rates, names):
-    metrics, _ = seen([row(opd__lr_used=rate) for rate in rates])
-    assert {name for one in metrics for name in one} == names
-
-
-def test_a_start_is_found_among_the_first_rows_that_measure_it():
-    rows = [row()] * 3 + [row(opd__entropy=1.0)] * 3 + [row(opd__entropy=0.01)]
-    assert seen(rows)[0][-1] == {"fault/entropy-collapse": 7.0}
+def test_turns_are_as_long_as_before_only_among_conversations_of_as_many():
+    then = [(2.0, longer) for longer in (2.3, 2.4, 5.0, 5.0, 5.0, 5.0)]
+    pairs = LEARNS_TO_CALL + then
+    metrics = seen([lengthened(turns * longer, **{"num_turns/mean": 2 * turns}) for turns, longer in pairs])[0]
+    assert [name for one in metrics[:-4] for name in one] == []
+    assert "fault/length-inflation" in metrics[-1]

@@ -1,17 +1,18 @@
-"""The teacher looked at in the first row: what a sound one shows, what each planted fault does, and what a row cannot tell."""
+"""The teacher in the first row: the lines of a sound one, of each planted fault, and of a row that says too little."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from typing import Any
 
 import pytest
 from tests.silent_faults.__main__ import RECORDED, recorded, turns
 from tests.silent_faults.recipes import RECIPES
 
-from opd.monitor.preflight import Line, Models, look, table
+from opd.monitor.preflight import Line, look, table
 
-MODELS = Models(shared=112, student=112, teacher=112, max_unshared_mass=0.05, same_prompt=True)
+SMALL: dict[str, Any] = {"num_shared_tokens": 112, "same_prompt": True}
 SOUND = {
     "training/global_step": 1.0, "data/prompts_off_template": 0.0, "opd/num_tokens": 4000.0, "opd/valid_rows": 64.0,
     "opd/teacher_entropy": 0.2, "opd/teacher_entropy_std": 0.4, "opd/entropy": 0.3, "opd/floored_share": 0.0,
@@ -20,12 +21,13 @@ SOUND = {
 }  # fmt: skip
 
 
-def verdicts(values: dict[str, float], models: Models = MODELS) -> dict[str, str]:
-    return {line.name: line.verdict for line in look({**SOUND, **values}, models)}
+def verdicts(values: dict[str, float], *, num_tokens: int = 112, same_prompt: bool | None = True) -> dict[str, str]:
+    lines = look({**SOUND, **values}, num_shared_tokens=num_tokens, same_prompt=same_prompt)
+    return {line.name: line.verdict for line in lines}
 
 
-def warned(values: dict[str, float], models: Models = MODELS) -> set[str]:
-    return {name for name, verdict in verdicts(values, models).items() if verdict == "warning"}
+def warned(values: dict[str, float], **models: object) -> set[str]:
+    return {name for name, verdict in verdicts(values, **models).items() if verdict == "warning"}  # type: ignore[arg-type]
 
 
 def test_a_sound_teacher_is_ok_in_every_line():
@@ -41,6 +43,7 @@ def test_a_sound_teacher_is_ok_in_every_line():
         ({"opd/teacher_prefers_neighbour": 0.9}, {"position"}),
         ({"data/prompts_off_template": 1.0}, {"chat template"}),
         ({"opd/teacher_surprise": 7.1}, {"perplexity"}),
+        ({"opd/teacher_surprise": 5.0}, set()),  # in a small vocabulary a guess is no measure
         ({"opd/floored_share": 0.5}, {"perplexity"}),
         ({"opd/teacher_preference": -0.3}, {"right answers"}),
         ({"opd/teacher_preference": 0.0, "opd/valid_rows": 1000.0}, {"right answers"}),
@@ -51,27 +54,10 @@ def test_a_planted_fault_is_warned_of_in_its_lines_and_in_no_other(values, lines
     assert warned(values) == lines
 
 
-def test_a_teacher_whose_template_writes_otherwise_is_warned_of_and_one_that_was_not_compared_is_not():
-    assert warned({}, replace(MODELS, same_prompt=False)) == {"chat template"}
-    assert verdicts({}, replace(MODELS, same_prompt=None))["chat template"] == "not known"
-
-
-def test_what_one_model_says_with_tokens_that_the_other_lacks_is_told():
-    more = replace(MODELS, teacher=115)
-    told = {line.name: line for line in look({**SOUND, "opd/unshared_mass_teacher": 0.012}, more)}["tokenizer"]
-    assert told == Line(
-        name="tokenizer", verdict="ok", says="112 tokens in both; the teacher has 3 more and puts 0.012 of its probability on them"
-    )  # fmt: skip
-    assert warned({"opd/unshared_mass_teacher": 0.06}, more) == {"tokenizer"}
-    assert verdicts({}, more)["tokenizer"] == "not known"
-
-
-def test_a_vocabulary_that_is_small_makes_a_guess_no_measure():
-    assert warned({"opd/teacher_surprise": 5.0}) == set()
-    assert (
-        warned({"opd/teacher_surprise": 11.0}, replace(MODELS, shared=150_000, student=150_000, teacher=150_000))
-        == set()
-    )
+def test_a_teacher_is_compared_by_its_own_template_and_vocabulary():
+    assert warned({}, same_prompt=False) == {"chat template"}
+    assert verdicts({}, same_prompt=None)["chat template"] == "not known"
+    assert warned({"opd/teacher_surprise": 11.0}, num_tokens=150_000) == set()
 
 
 @pytest.mark.parametrize(
@@ -83,17 +69,13 @@ def test_a_vocabulary_that_is_small_makes_a_guess_no_measure():
         ({"opd/num_tokens": 30.0}, "entropy"),
     ],
 )
-def test_too_little_to_tell_is_no_warning(values, name):
+def test_too_few_values_are_no_warning(values, name):
     assert verdicts(values)[name] == "not known"
 
 
-def test_a_row_that_lacks_what_was_not_measured_warns_of_nothing():
-    found = look({"training/global_step": 1.0, "opd/surprise": math.nan}, MODELS)
-    assert {line.name: line.verdict for line in found} == {
-        "tokenizer": "ok", "chat template": "not known", "entropy": "not known", "position": "not known",
-        "perplexity": "not known", "right answers": "not known",
-    }  # fmt: skip
-    assert warned({"opd/teacher_surprise": 1e5}) == {"perplexity"}, "no float holds its exponential"
+def test_a_row_without_metrics_warns_of_nothing():
+    found = look({"training/global_step": 1.0, "opd/surprise": math.nan}, **SMALL)
+    assert {line.verdict for line in found} == {"not known"}
 
 
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.json")), ids=lambda path: path.stem)
@@ -101,7 +83,8 @@ def test_rows_of_real_runs_are_warned_of_from_the_faults_first_step_on_and_never
     rows = recorded(path)
 
     def warnings(number: int) -> set[str]:
-        return {line.name for line in look(rows[number - 1], MODELS) if line.verdict == "warning"}
+        lines = look(rows[number - 1], **SMALL)
+        return {line.name for line in lines if line.verdict == "warning"}
 
     expected = {  # in a line of these; few tokens do not tell a shift by their neighbours
         "teacher-uniform": {"entropy"}, "teacher-constant": {"entropy"}, "teacher-late": {"position", "perplexity"},
@@ -114,13 +97,9 @@ def test_rows_of_real_runs_are_warned_of_from_the_faults_first_step_on_and_never
             assert expected[turn.fault] & warnings(turn.first), turn.fault
 
 
-def test_lines_are_read_back_as_they_were_written_and_nothing_else_is():
-    lines = look(SOUND, MODELS)
+def test_lines_are_read_back_as_they_were_written_and_shown_in_columns():
+    lines = [Line(name="a", verdict="ok", says="x"), Line(name="longer", verdict="warning", says="y")]
     assert Line.read([asdict(line) for line in lines]) == lines
-    for told in (None, "text", {"verdict": "ok"}, [1, {"name": "a"}, {"verdict": ["ok"]}]):
-        assert Line.read(told) == []
-
-
-def test_a_table_has_a_line_each_with_columns_that_begin_alike():
-    shown = table([Line(name="a", verdict="ok", says="x"), Line(name="longer", verdict="warning", says="y")])
-    assert shown == ["a       ok       x", "longer  WARNING  y"]
+    for other in (None, "text", {"verdict": "ok"}, [1, {"name": "a"}, {"verdict": ["ok"]}]):
+        assert Line.read(other) == []
+    assert table(lines) == ["a       ok       x", "longer  WARNING  y"]

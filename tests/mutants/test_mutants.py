@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,19 +34,3 @@ def test_drawn_mutants_are_those_of_their_seed_and_all_compile(tmp_path: Path) -
 def test_a_room_has_code_and_tests(room: str) -> None:
     [first, *_] = sorted((ROOT / "src" / "opd" / room).glob("*.py"))
     assert covering(Mutant(what="", file=f"{room}/{first.name}", old="", new=""))
-
-
-def failure_of(code: str) -> str:
-    script = f"import hypothesis\nfrom tests.mutants import __main__ as mutants\n{code}"
-    script += "\ntry: print(mutants.failure_of(None, ['tests/batch/test_rows.py']))\nexcept RuntimeError as error: print(error)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_tests_run_though_a_library_with_a_plugin_for_pytest_is_loaded() -> None:
-    assert failure_of("") == "None\n"
-
-
-def test_a_trial_whose_pytest_does_not_come_to_its_end_says_why() -> None:
-    assert "ZeroDivisionError" in failure_of("mutants.pytest.main = lambda *arguments, **more: 1 / 0")

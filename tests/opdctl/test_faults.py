@@ -30,7 +30,7 @@ def test_what_the_first_step_showed_of_the_teacher_is_reported(
 ) -> None:
     make_run("r", attempts=[{1: {"opd/loss": 2.0}}, {2: {"opd/loss": 1.0}}])
     lines = [{"name": "entropy", "verdict": "warning", "says": "the teacher has <b>4.7</b>\x1b[31m nats"}]
-    origin.add_preflight(LocalStore(store / "r"), 1, [*lines, {"name": "of another version"}])
+    origin.add(LocalStore(store / "r"), 1, preflight=[*lines, {"name": "of another version"}])
     inside("report", "r", "--store", store, "-f", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert ">entropy</td>" in page

@@ -1,4 +1,4 @@
-"""Which conversations a run keeps, and that a store that is away loses none."""
+"""The conversations that a run keeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tests.agent.talk import END, TOKENIZER, call, talk
 from opd.agent.trajectories import file_key
 from opd.rollout.dialogues import DialogueKeeper, DialogueLog
 from opd.rollout.seeds import TRAIN
-from opd.store.local import LocalStore
 
 DIALOGUE = talk([call() + END, "42" + END]).dialogue
 
@@ -36,20 +35,8 @@ def test_the_first_of_the_data_are_kept_whatever_finished_first():
         assert keeper.counts.num_dialogues == 10
 
 
-def run_over(tmp_path, remote):
-    handle = SimpleNamespace(local_dir=str(tmp_path / "run"))
-    return SimpleNamespace(local=LocalStore(tmp_path / "run"), remote=remote, handle=handle)
-
-
-def test_what_the_store_did_not_take_is_offered_again(tmp_path, caplog):
-    store = tmp_path / "store"
-    store.write_text("in the way")  # no folder can be made here: the store is away
-    log, run = DialogueLog(3), run_over(tmp_path, LocalStore(store))
-    log.write(run, keep([(0, 0)], step=1).kept())
-    assert "wait for the store" in caplog.text
-    store.unlink()
-    log.write(run, keep([(0, 0)], step=2).kept())
-    for step in (1, 2):
-        assert (store / file_key("train", step)).read_bytes() == (
-            tmp_path / "run" / file_key("train", step)
-        ).read_bytes()
+def test_a_step_s_conversations_are_one_file_of_the_run():
+    kept = {}
+    DialogueLog(1).write(SimpleNamespace(keep=lambda files: kept.update(files)), keep([(0, 0), (1, 0)], step=2).kept())
+    assert list(kept) == [file_key("train", 2)]
+    assert kept[file_key("train", 2)].count(b"\n") == 1

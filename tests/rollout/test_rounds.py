@@ -53,6 +53,7 @@ def worker() -> RolloutWorker:
     made.__dict__ |= {
         "config": OmegaConf.create({"actor_rollout_ref": {"rollout": rollout | sampling}, "algorithm": {}}),
         "ours": SimpleNamespace(spec=spec, sampling=spec),
+        "_reward_function": "",
         "_ends": frozenset(),
         "_stops": [],
         "llm_client": _Server(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,12 +14,13 @@ from pathlib import Path
 import pytest
 
 import opd
-from opd.runs.checkpoints import Checkpoints
-from opd.runs.manifest import DRIVER_RANK
+from opd.runs.checkpoints import Checkpoints, ResumeDecision
+from opd.runs.manifest import DRIVER_RANK, Manifest
 from opd.runs.run import Run
-from opd.runs.shards import upload_shards
+from opd.runs.shards import fetch_shards, upload_shards
 from opd.store.base import RetryPolicy, Store
 from opd.store.local import LocalStore
+from opd.store.transfer import find_problems
 
 SOURCE_ROOT = Path(opd.__file__).parent.parent
 IMPATIENT = RetryPolicy(max_elapsed_s=0.0)
@@ -96,6 +98,30 @@ def read_content(folder: Path) -> dict[str, bytes]:
     }
 
 
+def chosen(checkpoints: Checkpoints) -> ResumeDecision:
+    """Choose as a trainer whose ranks all run on this machine."""
+
+    def fetch(manifest: Manifest, url: str | None) -> list[str]:
+        policy = checkpoints.local.policy
+        return fetch_shards(step_dir=checkpoints.folder(manifest.step), manifest=manifest, store_url=url, policy=policy)
+
+    return checkpoints.choose(fetch)
+
+
+def upload_missing(checkpoints: Checkpoints) -> list[int]:
+    """Upload as such a trainer."""
+
+    def upload(manifest: Manifest, url: str | None) -> list[str]:
+        folder, files = checkpoints.folder(manifest.step), [entry.path for entry in manifest.files]
+        problems = list(find_problems(folder, manifest.files).values())
+        options = {"step_dir": folder, "store_url": url, "files": files, "policy": IMPATIENT}
+        return problems or [
+            text for text in [upload_shards(rank=0, step=manifest.step, **options).upload_error] if text
+        ]
+
+    return checkpoints.upload_missing(upload)
+
+
 @pytest.fixture
 def save_step() -> Callable[..., None]:
     """Saves a whole step the way a trainer does: begin, files, each rank's report, finalise."""
@@ -170,11 +196,15 @@ def start_child(tmp_path: Path) -> Iterator[Callable[..., Child]]:
 
 
 @pytest.fixture
-def start_trainer(start_child: Callable[..., Child]) -> Callable[..., Child]:
-    """Starts small_trainer.py with the arguments that it names."""
-    script = (Path(__file__).parent / "small_trainer.py").read_text()
+def away(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[None]]:
+    """The store is unreachable within the block: a file is in the place of its folder."""
 
-    def start(local_root: Path, store_url: str, num_steps: int, step_s: float, lease_ttl_s: float) -> Child:
-        return start_child(script, local_root, store_url, num_steps, step_s, lease_ttl_s)
+    @contextlib.contextmanager
+    def block() -> Iterator[None]:
+        (tmp_path / "store").rename(tmp_path / "away")
+        (tmp_path / "store").write_text("no folder")
+        yield
+        (tmp_path / "store").unlink()
+        (tmp_path / "away").rename(tmp_path / "store")
 
-    return start
+    return block

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from opd.runs.manifest import Manifest
 from opd.runs.metrics import read_metrics
@@ -18,10 +19,11 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(data)
 
 
-def seal_without(folder: Path, lost: str) -> None:
-    """Seals a step anew, as if one of its files had never been reported."""
+def reseal(folder: Path, *, lost: str = "", **changes: Any) -> None:
+    """Seal a step anew with other fields, as if one of its files had never been reported."""
     manifest = Manifest.from_bytes((folder / "manifest.json").read_bytes())
-    manifest = dataclasses.replace(manifest, files=tuple(entry for entry in manifest.files if entry.path != lost))
+    files = tuple(entry for entry in manifest.files if entry.path != lost)
+    manifest = dataclasses.replace(manifest, files=files, **changes)
     (folder / "manifest.json").write_bytes(manifest.to_bytes())
     (folder / "COMPLETE").write_bytes(manifest.seal())
 

@@ -15,7 +15,8 @@ import pytest
 
 from opd.errors import LeaseLost, Overtaken, RunIsLive, StoreRefused, StoreUnavailable
 from opd.runs import attempts
-from opd.runs.attempts import Claim, Owner, Watch, check_owner, claim_attempt, highest_attempt
+from opd.runs.attempts import Claim, Owner, check_owner, claim_attempt, highest_attempt
+from opd.runs.lease import Watch
 from opd.store.base import json_bytes
 from opd.store.local import LocalStore
 
@@ -23,7 +24,7 @@ from opd.store.local import LocalStore
 POD = """
 import socket, sys, time
 from opd.runs.attempts import claim_attempt
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 socket.gethostname = lambda: "another-pod"
 claim_attempt([open_store(root) for root in sys.argv[1:]], spec_hash="h", lease_ttl_s=3600)
 print("claimed", flush=True)
@@ -59,11 +60,11 @@ def claim_it(store: LocalStore, **overrides: object) -> Claim:
     return claim_attempt([store], **{**options, **overrides})  # type: ignore[arg-type]
 
 
-def plant_owner(store: LocalStore, attempt: int, *, lease_ttl_s: float = 60.0, boot_id: str = "another") -> None:
-    """An attempt of a process on another machine."""
+def plant_owner(store: LocalStore, attempt: int) -> None:
+    """Claim an attempt as a process on another machine."""
     owner = Owner(
-        attempt=attempt, token=f"planted-{attempt}", host="elsewhere", pid=1, boot_id=boot_id, started_at_s=time.time(),
-        lease_ttl_s=lease_ttl_s, spec_hash="h",
+        attempt=attempt, token=f"planted-{attempt}", host="elsewhere", pid=1, boot_id="another", started_at_s=time.time(),
+        lease_ttl_s=60.0, spec_hash="h",
     )  # fmt: skip
     store.create(f"attempts/{attempt:04d}/owner.json", json_bytes(asdict(owner)))
 
@@ -87,7 +88,7 @@ def test_an_owner_in_another_pod_of_this_node_is_followed_when_it_is_killed_and_
         with pytest.raises(RunIsLive):
             claim_attempt(stores, spec_hash="h", max_wait_s=0.0)
         owner_file.write_bytes(claimed)
-    assert claim_attempt(stores, spec_hash="h", max_wait_s=0.0).attempt == 2
+    assert claim_attempt(stores, spec_hash="h", max_wait_s=0.0).owner.attempt == 2
 
 
 def test_a_disk_that_cannot_lock_leaves_the_lease(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +97,6 @@ def test_a_disk_that_cannot_lock_leaves_the_lease(local_store: LocalStore, monke
 
     monkeypatch.setattr(fcntl, "flock", flock)
     claim_it(local_store)
-    assert sorted(os.listdir(local_store.local_path("attempts/0001"))) == ["owner.json"]
     with pytest.raises(RunIsLive):
         claim_it(local_store)
 
@@ -110,7 +110,7 @@ def test_a_living_owner_on_this_host_keeps_the_run_and_is_named(local_store: Loc
 def test_a_lease_runs_out_after_a_whole_term_of_its_own_on_our_clock_without_a_beat(
     local_store: LocalStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plant_owner(local_store, 1, lease_ttl_s=60.0)
+    plant_owner(local_store, 1)
     beats = [10.0]  # once more, by a clock that is an hour off
 
     def beat() -> None:
@@ -118,14 +118,12 @@ def test_a_lease_runs_out_after_a_whole_term_of_its_own_on_our_clock_without_a_b
             local_store.put_json("attempts/0001/heartbeat.json", {"token": "planted-1", "time_s": -3600 + beats.pop()})
 
     clock.while_asleep = beat
-    assert claim_it(local_store, max_wait_s=100.0, lease_ttl_s=1.0).attempt == 2
+    assert claim_it(local_store, max_wait_s=100.0, lease_ttl_s=1.0).owner.attempt == 2
     assert 70.0 < clock.now_s < 75.0
     assert [("on elsewhere" in text, "waiting for its lease" in text) for text in caplog.messages] == [(True, True)]
 
 
-def test_an_owner_that_goes_on_renewing_is_not_waited_for_longer_than_asked(
-    local_store: LocalStore, clock: Clock
-) -> None:
+def test_an_owner_that_renews_is_not_waited_for_longer_than_asked(local_store: LocalStore, clock: Clock) -> None:
     plant_owner(local_store, 1)
     clock.while_asleep = lambda: local_store.put_json("attempts/0001/heartbeat.json", {"time_s": clock.now_s})
     with pytest.raises(RunIsLive, match="elsewhere"):
@@ -133,7 +131,7 @@ def test_an_owner_that_goes_on_renewing_is_not_waited_for_longer_than_asked(
     assert 150.0 <= clock.now_s < 155.0
 
 
-def test_who_slept_between_two_looks_does_not_count_the_sleep_as_silence(local_store: LocalStore, clock: Clock) -> None:
+def test_a_pause_between_two_looks_does_not_count_as_silence(local_store: LocalStore, clock: Clock) -> None:
     class Sleepy(LocalStore):
         def _get(self, key: str) -> bytes:
             data = super()._get(key)
@@ -154,87 +152,69 @@ def test_an_owner_record_cut_short_counts_as_claimed_until_its_lease_is_over(
     local_store.put("attempts/0001/owner.json", record)
     with pytest.raises(RunIsLive, match="unreadable owner record"):
         claim_it(local_store)
-    assert claim_it(local_store, max_wait_s=100.0).attempt == 2
+    assert claim_it(local_store, max_wait_s=100.0).owner.attempt == 2
 
 
 def test_the_highest_attempt_of_any_place_is_followed(tmp_path: Path, local_store: LocalStore) -> None:
     # The store was emptied or restored: the disk still knows the attempts, whose numbers must not be given again.
     plant_owner(local_store, 4)
     local_store.put_json("attempts/0004/ended.json", {})
+    local_store.local_path("attempts/0007").mkdir()  # without a record it is a free number
     claim = claim_attempt([LocalStore(tmp_path / "store"), local_store], spec_hash="h", max_wait_s=0.0)
-    assert claim.attempt == 5
+    assert (claim.owner.attempt, highest_attempt(local_store)) == (5, 5)
     assert LocalStore(tmp_path / "store").get("attempts/0005/owner.json") == local_store.get("attempts/0005/owner.json")
 
 
 def test_an_attempt_that_has_ended_is_followed_at_once(local_store: LocalStore) -> None:
     claim_it(local_store).end("failed", "out of memory")
-    assert claim_it(local_store).attempt == 2
+    assert claim_it(local_store).owner.attempt == 2
     assert local_store.get_json("attempts/0001/ended.json")["detail"] == "out of memory"  # type: ignore[index]
 
 
-def test_a_folder_without_an_owner_record_is_a_free_number(local_store: LocalStore) -> None:
-    local_store.local_path("attempts/0001").mkdir(parents=True)
-    assert highest_attempt(local_store) == 0
-    assert claim_it(local_store).attempt == 1
-
-
-def test_the_overtaken_owner_stops_at_its_next_beat(local_store: LocalStore) -> None:
+def test_an_overtaken_owner_stops_at_its_next_beat_by_any_place(tmp_path: Path, local_store: LocalStore) -> None:
     old = claim_it(local_store)
     old.beat({})
+    other = LocalStore(tmp_path / "other", policy=local_store.policy)
+    plant_owner(other, 2)
+    with pytest.raises(Overtaken):
+        check_owner([local_store, other], 1, old.owner.token)
     plant_owner(local_store, 2)
     with pytest.raises(Overtaken, match=r"attempt 1 .* overtaken by attempt 2"):
         old.beat({})
-
-
-def test_an_attempt_known_in_only_one_place_overtakes_too(tmp_path: Path, local_store: LocalStore) -> None:
-    other = LocalStore(tmp_path / "other", policy=local_store.policy)
-    plant_owner(other, 2)
-    check_owner([local_store], 1, "mine")
-    with pytest.raises(Overtaken):
-        check_owner([local_store, other], 1, "mine")
 
 
 # ---- the lease's thread ------------------------------------------------------------------------------------------------
 
 
 class Beats:
-    """A beat whose answer the test sets, and a clock that it turns."""
+    """A beat whose answer the test sets, a clock that it turns, and the times at which the attempt was asked to end."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_s, self.num = 0.0, 0
         self.answer: Exception | None = None
-        self.num = 0
+        self.asked: list[float] = []
 
     def __call__(self) -> None:
         self.num += 1
         if self.answer is not None:
             raise self.answer
 
-
-@pytest.fixture
-def beats() -> Beats:
-    return Beats()
-
-
-@pytest.fixture
-def watch(beats: Beats) -> Watch:
-    return Watch(beat=beats, interval_s=0.005, term_s=60.0, clock=lambda: beats.now_s)
+    def watch(self, term_s: float) -> Watch:
+        return Watch(beat=self, term_s=term_s, end=lambda: self.asked.append(self.now_s), clock=lambda: self.now_s)
 
 
 def test_an_odd_answer_does_not_end_the_thread_and_is_said_once(
-    watch: Watch, beats: Beats, until: Callable, caplog: pytest.LogCaptureFixture
+    until: Callable, caplog: pytest.LogCaptureFixture
 ) -> None:
+    beats = Beats()
+    watch = beats.watch(term_s=0.02)
     beats.answer = odd = KeyError("LastModified")
     watch.start()
     until(lambda: beats.num > 3)
-    beats.answer, beats.now_s, before = None, 50.0, beats.num
+    beats.answer, before = None, beats.num
     until(lambda: beats.num > before + 1)
-    beats.now_s = 100.0  # fifty seconds after the last good beat
     watch.check()
     watch.stop()
-    before = beats.num
-    time.sleep(0.03)
-    assert beats.num == before
     assert [record.message for record in caplog.records if "lease not renewed" in record.message] == [
         f"lease not renewed, another attempt may take over when it runs out: {odd!r}"
     ]
@@ -244,32 +224,25 @@ def test_an_odd_answer_does_not_end_the_thread_and_is_said_once(
     ("answer", "survives_s", "ends_s"),
     [(KeyError("ETag"), 60.0, 61.0), (StoreRefused("403"), 60.0, 61.0), (StoreUnavailable("503"), 1800.0, 1861.0)],
 )
-def test_a_lease_that_is_too_old_stops_the_attempt(
-    watch: Watch, beats: Beats, answer: Exception, survives_s: float, ends_s: float
+def test_a_lease_that_is_too_old_asks_the_attempt_to_end_and_stops_its_second_step_after_that(
+    answer: Exception, survives_s: float, ends_s: float
 ) -> None:
+    beats = Beats()
+    watch = beats.watch(term_s=60.0)
     beats.answer = answer
     for beats.now_s in (step for step in (60.0, 122.0, 1800.0) if step <= survives_s):
         watch.check()
+    assert beats.asked == []
     beats.now_s = ends_s
+    watch.check()
     with pytest.raises(LeaseLost, match=rf"last renewed {ends_s:.0f} s ago and {survives_s:.0f} s are allowed"):
         watch.check()
+    assert beats.asked == [ends_s]
 
 
-def test_an_attempt_that_can_save_is_asked_to_end_once_and_stopped_at_its_second_step_after_that(beats: Beats) -> None:
-    asked: list[float] = []
-    watch = Watch(
-        beat=beats, interval_s=1.0, term_s=60.0, end=lambda: asked.append(beats.now_s), clock=lambda: beats.now_s
-    )
-    beats.answer = StoreRefused("403")
-    for beats.now_s in (30.0, 61.0):
-        watch.check()
-    assert asked == [61.0]
-    with pytest.raises(LeaseLost):
-        watch.check()
-    assert asked == [61.0]
-
-
-def test_a_process_that_was_paused_beats_before_it_is_stopped(watch: Watch, beats: Beats) -> None:
+def test_a_process_that_was_paused_beats_before_it_is_stopped() -> None:
+    beats = Beats()
+    watch = beats.watch(term_s=60.0)
     beats.now_s = 1000.0
     watch.check()
     assert beats.num == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -56,12 +55,6 @@ def test_a_damaged_record_costs_a_download_and_no_start(url: str, tmp_path: Path
     assert held(folder) == FILES
     assert "3 files" in said[-1]
     assert damage == b"{}" or f"{RECORD_FILE} is damaged" in said[0]
-
-
-def test_what_an_earlier_version_has_fetched_is_found_again(url: str, tmp_path: Path) -> None:
-    local_copy(url, cache=tmp_path / "cache", say=lambda line: None)
-    digest = hashlib.sha256(url.encode()).hexdigest()
-    assert [folder.name for folder in (tmp_path / "cache").iterdir()] == [f"bucket-{digest[:12]}"]
 
 
 class Hostile(LocalStore):

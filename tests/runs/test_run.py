@@ -2,93 +2,86 @@
 
 from __future__ import annotations
 
-import errno
+import os
 import signal
-import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from tests.runs.conftest import step_content, upload_missing
 from tests.runs.files import logged_steps
 
 from opd.cluster.shutdown import GracefulStop
 from opd.errors import (
-    DiskFull,
     LeaseLost,
     Overtaken,
     RunFatal,
     RunFinished,
-    SpecChanged,
+    RunIsLive,
     Stopped,
     StoreError,
     StoreUnavailable,
 )
 from opd.runs import run as run_module
 from opd.runs.attempts import Claim
-from opd.runs.origin import _commit_of_checkout, add, file_key, origin, tell
-from opd.runs.result import clear_fatal
-from opd.runs.run import Run, as_disk_full
-from opd.runs.start_times import StartTimes, as_metrics, table
+from opd.runs.result import FATAL_FILE
+from opd.runs.run import Run
 from opd.runs.stream import read_streamed
 from opd.store.local import LocalStore
 
 
-@pytest.fixture(params=["", "store"], ids=["local", "store"])
-def train(request: pytest.FixtureRequest, start_trainer: Callable, tmp_path: Path) -> Callable:
-    """Starts the small trainer, with one folder as local root and store, or two; `train.store` is what others read."""
-
-    def start(num_steps: int = 12, step_s: float = 0.0):
-        url = f"file://{tmp_path}/store" if request.param else ""
-        return start_trainer(tmp_path / "local", url, num_steps, step_s, 4)
-
-    start.store = LocalStore(tmp_path / (request.param or "local") / "r")  # type: ignore[attr-defined]
-    return start
-
-
-@pytest.mark.slow
-def test_a_run_leaves_the_layout_of_the_contract_and_the_result_last(train: Callable) -> None:
-    child = train()
-    assert child.wait() == 0, child.text
-    infos = {info.key: info for info in train.store.list("") if not info.key.endswith("heartbeat.json")}
-    assert {key for key in infos if not key.startswith("checkpoints/")} == {
-        "run.json",
-        "spec.json",
-        "attempts/0001/owner.json",
-        "attempts/0001/metrics.jsonl",
-        "attempts/0001/driver.log",
-        "attempts/0001/ended.json",
-        "result.json",
-        "summary.json",
-    }
-    assert {key.split("/")[1] for key in infos if key.startswith("checkpoints/")} == {"global_step_5", "global_step_10"}
+@pytest.mark.parametrize("store", [None, "store"])
+def test_a_run_leaves_the_layout_of_the_contract_and_the_result_before_its_end(
+    open_run: Callable, save_step: Callable, tmp_path: Path, store: str | None
+) -> None:
+    with open_run(store_url=store and str(tmp_path / store), tee=True) as run:
+        for step in (1, 2):
+            run.log(step, {"loss": 1.0})
+        save_step(run.checkpoints, 2)
+        os.write(1, b"done\n")
+        run.finish({"accuracy": 0.5})
+    place = LocalStore(tmp_path / (store or "local") / "r")
+    infos = {info.key: info for info in place.list("") if not info.key.endswith("heartbeat.json")}
+    attempt = [f"attempts/0001/{name}" for name in ("driver.log", "ended.json", "metrics.jsonl", "owner.json")]
+    sealed = [f"checkpoints/global_step_2/{name}" for name in (*step_content(2), "manifest.json", "COMPLETE")]
+    assert sorted(infos) == sorted([*attempt, *sealed, "run.json", "spec.json", "summary.json", "result.json"])
     result = infos.pop("result.json")
-    tell_of_it = ("summary.json", "attempts/0001/ended.json")
-    assert all(info.modified_s <= result.modified_s for key, info in infos.items() if key not in tell_of_it)
-    assert logged_steps(train.store) == list(range(1, 13))
-    assert read_streamed(train.store, "attempts/0001/driver.log").decode().splitlines()[-1] == "done"
-    record = train.store.get_json("result.json")
-    assert (record["accuracy"], record["run_id"], record["attempt"], record["spec_hash"]) == (0.5, "r", 1, "h")
+    later = ("summary.json", "attempts/0001/ended.json")
+    assert all(info.modified_s <= result.modified_s for key, info in infos.items() if key not in later)
+    assert logged_steps(place) == [1, 2]
+    record = place.get_json("result.json")
+    assert (record["accuracy"], record["run_id"], record["attempt"], record["spec_hash"]) == (0.5, "r", 1, "hash-1")
 
 
-@pytest.mark.slow
-def test_sigterm_flushes_everything_and_the_next_attempt_starts_at_once(train: Callable) -> None:
-    child = train(num_steps=1000, step_s=0.02)
+SIGNALLED = """
+import sys, time
+from opd.errors import Stopped
+from opd.runs.run import Run
+try:
+    with Run.open(run_id="r", local_root=sys.argv[1], store_url=sys.argv[2], spec={}, spec_hash="h") as run:
+        for step in range(1, 1000):
+            run.log(step, {"loss": 1.0})
+            print("step", step, flush=True)
+            time.sleep(0.02)
+except Stopped as stopped:
+    sys.exit(stopped.exit_code)
+"""
+
+
+def test_sigterm_flushes_metrics_and_log(start_child: Callable, tmp_path: Path) -> None:
+    child = start_child(SIGNALLED, tmp_path / "local", tmp_path / "store")
     child.wait_for("step 3\n")
     child.process.send_signal(signal.SIGTERM)
     assert child.wait() == 143, child.text
+    store = LocalStore(tmp_path / "store/r")
     printed = [line for line in child.text.splitlines() if line.startswith("step")]
-    steps = logged_steps(train.store)
+    steps = logged_steps(store)
     assert steps == list(range(1, len(steps) + 1))
     assert len(steps) - len(printed) in (0, 1)  # the signal may come between the row and its log line
-    log = read_streamed(train.store, "attempts/0001/driver.log").decode()
+    log = read_streamed(store, "attempts/0001/driver.log").decode()
     assert [line for line in log.splitlines() if line.startswith("step")] == printed
-    assert train.store.get_json("attempts/0001/ended.json")["outcome"] == "stopped"
-    following = train(num_steps=1)
-    assert following.wait() == 0
-    assert "attempt 2" in following.text
+    assert store.get_json("attempts/0001/ended.json")["outcome"] == "stopped"
 
 
 # ---- the end -----------------------------------------------------------------------------------------------------------
@@ -111,7 +104,7 @@ def test_a_fatal_end_stops_the_retries_of_its_installation_until_it_is_cleared(
         run.fail("tokenizers differ", fatal=True)
     with pytest.raises(RunFatal, match=r"attempt 1: tokenizers differ\n.*--retry"):
         open_run()
-    assert (clear_fatal(run.local), clear_fatal(run.local)) == (True, False)
+    run.local.delete(FATAL_FILE)
     with open_run() as run:
         run.fail("no such file", fatal=True)
     monkeypatch.setenv("OPD_INSTALL", "second")
@@ -140,6 +133,18 @@ def test_an_exception_marks_the_attempt_and_the_next_one_starts_at_once(
     assert run.handle.attempt == 2
     ended = run.local.get_json("attempts/0001/ended.json")
     assert (ended["outcome"], ended["detail"]) == (outcome, detail)
+
+
+def test_a_run_that_is_handed_over_is_followed_without_a_wait_and_taken_back_it_is_held(open_run: Callable) -> None:
+    names = ("pipeline", "r")
+    run = open_run(within=open_run(run_id="pipeline"))
+    run.hand_over()
+    run.hand_over(back=True)
+    for name in names:
+        with pytest.raises(RunIsLive):
+            open_run(run_id=name)
+    run.hand_over()
+    assert [open_run(run_id=name).handle.attempt for name in names] == [2, 2]
 
 
 def test_a_run_that_ended_while_its_owner_was_waited_for_is_not_begun_again(
@@ -181,13 +186,6 @@ def test_a_run_has_finished_with_its_result_although_its_end_is_not_marked(
     assert outcomes == [("finished", True)]
     with pytest.raises(RunFinished):
         open_run()
-
-
-def test_another_spec_under_the_name_is_an_error_before_an_attempt_is_claimed(open_run: Callable) -> None:
-    open_run().claim.end("stopped")
-    with pytest.raises(SpecChanged, match="seed: 1 -> 2"):
-        open_run(spec={"kind": "opd", "seed": 2}, spec_hash="hash-2")
-    assert open_run().handle.attempt == 2
 
 
 # ---- overtaken ---------------------------------------------------------------------------------------------------------
@@ -238,7 +236,7 @@ def test_of_two_winners_of_one_claim_the_one_written_over_leaves_the_run_to_the_
 
 def test_the_same_folder_as_store_is_written_once(open_run: Callable, tmp_path: Path) -> None:
     run: Run = open_run(store_url=f"file://{tmp_path}/local")
-    assert (run.remote, run.handle.store_url) == (None, None)
+    assert run.remote is None
 
 
 def test_an_attempt_that_the_store_rejects_saves_and_ends_with_the_reason(
@@ -279,8 +277,20 @@ def test_a_checkpoint_is_sealed_in_the_store_only_after_the_metrics_that_lead_to
         save_step(run.checkpoints, 2)
         assert store.exists("checkpoints/global_step_2/COMPLETE")
         assert logged_steps(store) == [1, 2]
-        run.finish({})
-    assert store.exists("checkpoints/global_step_1/COMPLETE")
+        assert upload_missing(run.checkpoints) == [1]
+
+
+def test_files_for_people_wait_for_the_store(
+    open_run: Callable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run: Run = open_run(store_url=str(tmp_path / "store"))
+    tokens = tmp_path / "store/r/tokens"
+    tokens.write_text("in the way of the folder")
+    run.keep({"tokens/1": b"one"})
+    assert "1 files for people wait for the store" in caplog.text
+    tokens.unlink()
+    run.keep({"tokens/2": b"two"})
+    assert [(tokens / name).read_bytes() for name in "12"] == [b"one", b"two"]
 
 
 def test_a_store_that_stays_unreachable_ends_the_run_with_the_work_on_disk(open_run: Callable, tmp_path: Path) -> None:
@@ -306,115 +316,3 @@ def test_a_store_that_stays_unreachable_ends_the_run_with_the_work_on_disk(open_
     with open_run(store_url=str(link)) as run:
         run.finish({"accuracy": 1.0})
     assert logged_steps(LocalStore(tmp_path / "store/r")) == [1]
-
-
-# ---- the process -------------------------------------------------------------------------------------------------------
-
-
-def test_a_thread_other_than_main_installs_no_signal_handler(open_run: Callable) -> None:
-    before, seen = signal.getsignal(signal.SIGTERM), []
-
-    def body() -> None:
-        with open_run() as run:
-            seen.append(signal.getsignal(signal.SIGTERM))
-            run.finish({})
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    assert [*seen, signal.getsignal(signal.SIGTERM)] == [before, before]
-
-
-def test_opening_a_run_loads_neither_torch_nor_ray_nor_verl(start_child: Callable) -> None:
-    script = """
-    import sys
-    import opd.runs.run, opd.store.remote
-    print(sorted({"torch", "ray", "verl", "transformers"} & set(sys.modules)))
-    """
-    child = start_child(script)
-    assert child.wait() == 0
-    assert child.text == "[]\n"
-
-
-def caused(error: Exception, cause: Exception) -> Exception:
-    error.__cause__ = cause
-    return error
-
-
-FULL = OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.mark.parametrize(
-    ("error", "named"),
-    [
-        (RuntimeError("boom"), None),
-        (OSError(errno.EACCES, "no"), None),
-        (FULL, "OSError"),
-        (caused(RuntimeError("\x1b[36mray::Worker\x1b[39m\n  Traceback\nwriting failed\n"), FULL), "RuntimeError: writing failed;"),
-        (caused(Overtaken("by attempt 3"), FULL), None),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("folder", ["", "gone"])
-def test_a_full_disk_is_named_by_any_cause_in_the_chain(
-    tmp_path: Path, error: Exception, named: str | None, folder: str
-) -> None:
-    full = as_disk_full(error, tmp_path / folder)
-    assert (full is None) == (named is None)
-    assert named is None or named in str(full)
-
-
-def test_a_run_that_ends_on_a_full_disk_says_so(open_run: Callable) -> None:
-    def work() -> None:
-        with open_run():
-            raise FULL
-
-    with pytest.raises(DiskFull, match=r"the disk of .* is full .*it resumes from its last complete checkpoint"):
-        work()
-
-
-def test_a_disk_without_space_is_seen_without_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.statvfs", lambda folder: SimpleNamespace(f_bavail=255, f_frsize=4096, f_blocks=1024))
-    full = as_disk_full(RuntimeError("torch says nothing"), tmp_path)
-    assert "of 4 MiB free), the run ended with RuntimeError: torch says nothing" in str(full)
-
-
-# ---- origin and start --------------------------------------------------------------------------------------------------
-
-
-def test_an_attempts_origin_is_stored_and_added_to(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "run")
-    tell(store, 3)
-    add(store, 3, devices=["H200", "H200"], trackers={"wandb": "https://w/1"})
-    record = store.get_json("attempts/0003/origin.json")
-    assert record is not None
-    assert (record["version"], record["devices"]) == (origin()["version"], {"H200": 2})
-    assert file_key(3) == "attempts/0003/origin.json"
-    found = origin({"OPD_REVISION": "c0ffee", "OPD_IMAGE": "registry/opd@sha256:1"})
-    assert (found["commit"], found["image"]) == ("c0ffee", "registry/opd@sha256:1")
-    (tmp_path / "file").write_text("no folder")
-    tell(LocalStore(tmp_path / "file"), 1)  # an unreachable store ends no run
-
-
-def test_a_checkout_has_its_commit_and_a_mark_for_files_that_differ_from_it(tmp_path: Path) -> None:
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=me", "-c", "user.email=me@example.com"]
-    assert _commit_of_checkout(tmp_path) == ""
-    (tmp_path / "file").write_text("1")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *words], check=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    assert _commit_of_checkout(tmp_path) == commit
-    (tmp_path / "file").write_text("2")
-    assert _commit_of_checkout(tmp_path) == f"{commit}-dirty"
-
-
-def test_the_parts_of_a_start_add_up_and_are_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter([10.0, 11.0, 13.0, 14.0])
-    monkeypatch.setattr("opd.runs.start_times.time.monotonic", lambda: next(moments))
-    start = StartTimes()
-    for part in ("imports", "worker processes", "imports"):
-        start.mark(part)
-    parts = start.take()
-    assert parts == {"imports": 2.0, "worker processes": 2.0, "all": 4.0}
-    assert start.take() == {}
-    assert as_metrics(parts)["timing_start/worker_processes_s"] == 2.0
-    assert table(parts)[0] == "start: imports                      2.0 s"

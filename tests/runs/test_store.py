@@ -23,12 +23,73 @@ from opd.errors import (
 from opd.store.access import open_url
 from opd.store.base import RetryPolicy, Store
 from opd.store.local import LocalStore
-from opd.store.opening import open_store
-from opd.store.remote import CALL_DEADLINE_S, FsspecStore
+from opd.store.remote import CALL_DEADLINE_S, FsspecStore, open_store
+
+
+def test_a_put_replaces_the_object_and_leaves_nothing_else(local_store: LocalStore) -> None:
+    local_store.put("a/b", b"old")
+    local_store.put("a/b", b"new")
+    assert local_store.get("a/b") == b"new"
+    assert [path.name for path in (local_store.root / "a").iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_only_the_first_create_of_a_key_succeeds_and_a_repeated_one_of_its_own_bytes(
+    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    def no_links(*args: object) -> None:
+        raise OSError(errno.ENOTSUP, "no hard links here")
+
+    if not has_links:
+        monkeypatch.setattr("os.link", no_links)
+    for _ in range(2):  # the second is a retry after a lost answer
+        local_store.create("claim", b"first")
+    with pytest.raises(AlreadyExists):
+        local_store.create("claim", b"second")
+    assert local_store.get("claim") == b"first"
+
+
+def test_a_missing_object_is_none_to_info_and_an_error_to_get(tmp_path: Path, local_store: LocalStore) -> None:
+    assert local_store.info("nothing") is None
+    assert local_store.children("nothing") == []
+    assert local_store.list("nothing") == []
+    local_store.delete("nothing")
+    for call in (
+        lambda: local_store.get("nothing"),
+        lambda: local_store.get_file("nothing", tmp_path / "folder/target"),
+    ):
+        with pytest.raises(FileNotFoundError):
+            call()
+    assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_listings_show_objects_but_no_temporary_files(local_store: LocalStore) -> None:
+    local_store.put("a/b/c", b"123")
+    local_store.put("a/d", b"4")
+    (local_store.root / "a/.opd-tmp-left-by-a-kill").write_bytes(b"half")
+    assert local_store.children("a") == ["b", "d"]
+    assert [(info.key, info.size) for info in local_store.list("a")] == [("a/b/c", 3), ("a/d", 1)]
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_path_and_its_file_url_are_the_same_store(tmp_path: Path, prefix: str) -> None:
+    store: Store = open_store(f"{prefix}{tmp_path}/deep").child("er")
+    store.put("key", b"data")
+    assert (tmp_path / "deep/er/key").read_bytes() == b"data"
+
+
+@pytest.mark.parametrize(("data", "why"), [(b'{"run_id": ', r"run\.json is not JSON"), (b"[1]", "holds list")])
+def test_a_record_that_is_no_json_object_is_named(local_store: LocalStore, data: bytes, why: str) -> None:
+    local_store.put("run.json", data)
+    with pytest.raises(CorruptRecord, match=why):
+        local_store.get_json("run.json")
+
+
+# ---- failures of a folder ----------------------------------------------------------------------------------------------
 
 
 class FlakyStore(LocalStore):
-    """A real folder behind a network that fails the next `failures` calls with the given errno."""
+    """A real folder whose server fails the next `failures` writes with the given errno."""
 
     failures: int = 0
     error_number: int = errno.EIO
@@ -40,66 +101,6 @@ class FlakyStore(LocalStore):
         super()._put(key, data)
 
 
-class Transfer:
-    """Notes for how long it is waited for, and has ended by then."""
-
-    waited_s: ClassVar[list[float]] = []
-
-    def result(self, timeout_s: float) -> None:
-        self.waited_s.append(timeout_s)
-
-    def cancel(self) -> None:
-        pass
-
-
-def test_a_transfer_has_a_second_for_every_64_kib_beside_a_requests_own_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open(tmp_path / "shard", "wb") as file:
-        file.truncate(64 * 2**20)
-    filesystem = SimpleNamespace(loop=None, _put_file=lambda *paths: None)
-    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda call, loop: Transfer())
-    FsspecStore("s3://bucket/r", filesystem=filesystem).put_file("shard", tmp_path / "shard")  # type: ignore[arg-type]
-    assert Transfer.waited_s == [CALL_DEADLINE_S + 1024]
-
-
-def test_a_put_replaces_the_object_and_leaves_nothing_else(local_store: LocalStore) -> None:
-    local_store.put("a/b", b"old")
-    local_store.put("a/b", b"new")
-    assert local_store.get("a/b") == b"new"
-    assert [path.name for path in (local_store.root / "a").iterdir()] == ["b"]
-
-
-def test_only_the_first_create_of_a_key_succeeds(local_store: LocalStore) -> None:
-    local_store.create("claim", b"first")
-    with pytest.raises(AlreadyExists):
-        local_store.create("claim", b"second")
-    assert local_store.get("claim") == b"first"
-
-
-def test_a_create_that_finds_its_own_bytes_has_won(local_store: LocalStore) -> None:
-    # What happens after an answer was lost on the way: the retry finds the object that the first try wrote.
-    local_store.create("claim", b"token-1")
-    local_store.create("claim", b"token-1")
-
-
-def test_a_missing_object_is_none_to_info_and_an_error_to_get(local_store: LocalStore) -> None:
-    assert local_store.info("nothing") is None
-    assert local_store.children("nothing") == []
-    assert local_store.list("nothing") == []
-    local_store.delete("nothing")
-    with pytest.raises(FileNotFoundError):
-        local_store.get("nothing")
-
-
-def test_listings_show_objects_but_no_temporary_files(local_store: LocalStore) -> None:
-    local_store.put("a/b/c", b"123")
-    local_store.put("a/d", b"4")
-    (local_store.root / "a/.opd-tmp-left-by-a-kill").write_bytes(b"half")
-    assert local_store.children("a") == ["b", "d"]
-    assert [(info.key, info.size) for info in local_store.list("a")] == [("a/b/c", 3), ("a/d", 1)]
-
-
 def test_a_transient_failure_is_retried_until_it_is_over(tmp_path: Path) -> None:
     store = FlakyStore(tmp_path, policy=RetryPolicy(max_elapsed_s=30, first_wait_s=0.001, max_wait_s=0.01))
     store.failures = 4
@@ -107,30 +108,6 @@ def test_a_transient_failure_is_retried_until_it_is_over(tmp_path: Path) -> None
     store.put("key", b"data")
     assert store.get("key") == b"data"
     assert random.getstate() == before, "the global generator is saved with a rank's checkpoint"
-
-
-def test_a_folder_above_that_cannot_be_synced_is_no_reason_to_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sync(path: Path) -> None:
-        if tmp_path.is_relative_to(path):
-            raise PermissionError(errno.EACCES, "may be passed through only")
-
-    monkeypatch.setattr("opd.store.durable.fsync_folder", sync)
-    (tmp_path / "store").mkdir()
-    LocalStore(tmp_path / "store").put("object", b"bytes")
-    with pytest.raises(StoreRefused):
-        LocalStore(tmp_path / "new").put("object", b"bytes")
-
-
-def test_without_hard_links_a_claim_is_exclusive_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(*args: object) -> None:
-        raise OSError(errno.ENOTSUP, "no hard links here")
-
-    monkeypatch.setattr("os.link", no_links)
-    LocalStore(tmp_path).create("owner.json", b"me")
-    with pytest.raises(AlreadyExists):
-        LocalStore(tmp_path).create("owner.json", b"another")
 
 
 def test_a_transient_failure_that_lasts_ends_in_store_unavailable_within_the_policy(tmp_path: Path) -> None:
@@ -148,7 +125,21 @@ def test_a_full_disk_is_refused_at_once(tmp_path: Path) -> None:
     assert store.failures == 10**9 - 1
 
 
-def test_a_root_that_is_a_file_is_refused_and_not_taken_for_empty(tmp_path: Path, local_store: LocalStore) -> None:
+def test_a_folder_above_that_cannot_be_synced_is_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(path: Path) -> None:
+        if tmp_path.is_relative_to(path):
+            raise PermissionError(errno.EACCES, "may be passed through only")
+
+    monkeypatch.setattr("opd.store.durable.fsync_folder", sync)
+    (tmp_path / "store").mkdir()
+    LocalStore(tmp_path / "store").put("object", b"bytes")
+    with pytest.raises(StoreRefused):
+        LocalStore(tmp_path / "new").put("object", b"bytes")
+
+
+def test_a_root_that_is_a_file_is_refused_and_not_taken_for_empty(local_store: LocalStore) -> None:
     local_store.root.write_text("in the way")
     for call in (
         lambda: local_store.put("key", b""),
@@ -161,33 +152,18 @@ def test_a_root_that_is_a_file_is_refused_and_not_taken_for_empty(tmp_path: Path
             call()
 
 
-def test_a_protocol_without_create_only_writes_is_refused_by_name() -> None:
-    with pytest.raises(CreateOnlyUnsupported, match=r"memory:// has no atomic create-only write.*s3"):
-        open_store("memory://anywhere")
+# ---- create-only writes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("url", "package", "extra"),
-    [("gs://b/x", "gcsfs", "gcs"), ("az://b/x", "adlfs", "azure"), ("abfs://b/x", "adlfs", "azure")],
-)
-def test_a_store_whose_package_is_missing_names_the_extra_to_install(
-    url: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    said = rf"needs {package}, which is not installed: pip install 'opd\[{extra}\]'"
-    with pytest.raises(StoreRefused, match=said):
-        open_store(url)
-    with pytest.raises(ImportError, match=said):
-        open_url(f"{url}/config.json", "rb")
-
-
-def test_a_server_that_overwrites_on_create_is_refused(tmp_path: Path) -> None:
+def test_a_store_that_overwrites_on_create_and_a_protocol_without_it_are_refused(tmp_path: Path) -> None:
     class ForgetfulStore(LocalStore):
         def _create(self, key: str, data: bytes) -> None:
             self._put(key, data)
 
     with pytest.raises(CreateOnlyUnsupported, match="conditional writes"):
         ForgetfulStore(tmp_path).check_create_only()
+    with pytest.raises(CreateOnlyUnsupported, match=r"memory:// has no atomic create-only write.*s3"):
+        open_store("memory://anywhere")
 
 
 def test_the_create_only_check_needs_no_right_to_delete(tmp_path: Path) -> None:
@@ -200,17 +176,46 @@ def test_the_create_only_check_needs_no_right_to_delete(tmp_path: Path) -> None:
     assert LocalStore(tmp_path).list("") == [], "no listing shows its object"
 
 
-class ResourceNotFoundError(Exception):
-    """Azure's."""
+# ---- services (a real S3 server: tests/runs/s3) ------------------------------------------------------------------------
 
-    def __init__(self, error_code: str) -> None:
-        super().__init__(error_code)
-        self.error_code = error_code
+
+@pytest.mark.parametrize(("protocol", "package", "extra"), [("gs", "gcsfs", "gcs"), ("az", "adlfs", "azure")])
+def test_a_store_whose_package_is_missing_names_the_extra_to_install(
+    protocol: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    said = rf"needs {package}, which is not installed: pip install 'opd\[{extra}\]'"
+    with pytest.raises(StoreRefused, match=said):
+        open_store(f"{protocol}://b/x")
+    with pytest.raises(ImportError, match=said):
+        open_url(f"{protocol}://b/x/config.json", "rb")
+
+
+def test_a_transfer_has_a_second_for_every_64_kib_beside_a_requests_own_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Transfer:
+        """Notes for how long the store waits for it, and has ended by then."""
+
+        waited_s: ClassVar[list[float]] = []
+
+        def result(self, timeout_s: float) -> None:
+            self.waited_s.append(timeout_s)
+
+        def cancel(self) -> None:
+            pass
+
+    with open(tmp_path / "shard", "wb") as file:
+        file.truncate(64 * 2**20)
+    filesystem = SimpleNamespace(loop=None, _put_file=lambda *paths: None)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda call, loop: Transfer())
+    FsspecStore("s3://bucket/r", filesystem=filesystem).put_file("shard", tmp_path / "shard")  # type: ignore[arg-type]
+    assert Transfer.waited_s == [CALL_DEADLINE_S + 1024]
 
 
 def azure(error_code: str) -> FileNotFoundError:
     error = FileNotFoundError(errno.ENOENT, "No such file or directory", "buckt/runs")
-    error.__context__ = ResourceNotFoundError(error_code)
+    error.__context__ = type("ResourceNotFoundError", (Exception,), {"error_code": error_code})()
     return error
 
 
@@ -235,27 +240,24 @@ def test_a_missing_bucket_is_no_empty_prefix(url: str, error: FileNotFoundError,
         assert store.children("") == []
 
 
-class Unanswered(Exception):
-    """An error of a client library, with the service's status where there is one."""
-
-    def __init__(self, code: int | None = None) -> None:
-        super().__init__("no")
-        self.code = code
+def unanswered(code: int | None = None, name: str = "Unanswered") -> Exception:
+    """Make an error of a client library, with the service's status where there is one."""
+    return type(name, (Exception,), {"code": code})("no")  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
     ("error", "is_transient"),
     [
-        (Unanswered(503), True),
-        (Unanswered(429), True),
-        (Unanswered(400), False),
-        (Unanswered(), True),
+        (unanswered(503), True),
+        (unanswered(429), True),
+        (unanswered(400), False),
+        (unanswered(), True),
         (KeyError("ContentLength"), True),
         (TimeoutError(), True),
         (ConnectionResetError(errno.ECONNRESET, "reset"), True),
         (PermissionError(errno.EACCES, "denied"), False),
-        (type("NoCredentialsError", (Exception,), {})(), False),
-        (type("ParamValidationError", (Exception,), {})(), False),
+        (unanswered(name="NoCredentialsError"), False),
+        (unanswered(name="ParamValidationError"), False),
         (OSError(errno.ENOSPC, "the local disk is full"), False),
     ],
     ids=repr,
@@ -263,25 +265,3 @@ class Unanswered(Exception):
 def test_an_error_is_tried_again_unless_another_try_cannot_help(error: Exception, is_transient: bool) -> None:
     found = FsspecStore("gs://b/r", filesystem=object())._translate(error, "read it")  # type: ignore[arg-type]
     assert isinstance(found, StoreUnavailable if is_transient else StoreRefused)
-
-
-@pytest.mark.parametrize("prefix", ["", "file://"])
-def test_a_path_and_its_file_url_are_the_same_store(tmp_path: Path, prefix: str) -> None:
-    store: Store = open_store(f"{prefix}{tmp_path}/deep").child("er")
-    store.put("key", b"data")
-    assert (tmp_path / "deep/er/key").read_bytes() == b"data"
-
-
-def test_a_json_record_that_is_none_is_named(local_store: LocalStore) -> None:
-    local_store.put("run.json", b'{"run_id": ')
-    with pytest.raises(CorruptRecord, match=r"run\.json is not JSON"):
-        local_store.get_json("run.json")
-    local_store.put("run.json", b"[1]")
-    with pytest.raises(CorruptRecord, match="holds list"):
-        local_store.get_json("run.json")
-
-
-def test_a_download_that_fails_leaves_no_file(tmp_path: Path, local_store: LocalStore) -> None:
-    with pytest.raises(FileNotFoundError):
-        local_store.get_file("nothing", tmp_path / "target")
-    assert list(tmp_path.iterdir()) == []

@@ -136,7 +136,8 @@ class Trainer:
         except Exception:
             self.sealing.leave()
             raise
-        checkpointing.upload_missing(self.run, self.workers, is_end=True)
+        with self.run.storing_the_end():
+            checkpointing.upload_missing(self.run, self.workers)
         rows = self.run.history()
         self.world.oracle.has_rows(rows, self.step, "in the result")
         return {"steps": self.step, "state": self.state, "rows": len(rows)}
@@ -146,10 +147,10 @@ class Trainer:
         choose = self.run.checkpoints.choose
         disks = self.world.disks_of(self.workers.processes)
 
-        def noted(**options: Any) -> Any:
+        def noted(fetch: Any) -> Any:
             for process in self._processes():
                 process.chose_s = self.world.now_s
-            chosen.append(choose(**options))
+            chosen.append(choose(fetch))
             met = any(process.has_met_read_faults for process in self._processes())
             step, manifest = chosen[-1].step or 0, chosen[-1].manifest
             attempt = manifest.attempt if manifest else 0
@@ -158,13 +159,14 @@ class Trainer:
 
         upload = self.run.checkpoints.upload_missing
 
-        def uploaded(**options: Any) -> Any:
+        def uploaded(upload_all: Any) -> Any:
             before = self.world.num_store_faults
-            steps = upload(**options)
+            steps = upload(upload_all)
             met = any(process.has_met_read_faults for process in self._processes())
             self.world.oracle.uploaded(disks, self.world.num_store_faults - before + met)
             return steps
 
+        self.world.oracle.watch_retention(self.run.checkpoints, self.plan.keep_every)
         self.run.checkpoints.choose = noted  # type: ignore[method-assign]
         self.run.checkpoints.upload_missing = uploaded  # type: ignore[method-assign]
         checkpointing.resume(self.run, self.workers, lambda folder: self._load(folder, chosen))  # type: ignore[arg-type]
@@ -198,7 +200,8 @@ class Trainer:
         self.run.log(step, {"state": self.state, "attempt": attempt})
         self._seal()
         if stop.serve(Path(self.run.handle.local_dir), self._save_for_pods, is_over=self._is_over):
-            self.run.take_back()
+            self.run.hand_over(back=True)
+            self.world.oracle.taken_back(attempt)
         if self.stop.requested and step < self.plan.num_steps:
             self._save_now()
             raise Stopped(EXIT_TERMINATED)
@@ -248,7 +251,7 @@ class Trainer:
 
     def _save_for_pods(self) -> int | None:
         step = self._save_now()
-        self.world.oracle.handed_over.add(self.run.handle.attempt)
+        self.world.oracle.hands_over(self.run.handle.attempt)
         self.run.hand_over()
         return step
 
@@ -264,7 +267,9 @@ def attempt(world: Any) -> None:
         world.oracle.finished()
         return
     process.attempt = run.handle.attempt
-    world.oracle.claimed(run.handle.attempt, run.handle.token)
+    world.oracle.claimed(run.handle.attempt, run.claim.owner.token)
+    world.oracle.fence(run, "finish", run.handle.attempt)
+    world.oracle.fence(run.summary, "write", run.handle.attempt)
     with run:
         trainer = Trainer(world, run, Workers(world, world.start_ranks(process), run.handle.attempt))
         result = trainer.fit()

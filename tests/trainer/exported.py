@@ -12,7 +12,7 @@ from tests.ports import free_ports
 
 
 def main(folder: Path) -> None:
-    from opd.cluster.loopback import stay_on_loopback
+    from opd.cluster.supervise import stay_on_loopback
 
     stay_on_loopback()
     import ray

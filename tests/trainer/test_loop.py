@@ -41,7 +41,7 @@ def play(tmp_path, monkeypatch):
     did: list[str] = []
     run = SimpleNamespace(
         asked_in=tmp_path, checkpoints=SimpleNamespace(begin=lambda step: True),
-        hand_over=lambda: did.append("hand over"), take_back=lambda: did.append("take back"),
+        hand_over=lambda back=False: did.append("take back" if back else "hand over"),
     )  # fmt: skip
     checkpoint = SimpleNamespace(overlap=False)
     trained = SimpleNamespace(trainer=SimpleNamespace(save_freq=5, test_freq=-1))

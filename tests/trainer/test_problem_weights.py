@@ -153,9 +153,13 @@ def test_rates_of_which_too_many_answers_failed_do_not_count(dataset, tmp_path, 
     assert "50% of the answers failed" in caplog.text
 
 
+def _keeping(store: LocalStore):
+    """`Run.keep` on one disk."""
+    return lambda files: [store.put(key, content) for key, content in files.items()]
+
+
 def test_a_run_keeps_rates_and_weights_of_all_prompts_for_its_report(dataset, tmp_path):
-    run = SimpleNamespace(local=LocalStore(tmp_path), remote=None, handle=SimpleNamespace(local_dir=str(tmp_path)))
-    ProblemWeights(dataset, _problems(tmp_path), run).keep(step=1)
+    ProblemWeights(dataset, _problems(tmp_path), SimpleNamespace(keep=_keeping(LocalStore(tmp_path)))).keep(step=1)
     kept = pq.read_table(tmp_path / weights_key(1)).to_pydict()
     assert kept["pass_rate"] == RATES
     assert kept["weight"] == pytest.approx([0, 12 / 7, 16 / 7, 0])
@@ -244,8 +248,7 @@ def _attempt(folder, *, attempt: int, step: int = 6) -> SimpleNamespace:
     entry = FileEntry(path="data.pt", size=1, sha256="0" * 64, rank=-1)
     current = Manifest(step=step, attempt=attempt, spec_hash="s", files=(entry,))
     return SimpleNamespace(
-        local=LocalStore(folder), remote=None, stores=[LocalStore(folder)], checkpoints=SimpleNamespace(current=current),
-        handle=SimpleNamespace(local_dir=str(folder)),
+        stores=[LocalStore(folder)], checkpoints=SimpleNamespace(current=current), keep=_keeping(LocalStore(folder)),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,9 +11,7 @@ import torch
 
 from opd.experiment import load_text
 from opd.rollout.rows import Order, Row, row_of
-from opd.runs.tokens import MAX_TOKENS, file_key, from_bytes
-from opd.store.local import LocalStore
-from opd.trainer.token_log import TokenLog, pieces
+from opd.trainer.token_log import MAX_TOKENS, TokenLog, file_key, pieces
 from opd.update.token_view import RowView, Seen
 
 
@@ -39,7 +38,8 @@ def log(tmp_path, *sets: str) -> TokenLog:
         "data.max_response_length=8",
         "trainer.gpus_per_node=1",
     ]
-    run = SimpleNamespace(local=LocalStore(tmp_path), remote=None, handle=SimpleNamespace(local_dir=str(tmp_path)))
+    (tmp_path / "tokens").mkdir(exist_ok=True)
+    run = SimpleNamespace(keep=lambda files: [(tmp_path / key).write_bytes(data) for key, data in files.items()])
     return TokenLog(load_text("kind: opd", sets=[*base, *sets]).spec, run)
 
 
@@ -84,18 +84,15 @@ def test_what_was_seen_stands_at_its_tokens_and_a_long_response_is_cut(tmp_path)
     seen = Seen(rows={shown[0]: view}, covers_all=False)
     seen.density[1, 2] = 5, 4
     kept.keep(6, read=lambda: [seen], loss_type="reverse_kl", tokenizer=Bytes())
-    step = from_bytes((tmp_path / file_key(6)).read_bytes())
-    assert (step.score, step.divergence, step.covers_all, step.density) == ("q3", "forward_kl", False, ((1, 2, 5, 4),))
-    [kept_row] = step.rows
-    assert (kept_row.prompt, kept_row.score, kept_row.num_tokens, len(kept_row.texts)) == (
-        "2 + 2?",
-        None,
-        num,
-        MAX_TOKENS,
-    )
-    assert kept_row.entropy[:6] == (0.0, None, None, None, 2.0, None)
-    assert kept_row.divergence[8] == 1.333
-    assert kept_row.kept[:3] == (True, False, False)
+    step = json.loads((tmp_path / file_key(6)).read_bytes())
+    [kept_row] = step.pop("rows")
+    assert step == {"step": 6, "score": "q3", "ratio": step["ratio"], "divergence": "forward_kl", "covers_all": False,
+                    "density": [[1, 2, 5, 4]]}  # fmt: skip
+    assert (kept_row["prompt"], kept_row["score"], kept_row["num_tokens"]) == ("2 + 2?", None, num)
+    assert {len(kept_row[name]) for name in ("texts", "trained", "kept", "entropy", "divergence")} == {MAX_TOKENS}
+    assert kept_row["entropy"][:6] == [0.0, None, None, None, 2.0, None]
+    assert kept_row["divergence"][8] == 1.333
+    assert kept_row["kept"][:3] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +110,6 @@ def test_a_kept_step_names_the_divergence_that_its_stage_scores_by(tmp_path, sco
         one, unknown = np.ones(1, bool), np.full(1, np.nan, np.float32)
         seen = Seen(rows={number: RowView(trained=one, kept=one, entropy=unknown, divergence=unknown)})
         kept.keep(step, read=lambda seen=seen: [seen], loss_type=loss_type, tokenizer=Bytes())
-    steps = [from_bytes((tmp_path / file_key(step)).read_bytes()) for step in (1, 2)]
-    assert [step.divergence for step in steps] == labels
-    assert [len(step.rows) for step in steps] == [1, 1]
+    steps = [json.loads((tmp_path / file_key(step)).read_bytes()) for step in (1, 2)]
+    assert [step["divergence"] for step in steps] == labels
+    assert [len(step["rows"]) for step in steps] == [1, 1]

@@ -19,12 +19,12 @@ from opd.compat.plain_loads import plain_loads
 from opd.errors import CheckpointError, Overtaken
 from opd.experiment.sections import Checkpoint
 from opd.runs.checkpoints import Checkpoints
-from opd.runs.manifest import DRIVER_RANK, RANK_PARTS, Manifest, step_folder
+from opd.runs.manifest import DRIVER_RANK, RANK_PARTS, Manifest, complete_steps, step_folder
 from opd.runs.run import Run
 from opd.runs.shards import move_in, sweep_older
 from opd.store.base import NO_RETRY
 from opd.store.durable import hash_file
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 from opd.update import checkpointing, shards
 from opd.update.checkpointing import Sealing
 from opd.update.shards import Job, ShardUploads
@@ -241,7 +241,7 @@ def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_
         with pytest.raises(CheckpointError, match="was sealed by another attempt"):
             move_in(run.checkpoints.staged(1), run.checkpoints.folder(1), rank=DRIVER_RANK)
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-        chosen = successor.checkpoints.choose()
+        chosen = successor.checkpoints.choose(lambda manifest, url: [])
         assert (chosen.step, chosen.source) == (1, "local")
 
 
@@ -284,10 +284,10 @@ def beside(tmp_path) -> Iterator[tuple[Run, Sealing, threading.Event, list[Excep
 def test_a_step_is_sealed_once_its_files_are_written_while_the_trainer_goes_on(beside):
     run, sealing, may_write, _ = beside
     assert sealing.wait(0.0) is None
-    assert run.checkpoints.complete_steps() == []
+    assert complete_steps(run.stores) == []
     may_write.set()
     assert sealing.wait() == 1
-    assert run.checkpoints.complete_steps() == [1]
+    assert complete_steps(run.stores) == [1]
     assert sealing.seconds > 0
     assert sealing.wait() is None, "the end is returned once"
 
@@ -298,14 +298,14 @@ def test_a_save_that_fails_on_its_thread_fails_where_the_trainer_looks_and_is_no
     may_write.set()
     with pytest.raises(OSError, match="No space left"):
         sealing.wait()
-    assert run.checkpoints.complete_steps() == []
+    assert complete_steps(run.stores) == []
 
 
 def test_who_fails_leaves_a_save_that_takes_too_long_unsealed_and_says_so(beside, caplog):
     run, sealing, *_ = beside
     sealing.leave(patience_s=0.0)
     assert "global_step_1 is not sealed: its save did not end within 0 s" in caplog.text
-    assert run.checkpoints.complete_steps() == []
+    assert complete_steps(run.stores) == []
 
 
 def test_a_save_is_copied_and_written_after_the_call(tmp_path, monkeypatch):

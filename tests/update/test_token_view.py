@@ -7,8 +7,7 @@ import math
 import numpy as np
 import torch
 
-from opd.runs.tokens import EDGES, NUM_BINS
-from opd.update.token_view import RowView, Seen, density
+from opd.update.token_view import EDGES, NUM_BINS, RowView, Seen, density
 
 
 def test_tokens_are_counted_by_the_bins_of_entropy_and_divergence():

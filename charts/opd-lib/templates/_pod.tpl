@@ -88,10 +88,6 @@ seccompProfile: {type: RuntimeDefault}
   "RAY_USAGE_STATS_ENABLED" "0" "RAY_JOB_STOP_WAIT_TIME_S" $save "RAY_JOB_STOP_SIGNAL" "SIGINT" "OPD_SAVE_SECONDS" $save
   "OPD_STARTS_PER_CLUSTER" ($cluster.retries.startsPerCluster | int64 | toString)
   "OPD_CHART_VERSION" $root.Chart.Version "OPD_IMAGE" $cluster.image.ref -}}
-{{- with $cluster.deadlines.activeSeconds -}}
-{{- $_ := set $own "OPD_ACTIVE_DEADLINE_SECONDS" (. | int64 | toString) -}}
-{{- $_ := set $own "OPD_PRE_RUNNING_DEADLINE_SECONDS" ($cluster.deadlines.preRunningSeconds | int64 | toString) -}}
-{{- end -}}
 {{- if has "wandb" (($root.Values.trainer | default dict).loggers | default list) -}}
 {{- $own = merge (dict "WANDB_RUN_ID" $run "WANDB_RESUME" "allow") $own -}}{{- /* one W&B run over all attempts */ -}}
 {{- end -}}
@@ -195,7 +191,7 @@ initContainers:
   - name: fetch-tool-database
     {{- include "opd.sideContainer" (list $ "") | nindent 4 }}
     resources: {requests: {cpu: 50m, memory: 128Mi}, limits: {memory: 512Mi}}
-    command: [python, -m, opd.pods.fetch, {{ quote . }}, --sha256, {{ $.Values.cluster.toolDatabase.sha256 | quote }}, --to, /database]
+    command: [python, -m, opd.pods.stage, {{ quote . }}, --sha256, {{ $.Values.cluster.toolDatabase.sha256 | quote }}, --to, /database]
     {{- include "opd.env" (list $ false dict) | nindent 4 }}
     volumeMounts:
       - {name: scratch, mountPath: /tmp}

@@ -1,6 +1,6 @@
 """Conversations with tools: the loop between model and tools, its limits, and the pool that runs the tools.
 
-Worlds are packages of their own (`opd_envs`): each registers an `Environment`.
+Worlds are packages of their own: each registers an `Environment`.
 """
 
 from opd.agent.environments import Environment, load_environment

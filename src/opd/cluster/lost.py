@@ -1,13 +1,18 @@
-"""Parts of a run that are gone with their node or process, or that found no node: a peer may wait for them forever."""
+"""Parts of a run that are gone or have no room, and an end for a run whose main thread may wait for them forever."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
+import threading
 import time
 import traceback
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
 
 import ray
 from ray._private import ray_constants
@@ -16,19 +21,20 @@ from ray._private.state import state as ray_state
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 
-from opd.cluster.nodes import FIX, offers
-from opd.cluster.places import needed, shortage
-from opd.cluster.watch import POLL_S, Look
-from opd.errors import NodeLost, NoPlace, PartLost
+from opd.cluster.nodes import SETTLE_S, shortage
+from opd.errors import NodeLost, PartLost, RunError, TooFewNodes
 from opd.experiment.pipeline import Sizes
 
-# A Ray call of the lost part fails by itself, and a process may end together with the run.
-PATIENCE_S = 20.0
+POLL_S = 5.0  # Ray counts a node as dead after 15 to 30 s of silence; looking more often finds nothing sooner
+# Closing may wait for the lost part, too. Without its control store Ray ends this process after 60 s.
+END_S = 40.0
+_JOIN_S = 1.0
+_SIGNAL = signal.SIGUSR2
+PATIENCE_S = 20.0  # a Ray call of the lost part fails by itself, and a process may end together with the run
 # Ray calls an actor unavailable at once, and its node dead after 15 to 30 s of silence.
 VERDICT_S = 40.0
-# Far longer than Ray needs for an existing place, with the start of a worker process on a busy node.
-PLACE_WAIT_S = 600.0
 _ANSWER_S = 2.0
+_SERVERS = "vllm_server"  # prefix of verl's names for their actors
 _OOM = -1  # Ray's memory monitor has a cause of its own
 _WHY = {
     ActorDiedErrorContext.NODE_DIED: "its node is gone",
@@ -37,29 +43,103 @@ _WHY = {
 }
 # A run needs both, and none of the other daemons (dashboard, log monitor).
 _DAEMONS = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RAYLET)
-_SERVERS = "vllm_server"  # prefix of verl's names for their actors
-_PENDING = (PlacementGroupTableData.PENDING, PlacementGroupTableData.RESCHEDULING)
 
 
-def looks(sizes: Sizes, *, patience_s: float = PATIENCE_S, place_wait_s: float = PLACE_WAIT_S) -> list[Look]:
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One thing that ends a run."""
+
+    find: Callable[[], dict[str, str]]  # returns the present faults: a line for people by the id of the thing
+    patience_s: float
+    """Seconds for which one fault may last; a direct wait on the thing fails first, with a better message."""
+    error: Callable[[list[str]], RunError]  # makes the error from the lines of all faults
+
+
+class Watch:
+    """A context whose block ends with a look's error at a fault, wherever the main thread waits.
+
+    If the block's own clean-up hangs as well, the process ends with the error's exit code. Only the main thread can be
+    woken; entered in another thread this does nothing.
+    """
+
+    def __init__(self, looks: Iterable[Look], *, poll_s: float = POLL_S, end_s: float = END_S) -> None:
+        self.looks, self.poll_s, self.end_s = list(looks), poll_s, end_s
+        self._over = threading.Event()
+        self._error: RunError | None = None
+        self._before: Any = None
+        self._threads: list[threading.Thread] = []
+        self._first = threading.Lock()
+
+    def __enter__(self) -> Watch:
+        if threading.current_thread() is threading.main_thread():
+            for look in self.looks:
+                look.find()  # a Ray that does not answer is an error here, not in a thread
+            self._before = signal.signal(_SIGNAL, self._wake)
+            # A thread each: one look may wait for a Ray that is gone while another sees why.
+            self._threads = [
+                threading.Thread(target=self._watch, args=(look,), name="opd-watch", daemon=True) for look in self.looks
+            ]
+            for thread in self._threads:
+                thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(_JOIN_S)  # it may wait for a GCS that is gone
+        if self._threads:
+            # A thread that outlasts the wait may send the signal, which by default ends the process.
+            is_one_left = any(thread.is_alive() for thread in self._threads)
+            signal.signal(_SIGNAL, signal.SIG_IGN if is_one_left else self._before)
+        if self._error is not None and isinstance(error, KeyboardInterrupt):
+            raise self._error from error
+
+    def _watch(self, look: Look) -> None:
+        since_s: dict[str, float] = {}
+        while not self._over.wait(self.poll_s):
+            try:
+                lines = look.find()
+                since_s = {key: since_s.get(key, time.monotonic()) for key in lines}
+                if not any(time.monotonic() - began_s >= look.patience_s for began_s in since_s.values()):
+                    continue
+                error = look.error(sorted(lines.values()))
+            except Exception as unanswered:  # noqa: BLE001 - Ray's inner interfaces raise errors of their own
+                print(f"cannot ask Ray how the run is, trying again: {unanswered}", file=sys.stderr, flush=True)
+                continue
+            if self._first.acquire(blocking=False):
+                self._end(error)
+            return
+
+    def _end(self, error: RunError) -> None:
+        if self._over.is_set():
+            return  # the block has ended meanwhile
+        self._error = error
+        signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+        if not self._over.wait(self.end_s):
+            print(f"opd.launch: {error}; what is left does not close: ending", file=sys.stderr, flush=True)
+            os._exit(error.exit_code)
+
+    def _wake(self, number: int, frame: FrameType | None) -> None:
+        if not self._over.is_set():
+            raise KeyboardInterrupt  # `ray.get` lets no other exception out of a handler, and this one as a new one
+
+
+def looks(sizes: Sizes, *, patience_s: float = PATIENCE_S, place_wait_s: float = SETTLE_S) -> list[Look]:
     """Make the looks for everything that a run may wait for in vain.
 
     After a minute without its control store Ray ends this process, unclosed. Of a part on a lost node nothing comes back;
-    a lost process may have ended with the run. With a dead engine a weight sync or a sleep waits.
+    a lost process may have ended with the run. With a dead engine a weight sync waits.
     """
 
-    def no_place(lines: list[str]) -> NoPlace:
-        whole, free = offers()
-        why = shortage(sizes, whole) or f"a node needs {needed(sizes)}, and something else holds part of it"
-        left = "; ".join(map(str, free))
+    def no_place(lines: list[str]) -> TooFewNodes:
         who = f"{place_wait_s:g} s for {', '.join(lines)}"
-        return NoPlace(f"no node had room within {who}: {why}. Free now: {left}. {FIX}")
+        return TooFewNodes(f"no node had room within {who}. Free now: {shortage(sizes) or 'enough'}")
 
     return [
         Look(find=lost_daemons, patience_s=0.0, error=PartLost),
         Look(find=parts_of_lost_nodes, patience_s=0.0, error=NodeLost),
         Look(find=lost_parts, patience_s=patience_s, error=PartLost),
-        Look(find=unplaced_parts, patience_s=place_wait_s, error=no_place),
+        Look(find=unplaced_ranks, patience_s=place_wait_s, error=no_place),
         Look(find=Engines().dead, patience_s=patience_s, error=PartLost),
     ]
 
@@ -76,18 +156,67 @@ def lost_daemons() -> dict[str, str]:
     return ended
 
 
-def lost_parts() -> dict[str, str]:
-    """Return actors of this job that died with their node or their process, a line each by id.
+def parts_of_lost_nodes() -> dict[str, str]:
+    """Return lost actors whose node is gone; a node that shuts down in order ends its processes first."""
+    return lost_parts(with_nodes=False)
+
+
+def lost_parts(*, with_nodes: bool = True) -> dict[str, str]:
+    """Return actors of this job that died with their node or, `with_nodes`, with their process only; a line each by id.
 
     An actor that its owner ended (`ray.kill`) or released is not lost. A run has no actors that leave by `exit_actor` or
     that Ray restarts.
     """
-    return {key: line for key, line, _ in _lost()}
+    job = ray.get_runtime_context().worker.current_job_id
+    dead = actors(job_id=job, actor_state_name="DEAD")
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]} if dead else set()
+    found = {}
+    for key, actor in dead.items():
+        death, address = actor["DeathCause"], actor["Address"]
+        cause = _OOM if death.HasField("oom_context") else death.actor_died_error_context.reason
+        if cause != ActorDiedErrorContext.NODE_DIED and address["NodeID"] not in alive and cause in _WHY:
+            cause = ActorDiedErrorContext.NODE_DIED
+        if cause in _WHY and (with_nodes or cause == ActorDiedErrorContext.NODE_DIED):
+            found[key] = f"{actor['ActorClassName']} at {address['IPAddress']}: {_WHY[cause]}"
+    return found
 
 
-def parts_of_lost_nodes() -> dict[str, str]:
-    """Return lost actors whose node is gone; a node that shuts down in order ends its processes first."""
-    return {key: line for key, line, has_node in _lost() if not has_node}
+def unplaced_ranks() -> dict[str, str]:
+    """Return placement groups of this job without a node, a line each by id; Ray's public table does not name the job."""
+    job = ray.get_runtime_context().worker.current_job_id.binary()
+    table = ray_state._connect_and_get_accessor().get_placement_group_table()
+    return {
+        group.placement_group_id.hex(): f"placement group {group.name}"
+        for group in map(PlacementGroupTableData.FromString, table)
+        if group.creator_job_id == job and group.state == PlacementGroupTableData.PENDING
+    }
+
+
+class Engines:
+    """Questions to the run's vLLM servers about their engines; a busy server has one question at a time."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, ray.ObjectRef] = {}
+
+    def dead(self) -> dict[str, str]:
+        """Return dead engines, a line each by their servers' names; an engine that has died stays dead."""
+        names = [name for name in ray.util.list_named_actors() if name.startswith(_SERVERS)]
+        for name in names:
+            if name not in self._asked:
+                with contextlib.suppress(ValueError):  # the actor has ended in between
+                    # A lambda travels whole; a server has no engine before its launch.
+                    self._asked[name] = ray.get_actor(name).__ray_call__.remote(
+                        lambda server: getattr(getattr(server, "engine", None), "errored", False)
+                    )
+        answered, _ = ray.wait(list(self._asked.values()), num_returns=max(1, len(self._asked)), timeout=_ANSWER_S)
+        found = {}
+        for name in [name for name, call in self._asked.items() if call in answered]:
+            with contextlib.suppress(ray.exceptions.RayError):  # another look finds a lost actor
+                if name in names and ray.get(self._asked[name]):
+                    found[name] = f"the engine of {name}: its process is gone"
+                    continue
+            del self._asked[name]
+        return found
 
 
 @contextlib.contextmanager
@@ -106,65 +235,3 @@ def naming_lost_nodes() -> Iterator[None]:
             raise
         traceback.print_exception(error)
         raise NodeLost(sorted(gone.values())) from error
-
-
-def _lost() -> list[tuple[str, str, bool]]:
-    """Return id, line, and True if the node is still there."""
-    job = ray.get_runtime_context().worker.current_job_id
-    dead = actors(job_id=job, actor_state_name="DEAD")
-    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]} if dead else set()
-    found = []
-    for key, actor in dead.items():
-        death, address = actor["DeathCause"], actor["Address"]
-        cause = _OOM if death.HasField("oom_context") else death.actor_died_error_context.reason
-        if cause in _WHY:
-            has_node = cause != ActorDiedErrorContext.NODE_DIED and address["NodeID"] in alive
-            why = _WHY[cause if has_node else ActorDiedErrorContext.NODE_DIED]
-            found.append((key, f"{actor['ActorClassName']} at {address['IPAddress']}: {why}", has_node))
-    return found
-
-
-class Engines:
-    """Questions to the run's vLLM servers about their engines; a busy server has one question at a time."""
-
-    def __init__(self) -> None:
-        self._asked: dict[str, ray.ObjectRef] = {}
-        self._dead: set[str] = set()  # by their last answers
-
-    def dead(self) -> dict[str, str]:
-        """Return dead engines, a line each by their servers' names."""
-        names = [name for name in ray.util.list_named_actors() if name.startswith(_SERVERS)]
-        for name in names:
-            if name not in self._asked:
-                with contextlib.suppress(ValueError):  # the actor has ended in between
-                    # A lambda travels whole; a server has no engine before its launch.
-                    self._asked[name] = ray.get_actor(name).__ray_call__.remote(
-                        lambda server: getattr(getattr(server, "engine", None), "errored", False)
-                    )
-        answered, _ = ray.wait(list(self._asked.values()), num_returns=max(1, len(self._asked)), timeout=_ANSWER_S)
-        for name in [name for name, call in self._asked.items() if call in answered]:
-            self._dead.discard(name)
-            with contextlib.suppress(ray.exceptions.RayError):  # another look finds a lost actor
-                if ray.get(self._asked.pop(name)):
-                    self._dead.add(name)
-        self._dead.intersection_update(names)
-        return {name: f"the engine of {name}: its process is gone" for name in self._dead}
-
-
-def unplaced_parts() -> dict[str, str]:
-    """Return placement groups and actors of this job without a node, a line each by id; a starting actor has its node."""
-    job = ray.get_runtime_context().worker.current_job_id
-    lines = {}
-    for raw in ray_state._connect_and_get_accessor().get_placement_group_table():
-        group = PlacementGroupTableData.FromString(raw)
-        if group.creator_job_id == job.binary() and group.state in _PENDING:
-            bundles = Counter(tuple(sorted(bundle.unit_resources.items())) for bundle in group.bundles)
-            shapes = ", ".join(
-                f"{count} x {' and '.join(f'{name} {amount:g}' for name, amount in bundle)}"
-                for bundle, count in bundles.items()
-            )
-            lines[group.placement_group_id.hex()] = f"placement group {group.name} ({shapes})"
-    for key, actor in actors(job_id=job, actor_state_name="PENDING_CREATION").items():
-        if not actor["Pid"]:
-            lines[key] = f"actor {actor['Name'] or actor['ActorClassName']}"
-    return lines

@@ -1,4 +1,4 @@
-"""The Ray nodes of a run: the wait for them, their offers, and the models on them."""
+"""The Ray nodes of a run: the wait for their devices and CPUs, and the models on them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,19 @@ import ray
 from ray._private.state import available_resources_per_node  # what verl's own check reads
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from opd.cluster.places import Offer, has_devices, shortage
 from opd.errors import TooFewNodes
 from opd.experiment.pipeline import Sizes
 from opd.inputs.fetch import CACHE_VARIABLE, local_copy
 
-# For pods to be scheduled again and to pull their image.
-NODE_WAIT_S = 900.0
-# After the last node has joined, where the devices suffice and the CPUs do not.
-SETTLE_S = 60.0
+NODE_WAIT_S = 900.0  # for pods to be scheduled again and to pull their image
+SETTLE_S = 60.0  # for Ray to place ranks that have room, and for a larger node to follow nodes that have too few CPUs
 # For the only node of an embedded Ray to be registered.
 ALONE_WAIT_S = 30.0
 POLL_S = 1.0
-FIX = (
-    "Give the nodes more CPUs (cluster.worker.requests.cpu; `ray start --num-cpus`), lower trainer.nnodes or "
-    "trainer.gpus_per_node, or see why nodes are missing (their pods)"
-)
+_MOST_NAMED = 8
 
 
-def wait_for_nodes(
-    sizes: Sizes, *, is_alone: bool = False, timeout_s: float = NODE_WAIT_S, settle_s: float = SETTLE_S
-) -> None:
+def wait_for_nodes(sizes: Sizes, *, is_alone: bool = False, timeout_s: float = NODE_WAIT_S) -> None:
     """Wait until the Ray nodes have the free devices and CPUs of the run; print the lacking ones.
 
     Workers may still have to find a new head, and an earlier attempt's processes may still end. verl would fail at once
@@ -40,38 +32,59 @@ def wait_for_nodes(
         is_alone: this process has started Ray, so no other node can join.
 
     Raises:
-        TooFewNodes: the nodes did not come; or, `settle_s` after the last one came, they are too small.
+        TooFewNodes: the nodes did not come; or all devices did, on nodes whose CPUs stay too few for SETTLE_S.
     """
-    if is_alone:
-        timeout_s, settle_s = min(timeout_s, ALONE_WAIT_S), 0.0
-    start_s = joined_s = time.monotonic()
-    known: list[str] = []
-    said = ""
-    while True:
-        whole, free = offers()
-        lacking = shortage(sizes, free)
-        if not lacking:
-            return
+    timeout_s, settle_s = (min(timeout_s, ALONE_WAIT_S), 0.0) if is_alone else (timeout_s, SETTLE_S)
+    start_s = since_s = time.monotonic()
+    said = too_small = ""
+    while lacking := shortage(sizes):
         now_s = time.monotonic()
-        if (nodes := [offer.node for offer in whole]) != known:
-            known, joined_s = nodes, now_s
-        too_small = shortage(sizes, whole) if has_devices(sizes, whole) else ""
-        if now_s - start_s >= timeout_s or (too_small and now_s - joined_s >= settle_s):
-            raise TooFewNodes(f"{too_small or lacking} after {now_s - start_s:.0f} s. {FIX}")
+        if (found := _too_few_cpus(sizes)) != too_small:
+            too_small, since_s = found, now_s
+        if now_s - start_s >= timeout_s or (too_small and now_s - since_s >= settle_s):
+            raise TooFewNodes(f"{too_small or lacking} after {now_s - start_s:.0f} s")
         if lacking != said:
             print(f"waiting for nodes, free now: {lacking}", flush=True)
             said = lacking
         time.sleep(POLL_S)
 
 
-def offers() -> tuple[list[Offer], list[Offer]]:
-    """Return all resources of the working nodes, and the free ones."""
-    nodes = [(f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})", node) for node in _working()]
-    free = available_resources_per_node()
-    return (
-        [Offer.of(name, node["Resources"]) for name, node in nodes],
-        [Offer.of(name, free.get(node["NodeID"], {})) for name, node in nodes],
-    )
+def shortage(sizes: Sizes, *, of_all: bool = False) -> str:
+    """Return what is lacking for the run, with each node that is too small; empty where all of it finds a place.
+
+    A node's ranks are one placement group, which takes a single node.
+
+    Args:
+        of_all: count also what is not free.
+    """
+    places, small, free = 0, list[str](), {} if of_all else available_resources_per_node()
+    for node in _working():
+        left = node["Resources"] if of_all else free.get(node["NodeID"], {})
+        cpus, gpus = left.get("CPU", 0.0), _gpus(left)
+        room = int(min(gpus // sizes.gpus_per_node, cpus // sizes.node_cpus))
+        places += room
+        if not room:
+            small.append(f"{node['NodeManagerAddress']} ({node['NodeID'][:6]}) {gpus:g} GPUs, {cpus:g} CPUs")
+    if places >= sizes.num_nodes:
+        return ""
+    listed = "; ".join(small[:_MOST_NAMED]) + (f"; and {len(small) - _MOST_NAMED} more" if small[_MOST_NAMED:] else "")
+    return f"{places} of {sizes.num_nodes} nodes with {needed(sizes)}; too small: {listed or 'none is there'}"
+
+
+def _too_few_cpus(sizes: Sizes) -> str:
+    """Return the shortage of nodes that have the run's devices and never its CPUs, empty for other nodes."""
+    num_places = sum(_gpus(node["Resources"]) // sizes.gpus_per_node for node in _working())
+    return shortage(sizes, of_all=True) if num_places >= sizes.num_nodes else ""
+
+
+def _gpus(resources: dict[str, float]) -> float:
+    return resources.get("GPU", resources.get("NPU", 0.0))
+
+
+def needed(sizes: Sizes) -> str:
+    """Return what each node that trains needs, in words."""
+    devices = f"{sizes.gpus_per_node} {'GPU' if sizes.gpus_per_node == 1 else 'GPUs'} and "
+    return f"{devices if sizes.device == 'cuda' else ''}{sizes.node_cpus} CPUs for its ranks"
 
 
 def fetch_on_nodes(models: dict[str, str]) -> None:
@@ -84,10 +97,8 @@ def fetch_on_nodes(models: dict[str, str]) -> None:
         FetchError, StoreError: as on this node.
         RuntimeError: a node has its cache elsewhere, so that one path cannot name the model on all nodes.
     """
-    if not models:
-        return
-    here = ray.get_runtime_context().get_node_id()
-    others = [node for node in working_nodes() if node != here]
+    here = ray.get_runtime_context().get_node_id() if models else ""
+    others = [node for node in working_nodes() if node != here] if models else []
     asked = {(url, node): on_node(node, local_copy, url) for url in models for node in others}
     for (url, node), answer in asked.items():
         if (found := ray.get(answer)) != models[url]:

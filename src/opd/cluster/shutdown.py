@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
@@ -26,9 +26,7 @@ class GracefulStop:
             self._before = signal.signal(signal.SIGTERM, self._on_signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._restore()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

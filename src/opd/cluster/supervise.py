@@ -1,7 +1,8 @@
 """A supervisor of a local run: it runs the experiment in a child process and ends everything that the child started.
 
 The child is forked into its own session; the parent stays small, forwards signals and cleans up. On Linux the parent is
-the "subreaper": processes whose parent has died (Ray's daemons and workers after a kill -9) become its children.
+the "subreaper": processes whose parent has died (Ray's daemons and workers after a kill -9) become its children. The
+processes of an embedded Ray listen on 127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from opd.errors import Stopped
+from opd.experiment import AnyRunSpec
 from opd.runs import stacks
 from opd.runs.progress import PROGRESS, Standing
 
@@ -30,6 +33,7 @@ DEFAULT_GRACE_S = 30.0
 _KILL_WAIT_S = 5.0
 STALL_POLL_S = 1.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_INIT_METHOD = "DIST_INIT_METHOD"
 
 
 def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> int:
@@ -64,10 +68,10 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
         except Stopped as stopped:
             return stopped.exit_code
     supervisor = _Supervisor(child, grace_s)
-    with supervisor.handling_signals(), StallWatch(child) as watch:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        status = supervisor.wait()
-        watch.stop()
+    with supervisor.handling_signals():
+        with stall_watch(child):
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            status = supervisor.wait()
         num_left = end_descendants()
     shutil.rmtree(os.environ.pop(stacks.FOLDER_VARIABLE), ignore_errors=True)
     if num_left:
@@ -75,60 +79,49 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
     return supervisor.exit_code(status)
 
 
-class StallWatch:
-    """A thread that ends a run without progress (`opd.runs.progress`), and writes the stacks of its processes to the disk."""
+@contextmanager
+def stall_watch(child: int) -> Iterator[None]:
+    """Let a thread end the child while it makes no progress (`opd.runs.progress`), and write the stacks of its processes."""
+    over = threading.Event()
+    thread = threading.Thread(target=_end_stalled, args=(child, over), name="opd-stall-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
-    def __init__(self, child: int) -> None:
-        self._child = child
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="opd-stall-watch", daemon=True)
 
-    def __enter__(self) -> StallWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Stop the thread and wait for it."""
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(STALL_POLL_S):
-            standing = PROGRESS.read()
-            if standing is not None and standing.is_stalled:
-                self._end(standing)
-                return
-
-    def _end(self, standing: Standing) -> None:
-        """Kill the run: a process that hangs does not unwind at SIGTERM, and the next attempt resumes from the last seal."""
+def _end_stalled(child: int, over: threading.Event) -> None:
+    """Kill a stalled run: a process that hangs does not unwind at SIGTERM, and the next attempt resumes from the last seal."""
+    while not over.wait(STALL_POLL_S):
+        standing = PROGRESS.read()
+        if standing is None or not standing.is_stalled:
+            continue
         silent = f"no progress for {standing.silent_s():.0f} s in {standing.phase} at step {standing.step}"
         try:
-            where = self._dump(standing, silent)
+            where = _dump(child, standing, silent)
         except Exception as error:  # noqa: BLE001 - the run has to end with and without its stacks
             where = f"its stacks cannot be had: {error!r}"
-        if not self._over.is_set():
+        if not over.is_set():
             _say(f"{silent}: ending this attempt, the next one resumes from the newest checkpoint; {where}")
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child, signal.SIGKILL)
+                os.kill(child, signal.SIGKILL)
+        return
 
-    def _dump(self, standing: Standing, silent: str) -> str:
-        """Write the stacks of the run's processes on this machine; return where they are."""
-        import psutil
 
-        pids = [self._child]
-        with contextlib.suppress(psutil.NoSuchProcess):
-            pids += [process.pid for process in psutil.Process(self._child).children(recursive=True)]
-        pids += [pid for pid in stacks.registered() if pid not in pids]
-        text = f"{silent}, {standing.limit_s:.0f} s were allowed; the stacks of {len(pids)} processes:\n\n{stacks.dump(pids)}"
-        path = Path(standing.folder or tempfile.gettempdir()) / stacks.FILE
-        try:
-            path.write_text(text)
-        except OSError as error:
-            return f"its stacks cannot be written to {path} ({error}):\n{text}"
-        return f"the stacks of its {len(pids)} processes are in {path}"
+def _dump(child: int, standing: Standing, silent: str) -> str:
+    """Write the stacks of the run's processes on this machine; return where they are."""
+    import psutil
+
+    pids = [child]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        pids += [process.pid for process in psutil.Process(child).children(recursive=True)]
+    pids += [pid for pid in stacks.registered() if pid not in pids]
+    path = Path(standing.folder or tempfile.gettempdir()) / stacks.FILE
+    allowed = f"{standing.limit_s:.0f} s were allowed"
+    path.write_text(f"{silent}, {allowed}; the stacks of {len(pids)} processes:\n\n{stacks.dump(pids)}")
+    return f"the stacks of its {len(pids)} processes are in {path}"
 
 
 class _Supervisor:
@@ -140,7 +133,7 @@ class _Supervisor:
         self.interrupted = False
         self.status: int | None = None
 
-    @contextlib.contextmanager
+    @contextmanager
     def handling_signals(self) -> Iterator[None]:
         handled = {signal.SIGINT: self._stop, signal.SIGTERM: self._stop, signal.SIGALRM: self._kill}
         before = {number: signal.signal(number, handler) for number, handler in handled.items()}
@@ -182,10 +175,9 @@ class _Supervisor:
         self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
-        if self.status is not None:
-            return  # the number may be another process's by now
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.child, number)
+        if self.status is None:  # afterwards the number may be another process's
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.child, number)
 
 
 def end_descendants() -> int:
@@ -247,3 +239,33 @@ def _say(text: str) -> None:
     """Write a line to stderr, also from a handler that interrupts a print."""
     with contextlib.suppress(OSError):
         os.write(2, f"opd.launch: {text}\n".encode())
+
+
+def stay_on_loopback() -> None:
+    """Set Ray, gloo and NCCL of a run that joins no cluster to 127.0.0.1, before the import of Ray.
+
+    Ray runs what its clients send, and gloo and NCCL read what reaches them. In a cluster the chart's NetworkPolicy guards
+    these ports. Ray takes a loopback address for its node only where it knows that there can be no cluster. It replaces
+    `ray.init(_node_ip_address="127.0.0.1")` by the node's own address.
+    """
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    for library in ("GLOO", "NCCL") if sys.platform == "linux" else ():
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
+
+
+@contextmanager
+def rendezvous_in_a_file(spec: AnyRunSpec) -> Iterator[None]:
+    """Let the ranks of an embedded Ray on CPUs meet through a file: torch's TCPStore listens on every address.
+
+    GPUs keep the TCPStore, with which alone NCCL's watchdogs are tested, and so does a run that names a port.
+    """
+    joins = bool(os.environ.get("RAY_ADDRESS"))
+    if joins or spec.device != "cpu" or spec.trainer.master_port is not None or _INIT_METHOD in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="opd-ranks-", ignore_cleanup_errors=True) as folder:
+        os.environ[_INIT_METHOD] = f"file://{folder}/store"
+        try:
+            yield
+        finally:
+            del os.environ[_INIT_METHOD]

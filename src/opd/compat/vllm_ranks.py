@@ -6,8 +6,8 @@ sets the environment of compilers and mends torch's, and `vllm.distributed`.
 
 Weights go to vLLM's worker by a socket on which verl 0.9.1 waits for an answer for ever, also where the engine had died before, or the worker
 could not load what it was given. Here the call that told vLLM to take them is looked at meanwhile, and its error ends the sending. (An engine
-that dies meanwhile leaves the call unanswered: `opd.cluster.engines` sees it. So does, without anybody seeing it before the run
-is found stalled, a worker of a server of several GPUs, but the first, that cannot load its part: vLLM hears its workers in their order.)
+that dies meanwhile leaves the call unanswered until the run is found stalled. So does a worker of a server of several GPUs, but the
+first, that cannot load its part: vLLM hears its workers in their order.)
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from opd.experiment import ConvertSpec
 from opd.runs.claim import attempting, open_run
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 EXIT_FAILED = 1
 

@@ -15,7 +15,7 @@ from opd.agent.environments import toy_models
 from opd.convert.errors import BadRequest, ConvertError
 from opd.data.toy import model_folder
 from opd.store.access import open_url
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 DtypeMode = Literal["checkpoint", "base", "bf16"]
 # safetensors' names of plain floating types. A base in fp8 or int4 has scales beside its weights; a trained student has

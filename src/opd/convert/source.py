@@ -24,7 +24,7 @@ from opd.runs.manifest import (
     step_of,
 )
 from opd.store.base import Store
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 from opd.store.transfer import ListedFile, bring, find_problems
 
 CONFIG_FILE = "fsdp_config.json"

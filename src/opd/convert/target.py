@@ -15,7 +15,7 @@ from pathlib import Path
 from opd.convert.errors import BadRequest
 from opd.store.base import Store
 from opd.store.durable import fsync_folder
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 # Written by every conversion; only a folder that holds it is ever replaced.
 RECORD_FILE = "conversion.json"

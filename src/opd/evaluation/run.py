@@ -100,7 +100,7 @@ def _ask(
     if not rows:
         return counts, None
     serving, dialogues = start_servers(config), DialogueLog(num_kept(RunConfig.of(config)))
-    origin.add(run.stores[0], run.handle.attempt, devices=serving.devices, trackers=trackers.links)
+    origin.add(run.stores[0], run.handle.attempt, devices=Counter(serving.devices), trackers=trackers.links)
     manager = RolloutManager(config, serving.client, start_reward_workers(config))
     START.mark("rollout server")
     for start in range(0, len(rows), size):

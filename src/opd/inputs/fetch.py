@@ -27,7 +27,7 @@ from opd.experiment.types import HUB
 from opd.store.base import ObjectInfo, Store, leads_out
 from opd.store.durable import hash_file
 from opd.store.local import LocalStore
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 from opd.store.transfer import in_threads
 
 CACHE_VARIABLE = "OPD_CACHE_DIR"

@@ -30,6 +30,7 @@ _DEQUANTIZE = (
 _WRITERS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _LATER = (OF_A_STAGE, "hdfs://")  # there by then, and copied by verl itself
 _COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
+_FROM_GGUF = "a Hugging Face folder, as `python -m opd.data.fetch_smollm2` makes from SmolLM2's GGUF file"
 _NUM_SHOWN = 3
 _HUB_TIMEOUT_S = 10.0
 _MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
@@ -57,7 +58,9 @@ def model_problems(models: Sequence[tuple[str, str]], *, may_be_quantized: bool 
                 yield Problem(path=key, value=path, rule=rule, fix=fix)
             continue
         folder = Path(path)
-        if folder.is_dir():
+        if folder.suffix == ".gguf" or (any(folder.glob("*.gguf")) and not (folder / "config.json").exists()):
+            yield Problem(path=key, value=path, rule="GGUF weights are quantized and are not trained", fix=_FROM_GGUF)
+        elif folder.is_dir():
             yield from (
                 Problem(path=key, value=path, rule=rule, fix=_COPY)
                 for rule in _folder_faults(folder, may_be_quantized=may_be_quantized)

@@ -12,7 +12,7 @@ from typing import Any
 from opd.errors import StoreUnavailable
 from opd.experiment.defaults import context_of
 from opd.store.access import is_store_url, open_url
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 MAX_REASON_CHARS = 400
 

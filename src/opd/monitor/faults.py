@@ -1,7 +1,7 @@
 """The silent faults: one small function each over a row of finite metrics and the rows before it.
 
 A verdict is a text with the measured values of a fault, an empty text without it, and None if the row does not say.
-A function's name is the fault's; its decorator says what it means and where to look. Each limit has its reason next to it.
+A function's name is the fault's; the table at the end says what it means and where to look. Each limit has its reason.
 """
 
 from __future__ import annotations
@@ -10,45 +10,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from opd.monitor.past import TURNS, Past, Row
-from opd.runs.headline import ACCURACY_KEYS, ENTROPY_KEYS, GRAD_NORM_KEYS, first_of
+from opd.monitor.past import Past, Row, entropy, sampled_length, turn_length
+from opd.runs.headline import ACCURACY_KEYS, GRAD_NORM_KEYS, first_of
 
 Verdict = str | None
 Judge = Callable[[Row, Past], Verdict]
 
 DIFFERENCE = "training/rollout_probs_diff_mean"
-LR_KEYS = ("opd/lr", "actor/lr")
-"""The rate that the schedule has set after the step's updates: the next step's."""
+LR_KEYS = ("opd/lr", "actor/lr")  # the rate that the schedule has set after the step's updates: the next step's
 LR_USED = "opd/lr_used"
 JUDGED_TOKENS = 50
 """Tokens, or pairs of them. A share or a spread of fewer is chance."""
-SAME_MODEL = 1e-5
-"""Nats a token from the first step: the teacher gives the student's own distributions."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """A fault that metrics show: its name, its meaning, where to look, and in how many rows in a row it must show."""
-
-    name: str
-    what: str
-    look: str
-    judge: Judge
-    begins_after: int = 1
-
-
-BY_NAME: dict[str, Fault] = {}
-
-
-def fault(what: str, look: str, *, begins_after: int = 1) -> Callable[[Judge], Judge]:
-    """Enter a detector into the table under its function's name."""
-
-    def entered(judge: Judge) -> Judge:
-        name = judge.__name__.replace("_", "-")
-        BY_NAME[name] = Fault(name=name, what=what, look=look, judge=judge, begins_after=begins_after)
-        return judge
-
-    return entered
+SAME_MODEL = 1e-5  # nats a token from the first step: the teacher gives the student's own distributions
 
 
 def share_above(row: Row, key: str, limit: float, says: str) -> Verdict:
@@ -57,33 +30,6 @@ def share_above(row: Row, key: str, limit: float, says: str) -> Verdict:
     return None if share is None else says.format(share) if share > limit else ""
 
 
-def entropy(row: Row) -> float | None:
-    """Return the student's mean entropy, in nats a token."""
-    return first_of(row, ENTROPY_KEYS)
-
-
-def sampled_length(row: Row) -> float | None:
-    """Return the mean number of the student's sampled tokens of an answer; None where tools' tokens are counted, too."""
-    sampled, rows = row.get("opd/tool_mask/llm_tokens"), row.get("opd/valid_rows")
-    if sampled is not None and rows:
-        return sampled / rows
-    return None if row.get("tool_mask/tool_tokens") else row.get("response_length/mean")
-
-
-def turn_length(row: Row) -> float | None:
-    """Return the mean number of sampled tokens of one turn; a student that learns to call tools takes more turns."""
-    length, messages = sampled_length(row), row.get(TURNS)
-    if "sft/num_rows" in row:  # the data set the length of given answers
-        return None
-    if length is None or not messages:
-        return length
-    return length / (messages / 2)  # a prompt or the tools' replies, then the student's turn
-
-
-@fault(
-    "the teacher gives the same distribution everywhere",
-    "its weights after they were loaded or brought back to the device: teacher.path, teacher.offload",
-)
 def teacher_flat(row: Row, past: Past) -> Verdict:
     mean, spread = row.get("opd/teacher_entropy"), row.get("opd/teacher_entropy_std")
     if mean is None or spread is None or row.get("opd/num_tokens", 0.0) < JUDGED_TOKENS:
@@ -92,10 +38,6 @@ def teacher_flat(row: Row, past: Past) -> Verdict:
     return f"its entropy is {mean:.3g} nats at every token, within {spread:.1g}" if 1e-4 < mean > 100 * spread else ""
 
 
-@fault(
-    "the teacher is asked one token too early or too late",
-    "which positions are trained on (response_mask), and a model whose code shifts its logits",
-)
 def teacher_shifted(row: Row, past: Past) -> Verdict:
     if "opd/teacher_prefers_neighbour" not in row:
         return None
@@ -109,18 +51,10 @@ def teacher_shifted(row: Row, past: Past) -> Verdict:
     return None
 
 
-@fault(
-    "prompts are not written by the model's chat template",
-    "data.train's messages, the tokenizer's chat_template, data.enable_thinking",
-)
 def prompt_template(row: Row, past: Past) -> Verdict:  # one template: all prompts have it or none
     return share_above(row, "data/prompts_off_template", 0.01, "{:.0%} of the prompts lack its header")
 
 
-@fault(
-    "the answers are not drawn from the student at the run's temperature",
-    "rollout.temperature, top_p and what the rollout server makes of them; then the weight sync",
-)
 def sampling(row: Row, past: Past) -> Verdict:
     names = ("opd/surprise_gap", "opd/surprise_gap_z", "opd/num_tokens", "opd/num_updates", "opd/entropy")
     num = total = squares = nats = 0.0
@@ -142,19 +76,10 @@ def sampling(row: Row, past: Past) -> Verdict:
     )
 
 
-@fault(
-    "the divergence is at the floor of a log-probability",
-    "logits of -inf: a vocabulary masked in one model, weights that overflow; opd/divergence_max",
-)
 def divergence_floored(row: Row, past: Past) -> Verdict:  # a model's logits cannot reach the floor
     return share_above(row, "opd/floored_share", 0.01, "in {:.0%} of the tokens")
 
 
-@fault(
-    "student and teacher move apart",
-    "actor.learning_rate, opd.loss_type; whether the teacher's weights and tokens are the right ones",
-    begins_after=3,
-)
 def divergence_grows(row: Row, past: Past) -> Verdict:
     now, start = row.get("opd/divergence"), past.start_of_part(lambda one: one.get("opd/divergence"))
     if now is None or start is None or min(now, start) <= 0:
@@ -162,11 +87,6 @@ def divergence_grows(row: Row, past: Past) -> Verdict:
     return f"{now:.3g} nats a token, {start:.3g} at the start" if now > 5 * start and now > start + 0.1 else ""
 
 
-@fault(
-    "the gradient grows without bound",
-    "actor.learning_rate, actor.grad_clip, rows with extreme rewards or weights",
-    begins_after=3,
-)
 def gradient_grows(row: Row, past: Past) -> Verdict:
     now, start = first_of(row, GRAD_NORM_KEYS), past.start(*GRAD_NORM_KEYS)
     if now is None or not start:
@@ -174,10 +94,6 @@ def gradient_grows(row: Row, past: Past) -> Verdict:
     return f"a norm of {now:.3g}, {start:.3g} at the start" if now > 100 * start else ""
 
 
-@fault(
-    "the student's weights do not move",
-    "the optimizer's parameters, dtype of the weights against actor.learning_rate",
-)
 def weights_frozen(row: Row, past: Past) -> Verdict:
     change, rate, norm = row.get("opd/weight_change"), row.get(LR_USED), first_of(row, GRAD_NORM_KEYS)
     if change is None or not rate or not norm:
@@ -185,20 +101,11 @@ def weights_frozen(row: Row, past: Past) -> Verdict:
     return f"a gradient of {norm:.3g} at a rate of {rate:.1e} changed nothing" if change <= 0 else ""
 
 
-@fault(
-    "the learning rate is 0",
-    "actor.learning_rate, actor.num_warmup_steps and the schedule's length against trainer.total_steps",
-    begins_after=3,  # a warm-up's first step and a schedule's rate after the last step are 0 as well
-)
 def lr_zero(row: Row, past: Past) -> Verdict:
     rate = first_of(row, (LR_USED, *LR_KEYS))
     return None if rate is None else "its schedule gives 0" if rate == 0 else ""
 
 
-@fault(
-    "the learning rate jumps",
-    "the optimizer's and the schedule's state after a resume; overrides of the optimizer's rate",
-)
 def lr_jump(row: Row, past: Past) -> Verdict:
     key = next((key for key in (LR_USED, *LR_KEYS) if key in row), None)
     rates = [rate for (rate,) in past.window(key)] if key else []
@@ -213,10 +120,6 @@ def lr_jump(row: Row, past: Past) -> Verdict:
     return ""
 
 
-@fault(
-    "the rollout does not follow the student's updates",
-    "the weight sync between trainer and rollout server: its log, and the rollout's memory at a wake",
-)
 def rollout_stale(row: Row, past: Past) -> Verdict:
     now, least = row.get(DIFFERENCE), past.least(DIFFERENCE)
     if now is None or least is None:
@@ -227,10 +130,6 @@ def rollout_stale(row: Row, past: Past) -> Verdict:
     return f"a token's probability differs by {now:.2g} on average, by {least:.1g} when it was least"
 
 
-@fault(
-    "rollout and actor give a token different probabilities",
-    "dtype and attention of the rollout, rollout.temperature, the weight sync",
-)
 def rollout_disagrees(row: Row, past: Past) -> Verdict:
     if row.get("rollout/truncated"):  # then the rollout's probabilities are among the kept tokens
         return None
@@ -238,10 +137,6 @@ def rollout_disagrees(row: Row, past: Past) -> Verdict:
     return share_above(row, DIFFERENCE, 0.03, "a token's probability differs by {:.2g} on average")
 
 
-@fault(
-    "the loss counts tokens that tools wrote",
-    "response_mask of the agent loop: opd/tool_mask/*, `opdctl report`'s conversations",
-)
 def tool_tokens_trained(row: Row, past: Past) -> Verdict:
     written, masked = row.get("tool_mask/tool_tokens"), row.get("opd/tool_mask/tool_tokens")
     if written is None or masked is None:
@@ -256,10 +151,6 @@ def tool_tokens_trained(row: Row, past: Past) -> Verdict:
     return f"{trained:.0f} tokens are trained on, {sampled:.0f} were sampled" if trained > sampled else ""
 
 
-@fault(
-    "answers failed, are empty or could not be scored",
-    "warnings `rollout of data row` and the scorer's in driver.log; data.max_prompt_length, the reward function",
-)
 def answers_failed(row: Row, past: Past) -> Verdict:
     wanted = row.get("rollout/trajectories")
     if not wanted:
@@ -275,12 +166,7 @@ def answers_failed(row: Row, past: Past) -> Verdict:
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.1)
 
 
-@fault(
-    "all answers get the same reward, so none is better than another",
-    "the reward function on a few answers (`opdctl report`), data.train's answers, the answer's format in the prompt",
-    begins_after=5,  # a step or two of problems that are all too hard are chance
-)
-def rewards_equal(row: Row, past: Past) -> Verdict:
+def rewards_equal(row: Row, past: Past) -> Verdict:  # a step or two of problems that are all too hard are chance
     least, most = row.get("critic/score/min"), row.get("critic/score/max")
     if least is not None and most is not None:
         return f"each is {most:.3g}" if least == most else ""
@@ -288,10 +174,6 @@ def rewards_equal(row: Row, past: Past) -> Verdict:
     return None if None in scores else "each is 0" if scores == [0.0, 0.0] else ""
 
 
-@fault(
-    "one row has most of the step's weight",
-    "opd.reward_beta, opd.importance.problems: what spreads weights over rows",
-)
 def one_row_trains(row: Row, past: Past) -> Verdict:
     rows = first_of(row, ("opd/valid_rows", "opd/batch_size"))
     if not rows or rows < 8:
@@ -304,10 +186,6 @@ def one_row_trains(row: Row, past: Past) -> Verdict:
     return f"one of {rows:.0f} rows has {max(shares):.0%}" if max(shares) >= 0.5 else ""
 
 
-@fault(
-    "the step trains on the same rows again",
-    "data.train for copies, data.shuffle, the seeds of the rollout",
-)
 def duplicate_rows(row: Row, past: Past) -> Verdict:
     twice, again = row.get("data/duplicate_prompts"), row.get("data/repeated_prompts", 0.0)
     same, nats = row.get("rollout/duplicate_answers", 0.0), row.get("opd/surprise", 0.0) * (sampled_length(row) or 0.0)
@@ -321,18 +199,10 @@ def duplicate_rows(row: Row, past: Past) -> Verdict:
     return ", ".join(found)
 
 
-@fault(
-    "most answers end at the length limit",
-    "data.max_response_length, the end token of model and template, data.enable_thinking",
-)
 def answers_cut(row: Row, past: Past) -> Verdict:
     return share_above(row, "response_length/clip_ratio", 0.5, "{:.0%} of them")
 
 
-@fault(
-    "the student has become sure of everything",
-    "actor.learning_rate, the loss (opd.loss_type), opd/entropy next to opd/teacher_entropy",
-)
 def entropy_collapse(row: Row, past: Past) -> Verdict:
     now, start, teacher = entropy(row), past.start_of_part(entropy), row.get("opd/teacher_entropy")
     if now is None or start is None:
@@ -342,36 +212,27 @@ def entropy_collapse(row: Row, past: Past) -> Verdict:
     return f"{now:.2g} nats a token; {start:.2g} at the start" + (f", the teacher has {teacher:.2g}" if teacher else "")
 
 
-def _length(row: Row, past: Past, changed: Callable[[float, float], bool]) -> Verdict:
+def _lengths(row: Row, past: Past) -> tuple[float, float] | None:
     now, start = turn_length(row), past.start_at_turns(turn_length)
-    if now is None or start is None:
-        return None
-    return f"{now:.0f} tokens a turn on average, {start:.0f} at the start" if changed(now, start) else ""
+    return None if now is None or start is None else (now, start)
+
+
+_LENGTHS = "{:.0f} tokens a turn on average, {:.0f} at the start"
 
 
 # Some tokens of difference, so that answers of a token or two do not count; three rows, so that hard problems do not.
-@fault(
-    "answers have become much longer than at the start",
-    "response_length/* next to the validation score; loss_agg_mode, the end token",
-    begins_after=3,
-)
 def length_inflation(row: Row, past: Past) -> Verdict:
-    return _length(row, past, lambda now, start: now > max(1.75 * start, start + 2.0))
+    if (both := _lengths(row, past)) is None:
+        return None
+    return _LENGTHS.format(*both) if both[0] > max(1.75 * both[1], both[1] + 2.0) else ""
 
 
-@fault(
-    "answers have become much shorter than at the start",
-    "a few answers (`opdctl report`); the reward of short answers, the end token, loss_agg_mode",
-    begins_after=3,
-)
 def length_collapse(row: Row, past: Past) -> Verdict:
-    return _length(row, past, lambda now, start: now < 0.34 * start and now < start - 3.0)
+    if (both := _lengths(row, past)) is None:
+        return None
+    return _LENGTHS.format(*both) if both[0] < min(0.34 * both[1], both[1] - 3.0) else ""
 
 
-@fault(
-    "the teacher is no better than the student",
-    "teacher.path against model.path, an evaluation of the teacher (kind eval), opd/teacher_preference",
-)
 def teacher_no_better(row: Row, past: Past) -> Verdict:
     now, start = row.get("opd/divergence"), past.start("opd/divergence")
     if now is None:
@@ -392,4 +253,66 @@ def teacher_no_better(row: Row, past: Past) -> Verdict:
     return ""
 
 
-FAULTS = tuple(BY_NAME.values())
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A fault that metrics show: its name, its meaning, where to look, and in how many rows in a row it must show."""
+
+    name: str
+    what: str
+    look: str
+    judge: Judge
+    begins_after: int = 1
+
+
+# Detector, meaning, where to look, rows: a fault that may be chance, or a schedule's end, must show in several rows.
+_TABLE: tuple[tuple[Judge, str, str, int], ...] = (
+    (teacher_flat, "the teacher gives the same distribution everywhere",
+     "its weights after they were loaded or brought back to the device: teacher.path, teacher.offload", 1),
+    (teacher_shifted, "the teacher is asked one token too early or too late",
+     "which positions are trained on (response_mask), and a model whose code shifts its logits", 1),
+    (prompt_template, "prompts are not written by the model's chat template",
+     "data.train's messages, the tokenizer's chat_template, data.enable_thinking", 1),
+    (sampling, "the answers are not drawn from the student at the run's temperature",
+     "rollout.temperature, top_p and what the rollout server makes of them; then the weight sync", 1),
+    (divergence_floored, "the divergence is at the floor of a log-probability",
+     "logits of -inf: a vocabulary masked in one model, weights that overflow; opd/divergence_max", 1),
+    (divergence_grows, "student and teacher move apart",
+     "actor.learning_rate, opd.loss_type; whether the teacher's weights and tokens are the right ones", 3),
+    (gradient_grows, "the gradient grows without bound",
+     "actor.learning_rate, actor.grad_clip, rows with extreme rewards or weights", 3),
+    (weights_frozen, "the student's weights do not move",
+     "the optimizer's parameters, dtype of the weights against actor.learning_rate", 1),
+    (lr_zero, "the learning rate is 0",
+     "actor.learning_rate, actor.num_warmup_steps and the schedule's length against trainer.total_steps", 3),
+    (lr_jump, "the learning rate jumps",
+     "the optimizer's and the schedule's state after a resume; overrides of the optimizer's rate", 1),
+    (rollout_stale, "the rollout does not follow the student's updates",
+     "the weight sync between trainer and rollout server: its log, and the rollout's memory at a wake", 1),
+    (rollout_disagrees, "rollout and actor give a token different probabilities",
+     "dtype and attention of the rollout, rollout.temperature, the weight sync", 1),
+    (tool_tokens_trained, "the loss counts tokens that tools wrote",
+     "response_mask of the agent loop: opd/tool_mask/*, `opdctl report`'s conversations", 1),
+    (answers_failed, "answers failed, are empty or could not be scored",
+     "warnings `rollout of data row` and the scorer's in driver.log; data.max_prompt_length, the reward function", 1),
+    (rewards_equal, "all answers get the same reward, so none is better than another",
+     "the reward function on a few answers (`opdctl report`), data.train's answers, the answer's format in the prompt", 5),
+    (one_row_trains, "one row has most of the step's weight",
+     "opd.reward_beta, opd.importance.problems: what spreads weights over rows", 1),
+    (duplicate_rows, "the step trains on the same rows again",
+     "data.train for copies, data.shuffle, the seeds of the rollout", 1),
+    (answers_cut, "most answers end at the length limit",
+     "data.max_response_length, the end token of model and template, data.enable_thinking", 1),
+    (entropy_collapse, "the student has become sure of everything",
+     "actor.learning_rate, the loss (opd.loss_type), opd/entropy next to opd/teacher_entropy", 1),
+    (length_inflation, "answers have become much longer than at the start",
+     "response_length/* next to the validation score; loss_agg_mode, the end token", 3),
+    (length_collapse, "answers have become much shorter than at the start",
+     "a few answers (`opdctl report`); the reward of short answers, the end token, loss_agg_mode", 3),
+    (teacher_no_better, "the teacher is no better than the student",
+     "teacher.path against model.path, an evaluation of the teacher (kind eval), opd/teacher_preference", 1),
+)  # fmt: skip
+FAULTS = tuple(
+    Fault(name=judge.__name__.replace("_", "-"), what=what, look=look, judge=judge, begins_after=rows)
+    for judge, what, look, rows in _TABLE
+)
+BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -13,8 +13,7 @@ from opd.monitor.past import Past, finite, views
 PREFIX = "fault/"
 """Metric `fault/NAME`: the step since which the run has the fault, 0 in the row with which the fault is gone."""
 TRAINING = "training/global_step"
-ENDS_AFTER = 3
-"""Rows in a row without a fault before the fault counts as gone: one lucky step does not end it."""
+ENDS_AFTER = 3  # rows in a row without a fault before the fault counts as gone: one lucky step does not end it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +29,9 @@ class Finding:
     @classmethod
     def of(cls, name: str, *, since: int, until: int | None = None) -> Finding:
         """Make the finding of a name in a row; an unknown name has no words here."""
-        fault = BY_NAME.get(name)
-        what, look = (fault.what, fault.look) if fault else (name, "the version that wrote the run")
-        return cls(name=name, what=what, look=look, since=since, until=until)
+        unknown = Fault(name=name, what=name, look="the version that wrote the run", judge=lambda row, past: None)
+        fault = BY_NAME.get(name, unknown)
+        return cls(name=name, what=fault.what, look=fault.look, since=since, until=until)
 
     def __str__(self) -> str:
         until = "" if self.until is None else f" until step {self.until}"

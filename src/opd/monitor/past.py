@@ -1,4 +1,4 @@
-"""Earlier rows for detectors: first values of the run and of its part, the least value, and the last few rows."""
+"""Measures of a row, and earlier rows for detectors: first values of the run and of its part, the least value, the last rows."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-NUM_START = 3
-"""Rows whose median stands for a run's start."""
-NUM_WINDOW = 8
-"""Rows that detectors pool, and among which a part's start is found."""
-PARTS = ("opd/stage", "opd/horizon")
-"""Metrics whose change begins a part of the run with other answers."""
+from opd.runs.headline import ENTROPY_KEYS, first_of
+
+NUM_START = 3  # rows whose median is a run's start
+NUM_WINDOW = 8  # rows that detectors pool, and among which a part's start is found
+PARTS = ("opd/stage", "opd/horizon")  # metrics whose change begins a part of the run with other answers
 TURNS = "num_turns/mean"
 SAME_TURNS = 1.25
 """Conversations are compared where their mean numbers of messages differ by less than about this factor."""
-LEAST, MOST = "/rank_min", "/rank_max"
-"""Suffixes of a metric's extremes over ranks."""
+LEAST, MOST = "/rank_min", "/rank_max"  # suffixes of a metric's extremes over ranks
 
 Row = Mapping[str, float]
 Measure = Callable[[Row], float | None]
@@ -36,6 +34,29 @@ def views(row: Row) -> list[Row]:
         for suffix in (LEAST, MOST)
     ]
     return [row, *({**row, **extreme} for extreme in extremes)] if any(extremes) else [row]
+
+
+def entropy(row: Row) -> float | None:
+    """Return the student's mean entropy, in nats a token."""
+    return first_of(row, ENTROPY_KEYS)
+
+
+def sampled_length(row: Row) -> float | None:
+    """Return the mean number of the student's sampled tokens of an answer; None where tools' tokens are counted, too."""
+    sampled, rows = row.get("opd/tool_mask/llm_tokens"), row.get("opd/valid_rows")
+    if sampled is not None and rows:
+        return sampled / rows
+    return None if row.get("tool_mask/tool_tokens") else row.get("response_length/mean")
+
+
+def turn_length(row: Row) -> float | None:
+    """Return the mean number of sampled tokens of one turn; a student that learns to call tools takes more turns."""
+    length, messages = sampled_length(row), row.get(TURNS)
+    if "sft/num_rows" in row:  # the data set the length of given answers
+        return None
+    if length is None or not messages:
+        return length
+    return length / (messages / 2)  # a prompt or the tools' replies, then the student's turn
 
 
 class Past:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from opd.monitor.faults import BY_NAME, SAME_MODEL, entropy
+from opd.monitor.faults import BY_NAME, SAME_MODEL
 from opd.monitor.past import Past, Row, finite
 
 Verdict = Literal["ok", "warning", "not known"]
@@ -18,21 +18,16 @@ IMPOSSIBLE = 7.0
 """Nats a token. A sound toy teacher had 4.8, a teacher read one position off 9.5 and more."""
 PREFERRED_Z, PREFERRED = 2.0, 0.1
 """Standard errors of the correlation; a teacher whose upper end is below hardly tells right from wrong."""
+_UNLIKELY = "the answers are less likely to the teacher than to a guess"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One check: the measured values, or why there are none."""
+    """One check: its warnings and the measured metrics."""
 
     name: str
     verdict: Verdict
     says: str
-
-    @classmethod
-    def of(cls, name: str, says: str, warnings: list[str], *, is_known: bool = True) -> Line:
-        """Make the line of a check with its warnings."""
-        verdict: Verdict = "warning" if warnings else "ok" if is_known else "not known"
-        return cls(name=name, verdict=verdict, says="; ".join([*warnings, says]))
 
     @classmethod
     def read(cls, records: object) -> list[Line]:
@@ -45,48 +40,66 @@ class Line:
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Models:
-    """Facts about student and teacher.
+CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "chat template": ("prompt-template", ("data/prompts_off_template",)),
+    "entropy": ("teacher-flat", ("opd/teacher_entropy", "opd/teacher_entropy_std", "opd/entropy")),
+    "position": ("teacher-shifted", ("opd/teacher_prefers_neighbour", "opd/teacher_pairs")),
+    "perplexity": ("divergence-floored", ("opd/teacher_surprise", "opd/surprise", "opd/floored_share")),
+    "right answers": ("teacher-no-better", ("opd/teacher_preference", "opd/valid_rows", "opd/divergence")),
+}
+"""The fault of each line, and the metrics that it shows."""
+
+
+def look(values: Mapping[str, Any], *, num_shared_tokens: int, same_prompt: bool | None) -> list[Line]:
+    """Return the lines of a run's first training step; a missing metric makes a line `not known`.
 
     Args:
-        shared: leading ids with the same token in both.
-        student, teacher: ids of each; not more than `shared` where the other has them all.
         same_prompt: True if the teacher's own chat template writes a question as the student's does; None means not known.
     """
-
-    shared: int
-    student: int
-    teacher: int
-    max_unshared_mass: float
-    same_prompt: bool | None
-
-    @property
-    def guess(self) -> float:
-        """Nats: entropy of the uniform distribution over the shared tokens, and any token's -log p under it."""
-        return math.log(max(self.shared, 1))
-
-
-def look(values: Mapping[str, Any], models: Models) -> list[Line]:
-    """Return the lines of a run's first training step; a missing metric makes a line `not known`."""
     row, past = finite(values), Past()
     past.add(row)
-    checks = {
-        "chat template": ("prompt-template", _template),
-        "entropy": ("teacher-flat", _entropy),
-        "position": ("teacher-shifted", _position),
-        "perplexity": ("divergence-floored", _perplexity),
-        "right answers": ("teacher-no-better", _right_answers),
-    }
-    lines = [_tokens(row, models)]
-    for name, (fault, check) in checks.items():
-        verdict = BY_NAME[fault].judge(row, past)
-        warnings = [f"{BY_NAME[fault].what} ({fault})"] if verdict else []
-        says, is_known = check(row, models, warnings)
-        if is_known is None:  # the verdict of the fault says
-            is_known = verdict is not None
-        lines.append(Line.of(name, says, warnings, is_known=is_known))
+    guess = math.log(max(num_shared_tokens, 1))
+    own_template = {
+        None: None, True: "",
+        False: "the teacher's own template writes a question differently: it reads prompts in a foreign form",
+    }[same_prompt]  # fmt: skip
+    warnings = {"chat template": own_template, **_warnings(row, guess)}
+    lines = []
+    for name, (fault, metrics) in CHECKS.items():
+        judged, own = BY_NAME[fault].judge(row, past), warnings[name]
+        texts = [text for text in (f"{BY_NAME[fault].what} ({fault})" if judged else "", own) if text]
+        verdict: Verdict = "warning" if texts else "not known" if judged is None or own is None else "ok"
+        measured = ", ".join(f"{metric} {row[metric]:.3g}" for metric in metrics if metric in row)
+        lines.append(Line(name=name, verdict=verdict, says="; ".join([*texts, measured or "not measured"])))
     return lines
+
+
+def _warnings(row: Row, guess: float) -> dict[str, str | None]:
+    """Return warnings that no fault has, by line: an empty text without one, and None if the row does not say.
+
+    `guess` is the entropy of the uniform distribution in nats, and any token's -log p under it.
+    """
+    knows_nothing = row.get("opd/teacher_entropy", 0.0) > UNIFORM * guess
+    surprise, preference, rows = (
+        row.get(name) for name in ("opd/teacher_surprise", "opd/teacher_preference", "opd/valid_rows")
+    )
+    answers: str | None = None  # only different scores show which answers the teacher prefers
+    if preference is not None and rows:
+        error = PREFERRED_Z / math.sqrt(rows)
+        if preference + error < PREFERRED:
+            answers = "the teacher does not prefer the answers that score more"
+        elif preference > error:
+            answers = ""
+    if row.get("opd/divergence", 1.0) < SAME_MODEL:
+        answers = "the teacher is the student"
+    return {
+        "entropy": f"the teacher knows next to nothing of the answers: a guess has {guess:.3g}"
+        if knows_nothing
+        else "",
+        "position": "",
+        "perplexity": None if surprise is None else _UNLIKELY if surprise > max(guess, IMPOSSIBLE) else "",
+        "right answers": answers,
+    }
 
 
 def table(lines: Iterable[Line]) -> list[str]:
@@ -94,81 +107,3 @@ def table(lines: Iterable[Line]) -> list[str]:
     rows = [(one.name, one.verdict.upper() if one.verdict == "warning" else one.verdict, one.says) for one in lines]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     return [f"{name:<{widths[0]}}  {verdict:<{widths[1]}}  {says}" for name, verdict, says in rows]
-
-
-def _tokens(row: Row, models: Models) -> Line:
-    sides = {"student": models.student, "teacher": models.teacher}
-    beyond = {side: num - models.shared for side, num in sides.items() if num > models.shared}
-    if not beyond:
-        return Line.of("tokenizer", f"{models.shared} tokens, the same in both", [])
-    found = {side: row.get(f"opd/unshared_mass_{side}") for side in beyond}
-    parts, warnings, allowed = [f"{models.shared} tokens in both"], [], models.max_unshared_mass
-    for side, mass in found.items():
-        share = "an unknown share" if mass is None else f"{mass:.2g}"
-        parts.append(f"the {side} has {beyond[side]} more and puts {share} of its probability on them")
-        if mass is not None and mass > allowed:
-            warnings.append(
-                f"the {side} puts more on tokens that the other lacks than opd.max_unshared_mass={allowed:g}"
-            )
-    return Line.of("tokenizer", "; ".join(parts), warnings, is_known=None not in found.values())
-
-
-Check = tuple[str, bool | None]
-"""The measured values in words, and True if they say something; None leaves that to the fault's verdict."""
-
-
-def _template(row: Row, models: Models, warnings: list[str]) -> Check:
-    off = row.get("data/prompts_off_template")
-    says = "its header is not known" if off is None else f"{1 - off:.0%} of the prompts end with the student's header"
-    if models.same_prompt is False:
-        warnings.append("the teacher's own template writes a question differently: it reads prompts in a foreign form")
-        return says, True
-    own = "writes a question alike" if models.same_prompt else "was not compared"
-    return f"{says}; the teacher's own {own}", off is not None and models.same_prompt is not None
-
-
-def _entropy(row: Row, models: Models, warnings: list[str]) -> Check:
-    mean, spread, own = row.get("opd/teacher_entropy"), row.get("opd/teacher_entropy_std"), entropy(row)
-    if mean is None or spread is None:
-        return "was not measured", False
-    if not warnings and mean > UNIFORM * models.guess:
-        warnings.append("the teacher knows next to nothing of the answers")
-    says = f"the teacher has {mean:.3g} nats a token, within {spread:.2g}; {models.guess:.3g} would be a guess"
-    return says + ("" if own is None else f", the student has {own:.3g}"), None
-
-
-def _position(row: Row, models: Models, warnings: list[str]) -> Check:
-    share, pairs = row.get("opd/teacher_prefers_neighbour"), row.get("opd/teacher_pairs")
-    if share is None or pairs is None:
-        return "was not measured", False
-    return f"the teacher prefers a neighbour to {share:.0%} of {pairs:.0f} tokens", None
-
-
-def _perplexity(row: Row, models: Models, warnings: list[str]) -> Check:
-    surprise, own = row.get("opd/teacher_surprise"), row.get("opd/surprise")
-    if surprise is None:
-        return "was not measured", False
-    if surprise > max(models.guess, IMPOSSIBLE):
-        warnings.append("the answers are less likely to the teacher than to a guess")
-    says = f"of the answers to the teacher {_exp(surprise)}; {models.shared} would be a guess"
-    return says + ("" if own is None else f", to the student {_exp(own)}"), True
-
-
-def _right_answers(row: Row, models: Models, warnings: list[str]) -> Check:
-    """Judge what the teacher can teach by the student's answers; the teacher's own answers are not drawn."""
-    divergence = row.get("opd/divergence")
-    if divergence is not None and divergence < SAME_MODEL:
-        warnings.append(f"the teacher is the student: {divergence:.1g} nats a token are between them")
-    preference, rows = row.get("opd/teacher_preference"), row.get("opd/valid_rows")
-    if preference is None or not rows:
-        return "only different scores show which answers the teacher prefers, on ranks that share no sequences", False
-    error = PREFERRED_Z / math.sqrt(rows)
-    if preference + error < PREFERRED:
-        warnings.append("the teacher does not prefer the answers that score more")
-    is_known = preference > error
-    says = f"score and the teacher's preference correlate by {preference:+.2f} ± {error:.2f} over {rows:.0f}"
-    return says + ("" if is_known or warnings else ", which may be chance"), is_known
-
-
-def _exp(nats: float) -> str:
-    return f"{math.exp(min(nats, 700.0)):.3g}"  # a floored log-probability is beyond any float

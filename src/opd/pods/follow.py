@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,22 +27,14 @@ def poll(folder: Path, offsets: dict[str, int], out: BinaryIO) -> int:
                 offsets[place] = file.tell()
         except FileNotFoundError:
             continue  # the link has moved in between
-    if num_bytes:
-        out.flush()
+    out.flush()
     return num_bytes
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Follow until SIGTERM."""
-    parser = argparse.ArgumentParser(prog="python -m opd.pods.follow", description=__doc__)
-    parser.add_argument("folder", type=Path, help="Ray's log folder")
-    folder, offsets = parser.parse_args(argv).folder, dict[str, int]()
+if __name__ == "__main__":
     # Process 1 of a container ignores SIGTERM without a handler, and the pod would wait out its grace period.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+    known: dict[str, int] = {}
     while True:
-        if not poll(folder, offsets, sys.stdout.buffer):
+        if not poll(Path(sys.argv[1]), known, sys.stdout.buffer):
             time.sleep(POLL_INTERVAL_S)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,27 +1,32 @@
 """The Job of manifests/stage.yaml: `python -m opd.pods.stage SOURCE --to FOLDER` fills a claim from a store or the hub.
 
-A second start fetches only missing files; the record `.opd-staged.json` appears last.
+A second start fetches only missing files; the record `.opd-staged.json` appears last. With `--sha256 HASH` the source is
+one file, such as a tool database in a tar archive, which is verified and unpacked.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 import sys
+import tarfile
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from opd.errors import RunError
 from opd.inputs.fetch import mirror
 from opd.inputs.models import needed_files
-from opd.store.access import is_store_url
+from opd.store.access import is_store_url, open_url
 from opd.store.local import LocalStore
 
 RECORD_FILE = ".opd-staged.json"
+CHUNK_BYTES = 8 * 2**20
 HUB_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")
 
 
-def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = False) -> dict[str, str | int]:
+def stage(source: str, folder: Path, *, revision: str = "", kind: str = "model") -> dict[str, str | int]:
     """Fill a folder from a store URL (folder or single object) or a hub repository; return its record.
 
     Raises:
@@ -29,14 +34,13 @@ def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = F
         ValueError: `source` is neither.
         OSError: the hub is unreachable or has no such repository, or the disk is full.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     store = LocalStore(folder)
     store.delete(RECORD_FILE)
     done: dict[str, str | int] = {"source": source}
     if is_store_url(source):
         done["num_files"] = mirror(source, folder)
     elif HUB_ID.match(source):
-        done |= _from_hub(source, folder, revision=revision, kind="dataset" if is_dataset else "model")
+        done |= _from_hub(source, folder, revision=revision, kind=kind)
     else:
         raise ValueError(f"{source!r} is neither a store URL (s3://...) nor a hub id (owner/name)")
     store.put_json(RECORD_FILE, done)
@@ -58,20 +62,65 @@ def _from_hub(repository: str, folder: Path, *, revision: str, kind: str) -> dic
     return {"revision": commit, "num_files": num_files}
 
 
+class FetchError(ValueError):
+    """An archive with a wrong hash or unsafe members."""
+
+
+def fetch(url: str, sha256: str, folder: Path) -> list[str]:
+    """Download any fsspec URL, verify, and unpack a tar archive; nothing appears in `folder` unless the hash is right.
+
+    Returns:
+        Names of the new entries in `folder`.
+
+    Raises:
+        FetchError: the hash differs, or the archive has members that lead out of it or are devices.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
+        part = Path(scratch) / url.rstrip("/").rpartition("/")[2]
+        found = hashlib.sha256()
+        with open_url(url, "rb") as source, open(part, "wb") as target:
+            while chunk := source.read(CHUNK_BYTES):
+                found.update(chunk)
+                target.write(chunk)
+        if found.hexdigest() != sha256:
+            raise FetchError(f"{url} has SHA-256 {found.hexdigest()}, expected {sha256}: refused")
+        entries = _unpacked(part, Path(scratch) / "unpacked") if tarfile.is_tarfile(part) else [part]
+        for entry in entries:
+            entry.replace(folder / entry.name)
+        return sorted(entry.name for entry in entries)
+
+
+def _unpacked(archive: Path, target: Path) -> list[Path]:
+    """Unpack what tarfile's filter for data accepts; our images have it, Python before 3.11.4 has not."""
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(target, filter="data")
+    except tarfile.FilterError as error:
+        raise FetchError(f"{archive.name} holds an unsafe member: {error}") from error
+    return list(target.iterdir())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m opd.pods.stage", description=__doc__.splitlines()[0])
     parser.add_argument("source", help="s3://..., or owner/name on the hub")
     parser.add_argument("--to", required=True, type=Path, metavar="FOLDER")
     parser.add_argument("--revision", default="", help="branch, tag or commit of a hub repository")
-    parser.add_argument("--dataset", action="store_true", help="the hub repository is a data set")
+    parser.add_argument(
+        "--dataset", dest="kind", action="store_const", const="dataset", default="model", help="a data set of the hub"
+    )
+    parser.add_argument("--sha256", help="hash of the one file at a URL of any kind")
     args = parser.parse_args(argv)
     try:
-        done = stage(args.source, args.to, revision=args.revision, is_dataset=args.dataset)
+        if args.sha256:
+            what = f"{', '.join(fetch(args.source, args.sha256, args.to))}, verified,"
+        else:
+            what = f"{stage(args.source, args.to, revision=args.revision, kind=args.kind)['num_files']} files"
     except (RunError, ValueError, OSError) as error:
         print(f"opd.pods.stage: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    print(f"opd.pods.stage: {args.to} holds {done['num_files']} files of {args.source}")
+    print(f"opd.pods.stage: {args.to} holds {what} of {args.source}")
     return 0
 
 

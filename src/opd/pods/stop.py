@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import errno
 import json
-import logging
 import os
 import socket
 import sys
@@ -18,16 +17,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from opd.store.durable import fsync_file
+from opd.store.local import LocalStore
 
-if TYPE_CHECKING:
-    pass
-
-logger = logging.getLogger(__name__)
-DEFAULT_ROOT = "outputs"
-"""The schema's default of `output.root`, which these programs read without the schema."""
+DEFAULT_ROOT = "outputs"  # the schema's default of `output.root`, which these programs read without the schema
 FOLDER = "stop"
 LISTENING = "listening"
 LISTEN_INTERVAL_S = 5.0
@@ -69,15 +63,21 @@ class Request:
 def ask(run_dir: Path, *, reason: str, hold_s: float) -> Request:
     """Leave a request for the trainer."""
     request = Request(id=uuid.uuid4().hex, pod=socket.gethostname(), reason=reason, hold_s=hold_s)
-    _write(run_dir / FOLDER / f"{request.id}.request", asdict(request))
+    LocalStore(run_dir / FOLDER).put_json(f"{request.id}.request", asdict(request))
     return request
 
 
-def pending(run_dir: Path) -> list[Request]:
-    """Return requests without an answer; cheap enough for every step."""
-    folder = run_dir / FOLDER
-    paths = folder.glob("*.request") if folder.is_dir() else ()
-    return [request for path in paths if not path.with_suffix(".answer").exists() and (request := _read(path))]
+def requests(run_dir: Path, *, answered: bool = True) -> list[Request]:
+    """Return the requests since the trainer's start, with or without those that have an answer; cheap enough for every step."""
+    found = []
+    for path in (run_dir / FOLDER).glob("*.request"):
+        if answered or not path.with_suffix(".answer").exists():
+            try:
+                found.append(Request(**json.loads(path.read_text())))
+            except OSError as error:  # the start of a later trainer has removed it
+                if error.errno not in (errno.ENOENT, errno.ESTALE):
+                    raise
+    return found
 
 
 def serve(
@@ -99,50 +99,32 @@ def serve(
     Returns:
         True if there was a request. The caller trains on, for the pods are still there.
     """
-    requests = pending(run_dir)
-    if not requests:
+    waiting = requests(run_dir, answered=False)
+    if not waiting:
         return False
     step = save()
     outcome = "nothing is saved in this run" if step is None else f"saved at step {step}, holding still"
     until_s = clock()
-    while requests or (clock() < until_s and not is_over()):
-        for request in requests:
-            _write(run_dir / FOLDER / f"{request.id}.answer", {"step": step})
+    while waiting or (clock() < until_s and not is_over()):
+        for request in waiting:
+            LocalStore(run_dir / FOLDER).put_json(f"{request.id}.answer", {"step": step})
             print(f"asked to save by {request.pod} ({request.reason}): {outcome}", flush=True)
             until_s = max(until_s, clock() + request.hold_s)
         sleep(min(POLL_INTERVAL_S, max(until_s - clock(), 0.0)))
-        requests = pending(run_dir)
+        waiting = requests(run_dir, answered=False)
     return True
-
-
-def has_asked(run_dir: Path, pod: str) -> bool:
-    """Return True if a pod has asked since the trainer's start: it has to end."""
-    asked = filter(None, map(_read, (run_dir / FOLDER).glob("*.request")))
-    return any(request.pod == pod for request in asked)
-
-
-def _read(path: Path) -> Request | None:
-    """Read a request, None for a file that the start of a later trainer has removed."""
-    try:
-        return Request(**json.loads(path.read_text()))
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ESTALE):
-            raise
-    return None
 
 
 def forget(run_dir: Path) -> None:
     """Remove requests to an earlier trainer, which cannot answer; a pod that still waits ends when its time is over."""
-    for pattern in ("*.request", "*.answer", "*.clock", "*.part"):
-        for path in (run_dir / FOLDER).glob(pattern):
-            path.unlink(missing_ok=True)
+    for path in (run_dir / FOLDER).glob("*.*"):
+        path.unlink(missing_ok=True)
 
 
 def sign_of_life(run_dir: Path) -> None:
     """Record that a trainer listens here."""
-    folder = run_dir / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / LISTENING).write_text(socket.gethostname())
+    (run_dir / FOLDER).mkdir(parents=True, exist_ok=True)
+    (run_dir / FOLDER / LISTENING).write_text(socket.gethostname())
 
 
 def stop_listening(run_dir: Path) -> None:
@@ -156,26 +138,23 @@ def is_listening(run_dir: Path) -> bool:
     probe = mark.with_name(f"{uuid.uuid4().hex}.clock")
     try:
         probe.touch()
-        age_s = probe.stat().st_mtime - mark.stat().st_mtime
+        return probe.stat().st_mtime - mark.stat().st_mtime < LISTEN_TTL_S
     except FileNotFoundError:
         return False
     finally:
         probe.unlink(missing_ok=True)
-    return age_s < LISTEN_TTL_S
 
 
 def wait(run_dir: Path, request: Request, timeout_s: float) -> int | None:
     """Return the step saved for the request; None if the trainer ended or the time was up."""
     answer = run_dir / FOLDER / f"{request.id}.answer"
     deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        if answer.exists():
-            step: int = json.loads(answer.read_text())["step"]
-            return step
-        if not is_listening(run_dir):
+    while not answer.exists():
+        if time.monotonic() > deadline_s or not is_listening(run_dir):
             return None
         time.sleep(POLL_INTERVAL_S)
-    return None
+    step: int | None = json.loads(answer.read_text())["step"]
+    return step
 
 
 def save_seconds() -> float:
@@ -187,27 +166,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the preStop hook; return 0, since a failed hook only hides the pod's reason to end."""
     parser = argparse.ArgumentParser(prog="python -m opd.pods.stop", description=__doc__.splitlines()[0])
     parser.add_argument("experiment", help="the mounted experiment (.json)")
-    run_dir = read_experiment(parser.parse_args(argv).experiment).run_dir
-    if not is_listening(run_dir):
-        _say("no trainer listens: nothing to save")
-        return 0
-    timeout_s = save_seconds()
-    step = wait(run_dir, ask(run_dir, reason="its pod is being deleted", hold_s=timeout_s), timeout_s)
-    _say(f"saved at step {step}" if step is not None else f"no save within {timeout_s:g} s: the last checkpoint counts")
+    run_dir, timeout_s = read_experiment(parser.parse_args(argv).experiment).run_dir, save_seconds()
+    said = "no trainer listens: nothing to save"
+    if is_listening(run_dir):
+        step = wait(run_dir, ask(run_dir, reason="its pod is being deleted", hold_s=timeout_s), timeout_s)
+        said = (
+            f"no save within {timeout_s:g} s: the last checkpoint counts" if step is None else f"saved at step {step}"
+        )
+    print(f"opd.pods.stop: {said}", file=sys.stderr, flush=True)
     return 0
-
-
-def _write(path: Path, record: Mapping[str, object]) -> None:
-    """Write atomically: the other side must not find half a record, also after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{uuid.uuid4().hex}.part")
-    part.write_text(json.dumps(record))
-    fsync_file(part)
-    part.replace(path)
-
-
-def _say(text: str) -> None:
-    print(f"opd.pods.stop: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

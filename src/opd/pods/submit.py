@@ -77,38 +77,34 @@ class Submitter:
 
 def run(submitter: Submitter, *, patience_s: float = PATIENCE_S, interval_s: float = RETRY_INTERVAL_S) -> int:
     """Follow the job to its end; return 1 if Ray was unreachable for `patience_s`."""
-    last_contact_s = time.monotonic()
-    while True:
+    last_contact_s, status = time.monotonic(), ""
+    while status not in ENDED:
         try:
             status = submitter.step()
+            last_contact_s = time.monotonic()
         except (RuntimeError, OSError) as error:
             _say(f"{type(error).__name__}: {error}")
             if time.monotonic() - last_contact_s > patience_s:
                 _say(f"Ray was out of reach for {patience_s:g} s: giving up")
                 return 1
-        else:
-            last_contact_s = time.monotonic()
-            if status in ENDED:
-                _say(f"job {submitter.submission_id}: {status}")
-                return 0
-        time.sleep(interval_s)
+        time.sleep(interval_s * (status not in ENDED))
+    _say(f"job {submitter.submission_id}: {status}")
+    return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] != ["--"] or len(words) < 2:
+    if argv[:1] != ["--"] or len(argv) < 2:
         _say("usage: python -m opd.pods.submit -- COMMAND ...")
         return 2
     address = os.environ[ADDRESS_VARIABLE]
-    url = address if "://" in address else f"http://{address}"
 
     def connect() -> Any:
         from ray.job_submission import JobSubmissionClient
 
-        return JobSubmissionClient(url)
+        return JobSubmissionClient(address if "://" in address else f"http://{address}")
 
-    return run(Submitter(connect, os.environ[SUBMISSION_VARIABLE], shlex.join(words[1:]), sys.stdout))
+    return run(Submitter(connect, os.environ[SUBMISSION_VARIABLE], shlex.join(argv[1:]), sys.stdout))
 
 
 def _say(text: str) -> None:
@@ -116,4 +112,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -12,7 +12,6 @@ from opd.agent.metrics import AgentCounts
 from opd.agent.trajectories import Segment, Trajectory, file_key, to_lines
 from opd.experiment.run_config import RunConfig
 from opd.rollout.seeds import TRAIN
-from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
 
 
@@ -77,10 +76,9 @@ class DialogueLog:
 
     def __init__(self, num_kept: int) -> None:
         self._num_kept = num_kept
-        self._files = KeptFiles()
 
     def write(self, run: Run, trajectories: Iterable[Trajectory]) -> None:
         """One file for each partition and step among them; each rollout process kept as many as the run is to keep."""
         ordered = sorted(trajectories, key=lambda item: (item.partition, item.step, item.data_index, item.sample))
         batches = groupby(ordered, key=lambda item: (item.partition, item.step))
-        self._files.put(run, {file_key(*batch): to_lines(list(group)[: self._num_kept]) for batch, group in batches})
+        run.keep({file_key(*batch): to_lines(list(group)[: self._num_kept]) for batch, group in batches})

@@ -1,4 +1,4 @@
-"""Attempts of a run: the claim of the next number, the lease that keeps it, and the check that stops an overtaken writer."""
+"""Attempts of a run: the claim of the next number, the wait for a living owner, and the check that stops an overtaken writer."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import logging
 import os
 import re
 import socket
-import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opd.errors import AlreadyExists, CorruptRecord, LeaseLost, Overtaken, RunIsLive, StoreUnavailable
-from opd.runs.process import boot_id, is_locked, lock_alive
-from opd.store.base import RetryPolicy, Store, json_bytes
+from opd.errors import AlreadyExists, CorruptRecord, Overtaken, RunIsLive
+from opd.runs.lease import boot_id, is_locked, lock_alive
+from opd.store.base import Store, json_bytes
 from opd.store.local import LocalStore
 
 logger = logging.getLogger(__name__)
@@ -27,12 +26,8 @@ OWNER_FILE = "owner.json"
 HEARTBEAT_FILE = "heartbeat.json"
 ENDED_FILE = "ended.json"
 DEFAULT_LEASE_TTL_S = 60.0
-# An attempt may miss three beats of a lease before another attempt takes over.
-BEATS_PER_LEASE = 4
 # A terminating pod may beat through its grace period (30 s by default); then follows one whole lease.
 LEASES_TO_WAIT = 2.5
-OUTAGE_S = 1800.0
-"""Seconds for which an attempt survives an unreachable store: no other attempt can claim the run there meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +86,13 @@ def check_owner(stores: Sequence[Store], attempt: int, token: str) -> None:
     1.8: two winners in 5 to 9 % of races): there the claim that was overwritten has to give way.
     """
     for store in stores:
-        highest = highest_attempt(store, above=attempt)
-        if highest > attempt:
-            raise Overtaken(
-                f"attempt {attempt} of {store.url} was overtaken by attempt {highest}: stopping without another write"
-            )
-        if (winner := _other_owner(store, attempt, token)) is not None:
-            raise Overtaken(
-                f"attempt {attempt} of {store.url} was claimed over this one by process {winner.pid} on {winner.host}: "
-                "the store let two create-only writes of one object succeed; stopping without another write"
-            )
+        why = ""
+        if (highest := highest_attempt(store, above=attempt)) > attempt:
+            why = f"overtaken by attempt {highest}"
+        elif winner := _other_owner(store, attempt, token):
+            why = f"claimed over this one by process {winner.pid} on {winner.host}, since the store let two creations succeed"
+        if why:
+            raise Overtaken(f"attempt {attempt} of {store.url} was {why}: stopping without another write")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,21 +104,14 @@ class Claim:
 
     @property
     def prefix(self) -> str:
-        return attempt_prefix(self.attempt)
-
-    @property
-    def attempt(self) -> int:
-        return self.owner.attempt
-
-    def with_policy(self, policy: RetryPolicy) -> Claim:
-        """Return the same claim with another patience for an unreachable store."""
-        return dataclasses.replace(self, stores=tuple(store.with_policy(policy) for store in self.stores))
+        return attempt_prefix(self.owner.attempt)
 
     def check(self) -> None:
-        check_owner(self.stores, self.attempt, self.owner.token)
+        """Raise Overtaken if another claim owns the run, by the stores' records."""
+        check_owner(self.stores, self.owner.attempt, self.owner.token)
 
     def beat(self, progress: Mapping[str, Any]) -> None:
-        """Renew the lease with the run's progress, then raise Overtaken where another claim owns the run."""
+        """Renew the lease with the run's progress, then `check`."""
         record = {"token": self.owner.token, "time_s": time.time(), **progress}
         self.stores[0].put_json(f"{self.prefix}/{HEARTBEAT_FILE}", record)
         self.check()
@@ -138,7 +123,7 @@ class Claim:
         """
         record = {"token": self.owner.token, "outcome": outcome, "detail": detail, "time_s": time.time()}
         for store in reversed(self.stores):
-            if _other_owner(store, self.attempt, self.owner.token) is None:
+            if _other_owner(store, self.owner.attempt, self.owner.token) is None:
                 store.put_json(f"{self.prefix}/{ENDED_FILE}", record)
 
 
@@ -156,11 +141,9 @@ def claim_attempt(
 
     Args:
         stores: run directories, the arbiter first.
-        max_wait_s: longest wait for a living owner; LEASES_TO_WAIT leases by default.
 
     Raises:
-        RunIsLive: the owner renewed its lease all the time.
-        CreateOnlyUnsupported: the arbiter cannot decide who was first.
+        RunIsLive: the owner renewed its lease for `max_wait_s`, LEASES_TO_WAIT leases by default.
     """
     stores[0].check_create_only()
     deadline_s = time.monotonic() + (LEASES_TO_WAIT * lease_ttl_s if max_wait_s is None else max_wait_s)
@@ -183,7 +166,7 @@ def claim_attempt(
         if first is None:
             first = living
             logger.warning("%s; waiting for its lease to run out", living.message)
-        time.sleep(min(1.0, lease_ttl_s / (2 * BEATS_PER_LEASE)))
+        time.sleep(min(1.0, lease_ttl_s / 8))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +185,11 @@ def _living(stores: Sequence[Store], attempt: int, default_ttl_s: float) -> _Liv
     if attempt == 0 or any(store.exists(f"{prefix}/{ENDED_FILE}") for store in stores):
         return None
     owner = read_owner(stores[0], attempt)
-    locked = _is_locked(stores, owner) if owner else None
-    if locked is False:
+    # A lock of another kernel does not show here; processes of one machine see it across its pods.
+    is_here = owner is not None and owner.boot_id != "" and owner.boot_id == boot_id()
+    folders = [store.local_path(prefix) for store in stores if is_here and isinstance(store, LocalStore)]
+    locks = {is_locked(folder, owner.token) for folder in folders if owner is not None}
+    if False in locks:
         return None
     try:
         beat = stores[0].get_json(f"{prefix}/{HEARTBEAT_FILE}") or {}
@@ -216,19 +202,10 @@ def _living(stores: Sequence[Store], attempt: int, default_ttl_s: float) -> _Liv
     return _Living(
         sign=(attempt, beat.get("token"), beat.get("time_s")),
         lease_ttl_s=ttl_s,
-        is_locked=locked is True,
+        is_locked=True in locks,
         message=f"run {stores[0].url} is held by attempt {attempt} ({who}), last sign of life {age_s:.0f} s ago "
         f"of a lease of {ttl_s:g} s",
     )
-
-
-def _is_locked(stores: Sequence[Store], owner: Owner) -> bool | None:
-    """Return what the owner's locks say, which processes of one machine see across its pods."""
-    if not owner.boot_id or owner.boot_id != boot_id():
-        return None
-    folders = [store.local_path(attempt_prefix(owner.attempt)) for store in stores if isinstance(store, LocalStore)]
-    found = {is_locked(folder, owner.token) for folder in folders}
-    return False if False in found else True if True in found else None
 
 
 def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_s: float) -> Claim | None:
@@ -253,92 +230,3 @@ def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_
         if isinstance(store, LocalStore):
             lock_alive(store.local_path(attempt_prefix(attempt)), owner.token)
     return Claim(stores=tuple(stores), owner=owner)
-
-
-class Watch:
-    """A thread that calls `beat` every `interval_s` and records when the attempt has lost the run.
-
-    The attempt must end if the lease was not renewed for `term_s`, or for OUTAGE_S while the store is unreachable.
-
-    Args:
-        end: asks the attempt to save and end; None makes `check` raise at once.
-    """
-
-    def __init__(
-        self,
-        *,
-        beat: Callable[[], None],
-        interval_s: float,
-        term_s: float,
-        end: Callable[[], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        self.beat, self.interval_s, self.term_s = beat, interval_s, term_s
-        self.lost: LeaseLost | None = None
-        """The reason why the attempt must end, once its lease is too old."""
-        self._end, self._clock = end, clock
-        self._overtaken: Overtaken | None = None
-        self._trouble: Exception | None = None
-        # Times of the last renewal, and of the last answer but for a refusal: an unreachable store excuses for long.
-        self._renewed_s = self._excused_s = clock()
-        self._has_warned = False
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start the thread; the lease counts from now."""
-        self._renewed_s = self._excused_s = self._clock()
-        self._thread = threading.Thread(target=self._run, name="opd-run-lease", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread and wait for it."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def check(self) -> None:
-        """Raise Overtaken, or LeaseLost; with `end` the latter only if the attempt trains another step after the request."""
-        was_asked = self.lost is not None
-        if self._overtaken is None and not was_asked and self._clock() - self._excused_s > self.term_s:
-            self._beat()  # the whole process may have been paused, with its thread
-        if self._overtaken is not None:
-            raise Overtaken(str(self._overtaken))
-        if self.lost is not None and ((was_asked and self._has_warned) or self._end is None):
-            raise LeaseLost(str(self.lost))
-        self._has_warned = self.lost is not None
-
-    def _run(self) -> None:
-        while self._overtaken is None and not self._stop.wait(self.interval_s):
-            self._beat()
-
-    def _beat(self) -> None:
-        """Beat once; ask the attempt to end if the lease is too old after that."""
-        trouble: Exception | None = None
-        try:
-            self.beat()
-        except Overtaken as error:
-            self._overtaken = error
-            logger.error("%s", error)
-        except Exception as error:  # noqa: BLE001 - this thread keeps the run: it must survive any answer of a store
-            trouble = error
-            if type(error) is not type(self._trouble):
-                logger.warning("lease not renewed, another attempt may take over when it runs out: %r", error)
-        self._trouble, now_s = trouble, self._clock()
-        if trouble is None:
-            self._renewed_s = now_s
-        if trouble is None or isinstance(trouble, StoreUnavailable):
-            self._excused_s = now_s
-        age_s, outage_s = now_s - self._renewed_s, max(OUTAGE_S, self.term_s)
-        is_too_old = now_s - self._excused_s > self.term_s or age_s > outage_s
-        if trouble is None or self.lost is not None or not is_too_old:
-            return
-        allowed_s = outage_s if isinstance(trouble, StoreUnavailable) else self.term_s
-        self.lost = LeaseLost(
-            f"the lease was last renewed {age_s:.0f} s ago and {allowed_s:g} s are allowed, so another attempt may own the "
-            f"run; the last answer was {trouble!r}. This attempt saves on its own disk and ends. Fix: give it access to the "
-            "store, then start it again"
-        )
-        logger.error("%s", self.lost)
-        if self._end is not None:
-            self._end()

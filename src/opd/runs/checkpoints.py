@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from opd.errors import CheckpointError, CorruptRecord, StoreError
+from opd.runs import manifest as sealed
 from opd.runs.attempts import check_owner
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, step_folder
-from opd.runs.resume import (
-    Fetch,
-    ResumeDecision,
-    complete_steps,
-    find_unfit,
-    find_wrong_sizes,
-    has_file,
-    is_fit,
-    read_sealed,
-    saved_steps,
-    try_step,
-)
-from opd.runs.shards import ShardReport, fetch_shards, staging_folder, sweep_older
+from opd.runs.shards import ShardReport, staging_folder, sweep_older
 from opd.store.base import NO_RETRY, Store
 from opd.store.local import LocalStore
-from opd.store.transfer import find_problems
 
 logger = logging.getLogger(__name__)
+
+# fetch(manifest, store_url or None) -> problems: brings every file to the processes that load it. A trainer on several
+# machines has each rank call `fetch_shards(..., ranks=[rank])` and joins their answers.
+Fetch = Callable[[Manifest, str | None], list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeDecision:
+    """The checkpoint to resume from; `step` None means from the start. `rejected` names newer steps with the reasons."""
+
+    step: int | None = None
+    path: Path | None = None
+    source: str = ""
+    manifest: Manifest | None = None
+    rejected: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        resuming = f"resuming from step {self.step} ({self.source})"
+        where = "starting from the beginning" if self.step is None else resuming
+        return "\n".join([where, *(f"  passed over: {reason}" for reason in self.rejected)])
 
 
 @dataclass(kw_only=True)
@@ -55,6 +63,10 @@ class Checkpoints:
     _sealed_step: int | None = None
     # Reasons why this attempt's resume passed a step over: retention must not count it.
     _unfit: dict[int, list[str]] = field(default_factory=dict)
+
+    @property
+    def places(self) -> list[Store]:
+        return [self.local] if self.remote is None else [self.local, self.remote]
 
     def folder(self, step: int) -> Path:
         """Return the local folder in which a step is sealed."""
@@ -85,11 +97,8 @@ class Checkpoints:
     def finalise(self, step: int, reports: Sequence[ShardReport]) -> Manifest:
         """Seal a saved step after every rank's report: manifest.json, then COMPLETE; local first, then the store.
 
-        A step whose upload failed is sealed locally only, with a warning.
-
-        Raises:
-            Overtaken: another claim owns the run; the step stays unsealed.
-            CheckpointError: a file is listed twice, or a file that a resume needs is missing.
+        A step whose upload failed is sealed locally only, with a warning. Overtaken and CheckpointError (a file is listed
+        twice, or a file that a resume needs is missing) leave it unsealed.
         """
         entries = sorted((entry for report in reports for entry in report.entries), key=lambda entry: entry.path)
         manifest = Manifest(step=step, attempt=self.attempt, spec_hash=self.spec_hash, files=tuple(entries))
@@ -114,63 +123,69 @@ class Checkpoints:
         self._sealed_step, self.current = step, manifest
         return manifest
 
-    def complete_steps(self, store: Store | None = None) -> list[int]:
-        """Return steps with a COMPLETE marker, ascending: in one place, or in all."""
-        everywhere = [self.local] if self.remote is None else [self.local, self.remote]
-        return complete_steps(everywhere if store is None else [store])
+    def upload_missing(self, upload: Fetch) -> list[int]:
+        """Upload and seal checkpoints that the store lacks or has only as an earlier attempt saved them; return the steps.
 
-    def upload_missing(self, *, upload: Fetch | None = None) -> list[int]:
-        """Upload and seal checkpoints that the store lacks or has only as an earlier attempt saved them.
-
-        Args:
-            upload: as `Fetch`, but from the processes to the store; the default serves one machine.
-
-        Returns:
-            The steps. Damaged files here make a warning.
-
-        Raises:
-            StoreError: the store is still unreachable.
+        `upload` works as `Fetch`, but from the processes to the store. Damaged files here make a warning.
         """
         uploaded: list[int] = []
-        for step in [] if self.remote is None else self.complete_steps(self.local):
+        for step in [] if self.remote is None else sealed.complete_steps([self.local]):
             assert self.remote is not None
-            mine, stored = _readable(self.local, step), _readable(self.remote, step)
-            if mine is None or find_unfit(mine, self.spec_hash) or (stored and stored.attempt >= mine.attempt):
-                continue
-            problems = (upload or self._upload_from_here)(mine, self.remote.url)
-            if problems := problems or self._seal_remote(self.remote, mine):
+            problems: list[str] = []
+            copies = {place.url: manifest for manifest, place in self._fit_copies(step, problems)}
+            mine, stored = copies.get(self.local.url), copies.get(self.remote.url)
+            if mine is not None and (stored is None or stored.attempt < mine.attempt):
+                problems = upload(mine, self.remote.url) or self._seal_remote(self.remote, mine)
+                uploaded += [] if problems else [step]
+            if problems:
                 logger.warning("global_step_%d is not in the store: %s", step, "; ".join(problems))
-            else:
-                uploaded.append(step)
         return uploaded
 
-    def choose(self, *, fetch: Fetch | None = None) -> ResumeDecision:
+    def choose(self, fetch: Fetch) -> ResumeDecision:
         """Bring the newest complete checkpoint with the right hashes to this machine; else the step before, and so on.
 
         Raises:
             StoreUnavailable: the store does not answer; an older local step would lose work.
         """
         rejected: list[str] = []
-        remotes = [] if self.remote is None else self.complete_steps(self.remote)
-        for step in sorted({*saved_steps(self.local), *remotes}, reverse=True):
-            if step not in self._unfit:
-                reasons: list[str] = []
-                decision = try_step(
-                    step,
-                    local=self.local,
-                    remote=self.remote,
-                    spec_hash=self.spec_hash,
-                    fetch=fetch or self._fetch_here,
-                    rejected=reasons,
-                )
-                if decision is not None:
-                    self.resumed_step, self.current = step, decision.manifest
-                    return replace(decision, rejected=(*rejected, *reasons))
-                if not reasons:  # no copy is sealed
+        for step in sorted({step for place in self.places for step in sealed.saved_steps(place)}, reverse=True):
+            reasons = self._unfit.get(step, [])
+            for manifest, place in self._fit_copies(step, reasons) if step not in self._unfit else ():
+                if problems := fetch(manifest, place.url if place is self.remote else None):
+                    reasons.append(self._rejection(step, place, "; ".join(problems)))
                     continue
+                if place is self.remote:  # a downloaded copy
+                    self.local.put(f"{step_folder(step)}/{MANIFEST_FILE}", manifest.to_bytes())
+                    self.local.put(f"{step_folder(step)}/{COMPLETE_FILE}", manifest.seal())
+                self.resumed_step, self.current = step, manifest
+                source, passed_over = "local" if place is self.local else "store", (*rejected, *reasons)
+                return ResumeDecision(
+                    step=step, path=self.folder(step), source=source, manifest=manifest, rejected=passed_over
+                )
+            if reasons:
                 self._unfit[step] = reasons
-            rejected += self._unfit[step]
+                rejected += reasons
         return ResumeDecision(rejected=tuple(rejected))
+
+    def _fit_copies(self, step: int, reasons: list[str]) -> Iterator[tuple[Manifest, Store]]:
+        """Yield sealed copies of this experiment, the latest attempt's first, of equal ones the local one; add to `reasons`."""
+        copies: list[tuple[Manifest, Store]] = []
+        for place in self.places:
+            try:
+                manifest = sealed.read_sealed(place, step)
+            except (CorruptRecord, CheckpointError, StoreError) as error:
+                if isinstance(error, StoreError) and place is not self.local:
+                    raise
+                reasons.append(self._rejection(step, place, error))
+                continue
+            if manifest is not None and (problems := sealed.find_unfit(manifest, self.spec_hash)):
+                reasons.append(self._rejection(step, place, "; ".join(problems)))
+            elif manifest is not None:
+                copies.append((manifest, place))
+        yield from sorted(copies, key=lambda copy: copy[0].attempt, reverse=True)
+
+    def _rejection(self, step: int, place: Store, reason: object) -> str:
+        return f"global_step_{step} ({'local' if place is self.local else 'store'}): {reason}"
 
     def pass_over(self, step: int, reason: str) -> None:
         """Mark a chosen step as one that cannot be loaded: `choose` gives the step before from now on."""
@@ -194,21 +209,21 @@ class Checkpoints:
         self.local.sweep_temporary(CHECKPOINTS_FOLDER)
         deleted = self._prune_in(self.local, keep_last, keep_every)
         self._if_store_answers("retention", lambda store: deleted.update(self._prune_in(store, keep_last, keep_every)))
-        return sorted(deleted.difference(self.complete_steps(self.local)))
+        return sorted(deleted.difference(sealed.complete_steps([self.local])))
 
     def _prune_in(self, store: Store, keep_last: int, keep_every: int | None) -> set[int]:
         """Prune one place: only steps older than the newest fit step go, and remains of interrupted deletions.
 
         Such remains are a manifest without COMPLETE. A step without its manifest belongs to the attempt that saves it.
         """
-        complete = complete_steps([store])
-        last = list(islice(filter(lambda step: self._counts(store, step), reversed(complete)), keep_last))
+        complete = list(sealed.newest_complete(store))
+        last = list(islice((step for step in complete if self._counts(store, step)), keep_last))
         if not last:
             return set()
         kept = {*self._in_progress, self.resumed_step, self._sealed_step, *last}
         kept.update(step for step in complete if keep_every and step % keep_every == 0)
-        half_deleted = {step for step in saved_steps(store) if has_file(store, step, MANIFEST_FILE)}
-        doomed = {step for step in half_deleted.union(complete) - kept if step < last[0]}
+        listed = {step for step in sealed.saved_steps(store) if store.exists(f"{step_folder(step)}/{MANIFEST_FILE}")}
+        doomed = {step for step in listed.union(complete) - kept if step < last[0]}
         for step in sorted(doomed):
             folder = step_folder(step)
             store.delete(f"{folder}/{COMPLETE_FILE}")
@@ -222,7 +237,7 @@ class Checkpoints:
         """Return True if a resume would take this place's copy of a step; an unreadable copy does not count as kept."""
         try:
             is_own_disk = store is self.local
-            return step not in self._unfit and is_fit(store, step, self.spec_hash, is_own_disk=is_own_disk)
+            return step not in self._unfit and sealed.is_fit(store, step, self.spec_hash, is_own_disk=is_own_disk)
         except StoreError:
             return False
 
@@ -248,33 +263,12 @@ class Checkpoints:
     def _seal_remote(self, remote: Store, manifest: Manifest) -> list[str]:
         """Seal a step in the store; return what is wrong with the uploaded files there."""
         self.before_store_seal()
-        problems = [f"in {remote.url} {problem}" for problem in find_wrong_sizes(remote, manifest, is_own_disk=False)]
+        problems = [
+            f"in {remote.url} {problem}" for problem in sealed.find_wrong_sizes(remote, manifest, is_own_disk=False)
+        ]
         if not problems:
             self._seal(remote, manifest)
         return problems
-
-    def _upload_from_here(self, manifest: Manifest, store_url: str | None) -> list[str]:
-        folder = self.folder(manifest.step)
-        problems = list(find_problems(folder, manifest.files).values())
-        if problems or self.remote is None:
-            return problems
-        store = self.remote.child(step_folder(manifest.step))
-        for entry in manifest.files:
-            store.put_file(entry.path, folder / entry.path)
-        return []
-
-    def _fetch_here(self, manifest: Manifest, store_url: str | None) -> list[str]:
-        folder, policy = self.folder(manifest.step), self.local.policy
-        return fetch_shards(step_dir=folder, manifest=manifest, store_url=store_url, policy=policy)
-
-
-def _readable(store: Store, step: int) -> Manifest | None:
-    """Return the sealed manifest of a step, None if there is none or, with a warning, a damaged one."""
-    try:
-        return read_sealed(store, step)
-    except (CorruptRecord, CheckpointError) as error:
-        logger.warning("global_step_%d of %s: %s", step, store.url, error)
-        return None
 
 
 def _clear_step(store: Store, step: int) -> None:

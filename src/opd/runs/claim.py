@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from opd.errors import RunError, RunFinished, Unfit, Unforeseen
 from opd.experiment import BaseSpec, SpecError, dump_spec, identity, spec_hash
-from opd.runs.result import INSTALL_VARIABLE, refuse_if_over
-from opd.runs.run import Run, as_disk_full
-from opd.store.opening import open_store
+from opd.runs.result import INSTALL_VARIABLE, as_disk_full, refuse_if_over
+from opd.runs.run import Run
+from opd.store.remote import open_store
 
 
 def open_run(spec: BaseSpec, *, within: Run | None = None) -> Run:
@@ -30,13 +30,9 @@ def open_run(spec: BaseSpec, *, within: Run | None = None) -> Run:
 
 @contextlib.contextmanager
 def attempting(claimed: Run, *foreseen: type[Exception]) -> Iterator[Run]:
-    """Enter the attempt, and print the traceback of an unforeseen error into its log.
+    """Enter the attempt; print the traceback of an unforeseen error into its log, and raise Unforeseen from it.
 
-    Args:
-        foreseen: errors that the caller prints in a line, next to errors of a run, of its spec and of its inputs.
-
-    Raises:
-        Unforeseen: from the error, after its traceback is printed.
+    The caller prints `foreseen` errors in a line, as errors of a run, of its spec and of its inputs.
     """
     known: tuple[type[Exception], ...] = (RunError, SpecError, Unfit, *foreseen)
     with claimed:
@@ -64,10 +60,9 @@ def refuse(spec: BaseSpec, error: SpecError) -> int:
                 claimed.fail(error, fatal=True)
             return error.exit_code
         refuse_if_over(open_store(spec.store.url).child(spec.name))
-    except RunFinished as finished:
-        print(f"opd.launch: {finished}", file=sys.stderr)
-        return finished.exit_code
     except RunError as other:
         print(f"opd.launch: {other}", file=sys.stderr)
+        if isinstance(other, RunFinished):
+            return other.exit_code
     print(error, file=sys.stderr)
     return error.exit_code

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: every file's size and sha256, and the marker that seals it."""
+"""The manifest of a checkpoint: every file's size and sha256, the marker that seals it, and the sealed steps in a place."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from opd.errors import CheckpointError, CorruptRecord, UnsafePath
+from opd.store.base import Store
 from opd.store.transfer import ListedFile
 
 CHECKPOINTS_FOLDER = "checkpoints"
 MANIFEST_FILE = "manifest.json"
 COMPLETE_FILE = "COMPLETE"
-# Rises with a field's meaning; a reader rejects an unknown version.
-MANIFEST_VERSION = 1
 # The rank of files that the driver saves itself (data.pt).
 DRIVER_RANK = -1
 DATA_FILE = "data.pt"
@@ -29,7 +28,6 @@ _STEP_FOLDER = re.compile(r"global_step_([0-9]{1,18})")
 _RANK_FILE = re.compile(r"_rank_(\d+)\.")
 _SHARD = re.compile(r"actor/[a-z_]+_world_size_(\d{1,7})_rank_\d+\.pt")
 _NUM_NAMED = 4
-_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +39,11 @@ class FileEntry(ListedFile):
 
     def __post_init__(self) -> None:
         _check_types(self, path=str, size=int, sha256=str, rank=int)
-        parts = PurePosixPath(self.path).parts
-        leaves = self.path.startswith("/") or ".." in parts or "\\" in self.path or "\0" in self.path
-        if not parts or leaves or "/".join(parts) != self.path:
-            raise UnsafePath(f"manifest path {self.path!r}: must be relative, normal and inside its checkpoint folder")
-        # JSON's "\ud800" is half a character, which UTF-8 cannot hold.
-        encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
-        if max(map(len, encoded)) > _LONGEST_NAME or any("\ud800" <= letter <= "\udfff" for letter in self.path):
-            raise UnsafePath(f"manifest path {self.path[:80]!r}: no file system takes it")
+        # JSON's "\ud800" is half a character, which UTF-8 cannot hold; it is not printable.
+        is_text = self.path.isprintable() and "\\" not in self.path
+        if not is_text or any(part in ("", ".", "..") or len(part.encode()) > 255 for part in self.path.split("/")):
+            rule = "must be relative, normal, inside its checkpoint folder, and of names that a file system takes"
+            raise UnsafePath(f"manifest path {self.path[:80]!r}: {rule}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +64,13 @@ class Manifest:
             raise CheckpointError(f"manifest of global_step_{self.step}: {problem}")
 
     def to_bytes(self) -> bytes:
-        record = {"version": MANIFEST_VERSION, **dataclasses.asdict(self)}
-        return (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
+        return (json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
         """Read a manifest; raise CorruptRecord for any other content, UnsafePath for a path that leaves its folder."""
         try:
             record: dict[str, Any] = json.loads(data)
-            if record.pop("version") != MANIFEST_VERSION:
-                raise CorruptRecord(f"manifest version is not {MANIFEST_VERSION}")
             files = tuple(FileEntry(**entry) for entry in record.pop("files"))
             return cls(files=files, **record)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -94,7 +86,7 @@ class Manifest:
         return [entry for entry in self.files if ranks is None or entry.rank in ranks]
 
     def find_gaps(self) -> list[str]:
-        """Return why no resume could load this checkpoint even if every file is as listed.
+        """Return the first reasons why no resume could load this checkpoint even if every file is as listed.
 
         A resume needs each rank's weights, optimizer and extra state, listed under that rank, and the place in the data.
         """
@@ -107,19 +99,16 @@ class Manifest:
         # A name may claim any number of ranks; as many as there are files suffice to name a missing part.
         ranks = range(min(num_ranks, len(listed) + 1))
         needed = [f"actor/{part}_world_size_{num_ranks}_rank_{rank}.pt" for rank in ranks for part in RANK_PARTS]
-        missing = [path for path in [DATA_FILE, *needed] if path not in listed]
-        gaps = [f"it lists no {path}" for path in missing[:_NUM_NAMED]]
-        if len(missing) > _NUM_NAMED:
-            gaps.append(f"nor {len(missing) - _NUM_NAMED} other files that a resume loads")
+        gaps = [f"it lists no {path}" for path in [DATA_FILE, *needed] if path not in listed]
         strays = [entry for entry in self.files if entry.rank != _owner(entry.path)]
-        return gaps + [f"{stray.path} is listed under rank {stray.rank}" for stray in strays[:_NUM_NAMED]]
+        return [*gaps, *(f"{stray.path} is listed under rank {stray.rank}" for stray in strays)][:_NUM_NAMED]
 
 
 def open_sealed(manifest_data: bytes, complete_data: bytes) -> Manifest:
     """Return the manifest; raise CorruptRecord if it is unreadable or COMPLETE was not written for it."""
     manifest = Manifest.from_bytes(manifest_data)
     if complete_data != manifest.seal() or manifest.to_bytes() != manifest_data:
-        raise CorruptRecord("COMPLETE was not written for this manifest.json")
+        raise CorruptRecord(f"{COMPLETE_FILE} was not written for this {MANIFEST_FILE}")
     return manifest
 
 
@@ -133,23 +122,93 @@ def step_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def files_of_rank(step_dir: Path, rank: int) -> list[str]:
-    """Return the files of a freshly saved step that one rank answers for, by verl's names, sorted.
+def saved_steps(store: Store) -> list[int]:
+    """Return steps that have a folder, complete or not, the newest first."""
+    found = [step for name in store.children(CHECKPOINTS_FOLDER) if (step := step_of(name)) is not None]
+    return sorted(found, reverse=True)
 
-    A shard belongs to the rank in its name, data.pt and other files at the top to the driver (DRIVER_RANK). Rank 0 saves
-    the rest of the sub-folders (configs, tokenizer).
+
+def newest_complete(store: Store) -> Iterator[int]:
+    """Yield steps with a COMPLETE marker, the newest first."""
+    return (step for step in saved_steps(store) if store.exists(f"{step_folder(step)}/{COMPLETE_FILE}"))
+
+
+def complete_steps(stores: Sequence[Store]) -> list[int]:
+    """Return steps with a COMPLETE marker in any of the places, ascending."""
+    return sorted({step for store in stores for step in newest_complete(store)})
+
+
+def read_sealed(store: Store, step: int) -> Manifest | None:
+    """Return the manifest of a complete step, None if the step is not complete there.
+
+    Raises:
+        CorruptRecord, CheckpointError: the manifest is unreadable, or COMPLETE was not written for it.
     """
-    sealing = (MANIFEST_FILE, COMPLETE_FILE)
-    return [path for path in visible_files(step_dir) if path not in sealing and _owner(path) == rank]
+    try:
+        complete = store.get(f"{step_folder(step)}/{COMPLETE_FILE}")
+    except FileNotFoundError:
+        return None
+    try:
+        data = store.get(f"{step_folder(step)}/{MANIFEST_FILE}")
+    except FileNotFoundError as error:
+        raise CorruptRecord(f"{COMPLETE_FILE} without {MANIFEST_FILE}") from error
+    manifest = open_sealed(data, complete)
+    if manifest.step != step:
+        raise CorruptRecord(f"{MANIFEST_FILE} is of step {manifest.step}")
+    return manifest
 
 
-def visible_files(folder: Path) -> list[str]:
-    """Return every file below a folder except hidden files, relative with `/`, sorted."""
+def find_unfit(manifest: Manifest, spec_hash: str) -> list[str]:
+    """Return why a run must not resume from a sealed step, even if its files are whole."""
+    if manifest.spec_hash != spec_hash:
+        return [f"it was saved by another experiment (spec hash {manifest.spec_hash}, this run has {spec_hash})"]
+    return manifest.find_gaps()
+
+
+def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> list[str]:
+    """Return files that a place does not hold in the manifest's size, by its listing alone.
+
+    Args:
+        is_own_disk: the place is the driver's disk, which must hold only the driver's files: ranks may have other disks.
+    """
+    folder = step_folder(manifest.step)
+    sizes = {info.key.removeprefix(f"{folder}/"): info.size for info in store.list(folder)}
+    problems = []
+    for entry in manifest.files:
+        size = sizes.get(entry.path)
+        if size is None and (entry.rank == DRIVER_RANK or not is_own_disk):
+            problems.append(f"{entry.path} is missing")
+        elif size not in (None, entry.size):
+            problems.append(f"{entry.path} has {size} bytes, the manifest says {entry.size}")
+    return problems
+
+
+def is_fit(store: Store, step: int, spec_hash: str, *, is_own_disk: bool) -> bool:
+    """Return True if a resume would take this place's copy of a step, by seal, manifest and sizes.
+
+    Raises:
+        StoreError: the place does not answer.
+    """
+    try:
+        manifest = read_sealed(store, step)
+    except (CorruptRecord, CheckpointError):
+        return False
+    if manifest is None or find_unfit(manifest, spec_hash):
+        return False
+    return not find_wrong_sizes(store, manifest, is_own_disk=is_own_disk)
+
+
+def files_of_rank(step_dir: Path, rank: int) -> list[str]:
+    """Return the files of a freshly saved step that one rank answers for, by verl's names, relative with `/`, sorted.
+
+    A shard belongs to the rank in its name, a file at the top (data.pt) to the driver, the rest to rank 0. Hidden files
+    and the seal are left out.
+    """
     found = []
-    for parent, subfolders, names in os.walk(folder):
+    for parent, subfolders, names in os.walk(step_dir):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        found += [(Path(parent) / name).relative_to(folder).as_posix() for name in names if not name.startswith(".")]
-    return sorted(found)
+        found += [(Path(parent) / name).relative_to(step_dir).as_posix() for name in names if not name.startswith(".")]
+    return sorted(path for path in found if path not in (MANIFEST_FILE, COMPLETE_FILE) and _owner(path) == rank)
 
 
 def _check_types(record: Any, **types: type) -> None:

@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,37 +25,33 @@ logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
 Row = dict[str, Any]
-RESERVED_KEYS = ("step", "time")
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+RESERVED_KEYS = ("step", "time")
 NUM_EXAMPLES = 3
 
 
-@dataclass(kw_only=True)
 class MetricsWriter:
     """Appends rows to one attempt's file, each with a single write, so that a kill tears at most the last line."""
 
-    path: Path
-    _descriptor: int | None = None
-    _torn: bool = False
-    _warned: set[str] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, path: Path):
+        self.path = path
+        self._descriptor: int | None = None
+        self._torn = False
+        self._warned: set[str] = set()
+        self._lock = threading.Lock()
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write one row.
-
-        Args:
-            step: the global step of the values, >= 0.
-            metrics: numbers (also 0-d arrays and tensors). Other values are dropped, with one warning a key.
+        """Write one row of numbers (also 0-d arrays and tensors); drop other values, with one warning a key.
 
         Raises:
             ValueError: the step is no non-negative integer, or a metric is called `step` or `time`.
             OSError: the local disk did not take the row.
         """
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        row: Row = {"step": step, "time": round(time.time(), 3)}
+        if not _is_step(step):
             raise ValueError(f"metrics step {step!r}: a global step is an integer >= 0")
         if taken := [key for key in RESERVED_KEYS if key in metrics]:
             raise ValueError(f"metric {taken[0]!r}: the name is the row's own; use another one")
-        row: Row = {"step": step, "time": round(time.time(), 3)}
         for key, value in metrics.items():
             number = as_number(value)
             if number is not None:
@@ -109,41 +104,27 @@ def as_number(value: Any) -> int | float | str | None:
     return float(value) if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptReport:
-    """Counts of one attempt's file: rows, whole lines that are no row, and a last line cut short."""
-
-    attempt: int
-    num_rows: int
-    num_corrupt_lines: int
-    num_half_lines: int
-    examples: tuple[str, ...] = ()
-
-    def describe(self) -> str:
-        shown = "".join(f"\n  {example}" for example in self.examples)
-        return (
-            f"attempt {self.attempt}: {self.num_rows} rows, {self.num_corrupt_lines} corrupt and "
-            f"{self.num_half_lines} half-written lines skipped{shown}"
-        )
+def as_float(value: Any) -> float:
+    """Return the float of a value's JSON form."""
+    return NON_FINITE[value] if isinstance(value, str) else float(value)
 
 
-def parse_metrics(data: bytes, *, attempt: int) -> tuple[list[Row], AttemptReport]:
-    """Return rows of one attempt's file in file order; skip and count a line that is no row."""
+def parse_metrics(data: bytes, *, attempt: int) -> tuple[list[Row], str]:
+    """Return rows of one attempt's file in file order, and a text about lines that are no row, empty without any."""
+    rows, bad = list[Row](), list[str]()
     lines = data.split(b"\n")
-    rows = {number: _parse_row(line) for number, line in enumerate(lines, start=1) if line.strip()}
-    bad = [number for number, row in rows.items() if row is None]
-    is_half = bad[-1:] == [len(lines)]
-    report = AttemptReport(
-        attempt=attempt,
-        num_rows=len(rows) - len(bad),
-        num_corrupt_lines=len(bad) - is_half,
-        num_half_lines=int(is_half),
-        examples=tuple(
-            f"line {number} is {'half-written' if number == len(lines) else 'corrupt'}: {lines[number - 1][:60]!r}"
-            for number in bad[:NUM_EXAMPLES]
-        ),
-    )
-    return [row for row in rows.values() if row is not None], report
+    for number, line in enumerate(lines, start=1):
+        if (row := _parse_row(line)) is not None:
+            rows.append(row)
+        elif line.strip():
+            bad.append(f"line {number} is {'half-written' if number == len(lines) else 'corrupt'}: {line[:60]!r}")
+    if not bad:
+        return rows, ""
+    return rows, "\n  ".join([f"attempt {attempt}: {len(rows)} rows, {len(bad)} lines skipped", *bad[:NUM_EXAMPLES]])
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _parse_row(line: bytes) -> Row | None:
@@ -151,12 +132,11 @@ def _parse_row(line: bytes) -> Row | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    step = row.get("step") if isinstance(row, dict) else None
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+    if not isinstance(row, dict) or not _is_step(row.get("step")):
         return None
     if b'"NaN"' in line or b'Infinity"' in line:
         row = {key: NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in row.items()}
-    return row  # type: ignore[no-any-return]
+    return row
 
 
 def merge_attempts(attempts: Mapping[int, Iterable[Row]]) -> list[Row]:
@@ -173,15 +153,11 @@ def merge_attempts(attempts: Mapping[int, Iterable[Row]]) -> list[Row]:
 
 
 def read_metrics(stores: Sequence[Store]) -> list[Row]:
-    """Return the merged rows of all attempts of a run; log lines that are no row.
-
-    Args:
-        stores: places of the run directory; of each attempt the longest copy counts.
-    """
+    """Return the merged rows of all attempts of a run, of each the longest copy in these places; log lines that are no row."""
     rows: dict[int, list[Row]] = {}
     for attempt in sorted({number for store in stores for number in attempt_numbers(store)}):
         copies = [read_streamed(store, f"{attempt_prefix(attempt)}/{METRICS_FILE}") for store in stores]
-        rows[attempt], report = parse_metrics(max(copies, key=len), attempt=attempt)
-        if report.examples:
-            logger.warning("%s", report.describe())
+        rows[attempt], skipped = parse_metrics(max(copies, key=len), attempt=attempt)
+        if skipped:
+            logger.warning("%s", skipped)
     return merge_attempts(rows)

@@ -6,8 +6,7 @@ import logging
 import os
 import platform
 import subprocess
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,14 @@ from opd.store.base import Store
 
 logger = logging.getLogger(__name__)
 
-FILE = "origin.json"
-REVISION_VARIABLE = "OPD_REVISION"
-"""Set by our images: the commit that they were built from."""
-IMAGE_VARIABLE = "OPD_IMAGE"
-"""Set by our charts: the image's reference, with its digest."""
+REVISION_VARIABLE = "OPD_REVISION"  # set by our images: the commit that they were built from
+IMAGE_VARIABLE = "OPD_IMAGE"  # set by our charts: the image's reference, with its digest
 GIT_TIMEOUT_S = 10.0
 
 
 def file_key(attempt: int) -> str:
     """Return the file's key in the run directory."""
-    return f"{attempt_prefix(attempt)}/{FILE}"
+    return f"{attempt_prefix(attempt)}/origin.json"
 
 
 def origin(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -45,22 +41,8 @@ def origin(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     }
 
 
-def tell(store: Store, attempt: int) -> None:
-    """Write the origin; as in all functions here, an unreachable store costs readers the values, and the run nothing."""
-    _add(store, attempt, origin())
-
-
-def add(store: Store, attempt: int, *, devices: Iterable[str], trackers: Mapping[str, str]) -> None:
-    """Add each rank's device by its name, and the run's URL by tracker."""
-    _add(store, attempt, {"devices": dict(Counter(devices)), "trackers": dict(trackers)})
-
-
-def add_preflight(store: Store, attempt: int, lines: Iterable[Mapping[str, str]]) -> None:
-    """Add the first step's view of the teacher."""
-    _add(store, attempt, {"preflight": list(lines)})
-
-
-def _add(store: Store, attempt: int, found: Mapping[str, Any]) -> None:
+def add(store: Store, attempt: int, **found: Any) -> None:
+    """Add values to an attempt's record; an unreachable store costs readers the values, and the run nothing."""
     try:
         store.put_json(file_key(attempt), {**(store.get_json(file_key(attempt)) or {}), **found})
     except (StoreError, CorruptRecord) as error:

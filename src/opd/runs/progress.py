@@ -13,14 +13,14 @@ import statistics
 import struct
 import time
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
-_NUM_BYTES = 4096
-_HEADER = struct.Struct("=QI")  # a count that is odd during a write, and the length of the record
+_SLOT_BYTES = 8192
+_COUNT = struct.Struct("=Q")  # of notes; note number N is in slot N % 2
 # A new phase may compile, load or fill caches.
 FIRST_FLOORS = 4.0
 _NUM_REMEMBERED = 50
-_NUM_LOOKS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +30,9 @@ class Standing:
     phase: str
     step: int
     progress_at_s: float
-    limit_s: float | None
-    """More silence than this is a stall; None means no limit."""
-    folder: str = ""
-    """The attempt's folder."""
-    stage: str = ""
-    """The pipeline's stage, `distil (2 of 3)`; phase and step belong to its run."""
+    limit_s: float | None  # more silence than this is a stall; None means no limit
+    folder: str = ""  # the attempt's folder
+    stage: str = ""  # the pipeline's stage, `distil (2 of 3)`; phase and step belong to its run
 
     def silent_s(self) -> float:
         """Return seconds since the last progress."""
@@ -45,16 +42,19 @@ class Standing:
     def is_stalled(self) -> bool:
         return self.limit_s is not None and self.silent_s() > self.limit_s
 
+    def as_beat(self) -> dict[str, Any]:
+        """Return the note as the lease's record holds it, with Unix seconds."""
+        beat = {"phase": self.phase, "step": self.step, "limit_s": self.limit_s, "stage": self.stage}
+        return beat | {"progress_at_s": time.time() - self.silent_s()}
+
 
 class Progress:
     """Notes of the driver's main thread, for readers that were forked from the same process."""
 
     def __init__(self) -> None:
-        self._shared = mmap.mmap(-1, _NUM_BYTES)
-        self._count = 0
-        self._floor_s, self._factor, self._folder = math.inf, 1.0, ""
+        self._shared = mmap.mmap(-1, _COUNT.size + 2 * _SLOT_BYTES)
+        self._floor_s, self._factor, self._folder, self._stage = math.inf, 1.0, "", ""
         self._phase, self._step, self._at_s = "", 0, 0.0
-        self._stage = ""
         self._longest_s = 0.0
         self._silences: dict[str, list[float]] = defaultdict(list)
 
@@ -72,27 +72,26 @@ class Progress:
         if self._phase:
             self._silences[self._phase] = [*self._silences[self._phase], self._longest_s][-_NUM_REMEMBERED:]
         self._phase, self._step, self._longest_s = phase, step, 0.0
-        self._write(self._limit_s())
+        self._note(self._limit_s())
 
     def tick(self) -> None:
         """Note progress within the phase."""
         self._mark()
-        self._write(self._limit_s())
+        self._note(self._limit_s())
 
     def rest(self, phase: str) -> None:
         """Begin a phase that waits for others without a limit."""
         self.enter(phase, self._step)
-        self._write(None)
+        self._note(None)
 
     def read(self) -> Standing | None:
-        """Return the last note; None before the first, and from a writer that was killed during a note."""
-        for _ in range(_NUM_LOOKS):
-            count, length = _HEADER.unpack_from(self._shared)
-            data = self._shared[_HEADER.size : _HEADER.size + length]
-            if not count % 2 and count == _HEADER.unpack_from(self._shared)[0]:
-                return Standing(**json.loads(data)) if length else None
-            time.sleep(0.001)
-        return None
+        """Return the last note, None before the first."""
+        while True:
+            count = _COUNT.unpack_from(self._shared)
+            start = _COUNT.size + count[0] % 2 * _SLOT_BYTES
+            data = self._shared[start : start + _SLOT_BYTES].rstrip(b"\0")
+            if _COUNT.unpack_from(self._shared) == count:  # at most the other slot has changed meanwhile
+                return Standing(**json.loads(data)) if data else None
 
     def _mark(self) -> None:
         now_s = time.monotonic()
@@ -105,22 +104,14 @@ class Progress:
         limit_s = max(self._floor_s, self._factor * statistics.median(known)) if known else FIRST_FLOORS * self._floor_s
         return limit_s if math.isfinite(limit_s) else None
 
-    def _write(self, limit_s: float | None) -> None:
-        standing = Standing(
-            phase=self._phase,
-            step=self._step,
-            progress_at_s=self._at_s,
-            limit_s=limit_s,
-            folder=self._folder,
-            stage=self._stage,
-        )
-        data = json.dumps(asdict(standing)).encode()[: _NUM_BYTES - _HEADER.size]
-        self._count += 1 + self._count % 2  # odd, also after a call that an exception ended
-        _HEADER.pack_into(self._shared, 0, self._count, 0)
-        self._shared[_HEADER.size : _HEADER.size + len(data)] = data
-        self._count += 1
-        _HEADER.pack_into(self._shared, 0, self._count, len(data))
+    def _note(self, limit_s: float | None) -> None:
+        """Write the slot that no reader reads, then the count: a kill in between leaves the note before."""
+        note = {"phase": self._phase, "step": self._step, "progress_at_s": self._at_s, "limit_s": limit_s}
+        note |= {"folder": self._folder, "stage": self._stage}
+        count = _COUNT.unpack_from(self._shared)[0] + 1
+        start = _COUNT.size + count % 2 * _SLOT_BYTES
+        self._shared[start : start + _SLOT_BYTES] = json.dumps(note).encode().ljust(_SLOT_BYTES, b"\0")
+        _COUNT.pack_into(self._shared, 0, count)
 
 
-PROGRESS = Progress()
-"""This process's progress, shared with its forks."""
+PROGRESS = Progress()  # this process's progress, shared with its forks

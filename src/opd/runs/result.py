@@ -1,11 +1,14 @@
-"""The end of a run: result.json, written last, or fatal.json, which stops an installation's retries."""
+"""The end of a run: result.json, written last, fatal.json, which stops an installation's retries, or a full disk."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import re
+from pathlib import Path
 
-from opd.errors import RunFatal, RunFinished
+from opd.errors import DiskFull, Overtaken, RunFatal, RunFinished
 from opd.store.base import Store
 
 logger = logging.getLogger(__name__)
@@ -14,6 +17,9 @@ RESULT_FILE = "result.json"
 FATAL_FILE = "fatal.json"
 INSTALL_VARIABLE = "OPD_INSTALL"
 """The name of one `helm install`, set by our charts: all pods of its RayJob share it, later installations have another."""
+# A write that failed for lack of space fills the disk up to a block or two.
+FULL_BELOW_BYTES = 2**20
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def refuse_if_over(store: Store) -> None:
@@ -21,16 +27,15 @@ def refuse_if_over(store: Store) -> None:
 
     A fatal.json of another installation is removed: the user has mended the cause and installed the run again.
     """
-    result = store.get_json(RESULT_FILE)
+    result, fatal = store.get_json(RESULT_FILE), store.get_json(FATAL_FILE)
     if result is not None:
         store.keep(RESULT_FILE)
         raise RunFinished(f"{store.url} finished in attempt {result['attempt']}: see {store.url}/{RESULT_FILE}", result)
-    fatal = store.get_json(FATAL_FILE)
     if fatal is None:
         return
     if fatal.get("install", "") != os.environ.get(INSTALL_VARIABLE, ""):
         logger.warning("an earlier installation ended for good, this one tries again: %s", fatal.get("reason"))
-        clear_fatal(store)
+        store.delete(FATAL_FILE)
         return
     store.keep(FATAL_FILE)
     raise RunFatal(
@@ -40,8 +45,30 @@ def refuse_if_over(store: Store) -> None:
     )
 
 
-def clear_fatal(store: Store) -> bool:
-    """Let a run be started again after its fatal.json; return True if there was one. `store` is the run's own folder."""
-    was_there = store.exists(FATAL_FILE)
-    store.delete(FATAL_FILE)
-    return was_there
+def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
+    """Return the error's cause as DiskFull, None for another cause.
+
+    The cause is a full disk if an OSError in the chain says so, or if the run's disk has next to no space.
+    PyTorch's and Ray's own errors carry no number.
+    """
+    if isinstance(error, Overtaken):
+        return None
+    link, is_named, seen = error, False, set[int]()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        is_named |= isinstance(link, OSError) and link.errno in (errno.ENOSPC, errno.EDQUOT)
+        link = link.__cause__ or link.__context__  # type: ignore[assignment]
+    try:
+        status = os.statvfs(folder)
+        free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+        room = f" ({free / 2**20:.1f} of {size / 2**20:.0f} MiB free)"
+    except OSError:  # its server is unreachable, or the folder is gone
+        free, room = FULL_BELOW_BYTES, ""
+    if free >= FULL_BELOW_BYTES and not is_named:
+        return None
+    # Ray's message holds the worker's traceback in colours: the cause is its last line.
+    cause = (_ANSI.sub("", str(error)).strip().splitlines() or [""])[-1].strip()
+    return DiskFull(
+        f"the disk of {folder} is full{room}, the run ended with {type(error).__name__}: {cause[:200]}; make room "
+        "(checkpoint.keep_last keeps fewer checkpoints) and start the run again: it resumes from its last complete checkpoint"
+    )

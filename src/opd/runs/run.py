@@ -3,63 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
-import re
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
-from opd.errors import DiskFull, Overtaken, RunError, Stopped, StoreError, Unforeseen
-from opd.runs.attempts import (
-    BEATS_PER_LEASE,
-    DEFAULT_LEASE_TTL_S,
-    ENDED_FILE,
-    Claim,
-    Watch,
-    attempt_numbers,
-    attempt_prefix,
-    check_owner,
-    claim_attempt,
-)
+from opd.errors import Overtaken, RunError, Stopped, StoreError, Unforeseen
+from opd.runs.attempts import DEFAULT_LEASE_TTL_S, ENDED_FILE, Claim, attempt_numbers, attempt_prefix, claim_attempt
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.driver_log import LOG_FILE, LogTee
 from opd.runs.identity import settle_identity
+from opd.runs.lease import Watch
 from opd.runs.metrics import METRICS_FILE, MetricsWriter, Row, read_metrics
 from opd.runs.progress import PROGRESS
-from opd.runs.result import FATAL_FILE, INSTALL_VARIABLE, RESULT_FILE, refuse_if_over
-from opd.runs.resume import newest_complete_step
+from opd.runs.result import FATAL_FILE, INSTALL_VARIABLE, RESULT_FILE, as_disk_full, refuse_if_over
 from opd.runs.stacks import FILE as STACKS_FILE
-from opd.runs.stream import FLUSH_INTERVAL_S, FileMirror, Streamer, upload_leftovers
+from opd.runs.stream import FLUSH_INTERVAL_S, FileMirror, Streamer
 from opd.runs.summary import FINISHED, SummaryKeeper
 from opd.store.base import DEFAULT_POLICY, NO_RETRY, RetryPolicy, Store
 from opd.store.local import LocalStore
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 logger = logging.getLogger(__name__)
-# 128 + SIGTERM, as a shell reports it.
-EXIT_TERMINATED = 143
-# A write that failed for lack of space fills the disk up to a block or two.
-FULL_BELOW_BYTES = 2**20
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+EXIT_TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunHandle:
-    """Plain data about an attempt: `store_url` is the run's URL in the object store, None for a local run."""
+    """Plain data about an attempt."""
 
     run_id: str
     local_dir: str
-    store_url: str | None
     attempt: int
-    token: str
-    spec_hash: str
 
     @property
     def attempt_dir(self) -> Path:
@@ -79,25 +60,18 @@ class Run:
         *,
         run_id: str,
         spec: Mapping[str, Any],
-        flush_interval_s: float,
-        tee: bool,
-        within: Run | None,
-        policy: RetryPolicy,
+        flush_interval_s: float = FLUSH_INTERVAL_S,
+        tee: bool = True,
+        within: Run | None = None,
+        policy: RetryPolicy = DEFAULT_POLICY,
     ):
         *remotes, local = claim.stores
         assert isinstance(local, LocalStore)
         self.local, self.remote = local, remotes[0] if remotes else None
         self.claim, self.within, self._policy = claim, within, policy
         owner = claim.owner
-        self.handle = RunHandle(
-            run_id=run_id,
-            local_dir=str(local.root),
-            store_url=self.remote.url if self.remote is not None else None,
-            attempt=owner.attempt,
-            token=owner.token,
-            spec_hash=owner.spec_hash,
-        )
-        self.metrics = MetricsWriter(path=self.handle.attempt_dir / METRICS_FILE)
+        self.handle = RunHandle(run_id=run_id, local_dir=str(local.root), attempt=owner.attempt)
+        self.metrics = MetricsWriter(self.handle.attempt_dir / METRICS_FILE)
         self._streamer = Streamer(interval_s=flush_interval_s)
         self.checkpoints = Checkpoints(
             local=local,
@@ -109,20 +83,14 @@ class Run:
             before_local_seal=self.metrics.flush,
         )
         # The next beat is the retry, and the end of the run must not wait for retries.
-        impatient = claim.with_policy(NO_RETRY)
-        self.summary = SummaryKeeper(
-            impatient.stores[0],
-            attempt=owner.attempt,
-            spec=spec,
-            newest_checkpoint=lambda: newest_complete_step(impatient.stores[0]),
-            check=impatient.check,
-        )
-        interval_s = owner.lease_ttl_s / BEATS_PER_LEASE
+        self._impatient = replace(claim, stores=tuple(store.with_policy(NO_RETRY) for store in claim.stores))
+        self.summary = SummaryKeeper(self._impatient, spec)
+        # A lost lease asks the main thread to end as SIGTERM does: it finishes its step, saves, and ends.
         self._watch = Watch(
-            beat=lambda: self._renew(impatient), interval_s=interval_s, term_s=owner.lease_ttl_s, end=_ask_to_end
+            beat=self._renew, term_s=owner.lease_ttl_s, end=lambda: os.kill(os.getpid(), signal.SIGTERM)
         )
         self.tee = LogTee(self.handle.attempt_dir / LOG_FILE) if tee else None
-        self._mirrored: set[str] = set()
+        self._kept: set[str] = set()
         self._has_ended = False
         self._previous_sigterm: Any = None
 
@@ -138,21 +106,16 @@ class Run:
         store_url: str | None = None,
         lease_ttl_s: float = DEFAULT_LEASE_TTL_S,
         max_wait_s: float | None = None,
-        flush_interval_s: float = FLUSH_INTERVAL_S,
-        tee: bool = True,
-        within: Run | None = None,
         policy: RetryPolicy = DEFAULT_POLICY,
+        **options: Any,
     ) -> Run:
         """Claim the next attempt of `run_id`.
 
         Args:
-            local_root: folder with the run directories of this machine.
-            spec: the whole experiment, stored as spec.json.
             identity: the fields that `spec_hash` covers, for the diff of a rejected start; `spec` by default.
             store_url: prefix in the object store. None, or `local_root` itself, makes the local run directory the store.
             max_wait_s: longest wait for a living owner.
-            tee: copy stdout and stderr to driver.log while the run is entered.
-            within: the pipeline's attempt, of which this run is a stage.
+            options: `tee` keeps driver.log, `within` is the attempt of the pipeline with this stage; `flush_interval_s`.
 
         Raises:
             SpecChanged, RunFinished, RunFatal, RunIsLive, CreateOnlyUnsupported, StoreError: see opd.errors.
@@ -171,9 +134,7 @@ class Run:
         except RunError:
             claim.end("not needed")
             raise
-        run = cls(
-            claim, run_id=run_id, spec=spec, flush_interval_s=flush_interval_s, tee=tee, within=within, policy=policy
-        )
+        run = cls(claim, run_id=run_id, spec=spec, policy=policy, **options)
         run._upload_streams()
         return run
 
@@ -184,17 +145,8 @@ class Run:
         """The run directory's places, the place that decides ownership first."""
         return self.claim.stores
 
-    def check_owner(self) -> None:
-        """Raise Overtaken if another claim owns the run, by the stores' records."""
-        check_owner(self.stores, self.handle.attempt, self.handle.token)
-
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write one row of metrics.
-
-        Raises:
-            Overtaken: the last beat found that another claim owns the run.
-            LeaseLost: the lease is older than its term.
-        """
+        """Write one row of metrics; raise Overtaken or LeaseLost by the last beat."""
         self._watch.check()
         self._mirror(METRICS_FILE)
         self.metrics.log(step, metrics)
@@ -216,36 +168,48 @@ class Run:
                 f"{self.local.root}, starting the run again on this machine uploads them and writes the result"
             ) from error
 
+    def keep(self, files: Mapping[str, bytes]) -> None:
+        """Write small files for people, by key: to the disk at once, to the store as soon as it takes them."""
+        for key, content in files.items():
+            self.local.put(key, content)
+        if self.remote is None:
+            return
+        self._kept.update(files)
+        remote = self.remote.with_policy(NO_RETRY)
+        for key in sorted(self._kept):
+            try:
+                remote.put_file(key, self.local.local_path(key))
+            except StoreError as error:
+                logger.warning("%d files for people wait for the store: %s", len(self._kept), error)
+                return
+            self._kept.discard(key)
+
     @property
     def asked_in(self) -> Path:
         """The folder in which the pods of this process ask for a save (`opd.pods.stop`): the outermost run's."""
         return Path(self.handle.local_dir) if self.within is None else self.within.asked_in
 
-    def hand_over(self) -> None:
-        """Let the next attempt start without waiting for this lease, and so for the outer run: the pods are about to end."""
-        for run in self._with_outer():
-            try:
-                run.claim.end("stopped", "saved for its pods, which are being deleted")
-            except StoreError as error:
-                logger.warning("the next attempt will wait for this one's lease: %s", error)
+    def hand_over(self, *, back: bool = False) -> None:
+        """Mark this attempt and its outer run as ended, so that the next attempt need not wait for their leases.
 
-    def take_back(self) -> None:
-        """Undo `hand_over`: the pods have stayed, and the attempt continues."""
-        for run in self._with_outer():
-            try:
-                for store in run.stores:
-                    store.delete(f"{run.claim.prefix}/{ENDED_FILE}")
-            except StoreError as error:
-                logger.warning("attempt %d still looks ended in the store: %s", run.handle.attempt, error)
+        The end of the head's pod kills this process, which then leaves no mark.
 
-    def _with_outer(self) -> Iterator[Run]:
-        yield self
+        Args:
+            back: remove the marks, since the pods have stayed.
+        """
+        try:
+            if not back:
+                self.claim.end("stopped", "saved for its pods, which are being deleted")
+            for store in self.stores if back else ():
+                store.delete(f"{self.claim.prefix}/{ENDED_FILE}")
+        except StoreError as error:
+            logger.warning("attempt %d may look %s: %s", self.handle.attempt, "ended" if back else "alive", error)
         if self.within is not None:
-            yield from self.within._with_outer()
+            self.within.hand_over(back=back)
 
     # ---- start and end ----
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         if self.tee is not None:
             self.tee.start()
             self._mirror(LOG_FILE)
@@ -254,6 +218,7 @@ class Run:
             self._streamer.start()
         if threading.current_thread() is threading.main_thread():
             self._previous_sigterm = signal.signal(signal.SIGTERM, _stop)
+        return self
 
     def close(self) -> None:
         """Stop the threads and flush; with a warning for files that the store does not take now."""
@@ -267,10 +232,6 @@ class Run:
             signal.signal(signal.SIGTERM, self._previous_sigterm)
             self._previous_sigterm = None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Upload all streams, then write result.json, and return it. Later output is not logged.
 
@@ -279,21 +240,18 @@ class Run:
             StoreError: the store is still unreachable; everything is on the local disk.
         """
         with self.storing_the_end():
-            self.check_owner()
+            self.claim.check()
             self.close()
-            if self.remote is not None:
-                self._streamer.flush(self._policy)  # these mirrors know of uploads without an answer
-                self._upload_streams()
-                self.checkpoints.upload_missing()
+            self._streamer.flush(self._policy)  # these mirrors know of uploads without an answer
+            self._upload_streams()
             # Before the attempt's end: a launcher that waits for it would find no result yet, and start the run again.
-            record = {**result, **self._signed(), "spec_hash": self.handle.spec_hash, "finished_at_s": time.time()}
+            record = {**result, **self._signed(), "spec_hash": self.claim.owner.spec_hash, "finished_at_s": time.time()}
             self.stores[0].put_json(RESULT_FILE, record)
         self._has_ended = True  # an interruption after this line changes nothing: the run is done
         try:
-            self._end(FINISHED)
+            self._end(FINISHED, result=result)
         except StoreError as error:
             logger.warning("the end of attempt %d is not marked: %s", self.handle.attempt, error)
-        self._summarise(FINISHED, result=result)
         return record
 
     def fail(self, error: BaseException | str, *, fatal: bool = False) -> None:
@@ -301,48 +259,47 @@ class Run:
         why = error.__cause__ if isinstance(error, Stopped | Unforeseen) and error.__cause__ is not None else error
         text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         if fatal:
-            self.check_owner()
+            self.claim.check()
             install = os.environ.get(INSTALL_VARIABLE, "")
-            record = {"reason": text, **self._signed(), "install": install, "time_s": time.time()}
+            record = {**self._signed(), "reason": text, "time_s": time.time(), "install": install}
             self.stores[0].put_json(FATAL_FILE, record)
-        outcome = "fatal" if fatal else _outcome(error)
-        self._end(outcome, text)
-        if outcome != "overtaken":
-            self._summarise(outcome, text)
+        outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "fatal" if fatal else "failed"
+        self._end("overtaken" if isinstance(error, Overtaken) else outcome, text)
 
     def _signed(self) -> dict[str, Any]:
         return {"run_id": self.handle.run_id, "attempt": self.handle.attempt}
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         ending: RunError | None = as_disk_full(error, self.local.root) if isinstance(error, Exception) else None
         if error is None or isinstance(error, KeyboardInterrupt):  # asked to end, maybe by the watch over the lease
             ending = self._watch.lost
         self.close()
         if self._has_ended:
             return
+        why = ending or error
         try:
-            if error is None and ending is None:
-                self._end("stopped")
-                self._summarise("stopped")
-            else:
-                self.fail(ending or error or "")
+            self._end("stopped") if why is None else self.fail(why)
         except StoreError as away:
             logger.warning("the end of attempt %d is not marked, its lease runs out: %s", self.handle.attempt, away)
         if ending is not None:
             raise ending from error
 
-    def _renew(self, claim: Claim) -> None:
+    def _end(self, outcome: str, detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
+        """Record the attempt's end, then the summary's; without a summary readers read more."""
+        self.claim.end(outcome, detail)
+        self._has_ended = True
+        if outcome == "overtaken":
+            return
+        try:
+            self.summary.write(outcome, detail, result=result)
+        except RunError as error:
+            logger.warning("the summary of the run lacks its end: %s", error)
+
+    def _renew(self) -> None:
         """Renew the lease, then the summary; without a summary readers read more, and the run loses nothing."""
-        standing = PROGRESS.read()
-        progress: dict[str, Any] = {}
-        if standing is not None:
-            progress = {"phase": standing.phase, "step": standing.step, "limit_s": standing.limit_s}
-            progress |= {"progress_at_s": time.time() - standing.silent_s()}
-            progress |= {"stage": standing.stage} if standing.stage else {}
         self.summary.tell()
-        claim.beat(progress)
+        standing = PROGRESS.read()
+        self._impatient.beat({} if standing is None else standing.as_beat())
         try:
             self.summary.write()
         except StoreError as error:
@@ -350,70 +307,20 @@ class Run:
 
     def _mirror(self, name: str) -> None:
         """Make the streamer keep one file of the attempt in the store."""
-        if self.remote is not None and name not in self._mirrored:
-            self._mirrored.add(name)
-            key = f"{attempt_prefix(self.handle.attempt)}/{name}"
-            self._streamer.add(FileMirror(path=self.local.local_path(key), store=self.remote, key=key))
+        if self.remote is not None:
+            key = f"{self.claim.prefix}/{name}"
+            self._streamer.add(path=self.local.local_path(key), store=self.remote, key=key)
 
     def _upload_streams(self) -> None:
         """Upload the missing bytes of every attempt's files on this disk, also of killed processes."""
         if self.remote is None:
             return
-        prefixes = [attempt_prefix(attempt) for attempt in attempt_numbers(self.local)]
-        names = (METRICS_FILE, LOG_FILE, STACKS_FILE)
-        if num_bytes := upload_leftovers(self.local, self.remote, names=names, prefixes=prefixes):
-            logger.info("uploaded %d bytes of metrics and logs that were on this disk only", num_bytes)
-
-    def _end(self, outcome: str, detail: str = "") -> None:
-        self.claim.end(outcome, detail)
-        self._has_ended = True
-
-    def _summarise(self, outcome: str, detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
-        try:
-            self.summary.write(outcome, detail, result=result)
-        except RunError as error:
-            logger.warning("the summary of the run lacks its end: %s", error)
-
-
-def _outcome(error: BaseException | str) -> str:
-    if isinstance(error, Overtaken):
-        return "overtaken"
-    return "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
-
-
-def _ask_to_end() -> None:
-    """Make the main thread act as at SIGTERM: finish its step, save, end."""
-    os.kill(os.getpid(), signal.SIGTERM)
+        for attempt in attempt_numbers(self.local):
+            for name in (METRICS_FILE, LOG_FILE, STACKS_FILE):
+                key = f"{attempt_prefix(attempt)}/{name}"
+                if (path := self.local.local_path(key)).is_file():
+                    FileMirror.resume(path=path, store=self.remote, key=key).sync()
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
     raise Stopped(EXIT_TERMINATED)
-
-
-def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
-    """Return the error's cause as DiskFull, None for another cause.
-
-    The cause is a full disk if an OSError in the chain says so, or if the run's disk has next to no space.
-    PyTorch's and Ray's own errors carry no number. An overtaken attempt ended for another reason.
-    """
-    if isinstance(error, Overtaken):
-        return None
-    link, is_named, seen = error, False, set[int]()
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        is_named |= isinstance(link, OSError) and link.errno in (errno.ENOSPC, errno.EDQUOT)
-        link = link.__cause__ or link.__context__  # type: ignore[assignment]
-    try:
-        status = os.statvfs(folder)
-        free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
-        room = f" ({free / 2**20:.1f} of {size / 2**20:.0f} MiB free)"
-    except OSError:  # its server is unreachable, or the folder is gone
-        free, room = FULL_BELOW_BYTES, ""
-    if free >= FULL_BELOW_BYTES and not is_named:
-        return None
-    # Ray's message holds the worker's traceback in colours: the cause is its last line.
-    cause = (_ANSI.sub("", str(error)).strip().splitlines() or [""])[-1].strip()
-    return DiskFull(
-        f"the disk of {folder} is full{room}, the run ended with {type(error).__name__}: {cause[:200]}; make room "
-        "(checkpoint.keep_last keeps fewer checkpoints) and start the run again: it resumes from its last complete checkpoint"
-    )

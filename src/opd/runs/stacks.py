@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 import tempfile
 import time
@@ -17,83 +18,68 @@ from typing import IO
 
 SIGNAL = signal.SIGUSR1
 FOLDER_VARIABLE = "OPD_STACKS_DIR"
-FILE = "stacks.txt"
-"""Name in the attempt's folder."""
+FILE = "stacks.txt"  # name in the attempt's folder
 _ANSWER_TIMEOUT_S = 5.0
 _open_file: IO[str] | None = None
 
 
 def folder() -> Path:
     """Return the folder of this user's stacks."""
-    given = os.environ.get(FOLDER_VARIABLE)
-    return Path(given) if given else Path(tempfile.gettempdir()) / f"opd-stacks-{os.getuid()}"
+    return Path(os.environ.get(FOLDER_VARIABLE) or f"{tempfile.gettempdir()}/opd-stacks-{os.getuid()}")
 
 
 def register() -> None:
     """Make this process write its stacks at the signal (`worker_process_setup_hook` of Ray's workers)."""
     global _open_file
-    place = folder()
-    try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _open_file = (place / f"{os.getpid()}.txt").open("w")
-    except OSError:
-        return
-    faulthandler.register(SIGNAL, file=_open_file, all_threads=True, chain=False)
+    with contextlib.suppress(OSError):
+        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        _open_file = (folder() / f"{os.getpid()}.txt").open("w")
+        faulthandler.register(SIGNAL, file=_open_file, all_threads=True, chain=False)
 
 
 def registered() -> list[int]:
     """Return living processes of this machine with a handler, also children of another process (a joined Ray's raylet)."""
     pids = [int(path.stem) for path in folder().glob("*.txt") if path.stem.isdigit()]
-    return [pid for pid in pids if _handles(pid)]
+    return [pid for pid in pids if _handles(_proc(pid, "status"))]
 
 
 def dump(pids: list[int]) -> str:
     """Return the stacks of these processes as text, each with its command line and state."""
-    states = {pid: _status(pid).get("State", "unknown") for pid in pids}
-    for pid, state in states.items():
-        if state.startswith("T"):  # a stopped process handles no signal
-            _signal(pid, signal.SIGCONT)
-    files = {pid: folder() / f"{pid}.txt" for pid in pids if _handles(pid)}
-    before = {pid: _size(path) for pid, path in files.items()}
-    for pid in files:
-        _signal(pid, SIGNAL)
+    states = {pid: _proc(pid, "status") for pid in pids}
+    asked = [pid for pid, state in states.items() if _handles(state)]
+    for pid in asked:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGCONT)  # a stopped process handles no signal
+            os.kill(pid, SIGNAL)
     deadline_s = time.monotonic() + _ANSWER_TIMEOUT_S
-    while time.monotonic() < deadline_s and any(_size(path) == before[pid] for pid, path in files.items()):
+    while time.monotonic() < deadline_s and not all(map(_stack, asked)):
         time.sleep(0.05)
     time.sleep(0.2)  # for the last threads of a process that has begun to write
-    parts = []
-    for pid, state in states.items():
-        text = "(no stack: the process has no handler, or did not answer)"
-        if pid in files and _size(files[pid]) > before[pid]:
-            text = files[pid].read_bytes()[before[pid] :].decode(errors="replace")
-        parts.append(f"===== process {pid}, state {state}: {_command(pid)}\n{text.rstrip()}\n")
-    return "\n".join(parts)
+    return "\n".join(
+        f"===== process {pid}, state {_line(state, 'State') or 'unknown'}: "
+        f"{_proc(pid, 'cmdline').replace(chr(0), ' ').strip()[:200] or 'gone'}\n"
+        f"{_stack(pid) or '(no stack: the process has no handler, or did not answer)'}\n"
+        for pid, state in states.items()
+    )
 
 
-def _status(pid: int) -> dict[str, str]:
+def _proc(pid: int, name: str) -> str:
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return ""
 
 
-def _handles(pid: int) -> bool:
+def _line(status: str, name: str) -> str:
+    found = re.search(rf"^{name}:(.*)", status, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def _handles(status: str) -> bool:
     """Return True if the process has a handler: the signal ends a process without one."""
-    return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (SIGNAL - 1) & 1)
+    return bool(int(_line(status, "SigCgt") or "0", 16) >> (SIGNAL - 1) & 1)
 
 
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:200]
-    except OSError:
-        return "gone"
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
+def _stack(pid: int) -> str:
+    path = folder() / f"{pid}.txt"
+    return path.read_text(errors="replace").rstrip() if path.exists() else ""

@@ -1,8 +1,7 @@
-"""Streaming of growing local files into the object store: bounded delay, bounded cost, spooled on the disk meanwhile.
+"""Streaming of growing local files into the object store, which cannot append.
 
-Object stores cannot append. A file is mirrored as the objects `name`, `name.000001`, `name.000002`, ...: consecutive
-byte ranges of at most PART_BYTES, cut at line ends. Only the last part is rewritten, so a tick costs at most one part and
-one request. Their concatenation is the file.
+A file is mirrored as the objects `name`, `name.000001`, `name.000002`, ...: consecutive byte ranges of at most PART_BYTES,
+cut at line ends. Only the last part is rewritten, so a tick costs at most one part and one request.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from opd.errors import StoreUnavailable
 from opd.store.base import NO_RETRY, RetryPolicy, Store
-from opd.store.local import LocalStore
 
 logger = logging.getLogger(__name__)
 
@@ -69,13 +66,9 @@ class FileMirror:
         return cls(path=path, store=store, key=key, part=part, part_start=start, synced_bytes=synced)
 
     def sync(self, store: Store | None = None) -> None:
-        """Upload until the store holds the file as of the call.
+        """Upload until the store, which may have another patience here, holds the file as of the call.
 
-        Args:
-            store: the same store with another patience.
-
-        Raises:
-            StoreError: the store is unreachable, or the file cannot be read; the next call continues.
+        A StoreError also says that the file cannot be read; the next call continues.
         """
         try:
             size = os.path.getsize(self.path) if self.path.exists() else 0
@@ -104,21 +97,22 @@ class FileMirror:
             self.part_start, self.part = self.synced_bytes, self.part + 1
 
 
-@dataclass(kw_only=True)
 class Streamer:
     """One thread that syncs mirrors every `interval_s`, and logs when the store becomes unreachable and reachable."""
 
-    interval_s: float = FLUSH_INTERVAL_S
-    mirrors: list[FileMirror] = field(default_factory=list)
-    _is_away: bool = False
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _thread: threading.Thread | None = None
+    def __init__(self, *, interval_s: float = FLUSH_INTERVAL_S) -> None:
+        self.interval_s = interval_s
+        self._mirrors: dict[str, FileMirror] = {}
+        self._is_away = False
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
 
-    def add(self, mirror: FileMirror) -> None:
-        mirror.store = mirror.store.with_policy(NO_RETRY)  # the next tick is the retry
+    def add(self, *, path: Path, store: Store, key: str) -> None:
+        """Keep a file in the store from now on; the next tick is the retry."""
         with self._lock:
-            self.mirrors.append(mirror)
+            if key not in self._mirrors:
+                self._mirrors[key] = FileMirror(path=path, store=store.with_policy(NO_RETRY), key=key)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="opd-run-stream", daemon=True)
@@ -128,22 +122,21 @@ class Streamer:
         """Sync every mirror once; return False if the store did not take all of it."""
         with self._lock:
             failure: Exception | None = None
-            for mirror in self.mirrors:  # each one: an unreadable file must not keep the others
+            for mirror in self._mirrors.values():  # each one: an unreadable file must not keep the others
                 try:
                     mirror.sync()
                 except Exception as error:  # noqa: BLE001 - this thread carries metrics and log: it must not end
                     failure = failure or error
-            if failure is not None and not self._is_away:
-                logger.warning("object store away, spooling on disk: %s", failure)
-            if failure is None and self._is_away:
-                logger.warning("object store is back, spooled files are uploaded")
-            self._is_away = failure is not None
+            if self._is_away != (failure is not None):
+                self._is_away = failure is not None
+                state = f"unreachable, files wait on the disk: {failure}" if failure else "back, it has all files"
+                logger.warning("the object store is %s", state)
             return failure is None
 
     def flush(self, policy: RetryPolicy) -> None:
         """Return when the store holds the files as of the call; raise StoreError after the policy's patience."""
         with self._lock:
-            for mirror in self.mirrors:
+            for mirror in self._mirrors.values():
                 try:
                     mirror.sync()  # one try, so that the mirror knows of an upload without an answer
                 except StoreUnavailable:
@@ -159,16 +152,3 @@ class Streamer:
     def _run(self) -> None:
         while not self._stop.wait(self.interval_s):
             self.tick()
-
-
-def upload_leftovers(local: LocalStore, remote: Store, *, names: Sequence[str], prefixes: Sequence[str]) -> int:
-    """Upload streamed files (`names` in each folder of `prefixes`) that killed processes left here; return the bytes."""
-    num_bytes = 0
-    for key in (f"{prefix}/{name}" for prefix in prefixes for name in names):
-        path = local.local_path(key)
-        if path.is_file():
-            mirror = FileMirror.resume(path=path, store=remote, key=key)
-            before = mirror.synced_bytes
-            mirror.sync()
-            num_bytes += mirror.synced_bytes - before
-    return num_bytes

@@ -1,8 +1,7 @@
-"""summary.json: the content of a list's line, so that a list of many runs reads one small object of each.
+"""summary.json: a run's line in a list, one small object that repeats the run directory's other files.
 
-It repeats the run directory's other files, and decides nothing. The newest attempt writes it with each beat and once more
-at its end. A killed attempt leaves it as it was, so a reader believes it only if it records an end or is younger than a
-lease. It believes an attempt's end only if no later attempt has begun. Else the reader reads the other files.
+The newest attempt writes it with each beat and at its end. A reader believes an end if no later attempt has begun,
+and another record while it is younger than a lease. Else it reads the other files.
 """
 
 from __future__ import annotations
@@ -13,54 +12,40 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from opd.errors import CorruptRecord
-from opd.runs.attempts import DEFAULT_LEASE_TTL_S
-from opd.runs.headline import (
-    LOSS_KEYS,
-    MAX_STEP,
-    SKIPPED_KEYS,
-    STEP_SECONDS_KEYS,
-    THROUGHPUT_KEYS,
-    first_of,
-    is_headline,
-    score,
-    seconds_left,
-    total_steps,
-)
-from opd.runs.metrics import NON_FINITE, as_number
+from opd.runs import headline
+from opd.runs.attempts import DEFAULT_LEASE_TTL_S, Claim
+from opd.runs.headline import first_of
+from opd.runs.manifest import newest_complete
+from opd.runs.metrics import as_float, as_number
 from opd.runs.progress import PROGRESS
-from opd.store.base import Store
 
 logger = logging.getLogger(__name__)
 Tell = Callable[[Mapping[str, float | None]], None]
 SUMMARY_FILE = "summary.json"
-FINISHED = "finished"
-"""The outcome of a run that has its result.json."""
+FINISHED = "finished"  # the outcome of a run that has its result.json
+Step = Annotated[int, Field(ge=0, le=headline.MAX_STEP)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summary:
+class Summary(BaseModel):
     """The state of a run after its newest attempt."""
 
-    attempt: int
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    attempt: Step
     kind: str
-    outcome: str
-    """The attempt's end, as in its ended.json; empty before the end."""
+    outcome: str  # as in ended.json; empty before the end
     detail: str
-    time_s: float
-    """The time of this record, Unix seconds of the writer's clock."""
-    last_step: int | None
-    """The highest step with a row of metrics."""
-    total_steps: int | None
-    latest: dict[str, float]
-    """The last value of each metric of the headline."""
-    checkpoint: int | None
-    """The newest sealed step."""
-    stage: str = ""
-    """The stage of a running pipeline and its step: `distil (2 of 3), step 7`."""
+    time_s: float  # of this record, Unix seconds of the writer's clock
+    last_step: Step | None  # the highest with a row of metrics
+    total_steps: Step | None
+    latest: dict[str, Annotated[float, BeforeValidator(as_float), PlainSerializer(as_number)]]  # of the headline
+    checkpoint: Step | None  # the newest sealed step
+    stage: str = ""  # of a running pipeline: `distil (2 of 3), step 7`
 
     @property
     def is_current(self) -> bool:
@@ -72,48 +57,22 @@ class Summary:
         """True for an attempt's end after which another attempt may have begun."""
         return self.outcome not in ("", FINISHED)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record, with numbers that JSON lacks as in metrics.jsonl, and without an empty stage."""
-        record = asdict(self) | {"latest": {name: as_number(value) for name, value in self.latest.items()}}
-        return {name: value for name, value in record.items() if name != "stage" or value}
-
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Read the output of `to_json`; raise CorruptRecord for any other content."""
+        """Read the output of `model_dump`; raise CorruptRecord for any other content."""
         try:
-            found = cls(**{**record, "latest": {name: _float(value) for name, value in record["latest"].items()}})
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            return cls.model_validate(record)
+        except (ValidationError, ArithmeticError, LookupError, TypeError) as error:
             raise CorruptRecord(f"{SUMMARY_FILE} is no summary: {error!r}") from error
-        steps = [found.attempt, *(n for n in (found.last_step, found.total_steps, found.checkpoint) if n is not None)]
-        texts = (found.kind, found.outcome, found.detail, found.stage)
-        are_steps = all(type(step) is int and 0 <= step <= MAX_STEP for step in steps)
-        if not are_steps or type(found.time_s) is not float or not all(type(text) is str for text in texts):
-            raise CorruptRecord(f"{SUMMARY_FILE} is no summary: {str(record)[:200]}")
-        return found
 
 
 class SummaryKeeper:
-    """The writer of a run's summary, and of the values that Prometheus gets.
+    """The writer of a run's summary in the store that others read, and of the values that Prometheus gets."""
 
-    Args:
-        store: the store that other programs read.
-        newest_checkpoint: returns the newest sealed step in `store`.
-        check: raises Overtaken where another claim owns the run.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        attempt: int,
-        spec: Mapping[str, Any],
-        newest_checkpoint: Callable[[], int | None],
-        check: Callable[[], None],
-    ):
-        self.total_steps = total_steps(spec, None)
-        self._store, self._attempt, self._kind = store, attempt, str(spec.get("kind", ""))
-        self._newest_checkpoint, self._check = newest_checkpoint, check
-        self._knows_earlier = attempt == 1
+    def __init__(self, claim: Claim, spec: Mapping[str, Any]):
+        self.total_steps = headline.total_steps(spec, None)
+        self._claim, self._attempt, self._kind = claim, claim.owner.attempt, str(spec.get("kind", ""))
+        self._knows_earlier = self._attempt == 1
         self._last_step: int | None = None
         self._num_skipped = 0
         self._latest: dict[str, float] = {}
@@ -123,12 +82,12 @@ class SummaryKeeper:
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Take note of a row of metrics."""
-        values = {name: as_number(value) for name, value in metrics.items() if is_headline(name)}
-        skipped = as_number(first_of(metrics, SKIPPED_KEYS))
+        values = {name: as_number(value) for name, value in metrics.items() if headline.is_headline(name)}
+        skipped = as_number(first_of(metrics, headline.SKIPPED_KEYS))
         with self._lock:
             self._last_step = max(step, self._last_step or 0)
             self._num_skipped += int(skipped) if isinstance(skipped, int | float) else 0
-            self._latest |= {name: _float(value) for name, value in values.items() if value is not None}
+            self._latest |= {name: as_float(value) for name, value in values.items() if value is not None}
 
     @contextlib.contextmanager
     def telling(self, tell: Tell) -> Iterator[None]:
@@ -157,16 +116,16 @@ class SummaryKeeper:
         with self._lock:
             latest = {name: value for name, value in self._latest.items() if math.isfinite(value)}
             step, num_skipped = self._last_step, self._num_skipped
-        found, step_s = score(latest), first_of(latest, STEP_SECONDS_KEYS)
+        found, step_s = headline.score(latest), first_of(latest, headline.STEP_SECONDS_KEYS)
         return {
             "opd_attempt": self._attempt,
             "opd_step": step,
             "opd_total_steps": self.total_steps,
-            "opd_eta_seconds": seconds_left(step, self.total_steps, step_s),
+            "opd_eta_seconds": headline.seconds_left(step, self.total_steps, step_s),
             "opd_step_seconds": step_s,
-            "opd_tokens_per_second": first_of(latest, THROUGHPUT_KEYS),
+            "opd_tokens_per_second": first_of(latest, headline.THROUGHPUT_KEYS),
             "opd_score": None if found is None else found.value,
-            "opd_loss": first_of(latest, LOSS_KEYS),
+            "opd_loss": first_of(latest, headline.LOSS_KEYS),
             "opd_progress_time_seconds": time.time() - standing.silent_s() if standing else None,
             "opd_progress_limit_seconds": (standing and standing.limit_s) or 0.0,
             "opd_skipped_updates": num_skipped,
@@ -182,35 +141,30 @@ class SummaryKeeper:
         if not self._knows_earlier:
             self._take_earlier()
         standing = PROGRESS.read() if self._kind == "pipeline" and not outcome else None
-        stage = f"{standing.stage}, step {standing.step}" if standing and standing.stage else ""
-        checkpoint = self._newest_checkpoint()
-        self._check()  # right before the write: this process may have been paused for long
+        store = self._claim.stores[0]
+        checkpoint = next(newest_complete(store), None)
+        self._claim.check()  # right before the write: this process may have been paused for long
         with self._lock:
-            last_step, latest = self._last_step, dict(self._latest)
-        summary = Summary(
-            attempt=self._attempt,
-            kind=self._kind,
-            outcome=outcome,
-            detail=detail,
-            time_s=time.time(),
-            last_step=last_step,
-            total_steps=self.total_steps if self.total_steps is not None else total_steps({}, result),
-            latest=latest,
-            checkpoint=checkpoint,
-            stage=stage,
-        )
-        self._store.put_json(SUMMARY_FILE, summary.to_json())
+            summary = Summary(
+                attempt=self._attempt,
+                kind=self._kind,
+                outcome=outcome,
+                detail=detail,
+                time_s=time.time(),
+                last_step=self._last_step,
+                total_steps=self.total_steps if self.total_steps is not None else headline.total_steps({}, result),
+                latest=dict(self._latest),
+                checkpoint=checkpoint,
+                stage=f"{standing.stage}, step {standing.step}" if standing and standing.stage else "",
+            )
+        store.put_json(SUMMARY_FILE, summary.model_dump())
 
     def _take_earlier(self) -> None:
         """Take over the values that the attempt before left in the store."""
         with contextlib.suppress(CorruptRecord):  # or none
-            earlier = Summary.from_json(self._store.get_json(SUMMARY_FILE) or {})
+            earlier = Summary.from_json(self._claim.stores[0].get_json(SUMMARY_FILE) or {})
+            steps = [step for step in (earlier.last_step, self._last_step) if step is not None]
             with self._lock:
                 self._latest = {**earlier.latest, **self._latest}
-                steps = [step for step in (earlier.last_step, self._last_step) if step is not None]
                 self._last_step = max(steps, default=None)
         self._knows_earlier = True
-
-
-def _float(value: Any) -> float:
-    return NON_FINITE[value] if isinstance(value, str) else float(value)

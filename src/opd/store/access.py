@@ -1,8 +1,6 @@
 """Access of a run's processes to its object store: endpoint, region and addressing style, as environment variables.
 
-An experiment has them in `store` (or as variables in `env`); credentials come from the environment or a Secret alone. All
-programs of a run, and the tool, make their clients by `storage_options`, so that all of them ask the same server.
-
+An experiment has them in `store` (or as variables in `env`); credentials come from the environment or a Secret alone.
 In a pod the mounted file is final. On a person's machine the shell's endpoint, region and addressing win over the file's.
 """
 
@@ -39,10 +37,7 @@ EXTRAS = {
     **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
     **dict.fromkeys(("az", "abfs", "abfss"), ("adlfs", "azure")),
 }
-# One try must end soon, since the store itself retries: botocore's own patience is 60 s x 5 a connection.
-S3_CLIENT_CONFIG = {"connect_timeout": 5, "retries": {"total_max_attempts": 1}}
-# Longest silence of an S3 server within one try.
-SILENCE_S = 20.0
+SILENCE_S = 20.0  # longest silence of an S3 server within one try
 
 
 class StoreAddress(NamedTuple):
@@ -75,11 +70,6 @@ def store_variables(store: Mapping[str, Any]) -> dict[str, str]:
     return {names[0]: store[key] for key, names in STORE_VARIABLES.items() if store.get(key)}
 
 
-def said_of(key: str, environment: Mapping[str, str]) -> str | None:
-    """Return the value of a key of `store` by the first of its variables that is set."""
-    return next((value for name in STORE_VARIABLES[key] if (value := environment.get(name))), None)
-
-
 def under(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with an experiment's variables below it: the environment wins under any name of a setting."""
     same = {name: names for names in STORE_VARIABLES.values() for name in names}
@@ -88,16 +78,14 @@ def under(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[
 
 
 def apply_experiment(
-    experiment: Mapping[str, Any], environment: MutableMapping[str, str] | None = None, *, is_final: bool
+    experiment: Mapping[str, Any], environment: MutableMapping[str, str] = os.environ, *, is_final: bool
 ) -> None:
     """Set the variables of an experiment's `env` and `store` in this process, before anything opens a store.
 
     Args:
-        environment: `os.environ` by default.
         is_final: in a pod: the file wins over the container. On a person's machine `env` does too, and the shell's
             endpoint, region and addressing stay, under any name.
     """
-    environment = os.environ if environment is None else environment
     environment.update(experiment.get("env") or {})
     store = store_variables(experiment.get("store") or {})
     environment.update(store if is_final else under(store, environment))
@@ -129,12 +117,12 @@ def storage_options(
     if url.partition("://")[0] not in S3_PROTOCOLS:
         return {}
     environment = os.environ if environment is None else environment
-    config: dict[str, Any] = {**S3_CLIENT_CONFIG, "read_timeout": silence_s}
-    if addressing := said_of("addressing", environment):
-        config["s3"] = {"addressing_style": addressing}
-    options: dict[str, Any] = {"config_kwargs": config}
-    if endpoint := said_of("endpoint", environment):
-        options["endpoint_url"] = endpoint
-    if region := said_of("region", environment):
-        options["client_kwargs"] = {"region_name": region}
+    said = {key: next(filter(None, map(environment.get, names)), None) for key, names in STORE_VARIABLES.items()}
+    # One try must end soon, since the store itself retries: botocore's own patience is 60 s x 5 a connection.
+    config: dict[str, Any] = {"connect_timeout": 5, "retries": {"total_max_attempts": 1}, "read_timeout": silence_s}
+    if said["addressing"]:
+        config["s3"] = {"addressing_style": said["addressing"]}
+    options = {"config_kwargs": config, "endpoint_url": said["endpoint"]}
+    if said["region"]:
+        options["client_kwargs"] = {"region_name": said["region"]}
     return options

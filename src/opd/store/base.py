@@ -38,10 +38,7 @@ _PROBE = ".probe"
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Patience with transient failures: the last error is raised after `max_elapsed_s`.
-
-    `silence_s` is the longest silence of an S3 server within one try.
-    """
+    """Patience with transient failures; `silence_s` is the longest silence of an S3 server within one try."""
 
     max_elapsed_s: float = 60.0
     first_wait_s: float = 0.2
@@ -69,10 +66,20 @@ def leads_out(key: str) -> bool:
     return path.is_absolute() or ".." in path.parts
 
 
-class Backend(Protocol):
-    """One try of each call; `_translate` returns the StoreUnavailable or StoreRefused for a native error."""
+class Store(Protocol):
+    """Objects under one root, addressed by relative keys with `/`.
 
-    def _child(self, key: str) -> Self: ...
+    Every method raises `StoreUnavailable` after the retries of `policy`, and `StoreRefused` for a permanent failure.
+    `get` and `get_file` raise `FileNotFoundError` for a missing object. A backend gives one try of each call,
+    and `_translate` its native error. `child` is the same store rooted one or more levels deeper.
+    """
+
+    # Errors of the backend that are the store's fault, not the caller's.
+    native_errors: tuple[type[Exception], ...] = (OSError,)
+    url: str
+    policy: RetryPolicy
+
+    def child(self, key: str) -> Self: ...
     def _put(self, key: str, data: bytes) -> None: ...
     def _put_file(self, key: str, path: Path) -> None: ...
     def _create(self, key: str, data: bytes) -> None: ...
@@ -85,29 +92,16 @@ class Backend(Protocol):
     def _delete_tree(self, prefix: str) -> None: ...
     def _translate(self, error: Exception, what: str) -> StoreError: ...
 
-
-class Store(Backend):
-    """Objects under one root, addressed by relative keys with `/`.
-
-    Every method raises `StoreUnavailable` after the retries of `policy`, and `StoreRefused` for a permanent failure.
-    `get` and `get_file` raise `FileNotFoundError` for a missing object.
-    """
-
-    # Errors of the backend that are the store's fault, not the caller's.
-    native_errors: tuple[type[Exception], ...] = (OSError,)
-
     def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY):
         self.url = url.rstrip("/")
         self.policy = policy
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
 
     def _md5(self, key: str) -> str | None:
         return None
 
     def _keep(self, key: str) -> None:
         """Sync an object; a service lists only objects that it has stored."""
+        return None
 
     def put(self, key: str, data: bytes) -> None:
         """Write or replace the object; readers get the old bytes or the new ones, never a mixture."""
@@ -118,12 +112,9 @@ class Store(Backend):
         self._retrying(f"upload {path} to {self.url}/{key}", lambda: self._put_file(key, path))
 
     def create(self, key: str, data: bytes) -> None:
-        """Write the object only if there is none; of racing writers exactly one succeeds.
+        """Write the object only if there is none; raise AlreadyExists for all but one of racing writers.
 
         `data` must be unique to the writer: after a lost answer, these bytes under the key prove that this call wrote them.
-
-        Raises:
-            AlreadyExists: another writer was first.
         """
         try:
             self._retrying(f"create {self.url}/{key}", lambda: self._create(key, data))
@@ -179,15 +170,9 @@ class Store(Backend):
         """Remove every object below a prefix."""
         self._retrying(f"delete {self.url}/{prefix}", lambda: self._delete_tree(prefix))
 
-    def child(self, key: str) -> Self:
-        """Return the same store rooted one or more levels deeper."""
-        child = self._child(key)
-        child.policy = self.policy
-        return child
-
     def with_policy(self, policy: RetryPolicy) -> Self:
         """Return the same store with another patience."""
-        twin = self._child("")
+        twin = self.child("")
         twin.policy = policy
         return twin
 
@@ -196,13 +181,8 @@ class Store(Backend):
         return None
 
     def get_json(self, key: str) -> dict[str, Any] | None:
-        """Return one JSON record, None where there is none.
-
-        Raises:
-            CorruptRecord: it is not a JSON object.
-        """
-        data = self._current(key)
-        if data is None:
+        """Return one JSON record, None where there is none; raise CorruptRecord for any other content."""
+        if (data := self._current(key)) is None:
             return None
         try:
             record = json.loads(data)
@@ -216,12 +196,9 @@ class Store(Backend):
         self.put(key, json_bytes(record))
 
     def check_create_only(self) -> None:
-        """Prove with one small object, which stays, that the store rejects the second of two create-only writes.
+        """Raise CreateOnlyUnsupported unless the store rejects the second of two create-only writes of one object, which stays.
 
         Racing writers are the service's own promise; `attempts.check_owner` notices where the service breaks it.
-
-        Raises:
-            CreateOnlyUnsupported: the second create of the same key did not fail.
         """
         try:
             for _ in range(2):

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterable
-from itertools import takewhile
 from pathlib import Path
 
 # Folders without the right to sync, and file systems whose folders have no sync, answer one of these.
@@ -26,33 +25,28 @@ fsync_folder = fsync_file
 
 
 def make_folder(folder: Path, synced: set[Path] | None = None) -> None:
-    """Create a folder and its missing parents, and sync the names of all folders above it.
+    """Create a folder and its missing parents, and sync the names of all folders above it but for `synced`, to which they go.
 
     A process that created these folders may have been killed before it synced their names.
-
-    Args:
-        synced: folders whose names this process has synced; the new ones are added.
     """
-    synced = set() if synced is None else synced
-    if folder in synced and folder.exists():
+    synced, is_there = set() if synced is None else synced, folder.exists()
+    if folder == folder.parent or (is_there and folder in synced):
         return
-    missing = list(takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
-    folder.mkdir(parents=True, exist_ok=True)
-    above = [path for path in (folder, *folder.parents[:-1]) if path in missing or path not in synced]
-    for path in reversed(above):
-        try:
-            fsync_folder(path.parent)
-        except OSError as error:  # far above the folders of the run
-            if path in missing or error.errno not in NO_SYNC_ERRNOS:
-                raise
-        synced.add(path)
+    make_folder(folder.parent, synced)
+    if not is_there:
+        folder.mkdir(exist_ok=True)
+    try:
+        fsync_folder(folder.parent)
+    except OSError as error:  # far above the folders of the run
+        if not is_there or error.errno not in NO_SYNC_ERRNOS:
+            raise
+    synced.add(folder)
 
 
 def fsync_names(root: Path, paths: Iterable[str]) -> None:
     """Sync the names of files below `root` that another library created, and of all folders above them."""
     folders = {parent for path in paths for parent in (root / path).parents if parent.is_relative_to(root)}
-    deepest_first = sorted(folders, key=lambda folder: len(folder.parts), reverse=True)
-    for folder in deepest_first:
+    for folder in sorted(folders, reverse=True):  # the deepest first
         fsync_folder(folder)
     make_folder(root.absolute())
 

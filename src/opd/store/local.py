@@ -20,8 +20,7 @@ logger = logging.getLogger(__name__)
 TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR}
 # Answers of a file system without hard links (SMB, some FUSE mounts).
 NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-# Prefix of files without their final name yet, which no listing shows.
-TEMPORARY_PREFIX = ".opd-tmp-"
+TEMPORARY_PREFIX = ".opd-tmp-"  # prefix of files without their final name yet, which no listing shows
 
 
 class LocalStore(Store):
@@ -36,17 +35,11 @@ class LocalStore(Store):
         return self.root / key
 
     def sweep_temporary(self, prefix: str) -> None:
-        """Remove half-written and half-deleted files of killed processes directly below a prefix."""
+        """Remove half-deleted folders of killed processes directly below a prefix; no reader needs them."""
         for path in self.local_path(prefix).glob(f"{TEMPORARY_PREFIX}*"):
-            try:
-                if path.is_dir():
-                    _remove(path)
-                else:
-                    path.unlink(missing_ok=True)
-            except OSError as error:  # no reader needs the file
-                logger.warning("%s cannot be removed: %s", path, error)
+            shutil.rmtree(path, ignore_errors=True)
 
-    def _child(self, key: str) -> Self:
+    def child(self, key: str) -> Self:
         child = type(self)(self.root / key, policy=self.policy)
         child._synced_folders = self._synced_folders
         return child
@@ -141,7 +134,9 @@ class LocalStore(Store):
             # Renamed first: a half-deleted folder must not look like a half-written one.
             doomed = folder.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
             folder.rename(doomed)
-            _remove(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+            if doomed.exists():  # NFS keeps files that a reader of this node holds open
+                logger.warning("%s stays until the next sweep", doomed)
 
     def _translate(self, error: Exception, what: str) -> StoreError:
         if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
@@ -159,15 +154,3 @@ def _write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _remove(folder: Path) -> None:
-    """Remove a hidden folder; files that a reader of this node holds open on NFS stay until the next sweep."""
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        return  # another process removes it, too
-    except OSError as error:
-        if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
-            raise
-        logger.info("%s stays until no process reads it: %s", folder, error)

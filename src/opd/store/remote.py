@@ -1,4 +1,4 @@
-"""The store at an fsspec URL: S3, GCS and Azure, whose services reject the second of two create-only writes."""
+"""The store at a URL: a folder, or S3, GCS and Azure, whose services reject the second of two create-only writes."""
 
 from __future__ import annotations
 
@@ -17,41 +17,40 @@ import fsspec
 from opd.errors import AlreadyExists, CreateOnlyUnsupported, NoBucket, StoreError, StoreRefused, StoreUnavailable
 from opd.store.access import CREATE_ONLY_PROTOCOLS, require_package, storage_options
 from opd.store.base import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
+from opd.store.local import LocalStore
 
 # s3fs.errors maps 409, 500, 503 and unknown codes (502, 504, ConditionalRequestConflict) to these.
-TRANSIENT_ERRNOS = {
-    errno.EBUSY,
-    errno.EIO,
-    getattr(errno, "EREMOTEIO", errno.EIO),
-    errno.ETIMEDOUT,
-    errno.ECONNREFUSED,
-    errno.ECONNRESET,
-    errno.EPIPE,
-}
+TRANSIENT_ERRNOS = {errno.EBUSY, errno.EIO, errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE}
+TRANSIENT_ERRNOS.add(getattr(errno, "EREMOTEIO", errno.EIO))
 # HTTP statuses for a moment: time-out, too many requests, server errors.
 TRANSIENT_STATUSES = {"408", "429", "500", "502", "503", "504"}
 # Names of client libraries' errors that another try cannot mend.
 _PERMANENT = re.compile(r"Credential|Auth|Validation|Invalid|Region|ImportError")
 NUM_DELETE_THREADS = 8
-# Limit of one request: a connection that brings a byte now and then never times out by itself.
-CALL_DEADLINE_S = 25.0
-# A listing is one request for each thousand objects.
-LIST_DEADLINE_S = 600.0
+CALL_DEADLINE_S = 25.0  # limit of one request: a connection that brings a byte now and then never times out by itself
+LIST_DEADLINE_S = 600.0  # a listing is one request for each thousand objects
 # A slower transfer does not end in useful time.
 SLOWEST_BYTES_PER_S = 64 * 2**10
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
-class FsspecStore(Store):
-    """Objects below `url`; credentials and endpoint come from the environment (AWS_*, GOOGLE_*, AZURE_*; `opd.store.access`).
-
-    Args:
-        environment: variables in place of the process's own, except for credentials.
+def open_store(
+    url: str | Path, *, policy: RetryPolicy = DEFAULT_POLICY, environment: Mapping[str, str] | None = None
+) -> Store:
+    """Open the store at a local path, a `file://` URL or another fsspec URL; `environment` has other access settings.
 
     Raises:
-        CreateOnlyUnsupported: the protocol is not one of CREATE_ONLY_PROTOCOLS.
-        StoreRefused: the protocol's package is not installed.
+        CreateOnlyUnsupported: the URL's service is not known to have a create-only write.
+        StoreRefused: the service's fsspec package is not installed.
     """
+    path = str(url).removeprefix("file://")
+    if "://" not in path:
+        return LocalStore(Path(path), policy=policy)
+    return FsspecStore(path, policy=policy, environment=environment)
+
+
+class FsspecStore(Store):
+    """Objects below `url`; raises as `open_store`. Credentials come from the environment (AWS_*, GOOGLE_*, AZURE_*)."""
 
     # The client libraries raise nearly anything at an answer without its headers or fields.
     native_errors = (Exception,)
@@ -75,7 +74,7 @@ class FsspecStore(Store):
         # s3fs asks for the size first, to read large objects in parts at once: twice the requests for a record.
         self._one_request = {"max_concurrency": 1} if CREATE_ONLY_PROTOCOLS[self.protocol] == "s3" else {}
 
-    def _child(self, key: str) -> Self:
+    def child(self, key: str) -> Self:
         return type(self)(f"{self.url}/{key}", policy=self.policy, filesystem=self.filesystem)
 
     def _path(self, key: str) -> str:
@@ -123,13 +122,19 @@ class FsspecStore(Store):
             raise FileNotFoundError(f"{self.url}/{key}")
         self._call("get_file", self._path(key), str(path), num_bytes=info.size)
 
-    def _info(self, key: str) -> ObjectInfo | None:
+    def _look(self, name: str, path: str, **more: Any) -> Any:
+        """Call the file system; return None where there is nothing, raise NoBucket where the bucket itself is missing."""
         try:
-            found = self._call("info", self._path(key))
+            return self._call(name, path, **more)
         except FileNotFoundError as error:
-            self._refuse_without_bucket(error)
+            bucket = self.root.partition("/")[0]
+            if _is_of_bucket(error, bucket):
+                raise NoBucket(f"object store {self.url!r}: bucket {bucket!r} does not exist") from error
             return None
-        return _object_info(key, found) if found["type"] == "file" else None
+
+    def _info(self, key: str) -> ObjectInfo | None:
+        found = self._look("info", self._path(key))
+        return _object_info(key, found) if found and found["type"] == "file" else None
 
     def _md5(self, key: str) -> str | None:
         entry = self._call("info", self._path(key))
@@ -140,30 +145,16 @@ class FsspecStore(Store):
 
     def _children(self, prefix: str) -> list[str]:
         path = self._path(prefix)
-        try:
-            names = {entry["name"].rstrip("/") for entry in self._call("ls", path, detail=True)}
-        except FileNotFoundError as error:
-            self._refuse_without_bucket(error)
-            return []
+        names = {entry["name"].rstrip("/") for entry in self._look("ls", path, detail=True) or ()}
         return [name.rpartition("/")[2] for name in names if name != path]
 
     def _list(self, prefix: str) -> list[ObjectInfo]:
-        try:
-            found = self._call("find", self._path(prefix), detail=True, deadline_s=LIST_DEADLINE_S)
-        except FileNotFoundError as error:
-            self._refuse_without_bucket(error)
-            return []
+        found = self._look("find", self._path(prefix), detail=True, deadline_s=LIST_DEADLINE_S) or {}
         return [
             _object_info(path.removeprefix(self.root).strip("/"), entry)
             for path, entry in found.items()
             if _is_object(path, entry)
         ]
-
-    def _refuse_without_bucket(self, error: FileNotFoundError) -> None:
-        """Raise NoBucket where the service's answer says that the bucket is missing: no prefix in it is just empty."""
-        bucket = self.root.partition("/")[0]
-        if _is_of_bucket(error, bucket):
-            raise NoBucket(f"object store {self.url!r}: bucket {bucket!r} does not exist") from error
 
     def _delete(self, key: str) -> None:
         with suppress(FileNotFoundError):

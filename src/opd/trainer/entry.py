@@ -20,8 +20,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
-from opd.cluster.places import needed
+from opd.cluster.supervise import rendezvous_in_a_file, stay_on_loopback
 from opd.compat import quiet
 from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.convert.errors import ConvertError
@@ -155,7 +154,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
         with attempting(claimed, ConvertError):
             try:
                 tracking.write_into(claimed.handle.local_dir)
-                origin.tell(claimed.stores[0], claimed.handle.attempt)
+                origin.add(claimed.stores[0], claimed.handle.attempt, **origin.origin())
                 ending = _work(spec, config, claimed)
             except (Unfit, SpecError) as error:
                 claimed.fail(error, fatal=facts.in_ray_cluster)
@@ -180,6 +179,9 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
     """Train or evaluate in a Ray of its own, or that of a cluster; raise what the run raises."""
     import ray
 
+    from opd.cluster import lost
+    from opd.cluster.nodes import fetch_on_nodes, needed, wait_for_nodes
+
     if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
         config.actor_rollout_ref.model.path = _converted(spec, spec.eval.checkpoint, Path(claimed.handle.local_dir))
     sizes = sizes_of(spec)
@@ -191,10 +193,6 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
             START.mark("Ray")
             models = prepare(config)
             START.mark("inputs")
-            from opd.cluster import lost
-            from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
-            from opd.cluster.watch import Watch
-
             if isinstance(spec, EvalSpec):
                 from opd.evaluation.run import run as work
             else:
@@ -205,7 +203,7 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
             fetch_on_nodes(models)
             print(f"starting {_parts_of(spec)}", flush=True)
             told = claimed.summary.telling(tracking.RunGauges())
-            with Watch(lost.looks(sizes)), told, lost.naming_lost_nodes():
+            with lost.Watch(lost.looks(sizes)), told, lost.naming_lost_nodes():
                 return work(config, claimed)
         finally:
             if embedded:

@@ -20,7 +20,6 @@ from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.rollout.manager import RolloutManager
 from opd.rollout.seeds import PASS_RATES
 from opd.rollout.worker import Batch
-from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
 from opd.store.base import Store
 from opd.trainer.dataset import PromptDataset
@@ -96,7 +95,7 @@ class Measuring:
         if self._run is None or (of_weights := _weights(self._run, self._step)) is None:
             return
         content = json.dumps({"weights": of_weights, "prompts": self._counts})
-        KeptFiles().put(self._run, {UNFINISHED_KEY: content.encode()})
+        self._run.keep({UNFINISHED_KEY: content.encode()})
 
     def _batch(self, rows: Sequence[int]) -> Batch:
         return Batch(

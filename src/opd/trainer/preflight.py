@@ -13,7 +13,7 @@ from opd.data.chat_template import render
 from opd.experiment.run_config import RunConfig
 from opd.memory import Plan
 from opd.memory.job import GIB
-from opd.monitor.preflight import Line, Models, look, table
+from opd.monitor.preflight import Line, look, table
 from opd.runs import origin
 from opd.runs.headline import MEMORY_KEYS, first_of
 from opd.runs.metrics import as_number
@@ -38,7 +38,7 @@ def tell(row: Mapping[str, Any], ours: RunConfig, *, run: Run | None, data: Prom
         for line in table(lines):
             print(f"opd.preflight: {line}", flush=True)
         if run is not None:
-            origin.add_preflight(run.stores[0], run.handle.attempt, map(asdict, lines))
+            origin.add(run.stores[0], run.handle.attempt, preflight=list(map(asdict, lines)))
     except Exception:
         logger.warning("the teacher's preflight is not told", exc_info=True)
 
@@ -55,15 +55,10 @@ def _lines(row: Mapping[str, Any], ours: RunConfig, *, data: PromptDataset, plan
         for key, teacher in ours.distillation.named_teachers.items()
     ]
     numbers = {name: float(value) for name, raw in row.items() if isinstance(value := as_number(raw), int | float)}
-    models = Models(
-        shared=ours.run.valid_vocab,
-        student=ours.run.student_vocab,
-        teacher=ours.run.teacher_vocab,
-        max_unshared_mass=ours.distillation.opd.max_unshared_mass,
-        # Of several teachers one that differs, or does not say, speaks for all.
-        same_prompt=min(alike, key=[False, None, True].index),
-    )
-    return [*look(numbers, models), memory(plan, first_of(numbers, MEMORY_KEYS))]
+    # Of several teachers one that differs, or does not say, speaks for all.
+    prompt = min(alike, key=[False, None, True].index)
+    lines = look(numbers, num_shared_tokens=ours.run.valid_vocab, same_prompt=prompt)
+    return [*lines, memory(plan, first_of(numbers, MEMORY_KEYS))]
 
 
 def same_prompt(

@@ -14,7 +14,6 @@ from opd.evaluation.pass_rates import PassRate, read_pass_rates, weights_bytes, 
 from opd.experiment.algorithm import ProblemImportance
 from opd.experiment.errors import Problem, SpecError
 from opd.inputs.fetch import local_copy, naming
-from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
 from opd.store.access import is_store_url
 from opd.trainer.dataset import PromptDataset
@@ -44,7 +43,6 @@ class ProblemWeights:
 
     def __init__(self, dataset: PromptDataset, problems: ProblemImportance, run: Run | None = None) -> None:
         self._problems, self._ids, self._run = problems, dataset.prompt_ids(), run
-        self._files = KeptFiles()
         key, path = "opd.importance.problems.pass_rates", str(problems.pass_rates)
         with naming(key, path):
             local = Path(local_copy(path) if is_store_url(path) else path)
@@ -111,7 +109,7 @@ class ProblemWeights:
         self._say()
         if self._run is not None:
             content = weights_bytes(self._rates, self._weights.tolist())
-            self._files.put(self._run, {weights_key(step): content})
+            self._run.keep({weights_key(step): content})
 
     def _say(self) -> None:
         print(

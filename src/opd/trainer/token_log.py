@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,13 +11,13 @@ import numpy as np
 from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.algorithm import LossType
 from opd.rollout.rows import Row
-from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
-from opd.runs.tokens import MAX_TOKENS, StepTokens, TokenRow, file_key, to_bytes
 from opd.text import shortened, storable
 from opd.update.token_view import RowView, Seen
 from opd.weights.tokens import scored_divergence
 
+MAX_TOKENS = 1024
+"""Kept tokens of a response; later tokens are only counted."""
 MAX_PROMPT_CHARS = 8000
 SIGNIFICANT_DIGITS = 4
 # A tokenizer's answer to bytes that are no character yet.
@@ -33,7 +34,6 @@ class TokenLog:
     def __init__(self, spec: OpdSpec | OpdAgentSpec, run: Run | None) -> None:
         self._spec, self._run = spec, run
         self._num_rows = 0 if run is None else spec.opd.num_kept_rollouts
-        self._files = KeptFiles()
         self._shown: dict[int, Row] = {}
 
     def choose(self, step: int, last_step: int, rows: Sequence[Row]) -> tuple[int, ...]:
@@ -60,18 +60,24 @@ class TokenLog:
             return
         seen, selection = Seen.of_ranks(read()), self._spec.opd.importance.tokens
         places = np.argwhere(seen.density[..., 0])
-        tokens = StepTokens(
-            step=step,
-            score=selection.score,
-            ratio=selection.ratio,
-            divergence=scored_divergence(selection.score, loss_type),
-            covers_all=seen.covers_all,
-            density=tuple((h, d, *map(int, seen.density[h, d])) for h, d in places.tolist()),
-            rows=tuple(
+        tokens = {
+            "step": step,
+            "score": selection.score,
+            "ratio": selection.ratio,
+            "divergence": scored_divergence(selection.score, loss_type),
+            "covers_all": seen.covers_all,
+            # (bin of the entropy, bin of the divergence, tokens there, tokens of these in the loss), without empty bins.
+            "density": [[h, d, *map(int, seen.density[h, d])] for h, d in places.tolist()],
+            "rows": [
                 _row(row, seen.rows[number], tokenizer) for number, row in self._shown.items() if number in seen.rows
-            ),
-        )
-        self._files.put(self._run, {file_key(step): to_bytes(tokens)})
+            ],
+        }
+        self._run.keep({file_key(step): json.dumps(tokens, ensure_ascii=False).encode()})
+
+
+def file_key(step: int) -> str:
+    """Return the key of a step's file in the run directory."""
+    return f"tokens/step-{step:06d}.json"
 
 
 def pieces(ids: Sequence[int], tokenizer: Any) -> Iterator[str]:
@@ -89,26 +95,26 @@ def pieces(ids: Sequence[int], tokenizer: Any) -> Iterator[str]:
         start, done = done, end
 
 
-def _row(row: Row, view: RowView, tokenizer: Any) -> TokenRow:
+def _row(row: Row, view: RowView, tokenizer: Any) -> dict[str, Any]:
+    """Return a rollout; its lists have an entry for each of the first tokens of the response, null where nothing is known."""
     index, sample, turn = row.order
     response = row.response.tolist()
-    trained = view.trained[:MAX_TOKENS]
     kept, entropy, divergence = (
         _by_token(view.trained, values) for values in (view.kept, view.entropy, view.divergence)
     )
-    return TokenRow(
-        data_index=index,
-        sample=sample,
-        turn=turn,
-        prompt=shortened(storable(tokenizer.decode(row.prompt.tolist())), MAX_PROMPT_CHARS),
-        score=_written(row.score),
-        num_tokens=len(response),
-        texts=tuple(map(storable, pieces(response[:MAX_TOKENS], tokenizer))),
-        trained=tuple(trained.tolist()),
-        kept=tuple(bool(value) for value in kept),
-        entropy=tuple(map(_written, entropy)),
-        divergence=tuple(map(_written, divergence)),
-    )
+    return {
+        "data_index": index,
+        "sample": sample,
+        "turn": turn,
+        "prompt": shortened(storable(tokenizer.decode(row.prompt.tolist())), MAX_PROMPT_CHARS),
+        "score": _written(row.score),
+        "num_tokens": len(response),
+        "texts": list(map(storable, pieces(response[:MAX_TOKENS], tokenizer))),
+        "trained": view.trained[:MAX_TOKENS].tolist(),
+        "kept": [bool(value) for value in kept],
+        "entropy": list(map(_written, entropy)),
+        "divergence": list(map(_written, divergence)),
+    }
 
 
 def _by_token(trained: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -11,10 +11,10 @@ from typing import Any
 from ray.exceptions import RayActorError
 from verl.single_controller.base import WorkerGroup
 
-from opd.errors import CheckpointError, StoreError
+from opd.errors import CheckpointError
 from opd.experiment.sections import Checkpoint
+from opd.runs.checkpoints import Fetch
 from opd.runs.manifest import DRIVER_RANK, Manifest
-from opd.runs.resume import Fetch
 from opd.runs.run import Run
 from opd.runs.shards import ShardReport, move_in, upload_shards
 from opd.store.base import DEFAULT_POLICY, NO_RETRY
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 1.0
 """Seconds between two looks whether all ranks are done: each is twice the one before."""
 LEAVE_S = 20.0
-"""Seconds that a run that has failed waits for its save; less than `opd.cluster.watch` gives it to close."""
+"""Seconds that a run that has failed waits for its save; less than `opd.cluster.lost` gives it to close."""
 
 
 def on_ranks(
@@ -60,7 +60,7 @@ def resume(run: Run, group: WorkerGroup, load: Callable[[Path], None]) -> int:
     first_failure: Exception | None = None
     failed_step = -1
     while True:
-        decision = run.checkpoints.choose(fetch=_everywhere(run, group, fetch_loadable))
+        decision = run.checkpoints.choose(_everywhere(run, group, fetch_loadable))
         print(decision.describe(), flush=True)
         if decision.step is None or decision.manifest is None:
             if first_failure is not None:
@@ -87,15 +87,10 @@ def resume(run: Run, group: WorkerGroup, load: Callable[[Path], None]) -> int:
             run.checkpoints.pass_over(decision.step, f"it cannot be loaded: {cause}")
 
 
-def upload_missing(run: Run, group: WorkerGroup, *, is_end: bool = False) -> None:
-    """Bring checkpoints that are complete on the disks only to the store; the launcher reports one unreachable at the end."""
-    try:
-        if uploaded := run.checkpoints.upload_missing(upload=_everywhere(run, group, upload_saved)):
-            print(f"uploaded checkpoints that the store lacked: steps {', '.join(map(str, uploaded))}", flush=True)
-    except StoreError as error:
-        if not is_end:
-            raise
-        logger.warning("checkpoints that the store lacks stay on the disks: %s", error)
+def upload_missing(run: Run, group: WorkerGroup) -> None:
+    """Bring checkpoints that are complete on the disks only to the store."""
+    if uploaded := run.checkpoints.upload_missing(_everywhere(run, group, upload_saved)):
+        print(f"uploaded checkpoints that the store lacked: steps {', '.join(map(str, uploaded))}", flush=True)
 
 
 def seal(
@@ -106,7 +101,8 @@ def seal(
     on_ranks(group, answered=answered)
     run.checkpoints.check_owner()  # who slept through a take-over must not write over what its successor has sealed
     staged, folder = run.checkpoints.staged(step), run.checkpoints.folder(step)
-    store_url = run.handle.store_url
+    remote = run.checkpoints.remote
+    store_url = None if remote is None else remote.url
     move_in(staged, folder, rank=DRIVER_RANK)
     files = {"step": step, "staged": str(staged), "step_dir": str(folder), "store_url": store_url}
     reports: list[ShardReport] = on_ranks(group, upload, answered=answered, **files)

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from opd.batch.rows import RolloutRows
 from opd.losses import Output
-from opd.runs.tokens import EDGES, NUM_BINS
 from opd.update.head import LossTask
+
+EDGES = tuple(10 ** (k / 6) for k in range(-36, 7))
+"""Nats between the density's bins, for entropy and divergence: six a decade from 1e-6 to 10; the outer bins are open."""
+NUM_BINS = len(EDGES) + 1
 
 
 @dataclass(kw_only=True)

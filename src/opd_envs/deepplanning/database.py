@@ -4,17 +4,12 @@ import sqlite3
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from pydantic import ConfigDict
-
-from opd_envs import database_folder
+from opd_envs import LANGUAGES, Language, database_folder
 from opd_envs.database_folder import FolderManifest, open_read_only
 from opd_envs.deepplanning.layout import TABLES, Table, case_name
-from opd_envs.travel.entries import LANGUAGES, Language
 
-FORMAT_VERSION = 1
-"""Version of tables and columns; raise it with each change of them, so that an older folder is refused."""
 DATABASE_FILES: Mapping[Language, str] = {language: f"deepplanning_{language}.sqlite" for language in LANGUAGES}
 CREATE = tuple(
     f"CREATE TABLE {table.name} (case_id TEXT NOT NULL, line INTEGER NOT NULL, "
@@ -27,13 +22,11 @@ CREATE = tuple(
 class Manifest(FolderManifest):
     """`manifest.json` of an imported folder; `num_rows` by `LANGUAGE.TABLE`."""
 
-    model_config = ConfigDict(extra="forbid")
-
     MADE_BY: ClassVar[str] = "python -m opd_envs.deepplanning.make_database"
-    KIND: ClassVar[str] = "deepplanning"
-    VERSION: ClassVar[int | None] = FORMAT_VERSION
 
-    kind: str = KIND
+    kind: Literal["deepplanning"] = "deepplanning"
+    format_version: Literal[1] = 1
+    """Raise it with each change of tables or columns, so that an older folder is rejected."""
     archives: dict[Language, str]
     """SHA-256 of each imported archive."""
     cases: dict[Language, tuple[str, ...]]
@@ -106,5 +99,5 @@ def open_database(folder: str | Path) -> Database:
 
 
 def verify_database(folder: Path) -> Manifest:
-    """Verify the folder's hashes (`database_folder.verify_folder`)."""
-    return database_folder.verify_folder(folder, Manifest)
+    """Verify the folder's hashes (`database_folder.read_manifest`)."""
+    return database_folder.read_manifest(folder, Manifest, compare_hashes=True)

@@ -1,8 +1,8 @@
 """DeepPlanning's environments: its travel tools in English and in Chinese."""
 
 from opd.agent import Environment
+from opd_envs import Language
 from opd_envs.deepplanning import database, tools
-from opd_envs.travel.entries import Language
 
 
 def _travel(language: Language) -> Environment:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from opd_envs.travel.entries import LANGUAGES, Language
+from opd_envs import LANGUAGES, Language
 
 FOLDER = Path("DeepPlanning/travelplanning")
 """Folder below the data folder, as in Qwen-Agent's `benchmark/deepplanning`."""

@@ -18,38 +18,45 @@ from typing import Any
 from zlib import error as ZlibError
 
 from opd.store.durable import hash_file
-from opd_envs.database_folder import new_folder, record_of, write_archive, write_manifest, written
-from opd_envs.deepplanning.database import CREATE, DATABASE_FILES, FORMAT_VERSION, Manifest, insert_statement
+from opd_envs import LANGUAGES, Language
+from opd_envs.database_folder import new_folder, write_manifest, written
+from opd_envs.deepplanning.database import CREATE, DATABASE_FILES, Manifest, insert_statement
 from opd_envs.deepplanning.layout import ARCHIVES, PUBLISHED_AT, TABLES, TRAINS, Table
-from opd_envs.travel.entries import LANGUAGES, Language
 
 MAX_BYTES = 16 * 2**30
 """Most bytes of all members, unpacked."""
 _MEMBER = re.compile(r"(?:[^/]+/)*id_([A-Za-z0-9_-]{1,40})/([a-z]+/[a-z_]+\.csv)")
-_MAX_SHOWN_FAULTS = 20
-_UNREADABLE = (OSError, zipfile.BadZipFile, ZlibError, EOFError, NotImplementedError, RuntimeError)
-"""Errors of a damaged or encrypted archive or member."""
+_UNREADABLE = (
+    OSError,
+    zipfile.BadZipFile,
+    ZlibError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    UnicodeError,
+    csv.Error,
+)
+"""Errors of a damaged or encrypted archive or member, and of a member that is no CSV in UTF-8."""
 EXAMPLE = """\
 example:
   python -m opd_envs.deepplanning.make_database --out databases/deepplanning
     reads   data/DeepPlanning/travelplanning/database/database_{en,zh}.zip, or one of them
-    writes  databases/deepplanning/{deepplanning_en.sqlite,deepplanning_zh.sqlite,manifest.json}: the DATABASE_DIR"""
+    writes  databases/deepplanning/{deepplanning_en.sqlite,deepplanning_zh.sqlite,manifest.json}"""
 
 
 class ImportRefused(ValueError):
-    """Archives that cannot be imported; the text names each fault with its place."""
+    """A fault of an archive, with its place."""
 
 
 class Archive:
     """The files of one archive by case and table.
 
     Raises:
-        ImportRefused: no zip archive, one beyond `MAX_BYTES`, or one without cases.
+        ImportRefused: no zip archive, an archive beyond `MAX_BYTES` or without cases, or a file twice.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.faults: list[str] = []
         self.num_missing: Counter[str] = Counter()
         """Cases without a file or an optional column, by its name."""
         try:
@@ -60,7 +67,7 @@ class Archive:
         for entry in self._zip.infolist():
             if found := _MEMBER.fullmatch(entry.filename):
                 if (found[1], found[2]) in self._members:
-                    self.faults.append(f"{path.name}: id_{found[1]}/{found[2]}: is in the archive twice")
+                    raise ImportRefused(f"{path.name}: id_{found[1]}/{found[2]}: is in the archive twice")
                 self._members[found[1], found[2]] = entry
         num_bytes = sum(entry.file_size for entry in self._members.values())
         if num_bytes > MAX_BYTES:
@@ -78,7 +85,11 @@ class Archive:
         self._zip.close()
 
     def rows(self, case: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
-        """Yield a file's rows with their line numbers and every column of the table; a fault ends them early."""
+        """Yield a file's rows with their line numbers and every column of the table.
+
+        Raises:
+            ImportRefused: the file has a fault.
+        """
         member = self._members.get((case, table.file))
         if member is None:
             self.num_missing[table.file] += 1
@@ -87,62 +98,50 @@ class Archive:
         try:
             with self._zip.open(member) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
                 yield from self._rows(csv.reader(text), table, where)
-        except UnicodeDecodeError as error:
-            self.faults.append(f"{where}: not UTF-8 ({error.reason} at byte {error.start})")
-        except csv.Error as error:
-            self.faults.append(f"{where}: not CSV ({error})")
         except _UNREADABLE as error:
-            self.faults.append(f"{where}: cannot be unpacked ({error})")
+            raise ImportRefused(f"{where}: cannot be unpacked and read as UTF-8 CSV ({error})") from error
 
     def _rows(self, reader: Any, table: Table, where: str) -> Iterator[tuple[int, dict[str, str]]]:
         header: list[str] = next(reader, [])
         missing = set(table.columns) - set(header)
         self.num_missing.update(f"{table.file}: column {name}" for name in missing & table.optional)
         if required := sorted(missing - table.optional):
-            self.faults.append(f"{where}: has no column {', '.join(required)}; its columns are {', '.join(header)}")
-        elif twice := sorted({name for name in header if header.count(name) > 1}):
-            self.faults.append(f"{where}: has column {', '.join(twice)} twice")
-        else:
-            for values in filter(None, reader):
-                if len(values) != len(header):
-                    self.faults.append(
-                        f"{where} line {reader.line_num}: has {len(values)} fields, the header {len(header)}"
-                    )
-                    return
-                found = dict(zip(header, values, strict=True))
-                yield reader.line_num, {name: found.get(name, "") for name in table.columns}
+            raise ImportRefused(f"{where}: has no column {', '.join(required)}; its columns are {', '.join(header)}")
+        if twice := sorted({name for name in header if header.count(name) > 1}):
+            raise ImportRefused(f"{where}: has column {', '.join(twice)} twice")
+        for values in filter(None, reader):
+            if len(values) != len(header):
+                raise ImportRefused(
+                    f"{where} line {reader.line_num}: has {len(values)} fields, the header {len(header)}"
+                )
+            found = dict(zip(header, values, strict=True))
+            yield reader.line_num, {name: found.get(name, "") for name in table.columns}
 
 
-def import_archives(archives: Mapping[Language, Path], folder: Path, *, replace: bool = False) -> Manifest:
+def import_archives(archives: Mapping[Language, Path], folder: Path) -> Manifest:
     """Write a database folder of the archives, the same bytes for the same archives.
 
     Raises:
-        ImportRefused: the archives have faults; nothing was written.
-        FileExistsError: see `new_folder`.
+        ImportRefused: an archive has a fault; nothing was written.
+        FileExistsError: the folder has content.
     """
     num_rows: Counter[str] = Counter()
     cases: dict[Language, tuple[str, ...]] = {}
-    faults: list[str] = []
-    with new_folder(folder, replace=replace) as scratch:
+    with new_folder(folder) as scratch:
         for language, path in archives.items():
             with closing(Archive(path)) as archive:
                 num_rows += _write(scratch / DATABASE_FILES[language], language, archive)
                 cases[language] = tuple(archive.cases)
-                faults += archive.faults
                 for name, number in sorted(archive.num_missing.items()):
                     print(f"note: {path.name}: {name}: missing in {number} cases")
-        if faults:
-            more = [f"and {len(faults) - _MAX_SHOWN_FAULTS} more"] if len(faults) > _MAX_SHOWN_FAULTS else []
-            raise ImportRefused("\n".join([*faults[:_MAX_SHOWN_FAULTS], *more, "nothing was written"]))
-        manifest = Manifest(
-            format_version=FORMAT_VERSION,
+        return write_manifest(
+            scratch,
+            Manifest,
+            [DATABASE_FILES[language] for language in archives],
             num_rows=dict(num_rows),
-            files={DATABASE_FILES[language]: record_of(scratch / DATABASE_FILES[language]) for language in archives},
             archives={language: hash_file(path)[1] for language, path in archives.items()},
             cases=cases,
         )
-        write_manifest(scratch, manifest)
-    return manifest
 
 
 def _write(path: Path, language: Language, archive: Archive) -> Counter[str]:
@@ -156,50 +155,34 @@ def _write(path: Path, language: Language, archive: Archive) -> Counter[str]:
     return num_rows
 
 
-def _archives(data_dir: Path, languages: list[Language]) -> dict[Language, Path]:
-    paths = {language: data_dir / ARCHIVES[language] for language in languages or LANGUAGES}
-    found = {language: path for language, path in paths.items() if path.is_file()}
-    absent = [path for language, path in paths.items() if language not in found]
-    if absent and (languages or not found):
-        raise ImportRefused(f"{', '.join(map(str, absent))}: no such file. Get it from {PUBLISHED_AT}")
-    for path in absent:
-        print(f"{path}: no such file; left out")
-    return found
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Run the command; faults of the archives end it with exit code 2."""
+    """Run the command; a fault of an archive ends it with exit code 2."""
     parser = argparse.ArgumentParser(
         prog="python -m opd_envs.deepplanning.make_database",
         description="Writes DeepPlanning's archives as the tool database of agent.toolset deepplanning-en and -zh.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    data_dir = Path(os.environ.get("DATA_DIR", "data"))
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write: the DATABASE_DIR")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument(
         "--data-dir",
         type=Path,
-        default=data_dir,
+        default=os.environ.get("DATA_DIR", "data"),
         metavar="DIR",
         help="holds DeepPlanning/ (default: $DATA_DIR, else data)",
     )
-    parser.add_argument("--languages", nargs="+", choices=LANGUAGES, default=[], help="default: those that are there")
-    parser.add_argument("--archive", type=Path, metavar="FILE", help="also pack the folder as .tar.gz")
-    parser.add_argument("--force", action="store_true", help="replace a database that is there")
     arguments = parser.parse_args(argv)
+    paths = {language: arguments.data_dir / ARCHIVES[language] for language in LANGUAGES}
+    archives = {language: path for language, path in paths.items() if path.is_file()}
     try:
-        archives = _archives(arguments.data_dir, arguments.languages)
-        manifest = import_archives(archives, arguments.out, replace=arguments.force)
+        if not archives:
+            raise ImportRefused(f"{' and '.join(map(str, paths.values()))}: no such file. Get them from {PUBLISHED_AT}")
+        manifest = import_archives(archives, arguments.out)
     except (ImportRefused, FileExistsError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}; nothing was written", file=sys.stderr)
         sys.exit(2)
-    for name, record in manifest.files.items():
-        print(f"{arguments.out / name}: {record.num_bytes} bytes, sha256 {record.sha256}")
-    for language, cases in manifest.cases.items():
-        print(f"{language}: {len(cases)} cases")
-    if arguments.archive is not None:
-        print(f"{arguments.archive}: sha256 {write_archive(arguments.out, arguments.archive)}")
+    for language, path in paths.items():
+        print(f"{language}: {len(manifest.cases[language])} cases" if language in archives else f"{path}: no such file")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,16 +14,13 @@ from pydantic import ValidationError
 from opd.data import command_line
 from opd.data.command_line import SetReport
 from opd.data.raw_files import RawFileError
-from opd.data.rows import Row
-from opd_envs.database_folder import ManifestError, kind_of, read_manifest
 from opd_envs.deepplanning.database import Manifest
 from opd_envs.deepplanning.layout import FOLDER, PUBLISHED_AT, QUERY_FILES, case_name
 from opd_envs.deepplanning.task import BenchmarkTrip, EntryKind, entry_kind
 from opd_envs.deepplanning.words import REPORT_FORM
-from opd_envs.preparing import TRAIN_FILE, Tables, finish, make_parser, val_file
+from opd_envs.preparing import TRAIN_FILE, Tables, finish, make_parser, manifest_of, val_file
 from opd_envs.rows import agent_row
-from opd_envs.travel.entries import Language
-from opd_envs.travel.task import task_text
+from opd_envs.scoring import task_text
 
 EXAMPLE = """\
   python -m opd_envs.deepplanning.make_database --out databases/deepplanning
@@ -81,34 +79,40 @@ def read_queries(path: Path) -> Raw:
 
 def prepare(arguments: argparse.Namespace) -> None:
     """Read the query files that are there, split the queries and write the rows."""
-    manifest = _manifest(arguments.database_dir)
+    manifest = manifest_of(arguments.database_dir, Manifest)
     tables: Tables = {}
     reports: list[SetReport] = []
     left_out = []
-    index = 0
+    indices = count()
     for language in arguments.languages:
         path = arguments.data_dir / QUERY_FILES[language]
         if not path.is_file():
             left_out.append(f"{path}: no such file")
             continue
-        raw = read_queries(path)
+        raw, name = read_queries(path), f"deepplanning_travel_{language}"
         train_ids = _train_ids(raw, arguments.train_ratio, arguments.seed)
         dropped: Counter[str] = Counter()
         unchecked: Counter[str] = Counter()
         num_written: Counter[str] = Counter()
         for row in range(len(raw.records)):
-            task = _trip(raw, row, unchecked)
-            identity = raw.text(row, "id")
+            task, query, identity = _trip(raw, row, unchecked), raw.text(row, "query"), raw.text(row, "id")
             if task is None or case_name(language, identity) not in manifest.case_names:
                 dropped["nothing_to_check" if task is None else "no_case"] += 1
                 continue
             split, file = ("train", TRAIN_FILE) if identity in train_ids else ("val", val_file(language))
-            tables.setdefault(file, []).append(
-                _row(task, raw.text(row, "query"), language, identity, split, index, manifest.database_id)
+            prepared = agent_row(
+                task_text(task),
+                [{"role": "system", "content": REPORT_FORM[language]}, {"role": "user", "content": query}],
+                data_source=name,
+                split=split,
+                index=next(indices),
+                problem_id=f"deepplanning-travel-{language}-{identity}",
+                language=language,
+                database_id=manifest.database_id,
+                case_id=case_name(language, identity),
             )
+            tables.setdefault(file, []).append(prepared)
             num_written[file] += 1
-            index += 1
-        name = f"deepplanning_travel_{language}"
         if not num_written:
             reasons = ", ".join(f"{reason} {number}" for reason, number in dropped.items())
             left_out.append(f"{name}: none of its queries can be used ({reasons})")
@@ -116,43 +120,7 @@ def prepare(arguments: argparse.Namespace) -> None:
         reports.append(SetReport(name, path, len(raw.records), dropped, dict(num_written), notes))
     if not reports:
         raise RawFileError(f"{arguments.data_dir / FOLDER}: no query file is there. Get them from {PUBLISHED_AT}")
-    finish(
-        arguments,
-        tables,
-        reports,
-        toolset_of=lambda row: f"deepplanning-{row['extra_info']['language']}",
-        options=OPTIONS,
-        left_out=left_out,
-    )
-
-
-def _manifest(folder: Path | None) -> Manifest:
-    """Read the manifest of the database that --database-dir names."""
-    if folder is None or kind_of(folder) != Manifest.KIND:
-        raise RawFileError(
-            f"--database-dir {folder or 'is not set'}: DeepPlanning's queries are answered from its own database; import it "
-            f"with `{Manifest.MADE_BY} --out DIR` and name it here"
-        )
-    try:
-        return read_manifest(folder, Manifest)
-    except ManifestError as error:
-        raise RawFileError(str(error)) from error
-
-
-def _row(
-    task: BenchmarkTrip, query: str, language: Language, identity: str, split: str, index: int, database_id: str
-) -> Row:
-    return agent_row(
-        task_text(task),
-        [{"role": "system", "content": REPORT_FORM[language]}, {"role": "user", "content": query}],
-        data_source=f"deepplanning_travel_{language}",
-        split=split,
-        index=index,
-        problem_id=f"deepplanning-travel-{language}-{identity}",
-        language=language,
-        database_id=database_id,
-        case_id=case_name(language, identity),
-    )
+    finish(arguments, tables, reports, options=OPTIONS, left_out=left_out)
 
 
 def _train_ids(raw: Raw, train_ratio: float, seed: int) -> set[str]:

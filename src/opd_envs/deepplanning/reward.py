@@ -1,14 +1,17 @@
 """The benchmark's scores of a written plan as a reward."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from opd.agent.settings import CASE_ID
-from opd_envs.deepplanning.database import open_database
+from opd_envs.deepplanning.database import Database, open_database
 from opd_envs.deepplanning.scoring.judge import judge_plan
 from opd_envs.deepplanning.task import parse_task
-from opd_envs.scoring import Result, check_made_for, folder_of
+from opd_envs.scoring import check_made_for, reward_row
+
+MADE_BY = "opd_envs.deepplanning.prepare"
+_opened: Callable[[str], Database] = lru_cache(maxsize=4)(open_database)
 
 
 def compute_score(
@@ -17,7 +20,7 @@ def compute_score(
     ground_truth: str,
     extra_info: Mapping[str, Any] | None = None,
     *,
-    database_dir: str | None = None,
+    database_dir: str,
 ) -> dict[str, float | str]:
     """Score a plan by the benchmark's rules, in verl's form.
 
@@ -26,7 +29,7 @@ def compute_score(
         solution_str: all turns as text.
         ground_truth: a query as text (`opd_envs.deepplanning.task`).
         extra_info: `case_id` and `database_id`.
-        database_dir: the imported database; else `extra_info`'s, else the environment's DATABASE_DIR.
+        database_dir: the imported database.
 
     Returns:
         `dimension_NAME`, `commonsense_score`, `personalized_score`, `composite_score`, `case_acc` and
@@ -35,16 +38,12 @@ def compute_score(
     Raises:
         TaskError | KeyError | ManifestError: the data or the database is at fault, not the answer.
     """
-    info = dict(extra_info or {})
+    info = extra_info or {}
     task = parse_task(ground_truth)
-    folder = folder_of(info, database_dir)
-    database = _opened(folder)
-    check_made_for(info, folder, database.manifest.database_id, made_by="opd_envs.deepplanning.prepare")
+    database = check_made_for(info, database_dir, _opened(database_dir), made_by=MADE_BY)
     judgement = judge_plan(solution_str, task, database.in_case(str(info.get(CASE_ID))))
-    verdicts = [(f"commonsense_{verdict.name}", verdict) for verdict in judgement.commonsense]
-    verdicts += [(f"hard_{verdict.name}", verdict) for verdict in judgement.hard]
+    checks = {f"commonsense_{name}": holds for name, holds in judgement.commonsense.items()}
+    checks |= {f"hard_{name}": holds for name, holds in judgement.hard.items()}
     shares = {f"dimension_{name}": value for name, value in judgement.dimensions.items()} | judgement.scores
-    return Result(judgement.reward, bool(shares["case_acc"]), "", tuple(verdicts), shares).row(info)
-
-
-_opened = lru_cache(maxsize=4)(open_database)
+    passed = bool(shares["case_acc"])
+    return reward_row(judgement.reward, checks, passed=passed, extra_info=info, shares=shares)

@@ -1,10 +1,10 @@
-"""A DeepPlanning travel query as it travels in a row's `reward_model.ground_truth`."""
+"""A DeepPlanning travel query in a row's `reward_model.ground_truth`."""
 
 from typing import Literal, get_args
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, field_validator
 
-from opd_envs.travel.task import Record, read_task
+from opd_envs.scoring import Record, read_task
 
 EntryKind = Literal["train", "flight", "hotel", "restaurant", "attraction"]
 
@@ -27,7 +27,14 @@ class BenchmarkTrip(Record):
     """1 means Monday."""
     max_budget: float | None = None
     required_names: dict[str, tuple[str, ...]] = Field(default={})
-    """Entries by the name of the published constraint; the plan must hold each of them."""
+    """Entries by the name of the published constraint; the plan must name each of them."""
+
+    @field_validator("required_names")
+    @classmethod
+    def _of_a_known_kind(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        if unknown := [name for name in value if entry_kind(name) is None]:
+            raise ValueError(f"{unknown[0]}: must begin with {', '.join(get_args(EntryKind))}")
+        return value
 
 
 _ADAPTER = TypeAdapter(BenchmarkTrip)

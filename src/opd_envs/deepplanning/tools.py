@@ -1,4 +1,4 @@
-"""The travel tools with the published names, arguments and reply keys; what a tool answers is as the benchmark's own does.
+"""The travel tools with the published names, arguments and reply keys; a tool answers as the benchmark's own.
 
 Descriptions, and replies of calls that find nothing, are in our own words (`opd_envs.deepplanning.words`).
 """
@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from opd.agent.tools import Arguments, BadArguments, Reply, Tool, shown
+from opd_envs import Language
 from opd_envs.deepplanning.database import Case
 from opd_envs.deepplanning.layout import (
     ATTRACTIONS,
@@ -23,8 +24,7 @@ from opd_envs.deepplanning.layout import (
     Table,
     point,
 )
-from opd_envs.deepplanning.words import DESCRIPTIONS, LABELS, Labels, described_tool
-from opd_envs.travel.entries import Language
+from opd_envs.deepplanning.words import DESCRIPTIONS, LABELS, Description, Labels
 
 Text = Annotated[str, Field(max_length=200)]
 Day = Annotated[datetime.date, Field(json_schema_extra={"type": "string"})]
@@ -55,85 +55,13 @@ _HOTEL = {
     "score": "score",
     "brand": "brand",
 }
-_RESTAURANT = {
-    "name": "restaurant_name",
-    **{
-        name: name
-        for name in (
-            "latitude",
-            "longitude",
-            "price_per_person",
-            "cuisine",
-            "opening_time",
-            "closing_time",
-            "nearby_attraction_name",
-            "rating",
-        )
-    },
-}
+_SAME_NAMES = "latitude longitude price_per_person cuisine opening_time closing_time nearby_attraction_name rating"
+_RESTAURANT = {"name": "restaurant_name", **{name: name for name in _SAME_NAMES.split()}}
 _ATTRACTION_NUMBERS = ("rating", "min_visit_hours", "max_visit_hours", "ticket_price")
 _LIST_SEPARATOR = ";"
 
 
-class RouteQuery(Arguments):
-    """Arguments of both timetables."""
-
-    origin: Text
-    destination: Text
-    depDate: Day
-    seatClassName: Text | None = None
-
-
-class HotelQuery(Arguments):
-    """Arguments of `query_hotel_info`; the case's hotels are all of its destination, so place and days filter nothing."""
-
-    destination: Text
-    checkinDate: Day
-    checkoutDate: Day
-    hotelStar: Text | None = None
-    hotelBrands: Text | None = None
-
-
-class AttractionName(Arguments):
-    """Arguments of `query_attraction_details`."""
-
-    attraction_name: Text
-
-
-class AttractionQuery(Arguments):
-    """Arguments of `recommend_attractions`; the case's attractions are all of its destination: the city filters nothing."""
-
-    city: Text
-    attraction_type: Text | None = None
-
-
-class PlaceName(Arguments):
-    """Arguments of `search_location`."""
-
-    place_name: Text
-
-
-class RoadQuery(Arguments):
-    """Arguments of `query_road_route_info`."""
-
-    origin: Text
-    destination: Text
-
-
-class NearPoint(Arguments):
-    """Arguments of `recommend_restaurants`."""
-
-    latitude: Text
-    longitude: Text
-
-
-class RestaurantName(Arguments):
-    """Arguments of `query_restaurant_details`."""
-
-    restaurant_name: Text
-
-
-def _trains(case: Case, arguments: RouteQuery) -> Reply:
+def _trains(case: Case, arguments: Any) -> Reply:
     labels = LABELS[case.language]
     routes = _routes(case, TRAINS, arguments, _TRAIN)
     for route in routes:
@@ -143,18 +71,18 @@ def _trains(case: Case, arguments: RouteQuery) -> Reply:
     return [[route] for route in routes] or _nothing(case)
 
 
-def _flights(case: Case, arguments: RouteQuery) -> Reply:
+def _flights(case: Case, arguments: Any) -> Reply:
     return _routes(case, FLIGHTS, arguments, _FLIGHT, _EQUIPMENT) or _nothing(case)
 
 
 def _routes(
     case: Case,
     table: Table,
-    arguments: RouteQuery,
+    arguments: Any,
     keys: Mapping[str, str],
     last_keys: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Each route's segments under the reply's own keys, and its price: that of its first segment.
+    """Return each route's segments under the reply's own keys, and its price: the first segment's.
 
     Routes and segments are sorted by their index as text, as the benchmark reads it: 1, 10, 2.
     """
@@ -190,29 +118,29 @@ def _segment(row: Row, labels: Labels, keys: Mapping[str, str], last_keys: Mappi
     }
 
 
-def _hotels(case: Case, arguments: HotelQuery) -> Reply:
+def _hotels(case: Case, arguments: Any) -> Reply:
     wanted = {"hotel_star": arguments.hotelStar, "brand": arguments.hotelBrands}
     found = case.rows(HOTELS, **{column: value for column, value in wanted.items() if value})
     return [_renamed(row, _HOTEL) | _listed("services", row) for row in found] or _nothing(case)
 
 
-def _attraction(case: Case, arguments: AttractionName) -> Reply:
+def _attraction(case: Case, arguments: Any) -> Reply:
     row = _one(case, ATTRACTIONS, "attraction_name", arguments.attraction_name)
     return {**row, **{name: _number(row[name], None) for name in _ATTRACTION_NUMBERS}}
 
 
-def _attractions(case: Case, arguments: AttractionQuery) -> Reply:
+def _attractions(case: Case, arguments: Any) -> Reply:
     wanted = {"attraction_type": arguments.attraction_type} if arguments.attraction_type else {}
-    told = ("attraction_name", "description", "attraction_type")
-    return [{name: row[name] for name in told} for row in case.rows(ATTRACTIONS, **wanted)] or _nothing(case)
+    shown_columns = ("attraction_name", "description", "attraction_type")
+    return [{name: row[name] for name in shown_columns} for row in case.rows(ATTRACTIONS, **wanted)] or _nothing(case)
 
 
-def _location(case: Case, arguments: PlaceName) -> Reply:
+def _location(case: Case, arguments: Any) -> Reply:
     row = _one(case, LOCATIONS, "poi_name", arguments.place_name, argument="place_name")
     return {"place_name": row["poi_name"], "latitude": row["latitude"], "longitude": row["longitude"]}
 
 
-def _road(case: Case, arguments: RoadQuery) -> Reply:
+def _road(case: Case, arguments: Any) -> Reply:
     found = case.rows(DISTANCES, origin=arguments.origin, destination=arguments.destination)
     if not found:
         for argument, value in (("origin", arguments.origin), ("destination", arguments.destination)):
@@ -229,7 +157,7 @@ def _road(case: Case, arguments: RoadQuery) -> Reply:
     }
 
 
-def _near(case: Case, arguments: NearPoint) -> Reply:
+def _near(case: Case, arguments: Any) -> Reply:
     found = case.rows(RESTAURANTS, query_latitude=arguments.latitude, query_longitude=arguments.longitude)
     if not found:
         asked = f"{arguments.latitude},{arguments.longitude}"
@@ -238,13 +166,13 @@ def _near(case: Case, arguments: NearPoint) -> Reply:
     return [_renamed(row, _RESTAURANT) | _listed("tags", row) for row in found] or _nothing(case)
 
 
-def _restaurant(case: Case, arguments: RestaurantName) -> Reply:
+def _restaurant(case: Case, arguments: Any) -> Reply:
     row = _one(case, RESTAURANTS, "restaurant_name", arguments.restaurant_name)
     return {"id": row["restaurant_id"]} | _renamed(row, _RESTAURANT) | _listed("tags", row)
 
 
 def _one(case: Case, table: Table, column: str, name: str, *, argument: str | None = None) -> dict[str, str]:
-    """The first row of that name."""
+    """Return the first row of a name."""
     found = case.rows(table, **{column: name})
     if not found:
         raise BadArguments(LABELS[case.language].no_name.format(argument or column, shown(name)))
@@ -275,20 +203,33 @@ def _whole(text: str) -> int | None:
     return None if value is None else int(value)
 
 
-_TOOLS: tuple[tuple[str, type[Arguments], Callable[[Case, Any], Reply]], ...] = (
-    ("query_train_info", RouteQuery, _trains),
-    ("query_flight_info", RouteQuery, _flights),
-    ("query_hotel_info", HotelQuery, _hotels),
-    ("query_attraction_details", AttractionName, _attraction),
-    ("recommend_attractions", AttractionQuery, _attractions),
-    ("search_location", PlaceName, _location),
-    ("query_road_route_info", RoadQuery, _road),
-    ("recommend_restaurants", NearPoint, _near),
-    ("query_restaurant_details", RestaurantName, _restaurant),
-)
-"""In the order of the published schema."""
+_TOOLS: Mapping[str, tuple[str, Callable[[Case, Any], Reply]]] = {
+    "query_train_info": ("origin destination depDate seatClassName?", _trains),
+    "query_flight_info": ("origin destination depDate seatClassName?", _flights),
+    # The case's hotels and attractions are all of its destination: place and days filter nothing.
+    "query_hotel_info": ("destination checkinDate checkoutDate hotelStar? hotelBrands?", _hotels),
+    "query_attraction_details": ("attraction_name", _attraction),
+    "recommend_attractions": ("city attraction_type?", _attractions),
+    "search_location": ("place_name", _location),
+    "query_road_route_info": ("origin destination", _road),
+    "recommend_restaurants": ("latitude longitude", _near),
+    "query_restaurant_details": ("restaurant_name", _restaurant),
+}
+"""Arguments and function by the tool's name, in the order of the published schema; `?` marks an optional argument."""
 
 
 def tools_in(language: Language) -> dict[str, Tool]:
-    """The tools described in a language; what they answer is in that of the case."""
-    return {name: described_tool(name, DESCRIPTIONS[language][name], arguments, run) for name, arguments, run in _TOOLS}
+    """Return the tools with descriptions in a language; they answer in the language of the case."""
+    return {name: _tool(name, DESCRIPTIONS[language][name], *given) for name, given in _TOOLS.items()}
+
+
+def _tool(name: str, words: Description, arguments: str, run: Callable[[Case, Any], Reply]) -> Tool:
+    fields: dict[str, Any] = {}
+    for argument in arguments.split():
+        bare = argument.rstrip("?")
+        kind: Any = Day if bare.endswith("Date") else Text
+        if bare == argument:
+            fields[bare] = (kind, Field(description=words.arguments[bare]))
+        else:
+            fields[bare] = (kind | None, Field(default=None, description=words.arguments[bare]))
+    return Tool(name, words.tool, create_model(name, __base__=Arguments, **fields), run)

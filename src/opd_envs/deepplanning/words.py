@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from copy import copy
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from pydantic import create_model
-
-from opd.agent.tools import Arguments, Reply, Tool
-from opd_envs.travel.entries import Language
+from opd_envs import Language
 
 
 class Description(NamedTuple):
-    """Of a tool and its arguments, by name."""
+    """Description of a tool, and of its arguments by name."""
 
     tool: str
     arguments: Mapping[str, str]
-
-
-def described_tool(name: str, words: Description, arguments: type[Arguments], run: Callable[[Any, Any], Reply]) -> Tool:
-    """Return the tool with its description and one of each argument."""
-    fields: dict[str, Any] = {}
-    for argument, field in arguments.model_fields.items():
-        field = copy(field)
-        field.description = words.arguments[argument]
-        fields[argument] = (field.annotation, field)
-    described: type[Arguments] = create_model(arguments.__name__, __base__=arguments, **fields)
-    return Tool(name, words.tool, described, run)
 
 
 class Labels(NamedTuple):

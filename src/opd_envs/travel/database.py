@@ -1,4 +1,4 @@
-"""The tool database, opened so that nothing can write it: typed records in, one episode's prices laid over them."""
+"""The tool database, read-only: typed records, with the prices of one episode laid over them."""
 
 from __future__ import annotations
 
@@ -6,77 +6,30 @@ import hashlib
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict
-
-from opd_envs import database_folder
-from opd_envs.database_folder import FolderManifest, ManifestError, open_read_only
-from opd_envs.travel.entries import LANGUAGES, City, Language, Mode, Place, PlaceKind, Trip
+from opd_envs import LANGUAGES, Language, database_folder
+from opd_envs.database_folder import FolderManifest, open_read_only
+from opd_envs.travel.entries import City, Mode, Place, PlaceKind, Trip
 
 DATABASE_FILES: dict[Language, str] = {language: f"travel_{language}.sqlite" for language in LANGUAGES}
-
-CREATE = (
-    "CREATE TABLE cities (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, x_km INTEGER NOT NULL,"
-    " y_km INTEGER NOT NULL) STRICT",
-    "CREATE TABLE places (kind TEXT NOT NULL, id INTEGER NOT NULL, city_id INTEGER NOT NULL, name TEXT NOT NULL,"
+_COLUMNS = {
+    "cities": "id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, x_km INTEGER NOT NULL, y_km INTEGER NOT NULL",
+    "places": "kind TEXT NOT NULL, id INTEGER NOT NULL, city_id INTEGER NOT NULL, name TEXT NOT NULL,"
     " x_m INTEGER NOT NULL, y_m INTEGER NOT NULL, price INTEGER NOT NULL, category TEXT NOT NULL,"
     " stars INTEGER NOT NULL, features TEXT NOT NULL, opens INTEGER NOT NULL, closes INTEGER NOT NULL,"
     " closed_weekday INTEGER NOT NULL, visit_minutes INTEGER NOT NULL, PRIMARY KEY (city_id, kind, id),"
-    " UNIQUE (city_id, name)) STRICT, WITHOUT ROWID",
-    "CREATE TABLE trips (mode TEXT NOT NULL, id INTEGER NOT NULL, number TEXT NOT NULL UNIQUE,"
-    " from_city_id INTEGER NOT NULL, to_city_id INTEGER NOT NULL, departs INTEGER NOT NULL, arrives INTEGER NOT NULL,"
-    " weekdays INTEGER NOT NULL, price INTEGER NOT NULL,"
-    " PRIMARY KEY (from_city_id, to_city_id, mode, id)) STRICT, WITHOUT ROWID",
+    " UNIQUE (city_id, name)",
+    "trips": "mode TEXT NOT NULL, id INTEGER NOT NULL, number TEXT NOT NULL UNIQUE, from_city_id INTEGER NOT NULL,"
+    " to_city_id INTEGER NOT NULL, departs INTEGER NOT NULL, arrives INTEGER NOT NULL, weekdays INTEGER NOT NULL,"
+    " price INTEGER NOT NULL, PRIMARY KEY (from_city_id, to_city_id, mode, id)",
+}
+"""By table, in the order of the records' fields; a city has no language there."""
+CREATE = tuple(
+    f"CREATE TABLE {table} ({columns}) STRICT{'' if table == 'cities' else ', WITHOUT ROWID'}"
+    for table, columns in _COLUMNS.items()
 )
-INSERT_CITY = "INSERT INTO cities VALUES (?, ?, ?, ?)"
-INSERT_PLACE = f"INSERT INTO places VALUES ({', '.join('?' * 14)})"
-INSERT_TRIP = f"INSERT INTO trips VALUES ({', '.join('?' * 9)})"
-
-_CITY = "SELECT id, name, x_km, y_km FROM cities"
-CITY_BY_NAME = f"{_CITY} WHERE name = ?"
-CITY_BY_ID = f"{_CITY} WHERE id = ?"
-CITIES = f"{_CITY} ORDER BY id"
-_PLACE = (
-    "SELECT kind, id, city_id, name, x_m, y_m, price, category, stars, features, opens, closes, closed_weekday,"
-    " visit_minutes FROM places"
-)
-PLACES_OF_KIND = f"{_PLACE} WHERE city_id = ? AND kind = ? ORDER BY id"
-PLACE_BY_NAME = f"{_PLACE} WHERE city_id = ? AND name = ?"
-_TRIP = "SELECT mode, id, number, from_city_id, to_city_id, departs, arrives, weekdays, price FROM trips"
-TRIPS_BETWEEN = f"{_TRIP} WHERE from_city_id = ? AND to_city_id = ? AND mode = ? ORDER BY id"
-TRIPS_FROM = f"{_TRIP} WHERE from_city_id = ? ORDER BY to_city_id, mode, id"
-TRIP_BY_NUMBER = f"{_TRIP} WHERE number = ?"
 FEATURE_SEPARATOR = "|"
-
-
-FORMAT_VERSION = 1
-"""Raised whenever a table or the meaning of a column changes: an older folder is then refused, not misread."""
-
-
-class Manifest(FolderManifest):
-    """`manifest.json`; `num_rows` by table: every language has the same."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    MADE_BY: ClassVar[str] = "python -m opd_envs.travel.make_database"
-    VERSION: ClassVar[int | None] = FORMAT_VERSION
-
-    seed: int
-    num_cities: int
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """See `database_folder.read_manifest`."""
-    return database_folder.read_manifest(folder, Manifest)
-
-
-def verify_folder(folder: Path) -> Manifest:
-    """See `database_folder.verify_folder`."""
-    return database_folder.verify_folder(folder, Manifest)
-
-
-# Whatever the stored price, an episode's is drawn from its kind's whole range: knowing the database does not help.
 PRICE_RANGES: dict[str, tuple[int, int]] = {
     "hotel": (100, 999),
     "restaurant": (20, 299),
@@ -84,17 +37,34 @@ PRICE_RANGES: dict[str, tuple[int, int]] = {
     "train": (50, 899),
     "flight": (200, 1999),
 }
-"""Lowest and highest price by kind, both included; the generator draws the stored prices from the same ranges."""
+"""Lowest and highest price by kind. Stored and episode prices cover the whole range: knowing the database does not help."""
+
+
+class Manifest(FolderManifest):
+    """`manifest.json`; `num_rows` by table: every language has the same."""
+
+    MADE_BY: ClassVar[str] = "python -m opd_envs.travel.make_database"
+
+    kind: Literal["travel"] = "travel"
+    format_version: Literal[1] = 1
+    """Raise it with each change of tables or columns, so that an older folder is rejected."""
+    seed: int
+    num_cities: int
+
+
+def verify_folder(folder: Path) -> Manifest:
+    """Verify the folder's hashes (`database_folder.read_manifest`)."""
+    return database_folder.read_manifest(folder, Manifest, compare_hashes=True)
 
 
 def episode_price(stored: int, kind: str, entry_id: int, seed: int | None) -> int:
-    """The price of an entry in an episode.
+    """Return the price of an entry in an episode.
 
     Args:
-        stored: the price in the database, which is the answer where there is no episode seed.
+        stored: the price in the database, which holds where there is no episode seed.
         kind: a key of `PRICE_RANGES`.
         entry_id: the entry's id in its table; the same in every language.
-        seed: the episode's; None: no overlay.
+        seed: the episode's; None means the stored price.
     """
     if seed is None:
         return stored
@@ -104,11 +74,11 @@ def episode_price(stored: int, kind: str, entry_id: int, seed: int | None) -> in
 
 
 class Database:
-    """The folder's SQLite files behind read-only connections; for one thread. Every result has a fixed order.
+    """The folder's SQLite files through read-only connections; for one thread. Every result has a fixed order.
 
     Args:
         connections: one a language; the records have the same ids in all of them.
-        episode_seed: lays that episode's prices over the stored ones (`opd_envs.travel.database`); None: as stored.
+        episode_seed: replaces the stored prices by an episode's; None means as stored.
     """
 
     def __init__(
@@ -119,53 +89,61 @@ class Database:
         self.episode_seed = episode_seed
 
     def in_episode(self, seed: int | None) -> Database:
-        """The same connections, seen in another episode."""
+        """Return the same connections in another episode."""
         return Database(self._connections, self.manifest, seed)
 
     def city(self, name: str) -> City | None:
-        """The city of that name in either language, or None; the language of the name is the city's."""
+        """Return the city of a name in either language, whose language is the name's; None where there is none."""
         for language in LANGUAGES:
-            row = self._one(language, CITY_BY_NAME, (name,))
-            if row is not None:
+            for row in self._rows(language, "cities", "name = ?", name):
                 return City(row[0], language, *row[1:])
         return None
 
+    def known_city(self, name: str) -> City:
+        """Return the city that a task names.
+
+        Raises:
+            KeyError: the database has no such city: the task is another database's.
+        """
+        city = self.city(name)
+        if city is None:
+            raise KeyError(f"the task names the city {name!r}, which the database does not have")
+        return city
+
     def city_in(self, language: Language, city_id: int) -> City:
-        """The city of that id, named in `language`; KeyError where there is none."""
-        row = self._one(language, CITY_BY_ID, (city_id,))
-        if row is None:
-            raise KeyError(f"the database has no city {city_id}")
+        """Return the city of an id, named in `language`."""
+        (row,) = self._rows(language, "cities", "id = ?", city_id)
         return City(row[0], language, *row[1:])
 
     def cities(self, language: Language) -> list[City]:
-        """All cities by id."""
-        return [City(row[0], language, *row[1:]) for row in self._all(language, CITIES, ())]
+        """Return all cities by id."""
+        return [City(row[0], language, *row[1:]) for row in self._rows(language, "cities", "TRUE ORDER BY id")]
 
     def places(self, city: City, kind: PlaceKind) -> list[Place]:
-        """All entries of a kind in a city, by id, in the city's language."""
-        return [self._place(row) for row in self._all(city.language, PLACES_OF_KIND, (city.id, kind))]
+        """Return all entries of a kind in a city, by id, in the city's language."""
+        rows = self._rows(city.language, "places", "city_id = ? AND kind = ? ORDER BY id", city.id, kind)
+        return [self._place(row) for row in rows]
 
     def place(self, city: City, name: str) -> Place | None:
-        """The entry of that name in the city, in the city's language, or None."""
-        row = self._one(city.language, PLACE_BY_NAME, (city.id, name))
-        return None if row is None else self._place(row)
+        """Return the entry of a name in the city, in the city's language, or None."""
+        rows = self._rows(city.language, "places", "city_id = ? AND name = ?", city.id, name)
+        return next(map(self._place, rows), None)
 
     def trips(self, origin: City, destination: City, mode: Mode) -> list[Trip]:
-        """All trips of a mode between two cities, by id."""
-        rows = self._all(origin.language, TRIPS_BETWEEN, (origin.id, destination.id, mode))
-        return [self._trip(row) for row in rows]
+        """Return all trips of a mode between two cities, by id."""
+        return [trip for trip in self.trips_from(origin) if (trip.to_city_id, trip.mode) == (destination.id, mode)]
 
     def trips_from(self, origin: City) -> list[Trip]:
-        """All trips that leave a city."""
-        return [self._trip(row) for row in self._all(origin.language, TRIPS_FROM, (origin.id,))]
+        """Return all trips that leave a city."""
+        rows = self._rows(origin.language, "trips", "from_city_id = ? ORDER BY to_city_id, mode, id", origin.id)
+        return [self._trip(row) for row in rows]
 
     def trip(self, number: str) -> Trip | None:
-        """The trip of that number, or None."""
-        row = self._one(LANGUAGES[0], TRIP_BY_NUMBER, (number,))
-        return None if row is None else self._trip(row)
+        """Return the trip of a number, or None."""
+        return next(map(self._trip, self._rows(LANGUAGES[0], "trips", "number = ?", number)), None)
 
     def close(self) -> None:
-        """Closes the connections, also for the views that `in_episode` gave."""
+        """Close the connections, also for the views that `in_episode` returned."""
         for connection in self._connections.values():
             connection.close()
 
@@ -179,23 +157,17 @@ class Database:
         trip = Trip(*row)
         return trip._replace(price=episode_price(trip.price, trip.mode, trip.id, self.episode_seed))
 
-    def _one(self, language: Language, query: str, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        rows = self._all(language, query, arguments)
-        return rows[0] if rows else None
-
-    def _all(self, language: Language, query: str, arguments: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        return self._connections[language].execute(query, arguments).fetchall()
+    def _rows(self, language: Language, table: str, where: str, *values: object) -> list[tuple[Any, ...]]:
+        # Table and condition are constants of this class; a model's words are parameters.
+        return self._connections[language].execute(f"SELECT * FROM {table} WHERE {where}", values).fetchall()
 
 
 def open_database(folder: str | Path) -> Database:
-    """Opens a database folder for reading (`opd_envs.database_folder.open_read_only`).
+    """Open a database folder for reading; `verify_folder` compares hashes.
 
     Raises:
-        ManifestError: the folder is no database or is damaged (sizes are compared, hashes are not: `verify_folder`).
+        ManifestError: the folder is no database or is damaged.
     """
     root = Path(folder)
-    manifest = read_manifest(root)
-    missing = [name for name in DATABASE_FILES.values() if name not in manifest.files]
-    if missing:
-        raise ManifestError(f"{root}: its manifest lists no {', '.join(missing)}; make the database anew")
+    manifest = database_folder.read_manifest(root, Manifest)
     return Database({language: open_read_only(root / name) for language, name in DATABASE_FILES.items()}, manifest)

@@ -1,4 +1,4 @@
-"""What the database holds: the records of every table, as the generator makes them and tools and constraints read them."""
+"""The records of every table of the database, as the generator makes them and tools and constraints read them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-Language = Literal["en", "zh"]
-LANGUAGES: tuple[Language, ...] = ("en", "zh")
+from opd_envs import Language
+
 Mode = Literal["train", "flight"]
 PlaceKind = Literal["hotel", "restaurant", "attraction"]
 PLACE_KINDS: tuple[PlaceKind, ...] = ("hotel", "restaurant", "attraction")
@@ -32,7 +32,7 @@ class City(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A hotel, restaurant or attraction: what they have in common is a name in a city, a position and a price."""
+    """A hotel, restaurant or attraction: a name in a city, a position and a price."""
 
     kind: PlaceKind
     id: int
@@ -75,20 +75,20 @@ class Trip(NamedTuple):
     """Per person, one way."""
 
     def runs_on(self, weekday: int) -> bool:
-        """Whether it runs on a weekday (0 = Monday)."""
+        """Return whether it runs on a weekday (0 = Monday)."""
         return bool(self.weekdays >> weekday & 1)
 
 
 def clock(minutes: int) -> str:
-    """Minutes from midnight as HH:MM."""
+    """Return minutes from midnight as HH:MM."""
     return f"{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 def minutes_of(text: str) -> int:
-    """HH:MM as minutes from midnight (24:00 included).
+    """Return HH:MM as minutes from midnight, 24:00 included.
 
     Raises:
-        ValueError: anything else.
+        ValueError: any other text.
     """
     hours, colon, minutes = text.strip().partition(":")
     if colon and len(minutes) == 2 and len(hours) <= 2 and (hours + minutes).isascii() and (hours + minutes).isdigit():
@@ -104,17 +104,17 @@ _TRANSFER_OVERHEAD_MINUTES = 5
 
 
 def city_distance_km(origin: City, destination: City) -> int:
-    """The straight line between two cities in whole kilometres."""
+    """Return the straight line between two cities in whole kilometres."""
     return round(math.hypot(origin.x_km - destination.x_km, origin.y_km - destination.y_km))
 
 
 def place_distance_m(origin: Place, destination: Place) -> int:
-    """The straight line between two places of one city in whole metres."""
+    """Return the straight line between two places of one city in whole metres."""
     return round(math.hypot(origin.x_m - destination.x_m, origin.y_m - destination.y_m))
 
 
 def transfer_minutes(origin: Place, destination: Place) -> int:
-    """Minutes from one place of a city to another by taxi, waiting included; 0 within the same place."""
+    """Return the minutes by taxi from one place of a city to another, waiting included; 0 within the same place."""
     if (origin.kind, origin.id) == (destination.kind, destination.id):
         return 0
     return _TRANSFER_OVERHEAD_MINUTES + math.ceil(place_distance_m(origin, destination) / _TAXI_M_PER_MINUTE)

@@ -7,13 +7,14 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from opd_envs import Language
 from opd_envs.travel.answers import right_answer
 from opd_envs.travel.constraints import judge
 from opd_envs.travel.database import Database
-from opd_envs.travel.entries import City, Language, Mode, clock
+from opd_envs.travel.entries import PLACE_KINDS, City, Mode, clock
 from opd_envs.travel.itinerary import cost, follow
 from opd_envs.travel.plan import parse_plan
-from opd_envs.travel.schedule import DayPlan, Route, Scheduler, Unplannable, connected, day_at_home, round_trip
+from opd_envs.travel.schedule import DayPlan, Route, Scheduler, Unplannable, connected, round_trip
 from opd_envs.travel.task import HardConstraints, Question, Trip
 
 GRADES = {
@@ -24,7 +25,7 @@ GRADES = {
     4: "four to six days in two cities, with four demands and a budget",
 }
 MAX_DRAWS = 200
-"""Draws of a task before the generator gives up; one in three is unplannable at worst."""
+"""Most draws of a task; one draw in three is unplannable at worst."""
 FIRST_DATE = datetime.date(2026, 1, 1)
 NUM_DATES = 365
 MAX_PEOPLE = 5
@@ -37,63 +38,45 @@ class GeneratedTask(NamedTuple):
     task: Question | Trip
     grade: int
     language: Language
-    episode_seed: int | None
+    episode_seed: int
     database_id: str
     """The database in which alone the task has a solution (`Manifest.database_id`)."""
     tools: tuple[str, ...]
-    """Those that a solution needs."""
+    """Tools that a solution needs."""
     solution: str
     """An answer that scores 1."""
-    num_draws: int
-    """How often was drawn until a solution was found."""
-
-
-def generate_task(
-    database: Database,
-    *,
-    seed: int,
-    grade: int,
-    language: Language,
-    number: int,
-    episodes: bool,
-    num_cities: int | None,
-) -> GeneratedTask:
-    """The task of that number: a function of its arguments alone, whatever else is generated.
-
-    Args:
-        database: as stored; the task is drawn in its own episode.
-        episodes: whether the task gets prices of its own (`opd_envs.travel.database`).
-        num_cities: ask about the first so many cities only; None: all.
-
-    Raises:
-        RuntimeError: no draw gave a task that can be solved.
-    """
-    identity = f"{seed}:{grade}:{language}:{number}"
-    episode_seed = _episode_seed(identity) if episodes else None
-    view = database.in_episode(episode_seed)
-    rng = random.Random(f"task:{identity}")
-    cities = view.cities(language)[:num_cities]
-    for draw in range(1, MAX_DRAWS + 1):
-        try:
-            task, tools, solution = _DRAWS[grade](view, rng, cities)
-        except Unplannable:
-            continue
-        return GeneratedTask(task, grade, language, episode_seed, database.manifest.database_id, tools, solution, draw)
-    raise RuntimeError(
-        f"grade {grade}, number {number}: no solvable task in {MAX_DRAWS} draws from {len(cities)} cities"
-    )
 
 
 _Drawn = tuple[Question | Trip, tuple[str, ...], str]
 
 
+def generate_task(database: Database, *, seed: int, grade: int, language: Language, number: int) -> GeneratedTask:
+    """Return the task of a number, a function of the arguments alone; it has prices of its own.
+
+    Raises:
+        RuntimeError: no draw gave a task with a solution.
+    """
+    identity = f"{seed}:{grade}:{language}:{number}"
+    episode_seed = _episode_seed(identity)
+    view = database.in_episode(episode_seed)
+    rng = random.Random(f"task:{identity}")
+    cities = view.cities(language)
+    for _ in range(MAX_DRAWS):
+        try:
+            task, tools, solution = _DRAWS[grade](view, rng, cities)
+        except Unplannable:
+            continue
+        return GeneratedTask(task, grade, language, episode_seed, database.manifest.database_id, tools, solution)
+    raise RuntimeError(f"grade {grade}, number {number}: no solvable task in {MAX_DRAWS} draws of {len(cities)} cities")
+
+
 def answer_text(answer: str) -> str:
-    """An answer as the prompt asks for it."""
+    """Return an answer as the prompt asks for it."""
     return f"<answer>{answer}</answer>"
 
 
 def plan_text(days: Sequence[DayPlan], total_cost: int) -> str:
-    """A plan as the prompt asks for it."""
+    """Return a plan as the prompt asks for it."""
     plan = {"days": [day.entry(number) for number, day in enumerate(days, start=1)], "total_cost": total_cost}
     return f"<plan>{json.dumps(plan, ensure_ascii=False)}</plan>"
 
@@ -108,7 +91,7 @@ def _date(rng: random.Random) -> datetime.date:
 
 def _look_up(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
     city = rng.choice(cities)
-    place = rng.choice(database.places(city, rng.choice(("hotel", "restaurant", "attraction"))))
+    place = rng.choice(database.places(city, rng.choice(PLACE_KINDS)))
     question = Question(about="price", city=city.name, name=place.name)
     return question, ("get_price",), answer_text(right_answer(question, database))
 
@@ -127,22 +110,15 @@ def _choice(database: Database, rng: random.Random, cities: Sequence[City]) -> _
 
 
 def _one_day(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
-    city = rng.choice(cities)
-    return _trip(database, rng, city, _date(rng), (), None, num_demands=1)
+    return _trip(database, rng, rng.choice(cities), 0, None, num_demands=1)
 
 
 def _short_trip(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
-    origin, mode = rng.choice(cities), _mode(rng)
-    stays = [(_destination(database, rng, origin, origin, mode), rng.randint(2, 3))]
-    return _trip(database, rng, origin, _date(rng), stays, mode, num_demands=2)
+    return _trip(database, rng, rng.choice(cities), 1, _mode(rng), num_demands=2)
 
 
 def _long_trip(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
-    origin, mode = rng.choice(cities), _mode(rng)
-    first = _destination(database, rng, origin, origin, mode)
-    second = _destination(database, rng, first, origin, mode)
-    stays = [(first, rng.randint(2, 3)), (second, rng.randint(2, 3))]
-    return _trip(database, rng, origin, _date(rng), stays, mode, num_demands=4)
+    return _trip(database, rng, rng.choice(cities), 2, _mode(rng), num_demands=4)
 
 
 _DRAWS: dict[int, Callable[[Database, random.Random, Sequence[City]], _Drawn]] = {
@@ -159,7 +135,7 @@ def _mode(rng: random.Random) -> Mode | None:
 
 
 def _destination(database: Database, rng: random.Random, start: City, home: City, mode: Mode | None) -> City:
-    """A city that can be reached from `start` and from which one gets home."""
+    """Draw a city with trips from `start` and to `home`."""
     back = {city.id for city in connected(database, home, mode)}  # trips come in both directions
     found = [city for city in connected(database, start, mode) if city.id != home.id and city.id in back]
     if not found:
@@ -168,20 +144,18 @@ def _destination(database: Database, rng: random.Random, start: City, home: City
 
 
 def _trip(
-    database: Database,
-    rng: random.Random,
-    origin: City,
-    start_date: datetime.date,
-    stays: Sequence[tuple[City, int]],
-    mode: Mode | None,
-    *,
-    num_demands: int,
+    database: Database, rng: random.Random, origin: City, num_stays: int, mode: Mode | None, *, num_demands: int
 ) -> _Drawn:
-    """A trip with its reference plan, and demands that the plan meets."""
+    """Draw a trip to so many cities with its reference plan, and demands that the plan meets."""
+    visited = [origin]
+    for _ in range(num_stays):
+        visited.append(_destination(database, rng, visited[-1], origin, mode))
+    stays = [(city, rng.randint(2, 3)) for city in visited[1:]]
+    start_date = _date(rng)
     route = (
         round_trip(database, rng, origin=origin, start_date=start_date, days_in=stays, mode=mode)
         if stays
-        else day_at_home(origin)
+        else Route((origin,), {}, {})
     )
     days = Scheduler(database, rng).plan(route, start_date)
     people = rng.randint(1, MAX_PEOPLE)
@@ -197,15 +171,14 @@ def _trip(
     solution = plan_text(days, total)
     judgement = judge(parse_plan(solution), task, database)
     if not judgement.passed:
-        broken = [verdict for verdict in (*judgement.commonsense, *judgement.hard) if not verdict.satisfied]
-        raise RuntimeError(f"the reference plan violates {broken}: the scheduler and the checks disagree")
-    return task, _tools(stays, mode), solution
+        raise RuntimeError(f"the reference plan violates a rule: the scheduler and the checks disagree: {judgement}")
+    return task, _tools(num_stays > 0, mode), solution
 
 
 def _demands(
     rng: random.Random, route: Route, days: Sequence[DayPlan], total: int, mode: Mode | None, num: int
 ) -> HardConstraints:
-    """A budget with some slack over the reference plan, and `num` more demands that it meets."""
+    """Draw a budget above the reference plan's cost, and `num` more demands that the plan meets."""
     visits = [visit.place for day in days for visit in day.visits]
     hotels = [day.hotel for day in days if day.hotel is not None]
     sights = sorted({place.name for place in visits if place.kind == "attraction"})
@@ -229,16 +202,9 @@ def _demands(
     return HardConstraints.model_validate({**demands, "budget": budget})
 
 
-def _tools(stays: Sequence[tuple[City, int]], mode: Mode | None) -> tuple[str, ...]:
-    moving = () if not stays else tuple(f"search_{m}s" for m in ("flight", "train") if mode in (None, m))
-    hotels = ("search_hotels",) if stays else ()
+def _tools(travels: bool, mode: Mode | None) -> tuple[str, ...]:
+    moving = [f"search_{m}s" for m in ("flight", "train") if mode in (None, m)] + ["search_hotels"]
     return (
-        *moving,
-        *hotels,
-        "search_restaurants",
-        "search_attractions",
-        "get_price",
-        "get_opening_hours",
-        "place_distance",
-        "add_costs",
+        *(moving if travels else ()),
+        *("search_restaurants", "search_attractions", "get_price", "get_opening_hours", "place_distance", "add_costs"),
     )

@@ -1,14 +1,14 @@
-"""A plan followed through the database: where the travellers are at each stop, what it is and what it costs."""
+"""A plan followed through the database: the travellers' city at each stop, its entry, and the cost of all."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from opd_envs.travel.database import Database
 from opd_envs.travel.entries import City, Place, Trip
-from opd_envs.travel.plan import Activity, Day, Plan
+from opd_envs.travel.plan import Activity, Plan
 from opd_envs.travel.task import Trip as TripTask
 
 _PLACE_KINDS = {"attraction": "attraction", "meal": "restaurant"}
@@ -22,25 +22,23 @@ class Stop(NamedTuple):
     date: datetime.date
     activity: Activity
     city: City
-    """Where the travellers are when it begins."""
+    """The travellers' city when it begins."""
     place: Place | None
-    """What `activity.name` names in that city; None for a trip, or where there is no such place of that kind."""
+    """The place of this name and kind in the city; None for a trip, or where there is none."""
     trip: Trip | None
-    """The trip that leaves from that city or any other; None for a place, or where there is no such trip."""
+    """The trip of this number and mode, from this or another city; None for a place, or where there is none."""
 
     @property
     def exists(self) -> bool:
-        """Whether the database knows it."""
+        """The database has it."""
         return self.place is not None or self.trip is not None
 
 
 class Night(NamedTuple):
     """The end of a day."""
 
-    day: int
-    city: City
     name: str | None
-    """As the plan names the hotel."""
+    """The hotel as the plan names it."""
     hotel: Place | None
 
 
@@ -54,63 +52,42 @@ class Itinerary(NamedTuple):
     """One a day, the last day's too."""
 
 
-def num_rooms(num_people: int) -> int:
-    """Rooms that a party needs: a room sleeps two."""
-    return (num_people + 1) // 2
-
-
 def follow(plan: Plan, task: TripTask, database: Database) -> Itinerary:
-    """Walks through the plan from the origin; a trip that does not leave from where one is moves nobody.
+    """Walk through the plan from the origin; a trip from another city moves no traveller.
 
     Raises:
-        KeyError: a city of the *task* that the database does not have.
+        KeyError: the database has not a city of the task.
     """
-    origin, *destinations = (_city(database, name) for name in (task.origin, *task.destinations))
+    origin, *destinations = map(database.known_city, (task.origin, *task.destinations))
     stops: list[Stop] = []
     nights: list[Night] = []
     here = origin
     for index, day in enumerate(plan.days):
         date = task.start_date + datetime.timedelta(days=index)
-        for stop in _stops(day, index, date, here, database):
-            stops.append(stop)
-            if stop.trip is not None and stop.trip.from_city_id == here.id:
-                here = database.city_in(here.language, stop.trip.to_city_id)
+        for activity in day.activities:
+            place, trip = _entry(activity, here, database)
+            stops.append(Stop(index, date, activity, here, place, trip))
+            if trip is not None and trip.from_city_id == here.id:
+                here = database.city_in(here.language, trip.to_city_id)
         hotel = None if day.hotel is None else database.place(here, day.hotel)
-        nights.append(Night(index, here, day.hotel, hotel if hotel is not None and hotel.kind == "hotel" else None))
+        nights.append(Night(day.hotel, hotel if hotel is not None and hotel.kind == "hotel" else None))
     return Itinerary(origin, tuple(destinations), tuple(stops), tuple(nights))
 
 
-def _stops(day: Day, index: int, date: datetime.date, here: City, database: Database) -> Iterator[Stop]:
-    for activity in day.activities:
-        if activity.type in _PLACE_KINDS:
-            place = database.place(here, activity.name)
-            if place is not None and place.kind != _PLACE_KINDS[activity.type]:
-                place = None
-            yield Stop(index, date, activity, here, place, None)
-            continue
+def _entry(activity: Activity, here: City, database: Database) -> tuple[Place | None, Trip | None]:
+    kind = _PLACE_KINDS.get(activity.type)
+    if kind is None:
         trip = database.trip(activity.name)
-        if trip is not None and trip.mode != activity.type:
-            trip = None
-        yield Stop(index, date, activity, here, None, trip)
-        if trip is not None and trip.from_city_id == here.id:
-            here = database.city_in(here.language, trip.to_city_id)
+        return None, trip if trip is not None and trip.mode == activity.type else None
+    place = database.place(here, activity.name)
+    return place if place is not None and place.kind == kind else None, None
 
 
 def cost(itinerary: Itinerary, num_people: int) -> int:
-    """What everything that exists in the plan costs the whole party."""
-    total = sum((stop.place or stop.trip).price * num_people for stop in itinerary.stops if stop.exists)  # type: ignore[union-attr, misc]
-    return total + sum(
-        night.hotel.price * num_rooms(num_people) for night in itinerary.nights if night.hotel is not None
-    )
-
-
-def _city(database: Database, name: str) -> City:
-    city = database.city(name)
-    if city is None:
-        raise KeyError(
-            f"the task names the city {name!r}, which the database does not have: it was made for another one"
-        )
-    return city
+    """Return the cost of everything that exists in the plan, for the whole party; two share a room."""
+    heads = sum(entry.price for stop in itinerary.stops if (entry := stop.place or stop.trip) is not None)
+    rooms = sum(night.hotel.price for night in itinerary.nights if night.hotel is not None)
+    return heads * num_people + rooms * ((num_people + 1) // 2)
 
 
 class Case(NamedTuple):
@@ -120,26 +97,14 @@ class Case(NamedTuple):
     plan: Plan
     itinerary: Itinerary
 
-    def places(self) -> Iterator[Stop]:
-        """The stops at sights and restaurants that exist."""
-        return (stop for stop in self.itinerary.stops if stop.place is not None)
+    def places(self) -> Iterator[tuple[Stop, Place]]:
+        """Yield the stops at sights and restaurants that exist."""
+        return ((stop, stop.place) for stop in self.itinerary.stops if stop.place is not None)
 
-    def trips(self) -> Iterator[Stop]:
-        """The stops that are trips that exist."""
-        return (stop for stop in self.itinerary.stops if stop.trip is not None)
+    def trips(self) -> Iterator[tuple[Stop, Trip]]:
+        """Yield the stops that are trips that exist."""
+        return ((stop, stop.trip) for stop in self.itinerary.stops if stop.trip is not None)
 
-
-Check = Callable[[Case], Iterator[str]]
-"""Yields one sentence a violation; nothing: satisfied."""
-
-
-class Verdict(NamedTuple):
-    """What became of one constraint."""
-
-    name: str
-    violations: tuple[str, ...]
-
-    @property
-    def satisfied(self) -> bool:
-        """Whether there is no violation."""
-        return not self.violations
+    def hotels(self) -> Iterator[Place]:
+        """Yield the hotels of all nights that exist."""
+        return (night.hotel for night in self.itinerary.nights if night.hotel is not None)

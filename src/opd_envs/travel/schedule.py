@@ -1,4 +1,4 @@
-"""Building a plan that keeps to every rule: the reference that proves a generated task solvable."""
+"""Reference plans: each keeps to every rule, and so shows that its generated task has a solution."""
 
 import datetime
 import random
@@ -16,7 +16,7 @@ _MEAL_MINUTES = 2 * MIN_MEAL_MINUTES
 
 
 class Unplannable(Exception):
-    """This draw of a trip cannot be planned; another may."""
+    """A draw of a trip without a plan; another draw may have one."""
 
 
 class Visit(NamedTuple):
@@ -27,7 +27,7 @@ class Visit(NamedTuple):
     end: int
 
     def entry(self) -> dict[str, str]:
-        """As the plan's JSON has it."""
+        """Return the entry in the plan's JSON."""
         kind = "meal" if self.place.kind == "restaurant" else "attraction"
         return {"type": kind, "name": self.place.name, "start": clock(self.start), "end": clock(self.end)}
 
@@ -41,7 +41,7 @@ class DayPlan(NamedTuple):
     hotel: Place | None
 
     def entry(self, number: int) -> dict[str, object]:
-        """As the plan's JSON has it."""
+        """Return the entry in the plan's JSON."""
         activities = [visit.entry() for visit in self.visits]
         if self.first_trip is not None:
             activities.insert(0, _trip_entry(self.first_trip))
@@ -51,17 +51,16 @@ class DayPlan(NamedTuple):
 
 
 class Route(NamedTuple):
-    """Cities of a trip: the one where each day is spent, and the trip that begins or ends it."""
+    """Cities of a trip, one a day, and the trips that begin or end a day."""
 
     cities: tuple[City, ...]
-    """One a day."""
     first_trips: dict[int, Trip]
     last_trips: dict[int, Trip]
     """By day, from 0."""
 
 
 class Scheduler:
-    """Fills days with visits; remembers what was visited, so that nothing comes twice."""
+    """Visits of days; no place comes twice in a scheduler's plans."""
 
     def __init__(self, database: Database, rng: random.Random) -> None:
         self._database = database
@@ -69,10 +68,10 @@ class Scheduler:
         self._used: set[tuple[int, PlaceKind, int]] = set()
 
     def plan(self, route: Route, start_date: datetime.date) -> list[DayPlan]:
-        """A plan for the route.
+        """Return a plan for the route.
 
         Raises:
-            Unplannable: a day that no order of visits drawn here fits.
+            Unplannable: the drawn visits do not fit a day.
         """
         num_days = len(route.cities)
         hotels: dict[int, Place] = {}
@@ -109,7 +108,7 @@ class Scheduler:
     def _next(
         self, city: City, date: datetime.date, kind: PlaceKind, cursor: int, limit: int, before: Place | None
     ) -> Visit | None:
-        """The first of the kind's places, in drawn order, that fits after `cursor`."""
+        """Return a visit of the first place of the kind, in drawn order, that fits after `cursor`."""
         candidates = self._database.places(city, kind)
         self._rng.shuffle(candidates)
         for place in candidates:
@@ -124,11 +123,6 @@ class Scheduler:
         return None
 
 
-def day_at_home(city: City) -> Route:
-    """One day in one's own city."""
-    return Route((city,), {}, {})
-
-
 def round_trip(
     database: Database,
     rng: random.Random,
@@ -138,14 +132,14 @@ def round_trip(
     days_in: Sequence[tuple[City, int]],
     mode: Mode | None,
 ) -> Route:
-    """A trip that leaves each city with the first suitable trip of a day and goes home with the last one.
+    """Return a route that leaves each city with a day's first suitable trip and goes home with the last one.
 
     Args:
         days_in: each destination with the number of days that begin or are spent there, in order.
-        mode: the only mode; None: either, drawn for each trip.
+        mode: the only mode; None means either, drawn for each trip.
 
     Raises:
-        Unplannable: two cities that no trip connects.
+        Unplannable: no trip connects two of the cities.
     """
     cities: list[City] = []
     first_trips: dict[int, Trip] = {}
@@ -155,14 +149,12 @@ def round_trip(
         cities += [city] * num_days
         here = city
     last_day = len(cities) - 1
-    if last_day in first_trips:
-        raise Unplannable("the last day both arrives and leaves")
     last = _trip(database, rng, here, origin, start_date, last_day, mode, latest=True)
     return Route(tuple(cities), first_trips, {last_day: last})
 
 
 def connected(database: Database, city: City, mode: Mode | None) -> list[City]:
-    """The cities that trips of the mode lead to, by id."""
+    """Return the cities that trips of the mode lead to, by id."""
     ids = {trip.to_city_id for trip in database.trips_from(city) if mode is None or trip.mode == mode}
     return [database.city_in(city.language, city_id) for city_id in sorted(ids)]
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from opd.agent.tools import Arguments, BadArguments, Tool, shown
-from opd_envs.travel.database import Database, open_database
-from opd_envs.travel.database import verify_folder as verify_database
+from opd_envs import LANGUAGES
+from opd_envs.travel.database import Database
 from opd_envs.travel.entries import (
     NEVER_CLOSED,
     PLACE_KINDS,
@@ -28,7 +28,8 @@ from opd_envs.travel.entries import (
 )
 
 MAX_RESULTS = 10
-"""Entries a search returns; what is left out is counted in the reply."""
+"""Entries of a search; the reply counts the entries left out."""
+_MAX_ITEMS = 100
 
 CityName = Annotated[str, Field(max_length=80, description="City.")]
 PlaceName = Annotated[str, Field(max_length=120, description="Exact name as a search gives it.")]
@@ -36,19 +37,29 @@ Date = Annotated[
     datetime.date, Field(description="Day as YYYY-MM-DD.", json_schema_extra={"type": "string", "format": "date"})
 ]
 Price = Annotated[int, Field(ge=0, le=10_000_000)]
+Quantity = Annotated[int, Field(ge=0, le=10_000)]
+Answer = dict[str, Any]
 
 
 def find_city(database: Database, argument: str, name: str) -> City:
-    """The city of that name; BadArguments, with names that look alike, where there is none."""
+    """Return the city of a name.
+
+    Raises:
+        BadArguments: there is none; the message has similar names.
+    """
     city = database.city(name.strip())
     if city is not None:
         return city
-    known = [found.name for language in ("en", "zh") for found in database.cities(language)]
+    known = [found.name for language in LANGUAGES for found in database.cities(language)]
     raise BadArguments(f"{argument} = {shown(name)}: there is no such city{_alike(name, known)}")
 
 
 def find_place(database: Database, city: City, argument: str, name: str) -> Place:
-    """The entry of that name in the city; BadArguments, with names that look alike, where there is none."""
+    """Return the entry of a name in the city.
+
+    Raises:
+        BadArguments: there is none; the message has similar names.
+    """
     place = database.place(city, name.strip())
     if place is not None:
         return place
@@ -56,130 +67,40 @@ def find_place(database: Database, city: City, argument: str, name: str) -> Plac
     raise BadArguments(f"{argument} = {shown(name)}: {city.name} has no such place{_alike(name, known)}")
 
 
-def bounded(key: str, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The first `MAX_RESULTS` results under `key`, with the number of those left out where there are any."""
-    reply: dict[str, Any] = {key: results[:MAX_RESULTS]}
-    if len(results) > MAX_RESULTS:
-        reply["num_left_out"] = len(results) - MAX_RESULTS
-    return reply
-
-
 def _alike(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name[:80], known, n=3)
     return f"; similar: {', '.join(close)}" if close else "; use the exact name"
 
 
-Quantity = Annotated[int, Field(ge=0, le=10_000)]
-_MAX_ITEMS = 100
-
-
-class CostList(Arguments):
-    """Arguments of `add_costs`."""
-
-    prices: list[Price] = Field(max_length=_MAX_ITEMS, description="Prices to add.")
-    quantities: list[Quantity] | None = Field(
-        default=None, max_length=_MAX_ITEMS, description="How often each price is paid, in the same order; default 1."
-    )
-    budget: Price | None = Field(default=None, description="Budget to compare with.")
-
-    @model_validator(mode="after")
-    def _same_length(self) -> CostList:
-        if self.quantities is not None and len(self.quantities) != len(self.prices):
-            raise ValueError(
-                f"quantities has {len(self.quantities)} entries and prices {len(self.prices)}: give one for each price"
-            )
-        return self
-
-
-def _add_costs(_: Database, arguments: CostList) -> dict[str, Any]:
-    quantities = arguments.quantities or [1] * len(arguments.prices)
-    total = sum(price * quantity for price, quantity in zip(arguments.prices, quantities, strict=True))
-    reply: dict[str, Any] = {"total": total}
-    if arguments.budget is not None:
-        reply["left"] = arguments.budget - total
+def _bounded(key: str, results: list[Answer]) -> Answer:
+    reply: Answer = {key: results[:MAX_RESULTS]}
+    if len(results) > MAX_RESULTS:
+        reply["num_left_out"] = len(results) - MAX_RESULTS
     return reply
 
 
-ADD_COSTS = Tool("add_costs", "Total of prices times quantities, and what is left of a budget.", CostList, _add_costs)
-
-
-class PlaceLookup(Arguments):
-    """Arguments of `get_price`."""
-
-    city: CityName
-    name: PlaceName
-
-
-class HoursLookup(PlaceLookup):
-    """Arguments of `get_opening_hours`."""
-
-    date: Date | None = Field(default=None, description="Also say whether it is open on this day (YYYY-MM-DD).")
-
-
-def _get_price(database: Database, arguments: PlaceLookup) -> dict[str, Any]:
-    city = find_city(database, "city", arguments.city)
-    return {"price": find_place(database, city, "name", arguments.name).price}
-
-
-def _get_opening_hours(database: Database, arguments: HoursLookup) -> dict[str, Any]:
-    city = find_city(database, "city", arguments.city)
-    place = find_place(database, city, "name", arguments.name)
-    closed = None if place.closed_weekday == NEVER_CLOSED else WEEKDAYS[city.language][place.closed_weekday]
-    reply: dict[str, Any] = {"opens": clock(place.opens), "closes": clock(place.closes), "closed_on": closed}
-    if arguments.date is not None:
-        reply["open_that_day"] = arguments.date.weekday() != place.closed_weekday
-    return reply
-
-
-GET_PRICE = Tool(
-    "get_price",
-    "Price of one hotel (room and night), restaurant (person) or sight (person).",
-    PlaceLookup,
-    _get_price,
-)
-GET_OPENING_HOURS = Tool(
-    "get_opening_hours", "Opening hours of one place and the weekday it is closed.", HoursLookup, _get_opening_hours
-)
-
-
-class CityPair(Arguments):
-    """Arguments of `city_distance`."""
+class TripSearch(Arguments):
+    """Arguments of `search_flights` and `search_trains`."""
 
     origin: CityName
     destination: CityName
+    date: Date
+    max_price: Price | None = Field(default=None, description="Highest price per person.")
 
 
-class PlacePair(Arguments):
-    """Arguments of `place_distance`."""
-
-    city: CityName
-    origin: PlaceName
-    destination: PlaceName
-
-
-def _city_distance(database: Database, arguments: CityPair) -> dict[str, Any]:
+def _search_trips(mode: Mode, database: Database, arguments: TripSearch) -> Answer:
     origin = find_city(database, "origin", arguments.origin)
     destination = find_city(database, "destination", arguments.destination)
-    return {"km": city_distance_km(origin, destination)}
-
-
-def _place_distance(database: Database, arguments: PlacePair) -> dict[str, Any]:
-    city = find_city(database, "city", arguments.city)
-    origin = find_place(database, city, "origin", arguments.origin)
-    destination = find_place(database, city, "destination", arguments.destination)
-    return {
-        "km": round(place_distance_m(origin, destination) / 1000, 1),
-        "minutes": transfer_minutes(origin, destination),
-    }
-
-
-CITY_DISTANCE = Tool("city_distance", "Distance between two cities in km.", CityPair, _city_distance)
-PLACE_DISTANCE = Tool(
-    "place_distance",
-    "Distance between two places of a city in km, and the minutes it takes.",
-    PlacePair,
-    _place_distance,
-)
+    trips = [
+        trip
+        for trip in database.trips(origin, destination, mode)
+        if trip.runs_on(arguments.date.weekday()) and _within(trip.price, arguments.max_price)
+    ]
+    results = [
+        {"number": trip.number, "departs": clock(trip.departs), "arrives": clock(trip.arrives), "price": trip.price}
+        for trip in sorted(trips, key=lambda trip: (trip.departs, trip.number))
+    ]
+    return _bounded(f"{mode}s", results)
 
 
 class HotelSearch(Arguments):
@@ -207,144 +128,171 @@ class AttractionSearch(Arguments):
     max_price: Price | None = Field(default=None, description="Highest price of a ticket.")
 
 
-def _matches(wanted: str | None, offered: str | tuple[str, ...]) -> bool:
-    if wanted is None:
-        return True
-    options = (offered,) if isinstance(offered, str) else offered
-    return wanted.strip().casefold() in {option.casefold() for option in options}
-
-
-def _cheapest_first(
-    database: Database,
+def _search_places(
     kind: PlaceKind,
-    arguments: HotelSearch | RestaurantSearch | AttractionSearch,
-    matches: Callable[[Place], bool],
-) -> list[Place]:
-    """The places of a kind in the city that the arguments name that match and cost no more than they allow."""
-    city = find_city(database, "city", arguments.city)
-    limit = arguments.max_price
-    found = [
-        place for place in database.places(city, kind) if (limit is None or place.price <= limit) and matches(place)
-    ]
-    return sorted(found, key=lambda place: (place.price, place.name))
+    matches: Callable[[Any, Place], bool],
+    shows: Callable[[Place], Answer],
+    database: Database,
+    wanted: Any,
+) -> Answer:
+    """Return the city's places of a kind that match and cost no more than wanted, cheapest first."""
+    city = find_city(database, "city", wanted.city)
+    found = [p for p in database.places(city, kind) if _within(p.price, wanted.max_price) and matches(wanted, p)]
+    found.sort(key=lambda place: (place.price, place.name))
+    return _bounded(f"{kind}s", [shows(place) for place in found])
 
 
-def _opening_hours(place: Place) -> dict[str, str]:
+def _within(price: int, limit: int | None) -> bool:
+    return limit is None or price <= limit
+
+
+def _same(wanted: str | None, *offered: str) -> bool:
+    return wanted is None or wanted.strip().casefold() in {option.casefold() for option in offered}
+
+
+def _hours(place: Place) -> dict[str, str]:
     return {"opens": clock(place.opens), "closes": clock(place.closes)}
 
 
-def _search_hotels(database: Database, arguments: HotelSearch) -> dict[str, Any]:
-    def matches(hotel: Place) -> bool:
-        return hotel.stars >= (arguments.min_stars or 0) and _matches(arguments.feature, hotel.features)
-
-    results = [
-        {"name": hotel.name, "stars": hotel.stars, "price": hotel.price, "features": list(hotel.features)}
-        for hotel in _cheapest_first(database, "hotel", arguments, matches)
-    ]
-    return bounded("hotels", results)
-
-
-def _search_restaurants(database: Database, arguments: RestaurantSearch) -> dict[str, Any]:
-    found = _cheapest_first(
-        database, "restaurant", arguments, lambda place: _matches(arguments.cuisine, place.category)
-    )
-    results = [
-        {"name": place.name, "cuisine": place.category, "price": place.price, **_opening_hours(place)}
-        for place in found
-    ]
-    return bounded("restaurants", results)
-
-
-def _search_attractions(database: Database, arguments: AttractionSearch) -> dict[str, Any]:
-    found = _cheapest_first(
-        database, "attraction", arguments, lambda place: _matches(arguments.category, place.category)
-    )
-    results = [
-        {
-            "name": place.name,
-            "category": place.category,
-            "price": place.price,
-            **_opening_hours(place),
-            "visit_minutes": place.visit_minutes,
-        }
-        for place in found
-    ]
-    return bounded("attractions", results)
-
-
-SEARCH_HOTELS = Tool(
-    "search_hotels",
-    "Hotels of a city, cheapest first; prices are per room and night, a room sleeps two.",
-    HotelSearch,
-    _search_hotels,
+_search_hotels = partial(
+    _search_places,
+    "hotel",
+    lambda wanted, hotel: hotel.stars >= (wanted.min_stars or 0) and _same(wanted.feature, *hotel.features),
+    lambda hotel: {"name": hotel.name, "stars": hotel.stars, "price": hotel.price, "features": list(hotel.features)},
 )
-SEARCH_RESTAURANTS = Tool(
-    "search_restaurants",
-    "Restaurants of a city, cheapest first; prices are per person.",
-    RestaurantSearch,
-    _search_restaurants,
+_search_restaurants = partial(
+    _search_places,
+    "restaurant",
+    lambda wanted, place: _same(wanted.cuisine, place.category),
+    lambda place: {"name": place.name, "cuisine": place.category, "price": place.price, **_hours(place)},
 )
-SEARCH_ATTRACTIONS = Tool(
-    "search_attractions",
-    "Sights of a city, cheapest first; prices are per person.",
-    AttractionSearch,
-    _search_attractions,
+_search_attractions = partial(
+    _search_places,
+    "attraction",
+    lambda wanted, place: _same(wanted.category, place.category),
+    lambda place: {
+        **{"name": place.name, "category": place.category, "price": place.price, **_hours(place)},
+        "visit_minutes": place.visit_minutes,
+    },
 )
 
 
-class TripSearch(Arguments):
-    """Arguments of both searches."""
+class PlaceLookup(Arguments):
+    """Arguments of `get_price`."""
+
+    city: CityName
+    name: PlaceName
+
+
+class HoursLookup(PlaceLookup):
+    """Arguments of `get_opening_hours`."""
+
+    date: Date | None = Field(default=None, description="Also say whether it is open on this day (YYYY-MM-DD).")
+
+
+def _get_price(database: Database, arguments: PlaceLookup) -> Answer:
+    city = find_city(database, "city", arguments.city)
+    return {"price": find_place(database, city, "name", arguments.name).price}
+
+
+def _get_opening_hours(database: Database, arguments: HoursLookup) -> Answer:
+    city = find_city(database, "city", arguments.city)
+    place = find_place(database, city, "name", arguments.name)
+    closed = None if place.closed_weekday == NEVER_CLOSED else WEEKDAYS[city.language][place.closed_weekday]
+    reply: Answer = {**_hours(place), "closed_on": closed}
+    if arguments.date is not None:
+        reply["open_that_day"] = arguments.date.weekday() != place.closed_weekday
+    return reply
+
+
+class CityPair(Arguments):
+    """Arguments of `city_distance`."""
 
     origin: CityName
     destination: CityName
-    date: Date
-    max_price: Price | None = Field(default=None, description="Highest price per person.")
 
 
-def _search(mode: Mode, database: Database, arguments: TripSearch) -> dict[str, Any]:
+class PlacePair(Arguments):
+    """Arguments of `place_distance`."""
+
+    city: CityName
+    origin: PlaceName
+    destination: PlaceName
+
+
+def _city_distance(database: Database, arguments: CityPair) -> Answer:
     origin = find_city(database, "origin", arguments.origin)
     destination = find_city(database, "destination", arguments.destination)
-    trips = [
-        trip
-        for trip in database.trips(origin, destination, mode)
-        if trip.runs_on(arguments.date.weekday()) and (arguments.max_price is None or trip.price <= arguments.max_price)
-    ]
-    trips.sort(key=lambda trip: (trip.departs, trip.number))
-    results = [
-        {"number": trip.number, "departs": clock(trip.departs), "arrives": clock(trip.arrives), "price": trip.price}
-        for trip in trips
-    ]
-    return bounded(f"{mode}s", results)
+    return {"km": city_distance_km(origin, destination)}
 
 
-SEARCH_FLIGHTS = Tool(
-    "search_flights",
-    "Direct flights from one city to another on a day, by departure; prices are per person.",
-    TripSearch,
-    partial(_search, "flight"),
-)
-SEARCH_TRAINS = Tool(
-    "search_trains",
-    "Direct trains from one city to another on a day, by departure; prices are per person.",
-    TripSearch,
-    partial(_search, "train"),
-)
+def _place_distance(database: Database, arguments: PlacePair) -> Answer:
+    city = find_city(database, "city", arguments.city)
+    origin = find_place(database, city, "origin", arguments.origin)
+    destination = find_place(database, city, "destination", arguments.destination)
+    metres = place_distance_m(origin, destination)
+    return {"km": round(metres / 1000, 1), "minutes": transfer_minutes(origin, destination)}
 
 
+class CostList(Arguments):
+    """Arguments of `add_costs`."""
+
+    prices: list[Price] = Field(max_length=_MAX_ITEMS, description="Prices to add.")
+    quantities: list[Quantity] | None = Field(
+        default=None, max_length=_MAX_ITEMS, description="How often each price is paid, in the same order; default 1."
+    )
+    budget: Price | None = Field(default=None, description="Budget to compare with.")
+
+    @model_validator(mode="after")
+    def _same_length(self) -> CostList:
+        if self.quantities is not None and len(self.quantities) != len(self.prices):
+            raise ValueError(
+                f"quantities has {len(self.quantities)} entries and prices {len(self.prices)}: give one for each price"
+            )
+        return self
+
+
+def _add_costs(_: Database, arguments: CostList) -> Answer:
+    quantities = arguments.quantities or [1] * len(arguments.prices)
+    total = sum(price * quantity for price, quantity in zip(arguments.prices, quantities, strict=True))
+    return {"total": total} | ({} if arguments.budget is None else {"left": arguments.budget - total})
+
+
+_HOTELS = "Hotels of a city, cheapest first; prices are per room and night, a room sleeps two."
+_PRICE = "Price of one hotel (room and night), restaurant (person) or sight (person)."
+_TRIPS = "Direct {}s from one city to another on a day, by departure; prices are per person."
 TOOLS: dict[str, Tool] = {
-    tool.name: tool
-    for tool in (
-        SEARCH_FLIGHTS,
-        SEARCH_TRAINS,
-        SEARCH_HOTELS,
-        SEARCH_RESTAURANTS,
-        SEARCH_ATTRACTIONS,
-        GET_PRICE,
-        GET_OPENING_HOURS,
-        CITY_DISTANCE,
-        PLACE_DISTANCE,
-        ADD_COSTS,
+    name: Tool(name, description, arguments, run)
+    for name, description, arguments, run in (
+        ("search_flights", _TRIPS.format("flight"), TripSearch, partial(_search_trips, "flight")),
+        ("search_trains", _TRIPS.format("train"), TripSearch, partial(_search_trips, "train")),
+        ("search_hotels", _HOTELS, HotelSearch, _search_hotels),
+        (
+            "search_restaurants",
+            "Restaurants of a city, cheapest first; prices are per person.",
+            RestaurantSearch,
+            _search_restaurants,
+        ),
+        (
+            "search_attractions",
+            "Sights of a city, cheapest first; prices are per person.",
+            AttractionSearch,
+            _search_attractions,
+        ),
+        ("get_price", _PRICE, PlaceLookup, _get_price),
+        (
+            "get_opening_hours",
+            "Opening hours of one place and the weekday it is closed.",
+            HoursLookup,
+            _get_opening_hours,
+        ),
+        ("city_distance", "Distance between two cities in km.", CityPair, _city_distance),
+        (
+            "place_distance",
+            "Distance between two places of a city in km, and the minutes it takes.",
+            PlacePair,
+            _place_distance,
+        ),
+        ("add_costs", "Total of prices times quantities, and what is left of a budget.", CostList, _add_costs),
     )
 }
-
-__all__ = ["TOOLS", "open_database", "verify_database"]

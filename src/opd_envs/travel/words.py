@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from opd.data.rows import Row
+from opd_envs import Language
 from opd_envs.rows import agent_row
-from opd_envs.travel.entries import WEEKDAYS, Language
+from opd_envs.scoring import task_text
+from opd_envs.travel.entries import WEEKDAYS
 from opd_envs.travel.generate import GeneratedTask
-from opd_envs.travel.task import HardConstraints, Question, Trip, task_text
+from opd_envs.travel.task import Question, Trip
 
 Message = dict[str, str]
 Words = Mapping[Language, str]
 
-_MODES: Mapping[Language, Mapping[str, str]] = {
-    "en": {"train": "train", "flight": "plane"},
-    "zh": {"train": "火车", "flight": "飞机"},
-}
 _QUESTIONS: Mapping[str, Words] = {
     "price": {"en": "How much is {name} in {city}?", "zh": "{city}的{name}多少钱？"},
     "cheapest_hotel": {
@@ -78,72 +75,53 @@ _THEN: Words = {"en": ", then ", "zh": "，再到"}
 _AND: Words = {"en": ", ", "zh": "、"}
 
 
-def _in_words(language: Language) -> dict[str, Callable[[Any], str]]:
-    """Each hard constraint in words, by its name."""
-    if language == "zh":
-        return {
-            "budget": lambda value: f"总费用不超过{value}。",
-            "transport_mode": lambda value: f"城市之间只乘{_MODES['zh'][value]}。",
-            "hotel_min_stars": lambda value: f"酒店至少{value}星。",
-            "hotel_feature": lambda value: f"酒店须有{value}。",
-            "hotel_max_price": lambda value: f"每间房每晚不超过{value}。",
-            "must_visit": lambda value: f"必须游览{_AND['zh'].join(value)}。",
-            "cuisine": lambda value: f"至少一餐是{value}。",
-            "arrive_by": lambda value: f"第一天{value}之前到达。",
-        }
-    return {
-        "budget": lambda value: f"Everything together costs at most {value}.",
-        "transport_mode": lambda value: f"Between cities go by {_MODES['en'][value]} only.",
-        "hotel_min_stars": lambda value: f"Hotels have at least {value} stars.",
-        "hotel_feature": lambda value: f"Hotels have: {value}.",
-        "hotel_max_price": lambda value: f"No room costs more than {value} a night.",
-        "must_visit": lambda value: f"Visit {_AND['en'].join(value)}.",
-        "cuisine": lambda value: f"One meal at least is {value}.",
-        "arrive_by": lambda value: f"Arrive on the first day by {value}.",
-    }
+_MODES: Mapping[str, Words] = {"train": {"en": "train", "zh": "火车"}, "flight": {"en": "plane", "zh": "飞机"}}
+_DEMANDS: Mapping[str, Words] = {
+    "budget": {"en": "Everything together costs at most {}.", "zh": "总费用不超过{}。"},
+    "transport_mode": {"en": "Between cities go by {} only.", "zh": "城市之间只乘{}。"},
+    "hotel_min_stars": {"en": "Hotels have at least {} stars.", "zh": "酒店至少{}星。"},
+    "hotel_feature": {"en": "Hotels have: {}.", "zh": "酒店须有{}。"},
+    "hotel_max_price": {"en": "No room costs more than {} a night.", "zh": "每间房每晚不超过{}。"},
+    "must_visit": {"en": "Visit {}.", "zh": "必须游览{}。"},
+    "cuisine": {"en": "One meal at least is {}.", "zh": "至少一餐是{}。"},
+    "arrive_by": {"en": "Arrive on the first day by {}.", "zh": "第一天{}之前到达。"},
+}
 
 
-def question_messages(question: Question, language: Language) -> list[Message]:
-    """The conversation that asks a question."""
-    text = _QUESTIONS[question.about][language].format(**question.model_dump())
-    return [{"role": "user", "content": f"{text} {_ANSWER_FORM[language]}"}]
+def _demand(name: str, value: object, language: Language) -> str:
+    if isinstance(value, tuple):
+        value = _AND[language].join(value)
+    elif name == "transport_mode":
+        value = _MODES[str(value)][language]
+    return _DEMANDS[name][language].format(value)
 
 
-def trip_messages(trip: Trip, language: Language) -> list[Message]:
-    """The conversation that asks for a plan: the rules as system message, the trip and its demands as request."""
-    at_home = trip.destinations == (trip.origin,)
+def messages(task: Question | Trip, language: Language) -> list[Message]:
+    """Return the conversation of a task: a question, or a plan's rules as system message and the trip with its demands."""
+    if isinstance(task, Question):
+        text = _QUESTIONS[task.about][language].format(**task.model_dump())
+        return [{"role": "user", "content": f"{text} {_ANSWER_FORM[language]}"}]
+    at_home = task.destinations == (task.origin,)
     request = (_DAY if at_home else _TRIP)[language].format(
-        num_days=trip.num_days,
-        origin=trip.origin,
-        destinations=_THEN[language].join(trip.destinations),
-        date=trip.start_date,
-        weekday=WEEKDAYS[language][trip.start_date.weekday()],
-        num_people=trip.num_people,
+        num_days=task.num_days,
+        origin=task.origin,
+        destinations=_THEN[language].join(task.destinations),
+        date=task.start_date,
+        weekday=WEEKDAYS[language][task.start_date.weekday()],
+        num_people=task.num_people,
     )
+    demands = [_demand(name, value, language) for name, value in task.hard.asked()]
     return [
-        {"role": "system", "content": plan_rules(language)},
-        {"role": "user", "content": " ".join([request, *demands(trip.hard, language)])},
+        {"role": "system", "content": _PLAN_FORM[language].format(example=json.dumps(_EXAMPLE))},
+        {"role": "user", "content": " ".join([request, *demands])},
     ]
 
 
-def plan_rules(language: Language) -> str:
-    """The form and the rules of a plan."""
-    return _PLAN_FORM[language].format(example=json.dumps(_EXAMPLE))
-
-
-def demands(hard: HardConstraints, language: Language) -> list[str]:
-    """The demands in words, one sentence each."""
-    words = _in_words(language)
-    return [words[name](value) for name, value in hard.asked()]
-
-
-def generated_row(generated: GeneratedTask, *, split: str, index: int, only_needed_tools: bool) -> Row:
-    """The row of a generated task."""
-    task = generated.task
-    ask = question_messages if isinstance(task, Question) else trip_messages
+def generated_row(generated: GeneratedTask, *, split: str, index: int, tool_selection: list[str] | None = None) -> Row:
+    """Return the row of a generated task."""
     return agent_row(
-        task_text(task),
-        ask(task, generated.language),  # type: ignore[arg-type]  # chosen by the task's own type
+        task_text(generated.task),
+        messages(generated.task, generated.language),
         data_source=f"travel_{generated.language}",
         split=split,
         index=index,
@@ -152,5 +130,5 @@ def generated_row(generated: GeneratedTask, *, split: str, index: int, only_need
         grade=generated.grade,
         database_id=generated.database_id,
         episode_seed=generated.episode_seed,
-        tool_selection=generated.tools if only_needed_tools else None,
+        tool_selection=tool_selection,
     )

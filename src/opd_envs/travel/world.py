@@ -1,4 +1,4 @@
-"""The invented world behind the database: cities, places and timetables as a function of a seed."""
+"""The invented world of the database: cities, places and timetables as a function of a seed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from opd_envs import Language
 from opd_envs.travel.database import PRICE_RANGES
-from opd_envs.travel.entries import NEVER_CLOSED, City, Language, Mode, Place, Trip, city_distance_km
+from opd_envs.travel.entries import NEVER_CLOSED, City, Mode, Place, Trip, city_distance_km
 
 
 class Word(NamedTuple):
@@ -64,7 +65,7 @@ MAX_CITIES = len(CITY_HEADS) * len(CITY_TAILS)
 
 
 class Named(NamedTuple):
-    """An entry with its words in both languages; the record itself holds no text of either."""
+    """An entry with its words in both languages; the record itself has no text."""
 
     record: Place
     name: Word
@@ -73,7 +74,7 @@ class Named(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything that both language files hold."""
+    """All entries, with their names in both languages."""
 
     cities: list[City]
     """Named in English."""
@@ -82,12 +83,12 @@ class World(NamedTuple):
     trips: list[Trip]
 
     def cities_in(self, language: Language) -> Iterator[City]:
-        """The cities named in a language."""
+        """Yield the cities named in a language."""
         for city, name in zip(self.cities, self.city_names, strict=True):
             yield city._replace(language=language, name=getattr(name, language))
 
     def places_in(self, language: Language) -> Iterator[Place]:
-        """The places with their texts in a language."""
+        """Yield the places with their texts in a language."""
         for named in self.places:
             yield named.record._replace(
                 name=getattr(named.name, language),
@@ -97,7 +98,7 @@ class World(NamedTuple):
 
 
 def make_world(*, seed: int, num_cities: int) -> World:
-    """The world of a seed; the same on every machine and Python version that this project supports.
+    """Return the world of a seed; the same on every machine and Python version that this project supports.
 
     Raises:
         ValueError: fewer than 2 cities, or more than there are names for.
@@ -124,7 +125,7 @@ def _price(rng: random.Random, kind: str) -> int:
 
 
 def _places(rng: random.Random, city: City) -> Iterator[Named]:
-    """A city's hotels, restaurants and attractions; no name twice in a city, whatever its kind."""
+    """Yield a city's hotels, restaurants and attractions; no name comes twice in a city."""
     rows = (
         ("hotel", HOTELS_PER_CITY, HOTEL_TAILS),
         ("restaurant", RESTAURANTS_PER_CITY, RESTAURANT_TAILS),
@@ -186,7 +187,7 @@ def _closed_weekday(rng: random.Random, *, share: float) -> int:
 
 
 def _trips(rng: random.Random, cities: Sequence[City]) -> list[Trip]:
-    """Trains to near cities and flights to far ones, there and back, with numbers that are unique."""
+    """Return trains to near cities and flights to far ones, there and back, with unique numbers."""
     trains, flights = set(), set()
     for city in cities:
         others = sorted(
@@ -212,7 +213,7 @@ def _timetable(
     *,
     overhead_minutes: int,
 ) -> Iterator[Trip]:
-    """Per direction one trip in each part of the day; the first and the last run every day."""
+    """Yield one trip in each part of the day per direction; the first and the last run every day."""
     next_id = 1000
     for low, high in pairs:
         minutes = overhead_minutes + city_distance_km(cities[low], cities[high]) // km_per_minute

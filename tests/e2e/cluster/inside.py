@@ -11,6 +11,8 @@ import signal
 import sys
 import time
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,18 +21,12 @@ from tests.e2e.cluster.control_plane import ControlPlane, Ports
 from tests.e2e.cluster.isolation import NODE_IP, isolate_mounts, isolate_network, legacy_iptables
 from tests.e2e.cluster.node import Node
 from tests.e2e.cluster.processes import PartError, Processes, minimal_environment
-from tests.e2e.cluster.progress import Progress
 from tests.e2e.cluster.services import start_dns, start_s3
 from tests.e2e.cluster.tenancy import install_manifests
 
 GO = "go\n"
-PROGRESS, USER_KUBECONFIG, ADMIN_KUBECONFIG, DEBIAN = (
-    "progress.jsonl",
-    "opd-user.kubeconfig",
-    "admin.kubeconfig",
-    "debian",
-)
-PIDS = "pids.json"
+READY = "ready"
+USER_KUBECONFIG, ADMIN_KUBECONFIG, DEBIAN, PIDS = "opd-user.kubeconfig", "admin.kubeconfig", "debian", "pids.json"
 _RESTART_S = 2.0  # what systemd's RestartSec is for kubelet, or a Deployment takes for a killed operator, roughly
 _PORTS = Ports(etcd=2379, etcd_peer=2380, api=6443)  # the network namespace is ours alone
 
@@ -56,28 +52,27 @@ def main(folder: Path) -> int:
 def _run(folder: Path) -> int:
     """Bring the cluster up and keep it until SIGTERM.
 
-    A part that ends while they come up ends all of them; one that ends later is started again, as a node's init system
-    and a Deployment would.
+    A part that ends before all are up ends all of them. A part that ends later is started again, as a node's init system
+    or a Deployment would do.
     """
     signal.signal(signal.SIGTERM, _raise_stop)
-    progress = Progress(folder / PROGRESS)
     processes = None
     try:
-        with progress.part("namespaces"):
+        with _part("namespaces"):
             isolate_mounts(folder)
             isolate_network()
         debian = (folder / DEBIAN).resolve()  # apt's own files are out of sight by now
         tools = [legacy_iptables(folder / "iptables"), debian / "usr/bin", debian / "usr/sbin"]
         path = ":".join([*map(str, tools), packages.search_path()])
         processes = Processes(folder / "logs", environment=minimal_environment(folder, path=path))
-        bring_up(folder, processes, progress)
+        bring_up(folder, processes)
         processes.write_pids(folder / PIDS)
-        progress.ready()
+        print(READY, flush=True)
         _keep_up(processes, folder / PIDS)
     except _Stop:
         return 0
     except (PartError, RuntimeError, TimeoutError, OSError) as error:
-        progress.failed(f"{type(error).__name__}: {error}")
+        print(f"{type(error).__name__}: {error}", flush=True)
         return 1
     finally:
         if processes is not None:
@@ -92,34 +87,42 @@ def _keep_up(processes: Processes, pids: Path) -> NoReturn:
             processes.write_pids(pids)
 
 
-def bring_up(folder: Path, processes: Processes, progress: Progress) -> None:
-    """Start every part in order; each waits until the one before answers."""
+@contextmanager
+def _part(name: str) -> Iterator[None]:
+    """Print that a part is up, with the seconds that it took, unless the block raises."""
+    begin = time.monotonic()
+    yield
+    print(f"{name:<42} {time.monotonic() - begin:6.1f} s", flush=True)
+
+
+def bring_up(folder: Path, processes: Processes) -> None:
+    """Start every part in order; each waits until the part before answers."""
     plane = ControlPlane(folder, processes, address=NODE_IP, ports=_PORTS)
-    with progress.part("etcd, kube-apiserver"):
+    with _part("etcd, kube-apiserver"):
         plane.start_api()
-    with progress.part("KubeRay's CRDs"):
+    with _part("KubeRay's CRDs"):
         kuberay.install_crds(plane)
-    with progress.part("kube-controller-manager, kube-scheduler"):
+    with _part("kube-controller-manager, kube-scheduler"):
         plane.start_controllers()
         plane.wait_for_controllers()
     node = Node(plane, (folder / DEBIAN).resolve())
-    with progress.part("containerd"):
+    with _part("containerd"):
         node.start_containerd()
-    with progress.part("images"):
+    with _part("images"):
         for archive in sorted((folder / "images").glob("*.tar")):
             node.import_image(archive)
-    with progress.part("kubelet"):
+    with _part("kubelet"):
         node.start_kubelet()
         node.wait_for_kubelet()
-    with progress.part("kube-proxy"):
+    with _part("kube-proxy"):
         node.start_proxy()
-    with progress.part("CoreDNS"):
+    with _part("CoreDNS"):
         start_dns(plane)
-    with progress.part("S3"):
+    with _part("S3"):
         store = start_s3(plane)
-    with progress.part("KubeRay operator"):
+    with _part("KubeRay operator"):
         kuberay.start_operator(plane)
-    with progress.part("manifests/cluster"):
+    with _part("manifests/cluster"):
         install_manifests(plane, store, folder / USER_KUBECONFIG)
     processes.check()
 

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.cluster import host, images, packages, progress
-from tests.e2e.cluster.inside import DEBIAN, GO, PROGRESS, USER_KUBECONFIG
+from tests.e2e.cluster import host, images, packages
+from tests.e2e.cluster.inside import DEBIAN, GO, READY, USER_KUBECONFIG
 
 import gotools
 import kubeschemas
@@ -180,20 +180,16 @@ def _child_of(outer: subprocess.Popen[bytes]) -> int:
 
 
 def _follow(place: Path, say: Say, *, timeout_s: float) -> None:
-    """Repeat what comes up until all is; on a failure end everything."""
-    deadline, num_seen = time.monotonic() + timeout_s, 0
-    reason = f"not up after {timeout_s:.0f} s"
-    state = _state(place)
+    """Repeat the first process's lines until every part is up; on a failure end everything."""
+    deadline, num_seen, log, state = time.monotonic() + timeout_s, 0, place / "inside.log", _state(place)
     while time.monotonic() < deadline:
         is_alive = state is not None and _is_alive(state)
-        for line in progress.lines(place / PROGRESS, start=num_seen):
-            num_seen += 1
-            if progress.READY in line:
+        lines = log.read_text().splitlines()
+        for line in lines[num_seen:]:
+            if line == READY:
                 return
-            if progress.FAILED in line:
-                reason = line[progress.FAILED]
-                break
-            say(f"{line['part']:<42} {line['seconds']:6.1f} s")
+            say(line)
+        num_seen = len(lines)
         if not is_alive:
             break
         time.sleep(0.2)
@@ -202,9 +198,9 @@ def _follow(place: Path, say: Say, *, timeout_s: float) -> None:
         shutil.rmtree(kept)
     if (place / "logs").is_dir():
         shutil.copytree(place / "logs", kept)
-    last = (place / "inside.log").read_text()[-1000:]
+    last = log.read_text()[-1000:]
     down(say)
-    raise ClusterError(f"the cluster does not come up: {reason}\n{last}logs: {kept}")
+    raise ClusterError(f"the cluster is not up within {timeout_s:.0f} s:\n{last}logs: {kept}")
 
 
 def _end(state: State) -> None:

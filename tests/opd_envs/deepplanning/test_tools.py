@@ -12,9 +12,9 @@ from tests.opd_envs.deepplanning.published import DATE, POINTS
 from opd.agent.environments import load_environment, tool_schemas
 from opd.agent.tool_pool import ToolPool
 from opd.agent.tools import BadArguments, parse_arguments, render
+from opd_envs import LANGUAGES
 from opd_envs.deepplanning.database import open_database
-from opd_envs.travel.entries import LANGUAGES
-from opd_envs.travel.toy import STUDENT, model_folder
+from opd_envs.travel.toy import MODELS, STUDENT
 
 TOOLSET = "deepplanning-{}"
 MILL = dict(zip(("latitude", "longitude"), POINTS["mill"], strict=True))
@@ -174,7 +174,7 @@ def test_a_pool_of_processes_answers_from_the_rows_own_case_and_language(importe
 
 def test_a_row_without_a_case_ends_the_run_and_says_what_to_prepare(imported):
     found = replace(settings(imported), toolset=TOOLSET.format("en"))
-    environment = make_environment(model_folder(STUDENT), found)
+    environment = make_environment(MODELS[STUDENT], found)
     try:
         with pytest.raises(ValueError, match=r"extra_info.case_id is not set: agent.toolset = deepplanning-en"):
             environment.tools({"case_id": None})

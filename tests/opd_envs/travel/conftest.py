@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tests.opd_envs.travel.worlds import NUM_CITIES, SEED
 
 from opd_envs.travel.database import Database, open_database
 from opd_envs.travel.make_database import write_database
+
+SEED, NUM_CITIES = 7, 30
 
 
 @pytest.fixture(scope="session")

@@ -1,30 +1,25 @@
-"""The reward: right answers and plans score 1, whatever else a model writes is a score and never an accident."""
+"""The reward: right answers and plans score 1, and any other text is a score between 0 and 1."""
 
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.opd_envs.travel.worlds import NUM_CITIES
+from tests.opd_envs.travel.conftest import NUM_CITIES
 
 from opd.agent.tools import render
 from opd.rewards import compute_score as compute_score_in_pool
-from opd_envs.travel.answers import says
-from opd_envs.travel.database import ManifestError, open_database
-from opd_envs.travel.generate import GRADES, generate_task
+from opd_envs.database_folder import ManifestError
+from opd_envs.scoring import last_block, task_text
+from opd_envs.travel.answers import find_answer, says
+from opd_envs.travel.database import open_database
+from opd_envs.travel.generate import generate_task
 from opd_envs.travel.make_database import write_database
-from opd_envs.travel.plan import find_answer, last_block
 from opd_envs.travel.reward import compute_score
-from opd_envs.travel.task import task_text
-
-PATIENCE_S = 60.0
-PLAN_ENTRIES = {"commonsense_plan_given", "commonsense_cost_stated", "hard_budget", "commonsense", "hard"}
 
 
-def made(database, grade: int, number: int = 0, language: str = "en"):
-    return generate_task(
-        database, seed=5, grade=grade, language=language, number=number, episodes=True, num_cities=None
-    )
+def made(database, grade: int):
+    return generate_task(database, seed=5, grade=grade, language="en", number=0)
 
 
 def reward(database_dir, task, text: str, **extra_info):
@@ -32,21 +27,9 @@ def reward(database_dir, task, text: str, **extra_info):
     return compute_score("travel_en", text, task_text(task.task), info, database_dir=str(database_dir))
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("grade", GRADES)
-def test_a_generated_solution_scores_one_with_an_entry_for_each_constraint(database_dir, database, grade, language):
-    for number in range(5):
-        task = made(database, grade, number, language)
-        row = reward(database_dir, task, f"Let me look. {task.solution} Have a nice day.")
-        assert row["score"] == row["acc"] == 1.0
-        assert all(value == 1.0 for name, value in row.items() if name != "pred")
-        expected = PLAN_ENTRIES if grade >= 2 else {"question_answer_given", "question_answer_right"}
-        assert expected <= set(row)
-
-
 def test_the_right_price_is_that_of_the_episode_and_no_other(database_dir, database):
     task = made(database, 0)
-    other = made(database, 0)._replace(episode_seed=task.episode_seed + 1)
+    other = task._replace(episode_seed=task.episode_seed + 1)
     assert reward(database_dir, task, task.solution)["score"] == 1.0
     assert reward(database_dir, other, task.solution)["score"] == 0.0
     right = database.in_episode(other.episode_seed)
@@ -57,11 +40,9 @@ def test_the_right_price_is_that_of_the_episode_and_no_other(database_dir, datab
 @pytest.mark.parametrize(
     ("answer", "right", "expected"),
     [
-        ("437", "437", True),
         (" ¥437 a night ", "437", True),
         ("1,437", "1437", True),
-        ("0437", "437", True),
-        ("437元", "437", True),
+        ("0437元", "437", True),
         ("437 or 438", "437", False),
         ("1437", "437", False),
         ("", "437", False),
@@ -108,45 +89,21 @@ PLANS = st.fixed_dictionaries({"days": st.lists(DAYS, max_size=4), "total_cost":
 @pytest.mark.slow
 @given(plan=PLANS)
 def test_any_plan_like_text_is_a_score_between_zero_and_one(database_dir, plan):
-    task = made(open_database(database_dir), 3)
-    row = reward(database_dir, task, f"<plan>{json.dumps(plan)}</plan>")
+    row = reward(database_dir, made(open_database(database_dir), 3), f"<plan>{json.dumps(plan)}</plan>")
     assert 0.0 <= row["score"] < 1.0
     assert row["acc"] == 0.0
 
 
 def test_it_runs_in_the_killable_scorer_pool_by_its_name(database_dir, database):
     task = made(database, 4)
-    options = {
-        "function": "opd.agent.reward:compute_score",
-        "timeout_s": PATIENCE_S,
-        "database_dir": str(database_dir),
-        "toolset": "travel",
-    }
+    options = {"function": "opd.agent.reward:compute_score", "timeout_s": 60.0, "toolset": "travel"}
     info = {"episode_seed": task.episode_seed, "index": 0}
     for text, score in ((task.solution, 1.0), (f"{'x' * 1_000_000}", 0.0)):
-        row = compute_score_in_pool("travel_en", text, task_text(task.task), info, **options)
-        assert (row["score"], row["failed"]) == (score, 0)
-        assert row["hard_budget"] == score
+        row = compute_score_in_pool("x", text, task_text(task.task), info, database_dir=str(database_dir), **options)
+        assert (row["score"], row["failed"], row["hard_budget"]) == (score, 0, score)
 
 
-def test_the_database_comes_from_the_option_the_row_or_the_environment(database_dir, database, monkeypatch):
-    task = made(database, 0)
-    truth = task_text(task.task)
-    info = {"episode_seed": task.episode_seed}
-    monkeypatch.delenv("DATABASE_DIR", raising=False)
-    with pytest.raises(ManifestError, match=r"pass database_dir .* or set DATABASE_DIR"):
-        compute_score("travel_en", task.solution, truth, info)
-    assert (
-        compute_score("x", task.solution, truth, info | {"database_dir": str(database_dir), "toolset": "travel"})[
-            "score"
-        ]
-        == 1.0
-    )
-    monkeypatch.setenv("DATABASE_DIR", str(database_dir))
-    assert compute_score("x", task.solution, truth, info)["score"] == 1.0
-
-
-def test_a_task_of_another_database_is_refused_not_scored(database_dir, database, tmp_path):
+def test_a_task_of_another_database_is_rejected_not_scored(database_dir, database, tmp_path):
     task = made(database, 3)
     info = {"database_id": task.database_id}
     assert reward(database_dir, task, task.solution, **info)["acc"] == 1.0

@@ -68,14 +68,10 @@ def clear_clients() -> None:
 
 @dataclass
 class FailingProxy:
-    """Passes requests on, answers 503 while `is_away` or to the next `num_refusals` requests, and loses the answers to
-    the next `num_lost_answers` PUTs. It goes away after `away_after` requests, None for never."""
+    """Passes requests on, and answers 503 while `is_away`."""
 
     server_port: int
     is_away: bool = False
-    away_after: int | None = None
-    num_refusals: int = 0
-    num_lost_answers: int = 0
     num_refused: int = 0
     # Given the request and the server's (status, headers, body), answers in its place; False leaves it to the proxy.
     fault: Callable[[BaseHTTPRequestHandler, int, dict[str, str], bytes], bool] | None = None
@@ -118,17 +114,10 @@ class FailingProxy:
         """Answers one request: with 503, or with what the server says."""
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         self.requests.append((request.command, request.path))
-        if self.away_after is not None and len(self.requests) > self.away_after:
-            self.is_away = True
-        if self.is_away or self.num_refusals > 0:
+        if self.is_away:
             self._refuse(request)
             return
         response, data = self._ask_server(request, body)
-        if request.command == "PUT" and self.num_lost_answers > 0:
-            self.num_lost_answers -= 1
-            request.close_connection = True  # the server has done it; nobody is told
-            request.connection.shutdown(socket.SHUT_RDWR)
-            return
         left_out = ("content-length", "transfer-encoding", "connection", "date", "server")
         headers = {name: value for name, value in response.getheaders() if name.lower() not in left_out}
         length = response.getheader("Content-Length") if request.command == "HEAD" else str(len(data))
@@ -143,7 +132,6 @@ class FailingProxy:
             request.wfile.write(data)
 
     def _refuse(self, request: BaseHTTPRequestHandler) -> None:
-        self.num_refusals = max(self.num_refusals - 1, 0)
         self.num_refused += 1
         answer = b"<Error><Code>ServiceUnavailable</Code><Message>away</Message></Error>"
         request.send_response(503)

@@ -14,10 +14,10 @@ from tests.runs.conftest import wait_until
 from tests.runs.s3.server import FailingProxy
 
 from opd.errors import StoreError
-from opd.runs.stream import FileMirror, Streamer
+from opd.runs.stream import Streamer
 from opd.store import remote as store_fsspec
 from opd.store.base import NO_RETRY, RetryPolicy, Store
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 # The first test may have to build the server.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -179,7 +179,7 @@ def test_closing_returns_when_the_fault_has_ended(s3_url: str, spoiled: Callable
     streamer = Streamer(interval_s=0.01)
     (tmp_path / "log").write_bytes(b"line\n" * 100)
     left = spoiled(drip)
-    streamer.add(FileMirror(path=tmp_path / "log", store=store, key="log"))
+    streamer.add(path=tmp_path / "log", store=store, key="log")
     streamer.start()
     wait_until(lambda: left[0] < 10**9, 60)
     spoiled(None)

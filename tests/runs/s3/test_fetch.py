@@ -12,7 +12,7 @@ from opd.inputs import fetch
 from opd.inputs.fetch import CHECKSUMS_FILE, RECORD_FILE, FetchError, NothingThere, local_copy
 from opd.store import transfer
 from opd.store.base import NO_RETRY
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 FILES = {"config.json": b'{"a": 1}', "model.safetensors": bytes(range(256)) * 4000, "sub/extra.txt": b"x" * 10}
 

@@ -11,7 +11,7 @@ from tests.runs.s3.server import environment
 
 from opd.errors import StoreRefused, StoreUnavailable
 from opd.store.base import RetryPolicy
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 # The first test may have to build the server.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -20,7 +20,7 @@ QUICK = RetryPolicy(max_elapsed_s=5, first_wait_s=0.01, max_wait_s=0.1)
 RACER = """
 import sys, pathlib, time
 from opd.errors import AlreadyExists
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 root, go, name = sys.argv[1:]
 store = open_store(root)
 store.exists("warm-up")

@@ -12,7 +12,7 @@ import pytest
 from tests.runs.s3.server import ACCESS_KEY, BUCKET, SECRET_KEY
 
 from opd.store.access import apply_experiment, storage_options, under
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from opd.pods.stage import RECORD_FILE, main
-from opd.store.opening import open_store
+from opd.store.remote import open_store
 
 
 def test_a_claim_is_filled_once_and_again_only_with_what_changed(s3_url: str, proxy, tmp_path: Path) -> None:

@@ -56,8 +56,7 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None) -> tup
     Returns:
         The folder and the step.
     """
-    from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, step_folder
-    from opd.runs.resume import complete_steps, read_sealed
+    from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, complete_steps, read_sealed, step_folder
     from opd.store.transfer import bring
 
     known = complete_steps([place.store])

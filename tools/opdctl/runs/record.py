@@ -157,11 +157,10 @@ def read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
 
 
 def _read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
-    table, reports = read_metrics({
+    table, problems = read_metrics({
         attempt: b"".join(listing.store.get(key) for key in listing.parts(attempt, METRICS_FILE))
         for attempt in listing.folders()
     })  # fmt: skip
-    problems = [report.describe() for report in reports if report.num_corrupt_lines or report.num_half_lines]
     records = {name: listing.store.get_json(name) if name in listing else None
                for name in (RUN_FILE, SPEC_FILE, RESULT_FILE, FATAL_FILE)}  # fmt: skip
     spec: dict[str, Any] = redact_tree(records[SPEC_FILE] or {})

@@ -102,7 +102,7 @@ class Deadlines(ClusterSection):
 
     def check(self) -> Iterator[Problem]:
         if (self.active_seconds is None) != (self.pre_running_seconds is None):
-            rule = "the trainer finds the time to save from both deadlines: give both or none"
+            rule = "activeSeconds includes the wait for the pods, which preRunningSeconds bounds: give both or none"
             yield self.broken("", rule, "set activeSeconds and preRunningSeconds")
 
 
@@ -277,7 +277,7 @@ class Cluster(ClusterSection):
     lifecycle: Lifecycle = key("rules: staged clean-up; suspendable: Kueue can suspend, one time limit.", "rules")
     clean_up: CleanUp = key("The times of deletion.", CleanUp)
     retries: Retries = key("The numbers of attempts.", Retries)
-    deadlines: Deadlines = key("Time limits of the run, both or none; the trainer saves before the first.", Deadlines)
+    deadlines: Deadlines = key("Time limits of the run, both or none; the pods save before they go.", Deadlines)
     stop: Stop = key("The time to save of a pod that is taken away.", Stop)
     queue: Queue | None = key("Queue the run waits in; unset: none.", None)
     head: RayPods = key("The driver, a conversion, Ray's own processes.", _of(RayPods, objectStoreGib=1, shmGib=2))

@@ -1,1 +1,1 @@
-"""The benchmark's scores of a travel plan: its form, the rules of the eight commonsense dimensions, the composite score."""
+"""Scores of the benchmark: the form of a plan, the rules of the eight commonsense dimensions, the composite score."""

@@ -1,7 +1,7 @@
-"""Every rule's verdict on a plan, and the benchmark's scores of them."""
+"""The outcome of every rule on a plan, and the benchmark's scores."""
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple, get_args
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from opd_envs.deepplanning.database import Case
 from opd_envs.deepplanning.scoring import rules, times
@@ -9,9 +9,7 @@ from opd_envs.deepplanning.scoring.plan import ATTRACTION, INTERCITY, MEAL, Plan
 from opd_envs.deepplanning.scoring.report import parse_plan
 from opd_envs.deepplanning.scoring.trip import Entries, PlannedTrip, Rule
 from opd_envs.deepplanning.task import BenchmarkTrip, EntryKind, entry_kind
-from opd_envs.travel.itinerary import Verdict
-from opd_envs.travel.plan import PlanError
-from opd_envs.travel.task import TaskError
+from opd_envs.scoring import PlanError
 
 DIMENSIONS: Mapping[str, tuple[Rule, ...]] = {
     "route_consistency": (
@@ -41,7 +39,8 @@ DIMENSIONS: Mapping[str, tuple[Rule, ...]] = {
     "cost_calculation_accuracy": (rules.cost_calculation_correctness,),
     "activity_diversity": (rules.diverse_meal_options, rules.diverse_attraction_options),
 }
-"""The eight commonsense dimensions with their rules, by the benchmark's names. A dimension is 1 where all of its rules hold."""
+"""The eight commonsense dimensions with their rules, by the benchmark's names. A dimension is 1 where all its rules hold."""
+RULES = {rule.__name__: rule for rules in DIMENSIONS.values() for rule in rules}
 _MODES: Mapping[str, EntryKind] = {
     **dict.fromkeys(("train", "火车", "railway", "高铁", "gaotie"), "train"),
     **dict.fromkeys(("flight", "飞机", "airplane", "plane"), "flight"),
@@ -49,27 +48,27 @@ _MODES: Mapping[str, EntryKind] = {
 
 
 class Judgement(NamedTuple):
-    """What became of every rule and of every constraint of the query."""
+    """Every rule and every constraint of the query by name: satisfied or not."""
 
-    commonsense: tuple[Verdict, ...]
-    hard: tuple[Verdict, ...]
-    delivered: bool
-    """There is a plan that could be read."""
-    grounded: bool
-    """Every day of it but the last, whose only entry may be the wrong way home, names something of the database."""
+    commonsense: dict[str, bool]
+    hard: dict[str, bool]
+    delivered: bool = False
+    """There is a readable plan."""
+    grounded: bool = False
+    """Every day but the last names an entry of the database; the last day's only entry may be the wrong way home."""
 
     @property
     def dimensions(self) -> dict[str, float]:
         """1 or 0 for each dimension."""
-        holds = {verdict.name: verdict.satisfied for verdict in self.commonsense}
-        return {name: float(all(holds[rule.__name__] for rule in rules)) for name, rules in DIMENSIONS.items()}
+        return {
+            name: float(all(self.commonsense[rule.__name__] for rule in rules)) for name, rules in DIMENSIONS.items()
+        }
 
     @property
     def scores(self) -> dict[str, float]:
-        """The benchmark's numbers for one query, under its names; a query without constraints has no personalized score but 0."""
-        dimensions = self.dimensions
-        commonsense = sum(dimensions.values()) / len(dimensions)
-        personalized = float(bool(self.hard) and all(verdict.satisfied for verdict in self.hard))
+        """The benchmark's numbers for one query, under its names; without constraints the personalized score is 0."""
+        commonsense = sum(self.dimensions.values()) / len(DIMENSIONS)
+        personalized = float(bool(self.hard) and all(self.hard.values()))
         return {
             "delivery_rate": float(self.delivered),
             "commonsense_score": commonsense,
@@ -80,43 +79,28 @@ class Judgement(NamedTuple):
 
     @property
     def reward(self) -> float:
-        """The composite score, but 0 where a day before the last names nothing of the database: an empty day breaks few rules."""
+        """The composite score, but 0 for a plan that is not grounded: an empty day breaks few rules."""
         return self.scores["composite_score"] if self.grounded else 0.0
 
 
 def judge_plan(text: str, task: BenchmarkTrip, case: Case) -> Judgement:
-    """Judges the plan in a model's text by the entries of its case.
-
-    Raises:
-        TaskError: a constraint of no kind that is known.
-    """
+    """Judge the plan in a model's text by the entries of its case."""
     entries = Entries(case)
     try:
         plan = parse_plan(text, places=entries.places)
-    except PlanError as error:
-        return _no_plan(task, str(error))
-    trip = PlannedTrip(plan, task, entries)
-    rules = [rule for rules in DIMENSIONS.values() for rule in rules]
-    return Judgement(
-        tuple(Verdict(rule.__name__, tuple(rule(trip))) for rule in rules),
-        (*_named_verdicts(task, _held(plan)), *_budget(trip, task)),
-        delivered=True,
-        grounded=_is_grounded(trip),
-    )
+    except PlanError:
+        budget = () if task.max_budget is None else ("budget",)
+        return Judgement(dict.fromkeys(RULES, False), dict.fromkeys((*task.required_names, *budget), False))
+    trip, names = PlannedTrip(plan, task, entries), _names(plan)
+    hard = {name: names[entry_kind(name)].issuperset(wanted) for name, wanted in task.required_names.items()}
+    if task.max_budget is not None:
+        hard["budget"] = rules.stated_cost(trip) <= task.max_budget
+    commonsense = {name: rule(trip) for name, rule in RULES.items()}
+    return Judgement(commonsense, hard, delivered=True, grounded=_is_grounded(trip))
 
 
-def _no_plan(task: BenchmarkTrip, reason: str) -> Judgement:
-    budget = () if task.max_budget is None else ("budget",)
-    return Judgement(
-        tuple(Verdict(rule.__name__, (reason,)) for rules in DIMENSIONS.values() for rule in rules),
-        tuple(Verdict(name, (reason,)) for name in (*task.required_names, *budget)),
-        delivered=False,
-        grounded=False,
-    )
-
-
-def _held(plan: Plan) -> dict[EntryKind, set[str]]:
-    """The names in the plan by what they are in it."""
+def _names(plan: Plan) -> dict[EntryKind | None, set[str]]:
+    """Return the names in the plan by the kind of their entry."""
     rides = [(_MODES.get(ride.details.mode.lower()), ride.details.number) for ride in plan.of(INTERCITY)]
     return {
         "train": {number for kind, number in rides if kind == "train"},
@@ -125,13 +109,6 @@ def _held(plan: Plan) -> dict[EntryKind, set[str]]:
         "attraction": {visit.details.name for visit in plan.of(ATTRACTION)},
         "hotel": {day.stay.name for day in plan.days if day.stay is not None},
     }
-
-
-def _budget(trip: PlannedTrip, task: BenchmarkTrip) -> tuple[Verdict, ...]:
-    if task.max_budget is None:
-        return ()
-    spent = rules.stated_cost(trip)
-    return (Verdict("budget", () if spent <= task.max_budget else (f"{spent:g} is more than {task.max_budget:g}",)),)
 
 
 def _is_grounded(trip: PlannedTrip) -> bool:
@@ -145,26 +122,3 @@ def _is_grounded(trip: PlannedTrip) -> bool:
         )
         for day in trip.plan.days[:-1] or trip.plan.days
     )
-
-
-def _named_verdicts(task: BenchmarkTrip, held: Mapping[EntryKind, Collection[str]]) -> list[Verdict]:
-    """One verdict for each constraint that names entries.
-
-    Args:
-        task: the query.
-        held: the names in the plan by what they are in it.
-
-    Raises:
-        TaskError: a constraint of no kind that is known.
-    """
-    return [
-        Verdict(name, tuple(f"{entry} is not in the plan" for entry in entries if entry not in held[_kind(name)]))
-        for name, entries in task.required_names.items()
-    ]
-
-
-def _kind(constraint: str) -> EntryKind:
-    kind = entry_kind(constraint)
-    if kind is None:
-        raise TaskError(f"required_names.{constraint}: must begin with {', '.join(get_args(EntryKind))}")
-    return kind

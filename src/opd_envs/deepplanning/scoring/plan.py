@@ -1,4 +1,4 @@
-"""The form of a plan that is scored: that of the benchmark's converted plans."""
+"""Form of a scored plan: the benchmark's converted plans have it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
-from opd_envs.travel.entries import MINUTES_PER_DAY
-
+MINUTES_PER_DAY = 24 * 60
 _CLOCK = r"([0-9]{1,2}):([0-9]{2})"
 _SLOT = re.compile(rf"\s*{_CLOCK}\s*-\s*{_CLOCK}")
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{1,2})")
@@ -18,7 +17,7 @@ _LAST_MINUTE = MINUTES_PER_DAY - 1
 
 
 class Slot(NamedTuple):
-    """From when to when, in minutes from midnight; an end before the start is on the next day."""
+    """Start and end in minutes from midnight; an end before the start is on the next day."""
 
     start: int
     end: int
@@ -34,13 +33,13 @@ class Slot(NamedTuple):
 
 
 def minute_of(text: str) -> int | None:
-    """H:MM as minutes from midnight, 24:00 as the day's last minute; None for anything else."""
+    """Return H:MM as minutes from midnight, 24:00 as the day's last minute; None for any other text."""
     found = _TIME.fullmatch(text.strip())
     return None if found is None else _minute(found[1], found[2])
 
 
 def slot_of(text: str) -> Slot | None:
-    """`HH:MM-HH:MM` at the beginning of a text; None where a time is none. 24:00 is the day's last minute."""
+    """Return the `HH:MM-HH:MM` at the beginning of a text; None where there is none. 24:00 is the day's last minute."""
     found = _SLOT.match(text)
     if found is None:
         return None
@@ -49,13 +48,13 @@ def slot_of(text: str) -> Slot | None:
 
 
 def stated_minutes(text: str) -> tuple[int | None, int | None]:
-    """Start and end as they are written, each for itself: 24:00 is 1440. The rules on coverage read times like this."""
+    """Return start and end as written, each for itself: 24:00 is 1440. The rules on coverage read times like this."""
     parts = text.split("-")
     return (_written(parts[0]), _written(parts[1])) if len(parts) > 1 else (None, None)
 
 
 def within(slot: Slot, opens: int, closes: int) -> bool:
-    """Whether a slot lies in opening hours, which cross midnight where they close before they open."""
+    """Return whether a slot is in opening hours, which cross midnight where they close before they open."""
     if opens <= closes:
         return not slot.crosses_midnight and slot.start >= opens and slot.end <= closes
     if slot.crosses_midnight:
@@ -100,7 +99,7 @@ class _Part(BaseModel):
 
 
 class Details(_Part):
-    """What an activity is about; which fields count depends on its type."""
+    """Facts of an activity; its type decides which fields count."""
 
     name: Text = ""
     mode: Text = ""
@@ -119,12 +118,12 @@ class Activity(_Part):
 
     @property
     def slot(self) -> Slot | None:
-        """The time slot, where it is one."""
+        """The time slot; None where the text is none."""
         return slot_of(self.time_slot)
 
 
 class Stay(_Part):
-    """Where a night is spent."""
+    """The accommodation of a night."""
 
     name: Text = ""
     price: Cost = Field(default=None, validation_alias=AliasChoices("price_per_night", "price", "cost"))
@@ -140,12 +139,12 @@ class Day(_Part):
     ] = ()
 
     def of(self, activity_type: str) -> Iterator[Activity]:
-        """The activities of a type, in the plan's order."""
+        """Yield the activities of a type, in the plan's order."""
         return (activity for activity in self.activities if activity.type == activity_type)
 
     @property
     def stay(self) -> Stay | None:
-        """The accommodation, where it is an object that says anything."""
+        """The accommodation, where it is an object with a field."""
         stay = self.accommodation
         return stay if isinstance(stay, Stay) and stay.model_fields_set else None
 
@@ -162,16 +161,16 @@ class Plan(_Part):
 
     @property
     def total(self) -> float | None:
-        """The stated total, where it is a number."""
+        """The stated total; None where it is no number."""
         return None if self.budget_summary is None else amount(self.budget_summary.total_estimated_budget)
 
     def of(self, activity_type: str) -> Iterator[Activity]:
-        """The activities of a type on all days."""
+        """Yield the activities of a type on all days."""
         return (activity for day in self.days for activity in day.of(activity_type))
 
 
 def amount(cost: Cost) -> float | None:
-    """A stated cost as a number, None where it is none."""
+    """Return a stated cost as a number; None where it is none."""
     try:
         value = float(cost)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

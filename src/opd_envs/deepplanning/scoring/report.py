@@ -1,13 +1,11 @@
-"""A plan out of a model's text: JSON of the converted form, or a report in the layout that the prompt asks for, line by line."""
+"""A plan out of a model's text: JSON of the converted form, or a report in the prompt's layout, line by line."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
 from opd_envs.deepplanning.scoring.plan import ATTRACTION, BUFFER, HOTEL, INTERCITY, MEAL, TRAVEL_CITY, Plan
-from opd_envs.travel.plan import PlanError, find_block, parse_json
+from opd_envs.scoring import PlanError, as_plan, find_block, read_json
 
 MAX_LINE_CHARS = 600
 _DAY = re.compile(r"(?:day\s?|第\s?(?=[0-9]{1,3}\s?天))([0-9]{1,3})(?:\s?天)?\s?(?:[:：(（,，–—-].*)?", re.IGNORECASE)
@@ -33,42 +31,25 @@ _FENCE = re.compile(r"```(?:json)?")
 
 
 def parse_plan(text: str, *, places: Collection[str]) -> Plan:
-    """The plan in the last `<plan>` block: JSON where it begins with a brace, else a report.
+    """Return the plan in the last `<plan>` block: JSON where it begins with a brace, else a report.
 
     Args:
         text: the model's text.
-        places: names that tell where a route's origin ends and its destination begins.
+        places: names that divide a route into origin and destination.
 
     Raises:
-        PlanError: no block, or the first thing in it that cannot be read.
+        PlanError: there is no block; the message names the first unreadable part of one.
     """
     block = find_block(text, "plan")
-    bare = _bare(block)
-    return as_plan(parse_json(bare, "plan") if bare.startswith("{") else read_report(block, places))
-
-
-def _bare(text: str) -> str:
-    return _FENCE.sub("", text).strip()
-
-
-def as_plan(value: object) -> Plan:
-    """A plan of JSON of the converted form.
-
-    Raises:
-        PlanError: the first thing in it that is not of that form.
-    """
-    try:
-        return Plan.model_validate(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise PlanError(f"{'.'.join(map(str, first['loc'])) or 'plan'}: {first['msg']}") from error
+    bare = _FENCE.sub("", block).strip()
+    return as_plan(Plan, read_json(bare) if bare.startswith("{") else read_report(block, places))
 
 
 def read_report(text: str, places: Collection[str]) -> dict[str, Any]:
-    """The report as JSON of the converted form.
+    """Return the report as JSON of the converted form.
 
-    Lines that begin with a time are activities; those of day, city, accommodation and total are read by their first
-    words; all others (headings, sums, also of a day that has its line already, remarks) say nothing that is scored.
+    Lines that begin with a time are activities; the first words show lines of day, city, accommodation and total. All
+    other lines (headings, sums, remarks) are not scored.
 
     Raises:
         PlanError: an activity before the first day or not in its form, or one beyond `MAX_LINE_CHARS`.
@@ -81,7 +62,7 @@ def read_report(text: str, places: Collection[str]) -> dict[str, Any]:
         times = _TIMES.match(line)
         if len(line) > MAX_LINE_CHARS:
             if times is None:
-                continue  # a remark: nothing that is scored is as long
+                continue  # a remark: no scored line is as long
             raise PlanError(f"a line has {len(line)} characters, more than {MAX_LINE_CHARS}: {line[:60]!r}")
         if times is None and (head := _DAY.fullmatch(line)):
             if int(head[1]) > newest:
@@ -101,7 +82,7 @@ def read_report(text: str, places: Collection[str]) -> dict[str, Any]:
 
 
 def _head(day: dict[str, Any], line: str) -> None:
-    """A line before the first activity; the first of each kind counts."""
+    """Read a line before the first activity; the first of each kind counts."""
     if city := _CITY.match(line):
         day.setdefault("current_city", city[1])
     elif stay := _STAY.match(line):
@@ -156,13 +137,13 @@ _DETAILS: Mapping[str, Callable[[str, Collection[str]], dict[str, Any]]] = {
 
 
 def _first(text: str) -> tuple[str, str]:
-    """What stands before the first comma, and the rest."""
+    """Return the text before the first comma, and the rest."""
     parts = _COMMA.split(text, maxsplit=1)
     return parts[0], parts[1] if len(parts) > 1 else ""
 
 
 def _priced(text: str) -> tuple[str, float | None]:
-    """What stands before the price at the end, and the price; None where there is none."""
+    """Return the text before the price at the end, and the price; None where there is none."""
     text = text.strip()
     found = _PRICE.search(text)
     if found is None:
@@ -176,7 +157,7 @@ def _number(text: str) -> float:
 
 
 def _route(text: str, places: Collection[str]) -> dict[str, str]:
-    """Origin and destination: split at the dash with a known place on both sides, else at the first between spaces."""
+    """Return origin and destination, split at the dash between two known places, else at the first between spaces."""
     splits = [(text[: dash.start()].strip(), text[dash.end() :].strip()) for dash in _DASH.finditer(text)]
     known = [ends for ends in splits if ends[0] in places and ends[1] in places]
     spaced = [ends for ends, dash in zip(splits, _DASH.finditer(text), strict=True) if dash[0] != dash[0].strip()]

@@ -1,15 +1,15 @@
-"""Rules of the benchmark on cost, diversity, route, sandbox and structure of a plan."""
+"""Rules of the benchmark on cost, diversity, route, sandbox and structure of a plan; each returns whether it holds."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from opd_envs.deepplanning.scoring.plan import (
     ATTRACTION,
     HOTEL,
     INTERCITY,
     MEAL,
+    MINUTES_PER_DAY,
     TRAVEL_CITY,
     Activity,
     Cost,
@@ -17,18 +17,20 @@ from opd_envs.deepplanning.scoring.plan import (
     amount,
     stated_minutes,
 )
-from opd_envs.deepplanning.scoring.trip import PlannedTrip, Row, Visited, city, route_of, visits
-from opd_envs.travel.entries import MINUTES_PER_DAY
+from opd_envs.deepplanning.scoring.trip import PlannedTrip, Row, city, route_of, visits
 
 _TOLERANCE = 0.10
 _SEATS_OF_A_TAXI = 4
+_NO_HOTEL = "-"
+_BETWEEN_MEALS_MINUTES = 120
+_LONG_VISIT_HOURS = 4.0
 
 
 def stated_cost(trip: PlannedTrip) -> float:
-    """All stated costs for the whole party.
+    """Return all stated costs for the whole party.
 
-    A day's first trip (each segment of a route states the price of the whole), meals and tickets a person; ways in the
-    city a taxi for four; hotels a room and night, without the last day's. A cost below 0 counts as none.
+    Persons pay meals, tickets and a day's first trip, since each segment of a route states the price of the whole. Four
+    share a taxi of ways in the city. Rooms pay hotels of all nights but the last day's. A cost below 0 counts as none.
     """
     people, rooms, days = trip.task.num_people, trip.task.num_rooms, trip.plan.days
     taxis = max(1, -(-people // _SEATS_OF_A_TAXI))
@@ -37,13 +39,12 @@ def stated_cost(trip: PlannedTrip) -> float:
     return each * people + stays * rooms + sum(_sum(day, TRAVEL_CITY) for day in days) * taxis
 
 
-def cost_calculation_correctness(trip: PlannedTrip) -> Iterator[str]:
-    """The stated total is within a tenth of itself from the sum of what is stated."""
+def cost_calculation_correctness(trip: PlannedTrip) -> bool:
+    """Check that the stated total is within a tenth of itself from the sum of the stated costs."""
     total, spent = trip.plan.total, stated_cost(trip)
-    if total is None:
-        yield "the plan has no total"
-    elif total < 0 or not (abs(spent - total) / total <= _TOLERANCE if total else spent == 0):
-        yield f"the total is stated as {total:g}, the costs come to {spent:g}"
+    if total is None or total < 0:
+        return False
+    return abs(spent - total) / total <= _TOLERANCE if total else spent == 0
 
 
 def _cost(stated: Cost) -> float:
@@ -55,206 +56,165 @@ def _sum(day: Day, activity_type: str) -> float:
 
 
 def _fare(day: Day) -> float:
-    """The first cost that is a number; of a trip that has none at all, 0, as the benchmark reads it."""
+    """Return the first cost that is a number; 0 for a trip without the field, as the benchmark reads it."""
     fares = (amount(ride.details.cost if "cost" in ride.details.model_fields_set else 0) for ride in day.of(INTERCITY))
     return max(0.0, next((fare for fare in fares if fare is not None), 0.0))
 
 
-def diverse_meal_options(trip: PlannedTrip) -> Iterator[str]:
-    """No restaurant comes twice."""
-    return _repeats(trip, MEAL)
+def diverse_meal_options(trip: PlannedTrip) -> bool:
+    """Check that no restaurant comes twice."""
+    return _no_repeats(trip, MEAL)
 
 
-def diverse_attraction_options(trip: PlannedTrip) -> Iterator[str]:
-    """No attraction comes twice."""
-    return _repeats(trip, ATTRACTION)
+def diverse_attraction_options(trip: PlannedTrip) -> bool:
+    """Check that no attraction comes twice."""
+    return _no_repeats(trip, ATTRACTION)
 
 
-def _repeats(trip: PlannedTrip, activity_type: str) -> Iterator[str]:
-    names = Counter(activity.details.name for activity in trip.plan.of(activity_type))
-    yield from (f"{name} comes {num} times" for name, num in names.items() if name and num > 1)
+def _no_repeats(trip: PlannedTrip, activity_type: str) -> bool:
+    names = [activity.details.name for activity in trip.plan.of(activity_type) if activity.details.name]
+    return len(set(names)) == len(names)
 
 
-def valid_trip_duration(trip: PlannedTrip) -> Iterator[str]:
-    """The plan has the query's number of days."""
-    if len(trip.plan.days) != trip.task.num_days:
-        yield f"the plan has {len(trip.plan.days)} days, the trip {trip.task.num_days}"
+def valid_trip_duration(trip: PlannedTrip) -> bool:
+    """Check that the plan has the query's number of days."""
+    return len(trip.plan.days) == trip.task.num_days
 
 
-def closed_loop_route_structure(trip: PlannedTrip) -> Iterator[str]:
-    """Where the first day changes city, it leaves home; where the last one does, it ends there."""
+def closed_loop_route_structure(trip: PlannedTrip) -> bool:
+    """Check that a first day that changes city leaves home, and that a last day that does ends there."""
     home = city(trip.task.origin)
     first, last = route_of(trip.plan.days[0].current_city), route_of(trip.plan.days[-1].current_city)
-    if first is not None and first[0] != home:
-        yield f"the first day leaves {first[0]}, not {home}"
-    if last is not None and last[1] != home:
-        yield f"the last day ends in {last[1]}, not {home}"
+    return (first is None or first[0] == home) and (last is None or last[1] == home)
 
 
-def seamless_intercity_transfers(trip: PlannedTrip) -> Iterator[str]:
-    """Each day begins where the one before ended; a change of city has a trip between stations of the two cities."""
+def seamless_intercity_transfers(trip: PlannedTrip) -> bool:
+    """Check that each day begins in the city of the last one's end, and that a trip joins two cities' stations."""
     here = city(trip.task.origin)
-    for number, day in enumerate(trip.plan.days, start=1):
+    for day in trip.plan.days:
         route = route_of(day.current_city)
         if route is None:
             if city(day.current_city) != here:
-                yield f"day {number} is in {day.current_city or 'no city'}, the travellers are in {here}"
+                return False
             continue
-        if route[0] != here:
-            yield f"day {number} leaves {route[0]}, the travellers are in {here}"
         stations = [(ride.details.origin, ride.details.destination) for ride in day.of(INTERCITY)]
-        if route not in [(trip.entries.city_of(a), trip.entries.city_of(b)) for a, b in stations if a and b]:
-            yield f"day {number} goes from {route[0]} to {route[1]} and has no {INTERCITY} between them"
+        trips = [(trip.entries.city_of(a), trip.entries.city_of(b)) for a, b in stations if a and b]
+        if route[0] != here or route not in trips:
+            return False
         here = route[1]
+    return True
 
 
-_NO_HOTEL = "-"
-
-
-def validated_accommodation(trip: PlannedTrip) -> Iterator[str]:
-    """Each night's hotel exists and costs what is stated; hotels of activities, but for the last day's, exist."""
+def validated_accommodation(trip: PlannedTrip) -> bool:
+    """Check that each night's hotel exists at the stated price, and hotels of activities before the last day exist."""
     hotels, days = trip.entries.hotels, trip.plan.days
-    yield from _empty(hotels, "hotels")
-    for day in days:
-        stay = day.stay
-        if stay is None or not stay.name or (day is days[-1] and stay.name == _NO_HOTEL):
-            continue
-        yield from _wrong(stay.name, stay.price, hotels, "price")
-    for activity in (activity for day in days[:-1] for activity in day.of(HOTEL)):
-        if activity.details.name and activity.details.name not in hotels:
-            yield f"there is no hotel {activity.details.name}"
+    stays = (day.stay for day in days if not (day is days[-1] and day.stay and day.stay.name == _NO_HOTEL))
+    gone_to = (activity.details.name for day in days[:-1] for activity in day.of(HOTEL))
+    return (
+        bool(hotels)
+        and all(_is_listed(stay.name, stay.price, hotels, "price") for stay in stays if stay is not None and stay.name)
+        and all(name in hotels for name in gone_to if name)
+    )
 
 
-def validated_attractions(trip: PlannedTrip) -> Iterator[str]:
-    """Each attraction exists and its ticket costs what is stated."""
-    yield from _entries(trip.plan.of(ATTRACTION), trip.entries.attractions, "ticket_price", "attractions")
+def validated_attractions(trip: PlannedTrip) -> bool:
+    """Check that each attraction exists and that its ticket costs the stated amount."""
+    return _are_listed(trip.plan.of(ATTRACTION), trip.entries.attractions, "ticket_price")
 
 
-def validated_meals(trip: PlannedTrip) -> Iterator[str]:
-    """Each restaurant exists and costs a person what is stated."""
-    yield from _entries(trip.plan.of(MEAL), trip.entries.restaurants, "price_per_person", "restaurants")
+def validated_meals(trip: PlannedTrip) -> bool:
+    """Check that each restaurant exists and costs a person the stated amount."""
+    return _are_listed(trip.plan.of(MEAL), trip.entries.restaurants, "price_per_person")
 
 
-def validated_transportation(trip: PlannedTrip) -> Iterator[str]:
-    """Each trip has number, stations and cost; the number is in a timetable, and the cost one of its prices there."""
+def validated_transportation(trip: PlannedTrip) -> bool:
+    """Check that each trip has number, stations and a cost, which is a price of its number in a timetable."""
     for ride in trip.plan.of(INTERCITY):
         stated = ride.details
-        if not (stated.number and stated.origin and stated.destination) or stated.cost in (None, ""):
-            yield f"{ride.time_slot}: a trip needs number, from, to and cost"
-            continue
         prices = trip.entries.prices(stated.number)
-        if prices is None:
-            yield f"no timetable has {stated.number}"
-            continue
+        if not (stated.number and stated.origin and stated.destination) or stated.cost in (None, "") or prices is None:
+            return False
         cost = amount(stated.cost)
-        listed = [price for price in map(amount, prices) if price is not None]
-        if cost is not None and listed and round(cost) not in map(round, listed):
-            yield f"{stated.number} costs {listed[0]:g}, not {cost:g}"
+        listed = [round(price) for price in map(amount, prices) if price is not None]
+        if cost is not None and listed and round(cost) not in listed:
+            return False
+    return True
 
 
-def _entries(activities: Iterable[Activity], table: Mapping[str, Row], column: str, what: str) -> Iterator[str]:
-    yield from _empty(table, what)
-    for activity in activities:
-        yield from _wrong(activity.details.name, activity.details.cost, table, column)
+def _are_listed(activities: Iterable[Activity], table: Mapping[str, Row], column: str) -> bool:
+    return bool(table) and all(_is_listed(a.details.name, a.details.cost, table, column) for a in activities)
 
 
-def _empty(table: Mapping[str, Row], what: str) -> Iterator[str]:
-    if not table:
-        yield f"the case has no {what}"
-
-
-def _wrong(name: str, cost: Cost, table: Mapping[str, Row], column: str) -> Iterator[str]:
-    """Violations of one entry: prices are compared in whole units, and only a number is a price."""
+def _is_listed(name: str, cost: Cost, table: Mapping[str, Row], column: str) -> bool:
+    """Compare an entry's price in whole units; only a number is a price."""
     if name not in table:
-        yield f"there is no {name or 'entry without a name'}"
-        return
+        return False
     price = amount(table[name][column])
-    if price is not None and not (isinstance(cost, int | float) and round(cost) == round(price)):
-        yield f"{name} costs {price:g}, not {cost}"
+    return price is None or (isinstance(cost, int | float) and round(cost) == round(price))
 
 
-_BETWEEN_MEALS_MINUTES = 120
-_LONG_VISIT_HOURS = 4.0
-
-
-def traceable_accommodation(trip: PlannedTrip) -> Iterator[str]:
-    """Every day but the last states its hotel and goes to one; the last states none."""
+def traceable_accommodation(trip: PlannedTrip) -> bool:
+    """Check that every day but the last states its hotel and goes to one, and that the last states none."""
     *nights, last = trip.plan.days
-    for number, day in enumerate(nights, start=1):
-        if not any(day.of(HOTEL)) or (day.stay is None and not _in_words(day)):
-            yield f"day {number} lacks its accommodation or an activity of type {HOTEL}"
-    if (last.stay is not None and last.stay.name not in ("", "-")) or _in_words(last):
-        yield "the last day has an accommodation"
+    goes = all(any(day.of(HOTEL)) and (day.stay is not None or _in_words(day)) for day in nights)
+    return goes and not _in_words(last) and (last.stay is None or last.stay.name in ("", _NO_HOTEL))
 
 
-def ends_with_accommodation(trip: PlannedTrip) -> Iterator[str]:
-    """The last activity of every day but the last is of type hotel."""
-    for number, day in enumerate(trip.plan.days[:-1], start=1):
-        if not day.activities or day.activities[-1].type != HOTEL:
-            yield f"day {number} does not end with a {HOTEL}"
+def ends_with_accommodation(trip: PlannedTrip) -> bool:
+    """Check that the last activity of every day but the last is of type hotel."""
+    return all(day.activities and day.activities[-1].type == HOTEL for day in trip.plan.days[:-1])
 
 
-def essential_meal_coverage(trip: PlannedTrip) -> Iterator[str]:
-    """Two meals two hours apart on a day in one city; on others as many as the hours before leaving or after arriving ask for."""
+def essential_meal_coverage(trip: PlannedTrip) -> bool:
+    """Check for two meals two hours apart on a day in one city; a trip's hour decides about other days."""
     for visited in visits(trip):
-        meals = _meals(visited.day)
-        if visited.stays:
-            yield from _meal_count(visited, meals, "in one city", at_least=2)
+        bounds: list[tuple[int, int | None]] = [(2, None)] if visited.stays else []
         hour = visited.departure() if visited.leaves else None
         if hour is not None:
-            when = f"leaving at {hour:g} h"
-            if hour < 9:
-                yield from _meal_count(visited, meals, when, at_most=0)
-            elif hour < 15:
-                yield from _meal_count(visited, meals, when, at_most=1)
-            else:
-                yield from _meal_count(visited, meals, when, at_least=1)
+            bounds.append((0, 0) if hour < 9 else (0, 1) if hour < 15 else (1, None))
         hour = visited.arrival() if visited.arrives else None
         if hour is not None:
-            when = f"arriving at {hour:g} h"
-            if hour < 10:
-                yield from _meal_count(visited, meals, when, at_least=2)
-            elif hour < 15:
-                yield from _meal_count(visited, meals, when, at_least=1)
-            else:
-                yield from _meal_count(visited, meals, when, at_most=1)
+            bounds.append((2, None) if hour < 10 else (1, None) if hour < 15 else (0, 1))
+        meals = _meals(visited.day)
+        if not all(_enough(meals, at_least, at_most) for at_least, at_most in bounds):
+            return False
+    return True
 
 
-def essential_attraction_coverage(trip: PlannedTrip) -> Iterator[str]:
-    """Two attractions, or four hours for one with its ways, on a day in one city; one where one leaves after 16 or arrives before 12."""
+def _enough(meals: list[tuple[int, int]], at_least: int, at_most: int | None) -> bool:
+    """Compare the number of meals with its bounds; without a highest number the first two are two hours apart."""
+    if at_most is not None:
+        return at_least <= len(meals) <= at_most
+    apart = len(meals) < 2 or meals[1][0] - meals[0][1] >= _BETWEEN_MEALS_MINUTES
+    return at_least <= len(meals) and apart
+
+
+def essential_attraction_coverage(trip: PlannedTrip) -> bool:
+    """Check for two attractions, or four hours of one, on a day in one city; for one if a trip leaves the time for it."""
     for visited in visits(trip):
         num = sum(1 for _ in visited.day.of(ATTRACTION))
-        if visited.stays and num < 2 and _hours_for_attractions(visited.day) < _LONG_VISIT_HOURS:
-            yield f"day {visited.number} has {num} attraction(s) in less than {_LONG_VISIT_HOURS:g} hours"
         leaves = visited.departure() if visited.leaves else None
         arrives = visited.arrival() if visited.arrives else None
-        if not num and ((leaves is not None and leaves > 16) or (arrives is not None and arrives < 12)):
-            yield f"day {visited.number} has time for an attraction and has none"
+        has_time = (leaves is not None and leaves > 16) or (arrives is not None and arrives < 12)
+        too_short = visited.stays and num < 2 and _hours_for_attractions(visited.day) < _LONG_VISIT_HOURS
+        if too_short or (not num and has_time):
+            return False
+    return True
 
 
 def _in_words(day: Day) -> bool:
-    """Whether the accommodation is a text, not an object: it counts as stated and is compared with nothing."""
+    """Return whether the accommodation is a text: it counts as stated and is compared with nothing."""
     return isinstance(day.accommodation, str) and bool(day.accommodation)
 
 
 def _meals(day: Day) -> list[tuple[int, int]]:
-    """Start and end of the meals that state both, by start."""
+    """Return start and end of the meals that state both, by start."""
     times = (stated_minutes(meal.time_slot) for meal in day.of(MEAL))
     return sorted((start, end) for start, end in times if start is not None and end is not None)
 
 
-def _meal_count(
-    visited: Visited, meals: list[tuple[int, int]], when: str, *, at_least: int = 0, at_most: int | None = None
-) -> Iterator[str]:
-    """Too few meals, too many, or, where there is no highest number, the first two too close to each other."""
-    if len(meals) < at_least or (at_most is not None and len(meals) > at_most):
-        yield f"day {visited.number}, {when}, has {len(meals)} meal(s)"
-    elif at_most is None and len(meals) > 1 and meals[1][0] - meals[0][1] < _BETWEEN_MEALS_MINUTES:
-        yield f"day {visited.number}: less than {_BETWEEN_MEALS_MINUTES} minutes between two meals"
-
-
 def _hours_for_attractions(day: Day) -> float:
-    """Hours of visits and of the ways from and to them."""
+    """Return the hours of visits and of the ways from and to them."""
     names = {activity.details.name for activity in day.of(ATTRACTION)} - {""}
     ways = (way for way in day.of(TRAVEL_CITY) if {way.details.origin, way.details.destination} & names)
     return sum(_whole_minutes(activity) for activity in (*day.of(ATTRACTION), *ways)) / 60

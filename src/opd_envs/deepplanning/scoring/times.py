@@ -1,4 +1,4 @@
-"""Time feasibility, business hours and durations: when things happen, and for how long."""
+"""Rules of the benchmark on time feasibility, business hours and durations; each returns whether it holds."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,14 @@ from opd_envs.deepplanning.scoring.plan import (
     HOTEL,
     INTERCITY,
     MEAL,
+    MINUTES_PER_DAY,
     Activity,
     Slot,
     amount,
     minute_of,
     within,
 )
-from opd_envs.deepplanning.scoring.trip import PlannedTrip
-from opd_envs.travel.entries import MINUTES_PER_DAY
+from opd_envs.deepplanning.scoring.trip import PlannedTrip, Row
 
 _PLACES = (HOTEL, ATTRACTION, MEAL, INTERCITY)
 _TOLERANCE_MINUTES = 5
@@ -32,18 +32,18 @@ _WEEKDAYS = {
 }  # fmt: skip
 
 
-def no_time_overlaps(trip: PlannedTrip) -> Iterator[str]:
-    """No activity of a day begins before the one that begins before it has ended."""
-    for number, day in enumerate(trip.plan.days, start=1):
-        slots = sorted((slot for activity in day.activities if (slot := activity.slot)), key=lambda slot: slot.start)
-        for before, after in pairwise(slots):
-            if after.start < before.start + before.length:
-                yield f"day {number}: two activities at {after.start // 60:02}:{after.start % 60:02}"
+def no_time_overlaps(trip: PlannedTrip) -> bool:
+    """Check that no activity of a day begins before the end of the activity before."""
+    days = (
+        sorted((slot for activity in day.activities if (slot := activity.slot)), key=lambda slot: slot.start)
+        for day in trip.plan.days
+    )
+    return all(a.start + a.length <= b.start for slots in days for a, b in pairwise(slots))
 
 
-def reasonable_transfer_time(trip: PlannedTrip) -> Iterator[str]:
-    """Between two places of a day lies what the way takes, five minutes or the next tens aside; buffers do not count."""
-    for number, day in enumerate(trip.plan.days, start=1):
+def reasonable_transfer_time(trip: PlannedTrip) -> bool:
+    """Check that two places of a day have the way's time between them, five minutes or the next tens aside."""
+    for day in trip.plan.days:
         stops = [
             (slot, activity) for activity in day.activities if activity.type in _PLACES and (slot := activity.slot)
         ]
@@ -54,72 +54,73 @@ def reasonable_transfer_time(trip: PlannedTrip) -> Iterator[str]:
             if gap is None or origin == destination:
                 continue
             minutes = trip.entries.minutes(origin, destination)
-            if minutes is None:  # the benchmark skips what it cannot look up
+            if minutes is None:  # the benchmark skips an unknown way
                 continue
             least = min(max(0.0, minutes - _TOLERANCE_MINUTES), minutes // _ROUNDED_TO_MINUTES * _ROUNDED_TO_MINUTES)
             most = max(minutes + _TOLERANCE_MINUTES, math.ceil(minutes / _ROUNDED_TO_MINUTES) * _ROUNDED_TO_MINUTES)
             if not least <= gap <= most:
-                yield f"day {number}: {gap} minutes from {origin} to {destination}, the way takes {minutes:g}"
+                return False
+    return True
 
 
-def attraction_visit_within_opening_hours(trip: PlannedTrip) -> Iterator[str]:
-    """Attractions are visited while they are open; without hours or a time slot nothing is known, and that is a fault."""
-    yield from _no_attractions(trip)
-    for visit, row in _known(trip, ATTRACTION):
-        opens, closes = row["opening_time"].strip(), row["closing_time"].strip()
-        if opens in _ALL_DAY and closes in _ALL_DAY:
-            continue
-        hours, slot = (minute_of(opens), minute_of(closes)), visit.slot
-        if slot is None or hours[0] is None or hours[1] is None or not within(slot, hours[0], hours[1]):
-            yield f"{visit.details.name} is visited {visit.time_slot}, it is open {opens}-{closes}"
+def attraction_visit_within_opening_hours(trip: PlannedTrip) -> bool:
+    """Check that attractions are open when visited; unknown hours or no time slot are a fault."""
+
+    def is_open(visit: Activity, row: Row) -> bool:
+        hours = (row["opening_time"].strip(), row["closing_time"].strip())
+        if all(hour in _ALL_DAY for hour in hours):
+            return True
+        opens, closes = map(minute_of, hours)
+        return visit.slot is not None and opens is not None and closes is not None and within(visit.slot, opens, closes)
+
+    return bool(trip.entries.attractions) and all(is_open(*found) for found in _known(trip, ATTRACTION))
 
 
-def dining_within_service_hours(trip: PlannedTrip) -> Iterator[str]:
-    """Meals are taken while the restaurant is open; one without hours is always open."""
-    if not trip.entries.restaurants:
-        yield "the case has no restaurants"
-    for meal, row in _known(trip, MEAL):
+def dining_within_service_hours(trip: PlannedTrip) -> bool:
+    """Check that restaurants are open at the meal; a restaurant without hours is always open."""
+
+    def is_open(meal: Activity, row: Row) -> bool:
         opens, closes = minute_of(row["opening_time"]), minute_of(row["closing_time"])
-        slot = meal.slot
-        if slot is None or (opens is not None and closes is not None and not within(slot, opens, closes)):
-            yield f"{meal.details.name} at {meal.time_slot}, it is open {row['opening_time']}-{row['closing_time']}"
+        return meal.slot is not None and (opens is None or closes is None or within(meal.slot, opens, closes))
+
+    return bool(trip.entries.restaurants) and all(is_open(*found) for found in _known(trip, MEAL))
 
 
-def avoidance_of_closure_days(trip: PlannedTrip) -> Iterator[str]:
-    """No attraction is visited on a weekday on which it is closed; not looked at where the query has no weekday."""
-    yield from _no_attractions(trip)
-    first = trip.task.depart_weekday
-    if not first:
-        return
-    for index, day in enumerate(trip.plan.days):
-        weekday = (first + index - 1) % 7 + 1
+def avoidance_of_closure_days(trip: PlannedTrip) -> bool:
+    """Check that no attraction is visited on its closing day; without a weekday in the query the rule holds."""
+    first, attractions = trip.task.depart_weekday, trip.entries.attractions
+    if not attractions:
+        return False
+    for index, day in enumerate(trip.plan.days if first else ()):
+        weekday = ((first or 0) + index - 1) % 7 + 1
         for visit in day.of(ATTRACTION):
-            row = trip.entries.attractions.get(visit.details.name, {"closing_dates": ""})
-            closed = {_WEEKDAYS.get(name.strip().lower()) for name in row["closing_dates"].split(",")}
-            if weekday in closed:
-                yield f"{visit.details.name} is closed on day {index + 1}: {row['closing_dates']}"
+            dates = attractions.get(visit.details.name, {"closing_dates": ""})["closing_dates"]
+            if weekday in {_WEEKDAYS.get(name.strip().lower()) for name in dates.split(",")}:
+                return False
+    return True
 
 
-def reasonable_duration_at_attractions(trip: PlannedTrip) -> Iterator[str]:
-    """A visit takes between the shortest and the longest time that the database gives."""
-    yield from _no_attractions(trip)
-    for visit, row in _known(trip, ATTRACTION):
+def reasonable_duration_at_attractions(trip: PlannedTrip) -> bool:
+    """Check that a visit takes between the database's shortest and longest time."""
+
+    def fits(visit: Activity, row: Row) -> bool:
         shortest, longest, slot = amount(row["min_visit_hours"]), amount(row["max_visit_hours"]), visit.slot
-        if slot is None or shortest is None or longest is None or not shortest <= slot.length / 60 <= longest:
-            yield f"{visit.details.name} is visited {visit.time_slot}, not {shortest} to {longest} hours"
+        if slot is None or shortest is None or longest is None:
+            return False
+        return shortest <= slot.length / 60 <= longest
+
+    return bool(trip.entries.attractions) and all(fits(*found) for found in _known(trip, ATTRACTION))
 
 
-def reasonable_meal_duration(trip: PlannedTrip) -> Iterator[str]:
-    """A meal with a name takes 30 to 150 minutes."""
+def reasonable_meal_duration(trip: PlannedTrip) -> bool:
+    """Check that a meal with a name takes 30 to 150 minutes."""
     shortest, longest = _MEAL_MINUTES
-    for meal in trip.plan.of(MEAL):
-        slot = meal.slot
-        if meal.details.name and (slot is None or not shortest <= slot.length <= longest):
-            yield f"{meal.details.name} takes {meal.time_slot}, not {shortest} to {longest} minutes"
+    slots = (meal.slot for meal in trip.plan.of(MEAL) if meal.details.name)
+    return all(slot is not None and shortest <= slot.length <= longest for slot in slots)
 
 
 def _gap(before: Slot, after: Slot, buffers: Sequence[Slot]) -> int | None:
-    """Minutes from the end of one stop to the start of the next without buffers; None where they overlap."""
+    """Return the minutes from the end of one stop to the start of the next without buffers; None where they overlap."""
     end, start = before.start + before.length, after.start
     if end - start > MINUTES_PER_DAY // 2:  # the next stop is after midnight
         start += MINUTES_PER_DAY
@@ -136,21 +137,18 @@ def _gap(before: Slot, after: Slot, buffers: Sequence[Slot]) -> int | None:
 
 
 def _place(activity: Activity, *, left: bool) -> str:
-    """Where an activity is: a trip is left at its destination and reached at its origin."""
+    """Return the place of an activity: travellers leave a trip at its destination and reach it at its origin."""
     details = activity.details
     if activity.type == INTERCITY:
         return (details.destination if left else details.origin) or activity.type
     return details.name or activity.type
 
 
-def _known(trip: PlannedTrip, activity_type: str) -> Iterator[tuple[Activity, dict[str, str]]]:
-    """Activities whose entry is in the database; the others are the sandbox's to refuse."""
+def _known(trip: PlannedTrip, activity_type: str) -> Iterator[tuple[Activity, Row]]:
+    """Yield the activities with an entry in the database; the sandbox's rules refuse the others."""
     table = trip.entries.attractions if activity_type == ATTRACTION else trip.entries.restaurants
-    for activity in trip.plan.of(activity_type):
-        if activity.details.name in table:
-            yield activity, table[activity.details.name]
-
-
-def _no_attractions(trip: PlannedTrip) -> Iterator[str]:
-    if not trip.entries.attractions:
-        yield "the case has no attractions"
+    return (
+        (activity, table[activity.details.name])
+        for activity in trip.plan.of(activity_type)
+        if activity.details.name in table
+    )

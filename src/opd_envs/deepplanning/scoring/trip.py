@@ -1,4 +1,4 @@
-"""The input of a rule: a plan, its query and the case's entries. A rule yields violations."""
+"""Input of a rule: a plan, its query and the case's entries."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _POINT = re.compile(r"\s*([-0-9.]+)\s*,\s*([-0-9.]+)\s*")
 
 
 def city(text: str) -> str:
-    """A city's name without what stands in brackets."""
+    """Return a city's name without text in brackets."""
     return _BRACKETS.sub("", text).strip()
 
 
 def route_of(current_city: str) -> tuple[str, str] | None:
-    """Origin and destination of a day that changes city (`from A to B`), None for a day in one."""
+    """Return origin and destination of a day that changes city (`from A to B`), None for a day in one city."""
     found = _ROUTE.search(current_city)
     if found is None or not found[2].strip():
         return None
@@ -42,7 +42,7 @@ def route_of(current_city: str) -> tuple[str, str] | None:
 
 
 class Entries:
-    """A case as the rules see it; of entries of the same name the last one counts, as in the benchmark."""
+    """A case as the rules see it; of entries with the same name the last counts, as in the benchmark."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -66,7 +66,7 @@ class Entries:
 
     @cached_property
     def _stations(self) -> dict[str, str]:
-        """The city of a station or airport, as the timetables give it."""
+        """Cities of stations and airports, by the timetables."""
         found = {}
         for table in (FLIGHTS, TRAINS):
             for row in self._case.rows(table):
@@ -77,7 +77,7 @@ class Entries:
 
     @cached_property
     def _prices(self) -> dict[str, list[str]]:
-        """What each flight, else train, of a number costs."""
+        """Prices of each flight, else train, by its number."""
         prices: dict[str, list[str]] = {}
         for table, number in ((TRAINS, "train_no"), (FLIGHTS, "flight_no")):
             found: dict[str, list[str]] = {}
@@ -88,18 +88,18 @@ class Entries:
         return prices
 
     def prices(self, number: str) -> list[str] | None:
-        """The prices of a flight or train; None where no timetable has the number."""
+        """Return the prices of a flight or train; None where no timetable has the number."""
         return self._prices.get(number)
 
     def city_of(self, station: str) -> str | None:
-        """The city of a station: by the timetables, else the two Chinese characters with which its name begins."""
+        """Return the city of a station: by the timetables, else the two Chinese characters at its name's beginning."""
         if station in self._stations:
             return self._stations[station]
         found = _TWO_CHARACTERS.match(station)
         return None if found is None else found[0]
 
     def minutes(self, origin: str, destination: str) -> float | None:
-        """How long the way takes; None where a place has no coordinates or the matrix no such way."""
+        """Return the minutes of the way; None where a place has no coordinates or the matrix no such way."""
         start, end = self._point(origin), self._point(destination)
         if start is None or end is None:
             return None
@@ -131,28 +131,27 @@ class PlannedTrip(NamedTuple):
     entries: Entries
 
 
-Rule = Callable[[PlannedTrip], Iterator[str]]
-"""Yields one sentence a violation; nothing: satisfied."""
+Rule = Callable[[PlannedTrip], bool]
+"""Returns whether the plan keeps to the rule."""
 
 
 class Visited(NamedTuple):
-    """A day and how it lies in the route."""
+    """A day and its part in the route."""
 
-    number: int
     day: Day
     leaves: bool
-    """It goes on from a city of the visit, from where the plan left the travellers, not from home."""
+    """It leaves a visited city, in which the plan left the travellers, not home."""
     arrives: bool
-    """It ends in a city of the visit."""
+    """It ends in a visited city."""
     stays: bool
     """It changes no city."""
 
     def departure(self) -> float | None:
-        """When the first trip with a time leaves, in hours."""
+        """Return the hour at which the first trip with a time leaves."""
         return self._hours(0)
 
     def arrival(self) -> float | None:
-        """When the first trip with a time arrives, in hours; the first also of several, as in the benchmark."""
+        """Return the hour at which the first trip with a time arrives; of several too the first, as in the benchmark."""
         return self._hours(1)
 
     def _hours(self, end: int) -> float | None:
@@ -161,14 +160,14 @@ class Visited(NamedTuple):
 
 
 def visits(trip: PlannedTrip) -> Iterator[Visited]:
-    """The plan's days in order, numbered from 1."""
+    """Yield the plan's days in order."""
     home = city(trip.task.origin)
     here = home
-    for number, day in enumerate(trip.plan.days, start=1):
+    for day in trip.plan.days:
         route = route_of(day.current_city)
         if route is None:
-            yield Visited(number, day, leaves=False, arrives=False, stays=True)
+            yield Visited(day, leaves=False, arrives=False, stays=True)
             continue
         origin, destination = route
-        yield Visited(number, day, leaves=origin == here != home, arrives=destination != home, stays=False)
+        yield Visited(day, leaves=origin == here != home, arrives=destination != home, stays=False)
         here = destination

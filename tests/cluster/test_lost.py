@@ -1,0 +1,209 @@
+"""A run that has lost an actor, a node or its Ray ends by itself with its name, wherever it waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from opd.errors import EXIT_NODE_LOST, NodeLost
+
+
+def ran(program: str, *arguments: str) -> tuple[int, str, str]:
+    """Run a program in a session of its own; return its exit code and its output."""
+    environment = {**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+    environment.pop("RAY_ADDRESS", None)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, errors = process.communicate(timeout=280)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, out, errors
+
+
+_LATE = """
+    import threading
+    from opd.cluster import lost
+    from opd.errors import PartLost
+
+    begun, left, asked, ends = threading.Event(), threading.Event(), [], []
+
+    def find():
+        asked.append(None)
+        if len(asked) == 2:
+            raise AttributeError("of a private interface")
+        if len(asked) == 4:
+            begun.set()
+            left.wait()
+        return {"id": "lost"} if len(asked) > 2 else {}
+
+    def error(lines):
+        if len(asked) == 3:
+            raise ConnectionError("who would know more is gone")
+        ends.append(lines)
+        return PartLost(lines)
+
+    with lost.Watch([lost.Look(find=find, patience_s=0, error=error)], poll_s=0.01):
+        begun.wait()
+        looking, = (thread for thread in threading.enumerate() if thread.name == "opd-watch")
+    left.set()
+    looking.join()
+    print("went on", ends, flush=True)
+"""
+
+
+def test_a_look_that_fails_is_repeated_and_one_that_answers_too_late_ends_nothing():
+    code, out, errors = ran(_LATE)
+    assert (code, out) == (0, "went on [['lost']]\n"), errors
+    for reason in ("of a private interface", "who would know more is gone"):
+        assert f"cannot ask Ray how the run is, trying again: {reason}" in errors
+
+
+_PART = """
+    import os, signal, sys, threading, time
+    from types import SimpleNamespace
+    import ray
+    from opd.errors import PartLost
+    from opd.cluster.lost import Watch, looks, lost_parts
+    from opd.compat.ray_start import patient_start
+    from opd.experiment.pipeline import Sizes
+
+    where, end_s = sys.argv[1], float(sys.argv[2])
+    with patient_start():
+        ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80_000_000, log_to_driver=False)
+
+    class Queue:
+        def pid(self):
+            return os.getpid()
+
+        def hang(self):
+            time.sleep(3600)
+
+    kept, ended, dropped, lost = (
+        ray.remote(num_cpus=0)(Queue).options(name=name).remote()
+        for name in ("vllm_server_1_0", "ended", "dropped", "vllm_server_0_0")
+    )
+    store = ray._private.worker._global_node.all_processes["gcs_server"][0].process.pid
+    pid = ray.get([one.pid.remote() for one in (kept, ended, dropped, lost)])[-1]
+    ray.kill(ended)
+    del dropped
+    hang = threading.Event()
+    try:
+        with Watch(looks(Sizes("cpu", 1, 1), patience_s=0.2), poll_s=0.1, end_s=end_s):
+            print("nothing lost" if not hang.wait(1.0) and not lost_parts() else "?", flush=True)
+            if where == "engine":  # the server of a dead engine answers; the other one is busy
+                ray.get(lost.__ray_call__.remote(lambda server: setattr(server, "engine", SimpleNamespace(errored=True))))
+            else:
+                os.kill(store if where == "store" else pid, signal.SIGKILL)
+            try:
+                # As the queue's client waits for a peer that is gone, or as the driver waits for a rank that waits for it.
+                hang.wait() if where == "lock" else ray.get(kept.hang.remote())
+            finally:
+                if where == "closing":
+                    hang.wait()
+    except PartLost as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "end_s", "lost", "why"),
+    [
+        ("lock", "60", "Queue at ", "its process is gone"),
+        ("ray.get", "60", "Queue at ", "its process is gone"),
+        ("closing", "0.5", "Queue at ", "its process is gone"),
+        ("store", "60", "Ray's gcs_server (process ", "ended by SIGKILL"),
+        ("engine", "60", "the engine of vllm_server_0_0", "its process is gone"),
+    ],
+)
+def test_a_wait_for_a_lost_part_ends_with_its_name(where, end_s, lost, why):
+    code, out, errors = ran(_PART, where, end_s)
+    assert out.startswith("nothing lost\n"), (out, errors)
+    said = errors if where == "closing" else out
+    assert f"the run has lost {lost}" in said, (out, errors)
+    assert f"{why}. The next attempt resumes from the newest checkpoint" in said
+    assert code == (1 if where == "closing" else 0)
+
+
+_NODE = """
+    import os, signal, sys, threading
+    import ray
+    from ray.cluster_utils import Cluster
+    from opd.cluster.lost import Watch, looks, naming_lost_nodes
+    from opd.compat.ray_start import patient_start
+    from opd.errors import NodeLost
+    from opd.experiment.pipeline import Sizes
+
+    where = sys.argv[1]
+    small = {"object_store_memory": 80_000_000, "include_dashboard": False}
+    # Ray looks every 3 s and calls a node dead after five looks; that is tested sooner here.
+    quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 10_000}
+    with patient_start():
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": quick, **small})
+        node = cluster.add_node(num_cpus=1, **small)
+        ray.init(address=cluster.address, log_to_driver=False)
+
+    class Queue:
+        def pid(self):
+            return os.getpid()
+
+        def hang(self):
+            threading.Event().wait()
+
+    lost = ray.remote(num_cpus=1)(Queue).remote()
+    pid, call = ray.get(lost.pid.remote()), lost.hang.remote()
+
+    def lose():
+        for process in ["raylet"] * (where != "process"):
+            for info in node.all_processes[process]:
+                os.kill(info.process.pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+
+    try:
+        if where == "lock":
+            with Watch(looks(Sizes("cpu", 1, 1), patience_s=3600)[1:], poll_s=0.1):
+                lose()
+                threading.Event().wait()
+        with naming_lost_nodes():
+            lose()
+            ray.get(call)
+    except NodeLost as error:
+        print("NodeLost:", error, flush=True)
+    except ray.exceptions.RayActorError as error:
+        print("RayActorError:", str(error).partition("\\n")[0], flush=True)
+    ray.shutdown()
+    cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "ends"),
+    [
+        ("lock", "NodeLost: the run has lost Queue at "),
+        ("call", "NodeLost: the run has lost Queue at "),
+        ("process", "RayActorError: "),
+    ],
+)
+def test_a_lost_node_ends_a_wait_and_names_the_error_of_a_call(where, ends):
+    _, out, errors = ran(_NODE, where)
+    [line] = [line for line in out.splitlines() if line.startswith(("NodeLost: ", "RayActorError: "))]
+    assert line.startswith(ends), (out, errors)  # Ray's own lines are there, too
+    assert ("its node is gone" in line) == (where != "process")
+
+
+@pytest.mark.parametrize(("address", "code"), [(None, 1), ("10.0.0.1:6379", EXIT_NODE_LOST)])
+def test_only_in_a_cluster_another_start_may_follow(monkeypatch, address, code):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    assert NodeLost(["Queue at 10.0.0.2: its node is gone"]).exit_code == code

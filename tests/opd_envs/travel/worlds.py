@@ -1,4 +1,0 @@
-"""Which database the tests use."""
-
-SEED = 7
-NUM_CITIES = 30

@@ -1,0 +1,116 @@
+"""Small programs of pods: a fetched tool database is whole and the expected one, logs are printed once, a claim is filled."""
+
+import hashlib
+import io
+import json
+import signal
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+from opd.pods.follow import poll
+from opd.pods.stage import RECORD_FILE, FetchError, fetch, main
+
+
+def sha256_of(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def database(tmp_path):
+    source = tmp_path / "db"
+    (source / "cities").mkdir(parents=True)
+    (source / "flights.sqlite").write_bytes(b"SQLite" * 1000)
+    (source / "cities/list.txt").write_text("Rome\n")
+    return source
+
+
+def archive(path, source, mode="w:gz", name="."):
+    with tarfile.open(path, mode) as tar:
+        for item in source.iterdir() if name is None else [source]:
+            tar.add(item, arcname=name or item.name)
+    return path
+
+
+@pytest.mark.parametrize(("mode", "name"), [("w:gz", None), ("w", ".")], ids=["of its entries", "of its folder"])
+def test_an_archive_is_unpacked(tmp_path, database, mode, name):
+    path, target = archive(tmp_path / "database.tar", database, mode, name), tmp_path / "out"
+    assert fetch(f"file://{path}", sha256_of(path), target) == ["cities", "flights.sqlite"]
+    assert (target / "cities/list.txt").read_text() == "Rome\n"
+    assert {path.name for path in target.iterdir()} == {"cities", "flights.sqlite"}
+
+
+def test_a_single_file_keeps_its_name(tmp_path, database):
+    source = database / "flights.sqlite"
+    fetch(f"file://{source}", sha256_of(source), tmp_path / "out")
+    assert (tmp_path / "out/flights.sqlite").read_bytes() == source.read_bytes()
+
+
+def test_a_file_with_another_hash_leaves_nothing(tmp_path, database):
+    path = database / "flights.sqlite"
+    with pytest.raises(FetchError, match=f"expected {'0' * 64}"):
+        fetch(f"file://{path}", "0" * 64, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("../evil", tarfile.REGTYPE), *(("evil", kind) for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE))],
+)  # fmt: skip
+def test_an_archive_with_links_devices_or_a_way_out_is_refused(tmp_path, name, kind):
+    path = tmp_path / "evil.tar"
+    with tarfile.open(path, "w") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/passwd"
+        tar.addfile(member, io.BytesIO())
+    with pytest.raises(FetchError, match="unsafe member"):
+        fetch(f"file://{path}", sha256_of(path), tmp_path / "deep/out")
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_the_command_says_what_went_wrong_in_one_line(tmp_path, capsys):
+    assert main([f"file://{tmp_path}/absent", "--sha256", "0" * 64, "--to", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# ---- the log container -------------------------------------------------------------------------------------------------
+
+
+def test_new_bytes_of_all_sessions_are_printed_once_through_the_link_that_moves(tmp_path):
+    out, offsets, link = io.BytesIO(), {}, tmp_path / "latest"
+    assert poll(link, offsets, out) == 0  # Ray has not made its folder yet
+    for number in (1, 2):
+        folder = tmp_path / f"session-{number}"
+        folder.mkdir()
+        (folder / "job-driver-a.log").symlink_to("gone")
+        (folder / "job-driver-x.log").write_bytes(b"session %d\nha" % number)
+        (folder / "raylet.out").write_text("noise")
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder)
+        assert poll(link, offsets, out) == 12
+        assert poll(link, offsets, out) == 0
+        with (folder / "job-driver-x.log").open("ab") as file:
+            file.write(b"lf\n\xff\n")
+        assert poll(link, offsets, out) == 5
+    assert out.getvalue() == b"session 1\nhalf\n\xff\nsession 2\nhalf\n\xff\n"
+
+
+def test_a_terminated_container_ends_at_once(tmp_path):
+    (tmp_path / "job-driver-x.log").write_text("hello\n")
+    command = [sys.executable, "-m", "opd.pods.follow", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "hello\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+
+
+# ---- the job that fills a claim (S3: tests/runs/s3) --------------------------------------------------------------------
+
+
+def test_a_source_that_is_neither_url_nor_hub_id_leaves_no_record(tmp_path, capsys):
+    (tmp_path / RECORD_FILE).write_text(json.dumps({"source": "s3://old"}))
+    assert main(["/some/path/here", "--to", str(tmp_path)]) == 1
+    assert not (tmp_path / RECORD_FILE).exists()
+    assert "neither a store URL" in capsys.readouterr().err
