@@ -61,7 +61,7 @@ def up_to_end(text: str, ends: Iterable[str]) -> str:
 
 
 def _in_folder(tokenizer: Any) -> Any:
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, AttributeError):
         config = json.loads((Path(tokenizer.name_or_path) / "generation_config.json").read_text(encoding="utf-8"))
         return config.get("eos_token_id") if isinstance(config, Mapping) else None
     return None
