@@ -49,6 +49,23 @@ def rows_of(results) -> dict[str, list[str]]:
     return {label.strip(): [cell.strip() for cell in cells] for label, *cells in lines}
 
 
+def test_a_problem_that_several_rows_ask_has_all_their_answers_as_samples():
+    (once,), (repeated,) = (
+        evaluate(SIX, num_samples=3, problems={"aime24": [0, 1]}),
+        evaluate(SIX, num_samples=1, problems={"aime24": [0, 1, 0, 1, 1, 0]}),
+    )
+    assert repeated == once
+    (uneven,) = evaluate(SIX[:5], num_samples=1, problems={"aime24": [0, 1, 0, 1, 0]})
+    assert (uneven.num_samples, len(uneven.pass_at), uneven.num_missing) == (2, 2, 0)
+    assert uneven.mean.value == pytest.approx((1 / 3 + 1) / 2)
+
+
+def test_an_accuracy_of_answers_that_could_not_be_read_is_said():
+    (result,) = evaluate([sample(0, 0, pred="", right=False, truncated=True)], num_samples=1)
+    assert result.num_unanswered == result.num_came == 1
+    assert "no answer in any of 1 responses (1 were cut at the limit)" in result.unread_note()
+
+
 # By hand. pass@k: problem 0 (n=3, c=1): 1/3, 2/3, 1; problem 1 (n=3, c=2): 2/3, 1, 1.
 # maj@k: problem 0: 1/3, 1/3, 0; problem 1: 2/3, then {r,r}, {r,-}, {r,-} all right: 1, 1.
 def test_two_problems_by_hand():

@@ -62,6 +62,8 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> RolloutWorker:
         "rollout_config": SimpleNamespace(response_length=8),
         "llm_client": _Server(),
         "num_finished": 0,
+        "_ends": frozenset({1}),
+        "_stops": [],
         "asked": asked,
         "_agent_loop": lambda name, client: _Loop(client, asked),
         "_compute_score": score,

@@ -53,7 +53,9 @@ def worker() -> RolloutWorker:
     made.__dict__ |= {
         "config": OmegaConf.create({"actor_rollout_ref": {"rollout": rollout | sampling}, "algorithm": {}}),
         "ours": SimpleNamespace(spec=spec, sampling=spec),
-        "rollout_config": SimpleNamespace(ignore_eos=True),
+        "_reward_function": "",
+        "_ends": frozenset(),
+        "_stops": [],
         "llm_client": _Server(),
         "num_finished": 0,
         "_agent_loop": lambda name, client: _Loop(client),

@@ -31,7 +31,7 @@ class SetResult(NamedTuple):
     num_dropped: int
     """Problems that were not asked, because their prompts were too long."""
     num_samples: int
-    """n: answers asked for per problem."""
+    """n: answers asked for of the problem that has fewest; a prompt that several rows repeat is one problem."""
     mean: Estimate
     """mean@n of the accuracy."""
     std: Estimate
@@ -57,6 +57,14 @@ class SetResult(NamedTuple):
     num_right_by_problem: Mapping[int, int]
     numbers: Mapping[str, NumberResult]
     """Further numbers (`samples.further_numbers`) by name."""
+    num_came: int = 0
+
+    def unread_note(self) -> str:
+        """Return why an accuracy of 0 says nothing where the scorer found no answer in any response."""
+        return (
+            f"the scorer found no answer in any of {self.num_came} responses ({self.num_truncated} were cut at the limit), so "
+            "the accuracy says nothing of the model; see reward.function, eval.instruction_variant and data.max_response_length"
+        )
 
 
 def is_right(sample: Sample) -> bool:
@@ -77,14 +85,16 @@ def evaluate(
     Args:
         samples: in any order, of any number of data sets.
         num_samples: n, the answers each problem was asked for.
-        problems: the problems of each data set that were asked; None means those that occur in `samples`.
+        problems: the problems of each data set that were asked, each as often as a row asks it; None means those that
+            occur in `samples`.
         num_dropped: how many further problems of each data set were not asked.
         worst_reward: of an answer that never came.
 
     Raises:
         ValueError: no samples and no problems, a sample twice, or one that was not asked for.
     """
-    sets = {source: {index: list[Sample]() for index in indices} for source, indices in (problems or {}).items()}
+    repeats = {source: Counter(indices) for source, indices in (problems or {}).items()}
+    sets = {source: {index: list[Sample]() for index in indices} for source, indices in repeats.items()}
     for sample in samples:
         source, index = sample.data_source, sample.problem_index
         if problems is not None and index not in sets.get(source, {}):
@@ -94,44 +104,51 @@ def evaluate(
         raise ValueError("nothing to evaluate: no samples and no problems")
     dropped = num_dropped or {}
     return [
-        _evaluate_set(source, sets[source], num_samples, dropped.get(source, 0), worst_reward)
+        _evaluate_set(
+            source,
+            sets[source],
+            [num_samples * (repeats[source][index] if source in repeats else 1) for index in sorted(sets[source])],
+            dropped.get(source, 0),
+            worst_reward,
+        )
         for source in sorted(sets)
         if sets[source]
     ]
 
 
 def _evaluate_set(
-    source: str, by_index: Mapping[int, Sequence[Sample]], num_samples: int, num_dropped: int, worst_reward: float
+    source: str, by_index: Mapping[int, Sequence[Sample]], sizes: Sequence[int], num_dropped: int, worst_reward: float
 ) -> SetResult:
+    """Return a data set's result; `sizes` are the answers asked for of each problem, in the order of the indices."""
     indices = sorted(by_index)
     answers = [by_index[index] for index in indices]
-    for index, group in zip(indices, answers, strict=True):
-        _check_answers(source, index, group, num_samples)
+    for index, group, size in zip(indices, answers, sizes, strict=True):
+        _check_answers(source, index, group, size)
     came = [sample for group in answers for sample in group]
-    accuracies = [np.array([s.acc for s in group] + [0.0] * (num_samples - len(group))) for group in answers]
-    rewards = [
-        np.array(sorted(s.score for s in group) + [worst_reward] * (num_samples - len(group))) for group in answers
-    ]
+    sized = list(zip(answers, sizes, strict=True))
+    accuracies = [np.array([s.acc for s in group] + [0.0] * (size - len(group))) for group, size in sized]
+    rewards = [np.array(sorted(s.score for s in group) + [worst_reward] * (size - len(group))) for group, size in sized]
     means = [float(values.mean()) for values in accuracies]
     num_right = [sum(map(is_right, group)) for group in answers]
     return SetResult(
         data_source=source,
         num_problems=len(indices),
         num_dropped=num_dropped,
-        num_samples=num_samples,
+        num_samples=min(sizes),
         mean=clustered(means),
         std=clustered([float(values.std()) for values in accuracies]),
         mean_of_all=clustered([*means, *[0.0] * num_dropped]),
-        pass_at=_at_every_k([pass_at_every_k(right, num_samples) for right in num_right]),
-        majority_at=_at_every_k([_majority(group, num_samples) for group in answers]),
+        pass_at=_at_every_k([pass_at_every_k(right, size) for right, size in zip(num_right, sizes, strict=True)]),
+        majority_at=_at_every_k([_majority(group, size) for group, size in sized]),
         reward=clustered([float(values.mean()) for values in rewards]),
-        num_missing=len(indices) * num_samples - len(came),
+        num_missing=sum(sizes) - len(came),
         num_failed=sum(sample.failed for sample in came),
         num_unanswered=sum(sample.pred in NO_ANSWER_PREDICTIONS for sample in came),
         num_truncated=sum(sample.truncated for sample in came),
         mean_num_tokens=sum(sample.num_tokens for sample in came) / len(came) if came else math.nan,
         accuracy_by_problem=dict(zip(indices, means, strict=True)),
         num_right_by_problem=dict(zip(indices, num_right, strict=True)),
+        num_came=len(came),
         numbers={name: _number(answers, name) for name in sorted({name for sample in came for name in sample.numbers})},
     )
 
@@ -152,7 +169,8 @@ def _number(answers: Sequence[Sequence[Sample]], name: str) -> NumberResult:
 
 
 def _at_every_k(by_problem: Sequence[Floats]) -> tuple[Estimate, ...]:
-    return tuple(clustered(column) for column in np.stack(by_problem).T)
+    most = min(map(len, by_problem))
+    return tuple(clustered(column) for column in np.stack([values[:most] for values in by_problem]).T)
 
 
 def _majority(group: Sequence[Sample], num_samples: int) -> Floats:

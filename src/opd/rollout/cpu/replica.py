@@ -17,9 +17,9 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutReplica
 
 from opd.compat.cpu import ROLLOUT_NAME
+from opd.data.turn_ends import end_tokens
 from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
-from opd.rollout.pieces import end_tokens
 
 _KEYS = ("num_slots", "script", "script_end")
 _WEIGHT_PIECE_BYTES = 64 << 20
@@ -65,7 +65,7 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig) -> ServerConfig:
     return ServerConfig(
         engine=EngineConfig(
             vocab_size=min(len(model.tokenizer), model.hf_config.vocab_size),
-            eos_token_ids=end_tokens(model),
+            eos_token_ids=end_tokens(model.tokenizer, model.generation_config),
             max_model_len=max_model_len,
             prompt_length=rollout.prompt_length,
             response_length=rollout.response_length,
