@@ -26,7 +26,7 @@ PHONY_TOOL := submit status logs wait cancel delete doctor collect compare repor
 .PHONY: $(PHONY_TOOL) help $(shell sed -n 's/^\([a-z0-9-]*\):.*\#\# .*/\1/p' $(MAKEFILE_LIST))
 
 # `##` after a target is its help. A user's targets come first, in this order.
-USER_TARGETS := setup quickstart run doctor render submit status logs collect test
+USER_TARGETS := setup quickstart quickstart-lm run doctor render submit status logs collect test
 help:
 	@awk -v order="$(USER_TARGETS)" -v more="$(filter-out $(USER_TARGETS) tools helm,$(PHONY_TOOL))" ' \
 	  BEGIN {FS = ":.*## "; count = split(order, names, " "); for (i in names) user[names[i]] = ""} \
@@ -73,6 +73,9 @@ $(VENV)/.tool.stamp: $(BIN)/uv uv.lock pyproject.toml
 
 quickstart: setup ## distil a toy teacher into a student on this machine (SEED=1; minutes)
 	$(BIN)/python -m opd.quickstart --seed $(or $(SEED),1)
+
+quickstart-lm: setup-lm ## distil a pretrained language model on this machine, without a GPU (SEED=1; 20 minutes)
+	$(BIN)/python -m opd.quickstart --task lm --seed $(or $(SEED),1)
 
 run: setup ## run an experiment on this machine (EXP=file.yaml SITE=site.yaml ARGS="--set k=v")
 	$(BIN)/python -m opd.launch $(EXP)$(if $(OPDCTL_SITE), --site $(OPDCTL_SITE)) $(ARGS)

@@ -1,7 +1,7 @@
 """`python tools/gotools.py install|path|module`: Go programs and modules by name and version, cached outside the work tree.
 
-Standard library only, so that `make tools` needs no environment. Programs are built either by `go install` at a version named
-here, or from a folder with committed go.mod and go.sum (`lock`), which then says the version of everything in them.
+It uses the standard library only, so that `make tools` needs no environment. `go install` builds a program of a version
+named here. Other programs come from a folder with committed go.mod and go.sum (`lock`), which has all versions.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Program:
     package: str
     version: str = ""
     lock: str = ""  # below the repository's root
-    is_any_version_fine: bool = False  # one found on PATH is used as it is
+    is_any_version_fine: bool = False  # the program on PATH is used as it is
     stamps: str = ""  # package that holds gitVersion, gitMajor and gitMinor: servers report v0.0.0 without them
 
     def locked(self) -> tuple[str, str]:
-        """(module path, version) that the lock's go.mod requires for this package."""
+        """Return module path and version that the lock's go.mod requires for this package."""
         text = (ROOT / self.lock / "go.mod").read_text()
         required: list[tuple[str, str]] = re.findall(r"^\s*(?:require )?(\S+\.\S+/\S+) (v\S+)", text, re.MULTILINE)
         return max((item for item in required if f"{self.package}/".startswith(f"{item[0]}/")), key=lambda i: len(i[0]))
 
     def ldflags(self) -> str:
-        """Linker flags: no symbol tables, and the version where the program reports one."""
+        """Return linker flags: no symbol tables, and the version where the program reports one."""
         flags = ["-s", "-w"]
         if self.stamps:
             version = self.locked()[1]
@@ -53,7 +53,7 @@ class Program:
         return " ".join(flags)
 
     def key(self) -> str:
-        """What the cached binary's folder is named by, after the program: version, and all that went into a locked one."""
+        """Return the version in the name of the cached binary's folder, with a hash of all that a locked program is made of."""
         if not self.lock:
             return self.version
         folder = ROOT / self.lock
@@ -62,12 +62,8 @@ class Program:
 
 
 def _kubernetes(name: str, *, is_any_version_fine: bool = False) -> Program:
-    return Program(
-        package=f"k8s.io/kubernetes/cmd/{name}",
-        lock=f"{GO_LOCKS}/kubernetes",
-        stamps="k8s.io/component-base/version",
-        is_any_version_fine=is_any_version_fine,
-    )
+    package, lock, stamps = f"k8s.io/kubernetes/cmd/{name}", f"{GO_LOCKS}/kubernetes", "k8s.io/component-base/version"
+    return Program(package=package, lock=lock, stamps=stamps, is_any_version_fine=is_any_version_fine)
 
 
 PROGRAMS = {
@@ -94,14 +90,14 @@ PROGRAMS = {
     "versitygw": Program(package="github.com/versity/versitygw/cmd/versitygw", lock="tests/runs/s3"),
 }
 _CONTROL_PLANE = ("etcd", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "ray-operator")
-# What a make target needs; a group's name stands for its programs on the command line.
+# Programs of a make target; on the command line a group's name means its programs.
 GROUPS = {
     "charts": ("helm", "kubeconform", "netpol-analyzer"),
     "fast-tier": ("helm", *_CONTROL_PLANE, "kueue", "kwok", "registry"),
     "cluster": ("helm", *_CONTROL_PLANE, "kubelet", "kube-proxy", "coredns", "versitygw"),
     "sbom": ("syft",),
 }
-# What the charts are checked against: the operators' own CRDs and the API of this Kubernetes.
+# Sources of the objects that charts are checked against: the operators' own CRDs and the API of this Kubernetes.
 MODULES = {
     "ray-operator": PROGRAMS["ray-operator"].locked(),
     "prometheus-operator": ("github.com/prometheus-operator/prometheus-operator", "v0.85.0"),
@@ -112,52 +108,48 @@ MODULES = {
 
 
 class ToolError(RuntimeError):
-    """A program or module that cannot be had; the text says which one and what to do."""
+    """A program or module that cannot be had; the text names it and the fix."""
 
 
 def cache_dir() -> Path:
-    """The folder of built programs: $OPD_TOOLS_DIR, else below the user's cache."""
+    """Return the folder of built programs: $OPD_TOOLS_DIR, else below the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get(CACHE_VARIABLE) or Path(base) / "opd" / "tools")
 
 
 def installed(name: str) -> Path:
-    """Where `install` puts a program; the folder's name holds its version."""
+    """Return the path to which `install` builds a program; the folder's name holds its version."""
     return cache_dir() / f"{name}-{PROGRAMS[name].key()}" / name
 
 
 def find(name: str) -> Path:
-    """A program on PATH where any version is fine, else the installed one.
+    """Return a program on PATH where any version is fine, else the installed program.
 
     Raises:
         ToolError: there is neither.
     """
-    on_path = shutil.which(name) if PROGRAMS[name].is_any_version_fine else None
-    path = Path(on_path) if on_path else installed(name)
-    if not path.is_file():
+    if (path := _found(name)) is None:
         group = next(group for group, names in GROUPS.items() if name in names)
-        raise ToolError(f"{name} is neither on PATH nor at {path}: run `python tools/gotools.py install {group}`")
+        text = f"{name} is neither on PATH nor at {installed(name)}: run `python tools/gotools.py install {group}`"
+        raise ToolError(text)
     return path
 
 
-def missing(names: Iterable[str]) -> list[str]:
-    """The programs among them that `find` does not find."""
-    return [
-        name
-        for name in names
-        if not (PROGRAMS[name].is_any_version_fine and shutil.which(name)) and not installed(name).is_file()
-    ]
+def _found(name: str) -> Path | None:
+    on_path = shutil.which(name) if PROGRAMS[name].is_any_version_fine else None
+    path = Path(on_path) if on_path else installed(name)
+    return path if path.is_file() else None
 
 
 def install(name: str) -> Path:
-    """`install_all` of one program; returns where it is."""
+    """Build one program where it is missing; return its path."""
     return install_all([name])[name]
 
 
 def install_all(names: Iterable[str]) -> dict[str, Path]:
-    """Build what cannot be found already, one lock after the other; returns where each program is.
+    """Build missing programs, one lock after the other; return the path of each program.
 
-    Programs of one lock are built by one command, so that what they share is compiled once. Compiling yields to other work
+    One command builds the programs of one lock, so that what they share is compiled once. Compiling yields to other work
     (nice); `GOFLAGS=-p=1` bounds it to one core.
 
     Raises:
@@ -165,18 +157,18 @@ def install_all(names: Iterable[str]) -> dict[str, Path]:
     """
     names = list(names)
     groups: dict[str, list[str]] = {}
-    for name in missing(names):
+    for name in (name for name in names if not _found(name)):
         groups.setdefault(PROGRAMS[name].lock or name, []).append(name)
     for key, group in groups.items():
         with one_builder(Path(key).name):
-            wanted = missing(group)  # another process may have built them while this one waited
-            if wanted:
+            # Another process may have built them while this one waited.
+            if wanted := [name for name in group if not _found(name)]:
                 _build(wanted)
     return {name: find(name) for name in names}
 
 
 def module(name: str) -> Path:
-    """The unpacked sources of a module, downloaded once by the Go client.
+    """Return the folder of a module's sources, which the Go client downloads once.
 
     Raises:
         ToolError: Go is absent or the module cannot be had.
@@ -200,12 +192,8 @@ def _build(names: list[str]) -> None:
             _go(command, what=what, folder=ROOT / programs[0].lock, CGO_ENABLED="0")
         else:
             package = f"{programs[0].package}@{programs[0].version}"
-            _go(
-                ["install", "-trimpath", f"-ldflags={programs[0].ldflags()}", package],
-                what=what,
-                GOBIN=folder,
-                CGO_ENABLED="0",
-            )
+            command = ["install", "-trimpath", f"-ldflags={programs[0].ldflags()}", package]
+            _go(command, what=what, GOBIN=folder, CGO_ENABLED="0")
         for name, program in zip(names, programs, strict=True):
             target = installed(name)
             target.parent.mkdir(exist_ok=True)
@@ -213,14 +201,14 @@ def _build(names: list[str]) -> None:
 
 
 def _executable(package: str) -> str:
-    """What `go build` calls a package's program: the last element of its path that is no major version."""
+    """Return `go build`'s name of a package's program: the last element of its path that is no major version."""
     *_, before, last = package.split("/")
     return before if re.fullmatch(r"v\d+", last) else last
 
 
 @contextmanager
 def one_builder(name: str) -> Iterator[None]:
-    """Holds the others off while one process makes what goes by this name in the cache."""
+    """Let one process at a time make the object of this name in the cache."""
     cache_dir().mkdir(parents=True, exist_ok=True)
     with open(cache_dir() / f".{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -232,14 +220,8 @@ def _go(arguments: list[str], *, what: str, folder: Path | None = None, **enviro
     if go is None:
         raise ToolError(f"Go is needed for {what} and is not on PATH: install Go 1.26 or newer")
     with tempfile.TemporaryDirectory() as empty:  # outside any module, so that no go.mod is read
-        done = subprocess.run(
-            ["nice", go, *arguments],
-            cwd=folder or empty,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = subprocess.run(["nice", go, *arguments], cwd=folder or empty, env={**os.environ, **environment},
+                              capture_output=True, text=True, check=False)  # fmt: skip
     if done.returncode:
         text = done.stderr[-2000:] or done.stdout[-2000:]
         raise ToolError(f"{what} cannot be had: `go {arguments[0]}` ended with {done.returncode}:\n{text}")
@@ -247,16 +229,15 @@ def _go(arguments: list[str], *, what: str, folder: Path | None = None, **enviro
 
 
 def _program_or_group(name: str) -> str:
-    """`choices` would refuse an empty list."""
+    """Return a known name; `choices` of argparse would reject an empty list."""
     if name not in {*GROUPS, *PROGRAMS}:
-        raise argparse.ArgumentTypeError(
-            f"{name!r} is neither a group ({', '.join(GROUPS)}) nor one of {', '.join(PROGRAMS)}"
-        )
+        text = f"{name!r} is neither a group ({', '.join(GROUPS)}) nor one of {', '.join(PROGRAMS)}"
+        raise argparse.ArgumentTypeError(text)
     return name
 
 
 def main() -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     wanted = commands.add_parser("install", help=f"build what is missing; groups: {', '.join(GROUPS)}")

@@ -1,7 +1,7 @@
 """`python tools/kubeschemas.py`: strict JSON Schemas of the kinds that the charts render, made from Go modules.
 
-Stricter than the API server on purpose: a field that the server would silently drop (unknown, or below an object without
-declared fields) is an error here. Printed is the location pattern that kubeconform takes.
+The schemas are stricter than the API server: a field that the server would silently drop is an error here. It is unknown, or
+below an object without declared fields. The program prints the location pattern that kubeconform takes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPEN = ("properties", "additionalProperties", "x-kubernetes-preserve-unknown-fi
 
 
 def location() -> str:
-    """kubeconform's `-schema-location` for the cached schemas; makes them first where they are missing."""
+    """Return kubeconform's `-schema-location` of the cached schemas; make them first where they are missing."""
     versions = "-".join(gotools.MODULES[name][1] for name in SOURCES)
     folder = gotools.cache_dir() / f"schemas-{versions}-{'-'.join(MONITORING)}"
     done = folder / "complete"
@@ -44,29 +44,28 @@ def location() -> str:
 
 
 def schemas() -> dict[str, str]:
-    """File name -> text of every schema."""
+    """Return the text of every schema by its file name."""
     swagger = json.loads((gotools.module("kubernetes") / "api/openapi-spec/swagger.json").read_text())
     definitions = {name: SCALARS.get(name) or strict(_no_gvk(node)) for name, node in swagger["definitions"].items()}
     files = {DEFINITIONS: json.dumps({"definitions": definitions})}
     for name, node in swagger["definitions"].items():
         for gvk in node.get("x-kubernetes-group-version-kind", ()):  # kubeconform calls the core group by its version
-            files[_file(gvk["group"] or gvk["version"], gvk["version"], gvk["kind"])] = json.dumps(
-                {"$ref": _link(name)}
-            )
+            file = _file(gvk["group"] or gvk["version"], gvk["version"], gvk["kind"])
+            files[file] = json.dumps({"$ref": _link(name)})
     for path in crd_files():
         files |= crd_schemas(yaml.load(path.read_text(), Loader=yaml.CSafeLoader))
     return files
 
 
 def crd_files() -> list[Path]:
-    """The CustomResourceDefinitions of KubeRay and of the Prometheus operator."""
+    """Return the files of KubeRay's and of the Prometheus operator's CustomResourceDefinitions."""
     ray = (gotools.module("ray-operator") / "config/crd/bases").glob("*.yaml")
     monitoring = gotools.module("prometheus-operator") / "example/prometheus-operator-crd"
     return [*sorted(ray), *(monitoring / f"monitoring.coreos.com_{plural}.yaml" for plural in MONITORING)]
 
 
 def crd_schemas(crd: dict[str, Any]) -> dict[str, str]:
-    """File name -> text for each version of a CustomResourceDefinition."""
+    """Return the schema of each version of a CustomResourceDefinition by its file name."""
     spec = crd["spec"]
     files = {}
     for version in spec["versions"]:
@@ -77,7 +76,7 @@ def crd_schemas(crd: dict[str, Any]) -> dict[str, str]:
 
 
 def strict(node: Any) -> Any:
-    """The schema with unknown fields refused wherever fields are declared, or where nothing says that any are kept."""
+    """Return the schema, which rejects unknown fields where fields are declared, or where nothing says that any are kept."""
     if isinstance(node, list):
         return [strict(item) for item in node]
     if not isinstance(node, dict):
@@ -95,7 +94,7 @@ def strict(node: Any) -> Any:
 
 
 def _no_gvk(node: dict[str, Any]) -> dict[str, Any]:
-    """A definition of swagger.json; an object without declared fields there (FieldsV1, RawExtension) holds anything."""
+    """Return a definition of swagger.json; an object without declared fields (FieldsV1, RawExtension) holds anything."""
     is_free = node.get("type") == "object" and "properties" not in node
     return {**node, "x-kubernetes-preserve-unknown-fields": True} if is_free else node
 
@@ -105,11 +104,7 @@ def _link(name: str) -> str:
 
 
 def _file(group: str, version: str, kind: str) -> str:
-    return (
-        PATTERN.replace("{{ .Group }}", group)
-        .replace("{{ .ResourceAPIVersion }}", version)
-        .replace("{{ .ResourceKind }}", kind.lower())
-    )
+    return f"{group}_{version}_{kind.lower()}.json"  # as PATTERN
 
 
 if __name__ == "__main__":

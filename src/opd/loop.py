@@ -18,7 +18,7 @@ from opd.monitor import monitor
 from opd.rollout.serving import start_cpu_servers
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
-from opd.runs.start_times import START, as_metrics, table
+from opd.runs.start_times import START
 from opd.trainer.run_log import validation_scores
 from opd.update import checkpointing, checks
 
@@ -98,7 +98,8 @@ class Loop:
         """Make one step: answers, weights, update, save, the servers' weights, validation; return its metrics."""
         job, kind, timing = self.job, self.kind, dict[str, float]()
         PROGRESS.enter("rollout", step)
-        metrics = self._start_times()
+        START.mark("the rest")
+        metrics: dict[str, Any] = {**START.take()}
         with marked_timer("step", timing):
             with marked_timer("gen", timing):
                 rows, found = kind.answers(job, step)
@@ -154,14 +155,6 @@ class Loop:
             return STOPPED
         self.saves.wake(self.step)
         return None
-
-    def _start_times(self) -> dict[str, Any]:
-        """Return and print the seconds of each part of the start, before the first step of an attempt."""
-        START.mark("the rest")
-        started = START.take()
-        for line in table(started):
-            print(line, flush=True)
-        return dict(as_metrics(started))
 
     def _result(self) -> dict[str, Any]:
         """Return what `result.json` holds of a training run."""

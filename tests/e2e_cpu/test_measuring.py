@@ -50,14 +50,14 @@ def test_a_measuring_at_a_stage_switch_that_is_asked_to_end_goes_on_to_the_same_
         "trainer.total_steps=4", "trainer.save_freq=4", "trainer.val_before_train=false", "data.max_train_samples=48",
         "trainer.total_epochs=9", "opd.stages=[{until: 2, loss_type: forward_kl}, {loss_type: reverse_kl}]",
         "opd.importance.problems.weights=competence", "opd.importance.problems.drop=false",
-        "opd.importance.problems.recompute.at_stages=true", "opd.importance.problems.recompute.num_samples=2",
+        "opd.importance.problems.recompute.at_stages=true", "opd.importance.problems.recompute.num_samples=3",
         _pass_rates(tmp_path / "pass_rates.parquet"),
     )  # fmt: skip
-    # Two steps score 16 answers each; the measuring's three batches have 16 prompts with 32 answers. It ends within the second,
+    # Two steps score 16 answers each; the measuring's three batches have 16 prompts with 48 answers. It ends within the second,
     # where at most 6 + 4 answers are lacking, to 10 of 16 prompts.
     whole = run(tmp_path / "whole", "opd", *sets, *_scorer(tmp_path / "of whole")).must_be_clean()
     scorer = _scorer(folder := tmp_path / "of ended")
-    (folder / "until").write_text(str(2 * 16 + 32 + 26))
+    (folder / "until").write_text(str(2 * 16 + 48 + 38))
     ended = run_and_end(folder / "waiting", tmp_path / "ended", "opd", *sets, *scorer)
     assert ended.returncode == 130, ended.output[-4000:]
     assert "Traceback" not in ended.output

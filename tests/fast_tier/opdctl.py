@@ -18,9 +18,9 @@ TIMEOUT_S = 300
 
 
 class Tool:
-    """opdctl in one namespace."""
+    """opdctl in one namespace; `transcript.txt` in the folder has each command with its output."""
 
-    def __init__(self, tier: FastTier, namespace: str, folder: Path):
+    def __init__(self, tier: FastTier, namespace: str, folder: Path, **environment: str):
         self.tier, self.namespace, self.folder = tier, namespace, folder
         self.environment = {
             **tier.user(namespace).environment,
@@ -29,6 +29,7 @@ class Tool:
             "OPDCTL_CHARTS": str(CHARTS),
             "OPDCTL_CACHE_DIR": str(folder / "cache"),
             "COLUMNS": "400",
+            **environment,
         }
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
@@ -46,13 +47,17 @@ class Tool:
         """A command's end."""
         process = self.start(*arguments)
         out, err = process.communicate(timeout=TIMEOUT_S)
+        with open(self.folder / "transcript.txt", "a") as file:
+            print("$ opdctl", *arguments, f"\n{out}{err}[exit code {process.returncode}]\n", file=file)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
-    def submit(self, experiment: str, *words: object, layer: dict[str, Any] | None = None, name: str) -> subprocess.CompletedProcess[str]:  # fmt: skip
-        """`opdctl submit` of an example under a name, with values over it."""
+    def submit(
+        self, experiment: str, *words: object, layer: dict[str, Any] | None = None, name: str, verb: str = "submit"
+    ) -> subprocess.CompletedProcess[str]:
+        """`opdctl submit` (or another verb) of an example under a name, with values over it."""
         files: list[object] = []
         for number, tree in enumerate([IMAGE, *([layer] if layer else [])]):
             path = self.folder / f"layer-{number}.json"
             path.write_text(json.dumps(tree))
             files += ["-f", path]
-        return self("submit", EXPERIMENTS[experiment], *files, "--name", name, *words)
+        return self(verb, EXPERIMENTS[experiment], *files, "--name", name, *words)

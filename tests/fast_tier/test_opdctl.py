@@ -5,10 +5,14 @@ from tests.e2e.cluster.kube import KubeError
 from tests.fast_tier.opdctl import Tool
 from tests.fast_tier.runs import end, pods, reached
 from tests.fast_tier.tier import ROOT
+from tests.programs import need
+from tests.runs.s3.server import clear_clients, environment, running_server
+
+from opd.experiment import dump_spec, identity, load_text, spec_hash
+from opd.runs.attempts import attempt_prefix
+from opd.runs.run import Run
 
 NAMESPACE = "opdctl"
-# The tier has volumes for three claims of a namespace's runs: all runs but one share a claim.
-SHARED = {"cluster": {"checkpoints": {"claim": "models"}}}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +29,7 @@ def good(done):
 def refused(done, *, code=1):
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    return done.stderr
+    return done.stdout + done.stderr
 
 
 def test_a_run_from_submit_over_cancel_and_resume_to_delete(tier, tool):
@@ -62,27 +66,74 @@ def test_a_run_from_submit_over_cancel_and_resume_to_delete(tier, tool):
     assert "claim life-checkpoints deleted" in good(tool("delete", "--unused-claims", "--yes"))
 
 
-def test_a_failed_run_is_resumed_and_the_name_of_a_succeeded_run_is_rejected(tier, tool):
-    run = "ended"
-    good(tool.submit("quickstart", layer=SHARED, name=run))
+@pytest.fixture
+def s3(tmp_path, monkeypatch):
+    """The variables of an S3 server, in this process, too."""
+    need("versitygw", build=True)
+    with running_server(tmp_path) as port:
+        for name, value in environment(port).items():
+            monkeypatch.setenv(name, value)
+        clear_clients()
+        yield environment(port)
+
+
+def attempt(tier, run, folder, steps, *, result=None, fatal=None):
+    """Write to the store as the driver of a run's next attempt does, and end its RayJob as KubeRay does."""
+    config = tier.admin.get("configmap", run, namespace=NAMESPACE)
+    spec = load_text(config["data"]["exp.json"], origin="exp.json", is_json=True).spec
+    tree = dump_spec(spec)
+    with Run.open(run_id=run, local_root=folder, spec=tree, spec_hash=spec_hash(spec), store_url=spec.store.url,
+                  identity=identity(spec), tee=False) as open_run:  # fmt: skip
+        for step in steps:
+            open_run.log(step, {"opd/loss": 1 / step, "opd/accuracy": step / 10})
+        lines = [*(f"step {step}/4" for step in steps), fatal or "done", ""]
+        open_run.stores[0].put(f"{attempt_prefix(open_run.handle.attempt)}/driver.log", "\n".join(lines).encode())
+        if fatal:
+            open_run.fail(fatal, fatal=True)
+        else:
+            open_run.finish(result)
+    words = {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "reason": "AppFailed", "message": "exit code 2"}
+    end(tier, NAMESPACE, run, **(words if fatal else {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}))
+
+
+def test_a_day_s_work_from_doctor_over_a_mended_and_retried_run_to_its_results(tier, s3, tmp_path):
+    """Doctor, submit, status, logs; a run that ends for good is mended and retried; collect, delete, claims pruned."""
+    day, run = Tool(tier, NAMESPACE, tmp_path, **s3), "day"
+    layer = {"store": {"url": "s3://runs/opd", "endpoint": "http://minio.minio.svc:9000"}, "trainer": {"total_steps": 4},
+             "cluster": {"secrets": {"store": "experiment-store"}}}  # fmt: skip
+    text = refused(day.submit("quickstart", layer=layer, name=run, verb="doctor"))
+    assert "MISSING     secret    secret experiment-store (cluster.secrets.store) is not in namespace opdctl" in text
+    words = ("create", "secret", "generic", "experiment-store", "-n", NAMESPACE)
+    tier.user(NAMESPACE).run(*words, "--from-literal=AWS_ACCESS_KEY_ID=id", "--from-literal=AWS_SECRET_ACCESS_KEY=s")
+    good(day.submit("quickstart", layer=layer, name=run, verb="doctor"))
+
+    good(day.submit("quickstart", layer=layer, name=run))
     reached(tier, NAMESPACE, run, "Running")
-    end(
-        tier,
-        NAMESPACE,
-        run,
-        jobDeploymentStatus="Failed",
-        jobStatus="FAILED",
-        reason="AppFailed",
-        message="exit code 1",
-    )
-    assert "failed: failed (FAILED): AppFailed: exit code 1" in refused(tool("wait", run, "--timeout", "60"))
-    assert "resumed: the last RayJob ended: failed (FAILED)" in good(tool.submit("quickstart", layer=SHARED, name=run))
+    assert "running" in good(day("status", run))
+    attempt(tier, run, tmp_path / "pod", (1, 2), fatal="data.train: /data/nope.parquet: there is no such file")
+    ended = refused(day("wait", run, "--timeout", "60"))
+    assert "AppFailed: exit code 2; attempt 1 fatal: data.train: /data/nope.parquet: there is no such file" in ended
+    assert "no such file" in good(day("status", run))
+    assert good(day("logs", run, "--tail", "2")) == "step 2/4\ndata.train: /data/nope.parquet: there is no such file\n"
+
+    assert "submit it again with --retry" in refused(day.submit("quickstart", layer=layer, name=run))
+    assert "day  resumed: it had ended for good" in good(day.submit("quickstart", "--retry", layer=layer, name=run))
     reached(tier, NAMESPACE, run, "Running")
-    end(tier, NAMESPACE, run, jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
-    assert "has succeeded already" in refused(tool.submit("quickstart", layer=SHARED, name=run))
-    good(tool("wait", run, "--timeout", "60"))
-    good(tool("cancel", run))
-    good(tool("delete", run))
+    attempt(tier, run, tmp_path / "pod", (3, 4), result={"steps": 4})
+    good(day("wait", run, "--timeout", "60"))
+    assert "day  succeeded  4/4" in good(day("list"))
+    assert "has succeeded already" in refused(day.submit("quickstart", layer=layer, name=run))
+    good(day("collect", run, "-f", "day.csv"))
+    assert [line.split(",")[1] for line in (tmp_path / "day.csv").read_text().splitlines()] == [
+        '"step"',
+        "1",
+        "2",
+        "3",
+        "4",
+    ]
+    good(day("report", run, "-f", "day.html"))
+    assert "claim day-checkpoints stays" in good(day("delete", run))
+    assert "claim day-checkpoints deleted" in good(day("delete", "--unused-claims", "--yes"))
 
 
 def test_the_api_server_s_own_refusal_stops_a_submit_before_anything_is_installed(tier, tool):

@@ -32,6 +32,11 @@ PLACES = {
     "opd-agent-quickstart": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
     "eval-math": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED)},
     "passrate": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
+    "quickstart-lm": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
+    **dict.fromkeys(
+        ("tip-qwen3-8b-to-1.7b", "paced-qwen3-8b-to-1.7b", "smollm2-gsm-teacher"),
+        {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
+    ),
     "sft": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
     "convert": {"head": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
     "warmup-distil-toy": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},

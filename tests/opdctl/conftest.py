@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.forks import TOOL, run_forked
 
-import opd
-import opdctl
 from opd.evaluation.samples import Sample
 from opd.runs.run import Run
 from opd.store.base import RetryPolicy
+from opdctl import cli
+from opdctl.console import run_guarded
 
-from .in_process import invoke
-
-PYTHON_PATH = os.pathsep.join(str(Path(module.__file__).parent.parent) for module in (opd, opdctl))
 SPEC = {
     "kind": "opd",
     "seed": 1,
@@ -40,21 +35,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def call(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run `opdctl ARGUMENTS` as a process of its own, in an empty folder."""
-
-    def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        variables = {**os.environ, "PYTHONPATH": PYTHON_PATH, "COLUMNS": "240", **environment}
-        return run_forked(TOOL, "-m", "opdctl.cli", *arguments, cwd=tmp_path, env=variables)
-
-    return run
-
-
-@pytest.fixture
 def inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """The same within this process: for commands that end by themselves and do not look at their own standing."""
+    """Run `opdctl ARGUMENTS` in an empty folder."""
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         capsys.readouterr()
@@ -62,7 +49,11 @@ def inside(
             patch.chdir(tmp_path)
             for name, value in {"COLUMNS": "240", **environment}.items():
                 patch.setenv(name, value)
-            code = invoke(*arguments)
+            patch.setattr("opdctl.console.leave_at_once", leave)
+            try:
+                code = run_guarded(lambda: cli._invoke([str(word) for word in arguments]))
+            except SystemExit as end:
+                code = int(end.code or 0)
         seen = capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, seen.out, seen.err)
 
@@ -79,26 +70,13 @@ def make_run(tmp_path: Path, store: Path) -> Callable[..., str]:
     """Writes one run through `opd.runs`: each item of `attempts` is a map from step to its metrics; returns the run id."""
 
     def make(
-        name: str = "r",
-        *,
-        attempts: list[dict[int, dict[str, float]]] | None = None,
-        spec: dict | None = None,
-        result: dict | None = None,
-        url: str | None = None,
-        log: str = "",
-    ) -> str:
+        name: str = "r", *, attempts: list[dict[int, dict[str, float]]] | None = None, spec: dict | None = None,
+        result: dict | None = None, url: str | None = None, log: str = "",
+    ) -> str:  # fmt: skip
         histories = [{1: {"opd/loss": 1.0}}] if attempts is None else attempts
         for number, history in enumerate(histories, start=1):
-            run = Run.open(
-                run_id=name,
-                local_root=tmp_path / "local",
-                spec=spec or SPEC,
-                spec_hash="hash-1",
-                store_url=url or str(store),
-                tee=False,
-                policy=RetryPolicy(max_elapsed_s=10),
-            )
-            with run:
+            with Run.open(run_id=name, local_root=tmp_path / "local", spec=spec or SPEC, spec_hash="hash-1",
+                          store_url=url or str(store), tee=False, policy=RetryPolicy(max_elapsed_s=10)) as run:  # fmt: skip
                 for step, metrics in history.items():
                     run.log(step, metrics)
                 if log:

@@ -20,17 +20,14 @@ EXPERIMENT = "kind: opd\nname: r\nmodel: {path: hub/s}\nteacher: {path: hub/t}\n
 def corner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what is missing, malformed, of a wrong type or unreadable."""
     folder = tmp_path_factory.mktemp("corner")
-    (folder / "exp.yaml").write_text(EXPERIMENT)
-    (folder / "list.yaml").write_text("[1, 2]")
-    (folder / "broken.yaml").write_text("kind: [opd")
+    texts = {
+        "exp.yaml": EXPERIMENT, "list.yaml": "[1, 2]", "broken.yaml": "kind: [opd", "empty.yaml": "", "file": "no folder",
+        "wrong.yaml": "kind: opd\nmodel: 3\nteacher: {pth: t}\n", "kube-broken": "a: [b", "kube-list": "[1, 2]", "kube-empty": "",
+        "kube-wrong": "apiVersion: v1\nkind: Config\nclusters: 3\ncontexts: no\nusers: {}\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (folder / name).write_text(text)
     (folder / "binary.yaml").write_bytes(b"\xff\xfe\x00kind")
-    (folder / "empty.yaml").write_text("")
-    (folder / "wrong.yaml").write_text("kind: opd\nmodel: 3\nteacher: {pth: t}\n")
-    (folder / "file").write_text("no folder")
-    (folder / "kube-broken").write_text("a: [b")
-    (folder / "kube-list").write_text("[1, 2]")
-    (folder / "kube-empty").write_text("")
-    (folder / "kube-wrong").write_text("apiVersion: v1\nkind: Config\nclusters: 3\ncontexts: no\nusers: {}\n")
     server = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     tree = {"apiVersion": "v1", "kind": "Config", "clusters": [server], "contexts": [context],
@@ -39,16 +36,7 @@ def corner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FILES = (
-    "@/none.yaml",
-    "@/list.yaml",
-    "@/broken.yaml",
-    "@/binary.yaml",
-    "@/empty.yaml",
-    "@/wrong.yaml",
-    "@",
-    "@/file/x.yaml",
-)
+FILES = ("none.yaml", "list.yaml", "broken.yaml", "binary.yaml", "empty.yaml", "wrong.yaml", "", "file/x.yaml")
 STORES = ("@/nowhere", "@/file", "@/file/x", "://", "s3://user:secret@b/p", "nope://x")
 SETS = (
     "x",
@@ -61,7 +49,7 @@ SETS = (
     "model={",
 )
 CALLS = [
-    *(("", f"{command} {file}") for command in ("render", "submit", "doctor --no-cluster") for file in FILES),
+    *(("", f"{command} @/{file}") for command in ("render", "submit", "doctor --no-cluster") for file in FILES),
     *((f"kube-{name}", f"{command} -n x") for name in ("broken", "list", "empty", "wrong")
       for command in ("status r", "list", "collect r", "delete r", "submit @/exp.yaml", "doctor")),
     *(("", f"{command} --store {store}") for store in STORES

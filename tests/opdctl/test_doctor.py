@@ -21,18 +21,12 @@ def helm() -> dict[str, str]:
 
 
 def test_what_is_there_is_reported_as_ok(inside: Callable, store: Path) -> None:
-    text = inside("doctor", EXPERIMENT, "--store", store, "--charts", ROOT / "charts", **helm()).stdout
-    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith(("ok", "MISSING", "warning"))}
-    assert lines.keys() == {"spec", "store", "image", "chart"}
-    assert all(lines[name].startswith("ok") for name in ("spec", "store", "chart"))
+    done = inside("doctor", EXPERIMENT, "--store", store, "--charts", ROOT / "charts", "--image", DIGEST, **helm())
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [
+        ["ok", name] for name in ("spec", "store", "image", "chart")
+    ]
     assert [path.name for path in store.iterdir()] == [".probe"]
-
-
-# Keys that only the chart's own rules refuse, not the tool's reading of the file.
-REFUSED = """
-cluster:
-  queue: {manager: kueue, name: team}
-"""
+    assert "no kubeconfig" in done.stderr
 
 
 def test_without_a_cluster_nothing_is_ok_that_the_chart_refuses(inside: Callable, tmp_path: Path) -> None:
@@ -40,7 +34,7 @@ def test_without_a_cluster_nothing_is_ok_that_the_chart_refuses(inside: Callable
     done = inside(*words, **helm())
     assert done.returncode == 1
     assert "MISSING     image     cluster.image.ref is not set: the chart rejects the file" in done.stdout
-    (tmp_path / "more.yaml").write_text(REFUSED)
+    (tmp_path / "more.yaml").write_text("cluster: {queue: {manager: kueue, name: team}}")
     done = inside(*words, "--image", DIGEST, "-f", "more.yaml", **helm())
     assert done.returncode == 1
     assert "MISSING     spec" in done.stdout
@@ -66,6 +60,4 @@ def test_what_is_missing_is_exit_1_with_a_way_to_mend_it(
     (tmp_path / "file").write_text("no folder")
     done = inside("doctor", EXPERIMENT, *(text.format(tmp=tmp_path) for text in arguments), **{**helm(), **environment})
     assert done.returncode == 1
-    [line] = [line for line in done.stdout.splitlines() if line.startswith(f"MISSING     {name} ")]
-    assert words in done.stdout.partition(line)[1] + done.stdout.partition(line)[2]
-    assert "Traceback" not in done.stderr
+    assert words in done.stdout.partition(f"MISSING     {name} ")[2]

@@ -1,4 +1,4 @@
-"""What a store names is written inside the folder that was asked for, or not at all."""
+"""Downloads stay inside their folder for every name in a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run's records, whoever wrote them, cost that run its row at most: every command goes on and obeys none of them."""
+"""Hostile records of a run: they cost this run its row at most, and no command obeys them."""
 
 from __future__ import annotations
 
@@ -52,12 +52,9 @@ def hostile_store(make_run: Callable, store: Path) -> Path:
         make_run(name, result={"steps": 1}, spec={"kind": "opd", "seed": 1, "trainer": {"total_steps": len(name)}})
     for name in NAMES:
         hostile(store, name)
-    for number, result in enumerate(RESULTS):
-        hostile(store, f"result-{number}", result=result)
-    for number, spec in enumerate(SPECS):
-        hostile(store, f"spec-{number}", spec=spec)
-    for number, metrics in enumerate(METRICS):
-        hostile(store, f"metrics-{number}", metrics=metrics)
+    for kind, values in (("result", RESULTS), ("spec", SPECS), ("metrics", METRICS)):
+        for number, value in enumerate(values):
+            hostile(store, f"{kind}-{number}", **{kind: value})
     return store
 
 
@@ -65,14 +62,11 @@ def hostile(store: Path, name: str, *, spec: str = '{"kind": "[/red]\\u001b[2J"}
             metrics: bytes = METRICS[0]) -> None:  # fmt: skip
     folder = store / name
     attempt = folder / "attempts" / "0001"
-    for odd in (
-        attempt,
-        folder / "attempts" / "²",
-        folder / "attempts" / ("9" * 200),
-        folder / "checkpoints" / "global_step_²",
-    ):
-        odd.mkdir(parents=True)
-        (odd / "owner.json").write_text('{"attempt": 1, "process": {"host": "\\u001b[2J[/red]"}, "started_at_s": "x"}')
+    for odd in ("attempts/0001", "attempts/²", f"attempts/{'9' * 200}", "checkpoints/global_step_²"):
+        (folder / odd).mkdir(parents=True)
+        (folder / odd / "owner.json").write_text(
+            '{"attempt": 1, "process": {"host": "\\u001b[2J[/red]"}, "started_at_s": "x"}'
+        )
     (attempt / "ended.json").write_text('{"outcome": "failed", "detail": "[/red]\\u001b]0;owned\\u0007"}')
     (attempt / "metrics.jsonl").write_bytes(metrics)
     (attempt / "driver.log").write_bytes(b"a\x1b]0;owned\x07b\xc2\x85c\xe2\x80\xa8d\n[/red]\n")
@@ -84,17 +78,6 @@ def hostile(store: Path, name: str, *, spec: str = '{"kind": "[/red]\\u001b[2J"}
         (folder / "eval" / "generations.parquet").write_bytes(b"PAR1 no parquet")
         (folder / "trajectories").mkdir()
         (folder / "trajectories" / "train-000001.jsonl").write_text('{"step": 1}\n')
-
-
-def with_times(make_run: Callable, store: Path, name: str, time_s: object) -> None:
-    """A good run whose one attempt, still going on, says this of every time."""
-    make_run(name)
-    attempt = store / name / "attempts" / "0001"
-    owner = json.loads((attempt / "owner.json").read_text())
-    (attempt / "owner.json").write_text(json.dumps(owner | {"started_at_s": time_s}))
-    beat = dict.fromkeys(("time_s", "progress_at_s", "step", "limit_s"), time_s)
-    (attempt / "heartbeat.json").write_text(json.dumps({"phase": "rollout"} | beat))
-    (attempt / "ended.json").unlink(missing_ok=True)
 
 
 def checked(done) -> str:
@@ -110,15 +93,10 @@ def test_no_run_of_a_store_breaks_or_commands_what_shows_them_all(
     inside: Callable, hostile_store: Path, tmp_path: Path
 ) -> None:
     listed = checked(inside("list", "--store", hostile_store))
-    assert "\ngood " in listed
-    assert "[/red]" in listed
-    assert "[bold]x" in listed
-    assert ":skull:" in listed
+    assert all(words in listed for words in ("\ngood ", "[/red]", "[bold]x", ":skull:"))
     checked(inside("collect", "--store", hostile_store))
-    runs = {
-        run["run_id"]: run
-        for run in json.loads(checked(inside("collect", "--store", hostile_store, "-o", "json")))["runs"]
-    }
+    found = json.loads(checked(inside("collect", "--store", hostile_store, "-o", "json")))["runs"]
+    runs = {run["run_id"]: run for run in found}
     assert runs["good"]["state"] == "succeeded"
     assert len(runs) == 2 + len(NAMES) + len(RESULTS) + len(SPECS) + len(METRICS)
     assert runs["result-0"]["state"] == "unreadable"
@@ -149,8 +127,13 @@ def test_a_hostile_run_is_shown_compared_and_its_log_printed_without_being_obeye
 def test_numbers_that_are_no_times_and_endless_nesting_cost_neither_status_nor_a_report(
     inside: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:
-    for number, time_s in enumerate(TIMES):
-        with_times(make_run, store, f"times-{number}", time_s)
+    for number, time_s in enumerate(TIMES):  # a good run whose one attempt, still open, says this of every time
+        attempt = store / make_run(f"times-{number}") / "attempts" / "0001"
+        owner = json.loads((attempt / "owner.json").read_text())
+        (attempt / "owner.json").write_text(json.dumps(owner | {"started_at_s": time_s}))
+        beat = dict.fromkeys(("time_s", "progress_at_s", "step", "limit_s"), time_s)
+        (attempt / "heartbeat.json").write_text(json.dumps({"phase": "rollout"} | beat))
+        (attempt / "ended.json").unlink(missing_ok=True)
         checked(inside("status", f"times-{number}", "--store", store))
     hostile(store, "huge", spec=SPECS[-1])
     make_run("deep")

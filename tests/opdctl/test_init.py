@@ -48,12 +48,8 @@ def test_what_lacks_or_cannot_be_used_is_named_and_no_file_is_written(
 
 @pytest.mark.parametrize(
     ("word", "path"),
-    [
-        ("opd.importance", "opd.importance.tokens.ratio"),
-        ("TEACHER_MODEL_PATH", "teacher.path"),
-        ("", "cluster.gpu.type"),
-    ],
-)
+    [("opd.importance", "opd.importance.tokens.ratio"), ("TEACHER_MODEL_PATH", "teacher.path"), ("", "cluster.gpu.type")],
+)  # fmt: skip
 def test_a_section_a_variable_and_no_word_lead_to_keys(word: str, path: str) -> None:
     assert path in [line.split()[0] for line in explained(word)]
 

@@ -1,4 +1,4 @@
-"""`opdctl list`: live runs and those of a store in one table, for people on any screen and for programs."""
+"""`opdctl list`: live runs and runs of a store in one table, for people and for programs."""
 
 from __future__ import annotations
 
@@ -32,15 +32,11 @@ def test_a_live_run_is_shown_by_the_cluster_and_by_its_store_together() -> None:
         latest = {"opd/loss": 0.5, "timing_s/step": 60.0, "val-core/math/acc/mean@4": 0.4}
         return RunRecord(run_id=name, url=f"s3://b/{name}", state=state, last_step=3, total_steps=10, latest=latest)
 
-    live = merged(
-        [(job("live", "Running"), 8), (job("waiting", "Initializing"), 0)],
-        [record("live", "running"), record("done", "succeeded")],
-    )
+    jobs = [(job("live", "Running"), 8), (job("waiting", "Initializing"), 0)]
+    live = merged(jobs, [record("live", "running"), record("done", "succeeded")])
     assert [(run.run_id, run.state, run.last_step, run.num_gpus) for run in live] == [
-        ("live", "running", 3, 8),
-        ("waiting", "starting", None, 0),
-        ("done", "succeeded", 3, 0),
-    ]
+        ("live", "running", 3, 8), ("waiting", "starting", None, 0), ("done", "succeeded", 3, 0)
+    ]  # fmt: skip
     assert (live[0].eta_s, live[0].validation_accuracy) == (420.0, 0.4)
 
 
@@ -85,11 +81,8 @@ def test_a_list_of_many_runs_asks_once_for_their_names_and_once_for_each(
 
 
 def test_a_score_on_a_scale_of_its_own_is_no_percentage(inside: Callable, make_run: Callable, store: Path) -> None:
-    for name, metrics in {
-        "grpo": {"critic/score/mean": -2.5},
-        "opd": {"opd/accuracy": 0.25, "critic/score/mean": -2.5},
-    }.items():
-        make_run(name, attempts=[{1: metrics}])
+    make_run("grpo", attempts=[{1: {"critic/score/mean": -2.5}}])
+    make_run("opd", attempts=[{1: {"opd/accuracy": 0.25, "critic/score/mean": -2.5}}])
     shown = inside("list", "--store", store).stdout.splitlines()
     [grpo], [opd] = ([line for line in shown if line.split()[0] == name] for name in ("grpo", "opd"))
     assert " -2.5 " in grpo

@@ -1,23 +1,26 @@
-"""`status`, `wait` and `logs -f` on runs that go on while they are looked at."""
+"""`status`, `wait` and `logs -f` on live runs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from opd.errors import StoreUnavailable
 from opd.runs.progress import Standing
 from opd.runs.run import Run
 from opd.store.base import RetryPolicy
+from opd.store.local import LocalStore
 from opd.store.remote import open_store
-from opdctl.commands.wait import in_store, wait_for_end
+from opdctl.commands.wait import in_store
+from opdctl.kube.client import wait_until
 from opdctl.logs.store import LogReader
 from opdctl.runs.find import RunPlace
+from opdctl.runs.listing import Listing
 
 
 @pytest.fixture
@@ -70,21 +73,14 @@ def test_wait_ends_with_the_run_and_its_exit_code_is_the_result(inside: Callable
 
 
 def test_wait_sees_an_end_that_comes_later(live_run: Run, store: Path) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(
-            wait_for_end,
-            partial(in_store, RunPlace(run_id="live", store=open_store(store / "live")), 60),
-            pause=lambda seconds: time.sleep(0.05),
-        )
-        time.sleep(0.3)
-        assert not waiting.done()
-        live_run.finish({"steps": 1})
-        assert waiting.result(timeout=30)[0]
+    look = partial(in_store, RunPlace(run_id="live", store=open_store(store / "live")), 60)
+    assert look() == ""
+    assert wait_until(look, pause=lambda: live_run.finish({"steps": 1})) == (True, "")
 
 
 def test_an_attempt_that_nobody_follows_is_the_end(make_run: Callable, store: Path) -> None:
     make_run("left")
-    is_success, reason = wait_for_end(partial(in_store, RunPlace(run_id="left", store=open_store(store / "left")), 0.0))
+    is_success, reason = in_store(RunPlace(run_id="left", store=open_store(store / "left")), 0.0)
     assert not is_success
     assert "no other followed" in reason
 
@@ -103,11 +99,8 @@ def test_a_followed_log_has_no_gap_and_no_repeat_over_parts_and_attempts(store: 
         ("attempts/0002/driver.log", "six\nseven"),
     ]
     printed: list[str] = []
-    from opdctl.runs.listing import Listing
-
     for number, (name, text) in enumerate(history):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+        reader.store.put(name, text.encode())
         reader._print(Listing(reader.store), is_final=number == len(history) - 1)
         printed += capsys.readouterr().out.splitlines()
     words = [line for line in printed if not line.startswith("=====")]
@@ -117,10 +110,6 @@ def test_a_followed_log_has_no_gap_and_no_repeat_over_parts_and_attempts(store: 
 def test_a_store_that_goes_away_half_way_through_a_look_loses_no_line(
     store: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    from opd.errors import StoreUnavailable
-    from opd.store.local import LocalStore
-    from opdctl.runs.listing import Listing
-
     class Flaky(LocalStore):
         is_away = True
 
@@ -129,15 +118,13 @@ def test_a_store_that_goes_away_half_way_through_a_look_loses_no_line(
                 raise StoreUnavailable("away")
             return super().get(key)
 
-    for name, text in (
-        ("0001/driver.log", "one\n"),
-        ("0001/driver.log.000001", "two\n"),
-        ("0002/driver.log", "three\n"),
-    ):
-        path = store / "r" / "attempts" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
     flaky = Flaky(store / "r")
+    for name, text in (
+        ("0001/driver.log", b"one\n"),
+        ("0001/driver.log.000001", b"two\n"),
+        ("0002/driver.log", b"three\n"),
+    ):
+        flaky.put(f"attempts/{name}", text)
     reader = LogReader(flaky)
     with pytest.raises(StoreUnavailable):
         reader._print(Listing(flaky), is_final=False)

@@ -11,6 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from opd.runs.metrics import merge_attempts, parse_metrics
+from opdctl.runs.metrics import read_metrics
+
 RESULT = {"steps": 3, "eval": {"math": {"num_problems": 2, "num_samples": 2, "mean": 0.5, "standard_error": 0.5,
                                         "pass_at": [0.5, 0.5], "maj_at": [0.5, 0.5]}}}  # fmt: skip
 
@@ -56,6 +59,26 @@ def test_collect_refuses_a_suffix_that_it_does_not_write_and_names_those_that_it
     assert ".json, .csv, .parquet" in done.stderr
     assert not (tmp_path / "x.xlsx").exists()
     assert inside("collect", "r", "--store", store, "-f", "x.xlsx", "-o", "csv").returncode == 0
+
+
+PLAIN = b'{"step": 1, "a": 1, "b": 0.5}\n{"step": 2, "a": 2.5}\n'
+AWKWARD = (
+    PLAIN, b"", PLAIN[:-9], PLAIN + b"\n" + PLAIN, b'{"step": 2, "a": "NaN", "c": true}\n', b'{"step": 1}{"step": 2}\n', b'{"a": 1}\n',
+    b'{"step": -1, "a": 1}\n', b'{"step": 3, "a": null, "d": 1e400}\n', b'{"step": 2.5}\n', b'{"step": 2, "step": 1, "a": 7}\n', b"[1]\n",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("data", AWKWARD)
+def test_a_metrics_file_is_read_by_the_rules_of_the_run_directory(data: bytes) -> None:
+    def numbers(rows: list[dict]) -> list[dict[str, str]]:
+        return [
+            {name: repr(float(value)) for name, value in row.items() if type(value) in (int, float)} for row in rows
+        ]
+
+    table, skipped = read_metrics({1: PLAIN, 2: data})
+    rows, of_second = parse_metrics(data, attempt=2)
+    assert numbers(table.to_pylist()) == numbers(merge_attempts({1: parse_metrics(PLAIN, attempt=1)[0], 2: rows}))
+    assert skipped == [of_second] * bool(of_second)
 
 
 def test_a_corrupt_and_a_half_written_line_are_reported_and_nothing_else_is_lost(inside: Callable, make_run: Callable, store: Path) -> None:  # fmt: skip

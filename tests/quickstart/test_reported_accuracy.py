@@ -7,7 +7,7 @@ from tests.quickstart.plain_transformers import greedy_accuracy
 
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
 from opd.data.toy.task import write_parquet
-from opd.quickstart.__main__ import folder_accuracies
+from opd.quickstart.toy import folder_accuracies
 
 
 @pytest.mark.slow

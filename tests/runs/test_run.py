@@ -25,7 +25,7 @@ from opd.errors import (
 )
 from opd.runs import run as run_module
 from opd.runs.attempts import Claim
-from opd.runs.result import clear_fatal
+from opd.runs.result import FATAL_FILE
 from opd.runs.run import Run
 from opd.runs.stream import read_streamed
 from opd.store.local import LocalStore
@@ -104,7 +104,7 @@ def test_a_fatal_end_stops_the_retries_of_its_installation_until_it_is_cleared(
         run.fail("tokenizers differ", fatal=True)
     with pytest.raises(RunFatal, match=r"attempt 1: tokenizers differ\n.*--retry"):
         open_run()
-    assert (clear_fatal(run.local), clear_fatal(run.local)) == (True, False)
+    run.local.delete(FATAL_FILE)
     with open_run() as run:
         run.fail("no such file", fatal=True)
     monkeypatch.setenv("OPD_INSTALL", "second")
@@ -236,7 +236,7 @@ def test_of_two_winners_of_one_claim_the_one_written_over_leaves_the_run_to_the_
 
 def test_the_same_folder_as_store_is_written_once(open_run: Callable, tmp_path: Path) -> None:
     run: Run = open_run(store_url=f"file://{tmp_path}/local")
-    assert (run.remote, run.handle.store_url) == (None, None)
+    assert run.remote is None
 
 
 def test_an_attempt_that_the_store_rejects_saves_and_ends_with_the_reason(

@@ -103,6 +103,7 @@ class Machines(Scheduler):
         """A pod that has to go asks for a save."""
         from pathlib import Path
 
+        from opd.errors import StoreError
         from opd.pods import stop
 
         root = Path(self.plan.local_root) / "r"
@@ -110,7 +111,7 @@ class Machines(Scheduler):
         seconds = self.random.choice((2.0, 20.0))
 
         def ask() -> None:
-            with contextlib.suppress(OSError):  # the hook of a pod whose disk is full
+            with contextlib.suppress(StoreError):  # the hook of a pod whose disk is full
                 stop.ask(root, reason="it has to go", hold_s=seconds)
 
         self.spawn(pod, "pod", ask)

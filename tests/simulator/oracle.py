@@ -58,6 +58,7 @@ class Oracle:
         self.states: dict[tuple[int, int], int] = {}
         # Attempts that were marked as ended while they lived; they may remove the mark.
         self.handed_over: set[int] = set()
+        self._num_faults_then = 0
         self.is_finished = False
         # Steps whose copy in the store was changed after it was reported safe, by a request that came late or from an
         # attempt that had been overtaken: the hashes refuse it, and the step before is taken.
@@ -92,6 +93,33 @@ class Oracle:
                 self.fail(
                     f"attempt {attempt} has taken the run over from a living one that renewed its lease {age_s:.0f} s ago"
                 )
+
+    def fence(self, owner: Any, name: str, attempt: int) -> None:
+        """Fail a call of the method that an attempt begins after it was overtaken, and that goes through."""
+        call = getattr(owner, name)
+
+        def fenced(*arguments: Any, **more: Any) -> Any:
+            was_fenced = self.highest() > attempt
+            answer = call(*arguments, **more)
+            if was_fenced:
+                self.fail(f"attempt {attempt} was overtaken, and its {name} of {type(owner).__name__} went through")
+            return answer
+
+        setattr(owner, name, fenced)
+
+    def hands_over(self, attempt: int) -> None:
+        self.handed_over.add(attempt)
+        self._num_faults_then = self._num_faults()
+
+    def taken_back(self, attempt: int) -> None:
+        """Judge the marks of an end that was taken back: after no fault in between there is none."""
+        key = f"attempts/{attempt:04d}/ended.json"
+        if self._num_faults() == self._num_faults_then and (self.world.stored(key) or self.world.is_here(key)):
+            self.fail(f"attempt {attempt} has taken back its end, and {key} is still there")
+
+    def _num_faults(self) -> int:
+        disks = self.world.current.process.machine.mounts.values()
+        return sum(self.world.coverage.values()) + sum(disk.read_only_until_s > self.world.now_s for disk in disks)
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -207,6 +235,19 @@ class Oracle:
                 self.fail(
                     f"the store keeps an older attempt's copy of step {step}, which attempt {safe.attempt} saved again"
                 )
+
+    def watch_retention(self, checkpoints: Any, keep_every: int | None) -> None:
+        """Fail a deletion of a safe step that retention keeps."""
+        prune = checkpoints.prune
+
+        def pruned(**options: Any) -> list[int]:
+            kept = [step for step in self.safe if keep_every and step % keep_every == 0]
+            deleted: list[int] = prune(**options)
+            if lost := [step for step in deleted if step in kept]:
+                self.fail(f"retention has deleted steps {lost}, multiples of {keep_every}")
+            return deleted
+
+        checkpoints.prune = pruned
 
     def resumed(self, step: int) -> None:
         """It goes on from there: what came later is not promised any more."""

@@ -166,6 +166,7 @@ class Trainer:
             self.world.oracle.uploaded(disks, self.world.num_store_faults - before + met)
             return steps
 
+        self.world.oracle.watch_retention(self.run.checkpoints, self.plan.keep_every)
         self.run.checkpoints.choose = noted  # type: ignore[method-assign]
         self.run.checkpoints.upload_missing = uploaded  # type: ignore[method-assign]
         checkpointing.resume(self.run, self.workers, lambda folder: self._load(folder, chosen))  # type: ignore[arg-type]
@@ -200,6 +201,7 @@ class Trainer:
         self._seal()
         if stop.serve(Path(self.run.handle.local_dir), self._save_for_pods, is_over=self._is_over):
             self.run.hand_over(back=True)
+            self.world.oracle.taken_back(attempt)
         if self.stop.requested and step < self.plan.num_steps:
             self._save_now()
             raise Stopped(EXIT_TERMINATED)
@@ -249,7 +251,7 @@ class Trainer:
 
     def _save_for_pods(self) -> int | None:
         step = self._save_now()
-        self.world.oracle.handed_over.add(self.run.handle.attempt)
+        self.world.oracle.hands_over(self.run.handle.attempt)
         self.run.hand_over()
         return step
 
@@ -265,7 +267,9 @@ def attempt(world: Any) -> None:
         world.oracle.finished()
         return
     process.attempt = run.handle.attempt
-    world.oracle.claimed(run.handle.attempt, run.handle.token)
+    world.oracle.claimed(run.handle.attempt, run.claim.owner.token)
+    world.oracle.fence(run, "finish", run.handle.attempt)
+    world.oracle.fence(run.summary, "write", run.handle.attempt)
     with run:
         trainer = Trainer(world, run, Workers(world, world.start_ranks(process), run.handle.attempt))
         result = trainer.fit()

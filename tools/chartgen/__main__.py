@@ -25,9 +25,9 @@ HEADER = """\
 # Values of every chart. An experiment file is a values file: its keys, which `opdctl init --keys` describes, and `cluster`.
 # Generated from opd.experiment by `make schema`. A key in a comment has no default.
 """
-# `global` is Helm's, `enabled` an umbrella chart's condition, and a template explains why `matrix` is refused.
 SHORT = ("model", "teacher")
-"""Sections that a text may stand for."""
+"""Sections that may be one text."""
+# `global` is Helm's, `enabled` an umbrella chart's condition, and a template explains why it rejects `matrix`.
 STAGES = {"type": "object", "additionalProperties": {"$ref": "#/$defs/experiment"}}
 CHARTS_OWN: dict[str, Any] = {"global": {"type": "object"}, "enabled": {"type": "boolean"}, "matrix": {}}
 
@@ -35,9 +35,7 @@ CHARTS_OWN: dict[str, Any] = {"global": {"type": "object"}, "enabled": {"type": 
 def generated() -> dict[Path, str]:
     """Return each generated file and its text."""
     return {
-        FOLDER / "values.yaml": f"{HEADER}env: {{}}\ncluster:\n"
-        + "\n".join(values_lines(Cluster(), "  ", set()))
-        + "\n",
+        FOLDER / "values.yaml": "\n".join([f"{HEADER}env: {{}}\ncluster:", *values_lines(Cluster(), "  ", set()), ""]),
         FOLDER / "values.schema.json": layout(schema()) + "\n",
     }
 
@@ -120,11 +118,8 @@ def _bare(node: Any) -> Any:
         return [_bare(item) for item in node]
     if not isinstance(node, dict):
         return node
-    out = {
-        key: _bare(value)
-        for key, value in node.items()
-        if key not in ("title", "description", "default", "examples", "properties")
-    }
+    texts = ("title", "description", "default", "examples", "properties")
+    out = {key: _bare(value) for key, value in node.items() if key not in texts}
     if "properties" in node:  # a key may be called `description` itself
         out["properties"] = {key: _bare(value) for key, value in node["properties"].items()}
     return out
@@ -136,10 +131,10 @@ def layout(node: Any, indent: str = "") -> str:
     if len(indent + flat) <= WIDTH or not isinstance(node, dict | list):
         return flat
     inner = indent + " "
-    items = [layout(item, inner) for item in node] if isinstance(node, list) else []
-    items += (
-        [f"{json.dumps(key)}: {layout(value, inner)}" for key, value in node.items()] if isinstance(node, dict) else []
-    )
+    if isinstance(node, list):
+        items = [layout(item, inner) for item in node]
+    else:
+        items = [f"{json.dumps(key)}: {layout(value, inner)}" for key, value in node.items()]
     below = ",\n".join(inner + item for item in items)
     first, last = "[]" if isinstance(node, list) else "{}"
     return f"{first}\n{below}\n{indent}{last}"
@@ -171,10 +166,8 @@ def _described(line: str, text: str, indent: str) -> list[str]:
         return [line]
     if len(line) + len(text) + 5 <= WIDTH:
         return [f"{line}   # {text}"]
-    return [
-        *(f"{indent}# {part}" for part in textwrap.wrap(text, WIDTH - len(indent) - 2, break_on_hyphens=False)),
-        line,
-    ]
+    parts = textwrap.wrap(text, WIDTH - len(indent) - 2, break_on_hyphens=False)
+    return [*(f"{indent}# {part}" for part in parts), line]
 
 
 def main() -> int:

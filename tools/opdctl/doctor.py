@@ -5,15 +5,16 @@ A check that may not read does not stop the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from opd.experiment import dump_spec
+from opd.experiment import SpecError, dump_spec
 from opd.store.access import S3_PROTOCOLS, address_of
 from opdctl.chart.values import Experiment
-from opdctl.kube.client import CLASSES, DEFAULT_CLASS, HTTP_FORBIDDEN, KUEUE, ClusterError, KubeApi, Tree
+from opdctl.console import ToolError
+from opdctl.kube.client import CLASSES, DEFAULT_CLASS, HTTP_FORBIDDEN, KUEUE, ClusterError, KubeApi
 from opdctl.kube.objects import CLAIMS, CONFIG_MAPS, PULL_KEY, SECRETS, References, Rendered, dry_run
 from opdctl.kube.rayjob import QUEUE_LABEL
 
@@ -55,6 +56,16 @@ class Check:
     fix: str = ""
 
 
+def checked(name: str, look: Callable[[], str]) -> Check:
+    """Return the outcome of a check that returns what it found, or raises with the fix of what is missing."""
+    try:
+        return Check(name, OK, look())
+    except (ToolError, SpecError) as error:
+        if isinstance(error, ClusterError) and error.status == HTTP_FORBIDDEN:
+            return Check(name, UNSEEN, str(error), SEES)
+        return Check(name, MISSING, str(error), getattr(error, "fix", "mend the keys named above"))
+
+
 def check_cluster(api: KubeApi, item: Experiment | None, text: str) -> list[Check]:
     """Make every check of a cluster.
 
@@ -63,58 +74,50 @@ def check_cluster(api: KubeApi, item: Experiment | None, text: str) -> list[Chec
         text: its rendered chart; empty where the chart rejects it.
     """
     where = f"namespace {api.namespace}"
-    out = _read("cluster", lambda: [Check("cluster", OK, f"Kubernetes {api.get('/version')['gitVersion']}, {where}")])
+    out = [checked("cluster", lambda: f"Kubernetes {api.get('/version')['gitVersion']}, {where}")]
     if out[0].state != OK:
         return out
-    here = _read("namespace", lambda: [check_namespace(api.find(f"/api/v1/namespaces/{api.namespace}"), api.namespace)])
-    out += _read("kuberay", lambda: [check_kuberay(api.find(CRD_PATH))])
-    out += here + _read("rights", lambda: [check_rights(_missing_rights(api), api.namespace)])
-    if item is None or not text or here[0].state == MISSING:
+    looks = (("kuberay", find_kuberay), ("namespace", find_namespace), ("rights", find_rights))
+    out += [checked(name, partial(look, api)) for name, look in looks]
+    if item is None or not text or out[2].state == MISSING:
         return out
     rendered = Rendered(text)
-    return [*out, *_read("admission", lambda: _admission(api, rendered)), *check_named(api, [(item, rendered)])]
-
-
-def _read(name: str, checks: Callable[[], list[Check]]) -> list[Check]:
-    """Make checks; return one line with the reason if nothing can be read."""
     try:
-        return checks()
-    except ClusterError as error:
-        is_unseen = error.status == HTTP_FORBIDDEN
-        return [Check(name, UNSEEN if is_unseen else MISSING, str(error), SEES if is_unseen else error.fix)]
+        rejected, waiting = dry_run(api, rendered)
+    except ClusterError as error:  # without an answer
+        rejected, waiting = [error], []
+    fix = "the run waits: for other runs to end, or a larger quota"
+    tried = [Check("quota", WARNING, str(error), fix) for error in waiting]
+    tried += [Check("admission", MISSING, str(error), error.fix) for error in rejected]
+    return [*out, *(tried or [Check("admission", OK, "the API server takes every object and pod")]),
+            *check_named(api, [(item, rendered)])]  # fmt: skip
 
 
-def check_kuberay(crd: Tree | None) -> Check:
+def find_kuberay(api: KubeApi) -> str:
     """Check that KubeRay is installed and new enough, by its CRD."""
+    crd = api.find(CRD_PATH)
     if crd is None:
-        return Check("kuberay", MISSING, "there is no CRD rayjobs.ray.io: KubeRay is not installed", INSTALL_KUBERAY)
+        raise ToolError("there is no CRD rayjobs.ray.io: KubeRay is not installed", fix=INSTALL_KUBERAY)
     tree: Any = next((item for item in crd["spec"]["versions"] if item["name"] == "v1"), {})
     for key in ("schema", "openAPIV3Schema", "properties", "spec", "properties"):
         tree = tree.get(key, {})
     if NEWEST_FIELD not in tree:
         text = f"the CRD rayjobs.ray.io has no field {NEWEST_FIELD}: older than {MIN_KUBERAY}"
         fix = f"an admin replaces the CRDs by KubeRay's of {MIN_KUBERAY} or newer with `kubectl replace`"
-        return Check("kuberay", MISSING, text, fix)
-    return Check("kuberay", OK, f"RayJob v1 with {NEWEST_FIELD}: {MIN_KUBERAY} or newer")
+        raise ToolError(text, fix=fix)
+    return f"RayJob v1 with {NEWEST_FIELD}: {MIN_KUBERAY} or newer"
 
 
-def check_namespace(tree: Tree | None, name: str) -> Check:
+def find_namespace(api: KubeApi) -> str:
     """Check that the namespace exists."""
-    if tree is None:
+    if api.find(f"/api/v1/namespaces/{api.namespace}") is None:
         fix = f"{APPLY_MANIFESTS}, or name another with --namespace"
-        return Check("namespace", MISSING, f"there is no namespace {name}", fix)
-    return Check("namespace", OK, name)
+        raise ToolError(f"there is no namespace {api.namespace}", fix=fix)
+    return api.namespace
 
 
-def check_rights(missing: Sequence[str], namespace: str) -> Check:
-    """Check the rights that the commands need; `missing` are `verb resource` pairs."""
-    if missing:
-        fix = f"{APPLY_MANIFESTS} and adds you to the group opd-users, which its RoleBinding opd-user names"
-        return Check("rights", MISSING, f"not allowed in namespace {namespace}: {', '.join(missing)}", fix)
-    return Check("rights", OK, f"may install, follow and delete runs in namespace {namespace}")
-
-
-def _missing_rights(api: KubeApi) -> list[str]:
+def find_rights(api: KubeApi) -> str:
+    """Check the rights that the commands need."""
     missing = []
     for verb, group, resource, part in RIGHTS:
         words = {"namespace": api.namespace, "verb": verb, "group": group, "resource": resource, "subresource": part}
@@ -123,23 +126,16 @@ def _missing_rights(api: KubeApi) -> list[str]:
         answer = api.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
         if not answer.get("status", {}).get("allowed"):
             missing.append(f"{verb} {resource}{'/' + part if part else ''}")
-    return missing
-
-
-def _admission(api: KubeApi, rendered: Rendered) -> list[Check]:
-    rejected, waiting = dry_run(api, rendered)
-    out = [
-        Check("quota", WARNING, str(error), "the run waits: for other runs to end, or a larger quota")
-        for error in waiting
-    ]
-    out += [Check("admission", MISSING, str(error), error.fix) for error in rejected]
-    return out or [Check("admission", OK, "the API server takes every object and pod")]
+    if missing:
+        fix = f"{APPLY_MANIFESTS} and adds you to the group opd-users, which its RoleBinding opd-user names"
+        raise ToolError(f"not allowed in namespace {api.namespace}: {', '.join(missing)}", fix=fix)
+    return f"may install, follow and delete runs in namespace {api.namespace}"
 
 
 def check_named(api: KubeApi, runs: Sequence[tuple[Experiment, Rendered]]) -> list[Check]:
     """Check the objects that rendered runs name, each once: queues, storage classes, Secrets, claims, accounts."""
     needed: References = {}
-    queues, classes = dict[str, None](), dict[str | None, None]()
+    queues, classes = dict[str, None](), dict[str, None]()
     for _, rendered in runs:
         for at, keys in rendered.references().items():
             needed[at] = needed.get(at, frozenset()) | keys
@@ -147,83 +143,76 @@ def check_named(api: KubeApi, runs: Sequence[tuple[Experiment, Rendered]]) -> li
             queues[queue] = None
         for tree in rendered.objects:
             if tree["kind"] == "PersistentVolumeClaim":
-                classes[tree["spec"].get("storageClassName")] = None
+                classes[tree["spec"].get("storageClassName", "")] = None
     item = runs[0][0]
-    out = [check for queue in queues for check in _read("queue", partial(_queue, api, queue))]
-    out += _read("storage", lambda: _classes(api, list(classes), item)) if classes else []
+    at_store = address_of(dump_spec(item.spec))
+    is_s3 = at_store is not None and at_store.url.partition("://")[0] in S3_PROTOCOLS
+    out = [checked("queue", partial(find_queue, api, queue)) for queue in queues]
+    out += [checked("storage", partial(find_class, api, name, path=_where(item, name))) for name in classes]
     for (resource, name), keys in needed.items():
-        out += _read(resource.removesuffix("s"), partial(_reference, api, item, resource, name, keys))
+        path = _where(item, name)
+        look = partial(
+            find_object, api, resource, name, keys, path=path, is_s3=is_s3 and path == "cluster.secrets.store"
+        )
+        out.append(checked(_singular(resource), look))
     return out
 
 
-def _queue(api: KubeApi, name: str) -> list[Check]:
+def find_queue(api: KubeApi, name: str) -> str:
     """Check that a Kueue queue exists; Volcano's queues are not read."""
     group = api.find(f"/apis/{KUEUE}")
     if group is None:
         fix = "an admin installs it, with its RayJob integration, or drop cluster.queue"
-        return [Check("queue", MISSING, "Kueue is not installed", fix)]
+        raise ToolError("Kueue is not installed", fix=fix)
     queues = f"/apis/{group['preferredVersion']['groupVersion']}/namespaces/{api.namespace}/localqueues"
     others = sorted(item["metadata"]["name"] for item in api.list(queues))
     if name not in others:
         there = f"there is {', '.join(others)}" if others else "there is none"
         fix = "correct cluster.queue.name, or have the queue made: manifests/cluster/components/kueue"
-        return [Check("queue", MISSING, f"there is no LocalQueue {name} in namespace {api.namespace}: {there}", fix)]
-    return [Check("queue", OK, f"LocalQueue {name}")]
+        raise ToolError(f"there is no LocalQueue {name} in namespace {api.namespace}: {there}", fix=fix)
+    return f"LocalQueue {name}"
 
 
-def _classes(api: KubeApi, chosen: Sequence[str | None], item: Experiment) -> list[Check]:
-    there = api.list(CLASSES)
-    return [check_class(name, there, path=_where(item, name or "")) for name in chosen]
-
-
-def check_class(chosen: str | None, classes: Sequence[Tree], *, path: str) -> Check:
-    """Check that the StorageClass of a claim that the run brings exists; None means the default class."""
+def find_class(api: KubeApi, chosen: str, *, path: str) -> str:
+    """Check that the StorageClass of a claim that the run brings exists; empty means the default class."""
+    classes = api.list(CLASSES)
     names = ", ".join(sorted(item["metadata"]["name"] for item in classes)) or "(there is none)"
     notes: list[Mapping[str, str]] = [item["metadata"].get("annotations") or {} for item in classes]
-    if chosen is None and not any(note.get(DEFAULT_CLASS) == "true" for note in notes):
+    if not chosen and not any(note.get(DEFAULT_CLASS) == "true" for note in notes):
         text = "cluster.checkpoints.storageClass is not set, and no StorageClass is the default"
-        return Check("storage", MISSING, text, f"set it to one of: {names}")
-    if chosen is not None and all(item["metadata"]["name"] != chosen for item in classes):
-        text = f"there is no StorageClass {chosen} ({path})"
-        return Check("storage", MISSING, text, f"set {path} to one of: {names}")
-    return Check("storage", OK, f"StorageClass {chosen}" if chosen else "the default StorageClass")
+        raise ToolError(text, fix=f"set it to one of: {names}")
+    if chosen and all(item["metadata"]["name"] != chosen for item in classes):
+        raise ToolError(f"there is no StorageClass {chosen} ({path})", fix=f"set {path} to one of: {names}")
+    return f"StorageClass {chosen}" if chosen else "the default StorageClass"
 
 
-def _reference(api: KubeApi, item: Experiment, resource: str, name: str, keys: frozenset[str]) -> list[Check]:
-    tree = api.find(api.path(resource, name))
-    is_asked = tree is None and resource == CLAIMS
-    others = [one["metadata"]["name"] for one in api.list(api.path(resource))] if is_asked else []
-    path, at = _where(item, name), address_of(dump_spec(item.spec))
-    is_s3 = path == "cluster.secrets.store" and at is not None and at.url.partition("://")[0] in S3_PROTOCOLS
-    return [check_reference(resource, name, keys, tree, namespace=api.namespace, path=path, others=others, is_s3=is_s3)]
-
-
-def check_reference(
-    resource: str, name: str, keys: Collection[str], tree: Tree | None, *, namespace: str, path: str = "",
-    others: Collection[str] = (), is_s3: bool = False,
-) -> Check:  # fmt: skip
+def find_object(api: KubeApi, resource: str, name: str, keys: Set[str], *, path: str = "", is_s3: bool = False) -> str:
     """Check that a named object exists, with the keys that the pods read; values are never read.
 
     Args:
         path: the key of the experiment that names it; empty without one.
-        others: names of the existing objects of its kind.
         is_s3: it is the Secret of an S3 store, whose keys are variables.
     """
-    kind = resource.removesuffix("s").replace("persistentvolume", "")
+    kind, namespace, tree = _singular(resource), api.namespace, api.find(api.path(resource, name))
     shown = f"{kind} {name}" + (f" ({path})" if path else "")
     if tree is None:
+        others = [one["metadata"]["name"] for one in api.list(api.path(resource))] if resource == CLAIMS else []
         near = f"; there are {', '.join(sorted(others))}" if others else ""
         fix = _make(resource, name, min(keys, default=""), namespace, path)
-        return Check(kind, MISSING, f"{shown} is not in namespace {namespace}{near}", fix)
+        raise ToolError(f"{shown} is not in namespace {namespace}{near}", fix=fix)
     held = {**(tree.get("data") or {}), **(tree.get("stringData") or {})}
     has = ", ".join(sorted(held)) or "none"
     if missing := sorted(keys - held.keys()):
         fix = f"add it (kubectl edit {kind} {name} -n {namespace}), or name a key that it has"
-        return Check(kind, MISSING, f"{shown} has no key {', '.join(missing)}; its keys are {has}", fix)
+        raise ToolError(f"{shown} has no key {', '.join(missing)}; its keys are {has}", fix=fix)
     if is_s3 and not S3_VARIABLES & held.keys():
         fix = f"give it AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: kubectl edit secret {name} -n {namespace}"
-        return Check(kind, MISSING, f"{shown} has no credentials for S3; its keys are {has}", fix)
-    return Check(kind, OK, shown)
+        raise ToolError(f"{shown} has no credentials for S3; its keys are {has}", fix=fix)
+    return shown
+
+
+def _singular(resource: str) -> str:
+    return resource.removesuffix("s").replace("persistentvolume", "")
 
 
 def _make(resource: str, name: str, key: str, namespace: str, path: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from opd.errors import StoreError
 from opd.experiment import FileSpec, dump_spec, identity, load_text, spec_hash
 from opd.runs.identity import RUN_FILE, describe_changes
-from opd.runs.result import FATAL_FILE, RESULT_FILE, clear_fatal
+from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.store.access import address_of
 from opd.store.base import Store
 from opdctl.chart.helm import find_chart, install, release_status, template, uninstall
@@ -162,7 +162,7 @@ class Sender:
             self.api.delete(self.api.path("rayjobs", run_id))  # made without Helm
             wait_until_gone(self.api, run_id, timeout_s=TIMEOUT_S)
             if order.store is not None:
-                clear_fatal(order.store)
+                order.store.delete(FATAL_FILE)
         install(order.experiment, chart=order.chart, api=self.api)
 
     def _order(self, item: Experiment) -> Order:

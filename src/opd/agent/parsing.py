@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from opd.text import storable
 
@@ -16,7 +16,9 @@ MAX_DEPTH = 64
 a call recurses."""
 THOUGHT_START, THOUGHT_END = "<think>", "</think>"
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_CALL = re.compile(rf"{_OPEN}(.*?)(?:{_CLOSE}|(?={_OPEN})|\Z)", re.DOTALL)
+_TAG = re.compile("|".join((_OPEN, _CLOSE, THOUGHT_START, THOUGHT_END)))
+_BLANK = re.compile(r"\s*")
+_ARGUMENTS = ("arguments", "parameters")  # Llama's templates write the second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +45,36 @@ class CallParser(Protocol):
 
 
 def without_thought(text: str, *, opened: bool) -> str:
-    """Return what a turn says outside its thought, where alone a tool call is one.
+    """Return what a turn says outside its thoughts, where alone a tool call is one.
+
+    A tag within the JSON of a call is part of the call. An end of a thought that the turn did not begin ends one that
+    began before the turn.
 
     Args:
         text: the model's turn.
         opened: the turn's header, which the model did not write, already begins the thought.
-
-    Returns:
-        The text after the last end of a thought, up to a thought that is begun and not ended; "" if all is thought.
     """
-    _, ended, spoken = text.rpartition(THOUGHT_END)
-    if opened and not ended:
-        return ""
-    return spoken.partition(THOUGHT_START)[0]
+    spoken, start, place, thinks = "", 0, 0, opened
+    while tag := _TAG.search(text, place):
+        place = tag.end()
+        if tag[0] == _OPEN and not thinks:
+            place = _end_of_json(text, place) or place
+        elif tag[0] == THOUGHT_START and not thinks:
+            spoken, thinks = spoken + text[start : tag.start()], True
+        elif tag[0] == THOUGHT_END:
+            spoken, start, thinks = spoken if thinks else "", place, False
+    return spoken if thinks else spoken + text[start:]
+
+
+def _end_of_json(text: str, start: int) -> int | None:
+    """Return the end of the JSON object that begins at `start`; None where there is none."""
+    start = cast("re.Match[str]", _BLANK.match(text, start)).end()
+    if not text.startswith("{", start):
+        return None
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return None
 
 
 class HermesParser:
@@ -67,13 +86,18 @@ class HermesParser:
     stop_token_ids: Sequence[int] = ()
 
     async def parse(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
-        return [_read(match) for match in _CALL.finditer(text)]
-
-
-def _read(match: re.Match[str]) -> ToolCall:
-    if not match[0].endswith(_CLOSE):
-        return ToolCall(problem="the call is not closed by its end tag")
-    return call_from_json(match[1])
+        calls, place = [], 0
+        while (begin := text.find(_OPEN, place)) >= 0:
+            begin += len(_OPEN)
+            place = _end_of_json(text, begin) or begin
+            end, following = text.find(_CLOSE, place), text.find(_OPEN, place)
+            if end < 0 or 0 <= following < end:
+                calls.append(ToolCall(problem="the call is not closed by its end tag"))
+                place = max(place, following)
+            else:
+                calls.append(call_from_json(text[begin:end]))
+                place = end + len(_CLOSE)
+        return calls
 
 
 def call_from_json(text: str) -> ToolCall:
@@ -84,12 +108,14 @@ def call_from_json(text: str) -> ToolCall:
         return ToolCall(problem=f"the call is not valid JSON ({error})")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return ToolCall(problem='the call must be a JSON object with the keys "name" and "arguments"')
-    arguments = value.get("arguments", {})
+    name, given = value.pop("name"), next((key for key in _ARGUMENTS if key in value), _ARGUMENTS[0])
+    arguments = value.pop(given, {})
+    if value:
+        unknown = ", ".join(f'"{key}"' for key in value)
+        return ToolCall(name=name, problem=f'the call has unknown keys: {unknown}; its keys are "name" and "{given}"')
     if not isinstance(arguments, dict):
-        return ToolCall(
-            name=value["name"], problem=f'"arguments" must be a JSON object, not {type(arguments).__name__}'
-        )
-    return ToolCall(name=value["name"], arguments=arguments)
+        return ToolCall(name=name, problem=f'"{given}" must be a JSON object, not {type(arguments).__name__}')
+    return ToolCall(name=name, arguments=arguments)
 
 
 def call_from_parts(name: str, arguments: str, call_id: str | None) -> ToolCall:

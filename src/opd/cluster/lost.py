@@ -25,14 +25,12 @@ from opd.cluster.nodes import SETTLE_S, shortage
 from opd.errors import NodeLost, PartLost, RunError, TooFewNodes
 from opd.experiment.pipeline import Sizes
 
-# Ray counts a node as dead after 15 to 30 s of silence; looking more often finds nothing sooner.
-POLL_S = 5.0
+POLL_S = 5.0  # Ray counts a node as dead after 15 to 30 s of silence; looking more often finds nothing sooner
 # Closing may wait for the lost part, too. Without its control store Ray ends this process after 60 s.
 END_S = 40.0
 _JOIN_S = 1.0
 _SIGNAL = signal.SIGUSR2
-# A Ray call of the lost part fails by itself, and a process may end together with the run.
-PATIENCE_S = 20.0
+PATIENCE_S = 20.0  # a Ray call of the lost part fails by itself, and a process may end together with the run
 # Ray calls an actor unavailable at once, and its node dead after 15 to 30 s of silence.
 VERDICT_S = 40.0
 _ANSWER_S = 2.0
@@ -51,12 +49,10 @@ _DAEMONS = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RA
 class Look:
     """One thing that ends a run."""
 
-    find: Callable[[], dict[str, str]]
-    """Returns the present faults: a line for people by the id of the thing."""
+    find: Callable[[], dict[str, str]]  # returns the present faults: a line for people by the id of the thing
     patience_s: float
     """Seconds for which one fault may last; a direct wait on the thing fails first, with a better message."""
-    error: Callable[[list[str]], RunError]
-    """Makes the error from the lines of all faults."""
+    error: Callable[[list[str]], RunError]  # makes the error from the lines of all faults
 
 
 class Watch:
@@ -160,18 +156,29 @@ def lost_daemons() -> dict[str, str]:
     return ended
 
 
-def lost_parts() -> dict[str, str]:
-    """Return actors of this job that died with their node or their process, a line each by id.
+def parts_of_lost_nodes() -> dict[str, str]:
+    """Return lost actors whose node is gone; a node that shuts down in order ends its processes first."""
+    return lost_parts(with_nodes=False)
+
+
+def lost_parts(*, with_nodes: bool = True) -> dict[str, str]:
+    """Return actors of this job that died with their node or, `with_nodes`, with their process only; a line each by id.
 
     An actor that its owner ended (`ray.kill`) or released is not lost. A run has no actors that leave by `exit_actor` or
     that Ray restarts.
     """
-    return {key: line for key, line, _ in _lost()}
-
-
-def parts_of_lost_nodes() -> dict[str, str]:
-    """Return lost actors whose node is gone; a node that shuts down in order ends its processes first."""
-    return {key: line for key, line, has_node in _lost() if not has_node}
+    job = ray.get_runtime_context().worker.current_job_id
+    dead = actors(job_id=job, actor_state_name="DEAD")
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]} if dead else set()
+    found = {}
+    for key, actor in dead.items():
+        death, address = actor["DeathCause"], actor["Address"]
+        cause = _OOM if death.HasField("oom_context") else death.actor_died_error_context.reason
+        if cause != ActorDiedErrorContext.NODE_DIED and address["NodeID"] not in alive and cause in _WHY:
+            cause = ActorDiedErrorContext.NODE_DIED
+        if cause in _WHY and (with_nodes or cause == ActorDiedErrorContext.NODE_DIED):
+            found[key] = f"{actor['ActorClassName']} at {address['IPAddress']}: {_WHY[cause]}"
+    return found
 
 
 def unplaced_ranks() -> dict[str, str]:
@@ -228,19 +235,3 @@ def naming_lost_nodes() -> Iterator[None]:
             raise
         traceback.print_exception(error)
         raise NodeLost(sorted(gone.values())) from error
-
-
-def _lost() -> list[tuple[str, str, bool]]:
-    """Return id, line, and True if the node is still there."""
-    job = ray.get_runtime_context().worker.current_job_id
-    dead = actors(job_id=job, actor_state_name="DEAD")
-    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]} if dead else set()
-    found = []
-    for key, actor in dead.items():
-        death, address = actor["DeathCause"], actor["Address"]
-        cause = _OOM if death.HasField("oom_context") else death.actor_died_error_context.reason
-        if cause in _WHY:
-            has_node = cause != ActorDiedErrorContext.NODE_DIED and address["NodeID"] in alive
-            why = _WHY[cause if has_node else ActorDiedErrorContext.NODE_DIED]
-            found.append((key, f"{actor['ActorClassName']} at {address['IPAddress']}: {why}", has_node))
-    return found

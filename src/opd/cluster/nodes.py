@@ -14,10 +14,8 @@ from opd.errors import TooFewNodes
 from opd.experiment.pipeline import Sizes
 from opd.inputs.fetch import CACHE_VARIABLE, local_copy
 
-# For pods to be scheduled again and to pull their image.
-NODE_WAIT_S = 900.0
-# For Ray to place ranks that have room, and for a larger node to follow nodes that have too few CPUs.
-SETTLE_S = 60.0
+NODE_WAIT_S = 900.0  # for pods to be scheduled again and to pull their image
+SETTLE_S = 60.0  # for Ray to place ranks that have room, and for a larger node to follow nodes that have too few CPUs
 # For the only node of an embedded Ray to be registered.
 ALONE_WAIT_S = 30.0
 POLL_S = 1.0

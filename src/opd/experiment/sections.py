@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -12,7 +11,7 @@ from opd.experiment.base import Section, key, matching
 from opd.experiment.errors import Problem
 from opd.experiment.prompt_template import checked, names_in
 from opd.experiment.types import Count, Dtype, Extras, Natural, Offload, Paths, Positive, Probability, Text, Weight
-from opd.store.access import MEANT_AS_URL_PATTERN, URL_FIX, URL_PATTERN, URL_RULE
+from opd.store.access import URL_FIX, URL_RULE, is_usable
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
 Scorer = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
@@ -200,7 +199,7 @@ class Store(Section):
     )
 
     def check(self) -> Iterator[Problem]:
-        if re.search(MEANT_AS_URL_PATTERN, self.url) and not re.search(URL_PATTERN, self.url):
+        if not is_usable(self.url):
             yield self.broken("url", URL_RULE, URL_FIX)
 
 

@@ -13,8 +13,7 @@ from opd.monitor.past import Past, finite, views
 PREFIX = "fault/"
 """Metric `fault/NAME`: the step since which the run has the fault, 0 in the row with which the fault is gone."""
 TRAINING = "training/global_step"
-ENDS_AFTER = 3
-"""Rows in a row without a fault before the fault counts as gone: one lucky step does not end it."""
+ENDS_AFTER = 3  # rows in a row without a fault before the fault counts as gone: one lucky step does not end it
 
 
 @dataclass(frozen=True, kw_only=True)

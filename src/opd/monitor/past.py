@@ -10,17 +10,13 @@ from typing import Any
 
 from opd.runs.headline import ENTROPY_KEYS, first_of
 
-NUM_START = 3
-"""Rows whose median stands for a run's start."""
-NUM_WINDOW = 8
-"""Rows that detectors pool, and among which a part's start is found."""
-PARTS = ("opd/stage", "opd/horizon")
-"""Metrics whose change begins a part of the run with other answers."""
+NUM_START = 3  # rows whose median is a run's start
+NUM_WINDOW = 8  # rows that detectors pool, and among which a part's start is found
+PARTS = ("opd/stage", "opd/horizon")  # metrics whose change begins a part of the run with other answers
 TURNS = "num_turns/mean"
 SAME_TURNS = 1.25
 """Conversations are compared where their mean numbers of messages differ by less than about this factor."""
-LEAST, MOST = "/rank_min", "/rank_max"
-"""Suffixes of a metric's extremes over ranks."""
+LEAST, MOST = "/rank_min", "/rank_max"  # suffixes of a metric's extremes over ranks
 
 Row = Mapping[str, float]
 Measure = Callable[[Row], float | None]

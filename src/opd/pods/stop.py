@@ -19,10 +19,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opd.store.durable import fsync_file
+from opd.store.local import LocalStore
 
-DEFAULT_ROOT = "outputs"
-"""The schema's default of `output.root`, which these programs read without the schema."""
+DEFAULT_ROOT = "outputs"  # the schema's default of `output.root`, which these programs read without the schema
 FOLDER = "stop"
 LISTENING = "listening"
 LISTEN_INTERVAL_S = 5.0
@@ -64,7 +63,7 @@ class Request:
 def ask(run_dir: Path, *, reason: str, hold_s: float) -> Request:
     """Leave a request for the trainer."""
     request = Request(id=uuid.uuid4().hex, pod=socket.gethostname(), reason=reason, hold_s=hold_s)
-    _write(run_dir / FOLDER / f"{request.id}.request", asdict(request))
+    LocalStore(run_dir / FOLDER).put_json(f"{request.id}.request", asdict(request))
     return request
 
 
@@ -108,7 +107,7 @@ def serve(
     until_s = clock()
     while waiting or (clock() < until_s and not is_over()):
         for request in waiting:
-            _write(run_dir / FOLDER / f"{request.id}.answer", {"step": step})
+            LocalStore(run_dir / FOLDER).put_json(f"{request.id}.answer", {"step": step})
             print(f"asked to save by {request.pod} ({request.reason}): {outcome}", flush=True)
             until_s = max(until_s, clock() + request.hold_s)
         sleep(min(POLL_INTERVAL_S, max(until_s - clock(), 0.0)))
@@ -176,15 +175,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     print(f"opd.pods.stop: {said}", file=sys.stderr, flush=True)
     return 0
-
-
-def _write(path: Path, record: Mapping[str, object]) -> None:
-    """Write atomically: the other side must not find half a record, also after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{uuid.uuid4().hex}.part")
-    part.write_text(json.dumps(record))
-    fsync_file(part)
-    part.replace(path)
 
 
 if __name__ == "__main__":

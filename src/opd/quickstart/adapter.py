@@ -47,8 +47,10 @@ def merge(base: Path, adapter: Path, out: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     # peft adds the product to the weights in the model's dtype, here fp32.
     merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
-    merged.to(torch.bfloat16).save_pretrained(out)
-    AutoTokenizer.from_pretrained(base).save_pretrained(out)
+    unfinished = out.with_name(f"{out.name}.part")
+    merged.to(torch.bfloat16).save_pretrained(unfinished)
+    AutoTokenizer.from_pretrained(base).save_pretrained(unfinished)
+    unfinished.rename(out)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -16,34 +16,31 @@ from typing import Any
 
 import psutil
 
+from opd.quickstart.report import Report
+
 _BLUE, _ORANGE, _GREY, _GREEN = "#2b6cb0", "#dd6b20", "#718096", "#2f855a"
 
 
-def save_learning_curve(
-    path: Path, rows: Sequence[Mapping[str, Any]], *, validation_key: str, teacher_accuracy: float, title: str
-) -> None:
-    """Accuracy (held-out greedy, and of the training rollouts) and divergence by step, one above the other.
-
-    Args:
-        rows: merged metrics, one a step. validation_key: the metric of the held-out accuracy.
-    """
+def save_learning_curve(path: Path, rows: Sequence[Mapping[str, Any]], report: Report) -> None:
+    """Draw accuracy (held-out greedy, and of the training rollouts) and divergence by step, one above the other."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     train = [row for row in rows if "opd/loss" in row]
-    held = [row for row in rows if validation_key in row]
+    rolled = [row["opd/accuracy"] for row in train]
     figure, (top, bottom) = plt.subplots(
         2, 1, figsize=(8, 5.6), sharex=True, height_ratios=(3, 2), constrained_layout=True
     )
-    top.axhline(teacher_accuracy, color=_GREEN, linestyle="--", linewidth=1, label="teacher, held-out")
-    top.plot(_steps(train), [row["opd/accuracy"] for row in train], color=_GREY, linewidth=1, alpha=0.8,
+    top.axhline(report.teacher, color=_GREEN, linestyle="--", linewidth=1, label="teacher, held-out")
+    top.plot(_steps(train), rolled, color=_GREY, linewidth=1, alpha=0.8,
              label="student's rollouts (temperature 1)")  # fmt: skip
-    top.plot(_steps(held), [row[validation_key] for row in held], color=_BLUE, marker="o", linewidth=2,
+    top.plot(*zip(*report.heldout, strict=True), color=_BLUE, marker="o", linewidth=2,
              label="student, held-out (greedy)")  # fmt: skip
-    top.set(ylabel="accuracy", ylim=(0, 1.04))
-    top.set_title(title, loc="left", fontsize=11)
+    highest = max(report.teacher, *rolled, *(accuracy for _, accuracy in report.heldout))
+    top.set(ylabel="accuracy", ylim=(0, min(1.04, 1.3 * highest + 0.02)))
+    top.set_title(report.title, loc="left", fontsize=11)
     top.legend(loc="lower right", frameon=False, fontsize=9)
     bottom.plot(_steps(train), [row["opd/loss"] for row in train], color=_ORANGE, linewidth=1.5, label="divergence")
     bottom.plot(_steps(train), [row["opd/entropy"] for row in train], color=_GREY, linewidth=1, label="student entropy")

@@ -15,7 +15,7 @@ from typing import Any
 
 from opd.errors import AlreadyExists, CorruptRecord, Overtaken, RunIsLive
 from opd.runs.lease import boot_id, is_locked, lock_alive
-from opd.store.base import RetryPolicy, Store, json_bytes
+from opd.store.base import Store, json_bytes
 from opd.store.local import LocalStore
 
 logger = logging.getLogger(__name__)
@@ -86,16 +86,13 @@ def check_owner(stores: Sequence[Store], attempt: int, token: str) -> None:
     1.8: two winners in 5 to 9 % of races): there the claim that was overwritten has to give way.
     """
     for store in stores:
-        highest = highest_attempt(store, above=attempt)
-        if highest > attempt:
-            raise Overtaken(
-                f"attempt {attempt} of {store.url} was overtaken by attempt {highest}: stopping without another write"
-            )
-        if (winner := _other_owner(store, attempt, token)) is not None:
-            raise Overtaken(
-                f"attempt {attempt} of {store.url} was claimed over this one by process {winner.pid} on {winner.host}: "
-                "the store let two create-only writes of one object succeed; stopping without another write"
-            )
+        why = ""
+        if (highest := highest_attempt(store, above=attempt)) > attempt:
+            why = f"overtaken by attempt {highest}"
+        elif winner := _other_owner(store, attempt, token):
+            why = f"claimed over this one by process {winner.pid} on {winner.host}, since the store let two creations succeed"
+        if why:
+            raise Overtaken(f"attempt {attempt} of {store.url} was {why}: stopping without another write")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +105,6 @@ class Claim:
     @property
     def prefix(self) -> str:
         return attempt_prefix(self.owner.attempt)
-
-    def with_policy(self, policy: RetryPolicy) -> Claim:
-        """Return the same claim with another patience for an unreachable store."""
-        return dataclasses.replace(self, stores=tuple(store.with_policy(policy) for store in self.stores))
 
     def check(self) -> None:
         """Raise Overtaken if another claim owns the run, by the stores' records."""
@@ -192,7 +185,10 @@ def _living(stores: Sequence[Store], attempt: int, default_ttl_s: float) -> _Liv
     if attempt == 0 or any(store.exists(f"{prefix}/{ENDED_FILE}") for store in stores):
         return None
     owner = read_owner(stores[0], attempt)
-    locks = _locks(stores, owner) if owner else set()
+    # A lock of another kernel does not show here; processes of one machine see it across its pods.
+    is_here = owner is not None and owner.boot_id != "" and owner.boot_id == boot_id()
+    folders = [store.local_path(prefix) for store in stores if is_here and isinstance(store, LocalStore)]
+    locks = {is_locked(folder, owner.token) for folder in folders if owner is not None}
     if False in locks:
         return None
     try:
@@ -210,14 +206,6 @@ def _living(stores: Sequence[Store], attempt: int, default_ttl_s: float) -> _Liv
         message=f"run {stores[0].url} is held by attempt {attempt} ({who}), last sign of life {age_s:.0f} s ago "
         f"of a lease of {ttl_s:g} s",
     )
-
-
-def _locks(stores: Sequence[Store], owner: Owner) -> set[bool | None]:
-    """Return what the owner's locks say, which processes of one machine see across its pods."""
-    if not owner.boot_id or owner.boot_id != boot_id():
-        return set()
-    folders = [store.local_path(attempt_prefix(owner.attempt)) for store in stores if isinstance(store, LocalStore)]
-    return {is_locked(folder, owner.token) for folder in folders}
 
 
 def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_s: float) -> Claim | None:

@@ -9,21 +9,9 @@ from itertools import islice
 from pathlib import Path
 
 from opd.errors import CheckpointError, CorruptRecord, StoreError
+from opd.runs import manifest as sealed
 from opd.runs.attempts import check_owner
-from opd.runs.manifest import (
-    CHECKPOINTS_FOLDER,
-    COMPLETE_FILE,
-    MANIFEST_FILE,
-    Manifest,
-    complete_steps,
-    find_unfit,
-    find_wrong_sizes,
-    is_fit,
-    newest_complete,
-    read_sealed,
-    saved_steps,
-    step_folder,
-)
+from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, step_folder
 from opd.runs.shards import ShardReport, staging_folder, sweep_older
 from opd.store.base import NO_RETRY, Store
 from opd.store.local import LocalStore
@@ -46,11 +34,8 @@ class ResumeDecision:
     rejected: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        where = (
-            f"resuming from step {self.step} ({self.source})"
-            if self.step is not None
-            else "starting from the beginning"
-        )
+        resuming = f"resuming from step {self.step} ({self.source})"
+        where = "starting from the beginning" if self.step is None else resuming
         return "\n".join([where, *(f"  passed over: {reason}" for reason in self.rejected)])
 
 
@@ -74,8 +59,7 @@ class Checkpoints:
     # The checkpoint that this attempt has loaded or sealed last.
     current: Manifest | None = None
     num_failed_uploads: int = 0
-    _in_progress: set[int] = field(default_factory=set)
-    _sealed_step: int | None = None
+    _begun: int | None = None  # the step being saved, or sealed last
     # Reasons why this attempt's resume passed a step over: retention must not count it.
     _unfit: dict[int, list[str]] = field(default_factory=dict)
 
@@ -101,7 +85,7 @@ class Checkpoints:
         if step == self.resumed_step:
             return False
         self.check_owner()
-        self._in_progress.add(step)
+        self._begun = step
         self._unfit.pop(step, None)
         _clear_step(self.local, step)
         sweep_older(self.staged(step).parent)
@@ -134,8 +118,7 @@ class Checkpoints:
         if errors:
             self.num_failed_uploads += 1
             logger.warning("global_step_%d is complete on the local disk only: %s", step, "; ".join(errors))
-        self._in_progress.discard(step)
-        self._sealed_step, self.current = step, manifest
+        self.current = manifest
         return manifest
 
     def upload_missing(self, upload: Fetch) -> list[int]:
@@ -144,15 +127,16 @@ class Checkpoints:
         `upload` works as `Fetch`, but from the processes to the store. Damaged files here make a warning.
         """
         uploaded: list[int] = []
-        for step in [] if self.remote is None else complete_steps([self.local]):
+        for step in [] if self.remote is None else sealed.complete_steps([self.local]):
             assert self.remote is not None
-            mine, stored = _readable(self.local, step), _readable(self.remote, step)
-            if mine is None or find_unfit(mine, self.spec_hash) or (stored and stored.attempt >= mine.attempt):
-                continue
-            if problems := upload(mine, self.remote.url) or self._seal_remote(self.remote, mine):
+            problems: list[str] = []
+            copies = {place.url: manifest for manifest, place in self._fit_copies(step, problems)}
+            mine, stored = copies.get(self.local.url), copies.get(self.remote.url)
+            if mine is not None and (stored is None or stored.attempt < mine.attempt):
+                problems = upload(mine, self.remote.url) or self._seal_remote(self.remote, mine)
+                uploaded += [] if problems else [step]
+            if problems:
                 logger.warning("global_step_%d is not in the store: %s", step, "; ".join(problems))
-            else:
-                uploaded.append(step)
         return uploaded
 
     def choose(self, fetch: Fetch) -> ResumeDecision:
@@ -162,7 +146,7 @@ class Checkpoints:
             StoreUnavailable: the store does not answer; an older local step would lose work.
         """
         rejected: list[str] = []
-        for step in sorted({step for place in self.places for step in saved_steps(place)}, reverse=True):
+        for step in sorted({step for place in self.places for step in sealed.saved_steps(place)}, reverse=True):
             reasons = self._unfit.get(step, [])
             for manifest, place in self._fit_copies(step, reasons) if step not in self._unfit else ():
                 if problems := fetch(manifest, place.url if place is self.remote else None):
@@ -172,12 +156,9 @@ class Checkpoints:
                     self.local.put(f"{step_folder(step)}/{MANIFEST_FILE}", manifest.to_bytes())
                     self.local.put(f"{step_folder(step)}/{COMPLETE_FILE}", manifest.seal())
                 self.resumed_step, self.current = step, manifest
+                source, passed_over = "local" if place is self.local else "store", (*rejected, *reasons)
                 return ResumeDecision(
-                    step=step,
-                    path=self.folder(step),
-                    source="local" if place is self.local else "store",
-                    manifest=manifest,
-                    rejected=(*rejected, *reasons),
+                    step=step, path=self.folder(step), source=source, manifest=manifest, rejected=passed_over
                 )
             if reasons:
                 self._unfit[step] = reasons
@@ -189,13 +170,13 @@ class Checkpoints:
         copies: list[tuple[Manifest, Store]] = []
         for place in self.places:
             try:
-                manifest = read_sealed(place, step)
+                manifest = sealed.read_sealed(place, step)
             except (CorruptRecord, CheckpointError, StoreError) as error:
                 if isinstance(error, StoreError) and place is not self.local:
                     raise
                 reasons.append(self._rejection(step, place, error))
                 continue
-            if manifest is not None and (problems := find_unfit(manifest, self.spec_hash)):
+            if manifest is not None and (problems := sealed.find_unfit(manifest, self.spec_hash)):
                 reasons.append(self._rejection(step, place, "; ".join(problems)))
             elif manifest is not None:
                 copies.append((manifest, place))
@@ -226,20 +207,20 @@ class Checkpoints:
         self.local.sweep_temporary(CHECKPOINTS_FOLDER)
         deleted = self._prune_in(self.local, keep_last, keep_every)
         self._if_store_answers("retention", lambda store: deleted.update(self._prune_in(store, keep_last, keep_every)))
-        return sorted(deleted.difference(complete_steps([self.local])))
+        return sorted(deleted.difference(sealed.complete_steps([self.local])))
 
     def _prune_in(self, store: Store, keep_last: int, keep_every: int | None) -> set[int]:
         """Prune one place: only steps older than the newest fit step go, and remains of interrupted deletions.
 
         Such remains are a manifest without COMPLETE. A step without its manifest belongs to the attempt that saves it.
         """
-        complete = list(newest_complete(store))
+        complete = list(sealed.newest_complete(store))
         last = list(islice((step for step in complete if self._counts(store, step)), keep_last))
         if not last:
             return set()
-        kept = {*self._in_progress, self.resumed_step, self._sealed_step, *last}
+        kept = {self._begun, self.resumed_step, *last}
         kept.update(step for step in complete if keep_every and step % keep_every == 0)
-        listed = {step for step in saved_steps(store) if store.exists(f"{step_folder(step)}/{MANIFEST_FILE}")}
+        listed = {step for step in sealed.saved_steps(store) if store.exists(f"{step_folder(step)}/{MANIFEST_FILE}")}
         doomed = {step for step in listed.union(complete) - kept if step < last[0]}
         for step in sorted(doomed):
             folder = step_folder(step)
@@ -254,7 +235,7 @@ class Checkpoints:
         """Return True if a resume would take this place's copy of a step; an unreadable copy does not count as kept."""
         try:
             is_own_disk = store is self.local
-            return step not in self._unfit and is_fit(store, step, self.spec_hash, is_own_disk=is_own_disk)
+            return step not in self._unfit and sealed.is_fit(store, step, self.spec_hash, is_own_disk=is_own_disk)
         except StoreError:
             return False
 
@@ -280,19 +261,12 @@ class Checkpoints:
     def _seal_remote(self, remote: Store, manifest: Manifest) -> list[str]:
         """Seal a step in the store; return what is wrong with the uploaded files there."""
         self.before_store_seal()
-        problems = [f"in {remote.url} {problem}" for problem in find_wrong_sizes(remote, manifest, is_own_disk=False)]
+        problems = [
+            f"in {remote.url} {problem}" for problem in sealed.find_wrong_sizes(remote, manifest, is_own_disk=False)
+        ]
         if not problems:
             self._seal(remote, manifest)
         return problems
-
-
-def _readable(store: Store, step: int) -> Manifest | None:
-    """Return the sealed manifest of a step, None if there is none or, with a warning, a damaged one."""
-    try:
-        return read_sealed(store, step)
-    except (CorruptRecord, CheckpointError) as error:
-        logger.warning("global_step_%d of %s: %s", step, store.url, error)
-        return None
 
 
 def _clear_step(store: Store, step: int) -> None:

@@ -32,7 +32,7 @@ def open_run(spec: BaseSpec, *, within: Run | None = None) -> Run:
 def attempting(claimed: Run, *foreseen: type[Exception]) -> Iterator[Run]:
     """Enter the attempt; print the traceback of an unforeseen error into its log, and raise Unforeseen from it.
 
-    The caller prints `foreseen` errors in a line, as those of a run, of its spec and of its inputs.
+    The caller prints `foreseen` errors in a line, as errors of a run, of its spec and of its inputs.
     """
     known: tuple[type[Exception], ...] = (RunError, SpecError, Unfit, *foreseen)
     with claimed:

@@ -9,7 +9,7 @@ It would deadlock with native code that prints while it holds the GIL.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import io
 import os
 import select
@@ -21,7 +21,6 @@ from pathlib import Path
 
 LOG_FILE = "driver.log"
 COPIER = Path(__file__)
-REDACTION = COPIER.parents[1] / "redaction.py"
 BLOCK_BYTES = 65536
 # A child that outlives the driver (a Ray daemon) keeps the pipe open; the copier then ends with the child.
 DRAIN_TIMEOUT_S = 5.0
@@ -42,14 +41,9 @@ class LogTee:
         self._saved = {descriptor: os.dup(descriptor) for descriptor in pipes}
         pairs = [number for descriptor, (end, _) in pipes.items() for number in (end, self._saved[descriptor])]
         # A session of its own: Ctrl-C must not end the copy before the driver's last words.
-        self._copier = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(COPIER), str(self.path), *map(str, pairs)],
-            pass_fds=pairs,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-I", "-S", str(COPIER), str(self.path), *map(str, pairs)]
+        no = subprocess.DEVNULL
+        self._copier = subprocess.Popen(command, pass_fds=pairs, stdin=no, stdout=no, stderr=no, start_new_session=True)
         for descriptor, (end, start) in pipes.items():
             os.dup2(start, descriptor)
             os.close(start)
@@ -99,12 +93,9 @@ def copy(log: str, streams: dict[int, int]) -> None:
 
 
 def _redaction() -> Callable[[bytes], bytes]:
-    """Load the rule of `opd.redaction` without the package, which would import more."""
-    spec = importlib.util.spec_from_file_location("redaction", REDACTION)
-    assert spec is not None
-    assert spec.loader is not None
-    rule = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(rule)
+    """Load the rule of `opd.redaction`; Python starts this program without a path to the package."""
+    sys.path.insert(0, str(COPIER.parents[2]))
+    rule = importlib.import_module("opd.redaction")
     secrets = rule.secret_values(os.environ)
 
     def redacted(data: bytes) -> bytes:

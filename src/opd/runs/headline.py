@@ -1,7 +1,4 @@
-"""The few metrics in a run's line of a list: loss, score, pace, skipped updates.
-
-Kinds of runs log them under different names; the first name in the row counts.
-"""
+"""The few metrics in a run's line of a list; kinds of runs log them under different names, the first in a row counts."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ VALIDATION_PREFIX = "val-core/"
 VALIDATION_LOSS = "val-aux/loss"
 LOSS_KEYS = ("opd/loss", "actor/pg_loss", "actor/loss")
 ACCURACY_KEYS = ("opd/accuracy",)
-SCORE_KEYS = ("critic/score/mean",)
-"""Means of the scorer's values, on a scale of its own."""
+SCORE_KEYS = ("critic/score/mean",)  # means of the scorer's values, on a scale of its own
 ENTROPY_KEYS = ("opd/entropy", "actor/entropy")
 GRAD_NORM_KEYS = ("opd/grad_norm", "actor/grad_norm")
 STEP_SECONDS_KEYS = ("timing_s/step",)
@@ -23,16 +19,14 @@ THROUGHPUT_KEYS = ("perf/throughput",)
 # GiB, in spite of verl's name.
 MEMORY_KEYS = ("perf/max_memory_allocated_gb", "actor/perf/max_memory_allocated_gb")
 SKIPPED_KEYS = ("opd/skipped", "opd/skipped_step", "actor/skipped")
-MAX_STEP = 2**63 - 1
-"""The largest step in a column."""
+MAX_STEP = 2**63 - 1  # the largest in a column
 
 
 class Score(NamedTuple):
     """The quality of a run's answers."""
 
     value: float
-    is_share: bool
-    """True for a share of right answers, which alone may be shown in percent."""
+    is_share: bool  # True for a share of right answers, which alone may be shown in percent
 
 
 def first_of(metrics: Mapping[str, Value], keys: tuple[str, ...]) -> Value | None:

@@ -21,8 +21,7 @@ OUTAGE_S = 1800.0
 """Seconds for which an attempt survives an unreachable store: no other attempt can claim the run there meanwhile."""
 ALIVE_FILE = ".alive"
 """A hidden JSON record in an attempt's folder: the claim's token and the locked inode, so that a copy proves nothing."""
-HELD: list[int] = []
-"""Descriptors of this process's locks; closing a descriptor would release its lock."""
+HELD: list[int] = []  # descriptors of this process's locks; closing a descriptor would release its lock
 
 
 class Watch:
@@ -40,8 +39,7 @@ class Watch:
         end: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.lost: LeaseLost | None = None
-        """The reason why the attempt must end, once its lease is too old."""
+        self.lost: LeaseLost | None = None  # the reason why the attempt must end, once its lease is too old
         self._beat_once, self._term_s, self._end, self._clock = beat, term_s, end, clock
         self._overtaken: Overtaken | None = None
         self._trouble: Exception | None = None
@@ -90,8 +88,7 @@ class Watch:
             trouble = error
             if type(error) is not type(self._trouble):
                 logger.warning("lease not renewed, another attempt may take over when it runs out: %r", error)
-        self._trouble, now_s = trouble, self._clock()
-        is_away = isinstance(trouble, StoreUnavailable)
+        self._trouble, now_s, is_away = trouble, self._clock(), isinstance(trouble, StoreUnavailable)
         if trouble is None or is_away:
             self._excused_s = now_s
         if trouble is None:

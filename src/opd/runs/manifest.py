@@ -42,10 +42,8 @@ class FileEntry(ListedFile):
         # JSON's "\ud800" is half a character, which UTF-8 cannot hold; it is not printable.
         is_text = self.path.isprintable() and "\\" not in self.path
         if not is_text or any(part in ("", ".", "..") or len(part.encode()) > 255 for part in self.path.split("/")):
-            raise UnsafePath(
-                f"manifest path {self.path[:80]!r}: must be relative, normal, inside its checkpoint folder, and of names "
-                "that a file system takes"
-            )
+            rule = "must be relative, normal, inside its checkpoint folder, and of names that a file system takes"
+            raise UnsafePath(f"manifest path {self.path[:80]!r}: {rule}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +86,7 @@ class Manifest:
         return [entry for entry in self.files if ranks is None or entry.rank in ranks]
 
     def find_gaps(self) -> list[str]:
-        """Return why no resume could load this checkpoint even if every file is as listed, the first reasons.
+        """Return the first reasons why no resume could load this checkpoint even if every file is as listed.
 
         A resume needs each rank's weights, optimizer and extra state, listed under that rank, and the place in the data.
         """
@@ -177,10 +175,11 @@ def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> 
     sizes = {info.key.removeprefix(f"{folder}/"): info.size for info in store.list(folder)}
     problems = []
     for entry in manifest.files:
-        if entry.path in sizes and sizes[entry.path] != entry.size:
-            problems.append(f"{entry.path} has {sizes[entry.path]} bytes, the manifest says {entry.size}")
-        elif entry.path not in sizes and (entry.rank == DRIVER_RANK or not is_own_disk):
+        size = sizes.get(entry.path)
+        if size is None and (entry.rank == DRIVER_RANK or not is_own_disk):
             problems.append(f"{entry.path} is missing")
+        elif size not in (None, entry.size):
+            problems.append(f"{entry.path} has {size} bytes, the manifest says {entry.size}")
     return problems
 
 
@@ -202,8 +201,8 @@ def is_fit(store: Store, step: int, spec_hash: str, *, is_own_disk: bool) -> boo
 def files_of_rank(step_dir: Path, rank: int) -> list[str]:
     """Return the files of a freshly saved step that one rank answers for, by verl's names, relative with `/`, sorted.
 
-    A shard belongs to the rank in its name, data.pt and other files at the top to the driver (DRIVER_RANK). Rank 0 saves
-    the rest of the sub-folders (configs, tokenizer). Hidden files and the seal are left out.
+    A shard belongs to the rank in its name, a file at the top (data.pt) to the driver, the rest to rank 0. Hidden files
+    and the seal are left out.
     """
     found = []
     for parent, subfolders, names in os.walk(step_dir):

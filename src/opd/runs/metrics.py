@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
 Row = dict[str, Any]
-RESERVED_KEYS = ("step", "time")
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+RESERVED_KEYS = ("step", "time")
 NUM_EXAMPLES = 3
 
 
@@ -47,11 +47,11 @@ class MetricsWriter:
             ValueError: the step is no non-negative integer, or a metric is called `step` or `time`.
             OSError: the local disk did not take the row.
         """
+        row: Row = {"step": step, "time": round(time.time(), 3)}
         if not _is_step(step):
             raise ValueError(f"metrics step {step!r}: a global step is an integer >= 0")
         if taken := [key for key in RESERVED_KEYS if key in metrics]:
             raise ValueError(f"metric {taken[0]!r}: the name is the row's own; use another one")
-        row: Row = {"step": step, "time": round(time.time(), 3)}
         for key, value in metrics.items():
             number = as_number(value)
             if number is not None:

@@ -17,10 +17,8 @@ from opd.store.base import Store
 
 logger = logging.getLogger(__name__)
 
-REVISION_VARIABLE = "OPD_REVISION"
-"""Set by our images: the commit that they were built from."""
-IMAGE_VARIABLE = "OPD_IMAGE"
-"""Set by our charts: the image's reference, with its digest."""
+REVISION_VARIABLE = "OPD_REVISION"  # set by our images: the commit that they were built from
+IMAGE_VARIABLE = "OPD_IMAGE"  # set by our charts: the image's reference, with its digest
 GIT_TIMEOUT_S = 10.0
 
 

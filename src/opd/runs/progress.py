@@ -14,6 +14,7 @@ import struct
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 _SLOT_BYTES = 8192
 _COUNT = struct.Struct("=Q")  # of notes; note number N is in slot N % 2
@@ -29,12 +30,9 @@ class Standing:
     phase: str
     step: int
     progress_at_s: float
-    limit_s: float | None
-    """More silence than this is a stall; None means no limit."""
-    folder: str = ""
-    """The attempt's folder."""
-    stage: str = ""
-    """The pipeline's stage, `distil (2 of 3)`; phase and step belong to its run."""
+    limit_s: float | None  # more silence than this is a stall; None means no limit
+    folder: str = ""  # the attempt's folder
+    stage: str = ""  # the pipeline's stage, `distil (2 of 3)`; phase and step belong to its run
 
     def silent_s(self) -> float:
         """Return seconds since the last progress."""
@@ -43,6 +41,11 @@ class Standing:
     @property
     def is_stalled(self) -> bool:
         return self.limit_s is not None and self.silent_s() > self.limit_s
+
+    def as_beat(self) -> dict[str, Any]:
+        """Return the note as the lease's record holds it, with Unix seconds."""
+        beat = {"phase": self.phase, "step": self.step, "limit_s": self.limit_s, "stage": self.stage}
+        return beat | {"progress_at_s": time.time() - self.silent_s()}
 
 
 class Progress:
@@ -111,5 +114,4 @@ class Progress:
         _COUNT.pack_into(self._shared, 0, count)
 
 
-PROGRESS = Progress()
-"""This process's progress, shared with its forks."""
+PROGRESS = Progress()  # this process's progress, shared with its forks

@@ -45,18 +45,11 @@ def refuse_if_over(store: Store) -> None:
     )
 
 
-def clear_fatal(store: Store) -> bool:
-    """Let a run be started again after its fatal.json; return True if there was one. `store` is the run's own folder."""
-    was_there = store.exists(FATAL_FILE)
-    store.delete(FATAL_FILE)
-    return was_there
-
-
 def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
     """Return the error's cause as DiskFull, None for another cause.
 
     The cause is a full disk if an OSError in the chain says so, or if the run's disk has next to no space.
-    PyTorch's and Ray's own errors carry no number. An overtaken attempt ended for another reason.
+    PyTorch's and Ray's own errors carry no number.
     """
     if isinstance(error, Overtaken):
         return None

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -31,20 +31,16 @@ from opd.store.local import LocalStore
 from opd.store.remote import open_store
 
 logger = logging.getLogger(__name__)
-# 128 + SIGTERM, as a shell reports it.
-EXIT_TERMINATED = 143
+EXIT_TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunHandle:
-    """Plain data about an attempt: `store_url` is the run's URL in the object store, None for a local run."""
+    """Plain data about an attempt."""
 
     run_id: str
     local_dir: str
-    store_url: str | None
     attempt: int
-    token: str
-    spec_hash: str
 
     @property
     def attempt_dir(self) -> Path:
@@ -74,14 +70,7 @@ class Run:
         self.local, self.remote = local, remotes[0] if remotes else None
         self.claim, self.within, self._policy = claim, within, policy
         owner = claim.owner
-        self.handle = RunHandle(
-            run_id=run_id,
-            local_dir=str(local.root),
-            store_url=self.remote.url if self.remote is not None else None,
-            attempt=owner.attempt,
-            token=owner.token,
-            spec_hash=owner.spec_hash,
-        )
+        self.handle = RunHandle(run_id=run_id, local_dir=str(local.root), attempt=owner.attempt)
         self.metrics = MetricsWriter(self.handle.attempt_dir / METRICS_FILE)
         self._streamer = Streamer(interval_s=flush_interval_s)
         self.checkpoints = Checkpoints(
@@ -94,7 +83,7 @@ class Run:
             before_local_seal=self.metrics.flush,
         )
         # The next beat is the retry, and the end of the run must not wait for retries.
-        self._impatient = claim.with_policy(NO_RETRY)
+        self._impatient = replace(claim, stores=tuple(store.with_policy(NO_RETRY) for store in claim.stores))
         self.summary = SummaryKeeper(self._impatient, spec)
         # A lost lease asks the main thread to end as SIGTERM does: it finishes its step, saves, and ends.
         self._watch = Watch(
@@ -126,8 +115,7 @@ class Run:
             identity: the fields that `spec_hash` covers, for the diff of a rejected start; `spec` by default.
             store_url: prefix in the object store. None, or `local_root` itself, makes the local run directory the store.
             max_wait_s: longest wait for a living owner.
-            options: `tee` copies stdout and stderr to driver.log while the run is entered; `within` is the pipeline's
-                attempt, of which this run is a stage; `flush_interval_s`.
+            options: `tee` keeps driver.log, `within` is the attempt of the pipeline with this stage; `flush_interval_s`.
 
         Raises:
             SpecChanged, RunFinished, RunFatal, RunIsLive, CreateOnlyUnsupported, StoreError: see opd.errors.
@@ -210,11 +198,10 @@ class Run:
             back: remove the marks, since the pods have stayed.
         """
         try:
-            if back:
-                for store in self.stores:
-                    store.delete(f"{self.claim.prefix}/{ENDED_FILE}")
-            else:
+            if not back:
                 self.claim.end("stopped", "saved for its pods, which are being deleted")
+            for store in self.stores if back else ():
+                store.delete(f"{self.claim.prefix}/{ENDED_FILE}")
         except StoreError as error:
             logger.warning("attempt %d may look %s: %s", self.handle.attempt, "ended" if back else "alive", error)
         if self.within is not None:
@@ -258,8 +245,7 @@ class Run:
             self._streamer.flush(self._policy)  # these mirrors know of uploads without an answer
             self._upload_streams()
             # Before the attempt's end: a launcher that waits for it would find no result yet, and start the run again.
-            signed = {"run_id": self.handle.run_id, "attempt": self.handle.attempt, "spec_hash": self.handle.spec_hash}
-            record = {**result, **signed, "finished_at_s": time.time()}
+            record = {**result, **self._signed(), "spec_hash": self.claim.owner.spec_hash, "finished_at_s": time.time()}
             self.stores[0].put_json(RESULT_FILE, record)
         self._has_ended = True  # an interruption after this line changes nothing: the run is done
         try:
@@ -274,15 +260,14 @@ class Run:
         text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         if fatal:
             self.claim.check()
-            record = {
-                "reason": text,
-                "run_id": self.handle.run_id,
-                "attempt": self.handle.attempt,
-                "time_s": time.time(),
-            }
-            self.stores[0].put_json(FATAL_FILE, record | {"install": os.environ.get(INSTALL_VARIABLE, "")})
+            install = os.environ.get(INSTALL_VARIABLE, "")
+            record = {**self._signed(), "reason": text, "time_s": time.time(), "install": install}
+            self.stores[0].put_json(FATAL_FILE, record)
         outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "fatal" if fatal else "failed"
         self._end("overtaken" if isinstance(error, Overtaken) else outcome, text)
+
+    def _signed(self) -> dict[str, Any]:
+        return {"run_id": self.handle.run_id, "attempt": self.handle.attempt}
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         ending: RunError | None = as_disk_full(error, self.local.root) if isinstance(error, Exception) else None
@@ -291,11 +276,9 @@ class Run:
         self.close()
         if self._has_ended:
             return
+        why = ending or error
         try:
-            if error is None and ending is None:
-                self._end("stopped")
-            else:
-                self.fail(ending or error or "")
+            self._end("stopped") if why is None else self.fail(why)
         except StoreError as away:
             logger.warning("the end of attempt %d is not marked, its lease runs out: %s", self.handle.attempt, away)
         if ending is not None:
@@ -314,14 +297,9 @@ class Run:
 
     def _renew(self) -> None:
         """Renew the lease, then the summary; without a summary readers read more, and the run loses nothing."""
-        standing = PROGRESS.read()
-        progress: dict[str, Any] = {}
-        if standing is not None:
-            progress = {"phase": standing.phase, "step": standing.step, "limit_s": standing.limit_s}
-            progress |= {"progress_at_s": time.time() - standing.silent_s()}
-            progress |= {"stage": standing.stage} if standing.stage else {}
         self.summary.tell()
-        self._impatient.beat(progress)
+        standing = PROGRESS.read()
+        self._impatient.beat({} if standing is None else standing.as_beat())
         try:
             self.summary.write()
         except StoreError as error:
@@ -330,9 +308,8 @@ class Run:
     def _mirror(self, name: str) -> None:
         """Make the streamer keep one file of the attempt in the store."""
         if self.remote is not None:
-            self._streamer.add(
-                path=self.handle.attempt_dir / name, store=self.remote, key=f"{self.claim.prefix}/{name}"
-            )
+            key = f"{self.claim.prefix}/{name}"
+            self._streamer.add(path=self.local.local_path(key), store=self.remote, key=key)
 
     def _upload_streams(self) -> None:
         """Upload the missing bytes of every attempt's files on this disk, also of killed processes."""

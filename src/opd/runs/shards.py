@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from opd.store.transfer import bring, find_problems, in_threads
 
 logger = logging.getLogger(__name__)
 
-_STAGING = re.compile(r"\.saving-(\d{4,})")
+_STAGING = ".saving-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +48,10 @@ def upload_shards(
     files: Sequence[str] | None = None,
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> ShardReport:
-    """Hash, sync and upload one rank's files of a saved step, in the process of that rank; without a URL only hash them.
+    """Hash, sync and upload files of a saved step in the process of their rank, `files_of_rank` by default.
 
-    An unreachable store makes a report, not an error: the hashes still make a complete local checkpoint. `files` are
-    relative to `step_dir`, `files_of_rank` by default.
+    Without a URL the files are only hashed. An unreachable store makes a report, not an error: the hashes still make a
+    complete local checkpoint.
     """
     folder, error = Path(step_dir), ""
     paths = files_of_rank(folder, rank) if files is None else list(files)
@@ -103,15 +102,13 @@ def fetch_shards(
 
 def staging_folder(attempt: int) -> str:
     """Return the hidden folder of the run directory in which an attempt's unsealed steps are saved."""
-    return f"{CHECKPOINTS_FOLDER}/.saving-{attempt:04d}"
+    return f"{CHECKPOINTS_FOLDER}/{_STAGING}{attempt:04d}"
 
 
 def sweep_older(folder: Path) -> None:
     """Delete the staging folders of attempts before this folder's own."""
-    mine = _STAGING.fullmatch(folder.name)
-    for other in folder.parent.glob(".saving-*") if mine else ():
-        found = _STAGING.fullmatch(other.name)
-        if found and mine and int(found[1]) < int(mine[1]):
+    for other in folder.parent.glob(f"{_STAGING}*") if folder.name.startswith(_STAGING) else ():
+        if (len(other.name), other.name) < (len(folder.name), folder.name):
             shutil.rmtree(other, ignore_errors=True)  # other ranks on this disk may delete it, too
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 import tempfile
 import time
@@ -17,16 +18,14 @@ from typing import IO
 
 SIGNAL = signal.SIGUSR1
 FOLDER_VARIABLE = "OPD_STACKS_DIR"
-FILE = "stacks.txt"
-"""Name in the attempt's folder."""
+FILE = "stacks.txt"  # name in the attempt's folder
 _ANSWER_TIMEOUT_S = 5.0
 _open_file: IO[str] | None = None
 
 
 def folder() -> Path:
     """Return the folder of this user's stacks."""
-    given = os.environ.get(FOLDER_VARIABLE)
-    return Path(given) if given else Path(tempfile.gettempdir()) / f"opd-stacks-{os.getuid()}"
+    return Path(os.environ.get(FOLDER_VARIABLE) or f"{tempfile.gettempdir()}/opd-stacks-{os.getuid()}")
 
 
 def register() -> None:
@@ -47,13 +46,13 @@ def registered() -> list[int]:
 def dump(pids: list[int]) -> str:
     """Return the stacks of these processes as text, each with its command line and state."""
     states = {pid: _proc(pid, "status") for pid in pids}
-    for pid, state in states.items():
-        if _handles(state):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGCONT)  # a stopped process handles no signal
-                os.kill(pid, SIGNAL)
+    asked = [pid for pid, state in states.items() if _handles(state)]
+    for pid in asked:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGCONT)  # a stopped process handles no signal
+            os.kill(pid, SIGNAL)
     deadline_s = time.monotonic() + _ANSWER_TIMEOUT_S
-    while time.monotonic() < deadline_s and not all(_stack(pid) for pid, state in states.items() if _handles(state)):
+    while time.monotonic() < deadline_s and not all(map(_stack, asked)):
         time.sleep(0.05)
     time.sleep(0.2)  # for the last threads of a process that has begun to write
     return "\n".join(
@@ -72,8 +71,8 @@ def _proc(pid: int, name: str) -> str:
 
 
 def _line(status: str, name: str) -> str:
-    found = [line.partition(":")[2].strip() for line in status.splitlines() if line.startswith(f"{name}:")]
-    return found[0] if found else ""
+    found = re.search(rf"^{name}:(.*)", status, re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def _handles(status: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 PREFIX = "timing_start/"
-"""Prefix of these metrics in the first step's row."""
 
 
 class StartTimes:
@@ -23,20 +22,13 @@ class StartTimes:
             self._last_s = now_s
 
     def take(self) -> dict[str, float]:
-        """Return seconds of each part in order, and of all; empty from the second call on."""
-        parts, self._parts = self._parts, None
-        return {} if parts is None else parts | {"all": self._last_s - self._began_s}
+        """Print a line for each part and for all, and return their metrics (`PREFIX`); empty from the second call on."""
+        if self._parts is None:
+            return {}
+        parts, self._parts = self._parts | {"all": self._last_s - self._began_s}, None
+        for name, seconds in parts.items():
+            print(f"start: {name:24s} {seconds:7.1f} s", flush=True)
+        return {f"{PREFIX}{name.replace(' ', '_')}_s": seconds for name, seconds in parts.items()}
 
 
-def as_metrics(parts: dict[str, float]) -> dict[str, float]:
-    """Return metrics: `worker processes` is `timing_start/worker_processes_s`."""
-    return {f"{PREFIX}{name.replace(' ', '_')}_s": seconds for name, seconds in parts.items()}
-
-
-def table(parts: dict[str, float]) -> list[str]:
-    """Return a line for each part, for the driver's log."""
-    return [f"start: {name:24s} {seconds:7.1f} s" for name, seconds in parts.items()]
-
-
-START = StartTimes()
-"""The start of this process and of its fork for the run."""
+START = StartTimes()  # the start of this process and of its fork for the run

@@ -1,8 +1,7 @@
-"""Streaming of growing local files into the object store: bounded delay, bounded cost, spooled on the disk meanwhile.
+"""Streaming of growing local files into the object store, which cannot append.
 
-Object stores cannot append. A file is mirrored as the objects `name`, `name.000001`, `name.000002`, ...: consecutive
-byte ranges of at most PART_BYTES, cut at line ends. Only the last part is rewritten, so a tick costs at most one part and
-one request. Their concatenation is the file.
+A file is mirrored as the objects `name`, `name.000001`, `name.000002`, ...: consecutive byte ranges of at most PART_BYTES,
+cut at line ends. Only the last part is rewritten, so a tick costs at most one part and one request.
 """
 
 from __future__ import annotations
@@ -128,11 +127,10 @@ class Streamer:
                     mirror.sync()
                 except Exception as error:  # noqa: BLE001 - this thread carries metrics and log: it must not end
                     failure = failure or error
-            if failure is not None and not self._is_away:
-                logger.warning("object store away, spooling on disk: %s", failure)
-            if failure is None and self._is_away:
-                logger.warning("object store is back, spooled files are uploaded")
-            self._is_away = failure is not None
+            if self._is_away != (failure is not None):
+                self._is_away = failure is not None
+                state = f"unreachable, files wait on the disk: {failure}" if failure else "back, it has all files"
+                logger.warning("the object store is %s", state)
             return failure is None
 
     def flush(self, policy: RetryPolicy) -> None:

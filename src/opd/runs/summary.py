@@ -1,8 +1,7 @@
-"""summary.json: the content of a list's line, so that a list of many runs reads one small object of each.
+"""summary.json: a run's line in a list, one small object that repeats the run directory's other files.
 
-It repeats the run directory's other files, and decides nothing. The newest attempt writes it with each beat and once more
-at its end. A killed attempt leaves it as it was, so a reader believes it only if it records an end or is younger than a
-lease. It believes an attempt's end only if no later attempt has begun. Else the reader reads the other files.
+The newest attempt writes it with each beat and at its end. A reader believes an end if no later attempt has begun,
+and another record while it is younger than a lease. Else it reads the other files.
 """
 
 from __future__ import annotations
@@ -18,19 +17,9 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from opd.errors import CorruptRecord
+from opd.runs import headline
 from opd.runs.attempts import DEFAULT_LEASE_TTL_S, Claim
-from opd.runs.headline import (
-    LOSS_KEYS,
-    MAX_STEP,
-    SKIPPED_KEYS,
-    STEP_SECONDS_KEYS,
-    THROUGHPUT_KEYS,
-    first_of,
-    is_headline,
-    score,
-    seconds_left,
-    total_steps,
-)
+from opd.runs.headline import first_of
 from opd.runs.manifest import newest_complete
 from opd.runs.metrics import as_float, as_number
 from opd.runs.progress import PROGRESS
@@ -38,9 +27,8 @@ from opd.runs.progress import PROGRESS
 logger = logging.getLogger(__name__)
 Tell = Callable[[Mapping[str, float | None]], None]
 SUMMARY_FILE = "summary.json"
-FINISHED = "finished"
-"""The outcome of a run that has its result.json."""
-Step = Annotated[int, Field(ge=0, le=MAX_STEP)]
+FINISHED = "finished"  # the outcome of a run that has its result.json
+Step = Annotated[int, Field(ge=0, le=headline.MAX_STEP)]
 
 
 class Summary(BaseModel):
@@ -50,20 +38,14 @@ class Summary(BaseModel):
 
     attempt: Step
     kind: str
-    outcome: str
-    """The attempt's end, as in its ended.json; empty before the end."""
+    outcome: str  # as in ended.json; empty before the end
     detail: str
-    time_s: float
-    """The time of this record, Unix seconds of the writer's clock."""
-    last_step: Step | None
-    """The highest step with a row of metrics."""
+    time_s: float  # of this record, Unix seconds of the writer's clock
+    last_step: Step | None  # the highest with a row of metrics
     total_steps: Step | None
-    latest: dict[str, Annotated[float, BeforeValidator(as_float), PlainSerializer(as_number)]]
-    """The last value of each metric of the headline."""
-    checkpoint: Step | None
-    """The newest sealed step."""
-    stage: str = ""
-    """The stage of a running pipeline and its step: `distil (2 of 3), step 7`."""
+    latest: dict[str, Annotated[float, BeforeValidator(as_float), PlainSerializer(as_number)]]  # of the headline
+    checkpoint: Step | None  # the newest sealed step
+    stage: str = ""  # of a running pipeline: `distil (2 of 3), step 7`
 
     @property
     def is_current(self) -> bool:
@@ -88,7 +70,7 @@ class SummaryKeeper:
     """The writer of a run's summary in the store that others read, and of the values that Prometheus gets."""
 
     def __init__(self, claim: Claim, spec: Mapping[str, Any]):
-        self.total_steps = total_steps(spec, None)
+        self.total_steps = headline.total_steps(spec, None)
         self._claim, self._attempt, self._kind = claim, claim.owner.attempt, str(spec.get("kind", ""))
         self._knows_earlier = self._attempt == 1
         self._last_step: int | None = None
@@ -100,8 +82,8 @@ class SummaryKeeper:
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Take note of a row of metrics."""
-        values = {name: as_number(value) for name, value in metrics.items() if is_headline(name)}
-        skipped = as_number(first_of(metrics, SKIPPED_KEYS))
+        values = {name: as_number(value) for name, value in metrics.items() if headline.is_headline(name)}
+        skipped = as_number(first_of(metrics, headline.SKIPPED_KEYS))
         with self._lock:
             self._last_step = max(step, self._last_step or 0)
             self._num_skipped += int(skipped) if isinstance(skipped, int | float) else 0
@@ -134,16 +116,16 @@ class SummaryKeeper:
         with self._lock:
             latest = {name: value for name, value in self._latest.items() if math.isfinite(value)}
             step, num_skipped = self._last_step, self._num_skipped
-        found, step_s = score(latest), first_of(latest, STEP_SECONDS_KEYS)
+        found, step_s = headline.score(latest), first_of(latest, headline.STEP_SECONDS_KEYS)
         return {
             "opd_attempt": self._attempt,
             "opd_step": step,
             "opd_total_steps": self.total_steps,
-            "opd_eta_seconds": seconds_left(step, self.total_steps, step_s),
+            "opd_eta_seconds": headline.seconds_left(step, self.total_steps, step_s),
             "opd_step_seconds": step_s,
-            "opd_tokens_per_second": first_of(latest, THROUGHPUT_KEYS),
+            "opd_tokens_per_second": first_of(latest, headline.THROUGHPUT_KEYS),
             "opd_score": None if found is None else found.value,
-            "opd_loss": first_of(latest, LOSS_KEYS),
+            "opd_loss": first_of(latest, headline.LOSS_KEYS),
             "opd_progress_time_seconds": time.time() - standing.silent_s() if standing else None,
             "opd_progress_limit_seconds": (standing and standing.limit_s) or 0.0,
             "opd_skipped_updates": num_skipped,
@@ -170,7 +152,7 @@ class SummaryKeeper:
                 detail=detail,
                 time_s=time.time(),
                 last_step=self._last_step,
-                total_steps=self.total_steps if self.total_steps is not None else total_steps({}, result),
+                total_steps=self.total_steps if self.total_steps is not None else headline.total_steps({}, result),
                 latest=dict(self._latest),
                 checkpoint=checkpoint,
                 stage=f"{standing.stage}, step {standing.step}" if standing and standing.stage else "",
@@ -181,9 +163,8 @@ class SummaryKeeper:
         """Take over the values that the attempt before left in the store."""
         with contextlib.suppress(CorruptRecord):  # or none
             earlier = Summary.from_json(self._claim.stores[0].get_json(SUMMARY_FILE) or {})
+            steps = [step for step in (earlier.last_step, self._last_step) if step is not None]
             with self._lock:
                 self._latest = {**earlier.latest, **self._latest}
-                self._last_step = max(
-                    (step for step in (earlier.last_step, self._last_step) if step is not None), default=None
-                )
+                self._last_step = max(steps, default=None)
         self._knows_earlier = True

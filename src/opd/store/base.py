@@ -66,11 +66,18 @@ def leads_out(key: str) -> bool:
     return path.is_absolute() or ".." in path.parts
 
 
-class Backend(Protocol):
-    """One try of each call; `_translate` returns the StoreUnavailable or StoreRefused for a native error.
+class Store(Protocol):
+    """Objects under one root, addressed by relative keys with `/`.
 
-    `child` returns the same store rooted one or more levels deeper.
+    Every method raises `StoreUnavailable` after the retries of `policy`, and `StoreRefused` for a permanent failure.
+    `get` and `get_file` raise `FileNotFoundError` for a missing object. A backend gives one try of each call,
+    and `_translate` its native error. `child` is the same store rooted one or more levels deeper.
     """
+
+    # Errors of the backend that are the store's fault, not the caller's.
+    native_errors: tuple[type[Exception], ...] = (OSError,)
+    url: str
+    policy: RetryPolicy
 
     def child(self, key: str) -> Self: ...
     def _put(self, key: str, data: bytes) -> None: ...
@@ -85,17 +92,6 @@ class Backend(Protocol):
     def _delete_tree(self, prefix: str) -> None: ...
     def _translate(self, error: Exception, what: str) -> StoreError: ...
 
-
-class Store(Backend):
-    """Objects under one root, addressed by relative keys with `/`.
-
-    Every method raises `StoreUnavailable` after the retries of `policy`, and `StoreRefused` for a permanent failure.
-    `get` and `get_file` raise `FileNotFoundError` for a missing object.
-    """
-
-    # Errors of the backend that are the store's fault, not the caller's.
-    native_errors: tuple[type[Exception], ...] = (OSError,)
-
     def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY):
         self.url = url.rstrip("/")
         self.policy = policy
@@ -105,6 +101,7 @@ class Store(Backend):
 
     def _keep(self, key: str) -> None:
         """Sync an object; a service lists only objects that it has stored."""
+        return None
 
     def put(self, key: str, data: bytes) -> None:
         """Write or replace the object; readers get the old bytes or the new ones, never a mixture."""

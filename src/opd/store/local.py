@@ -20,8 +20,7 @@ logger = logging.getLogger(__name__)
 TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR}
 # Answers of a file system without hard links (SMB, some FUSE mounts).
 NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-# Prefix of files without their final name yet, which no listing shows.
-TEMPORARY_PREFIX = ".opd-tmp-"
+TEMPORARY_PREFIX = ".opd-tmp-"  # prefix of files without their final name yet, which no listing shows
 
 
 class LocalStore(Store):

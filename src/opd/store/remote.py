@@ -27,10 +27,8 @@ TRANSIENT_STATUSES = {"408", "429", "500", "502", "503", "504"}
 # Names of client libraries' errors that another try cannot mend.
 _PERMANENT = re.compile(r"Credential|Auth|Validation|Invalid|Region|ImportError")
 NUM_DELETE_THREADS = 8
-# Limit of one request: a connection that brings a byte now and then never times out by itself.
-CALL_DEADLINE_S = 25.0
-# A listing is one request for each thousand objects.
-LIST_DEADLINE_S = 600.0
+CALL_DEADLINE_S = 25.0  # limit of one request: a connection that brings a byte now and then never times out by itself
+LIST_DEADLINE_S = 600.0  # a listing is one request for each thousand objects
 # A slower transfer does not end in useful time.
 SLOWEST_BYTES_PER_S = 64 * 2**10
 _MD5 = re.compile(r"[0-9a-f]{32}")

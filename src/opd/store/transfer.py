@@ -32,16 +32,8 @@ F = TypeVar("F", bound=ListedFile)
 OnDone = Callable[[ListedFile], object]
 
 
-def find_problem(folder: Path, file: ListedFile) -> str | None:
-    """Return what is wrong with one file on disk, None if it is as listed."""
-    try:
-        return _compare(folder, file)
-    except OSError as error:  # a bad sector: another copy may do
-        return f"{file.path} cannot be read: {error}"
-
-
 def _compare(folder: Path, file: ListedFile) -> str | None:
-    """Return the same; raise OSError for a file that cannot be read."""
+    """Return what is wrong with one file on disk, None if it is as listed; raise OSError if it cannot be read."""
     path = folder / file.path
     try:
         if not path.is_file():
@@ -55,9 +47,16 @@ def _compare(folder: Path, file: ListedFile) -> str | None:
     return None
 
 
+def _find_problem(folder: Path, file: ListedFile) -> str | None:
+    try:
+        return _compare(folder, file)
+    except OSError as error:  # a bad sector: another copy may do
+        return f"{file.path} cannot be read: {error}"
+
+
 def find_problems(folder: Path, files: Sequence[F], *, on_done: OnDone = lambda file: None) -> dict[F, str]:
     """Return what is wrong with files on disk, in order; call `on_done` with each file after its check, in the threads."""
-    return _problems(lambda file: find_problem(folder, file), files, on_done)
+    return _problems(lambda file: _find_problem(folder, file), files, on_done)
 
 
 def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = lambda file: None) -> dict[F, str]:
@@ -68,7 +67,7 @@ def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = l
     """
 
     def one(file: ListedFile) -> str | None:
-        if find_problem(folder, file) is None:
+        if _find_problem(folder, file) is None:
             return None
         try:
             store.get_file(file.path, folder / file.path)

@@ -101,7 +101,8 @@ def seal(
     on_ranks(group, answered=answered)
     run.checkpoints.check_owner()  # who slept through a take-over must not write over what its successor has sealed
     staged, folder = run.checkpoints.staged(step), run.checkpoints.folder(step)
-    store_url = run.handle.store_url
+    remote = run.checkpoints.remote
+    store_url = None if remote is None else remote.url
     move_in(staged, folder, rank=DRIVER_RANK)
     files = {"step": step, "staged": str(staged), "step_dir": str(folder), "store_url": store_url}
     reports: list[ShardReport] = on_ranks(group, upload, answered=answered, **files)

@@ -1,15 +1,11 @@
-"""Objects as KubeRay 1.6.1 and Kubernetes write them, built from their API types; a test changes what it is about. And a server that shows a run's pods."""
+"""Objects as KubeRay 1.6.1 and Kubernetes write them; a test changes what it is about. And an API server within the process."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from http.server import ThreadingHTTPServer
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kubernetes import client
-from tests.opdctl.kube.followed import Cluster, Handler
 
 from opdctl.kube.client import ClusterError, KubeApi
 
@@ -37,26 +33,13 @@ class FakeApi(KubeApi):
 def rayjob() -> Callable[..., Tree]:
     """A RayJob with two workers; keywords are fields of its status."""
 
-    def make(
-        *, suspendable: bool = False, suspend: bool = False, deleting: bool = False, queue: str = "", **status: Any
-    ) -> Tree:
-        rules = [{"policy": "DeleteSelf", "condition": {"jobStatus": "SUCCEEDED", "ttlSeconds": 9}}]
-        life: Tree = (
-            {"shutdownAfterJobFinishes": True} if suspendable else {"deletionStrategy": {"deletionRules": rules}}
-        )
+    def make(name: str = "r", *, queue: str = "", **status: Any) -> Tree:
         pod = {"template": {"spec": {"terminationGracePeriodSeconds": 360}}}
-        metadata: Tree = {"name": "r", "creationTimestamp": CREATED, "labels": {"opd/run-id": "r"}}
-        metadata |= {"deletionTimestamp": "2026-11-21T11:00:00Z"} if deleting else {}
-        metadata["labels"] |= {"kueue.x-k8s.io/queue-name": queue} if queue else {}
+        labels = {"opd/run-id": name} | ({"kueue.x-k8s.io/queue-name": queue} if queue else {})
+        cluster = {"headGroupSpec": pod, "workerGroupSpecs": [{**pod, "replicas": 2}]}
         return {
-            "metadata": metadata,
-            "spec": {
-                **life,
-                "suspend": suspend,
-                "submissionMode": "K8sJobMode",
-                "backoffLimit": 3,
-                "rayClusterSpec": {"headGroupSpec": pod, "workerGroupSpecs": [{**pod, "replicas": 2}]},
-            },
+            "metadata": {"name": name, "creationTimestamp": CREATED, "labels": labels},
+            "spec": {"submissionMode": "K8sJobMode", "backoffLimit": 3, "rayClusterSpec": cluster},
             "status": status,
         }
 
@@ -67,20 +50,14 @@ def rayjob() -> Callable[..., Tree]:
 def pod() -> Callable[..., Tree]:
     """A pod of the run; keywords are fields of its status."""
 
-    def make(
-        role: str = "worker", *, name: str = "", node: str = "n1", gpus: int = 0, deleting: bool = False, **status: Any
-    ) -> Tree:
-        metadata: Tree = {
-            "name": name or f"r-{role}",
-            "creationTimestamp": CREATED,
-            "labels": {"opd/run-id": "r", "app.kubernetes.io/component": role},
-        }
-        metadata |= {"deletionTimestamp": "2026-11-21T11:00:00Z"} if deleting else {}
+    def make(role: str = "worker", *, name: str = "", node: str = "n1", gpus: int = 0, **status: Any) -> Tree:
+        labels = {"opd/run-id": "r", "app.kubernetes.io/component": role}
         limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
-        spec: Tree = {"containers": [{"name": "ray", "resources": {"limits": limits}}]} | (
-            {"nodeName": node} if node else {}
-        )
-        return {"metadata": metadata, "spec": spec, "status": {"phase": "Running", **status}}
+        return {
+            "metadata": {"name": name or f"r-{role}", "creationTimestamp": CREATED, "labels": labels},
+            "spec": {"containers": [{"name": "ray", "resources": {"limits": limits}}], "nodeName": node},
+            "status": {"phase": "Running", **status},
+        }
 
     return make
 
@@ -90,44 +67,7 @@ def event() -> Callable[..., Tree]:
     """A core event of type Warning."""
 
     def make(kind: str, name: str, reason: str, message: str, *, at: str = "2026-11-21T10:05:00Z") -> Tree:
-        return {
-            "metadata": {"creationTimestamp": CREATED},
-            "involvedObject": {"kind": kind, "name": name},
-            "type": "Warning",
-            "reason": reason,
-            "message": message,
-            "lastTimestamp": at,
-        }
+        about = {"kind": kind, "name": name}
+        return {"involvedObject": about, "type": "Warning", "reason": reason, "message": message, "lastTimestamp": at}
 
     return make
-
-
-@pytest.fixture
-def cluster(rayjob: Callable) -> Iterator[tuple[Cluster, KubeApi]]:
-    state = Cluster(rayjob(jobDeploymentStatus="Running", jobStatus="RUNNING"))
-    handler = type("Own", (Handler,), {"cluster": state})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        configuration = client.Configuration(host=f"http://127.0.0.1:{server.server_address[1]}")
-        configuration.retries = False
-        yield state, KubeApi(client.ApiClient(configuration), namespace="opd", context=None)
-        server.shutdown()
-
-
-@pytest.fixture
-def submitter(pod: Callable) -> Callable[..., dict[str, Any]]:
-    def make(name: str, minute: int, *, phase: str = "Running") -> dict[str, Any]:
-        status = {"name": "submitter", "state": {"running": {}}}
-        tree = pod("submitter", name=name, phase=phase, containerStatuses=[status])
-        tree["metadata"]["creationTimestamp"] = f"2026-11-21T10:{minute:02d}:00Z"
-        return tree
-
-    return make
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What following notes on stderr. `capsys` may not be read meanwhile: it loses what another thread prints at that moment."""
-    notes: list[str] = []
-    monkeypatch.setattr("opdctl.logs.pods.note", notes.append)
-    return notes

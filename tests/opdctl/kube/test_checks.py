@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
+from tests.opdctl.kube.conftest import FakeApi, Tree
 
 from opd.redaction import redact
-from opdctl.doctor import check_class, check_kuberay, check_namespace, check_reference, check_rights
+from opdctl.doctor import CRD_PATH, checked, find_class, find_kuberay, find_namespace, find_object, find_rights
+from opdctl.kube.client import CLASSES
 from opdctl.kube.objects import CLAIMS, PULL_KEY, SECRETS
 
+CORE = "/api/v1/namespaces/opd"
 
-def crd(*fields: str) -> dict[str, Any]:
+
+def api_of(objects: dict[str, Tree], *, is_allowed: bool = True) -> FakeApi:
+    """An API server with objects by their path."""
+    review = {"status": {"allowed": is_allowed}}
+    return FakeApi(lambda method, path, query: (201, review) if method == "POST" else
+                   (200, objects[path]) if path in objects else None)  # fmt: skip
+
+
+def crd(*fields: str) -> Tree:
     spec = {"properties": {"spec": {"properties": {name: {} for name in fields}}}}
     return {"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": spec}}]}}
 
 
-def test_the_version_of_kuberay_follows_from_the_newest_field_of_its_crd() -> None:
-    assert check_kuberay(crd("preRunningDeadlineSeconds")).state == "ok"
-    assert "older than 1.6" in check_kuberay(crd("entrypoint")).message
-    assert "not installed" in check_kuberay(None).message
-
-
-def test_missing_rights_are_named_with_who_gives_them() -> None:
-    assert check_rights([], "opd").state == "ok"
-    check = check_rights(["create rayjobs"], "opd")
-    assert "create rayjobs" in check.message
-    assert "opd-users" in check.fix
-
-
-def test_a_namespace_that_is_not_there_is_missing() -> None:
-    assert check_namespace({"metadata": {}}, "opd").state == "ok"
-    assert check_namespace(None, "opd").state == "MISSING"
-
-
-def secret(**data: str) -> dict[str, Any]:
-    return {"metadata": {"name": "s"}, "data": data}
+@pytest.mark.parametrize(
+    ("look", "objects", "is_allowed", "state", "words"),
+    [
+        (find_kuberay, {CRD_PATH: crd("preRunningDeadlineSeconds")}, True, "ok", "1.6 or newer"),
+        (find_kuberay, {CRD_PATH: crd("entrypoint")}, True, "MISSING", "older than 1.6"),
+        (find_kuberay, {}, True, "MISSING", "KubeRay is not installed"),
+        (find_namespace, {CORE: {}}, True, "ok", "opd"),
+        (find_namespace, {}, True, "MISSING", "there is no namespace opd"),
+        (find_rights, {}, True, "ok", "may install"),
+        (find_rights, {}, False, "MISSING", "create rayjobs"),
+    ],
+)
+def test_kuberay_the_namespace_and_rights_are_checked(look: Any, objects: dict, is_allowed: bool, state: str, words: str) -> None:  # fmt: skip
+    check = checked("x", partial(look, api_of(objects, is_allowed=is_allowed)))
+    assert check.state == state
+    assert words in check.message
+    assert bool(check.fix) == (state == "MISSING")
 
 
 @pytest.mark.parametrize(
@@ -48,8 +57,8 @@ def secret(**data: str) -> dict[str, Any]:
     ],
 )
 def test_a_secret_lacks_a_key_and_its_value_is_never_shown(keys: set[str], is_s3: bool, words: str) -> None:
-    tree = secret(token="c2VjcmV0LXZhbHVl")
-    check = check_reference(SECRETS, "s", keys, tree, namespace="opd", path="p", is_s3=is_s3)
+    api = api_of({f"{CORE}/secrets/s": {"data": {"token": "c2VjcmV0LXZhbHVl"}}})
+    check = checked("secret", partial(find_object, api, SECRETS, "s", keys, path="p", is_s3=is_s3))
     assert check.state == ("MISSING" if words else "ok")
     assert words in check.message
     assert "c2Vj" not in check.message + check.fix
@@ -61,14 +70,15 @@ def test_a_secret_lacks_a_key_and_its_value_is_never_shown(keys: set[str], is_s3
      ((PULL_KEY,), "docker-registry s -n opd")],
 )  # fmt: skip
 def test_a_missing_secret_has_the_command_that_makes_it(keys: tuple[str, ...], words: str) -> None:
-    check = check_reference(SECRETS, "s", keys, None, namespace="opd")
+    check = checked("secret", partial(find_object, api_of({}), SECRETS, "s", set(keys)))
     assert check.fix.startswith(f"kubectl create secret {words}")
     assert redact(check.fix, environment={}) == check.fix
 
 
 def test_a_missing_claim_is_reported_with_the_claims_that_there_are() -> None:
-    check = check_reference(CLAIMS, "dta", (), None, namespace="opd", path="p", others=["data"])
-    assert (check.name, "there are data" in check.message) == ("claim", True)
+    api = api_of({f"{CORE}/persistentvolumeclaims": {"items": [{"metadata": {"name": "data"}}]}})
+    check = checked("claim", partial(find_object, api, CLAIMS, "dta", set(), path="p"))
+    assert check.message == "claim dta (p) is not in namespace opd; there are data"
 
 
 @pytest.mark.parametrize(
@@ -76,13 +86,14 @@ def test_a_missing_claim_is_reported_with_the_claims_that_there_are() -> None:
     [
         ("nfs", False, "ok", "nfs"),
         ("gone", False, "MISSING", "one of: disk, nfs"),
-        (None, True, "ok", "default"),
-        (None, False, "MISSING", "no StorageClass is the default"),
+        ("", True, "ok", "default"),
+        ("", False, "MISSING", "no StorageClass is the default"),
     ],
 )
-def test_the_class_of_a_run_s_own_volume_exists(wanted: str | None, is_default: bool, state: str, words: str) -> None:
+def test_the_class_of_a_run_s_own_volume_exists(wanted: str, is_default: bool, state: str, words: str) -> None:
     notes = {"storageclass.kubernetes.io/is-default-class": "true"} if is_default else {}
     classes = [{"metadata": {"name": "disk", "annotations": notes}}, {"metadata": {"name": "nfs"}}]
-    check = check_class(wanted, classes, path="cluster.checkpoints.storageClass")
+    look = partial(find_class, api_of({CLASSES: {"items": classes}}), wanted, path="cluster.checkpoints.storageClass")
+    check = checked("storage", look)
     assert check.state == state
     assert words in check.message + check.fix

@@ -1,70 +1,190 @@
-"""`logs -f` over a server that breaks every stream: each line once, in order, to the run's end."""
+"""A run's log from its pods: each line once, in order, over broken streams to the run's end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
-from tests.opdctl.kube.followed import (
-    FIRST,
-    Cluster,
-    end,
-    following_of,
-    until,
-)
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.opdctl.kube.conftest import FakeApi, Tree
 
-from opdctl.kube.client import KubeApi
-from opdctl.logs.pods import PodLog, find_log_pods
+from opdctl.kube.client import ClusterError, ClusterUnreachable, KubeApi
+from opdctl.logs.pods import LogPod, PodFollower, PodLog, find_log_pods
+
+DONE = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
+
+
+class Cluster(FakeApi):
+    """A run whose log grows by a script: its next action comes once everything so far is printed.
+
+    A followed stream ends after four new lines, every other one in the middle of a line.
+    """
+
+    def __init__(self, job: Tree, *script: Callable[[], object]) -> None:
+        super().__init__(self.look)
+        self.job, self.script, self.is_away = job, [*script], False
+        self.pods: dict[str, Tree] = {}
+        self.logs: dict[str, list[str]] = {}
+        self.shown: dict[str, int] = {}
+        self.silent: set[str] = set()
+        self.num_streams, self._clock_s = 0, datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp()
+
+    def add(self, name: str, *texts: str) -> None:
+        """Add lines a fifth of a second apart, some with one stamp, so that streams overlap."""
+        for number, text in enumerate(texts):
+            self._clock_s += 0.2 if number % 3 else 0.0
+            stamp = datetime.fromtimestamp(self._clock_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+            self.logs.setdefault(name, []).append(f"{stamp} {text}")
+
+    def look(self, method: str, path: str, query: dict) -> tuple[int, Tree]:
+        if "/rayjobs/" in path and all(self.shown.get(name) == len(self.logs[name]) for name in self.pods):
+            self.script.pop(0)()
+        if self.is_away:
+            raise ClusterUnreachable("no answer")
+        return (200, self.job) if "/rayjobs/" in path else (200, {"items": [*self.pods.values()]})
+
+    def stream(self, path: str, *, read_timeout_s: float, **query: str | int) -> Iterator[bytes]:
+        name = path.split("/")[-2]
+        if name in self.silent:
+            raise ClusterError("connection refused", status=500)
+        since = str(query.get("sinceTime", "")).replace("Z", ".000000000Z")
+        self.shown[name] = (
+            min(self.shown.get(name, 0) + 4, len(self.logs[name])) if "follow" in query else len(self.logs[name])
+        )
+        lines = [line for line in self.logs[name][: self.shown[name]] if line.partition(" ")[0] >= since]
+        body = "".join(f"{line}\n" for line in lines[-int(query.get("tailLines", 0)) :]).encode()
+        self.num_streams += 1
+        if "follow" in query and self.num_streams % 2 == 0:
+            self.shown[name] -= 1
+            yield body[:-3]
+            raise ClusterUnreachable("the stream broke off")
+        yield body
+
+
+@pytest.fixture
+def submitter(pod: Callable) -> Callable[..., Tree]:
+    def make(name: str, minute: int, *, phase: str = "Running") -> Tree:
+        status = {"name": "submitter", "state": {"running": {}}}
+        tree = pod("submitter", name=name, phase=phase, containerStatuses=[status])
+        tree["metadata"]["creationTimestamp"] = f"2026-11-21T10:{minute:02d}:00Z"
+        return tree
+
+    return make
+
+
+@pytest.fixture
+def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], tuple[list[str], list[str]]]:
+    """Follow run r to its end; return what is printed and what is noted."""
+    said: list[str] = []
+    for module in ("opdctl.logs.pods", "opdctl.kube.client"):
+        monkeypatch.setattr(f"{module}.note", said.append)
+
+    def run(api: Cluster) -> tuple[list[str], list[str]]:
+        printed: list[str] = []
+        PodFollower(api, "r", "K8sJobMode", poll_s=0.0, silent_s=0.0, out=printed.append).follow()
+        assert api.script == []
+        return printed, said
+
+    return run
 
 
 def test_every_line_comes_once_over_broken_streams_a_lost_pod_and_an_api_server_away(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, said: list[str]
+    rayjob: Callable, submitter: Callable, follow: Callable
 ) -> None:
-    state, api = cluster
     first = [f"step {number}/40" for number in range(20)]
     second = [f"step {number}/40 again" for number in range(15, 40)]
-    state.begin(submitter("s1", 1), "opd.pods.submit: hello", *first)
-    following, printed, errors = following_of(state, api)
-    until(lambda: first[-1] in printed)
-    del state.pods["s1"]
-    until(lambda: any("pod s1" in line for line in said))
-    state.begin(submitter("s2", 2), "opd.pods.submit: hello", *second[:10])
-    until(lambda: second[9] in printed)
-    state.is_away = True
-    until(lambda: any("the cluster is unreachable" in line for line in said))
-    state.add("s2", *second[10:])
-    state.is_away = False
-    until(lambda: second[-1] in printed)
-    state.add("s2", "opd.pods.submit: job r: SUCCEEDED")
-    state.pods["s2"] = submitter("s2", 2, phase="Succeeded")
-    end(state, following)
-    assert (printed, errors) == ([
-        "opd.pods.submit: hello", *first, "===== pod s2 =====", "opd.pods.submit: hello", *second,
-        "opd.pods.submit: job r: SUCCEEDED",
-    ], [])  # fmt: skip
-    assert state.num_streams > 3, "streams were broken"
-    assert "pod s1 went before it was read to its end: `opdctl logs r` reads the rest from the store" in said
-    assert said[-1] == "the cluster answers again"
+
+    def begin(name: str, minute: int, *texts: str) -> None:
+        api.add(name, "hello", *texts)
+        api.pods[name] = submitter(name, minute)
+
+    def end() -> None:
+        api.pods["s2"] = submitter("s2", 2, phase="Succeeded")
+        api.job["status"] = DONE
+
+    api = Cluster(
+        rayjob(jobDeploymentStatus="Running"),
+        lambda: begin("s1", 1, *first),
+        lambda: api.pods.pop("s1"),
+        lambda: begin("s2", 2, *second[:10]),
+        lambda: setattr(api, "is_away", True),
+        lambda: (setattr(api, "is_away", False), api.add("s2", *second[10:])),
+        end,
+    )
+    printed, said = follow(api)
+    assert printed == ["hello", *first, "===== pod s2 =====", "hello", *second]
+    assert api.num_streams > 10, "streams were broken"
+    assert said == [
+        "pod s1 went before it was read to its end: `opdctl logs r` reads the rest from the store",
+        "the cluster is unreachable, waiting for it: no answer",
+    ]
 
 
 def test_a_pod_that_stays_silent_at_the_end_is_given_up_and_the_store_is_named(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, said: list[str]
+    rayjob: Callable, submitter: Callable, follow: Callable
 ) -> None:
-    state, api = cluster
-    state.begin(submitter("s1", 1), *FIRST[:2])
-    following, printed, errors = following_of(state, api, silent_s=0.1)
-    until(lambda: FIRST[1] in printed)
-    state.silent.add("s1")
-    end(state, following)
-    assert (printed, errors) == (FIRST[:2], [])
-    assert said[-1] == "pod s1 is given up after 0.1 s: `opdctl logs r` reads the rest from the store"
+    def begin() -> None:
+        api.add("s1", "a", "b")
+        api.pods["s1"] = submitter("s1", 1)
+
+    def end() -> None:
+        api.silent.add("s1")
+        api.job["status"] = DONE
+
+    api = Cluster(rayjob(jobDeploymentStatus="Running"), begin, end)
+    printed, said = follow(api)
+    assert printed == ["a", "b"]
+    assert said[-1] == "pod s1 is given up after 0 s: `opdctl logs r` reads the rest from the store"
 
 
-def test_a_tail_leaves_out_nothing_that_a_silent_container_prints_later(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable
-) -> None:
-    state, api = cluster
-    state.begin(submitter("s1", 1))
+def test_a_tail_leaves_out_nothing_that_a_silent_container_prints_later(rayjob: Callable, submitter: Callable) -> None:
+    api = Cluster(rayjob())
+    api.pods["s1"], api.logs["s1"] = submitter("s1", 1), []
     log = PodLog(api, find_log_pods(api, "r", "K8sJobMode")[0], tail=2)
     assert list(log.lines(follow=True)) == []
-    state.add("s1", *FIRST)
-    assert list(log.lines(follow=False)) == FIRST
+    api.add("s1", "a", "b", "c")
+    assert list(log.lines(follow=False)) == ["a", "b", "c"]
+
+
+def stamp(second: int) -> str:
+    return f"2026-11-21T10:{second // 60:02d}:{second % 60:02d}.000000000Z"
+
+
+@given(
+    gaps=st.lists(st.sampled_from([0, 1, 2, 7]), min_size=1, max_size=40),
+    words=st.data(),
+    breaks=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_each_line_comes_once_over_any_reconnects(gaps: list[int], words: st.DataObject, breaks: list[int]) -> None:
+    """Lines of one stamp, equal lines, and stamps that cross by less than a second, as stdout and stderr do."""
+    second, log = 0, []
+    for gap in gaps:
+        second += gap
+        cross = words.draw(st.integers(0, 1)) if gap == 0 else 0
+        log.append((max(second - cross, 0), f"{stamp(max(second - cross, 0))} {words.draw(st.sampled_from('ab'))}"))
+    pod = LogPod(name="p", container="c", has_started=True, is_over=False)
+    seen, given_out = PodLog(KubeApi(None, namespace="opd", context=None), pod), []
+    for end in [*sorted(min(item, len(log)) for item in breaks), len(log)]:
+        since = seen.reconnect() if given_out else ""
+        for when, line in log[:end]:
+            if not since or stamp(when) >= since.replace("Z", ".000000000Z"):
+                text = seen.take(line.encode())
+                if text is not None:
+                    given_out.append(text)
+    assert given_out == [line.partition(" ")[2] for _, line in log]
+
+
+def test_the_log_is_the_submitter_s_or_that_of_the_head_s_log_container(pod: Callable, submitter: Callable) -> None:
+    pods = [pod("submitter", name="s1"), submitter("s0", 0, phase="Failed"), pod("head", name="h")]
+    pods[0]["metadata"]["creationTimestamp"] = "2026-11-21T10:30:00Z"
+
+    def answer(method: str, path: str, query: dict) -> tuple[int, Tree]:
+        role = query["labelSelector"].rpartition("=")[2]
+        return 200, {"items": [one for one in pods if one["metadata"]["labels"]["app.kubernetes.io/component"] == role]}
+
+    found = find_log_pods(FakeApi(answer), "r", "K8sJobMode")
+    assert [(one.name, one.has_started, one.is_over) for one in found] == [("s0", True, True), ("s1", False, False)]
+    [head] = find_log_pods(FakeApi(answer), "r", "HTTPMode")
+    assert (head.name, head.container) == ("h", "log")

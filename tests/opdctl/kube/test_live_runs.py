@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,11 +45,8 @@ def test_live_runs_whose_store_refuses_or_is_away_leave_the_others_their_rows(
     serve: Callable, inside: Callable, make_run: Callable, rayjob: Callable, store: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    jobs = []
-    for name in ("good", "refused"):
-        make_run(name)
-        jobs.append(rayjob(jobDeploymentStatus="Running"))
-        jobs[-1]["metadata"] |= {"name": name, "labels": {"opd/run-id": name}}
+    names = [make_run(name) for name in ("good", "refused")]
+    jobs = [rayjob(name, jobDeploymentStatus="Running") for name in names]
     core = "/api/v1/namespaces/opd"
     serve({f"{core}/pods": [], f"{core}/configmaps": [], "/apis/ray.io/v1/namespaces/opd/rayjobs": jobs})
     get = LocalStore._get
@@ -59,15 +57,22 @@ def test_live_runs_whose_store_refuses_or_is_away_leave_the_others_their_rows(
         return get(place, key)
 
     monkeypatch.setattr(LocalStore, "_get", refuse)
-    words = ("list", "-n", "opd", "--store", store, "-o", "json")
-    done = inside(*words)
-    assert [(row["run_id"], row["last_step"]) for row in json.loads(done.stdout)["runs"]] == [
-        ("good", 1),
-        ("refused", None),
-    ]
+    done = inside("list", "-n", "opd", "--store", store, "-o", "json")
+    rows = [(row["run_id"], row["last_step"]) for row in json.loads(done.stdout)["runs"]]
+    assert rows == [("good", 1), ("refused", None)]
     [remark] = done.stderr.splitlines()
     assert remark.startswith(f"note: runs of {store} were left out: cannot read {store}/refused/")
-    assert inside("list", "--store", store).returncode == 1
+    assert "good" in inside("list", "--store", store).stdout
+    shutil.rmtree(store / "good")
+    assert inside("list", "--store", store).returncode == 1, "no run can be read"
+
+
+def test_a_wrong_name_in_a_namespace_meets_the_nearest_run(serve: Callable, inside: Callable, tmp_path: Path) -> None:
+    installed = {"metadata": {"name": "life", "labels": {"opd/run-id": "life"}}, "data": {"exp.json": "{}"}}
+    serve({"/api/v1/namespaces/opd/configmaps": [installed], "/api/v1/namespaces/opd/pods": []})
+    done = inside("status", "lief", "-n", "opd")
+    assert done.returncode == 1
+    assert "no run 'lief' in namespace opd: did you mean life?" in done.stderr
 
 
 def test_a_claim_is_unused_without_a_release_a_rayjob_and_a_pod(

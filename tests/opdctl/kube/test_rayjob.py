@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
@@ -13,21 +14,12 @@ from opdctl.kube.waiting import pod_lines
 @pytest.mark.parametrize(
     ("deployment", "job", "phase", "is_live"),
     [
-        ("", "", "new", True),
-        ("Initializing", "", "starting", True),
-        ("Running", "PENDING", "running", True),
-        ("Running", "RUNNING", "running", True),
-        ("Retrying", "FAILED", "retrying", True),
-        ("Suspending", "RUNNING", "suspending", True),
-        ("Suspended", "", "suspended", True),
-        ("Complete", "SUCCEEDED", "succeeded", False),
-        ("Complete", "STOPPED", "stopped", False),
-        ("Complete", "", "failed", False),
-        ("Failed", "FAILED", "failed", False),
-        ("Failed", "RUNNING", "failed", False),
-        ("ValidationFailed", "RUNNING", "invalid", False),
+        ("", "", "new", True), ("Initializing", "", "starting", True), ("Running", "PENDING", "running", True),
+        ("Retrying", "FAILED", "retrying", True), ("Suspending", "RUNNING", "suspending", True), ("Suspended", "", "suspended", True),
+        ("Complete", "SUCCEEDED", "succeeded", False), ("Complete", "STOPPED", "stopped", False), ("Complete", "", "failed", False),
+        ("Failed", "RUNNING", "failed", False), ("ValidationFailed", "RUNNING", "invalid", False),
     ],
-)
+)  # fmt: skip
 def test_the_phase_follows_from_both_status_fields(
     deployment: str, job: str, phase: str, is_live: bool, rayjob: Callable
 ) -> None:
@@ -45,3 +37,10 @@ def test_an_ended_run_that_no_rule_cleans_up_is_shown_with_what_it_holds(
     [alarm] = in_the_way(state, lines, [])
     assert "3 pods hold 16 GPUs" in alarm
     assert "opdctl cancel r" in alarm
+
+
+def test_a_rayjob_that_no_operator_takes_up_is_named_so_after_a_minute(rayjob: Callable) -> None:
+    tree = rayjob()
+    assert "new: KubeRay has not taken it up" in read_job(tree).describe()
+    tree["metadata"]["creationTimestamp"] = datetime.now(UTC).isoformat()
+    assert read_job(tree).describe() == "new"

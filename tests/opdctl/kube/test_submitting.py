@@ -1,4 +1,4 @@
-"""What submitting a spec under a name means, for every way that the name may be taken."""
+"""A submit under a name: each way in which the name may be taken."""
 
 from __future__ import annotations
 

@@ -41,11 +41,12 @@ def test_the_reason_is_the_kubelet_s_or_the_scheduler_s_own_sentence(
     assert bool(found) == bool(words)
 
 
-def test_a_pod_that_goes_waits_for_the_save(pod: Callable) -> None:
-    tree = pod(deleting=True)
+def test_a_pod_that_goes_is_terminating(pod: Callable) -> None:
+    tree = pod()
+    tree["metadata"]["deletionTimestamp"] = "2026-11-21T11:00:00Z"
     assert why(tree, []) == "terminating"
     tree["metadata"]["deletionGracePeriodSeconds"] = 360
-    assert why(tree, []) == "terminating: it has up to 360 s, in which the trainer saves"
+    assert why(tree, []) == "terminating: it ends within 360 s"
 
 
 def test_a_used_up_quota_is_shown_until_the_missing_pod_is_there(
@@ -61,16 +62,11 @@ def test_a_used_up_quota_is_shown_until_the_missing_pod_is_there(
 
 
 def test_a_run_in_kueues_queue_says_what_it_waits_for_and_who_took_its_place(rayjob: Callable) -> None:
-    job = read_job(rayjob(suspend=True, queue="team", jobDeploymentStatus="Suspended"))
+    job = read_job(rayjob(queue="team", jobDeploymentStatus="Suspended"))
     assert in_the_way(job, [], []) == ["suspended by Kueue: waits in queue team"]
     reserved = {"type": "QuotaReserved", "status": "False", "message": "insufficient unused quota for cpu"}
-    evicted = {
-        "type": "Evicted",
-        "status": "True",
-        "reason": "Preempted",
-        "message": "for a workload of higher priority",
-    }
+    evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "of a higher priority"}
     assert in_the_way(job, [], [], [{"status": {"conditions": [evicted, reserved]}}]) == [
         "suspended by Kueue: waits in queue team: insufficient unused quota for cpu; "
-        "it was evicted (Preempted): for a workload of higher priority"
+        "it was evicted (Preempted): of a higher priority"
     ]

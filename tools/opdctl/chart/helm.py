@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from opdctl.chart.values import Experiment
-from opdctl.console import EXIT_USAGE, ToolError, usage_error
+from opdctl.console import ToolError, usage_error
 from opdctl.kube.client import KubeApi
 
 HELM_VARIABLE = "OPDCTL_HELM"
@@ -58,7 +58,8 @@ def template(experiment: Experiment, *, chart: Path, namespace: str) -> str:
     command = ["template", experiment.run_id, str(chart), "--namespace", namespace, "--values", "-"]
     done = _helm(command, values=experiment.values)
     if done.returncode:
-        raise ToolError(f"chart {chart.name} rejects {experiment.run_id}:\n{_message(done)}", exit_code=EXIT_USAGE)
+        text = f"chart {chart.name} rejects {experiment.run_id}:\n{_message(done)}"
+        raise usage_error(text, fix="mend the keys that it names")
     return done.stdout
 
 

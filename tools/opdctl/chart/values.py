@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from opd.experiment import SPEC_CLASSES, FileSpec, Loaded, Problem, SpecError, dump_spec, load_text
+from opd.experiment import FileSpec, Loaded, Problem, SpecError, dump_spec, load_text
 from opd.experiment.base import joined
 from opd.experiment.cluster.rules import load_cluster
 from opd.experiment.load import read_document
-from opd.experiment.parse import kind_of
 from opd.experiment.reader import read_text
-from opd.experiment.tree import field_at, get_path, leaf_paths, merge, set_path
+from opd.experiment.tree import get_path, merge, set_path
 
 NAME_VARIABLE = "RUN_ID"
 MAX_CELLS = 1000
@@ -96,16 +95,16 @@ def _cells(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, ori
     """Yield one tree for each cell of the matrix, the last key fastest, each under a name of its own."""
     base, matrix = dict(tree), tree["matrix"]
     del base["matrix"]
-    _check_matrix(matrix, base, origin)
-    for numbers in itertools.product(*(range(len(values)) for values in matrix.values())):
+    _check_matrix(matrix, origin)
+    for choice in itertools.product(*(enumerate(values, start=1) for values in matrix.values())):
         cell, words = copy.deepcopy(base), []
-        chosen = {key: values[number] for (key, values), number in zip(matrix.items(), numbers, strict=True)}
-        for (key, value), number in zip(chosen.items(), numbers, strict=True):
+        chosen = {key: value for key, (_, value) in zip(matrix, choice, strict=True)}
+        for key, (number, value) in zip(matrix, choice, strict=True):
             if not set_path(cell, key, copy.deepcopy(value)):
                 _refuse(f"matrix.{key}", value, "a key above it holds a value in the file", "remove that", origin)
             # opd.loss_type becomes loss-type; a section or a list goes by its number.
             is_plain = not isinstance(value, dict | list)
-            words.append(f"{key.rpartition('.')[2]}-{value if is_plain else number + 1}")
+            words.append(f"{key.rpartition('.')[2]}-{value if is_plain else number}")
         loaded = _loaded(cell, env, sets, origin=origin)
         fixed = {item.path for item in loaded.env_applied} | {text.partition("=")[0] for text in sets}
         if hidden := sorted(fixed & chosen.keys()):
@@ -116,23 +115,12 @@ def _cells(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, ori
         yield cell
 
 
-def _check_matrix(matrix: Any, tree: Mapping[str, Any], origin: str) -> None:
+def _check_matrix(matrix: Any, origin: str) -> None:
     if not isinstance(matrix, dict) or not matrix:
         _refuse("matrix", matrix, "a matrix maps keys to lists of values", _EXAMPLE, origin)
-    cls = SPEC_CLASSES[kind_of(tree)]
     for key, values in matrix.items():
         if not isinstance(values, list) or not values:
             _refuse(f"matrix.{key}", values, "a list of one or more values", _EXAMPLE, origin)
-        if "." not in key and field_at(cls, key) is None:
-            near = [path for path, _ in leaf_paths(cls) if path.rpartition(".")[2] == key][:3]
-            meant = f"did you mean {' or '.join(near)}? " if near else ""
-            _refuse(
-                f"matrix.{key}",
-                values,
-                "a key of the spec by its dotted path (opd.loss_type)",
-                meant + _EXAMPLE,
-                origin,
-            )
     num_cells = math.prod(map(len, matrix.values()))
     if num_cells > MAX_CELLS:
         _refuse("matrix", num_cells, f"at most {MAX_CELLS} cells", "split the sweep", origin)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, Output, StoreUrl, print_json, usage_error
+from opdctl.console import Context, Namespace, Output, StoreUrl, print_json
 
 Runs = Annotated[
     list[str] | None,
@@ -35,22 +35,14 @@ def compare(
 
     Example: `opdctl compare base-s1 base-s2 new-s1 new-s2 --store URL -m opd/loss`
     """
-    from opdctl.runs.compare import best_first, compare_groups, comparison_sheets, default_metrics, group_runs
+    from opdctl.runs.compare import compare_runs, comparison_sheets
     from opdctl.runs.gather import read_runs
     from opdctl.runs.sheets import runs_sheet
     from opdctl.tables import show
 
     read = read_runs(runs or [], store=store, namespace=namespace, context=context)
-    records = [run.record for run in read]
-    base = records[0].run_id if base is None and runs and records else base
-    groups = best_first(group_runs(records), base) if records else []
-    if len(groups) < 2:
-        fix = "opdctl compare BASE OTHER --store URL; opdctl.band(runs, METRIC) averages the seeds of one spec"
-        raise usage_error(f"compare needs runs of two specs or more, and here is {len(groups)}", fix=fix)
-    found = compare_groups(
-        groups, {run.record.url: run.listing.store for run in read}, metric or default_metrics(records)
-    )
+    found = compare_runs(read, read[0].record.run_id if base is None and runs and read else base, metric or [])
     if output == "json":
         print_json({"differences": [row for item in found for row in item.to_rows()]})
     else:
-        show([runs_sheet(records), *comparison_sheets(found)])
+        show([runs_sheet([run.record for run in read]), *comparison_sheets(found)])

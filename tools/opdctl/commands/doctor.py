@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,35 +45,34 @@ def doctor(
 
     Example: `opdctl doctor exp.yaml --site site.yaml -n opd`
     """
-    from opd.experiment import SpecError, dump_spec
+    from opd.experiment import dump_spec
     from opd.redaction import redact
     from opd.store.access import address_of
-    from opdctl.doctor import MISSING, OK, Check, check_cluster
+    from opdctl.doctor import MISSING, Check, check_cluster, checked
     from opdctl.kube.client import ClusterError, connect, is_configured
 
-    item, text, api = None, "", None
-    checks, in_cluster = list[Check](), list[Check]()
-    if no_cluster:
-        pass
-    elif namespace is None and context is None and not is_configured():
+    api, checks, in_cluster, found = None, list[Check](), list[Check](), list["Experiment"]()
+    if not no_cluster and namespace is None and context is None and not is_configured():
         note("note: no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)")
-    else:
+    elif not no_cluster:
         try:
             api = connect(namespace=namespace, context=context)
         except ClusterError as error:
             in_cluster = [Check("cluster", MISSING, str(error), error.fix)]
+
+    def read(file: Path) -> str:
+        found.extend(experiments_of(file, site=site, values=values, sets=sets, name=name, image=image))
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        return f"{file}: kind {found[0].spec.kind}, name {found[0].run_id}{more}"
+
     if experiment is not None:
-        try:
-            item, *others = experiments_of(experiment, site=site, values=values, sets=sets, name=name, image=image)
-            more = f" and {len(others)} more" if others else ""
-            checks.append(Check("spec", OK, f"{experiment}: kind {item.spec.kind}, name {item.run_id}{more}"))
-        except SpecError as error:
-            checks.append(Check("spec", MISSING, str(error), "mend the keys named above"))
+        checks.append(checked("spec", partial(read, experiment)))
+    item, text = found[0] if found else None, ""
     if at := store or (address_of(dump_spec(item.spec)) if item is not None else None):
         checks.append(check_store(at))
     if item is not None:
-        found, text = _check_chart(item, charts, namespace=api.namespace if api else namespace or "default")
-        checks += found
+        of_chart, text = _check_chart(item, charts, namespace=api.namespace if api else namespace or "default")
+        checks += of_chart
     checks += check_cluster(api, item, text) if api is not None else in_cluster
     if output == "json":
         print_json({"checks": [asdict(check) for check in checks]})
@@ -115,18 +115,19 @@ def _check_chart(item: Experiment, charts: Path | None, *, namespace: str) -> tu
     """Check image reference and chart; return the rendered text, too, empty where the chart rejects the file."""
     from opd.experiment.tree import merge
     from opdctl.chart.helm import find_chart, template
-    from opdctl.doctor import MISSING, OK, Check
+    from opdctl.doctor import MISSING, OK, Check, checked
 
-    ref = ((item.values.get("cluster") or {}).get("image") or {}).get("ref")
-    if ref:
-        out = [Check("image", OK, f"{ref}: only the nodes can try to pull it")]
-    else:
+    text, ref = "", ((item.values.get("cluster") or {}).get("image") or {}).get("ref")
+    image = Check("image", OK, f"{ref}: only the nodes can try to pull it")
+    if not ref:
         fix = "`images/build.sh trainer --push REGISTRY` prints the reference: set cluster.image.ref, or use --image"
-        out = [Check("image", MISSING, "cluster.image.ref is not set: the chart rejects the file", fix)]
+        image = Check("image", MISSING, "cluster.image.ref is not set: the chart rejects the file", fix)
         item = replace(item, values=merge(item.values, {"cluster": {"image": {"ref": ANY_IMAGE}}}))
-    try:
+
+    def render() -> str:
+        nonlocal text
         chart = find_chart(item.spec.kind, charts)
         text = template(item, chart=chart, namespace=namespace)
-    except ToolError as error:
-        return [*out, Check("chart", MISSING, str(error), error.fix or "mend the keys that it names")], ""
-    return [*out, Check("chart", OK, f"{chart} renders it")], text
+        return f"{chart} renders it"
+
+    return [image, checked("chart", render)], text

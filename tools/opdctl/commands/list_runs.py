@@ -41,7 +41,7 @@ def list_runs(
     jobs = live_runs(finder.connect()) if is_asked else []
     records: list[RunRecord] = []
     try:
-        records = _records(finder, is_patient=not jobs)
+        records = _records(finder)
     except StoreError as error:
         if not jobs:
             raise
@@ -73,21 +73,33 @@ def live_runs(api: KubeApi) -> list[Job]:
     return [(job, held.get(job.name, 0)) for job in jobs]
 
 
-def _records(finder: Finder, *, is_patient: bool) -> list[RunRecord]:
-    """Return the record of every run that has started, as far as a list shows it."""
-    from opdctl.runs.gather import Causes, gather, in_threads, leaving_out
+def _records(finder: Finder) -> list[RunRecord]:
+    """Return the record of every run that has started, as far as a list shows it; a run that cannot be read is noted."""
+    from opd.errors import StoreError, StoreUnavailable
+    from opdctl.runs.gather import in_threads, read_place
     from opdctl.runs.record import told_apart
 
-    causes: Causes | None = None if is_patient else {}
-    places = finder.places([])
-    call = by_summary if causes is None else leaving_out(by_summary, causes)
-    read = in_threads(call, places, num_threads=NUM_THREADS)
-    found = {record.url: record for record in read if record is not None}
-    if others := [place for place in places if place.store.url not in found]:
-        found |= {run.record.url: run.record for run in gather(others, causes=causes)}
-    for url, cause in (causes or {}).items():
+    causes: dict[str, StoreError] = {}
+
+    def read(place: RunPlace) -> RunRecord | None:
+        root = place.store.url.rpartition("/")[0]
+        if isinstance(causes.get(root), StoreUnavailable):
+            return None  # one wait for a store without an answer
+        try:
+            if (record := by_summary(place)) is not None:
+                return record
+            run = read_place(place)
+            return None if run is None else run.record
+        except StoreError as error:
+            causes[root] = error
+            return None
+
+    found = [record for record in in_threads(read, finder.places([]), num_threads=NUM_THREADS) if record is not None]
+    if causes and not found:
+        raise next(iter(causes.values()))
+    for url, cause in causes.items():
         note(f"note: runs of {url} were left out: {cause}")
-    return told_apart([found[place.store.url] for place in places if place.store.url in found])
+    return told_apart(found)
 
 
 def by_summary(place: RunPlace) -> RunRecord | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,10 @@ def _of_record(record: RunRecord, attempts: list[AttemptLine]) -> list[str]:
     model = record.spec.get("model")
     rows = [*zip(sheet.names, sheet.lines[0], strict=True), ("store", record.url)]
     rows += [("model", str(model.get("name", "")))] if isinstance(model, dict) else []
-    rows += [("progress", attempts[-1].progress)] if attempts else []
+    if attempts and attempts[-1].progress:  # a resumed attempt is at an earlier step than the last logged one
+        rows += [("progress", f"attempt {attempts[-1].attempt}: {attempts[-1].progress}")]
+    plain = {name: value for name, value in (record.result or {}).items() if not isinstance(value, dict | list)}
+    rows += [("result", json.dumps(plain))] if plain else []
     lines = [(str(line.attempt), line.host, ago(line.started_at_s), line.end or "not yet") for line in attempts]
     return [
         facts(rows),

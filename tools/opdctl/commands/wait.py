@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,11 +22,7 @@ LEASE_S = 60.0
 SILENT_S = 900.0
 POLL_S = 2.0
 GONE = "its RayJob was deleted before it had ended"
-WaitTimeout = Annotated[
-    float | None, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Give up after this; by default never.")
-]
-
-
+WaitTimeout = Annotated[float | None, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Give up after this.")]
 End = tuple[bool, str]
 """Success of a run that has ended, and the reason."""
 
@@ -37,14 +34,17 @@ def wait(
 
     Example: `opdctl wait my-run -n opd --timeout 3600 && echo done`
     """
+    from opd.errors import StoreError
+    from opdctl.kube.client import wait_until
     from opdctl.runs.find import Finder
+    from opdctl.runs.listing import Listing
 
-    until_s = time.monotonic() + timeout if timeout is not None else None
+    until_s = time.monotonic() + (math.inf if timeout is None else timeout)
 
-    def pause(seconds: float) -> None:
-        if until_s is not None and time.monotonic() + seconds > until_s:
+    def pause() -> None:
+        if time.monotonic() + POLL_S > until_s:
             raise ToolError(f"not done after {timeout:g} s", fix="give it longer with --timeout SECONDS")
-        time.sleep(seconds)
+        time.sleep(POLL_S)
 
     found = Finder(store=store, namespace=namespace, context=context).locate(run)
     api, job = found.api, found.in_cluster.job if found.in_cluster is not None else None
@@ -53,38 +53,18 @@ def wait(
         raise ToolError(f"run {found.run_id} has {why}", fix="name its store with --store URL")
     is_success, reason = False, GONE
     if api is not None and job is not None:
-        is_success, reason = wait_for_end(partial(_in_cluster, api, found.run_id), pause=pause)
+        is_success, reason = wait_until(partial(_in_cluster, api, found.run_id), pause=pause)
+        if not is_success and reason != GONE and found.place is not None:
+            with contextlib.suppress(StoreError):  # the store adds the attempt's own words
+                last = Listing(found.place.store).newest()
+                reason += f"; attempt {last.attempt} {last.end}" if last is not None and last.end else ""
     if found.place is not None and reason == GONE:
         silent_s = SILENT_S if job is None else LEASE_S
-        is_success, reason = wait_for_end(partial(in_store, found.place, silent_s), pause=pause)
+        is_success, reason = wait_until(partial(in_store, found.place, silent_s), pause=pause)
     if not is_success:
         fix = f"`opdctl logs {run} --tail 50` shows its last lines"
         raise ToolError(f"run {found.run_id} failed: {reason}", fix=fix)
     note(f"run {found.run_id} succeeded")
-
-
-def wait_for_end(look: Callable[[], End | str], *, pause: Callable[[float], None] = time.sleep) -> End:
-    """Wait until a look finds the run's end, through retries and what is unreachable; note each change.
-
-    Args:
-        look: returns the end, or the state as a text.
-    """
-    from opd.errors import StoreUnavailable
-    from opdctl.kube.client import ClusterUnreachable
-
-    noted = ""
-    while True:
-        try:
-            found = look()
-        except (ClusterUnreachable, StoreUnavailable) as error:
-            place = "store" if isinstance(error, StoreUnavailable) else "cluster"
-            found = f"the {place} is unreachable, waiting for it: {error}"
-        if not isinstance(found, str):
-            return found
-        if found and found != noted:
-            note(found)
-        noted = found
-        pause(POLL_S)
 
 
 def _in_cluster(api: KubeApi, run_id: str) -> End | str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from opdctl.console import ToolError
+from opd.errors import StoreUnavailable
+from opdctl.console import ToolError, note
 
 # Groups of the kinds that the tool reads, outside the core.
 GROUPS = {"rayjobs": "/apis/ray.io/v1", "workloads": "/apis/kueue.x-k8s.io/v1beta2"}
@@ -27,6 +28,7 @@ HTTP_TOO_MANY, HTTP_SERVER_ERROR = 429, 500
 _IN_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Tree = dict[str, Any]
+Found = TypeVar("Found")
 
 
 class ClusterError(ToolError):
@@ -188,6 +190,30 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
         fix = "mend the kubeconfig, set KUBECONFIG, or name a context of it with --context"
         raise ClusterUnreachable(f"no way to a cluster: {text}", fix=fix) from error
     return KubeApi(client.ApiClient(configuration), namespace=namespace or own or "default", context=context)
+
+
+def wait_until(look: Callable[[], Found | str], *, pause: Callable[[], None]) -> Found:
+    """Wait until a look returns what it finds; note each new text, also while cluster or store do not answer.
+
+    Args:
+        look: returns a text as long as it has not found it; an empty text is not noted.
+        pause: sleeps between two looks, or raises.
+    """
+    noted = ""
+    while True:
+        try:
+            found = look()
+        except (ClusterError, StoreUnavailable) as error:
+            if isinstance(error, ClusterError) and not error.is_passing:
+                raise
+            place = "store" if isinstance(error, StoreUnavailable) else "cluster"
+            found = f"the {place} is unreachable, waiting for it: {error}"
+        if not isinstance(found, str):
+            return found
+        if found and found != noted:
+            note(found)
+        noted = found
+        pause()
 
 
 def is_configured() -> bool:

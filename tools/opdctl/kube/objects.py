@@ -91,7 +91,7 @@ def _named_by(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, frozenset[str
 
 
 def dry_run(api: KubeApi, rendered: Rendered) -> tuple[list[ClusterError], list[ClusterError]]:
-    """Return the server's rejections, and those of pods that wait for a used-up quota: other runs' ends mend these.
+    """Return the server's rejections, and rejections of pods by a used-up quota, which other runs' ends mend.
 
     An object that exists already has passed validation and admission: a run that is resumed finds its kept claim.
     """

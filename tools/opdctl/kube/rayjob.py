@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opd.store.access import StoreAddress, address_of
-from opdctl.console import ToolError, note
-from opdctl.kube.client import KIND_LABEL, KUEUE, RUN_LABEL, ClusterError, ClusterUnreachable, KubeApi, Tree, unix_s
+from opdctl.console import ToolError
+from opdctl.kube.client import KIND_LABEL, KUEUE, RUN_LABEL, ClusterError, KubeApi, Tree, unix_s, wait_until
 from opdctl.kube.waiting import Event, PodLine, blockers, by_time, pod_lines
 
 # Phases that KubeRay leaves by itself, or after a resume.
@@ -134,7 +134,7 @@ class ClusterRun:
     def describe(self) -> str:
         """Return the phase and everything in the way."""
         reasons = [*self.blockers, *(f"{pod.role} pod: {pod.why}" for pod in self.pods if pod.why)]
-        phase = self.job.phase if self.job is not None else "RayJob is gone"
+        phase = self.job.describe() if self.job is not None else "RayJob is gone"
         return "; ".join([phase, *dict.fromkeys(reasons)])
 
 
@@ -213,19 +213,17 @@ def _in_queue(job: JobState, workloads: Sequence[Mapping[str, Any]]) -> str:
 
 def wait_until_gone(api: KubeApi, run_id: str, *, timeout_s: float) -> None:
     """Wait until RayJob and pods are gone."""
-    until_s, shown = time.monotonic() + timeout_s, ""
-    while True:
-        try:
-            run = look(api, run_id)
-            if run.job is None and not run.pods:
-                return
-            text = f"{len(run.pods)} pods are left; {run.describe()}"
-        except ClusterUnreachable as error:
-            text = f"the cluster is unreachable, waiting for it: {error}"
+    until_s = time.monotonic() + timeout_s
+
+    def see() -> bool | str:
+        run = look(api, run_id)
+        is_gone = run.job is None and not run.pods
+        return is_gone or f"{run_id}: {len(run.pods)} pods are left; {run.describe()}"
+
+    def pause() -> None:
         if time.monotonic() > until_s:
             fix = "the deletion continues: `opdctl status` shows it"
-            raise ToolError(f"run {run_id} is not gone yet after {timeout_s:g} s: {text}", fix=fix)
-        if text != shown:
-            note(f"{run_id}: {text}")
-        shown = text
+            raise ToolError(f"run {run_id} is not gone yet after {timeout_s:g} s", fix=fix)
         time.sleep(POLL_S)
+
+    wait_until(see, pause=pause)

@@ -88,7 +88,7 @@ def why(pod: Mapping[str, Any], events: Sequence[Event]) -> str:
     status = pod.get("status", {})
     if pod["metadata"].get("deletionTimestamp"):
         grace_s = pod["metadata"].get("deletionGracePeriodSeconds")
-        return "terminating" + (f": it has up to {grace_s} s, in which the trainer saves" if grace_s else "")
+        return "terminating" + (f": it ends within {grace_s} s" if grace_s else "")
     if status.get("reason") in ("Evicted", "Preempting", "NodeLost", "Terminated"):
         return _sentence(status)
     is_pending = status.get("phase", "Pending") == "Pending"

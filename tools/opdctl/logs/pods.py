@@ -17,7 +17,7 @@ from typing import Any
 
 from opd.redaction import redact
 from opdctl.console import note
-from opdctl.kube.client import HTTP_NOT_FOUND, ROLE_LABEL, RUN_LABEL, ClusterError, KubeApi, unix_s
+from opdctl.kube.client import HTTP_NOT_FOUND, ROLE_LABEL, RUN_LABEL, ClusterError, KubeApi, unix_s, wait_until
 from opdctl.kube.rayjob import read_job
 
 # (role of the pod, container) by submission mode, as the charts make them.
@@ -158,26 +158,19 @@ class PodFollower:
 
     def follow(self) -> int:
         """Print until the RayJob has ended or is gone and its pods are read; wait for an unreachable API server."""
-        is_unreachable = False
-        while True:
+
+        def look() -> int | str:
             try:
                 tree = self.api.find(self.api.path("rayjobs", self.run_id))
                 is_over = tree is None or not read_job(tree).is_live
                 is_quiet = self._follow_pods(is_over=is_over)
-                if is_unreachable:
-                    note("the cluster answers again")
-                is_unreachable = False
-                if is_quiet and is_over:
-                    return self.num_lines
-                self.tail = None  # later pods are read whole
-            except ClusterError as error:
-                if not error.is_passing:
-                    raise
+            except ClusterError:
                 self._silent_since.clear()
-                if not is_unreachable:
-                    note(f"the cluster is unreachable, waiting for it: {error}")
-                is_unreachable = True
-            time.sleep(self.poll_s)
+                raise
+            self.tail = None  # later pods are read whole
+            return self.num_lines if is_quiet and is_over else ""
+
+        return wait_until(look, pause=lambda: time.sleep(self.poll_s))
 
     def _follow_pods(self, *, is_over: bool) -> bool:
         """Read every pod as far as possible; return True if no pod is left to read."""

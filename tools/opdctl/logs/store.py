@@ -12,7 +12,7 @@ from opd.runs.attempts import ENDED_FILE, attempt_prefix
 from opd.runs.driver_log import LOG_FILE
 from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.store.base import Store
-from opdctl.console import note
+from opdctl.kube.client import wait_until
 from opdctl.runs.listing import Listing
 
 # The trainer uploads every 10 s.
@@ -54,23 +54,15 @@ class LogReader:
 
     def follow(self) -> int:
         """Print until the run or attempt ends, also while the store is unreachable for some time."""
-        is_unreachable = False
-        while True:
-            try:
-                listing = Listing(self.store)
-                is_over = RESULT_FILE in listing or FATAL_FILE in listing or self._attempt_is_over(listing)
-                self._print(listing, is_final=is_over)
-                if is_unreachable:
-                    note("the store answers again")
-                is_unreachable = False
-                if is_over:
-                    return self._num_lines
-            except StoreUnavailable as error:
-                if not is_unreachable:
-                    note(f"the store is unreachable, waiting for it: {error}")
-                is_unreachable = True
+
+        def look() -> int | str:
+            listing = Listing(self.store)
+            is_over = RESULT_FILE in listing or FATAL_FILE in listing or self._attempt_is_over(listing)
+            self._print(listing, is_final=is_over)
             sys.stdout.flush()
-            time.sleep(self.poll_s)
+            return self._num_lines if is_over else ""
+
+        return wait_until(look, pause=lambda: time.sleep(self.poll_s))
 
     def _attempt_is_over(self, listing: Listing) -> bool:
         return self.attempt is not None and f"{attempt_prefix(self.attempt)}/{ENDED_FILE}" in listing

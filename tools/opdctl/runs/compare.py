@@ -22,7 +22,7 @@ from opd.runs.headline import ACCURACY_KEYS, LOSS_KEYS, SCORE_KEYS
 from opd.runs.identity import describe_changes
 from opd.store.base import Store
 from opdctl.console import note, usage_error
-from opdctl.runs.gather import GENERATIONS_KEY
+from opdctl.runs.gather import GENERATIONS_KEY, LoadedRun
 from opdctl.runs.record import RunRecord, is_validation
 from opdctl.tables import NONE, Sheet, with_error
 
@@ -101,6 +101,17 @@ class Comparison:
             }
             for one in self.differences
         ]  # fmt: skip
+
+
+def compare_runs(runs: Sequence[LoadedRun], base: str | None, metrics: Sequence[str]) -> list[Comparison]:
+    """Compare each group of runs with the base: the group of the named run, else the best group that has finished."""
+    records = [run.record for run in runs]
+    groups = best_first(group_runs(records), base) if records else []
+    if len(groups) < 2:
+        fix = "opdctl compare BASE OTHER --store URL; opdctl.band(runs, METRIC) averages the seeds of one spec"
+        raise usage_error(f"compare needs runs of two specs or more, and here is {len(groups)}", fix=fix)
+    stores = {run.record.url: run.listing.store for run in runs}
+    return compare_groups(groups, stores, metrics or default_metrics(records))
 
 
 def group_runs(records: Sequence[RunRecord]) -> list[Group]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from opd.errors import StoreError
@@ -14,7 +15,7 @@ from opd.runs.identity import RUN_FILE
 from opd.store.access import URL_FIX, URL_RULE, StoreAddress, address_of, is_usable, under
 from opd.store.base import RetryPolicy, Store
 from opd.store.remote import open_store
-from opdctl.console import EXIT_USAGE, ToolError, usage_error
+from opdctl.console import ToolError, usage_error
 from opdctl.kube.client import ClusterError, KubeApi, connect, is_configured
 from opdctl.kube.rayjob import ClusterRun, experiments, look
 
@@ -82,12 +83,10 @@ class Finder:
         self.is_named = namespace is not None or context is not None
         self.has_cluster = self.is_named or (store is None and is_configured())
         self.asks_for_stores = store is None and (self.is_named or (self.has_cluster and not self.shell_store))
+        self._roots: dict[str, Store] = {}
 
     def connect(self) -> KubeApi:
         return connect(namespace=self.namespace, context=self.context)
-
-    def _open(self, at: str | StoreAddress) -> Store:
-        return open_place(at, patience_s=self.patience_s)
 
     def locate(self, text: str) -> Found:
         """Read one run from cluster and store; an unreachable cluster that the user did not name is left out."""
@@ -105,9 +104,9 @@ class Finder:
                 notes.append(f"the cluster was left out: {error}")
         place = self._place(run_id, parent, run, notes)
         if place is None and (run is None or not (run.is_known or run.pods)):
+            places = [f"namespace {api.namespace}{_near(run_id, experiments(api))}"] if api is not None else []
+            places += [_in_store(root, run_id)] if (root := self._root(parent)) else []
             why = f" ({'; '.join(notes)})" if notes else ""
-            root = self._open(self._address(parent, None))
-            places = [*([f"namespace {api.namespace}"] if api is not None else []), _in_store(root, run_id)]
             raise ToolError(f"no run {run_id!r} in {' nor in '.join(places)}{why}", fix=_APPEARS)
         return Found(run_id=run_id, api=api, in_cluster=run, place=place, notes=notes)
 
@@ -118,18 +117,16 @@ class Finder:
         sent = self._sent() if is_asked or (not texts and self.asks_for_stores) else {}
         if not texts and not sent:
             return self._all()
-        places, opened = list[RunPlace](), dict[str, Store]()
+        places = list[RunPlace]()
         for run_id, parent in wanted or [(name, "") for name in sorted(sent)]:
-            at = self._address(parent, sent.get(run_id))
-            url = at.url if isinstance(at, StoreAddress) else at
-            root = opened[url] = opened.get(url) or self._open(at)
+            root = self._root(parent, sent.get(run_id)) or _raise_no_store()
             places.append(RunPlace(run_id=run_id, store=root.child(run_id)))
             if texts and not places[-1].store.exists(RUN_FILE):
                 raise ToolError(f"no run {run_id!r} in {_in_store(root, run_id)}", fix=_APPEARS)
         return places
 
     def _all(self) -> list[RunPlace]:
-        root = self._open(self._address("", None))
+        root = self._root("") or _raise_no_store()
         if _is_no_folder(root.url):
             raise ToolError(f"store {root.url}: there is no such folder", fix="correct --store; a run makes the folder")
         # A store may hold stray files next to the runs.
@@ -141,16 +138,15 @@ class Finder:
         trees = experiments(self.connect())
         return {run_id: at for run_id, tree in trees.items() if (at := readable(address_of(tree))) is not None}
 
-    def _address(self, parent: str, sent: StoreAddress | None) -> str | StoreAddress:
-        """Return the store of a run."""
+    def _root(self, parent: str, sent: StoreAddress | None = None) -> Store | None:
+        """Open the store of a run; return None where nothing names one."""
         local = DEFAULT_STORE if Path(DEFAULT_STORE).is_dir() else None
-        if found := parent or self.store or sent or self.shell_store or local:
-            return found
-        raise ToolError(
-            f"which store, or which cluster? There is no ./{DEFAULT_STORE} here",
-            fix=f"give --store URL or set {STORE_VARIABLE}, give --namespace, or name the run's path or URL",
-            exit_code=EXIT_USAGE,
-        )
+        if not (at := parent or self.store or sent or self.shell_store or local):
+            return None
+        url = at.url if isinstance(at, StoreAddress) else at
+        if url not in self._roots:
+            self._roots[url] = open_place(at, patience_s=self.patience_s)
+        return self._roots[url]
 
     def _place(self, run_id: str, parent: str, run: ClusterRun | None, notes: list[str]) -> RunPlace | None:
         """Return the place of a run's results; None where there are none yet or no way to them from here."""
@@ -160,8 +156,10 @@ class Finder:
             where = f" ({sent.url})" if sent else ""
             notes.append(f"its store{where} is a folder of the run's own volume and cannot be read from here")
             return None
+        if (root := self._root(parent, readable(sent))) is None:
+            return None if run is not None else _raise_no_store()
         try:
-            place = self._open(self._address(parent, readable(sent))).child(run_id)
+            place = root.child(run_id)
             if place.exists(RUN_FILE):
                 return RunPlace(run_id=run_id, store=place)
         except StoreError as error:
@@ -174,6 +172,13 @@ class Finder:
         return None
 
 
+def _raise_no_store() -> NoReturn:
+    raise usage_error(
+        f"which store, or which cluster? There is no ./{DEFAULT_STORE} here",
+        fix=f"give --store URL or set {STORE_VARIABLE}, give --namespace, or name the run's path or URL",
+    )
+
+
 def readable(sent: StoreAddress | None) -> StoreAddress | None:
     """Return the store of an experiment in a cluster; None for a folder of the run's own volume."""
     return None if sent is None or urlsplit(sent.url).scheme in ("", "file") else sent
@@ -183,8 +188,12 @@ def _in_store(root: Store, run_id: str) -> str:
     """Return the store's name, with the reason why a run is not found in it."""
     if _is_no_folder(root.url):
         return f"store {root.url}: there is no such folder"
-    near = difflib.get_close_matches(run_id, root.children(""), 1)
-    return f"store {root.url}" + (f": did you mean {near[0]}?" if near else "")
+    return f"store {root.url}{_near(run_id, root.children(''))}"
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), 1)
+    return f": did you mean {near[0]}?" if near else ""
 
 
 def _is_no_folder(url: str) -> bool:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from opd.errors import StoreError, StoreUnavailable
 from opdctl.console import note, progress
 from opdctl.runs.find import LONG_PATIENCE_S, Finder, RunPlace
 from opdctl.runs.listing import Listing
@@ -30,7 +29,6 @@ FORMAT_VERSION = 4
 NUM_THREADS = 6
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Causes = dict[str, StoreError]
 GENERATIONS_KEY = "eval/generations.parquet"
 EVALUATIONS_SCHEMA = pa.schema(
     [("step", pa.int64()), ("data_source", pa.string()), ("quantity", pa.string()), ("statistic", pa.string()),
@@ -112,26 +110,21 @@ class LoadedRun:
 
 def read_runs(runs: Sequence[str], *, store: str | None, namespace: str | None, context: str | None) -> list[LoadedRun]:
     """Find and read runs, in the order of their names; without names every run of the namespace or store."""
-    finder = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S)
-    found = gather(finder.places(runs))
+    found = gather(Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S).places(runs))
     if not found:
         note("no runs in this store: a run appears with its first attempt")
     return found
 
 
-def gather(places: Sequence[RunPlace], *, causes: Causes | None = None) -> list[LoadedRun]:
-    """Read every run that has started, in the order of `places`; folders that are no run are left out.
-
-    Args:
-        causes: gets the failures of stores, whose runs are left out; None means that the first failure is raised.
-    """
-    call = _read if causes is None else leaving_out(_read, causes)
-    runs = [run for run in in_threads(call, places, num_threads=NUM_THREADS) if run is not None]
+def gather(places: Sequence[RunPlace]) -> list[LoadedRun]:
+    """Read every run that has started, in the order of `places`; folders that are no run are left out."""
+    runs = [run for run in in_threads(read_place, places, num_threads=NUM_THREADS) if run is not None]
     records = told_apart([run.record for run in runs])
     return [dataclasses.replace(run, record=record) for run, record in zip(runs, records, strict=True)]
 
 
-def _read(place: RunPlace) -> LoadedRun | None:
+def read_place(place: RunPlace) -> LoadedRun | None:
+    """Read one run; return None for a folder that is no run."""
     listing = Listing(place.store)
     if not listing.is_run:
         return None
@@ -193,20 +186,3 @@ def in_threads(call: Callable[[Item], Result], items: Sequence[Item], *, num_thr
         return [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def leaving_out(call: Callable[[RunPlace], Result | None], causes: Causes) -> Callable[[RunPlace], Result | None]:
-    """Return the call with None for a run whose store fails; a store without an answer is waited for once."""
-
-    def ask(place: RunPlace) -> Result | None:
-        root = place.store.url.rpartition("/")[0]
-        if isinstance(causes.get(root), StoreUnavailable):
-            return None
-        try:
-            return call(place)
-        except StoreError as error:
-            if root not in causes or isinstance(error, StoreUnavailable):
-                causes[root] = error
-            return None
-
-    return ask

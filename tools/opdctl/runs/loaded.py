@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from opd.evaluation.estimators import clustered
-from opdctl.console import usage_error
-from opdctl.runs.compare import best_first, compare_groups, default_metrics, group_runs
+from opdctl.runs.compare import compare_runs, group_runs
 from opdctl.runs.gather import LoadedRun, read_runs
 from opdctl.runs.metrics import series
 
@@ -59,13 +58,7 @@ def compare(runs: Sequence[LoadedRun], *, base: str | None = None, metrics: Sequ
     Raises:
         ToolError: fewer than two groups, no such base, or a metric that no run logged.
     """
-    records = [run.record for run in runs]
-    groups = best_first(group_runs(records), base) if records else []
-    if len(groups) < 2:
-        raise usage_error("compare needs runs of two specs or more", fix="seeds of one spec: opdctl.band(runs, METRIC)")
-    stores = {run.record.url: run.listing.store for run in runs}
-    found = compare_groups(groups, stores, metrics or default_metrics(records))
-    return _table([row for item in found for row in item.to_rows()], _DIFFERENCES)
+    return _table([row for item in compare_runs(runs, base, metrics) for row in item.to_rows()], _DIFFERENCES)
 
 
 def band(runs: Sequence[LoadedRun], metric: str) -> pa.Table:

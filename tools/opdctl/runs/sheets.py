@@ -11,20 +11,8 @@ from opdctl.tables import NONE, Sheet, ago, duration, number, percent, size, wit
 
 def runs_sheet(records: Sequence[RunRecord]) -> Sheet:
     """Return one row a run: state, progress, loss, accuracies, newest checkpoint."""
-    names = (
-        "run",
-        "state",
-        "step",
-        "ETA",
-        "loss",
-        "train acc",
-        "validation",
-        "checkpoint",
-        "last sign",
-        "GPUs",
-        "kind",
-        "try",
-    )
+    names = ("run", "state", "step", "ETA", "loss", "train acc", "validation", "checkpoint", "last sign", "GPUs", "kind",
+             "try")  # fmt: skip
     lines = [
         (
             record.run_id, record.state, progress_text(record), duration(record.eta_s), number(record.loss),
