@@ -1,8 +1,7 @@
 """Loaded into each process of a run (`VERL_USE_EXTERNAL_MODULES`): has faults take turns, each for some steps of the run.
 
 `OPD_SILENT_FAULTS` holds the schedule: `[{"fault": ..., "first": step, "last": step, "ends": step, "strength": x}, ...]`. With
-the step `ends` the student gets the weights of the run's start again, and an optimizer that has seen nothing, so that every
-fault meets the same run. Nothing of `src` knows of this: what is wrapped here does what it did at all other steps.
+the step `ends` the student gets the weights of the run's start again, and a new optimizer. So every fault meets the same run. Nothing of `src` knows of this: what is wrapped here does what it did at all other steps.
 """
 
 from __future__ import annotations

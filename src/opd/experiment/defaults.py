@@ -172,7 +172,7 @@ def _temperature(look: Lookup) -> float:
     return 1.0 if look.kind == "passrate" else 0.7
 
 
-# A map has a value for each kind that has a default; a pair has one for cuda and one for cpu; a function is asked.
+# A map has a value for each kind with a default. A pair has the values of cuda and cpu. A function returns the value.
 DEFAULTS: dict[str, Any] = {
     # Before the sizes of micro-batches get defaults of their own.
     "actor.cut_updates": lambda look: _cut(look, _MICRO, _CAP, "opd.train_tokens"),
