@@ -103,7 +103,6 @@ SMOLLM2 = Shape(
     num_layers=30, width=576, mlp_width=1536, num_heads=9, num_kv_heads=3, head_dim=64, tied=True,
     vocab=49_152, entries=49_152, family=LlamaConfig,
 )  # fmt: skip
-PAIR = {"student": QWEN3_1_7B, "teacher": QWEN3_8B}
 
 
 @dataclass(frozen=True, kw_only=True)
