@@ -32,7 +32,7 @@ def _plain_message(message: dict[str, Any]) -> dict[str, Any]:
         if other := [part for part, text in zip(content, texts, strict=True) if not isinstance(text, str)]:
             kind = other[0].get("type") if isinstance(other[0], Mapping) else type(other[0]).__name__
             raise ValueError(f"a message has a part of the type {kind!r}; only text is read")
-        message["content"] = content = "".join(texts)
+        message["content"] = content = "".join(map(str, texts))
     if not isinstance(content, str):
         raise ValueError(f"a message has a content of the type {type(content).__name__}; only text is read")
     calls = message.get("tool_calls")

@@ -22,7 +22,8 @@ def end_tokens(tokenizer: Any, generation_config: Any = None, **template: Any) -
         generation_config: of the model; None means that of the folder that the tokenizer comes from.
         template: arguments of the template.
     """
-    return tuple(sorted({*named_ends(tokenizer, generation_config), written_end(tokenizer, **template)} - {None}))
+    written = written_end(tokenizer, **template)
+    return tuple(sorted(named_ends(tokenizer, generation_config) | ({written} if written is not None else set())))
 
 
 def named_ends(tokenizer: Any, generation_config: Any = None) -> set[int]:

@@ -132,7 +132,7 @@ def shared_tokens(
         tokens.append({index: token for token, index in found.get_vocab().items() if index < num_rows})
     entries = [max(found) + 1 for found in tokens]
     if tokens[0] == tokens[1]:
-        _compare_ends(paths, *tokenizers, template_kwargs or {})
+        _compare_ends(paths, tokenizers[0], tokenizers[1], template_kwargs or {})
         return SharedTokens(entries[0], *entries)
     _refuse_other_meanings(paths, *tokens)
     if differences := _text_differences(*tokenizers):
@@ -142,7 +142,7 @@ def shared_tokens(
         )
     shared = min(tokens[0].keys() ^ tokens[1].keys())
     _refuse_needed(paths, shared, tokenizers[0], template_kwargs or {})
-    _compare_ends(paths, *tokenizers, template_kwargs or {})
+    _compare_ends(paths, tokenizers[0], tokenizers[1], template_kwargs or {})
     return SharedTokens(shared, *entries)
 
 

@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from opd.errors import RunError
 from opd.inputs.fetch import mirror
@@ -51,7 +52,7 @@ def _from_hub(repository: str, folder: Path, *, revision: str, kind: str) -> dic
     """Download a repository at one commit; the hub's client verifies and resumes file by file."""
     from huggingface_hub import HfApi, snapshot_download
 
-    info = HfApi().repo_info(repository, repo_type=kind, revision=revision or None)
+    info: Any = HfApi().repo_info(repository, repo_type=kind, revision=revision or None)
     commit, names = info.sha, [one.rfilename for one in info.siblings or ()]
     if commit is None:
         raise OSError(f"the hub names no commit for {repository} at {revision or 'its main branch'}")

@@ -74,7 +74,8 @@ def init(
     if local:
         from opd.inputs import Inputs, check_inputs
 
-        check_inputs(Inputs.of(loaded.spec), origin=str(file))
+        spec: Any = loaded.spec  # of a kind that reads data: the answers name some
+        check_inputs(Inputs.of(spec), origin=str(file))
     file.write_text(text, encoding="utf-8")
     note(f"wrote the file {file}; `opdctl init --keys ''` explains the keys that it may have")
     after = f"python -m opd.launch {file}" if local else f"opdctl submit {file}"
