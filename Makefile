@@ -100,7 +100,13 @@ helm: ## build helm unless PATH has it (Go)
 tools: ## build helm, a control plane and an S3 server for test-cluster (Go 1.26; 50 minutes, once a version)
 	$(PYTHON) tools/gotools.py install charts fast-tier versitygw
 
-check: setup ## check style, types, language and generated files; edit nothing
+docs: setup ## build the docs site into build/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+lock: $(BIN)/uv ## update uv.lock for a changed pyproject.toml, and nothing else (ARGS="--upgrade-package NAME")
+	PATH=$(CURDIR)/$(BIN):$$PATH $(PYTHON) tools/lock.py $(ARGS)
+
+check: setup docs ## check style, types, language, generated files and docs; edit nothing
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy src/opd src/opd_envs tools

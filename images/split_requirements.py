@@ -14,7 +14,7 @@ HEAVY = re.compile(
 
 
 def entries(text: str) -> list[str]:
-    """The requirements of an export, each with its continuation lines, comments left out."""
+    """Return the requirements of an export, each with its continuation lines, without comments."""
     found: list[str] = []
     for line in text.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):

@@ -1,4 +1,4 @@
-"""Which commit of the project a table was made with."""
+"""The commit of the project that made a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNKNOWN = "unknown"
 
 
 def this_commit(*written: Path) -> str:
-    """Short hash of the checked-out commit, with `+` if tracked files differ from it; COMMIT of the environment where that is given.
+    """Return the short hash of the checked-out commit, with `+` if tracked files differ; or COMMIT of the environment.
 
     Args:
         written: files that differ since the run itself writes them.

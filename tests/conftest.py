@@ -60,7 +60,7 @@ def locks_end_with_their_test() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def import_path_is_left_as_it_was() -> Iterator[None]:
-    """Processes that a later test starts get `sys.path`, and import what lies first on it."""
+    """Check that a test leaves `sys.path` as it was: processes of a later test import from it."""
     before = [*sys.path]
     yield
     added = [PurePosixPath(path) for path in sys.path if path not in before]

@@ -1,4 +1,4 @@
-"""Free TCP ports for servers that must be told theirs before they start."""
+"""Free TCP ports for servers that need theirs before they start."""
 
 import os
 import random
@@ -12,10 +12,10 @@ _given: set[int] = set()
 
 
 def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
-    """Distinct ports that nothing listens on and no earlier call gave, below the range of clients and of port 0.
+    """Return distinct ports that nothing listens on and no earlier call gave, below the range of clients and of port 0.
 
-    A port from inside that range could be taken by anybody's connection between this look and the server's start, and so
-    could another worker's of pytest-xdist: each draws from ports of its own.
+    Any client's connection could take a port of that range before the server starts. Each worker of pytest-xdist draws from
+    ports of its own.
     """
     highest = int(_EPHEMERAL.read_text().split()[0]) if _EPHEMERAL.is_file() else 32_768
     if highest - _LOWEST < 1_000:

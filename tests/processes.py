@@ -34,7 +34,7 @@ def marked(mark: str) -> list[psutil.Process]:
 def marked_program(
     mark: str, module: str, *arguments: str, environment: Mapping[str, str], **pipes: Any
 ) -> Iterator[subprocess.Popen[str]]:
-    """`python -m module` with this process's import path, a pipe for its output, and those of `pipes`; nothing that it started is left."""
+    """Run `python -m module` with this process's import path and a pipe for its output; end all that it started."""
     paths = os.pathsep.join(path for path in sys.path if path)
     with subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -47,7 +47,7 @@ def marked_program(
 
 
 def end_marked(mark: str) -> None:
-    """Kill them all, also those of other process groups than the child's, as Ray's workers are, and those that a dead child left."""
+    """Kill all marked processes, also of other process groups, as Ray's workers are, and orphans."""
     while found := marked(mark):
         for process in found:
             with contextlib.suppress(psutil.NoSuchProcess):

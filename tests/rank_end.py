@@ -1,4 +1,4 @@
-"""How a test's process of several ranks ends."""
+"""The end of a test's process of several ranks."""
 
 import os
 import sys
@@ -7,9 +7,9 @@ import sys
 def leave() -> None:
     """End this rank at once, with exit code 0; for after its last check.
 
-    gloo's threads may hold the last reference to a tensor that the rank no longer has. Such a thread that asks for
-    Python's lock while the interpreter is being torn down is ended by it inside a destructor, and C++ answers with
-    `terminate called without active exception` (exit code -6): seen once in many runs.
+    gloo's threads may hold the last reference to a tensor. Such a thread may ask for Python's lock while the interpreter
+    ends. The interpreter ends the thread inside a destructor, and C++ answers `terminate called without active exception`
+    (exit code -6): seen once in many runs.
     """
     sys.stdout.flush()
     sys.stderr.flush()

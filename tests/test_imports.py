@@ -65,7 +65,7 @@ def test_what_reads_the_environment_as_it_is_imported_comes_behind_the_launcher_
     assert not _loaded_by("opd.launch", "opd.trainer.entry").intersection(("tqdm", "torch", *_HEAVY))
 
 
-# The rooms of `opd` from the lowest to the highest: a room may import those of earlier lines, and nothing of its own line.
+# The rooms of `opd` from the lowest to the highest: a room may import rooms of earlier lines, and nothing of its own line.
 LAYERS = (
     ("errors", "text"),
     ("redaction", "head_form"),

@@ -1,4 +1,4 @@
-"""What a built trainer image must be able to do without a GPU; runs inside it and needs nothing else.
+"""Checks of a built trainer image without a GPU; they run inside it and need nothing else.
 
     docker run --rm -i IMAGE python - < images/trainer/check.py
 
@@ -55,7 +55,7 @@ class BrokenError(Exception):
 
 
 def user() -> str:
-    """Not root, with a home that it can write."""
+    """Check that the user is not root and can write its home."""
     if os.getuid() == 0:
         raise BrokenError("runs as root")
     Path.home().joinpath(".written").touch()
@@ -63,7 +63,7 @@ def user() -> str:
 
 
 def secrets() -> str:
-    """No file that anybody may change, none that holds somebody's credentials, and no such variable."""
+    """Check that no file is writable by all, and that no file or variable holds credentials."""
     num, open_to_all, named = 0, [], []
     for path, mode in files(Path("/")):
         num += 1
@@ -79,7 +79,7 @@ def secrets() -> str:
 
 
 def files(root: Path) -> Iterator[tuple[Path, int]]:
-    """Every file and folder below, with its mode; not the kernel's."""
+    """Yield every file and folder below with its mode, without the kernel's."""
     for folder, folders, names in os.walk(root):
         if folder == "/":
             folders[:] = [name for name in folders if name not in {"dev", "proc", "sys"}]
@@ -89,7 +89,7 @@ def files(root: Path) -> Iterator[tuple[Path, int]]:
 
 
 def imported(distribution: str, modules: tuple[str, ...]) -> Callable[[], str]:
-    """A check that modules can be imported in a process of their own; says the distribution's version."""
+    """Return a check that imports modules in a process of their own and gives the distribution's version."""
 
     def check() -> str:
         run(sys.executable, "-c", f"import {', '.join(modules)}")
@@ -99,7 +99,7 @@ def imported(distribution: str, modules: tuple[str, ...]) -> Callable[[], str]:
 
 
 def bytecode() -> str:
-    """Start-up is imports: every module has its bytecode."""
+    """Check that every module has its bytecode, because a start is imports."""
     num, without = 0, []
     for path, _ in (item for root in ("/opt/heavy", "/opt/venv", "/opt/opd") for item in files(Path(root))):
         if path.suffix == ".py":
@@ -112,14 +112,14 @@ def bytecode() -> str:
 
 
 def launcher() -> str:
-    """The front door, the tool and Ray's command."""
+    """Run the launcher, the tool and Ray's command."""
     run(sys.executable, "-m", "opd.launch", "--help")
     run("opdctl", "--help")
     return run("ray", "--version").strip()
 
 
 def experiments() -> str:
-    """Every experiment in the folders named on the command line becomes the trainer's settings; no model is fetched."""
+    """Turn every experiment in the folders on the command line into the trainer's settings; fetch no model."""
     found = sorted(path for folder in sys.argv[1:] for path in Path(folder).glob("*.yaml"))
     specs = [
         path for path in found if not re.search("^matrix:", path.read_text(), re.MULTILINE)
@@ -132,7 +132,7 @@ def experiments() -> str:
 
 
 def ray_task() -> str:
-    """A Ray of its own, as the pods start one, and a task on it."""
+    """Start a Ray of its own, as the pods do, and run a task."""
     code = (
         "import os, ray; ray.init(num_cpus=1, include_dashboard=False, object_store_memory=80_000_000);"
         "print(ray.get(ray.remote(lambda: os.getuid()).remote()))"
@@ -141,7 +141,7 @@ def ray_task() -> str:
 
 
 def compiler() -> str:
-    """A C and a C++ program, compiled and run."""
+    """Compile and run a C and a C++ program."""
     for command, source in (("cc", "c"), ("c++", "c++")):
         run(
             command,
@@ -157,7 +157,7 @@ def compiler() -> str:
 
 
 def triton_builds() -> str:
-    """Triton's own helper builds its launcher of the CUDA driver, and a kernel becomes a cubin."""
+    """Build Triton's launcher of the CUDA driver by its own helper, and compile a kernel to a cubin."""
     import triton.backends.nvidia
     from triton.runtime.build import _build
 
@@ -179,13 +179,13 @@ def triton_builds() -> str:
 
 
 def inductor() -> str:
-    """torch.compile writes and builds C++."""
+    """Run torch.compile, which writes and builds C++."""
     code = "import torch; print(torch.compile(lambda x: (x.sin() + 1).sum())(torch.zeros(64)).item())"
     return f"torch.compile on the CPU: {run(sys.executable, '-c', code).split()[-1]}"
 
 
 def flashinfer_builds() -> str:
-    """FlashInfer compiles CUDA for Hopper and links it against the libraries of the locked packages, as it does in a run."""
+    """Compile CUDA for Hopper by FlashInfer and link it against the locked packages' libraries, as a run does."""
     code = "from flashinfer.jit.page import gen_page_module as of; spec = of(); spec.build(verbose=True); print(spec.jit_library_path)"
     built = run(sys.executable, "-c", code, FLASHINFER_CUDA_ARCH_LIST=SM).split()[-1]
     nvcc = re.search(r"release ([\d.]+)", run(f"{os.environ['CUDA_HOME']}/bin/nvcc", "--version"))
@@ -193,7 +193,7 @@ def flashinfer_builds() -> str:
 
 
 def cuda() -> str:
-    """CUDA's libraries of the locked packages load without a driver."""
+    """Load CUDA's libraries of the locked packages without a driver."""
     code = (
         "import torch; assert not torch.cuda.is_available();"
         "print(torch.version.cuda, torch.backends.cudnn.version(), '.'.join(map(str, torch.cuda.nccl.version())))"
@@ -203,7 +203,7 @@ def cuda() -> str:
 
 
 def infiniband() -> str:
-    """The verbs library that NCCL opens finds its providers, Mellanox's among them."""
+    """Check that the verbs library that NCCL opens finds its providers, also Mellanox's."""
     verbs = ctypes.CDLL("libibverbs.so.1", use_errno=True)
     verbs.ibv_get_device_list(None)  # reads the configuration and opens each provider; there is no device here
     ctypes.CDLL("librdmacm.so.1")
@@ -216,7 +216,11 @@ def infiniband() -> str:
 
 
 def run(*command: str, given: str = "", **environment: str) -> str:
-    """A command's output, or why it failed."""
+    """Run a command and return its output.
+
+    Raises:
+        BrokenError: it failed.
+    """
     done = subprocess.run(
         command,
         input=given,
@@ -234,7 +238,7 @@ def run(*command: str, given: str = "", **environment: str) -> str:
 
 
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
-    """Name and check, in order."""
+    """Yield name and check, in order."""
     yield "user", user
     yield "no secrets", secrets
     for distribution, modules in IMPORTS.items():
@@ -253,7 +257,7 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 def main() -> int:
-    """Run every check in a folder of its own and print what each saw; 1 if one did not hold."""
+    """Run every check in a folder of its own, print what each saw, and return 1 if one did not hold."""
     scratch, is_whole = tempfile.mkdtemp(), True
     os.chdir(scratch)
     for name, check in checks():

@@ -120,6 +120,11 @@ class Sampled(Kind):
         assert job.rollouts is not None
         report = job.rollouts.generate(self.ask(job, step))
         report.check()
+        if 0 < report.num_trajectories == report.num_unread:
+            print(
+                f"step {step}: the scorer found no answer in any response, so accuracy 0 says nothing; see reward.function",
+                flush=True,
+            )
         return report.rows, {
             "rollout/trajectories": float(report.num_trajectories),
             "rollout/failed": float(report.num_failed),

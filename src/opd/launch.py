@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from opd.check import check
@@ -20,16 +21,19 @@ from opd.experiment import (
     OpdAgentSpec,
     OpdSpec,
     PipelineSpec,
+    Problem,
     SpecError,
     TrainSpec,
     dump_spec,
     load_spec,
 )
 from opd.experiment.load import SITE_VARIABLE
+from opd.experiment.parse import unknown_gpus
 from opd.experiment.pipeline import before_it_runs, stages_of
 from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
 from opd.inputs import Inputs, check_inputs
+from opd.inputs.models import fetch_model, is_of_hub
 from opd.pipeline import run as run_pipeline
 from opd.runs.claim import refuse
 from opd.runs.run import Run
@@ -93,7 +97,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         env: Mapping[str, str] = os.environ if args.env else {}
         site = args.site or env.get(SITE_VARIABLE) or None
-        count = int if os.environ.get("RAY_ADDRESS") else count_gpus
+        count: Callable[[], int | None] = count_gpus
+        if os.environ.get("RAY_ADDRESS") or args.check:
+            count = unknown_gpus
+        elif args.plan or args.dry_run:  # of a run on another machine, where this one has no GPU
+            count = lambda: count_gpus() or None  # noqa: E731
         loaded = load_spec(args.spec, site=site, env=env, sets=sets, overrides=hydra, count_gpus=count)
     except SpecError as error:
         print(error, file=sys.stderr)
@@ -112,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return supervised(lambda: start(spec, is_final=not args.env, origin=loaded.origin), grace_s=args.grace_s)
 
 
+@functools.cache
 def count_gpus() -> int:
     """Return the GPUs that this process may use; 0 where nvidia-smi finds none."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -194,14 +203,15 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
         code = importlib.import_module("opd.convert").run(spec, within=within)
         return code
     try:
+        check_machine(spec)
         check_inputs(Inputs.of(spec), origin=origin)
     except SpecError as error:
         return refuse(spec, error)
     teachers = spec.named_teachers if isinstance(spec, OpdSpec | OpdAgentSpec) else {}
     run = facts(
         spec,
-        model_path=fetch(spec.model.path, spec.model.revision),
-        teacher_paths={key: fetch(teacher.path, teacher.revision) for key, teacher in teachers.items()},
+        model_path=fetch("model.path", spec.model.path, spec.model.revision),
+        teacher_paths={key: fetch(f"{key}.path", teacher.path, teacher.revision) for key, teacher in teachers.items()},
     )
     START.mark("spec and files")
     entry = importlib.import_module("opd.trainer.entry")
@@ -210,13 +220,38 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
     return code
 
 
-def fetch(path: str, revision: str | None) -> str | None:
-    """Return the folder of a Hugging Face id at a pinned revision; None if none is pinned (verl's loaders resolve it)."""
-    if revision is None:
-        return None
-    from huggingface_hub import snapshot_download
+def check_machine(spec: AnyRunSpec) -> None:
+    """Refuse a run that wants more GPUs than this machine has, before anything starts; a Ray cluster is asked later.
 
-    return snapshot_download(path, revision=revision)
+    Raises:
+        SpecError: with the two keys that mend it.
+    """
+    if spec.device == "cpu" or os.environ.get("RAY_ADDRESS") or (found := count_gpus()) >= spec.num_ranks:
+        return
+    fix = (
+        f"set trainer.nnodes: 1 and trainer.gpus_per_node: {found}"
+        if found
+        else "set device: cpu, and remove trainer.gpus_per_node"
+    )
+    rule = (
+        f"the run wants {spec.num_ranks} GPUs (trainer.nnodes x gpus_per_node), and this machine has {found or 'none'}"
+    )
+    raise SpecError(
+        [Problem(path="trainer.gpus_per_node" if found else "device", value=spec.device, rule=rule, fix=fix)]
+    )
+
+
+def fetch(key: str, path: str, revision: str | None) -> str | None:
+    """Return the folder of a Hugging Face id at a pinned revision; None if none is pinned (verl's loaders resolve it).
+
+    The repository's list of files is judged in both cases, where the hub answers.
+    """
+    if revision is None and not is_of_hub(path):
+        return None
+    from opd.inputs.model_files import reading
+
+    with reading(key, path):
+        return fetch_model(key, path, revision)
 
 
 if __name__ == "__main__":

@@ -99,12 +99,16 @@ def test_a_template_that_takes_one_call_a_turn_carries_the_replies_to_calls_beyo
     )
 
 
+def test_a_template_that_takes_arguments_as_json_text_alone_carries_tools():
+    conversation(DEEPSEEK_V3).verify([END])
+
+
 def test_a_template_that_fails_in_any_way_is_refused_with_model_failure_and_fix():
     with pytest.raises(UnfitTemplate) as error:
-        conversation(DEEPSEEK_V3).verify([END])
+        conversation("{{ messages + 1 }}").verify([END])
     (problem,) = error.value.problems
     assert problem.path == "model.path"
-    assert 'it fails: TypeError: can only concatenate str (not "dict") to str' in problem.rule
+    assert 'it fails: TypeError: can only concatenate list (not "int") to list' in problem.rule
     assert "custom_chat_template" in problem.fix
     assert isinstance(error.value, SpecError), "the front door ends with the exit code of a bad spec"
 

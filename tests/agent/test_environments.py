@@ -21,7 +21,7 @@ from opd.experiment import parse_tree
 from opd.inputs import environment_problems
 from opd.rewards import compute_score
 
-GUIDE = Path(__file__).parents[2] / "src/opd/agent/README.md"
+GUIDE = Path(__file__).parents[2] / "docs/howto/tools.md"
 RECORD = "from opd.agent.toy import ENVIRONMENT as BOOK, LOOK_UP\nfrom dataclasses import replace\n"
 BROKEN = {
     "absent.py": (None, "ImportError: there is no Python file"),

@@ -32,7 +32,7 @@ RECIPES = {TEACHER: TEACHER_RECIPE, STUDENT: STUDENT_RECIPE}
 
 
 def make_tokenizer(table: Sequence[dict[str, Any]]) -> PreTrainedTokenizerBase:
-    """The tokenizer whose words are those of the tasks' prompts, calls and turns."""
+    """Return the tokenizer with the words of the tasks' prompts, calls and turns."""
     texts = ["system\nuser\nassistant\nget_price\ncity\nname\nprice\nerror\nanswer\n"] * len(table)
     for row in table:
         question = parse_task(row["reward_model"]["ground_truth"])

@@ -21,7 +21,7 @@ MAX_WORDS = 640
 """Size of the vocabulary before markup; the bytes are 256 of it."""
 MODEL_MAX_LENGTH = 4096
 
-# A name is one token, or a few, wherever it stands: what is copied must look the same on both sides. So spaces and
+# A name is one token, or a few, in every place: a copied name must look the same on both sides. So spaces and
 # punctuation are pieces of their own, and each Chinese character, and digits: a price is read and written digit by digit.
 _PIECES = Regex(r"\d|\s|[\x{4e00}-\x{9fff}]|[a-zA-Z]+|[^\W\d_]|[^\w\s]|_")
 
@@ -29,8 +29,8 @@ _PIECES = Regex(r"\d|\s|[\x{4e00}-\x{9fff}]|[a-zA-Z]+|[^\W\d_]|[^\w\s]|_")
 def build_tokenizer(texts: Iterable[str], max_words: int = MAX_WORDS) -> PreTrainedTokenizerFast:
     """A tokenizer whose words come from `texts`; any text of any language can be written, at worst byte by byte.
 
-    Its chat template is the toy task's but for the tools, which are listed by name alone: a model of a few hundred
-    thousand weights cannot read JSON schemas, and a prompt of thousands of tokens would make each step minutes.
+    Its chat template is the toy task's, but lists tools by name alone. A model of a few hundred thousand weights cannot
+    read JSON schemas, and a prompt of thousands of tokens would make each step minutes.
     """
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(

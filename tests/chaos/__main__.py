@@ -113,7 +113,7 @@ def markdown(rows: list[Row]) -> str:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Unwinds, so that no process of a scenario is left behind."""
+    """Unwind, so that no process of a scenario is left."""
     raise SystemExit(128 + number)
 
 

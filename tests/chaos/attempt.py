@@ -61,7 +61,7 @@ class Attempt:
 
     @property
     def phase(self) -> str:
-        """Where it is or was last: `update of step 3`."""
+        """Return its present or last phase: `update of step 3`."""
         if not self.phases:
             return "start-up"
         name, step = self.phases[-1].split()
@@ -136,7 +136,7 @@ class Attempt:
         self.wait(120)
 
     def kill_launcher(self) -> None:
-        """SIGKILL to the launcher: the process that trains is told by the kernel, saves and ends by itself."""
+        """Send SIGKILL to the launcher: the kernel signals the process that trains, which saves and ends by itself."""
         self.process.kill()
         self.process.wait(60)
 
@@ -157,7 +157,7 @@ class Attempt:
         return None
 
     def end(self) -> None:
-        """Leave nothing running, whatever happened."""
+        """Leave nothing running, after any end."""
         if self.process.poll() is None:
             self.kill_tree()
         for process in self.leftovers():
@@ -223,7 +223,7 @@ def start(
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": path,
         "RAY_TMPDIR": str(ray_folder),
-        "RAY_worker_niceness": "0",  # 15 by default: on a busy machine the workers would hardly run beside anything else
+        "RAY_worker_niceness": "0",  # 15 by default: on a busy machine the workers would hardly run next to other work
         "VERL_USE_EXTERNAL_MODULES": marks.__name__,
         marks.FILE: str(folder / f"attempt-{number}.marks"),
         marks.FREEZE_AT: freeze_at,

@@ -1,4 +1,4 @@
-"""Whether a run ended as the uninterrupted one did: weights, optimizer, rng and data position, metrics, result, attempts."""
+"""Comparison of a run's end with the uninterrupted run: weights, optimizer, rng, data position, metrics, result, attempts."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _MEASURED_FROM_START, _MEASURED_WITHIN = ("time", "timing", "perf/"), ("/timing"
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where a run lies: its directory on this machine and the run in its object store."""
+    """The places of a run: its directory on this machine and the run in its object store."""
 
     local: LocalStore
     store: Store
 
 
 def differences(wanted: Places, found: Places, *, num_starts: int, same_spec: bool = True) -> list[str]:
-    """What tells a finished run from the uninterrupted one, one line each; empty if nothing does.
+    """Return the differences of a finished run from the uninterrupted one, one line each.
 
     Args:
         wanted: the uninterrupted run.

@@ -1,4 +1,4 @@
-"""What a scenario works with: its folder, the uninterrupted run to compare with, and runs that it starts and breaks."""
+"""The context of a scenario: its folder, the uninterrupted run to compare with, and runs that it starts and breaks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Case:
         return max(complete_steps([places.local, places.store]), default=None)
 
     def must_have_resumed(self, attempt: Attempt, step: int | None) -> None:
-        """Raises Broken unless the attempt went on from exactly this step (None: from the beginning)."""
+        """Raise Broken unless the attempt continued from exactly this step. None means from the beginning."""
         wanted = "starting from the beginning" if step is None else f"resuming from step {step} "
         require(wanted in attempt.output, f"attempt {attempt.number} did not say {wanted!r}: {last_lines(attempt)}")
 
@@ -182,7 +182,7 @@ class Shared:
         return self._unfinished
 
     def end(self) -> None:
-        """Remove Ray's files and whatever still runs."""
+        """Remove Ray's files and end every process that still runs."""
         for case in (self._reference, self._unfinished):
             if case is not None:
                 case.end()

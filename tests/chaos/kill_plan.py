@@ -29,8 +29,8 @@ class Kill:
         return phase
 
 
-# Seconds after a phase begins within which a kill may fall: about as long as the phase takes on two quiet cores, more for
-# those that a busy machine stretches.
+# Seconds after a phase begins within which a kill may fall: about as long as the phase takes on two quiet cores. Phases that a
+# busy machine stretches have more.
 _WINDOW_S = {
     "start-up": 14.0,
     "load": 6.0,

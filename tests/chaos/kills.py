@@ -68,7 +68,7 @@ def struck_again_and_again(
     while waiting:
         num_runs += 1
         case = context.case(f"run-{num_runs}", **_own_prefix(options, num_runs))
-        # Who was told of the launcher's death in its last step ends well.
+        # A process that learns of the launcher's death in its last step ends well.
         while waiting and not case.places.store.exists("result.json"):
             newest, attempt = case.newest_complete(), case.start()
             kill = waiting[0]

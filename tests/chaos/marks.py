@@ -1,7 +1,7 @@
 """Loaded into the trainer's driver (`VERL_USE_EXTERNAL_MODULES`): writes down which phase it enters, and can freeze there.
 
-One line `phase step` a phase, before the phase does anything. `OPD_CHAOS_FREEZE_AT=phase:n,...` has the driver stop itself
-(SIGSTOP) as it enters a phase for the n-th time, so that a fault can be put between two statements. `OPD_CHAOS_NAN_AT=step`
+One line `phase step` a phase, before the phase does anything. With `OPD_CHAOS_FREEZE_AT=phase:n,...` the driver stops itself
+(SIGSTOP) as it enters a phase for the n-th time. So a fault can be put between two statements. `OPD_CHAOS_NAN_AT=step`
 has one row of that step weigh nan. Nothing else is changed: the wrapped functions do what they did.
 """
 

@@ -1,4 +1,4 @@
-"""The scenario of two attempts at once: a frozen one whose lease has run out wakes up beside its successor."""
+"""The scenario of two attempts at once: a frozen one whose lease has run out wakes up next to its successor."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _wait_for_step(cluster: pods.Cluster, places: Places, step: int) -> None:
 
 
 def _must_be_disjoint(folder: Path, step: int) -> None:
-    """Each rank's shard lies on its own node's disk and nowhere else."""
+    """Check that each rank's shard is on its own node's disk alone."""
     disks = {name: folder / "pods" / name / "volume" / "out" / RUN_ID for name in ("head", "worker-0", "worker-1")}
     found = {
         name: sorted(path.name for path in disk.glob(f"checkpoints/global_step_{step}/actor/model_*"))

@@ -1,4 +1,4 @@
-"""What a scenario is, and the list that they enter themselves into, in the order of the table."""
+"""The record of a scenario, and the list of all scenarios in the order of the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios in which nothing dies and nothing goes on: the launcher ends the attempt, with the stacks, for the next one."""
+"""Scenarios without a death and without progress: the launcher ends the attempt, with the stacks, for the next one."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_a_broken_run_ends_as_promised(shared: Shared, tmp_path: Path) -> None:
 def finished_run(
     folder: Path, *, weight: float = 1.0, steps: tuple[int, ...] = (1, 2), loss: float = 0.5, seconds: float = 1.0
 ) -> Places:
-    """What a finished run leaves, in small."""
+    """Write the files of a finished run, in small."""
     local, store = LocalStore(folder / "local"), LocalStore(folder / "store")
     for place in (local, store):
         claim = {"attempt": 1, "token": "t", "started_at_s": 0.0, "lease_ttl_s": 60.0, "spec_hash": "h"}

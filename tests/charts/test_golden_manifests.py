@@ -1,4 +1,4 @@
-"""What Kubernetes gets for every shipped experiment and for many that users write, byte for byte."""
+"""The manifests of every shipped experiment and of many that users write, byte for byte."""
 
 from tests.golden import experiments
 

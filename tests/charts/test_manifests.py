@@ -1,4 +1,4 @@
-"""What an administrator applies once: it builds, is valid, and allows and forbids what the runs need."""
+"""The manifests that an administrator applies once: valid, and as open and as closed as runs need."""
 
 import shutil
 import subprocess
@@ -147,7 +147,7 @@ def test_suspending_a_run_with_deletion_rules_is_refused_where_runs_live():
 
 def test_the_quota_counts_only_what_every_pod_of_a_run_declares(picked):
     hard = one(built(picked("quota")), "ResourceQuota")["spec"]["hard"]
-    assert "limits.cpu" not in hard  # the charts set none, so every pod would be refused
+    assert "limits.cpu" not in hard  # the charts set none, so the quota would reject every pod
     assert {"requests.cpu", "requests.memory", "limits.memory", "requests.nvidia.com/gpu"} <= hard.keys()
 
 

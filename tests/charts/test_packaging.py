@@ -22,7 +22,7 @@ def rendered(chart, kind):
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    """What git would check out of the index: the working tree's charts, and only what is tracked of them."""
+    """Check the index out: the tracked files of the working tree's charts."""
     folder = tmp_path_factory.mktemp("clone")
     subprocess.run(["git", "checkout-index", "--all", f"--prefix={folder}/"], cwd=ROOT, check=True, timeout=60)
     return folder

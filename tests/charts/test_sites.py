@@ -13,7 +13,7 @@ from tests.charts.helm import CHARTS, DIGEST, EXPERIMENTS, RUN, SITES, SWEEPS, h
 from opd.experiment import SpecError, load_spec
 from opdctl.chart.values import load_experiments
 
-# Keys of `cluster` that differ from one cluster to the next, whatever is run on it.
+# Keys of `cluster` that differ from one cluster to the next, for every run.
 OF_A_CLUSTER = ("image", "secrets", "gpu", "rdma", "queue", "cache", "extraEnv", "podMonitor", "serviceAccount")
 PLACEMENT = ("nodeSelector", "tolerations", "affinity", "priorityClassName")
 

@@ -1,4 +1,4 @@
-"""What verl saves is copied and written later, with the bytes that it had, in memory that is taken once."""
+"""Copies of verl's saves: written later, with the bytes of the save, in memory that is taken once."""
 
 from __future__ import annotations
 

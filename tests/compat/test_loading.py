@@ -61,7 +61,7 @@ class TestStoredDtype:
 
 
 class TestRead:
-    """What verl is told of the dtype, and what the engine and the model say of it afterwards."""
+    """Return the dtype that verl gets, and the dtypes of the engine and the model afterwards."""
 
     @pytest.mark.parametrize(("is_lora", "read"), [(False, "bf16"), (True, "fp32")], ids=["whole", "LoRA"])
     def test_a_model_is_read_as_it_is_stored_but_for_adapters(self, tmp_path, monkeypatch, is_lora, read):
@@ -116,7 +116,7 @@ class TestShardedBeforeTheyCome:
         }
 
     def test_one_that_waits_on_the_host_gets_its_memory_there(self, monkeypatch):
-        """Whether FSDP and verl take it from there is a test of its own, of a GPU (tests/gpu)."""
+        """Check the host's side alone; tests/gpu check that FSDP and verl take it from there."""
         model = nn.Linear(4, 4)
         monkeypatch.setattr(transformer_impl, "apply_fsdp2", lambda *_: None)
         options = {

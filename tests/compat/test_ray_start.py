@@ -1,4 +1,4 @@
-"""A node whose daemons come up late is waited for; one that never comes is an error; each embedded Ray has a job id of its own."""
+"""Embedded Rays: late daemons are waited for, missing daemons are an error, and each Ray has a job id of its own."""
 
 import importlib.util
 import os
@@ -84,7 +84,7 @@ for _ in range(2):
 
 @pytest.fixture(scope="module")
 def jobs():
-    """Of each of two runs: the driver's job, a worker's, and how long that worker would have waited for the control store."""
+    """Return of each of two runs the jobs of driver and worker, and the worker's limit of waiting for the control store."""
     words = [sys.executable, "-c", _TWO_RUNS]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=True)
     return [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("job ")]

@@ -1,4 +1,4 @@
-"""What a request asks vLLM for. With vLLM's own engine: tests/vllm_cpu."""
+"""The settings of a request to vLLM. With vLLM's own engine: tests/vllm_cpu."""
 
 from __future__ import annotations
 

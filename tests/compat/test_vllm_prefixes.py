@@ -1,4 +1,4 @@
-"""Which keys and values a request to vLLM may find, where they are kept over updates. With vLLM's own engine: tests/vllm_cpu."""
+"""The keys and values that a request to vLLM finds, if kept over updates. With vLLM's own engine: tests/vllm_cpu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's servers are begun while the models load, launched when these are there, and ended where nobody launches them.
+"""vLLM's servers are begun while the models load, launched when these are there, and ended where no start launches them.
 
 On a real Ray with verl's own worker group, replicas and manager (vllm_start/program.py); only ranks and servers have bodies of ours.
 """
@@ -24,7 +24,7 @@ TIMEOUT_S = 600.0
 
 
 def play(how: str, num_ranks: int) -> dict[str, Any]:
-    """What the program found; nothing that it started is left."""
+    """Return what the program found; end all that it started."""
     mark = f"{os.getpid()}-vllm-start-{how}"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_AUTH_MODE": "disabled"}

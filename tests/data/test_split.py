@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from opd.data.split import part_of
+from opd.data.messages import part_of
 from opd.data.toy.task import all_problems
 
 PROMPTS = [problem.messages for problem in all_problems()]

@@ -1,4 +1,4 @@
-"""The machine after a cluster: settings and cgroups as before, nothing of anybody else's touched."""
+"""The machine after a cluster: settings and cgroups as before, no other user's touched."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The parts' processes: how an end that nobody asked for is told, and that none outlives whoever started it."""
+"""The parts' processes: an unexpected end is reported, and none outlives the process that started it."""
 
 import os
 import signal

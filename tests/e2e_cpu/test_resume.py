@@ -19,9 +19,9 @@ from opd.trainer.token_log import file_key
 
 _STEPS = 8
 _SETS = (f"trainer.total_steps={_STEPS}", "trainer.save_freq=2", "data.max_train_samples=48", "trainer.total_epochs=9")
-# Step 1 by forward KL on the teacher's answers; the others by reverse KL on the student's own, with an optimizer and a
-# cosine of their own. The horizon grows from 2 tokens to all 8 in step 7. Half of the tokens are chosen, once all of them have
-# been scored; prompts weigh by pass rates of a file in step 1, and by measured ones from steps 2 (the stage), 4 and 7 on.
+# Step 1 has forward KL on the teacher's answers. The others have reverse KL on the student's own, a new optimizer and a
+# cosine of their own. The horizon grows from 2 tokens to all 8 in step 7. Half of the tokens are chosen, by scores of all.
+# Prompts weigh by pass rates of a file in step 1, and by measured rates from steps 2 (the stage), 4 and 7.
 _STAGES = (
     "opd.stages=[{until: 0.125, loss_type: forward_kl, rollouts: teacher}, {optimizer: reset, lr_schedule: restart}]",
     "opd.horizon.tokens=2",

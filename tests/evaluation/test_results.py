@@ -45,6 +45,22 @@ def rows_of(results) -> dict[str, list[str]]:
     return {label.strip(): [cell.strip() for cell in cells] for label, *cells in lines}
 
 
+def test_a_problem_that_several_rows_ask_has_all_their_answers_as_samples():
+    (once,), (repeated,) = (
+        evaluate(SIX, num_samples=3, problems={"aime24": [0, 1]}),
+        evaluate(SIX, num_samples=1, problems={"aime24": [0, 1, 0, 1, 1, 0]}),
+    )
+    assert repeated == once
+    (uneven,) = evaluate(SIX[:5], num_samples=1, problems={"aime24": [0, 1, 0, 1, 0]})
+    assert (uneven.num_samples, "acc/pass@3" in uneven.estimates, uneven.counts["num_missing"]) == (2, False, 0)
+    assert uneven.mean.value == pytest.approx((1 / 3 + 1) / 2)
+
+
+def test_an_accuracy_of_answers_that_could_not_be_read_is_said():
+    (result,) = evaluate([sample(0, 0, pred="", right=False, truncated=True)], num_samples=1)
+    assert "no answer in any of 1 responses (1 were cut at the limit)" in result.unread_note()
+
+
 # By hand. pass@k: problem 0 (n=3, c=1): 1/3, 2/3, 1; problem 1 (n=3, c=2): 2/3, 1, 1.
 # maj@3: problem 0: two of three say 8, which is wrong; problem 1: the two that answer are right.
 def test_two_problems_by_hand():
@@ -55,7 +71,7 @@ def test_two_problems_by_hand():
     assert [found[f"acc/pass@{k}"].value for k in (1, 2, 3)] == pytest.approx([1 / 2, 5 / 6, 1.0])
     assert found[STD] == pytest.approx((math.sqrt(2) / 3, 0.0))  # two of one and one of the other: sqrt(2/9)
     assert found[MAJORITY].value == pytest.approx(1 / 2)
-    assert list(result.counts.values()) == [0, 0, 0, 1, 1]
+    assert list(result.counts.values()) == [0, 6, 0, 0, 1, 1]
     assert found["num_tokens/mean"].value == pytest.approx((10 + 60 / 3) / 2)
     assert result.accuracy_by_problem == pytest.approx({0: 1 / 3, 1: 2 / 3})
     assert evaluate(SIX[::-1], num_samples=3) == [result]

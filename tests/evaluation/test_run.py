@@ -117,6 +117,18 @@ def test_an_attempt_on_another_disk_asks_what_is_not_in_the_store_and_ends_in_th
     assert len(read_generations((tmp_path / STORED).read_bytes())) == 6
 
 
+def test_rows_that_repeat_a_prompt_are_further_answers_to_its_problem(attempt, ask, tmp_path):
+    first = attempt(1)
+    first.questions.problems[:] = [Problem("math", 10)] * 2 + [Problem("math", 8)]
+    again = attempt(1)
+    assert ask(again, _Manager())
+    [result] = again.answers.results(0.0)
+    assert (result.num_problems, result.num_samples) == (2, 2)
+    assert result.mean.value == pytest.approx((3 / 4 + 0) / 2)
+    assert [(rate.k, rate.pass_rate) for rate in again.answers.pass_rates()] == [(4, 0.75), (2, 0.0)]
+    assert attempt(2).answers.rows_to_ask() == []
+
+
 def test_an_attempt_that_finds_all_answers_starts_no_server(attempt, ask):
     attempt(1).answers.keep(_report(0, 1, 2))
     resumed, manager = attempt(2), _Manager()

@@ -20,6 +20,7 @@ RULES = [
      {"grpo.loss_agg_mode": "seq-mean-token-sum"}),
     ("grpo", {"grpo.kl_loss_type": "full", "grpo.kl_loss_coef": 0.1, "model.lora.rank": 8}, "grpo.kl_loss_type",
      "an estimate from the sampled tokens", {"grpo.kl_loss_type": "k1"}),
+    ("grpo", {"rollout.num_samples": 1}, "rollout.num_samples", "compares the samples", {"rollout.num_samples": 2}),
     ("grpo", CARRIED, "rollout.schedule", "only kind opd carries", STRICT),
     ("opd-agent", CARRIED, "rollout.schedule", "use tools", STRICT),
     ("passrate", CARRIED, "rollout.schedule", "train nothing", STRICT),

@@ -34,6 +34,11 @@ MICRO = {"actor.ppo_micro_batch_size_per_gpu": 2}
     [
         ("opd", {}, ""),
         ("opd", MICRO, ""),
+        ("opd", {"data.train_batch_size": 8, "trainer.gpus_per_node": 1}, ""),
+        ("opd", {"data.train_batch_size": 4, "trainer.gpus_per_node": 1, "actor.use_dynamic_bsz": False}, ""),
+        ("grpo", {"rollout.top_p": 0.9}, "rollout.top_p"),
+        ("opd", {"rollout.top_k": 20}, ""),
+        ("opd", {"rollout.top_k": 20, "opd.loss_type": "sampled_reverse_kl"}, "rollout.top_k"),
         ("opd", MICRO | {"actor.use_dynamic_bsz": True}, "cuts by tokens"),
         ("opd", MICRO | {"opd.train_tokens": 4096}, "opd.train_tokens"),
         (

@@ -72,14 +72,14 @@ def reached(tier: FastTier, namespace: str, run: str, *states: str, timeout_s: f
 
 
 def end(tier: FastTier, namespace: str, run: str, **status: str) -> None:
-    """Write what KubeRay writes at the end of a job: here no Ray answers, so nobody else does."""
+    """Write what KubeRay writes at the end of a job: here no Ray answers, so KubeRay does not."""
     tree = tier.admin.get("rayjob", run, namespace=namespace)
     tree["status"] |= status
     tier.admin.run("replace", "--subresource=status", "-n", namespace, "-f", "-", stdin=json.dumps(tree))
 
 
 def is_active(tier: FastTier, namespace: str, queue: str) -> bool:
-    """Whether Kueue admits to a LocalQueue."""
+    """Return True if Kueue admits to a LocalQueue."""
     return "Active" in _true_conditions(tier.admin.get("localqueue", queue, namespace=namespace))
 
 

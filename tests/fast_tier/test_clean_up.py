@@ -1,4 +1,4 @@
-"""What goes when, and what stays, after a run failed: deletion rules, in their order, and `helm uninstall`."""
+"""The clean-up after a failed run: deletion rules, in their order, and `helm uninstall`."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_a_failed_run_loses_workers_then_cluster_then_itself_and_keeps_release_a
 
 
 def fail_pod(tier, role):
-    """What kubelet reports of a running pod whose container ended with 1."""
+    """Report as kubelet does that a running pod's container ended with 1."""
 
     def running():
         found = [

@@ -9,6 +9,7 @@ from tests.programs import need
 from tests.runs.s3.server import clear_clients, environment, running_server
 
 from opd.experiment import dump_spec, identity, load_text, spec_hash
+from opd.runs.attempts import attempt_prefix
 from opd.runs.run import Run
 
 NAMESPACE = "opdctl"
@@ -85,9 +86,8 @@ def attempt(tier, run, folder, steps, *, result=None, fatal=None):
                   identity=identity(spec), tee=False) as open_run:  # fmt: skip
         for step in steps:
             open_run.log(step, {"opd/loss": 1 / step, "opd/accuracy": step / 10})
-        (open_run.handle.attempt_dir / "driver.log").write_text(
-            "".join(f"step {step}/4\n" for step in steps) + (fatal or "done") + "\n"
-        )
+        lines = [*(f"step {step}/4" for step in steps), fatal or "done", ""]
+        open_run.stores[0].put(f"{attempt_prefix(open_run.handle.attempt)}/driver.log", "\n".join(lines).encode())
         if fatal:
             open_run.fail(fatal, fatal=True)
         else:
@@ -96,6 +96,7 @@ def attempt(tier, run, folder, steps, *, result=None, fatal=None):
     end(tier, NAMESPACE, run, **(words if fatal else {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}))
 
 
+@pytest.mark.usefixtures("tool")  # which makes the namespace
 def test_a_day_s_work_from_doctor_over_a_mended_and_retried_run_to_its_results(tier, s3, tmp_path):
     """Doctor, submit, status, logs; a run that ends for good is mended and retried; collect, delete, claims pruned."""
     day, run = Tool(tier, NAMESPACE, tmp_path, **s3), "day"
@@ -111,7 +112,8 @@ def test_a_day_s_work_from_doctor_over_a_mended_and_retried_run_to_its_results(t
     reached(tier, NAMESPACE, run, "Running")
     assert "running" in good(day("status", run))
     attempt(tier, run, tmp_path / "pod", (1, 2), fatal="data.train: /data/nope.parquet: there is no such file")
-    assert "failed (FAILED): AppFailed: exit code 2" in refused(day("wait", run, "--timeout", "60"))
+    ended = refused(day("wait", run, "--timeout", "60"))
+    assert "AppFailed: exit code 2; attempt 1 fatal: data.train: /data/nope.parquet: there is no such file" in ended
     assert "no such file" in good(day("status", run))
     assert good(day("logs", run, "--tail", "2")) == "step 2/4\ndata.train: /data/nope.parquet: there is no such file\n"
 

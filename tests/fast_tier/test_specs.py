@@ -22,8 +22,8 @@ POOL = {"cpu-pool"}
 # What belongs to the simulated cluster: the other specs run without it, wherever there is room.
 SITE = yaml.safe_load((Path(__file__).parent / "site.yaml").read_text())
 ON_SITE = ("opd-qwen3-8b-to-1.7b", "grpo-qwen3-8b")
-# Spec -> role -> (how many pods, where each may be). Heads with a selector for the CPU pool are there, workers with GPUs
-# are on a node that has them, and only pods that tolerate it are on a tainted one.
+# Spec -> role -> (how many pods, where each may be). Heads with a selector for the CPU pool are there. Workers with GPUs
+# are on a node that has them. Only pods that tolerate a taint are on a tainted node.
 PLACES = {
     "quickstart": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
     "opd-qwen3-8b-to-1.7b": {"head": (1, POOL), "worker": (1, H200), "submitter": (1, UNTAINTED)},
@@ -33,10 +33,10 @@ PLACES = {
     "eval-math": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED)},
     "passrate": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
     "quickstart-lm": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
-    **dict.fromkeys(
-        ("tip-qwen3-8b-to-1.7b", "paced-qwen3-8b-to-1.7b", "smollm2-gsm-teacher"),
-        {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
-    ),
+    **{
+        name: {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)}
+        for name in ("tip-qwen3-8b-to-1.7b", "paced-qwen3-8b-to-1.7b", "smollm2-gsm-teacher")
+    },
     "sft": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
     "convert": {"head": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
     "warmup-distil-toy": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},

@@ -86,7 +86,7 @@ class Walker:
         )
 
     def edit(self, name, *layers):
-        """Write a file of YAML over what stands in it; None takes a key away."""
+        """Write YAML over a file's own; None takes a key away."""
         path = self.folder / name
         tree = yaml.safe_load(path.read_text()) if path.exists() else {}
         for layer in layers:
@@ -126,7 +126,7 @@ def rack(tier):
 
 @pytest.fixture(scope="module")
 def walker(tier, rack, readme, tmp_path_factory):
-    """Somebody who has done all of README's commands before `opdctl doctor`, in their order."""
+    """Return a walker that has done all of README's commands before `opdctl doctor`, in their order."""
     found = Walker(tier, tmp_path_factory.mktemp("walk"))
     (found.folder / "store.env").write_text("AWS_ACCESS_KEY_ID=id\nAWS_SECRET_ACCESS_KEY=secret\n")
     (found.folder / "hugging-face.token").write_text("hf_x")
@@ -178,7 +178,7 @@ def test_the_commands_of_the_readme_end_in_an_admitted_run_of_two_times_eight_gp
         flavors = tier.admin.get("localqueue", "training", namespace=NAMESPACE)["status"]["flavorsReservation"]
         return {one["name"]: one["total"] for one in flavors[0]["resources"]}
 
-    # Kueue sums the queue up behind the admission.
+    # Kueue sums the queue up after the admission.
     tier.admin.until("the queue counts 16 GPUs as reserved", lambda: reserved().get("nvidia.com/gpu") == "16")
     done = tier.helm(NAMESPACE, "uninstall", NAME)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Kueue's own manager with the queue of manifests/cluster: admission, quota, preemption, and what a person is told."""
+"""Kueue's own manager with the queue of manifests/cluster: admission, quota, preemption, and the messages to a user."""
 
 import json
 
@@ -77,7 +77,7 @@ def test_a_run_is_admitted_one_over_quota_waits_and_one_of_higher_priority_takes
 
 @pytest.mark.parametrize("labels", [{"kueue.x-k8s.io/queue-name": QUEUE}, {}], ids=["queued", "without a queue"])
 def test_deletion_rules_are_refused_beside_this_kueue_and_never_parked_for_good(tier, tool, labels):
-    """Its webhook writes every RayJob with KubeRay 1.5's types: an empty jobStatus beside a rule's jobDeploymentStatus."""
+    """Its webhook writes every RayJob with KubeRay 1.5's types: an empty jobStatus next to a rule's jobDeploymentStatus."""
     spec = rayjob("opd", experiment=EXPERIMENT)
     tree = {
         "apiVersion": "ray.io/v1",

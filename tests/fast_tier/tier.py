@@ -94,11 +94,15 @@ class FastTier:
         )
 
     def _start_kwok(self) -> None:
-        # Its stages, but for the one that ends every Job's pod at once.
+        # Its stages; of the Jobs' pods only the chart's check ends.
         stages = gotools.module("kwok") / "kustomize" / "stage" / "pod" / "fast"
+        complete = yaml.safe_load((stages / "pod-complete.yaml").read_text())
+        complete["spec"]["selector"]["matchLabels"] = {"app.kubernetes.io/component": "check"}
+        (self.folder / "check-complete.yaml").write_text(yaml.safe_dump(complete))
         kubeconfig = self.plane.kubeconfig("kwok", groups=["system:masters"])
         command: list[str | Path] = [gotools.find("kwok"), f"--kubeconfig={kubeconfig}", "--manage-all-nodes=true"]
-        command += [f"--config={stages / name}" for name in ("pod-ready.yaml", "pod-delete.yaml")]
+        files = (stages / "pod-ready.yaml", stages / "pod-delete.yaml", self.folder / "check-complete.yaml")
+        command += [f"--config={file}" for file in files]
         self.processes.start("kwok", [*command, "--node-lease-duration-seconds=40"])
 
     def _are_nodes_ready(self) -> bool:

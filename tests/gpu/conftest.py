@@ -1,4 +1,4 @@
-"""What tests of this folder share."""
+"""Fixtures of this folder."""
 
 from collections.abc import Iterator
 

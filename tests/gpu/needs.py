@@ -1,4 +1,4 @@
-"""What tests of this folder need of the machine: said where a module is read, as a skip of its tests."""
+"""Needs of this folder's tests: a module that lacks one is skipped as it is read."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 
 def hopper() -> None:
     """The fused divergence's device."""
-    __tracebackhide__ = True  # the skip is told at the module that asks
+    __tracebackhide__ = True  # pytest shows the skip at the module that asks
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
         _skip("the fused divergence needs a CUDA device of compute capability 9.0 (Hopper)")
 

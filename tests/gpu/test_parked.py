@@ -1,4 +1,4 @@
-"""Weights that wait on the host, on a CUDA device: a forward sees all of its own while those of the next model come."""
+"""Weights that wait on the host, on a CUDA device: a forward sees all of its own while the next model's weights come."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def exact() -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def rounded(exact) -> list[float]:
-    """What bf16 alone costs: sdpa's own distance from fp32."""
+    """Return the cost of bf16 alone: sdpa's own distance from fp32."""
     return [_distance(a, b) for a, b in zip(_outcome(_model("sdpa"), **_packed()), exact, strict=True)]
 
 

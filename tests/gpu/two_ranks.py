@@ -1,8 +1,8 @@
 """Two ranks on two GPUs against one, through the worker, tied and untied heads: `python -m tests.gpu.two_ranks`.
 
 In fp32 data- and sequence-parallel updates must have the gradients of one rank within 1e-5 (`tests/trainer`
-runs the same on gloo). In bf16, where sequences are shared through torch's flash attention and compiled layers, they may
-be no further from the fp32 gradients than one rank's own bf16 is. Prints a line a case; ends with 1 where one is not.
+runs the same on gloo). In bf16 sequences are shared through torch's flash attention and compiled layers. There they may be no
+further from the fp32 gradients than one rank's own bf16 is. Prints a line a case; ends with 1 where one is not.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ HEAD_DIM, NUM_HEADS, NUM_KV_HEADS = 128, 16, 8
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What differs between student and teacher; the heads are those of Qwen3-1.7B."""
+    """The sizes that differ between student and teacher; the heads are Qwen3-1.7B's."""
 
     num_layers: int
     hidden_size: int
@@ -35,9 +35,9 @@ MODELS = {"student": STUDENT, "teacher": TEACHER, "second": SECOND}
 def widened_tokenizer(num_entries: int = NUM_VOCAB) -> PreTrainedTokenizerFast:
     """The toy tokenizer with entries that no text holds, up to `num_entries`.
 
-    vLLM masks ids beyond the tokenizer and the actor does not: a row of the head without a token would make the two
-    disagree about every probability. Newline and space are in it once more as a byte-level tokenizer names them: transformers reads the
-    vocabulary of a folder with a Qwen2 model as one, whatever else its tokenizer.json says.
+    vLLM masks ids beyond the tokenizer and the actor does not. A row of the head without a token would make the two
+    disagree about every probability. Newline and space are in it once more as a byte-level tokenizer names them:
+    transformers reads every Qwen2 vocabulary as byte-level.
     """
     small = build_tokenizer()
     tree = json.loads(small.backend_tokenizer.to_str())

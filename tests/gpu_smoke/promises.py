@@ -1,4 +1,4 @@
-"""What a run on a GPU must have kept, read from what it left, and where its steps' time went."""
+"""The promises of a run on a GPU, read from its files, and the parts of its steps' time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIN_PEARSON = {
     "opd": 0.999,
     "teachers": 0.999,
     "toy": 0.98,
-    # Training adds the adapters beside bf16 weights, vLLM has their sum rounded to bf16: 0.9754 was measured.
+    # Training adds the adapters to bf16 weights, vLLM has their sum rounded to bf16: 0.9754 was measured.
     "lora": 0.97,
     "grpo": 0.98,
     "agent": 0.98,
@@ -79,7 +79,7 @@ def promises(name: str, kind: str, rows: list[Row], *, num_steps: int) -> Iterat
 
 
 def sft_promises(rows: list[Row], *, num_steps: int) -> Iterator[Promise]:
-    """Of fine-tuning on given answers: its steps, and a validation loss that falls."""
+    """Return the promises of fine-tuning on given answers: its steps, and a validation loss that falls."""
     steps = training_rows(rows)
     yield Promise(f"{num_steps} steps of fine-tuning", f"{len(steps)} steps", len(steps) == num_steps)
     loss = [row[VALIDATION_LOSS] for row in rows if VALIDATION_LOSS in row]
@@ -88,7 +88,7 @@ def sft_promises(rows: list[Row], *, num_steps: int) -> Iterator[Promise]:
 
 
 def accuracy_promises(rows: list[Row]) -> Iterator[Promise]:
-    """Of each set that was validated more than once."""
+    """Return the promises of each set that was validated more than once."""
     names = {key for row in rows for key in row if key.startswith("val-core/") and "/acc/" in key}
     for name in sorted(name for name in names if not name.endswith("/stderr")):
         accuracy = [row[name] for row in rows if name in row]
@@ -98,7 +98,7 @@ def accuracy_promises(rows: list[Row]) -> Iterator[Promise]:
 
 
 def teacher_promises(rows: list[Row], names: Sequence[str]) -> Iterator[Promise]:
-    """Of a run with several teachers: each has rows in every step, and together they have all."""
+    """Return the promises of a run with several teachers: each has rows in every step, and together they have all."""
     steps = training_rows(rows)
     fewest = min(row.get(f"opd/teacher/{name}/rows", 0.0) for row in steps for name in names)
     yield Promise(f"rows of {', '.join(names)} in every step", f"{fewest:.0f} at the fewest", fewest > 0)
@@ -118,7 +118,7 @@ def teacher_promises(rows: list[Row], names: Sequence[str]) -> Iterator[Promise]
 
 
 def agent_promises(rows: list[Row], run_dir: Path) -> Iterator[Promise]:
-    """Of a run with tools, beside what every training run promises: its counts, and the conversations that it kept."""
+    """Return the further promises of a run with tools: its counts, and the conversations that it kept."""
     steps = training_rows(rows)
     calls, errors = (
         [
@@ -139,7 +139,7 @@ def agent_promises(rows: list[Row], run_dir: Path) -> Iterator[Promise]:
 
 
 def replies_are_not_trained(item: Trajectory) -> bool:
-    """What tools said stands in the conversation, in stretches that are not trained, between two of the model's turns."""
+    """Check that the tools' texts are in the conversation, untrained, between two of the model's turns."""
     read = [segment.text for segment in item.segments if not segment.trained]
     answered = [turn for turn in item.calls if turn][: len(read)]
     alternate = all(a.trained != b.trained for a, b in zip(item.segments, item.segments[1:], strict=False))
@@ -158,7 +158,7 @@ def eval_promises(run_dir: Path, result: dict[str, Any], log: str) -> Iterator[P
 
 
 def set_promises(source: str, found: dict[str, Any], samples: Sequence[Sample]) -> Iterator[Promise]:
-    """Of one data set of an evaluation."""
+    """Return the promises of one data set of an evaluation."""
     asked = found["num_problems"] * found["num_samples"]
     keys = {(sample.problem_index, sample.sample_index) for sample in samples}
     yield Promise(f"{source}: every answer kept", f"{len(samples)} of {asked}", len(samples) == len(keys) == asked)

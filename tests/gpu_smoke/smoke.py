@@ -1,10 +1,10 @@
 """Program of `make gpu-smoke`: the whole trainer with vLLM on a GPU, and its promises.
 
-Its runs: distillation of two sizes, from two teachers, the toy task by all weights and by adapters, GRPO, conversations with
-tools, an evaluation, and a pipeline of a warm-up and a distillation.
+Its runs are distillation of two sizes and from two teachers, and the toy task by all weights and by adapters. Further runs
+are GRPO, conversations with tools, an evaluation, and a pipeline of a warm-up and a distillation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
-files it left. Prints a table, writes `results.json` beside the runs, exits 1 if a promise is broken.
+files it left. Prints a table, writes `results.json` next to the runs, exits 1 if a promise is broken.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: Path) -> Iterator[Promise]:
-    """What the run's kind promises; a single broken promise where it did not come that far."""
+    """Return the promises of the run's kind; a single broken promise where it did not come that far."""
     if spec.kind == "eval":
         result = run_dir.parent / "store" / name / RESULT_FILE
         yield Promise("finished", result.name if result.exists() else f"no {result}", result.exists())
@@ -212,7 +212,7 @@ def show(outcome: Outcome, log: Path) -> None:
 
 
 def keep(path: Path, outcome: Outcome, facts: dict[str, str | None]) -> None:
-    """Add the run, and what it ran on, to the results of those made before, or put it in the place of its own last one."""
+    """Add the run and its environment to the earlier results, or replace its own last result."""
     runs = json.loads(path.read_text())["runs"] if path.exists() else {}
     runs[outcome.name] = {"environment": facts, **outcome.as_dict()}
     write_record(path, {"runs": runs})

@@ -120,7 +120,7 @@ def test_the_ray_in_the_image_is_the_ray_of_the_charts(image):
 
 
 def requirements(image):
-    """What the image installs: (name, version) of every locked requirement whose marker holds there."""
+    """Return (name, version) of every locked requirement whose marker holds there."""
     (major, minor), _ = PLATFORM[image]
     place = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix",
              "python_version": f"{major}.{minor}", "python_full_version": f"{major}.{minor}.9",

@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def check(buildah: Buildah, container: str) -> list[dict[str, Any]]:
-    """What images/trainer/check.py prints inside the image, as the image's own user."""
+    """Return what images/trainer/check.py prints inside the image, as the image's own user."""
     mounts = [
         *("--volume", f"{ROOT}/images/trainer/check.py:/check/check.py:ro"),
         *("--volume", f"{ROOT}/manifests/experiments:/check/experiments:ro"),
@@ -101,7 +101,7 @@ def check(buildah: Buildah, container: str) -> list[dict[str, Any]]:
 
 
 def layer_sizes(buildah: Buildah) -> list[tuple[str, int]]:
-    """What made each layer, and its bytes, the base first."""
+    """Return the command and the bytes of each layer, the base first."""
     described = json.loads(buildah.run("inspect", "--type", "image", REF))
     made_by = [item.get("created_by", "") for item in described["OCIv1"]["history"] if not item.get("empty_layer")]
     storage = {item["id"]: item for item in json.loads((buildah.root / "overlay-layers/layers.json").read_text())}

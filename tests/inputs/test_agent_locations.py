@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from opd.experiment import parse_tree
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
-from opd.inputs.locations import resolve_agent
+from opd.inputs.locations import resolve
 from opd_envs.travel.database import verify_folder
 from opd_envs.travel.toy import MODELS, STUDENT
 
@@ -27,7 +27,7 @@ def config(seed: int = 1, **paths):
 
 def test_every_agent_path_is_replaced_and_others_stay(tmp_path):
     found = config()
-    resolve_agent(found, tmp_path)
+    resolve(found, tmp_path)
     assert found.actor_rollout_ref.model.path == str(MODELS[STUDENT])
     assert RunConfig.of(found).database_dir == found.reward.custom_reward_function.reward_kwargs.database_dir
     verify_folder(tmp_path / "database")
@@ -39,7 +39,7 @@ def test_every_agent_path_is_replaced_and_others_stay(tmp_path):
 def test_episodes_differ_between_seeds_and_between_training_and_held_out(tmp_path):
     def episodes(seed: int) -> tuple[set[int], set[int]]:
         folder = tmp_path / str(seed)
-        resolve_agent(config(seed), folder)
+        resolve(config(seed), folder)
         return tuple(
             {info["episode_seed"] for info in pq.read_table(folder / name).column("extra_info").to_pylist()}
             for name in ("train.parquet", "heldout.parquet")
@@ -54,4 +54,4 @@ def test_episodes_differ_between_seeds_and_between_training_and_held_out(tmp_pat
 @pytest.mark.slow
 def test_an_unknown_name_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"agent://pupil: unknown; known names are agent://student"):
-        resolve_agent(config(**{"actor_rollout_ref.model.path": "agent://pupil"}), tmp_path)
+        resolve(config(**{"actor_rollout_ref.model.path": "agent://pupil"}), tmp_path)

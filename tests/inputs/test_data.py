@@ -1,4 +1,4 @@
-"""Faults of prompt files, each named with its file, rule and fix before anything is started."""
+"""Faults of data files, each named with its file, rule and fix before anything is started."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 from tests.inputs.files import prompt_rows, write_rows
 
-from opd.data.split import part_of
+from opd.data.messages import part_of
+from opd.data.reading import How
+from opd.experiment.algorithm import MESSAGES
 from opd.experiment.parse import parse_tree
 from opd.experiment.sections import Split
 from opd.inputs import Inputs
-from opd.inputs.data import DataSet, data_problems
+from opd.inputs.data import DataSet, data_problems, shapes_of
+
+FORMATS = ("parquet", "jsonl", "json")
 
 
 def faults(files, **options) -> list:
@@ -22,21 +26,27 @@ def faults(files, **options) -> list:
 
 def only(files, **options):
     [problem] = faults(files, **options)
-    assert problem.path in ("data.train", "data.train_batch_size")
     assert problem.value is not None
     assert problem.rule
     assert problem.fix
     return problem
 
 
-def with_prompt(prompt, num=3, schema_type=None):
-    rows = [{"data_source": "d", "reward_model": {"ground_truth": "1"}, "prompt": prompt} for _ in range(num)]
-    fields = [("data_source", pa.string()), ("reward_model", pa.struct([("ground_truth", pa.string())]))]
-    return rows, pa.schema([*fields, ("prompt", schema_type)]) if schema_type else None
+def write(path, rows) -> str:
+    if path.suffix == ".parquet":
+        return write_rows(path, rows, None)
+    path.write_text(json.dumps(rows) if path.suffix == ".json" else "".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
 
 
-def test_fewer_prompts_than_a_batch_are_refused_with_both_numbers(tmp_path):
-    problem = only([write_rows(tmp_path / "a.parquet", prompt_rows(3))], batch_size=16)
+def with_truths(path, *truths) -> str:
+    pairs = zip(prompt_rows(len(truths)), truths, strict=True)
+    return write(path, [{**row, "reward_model": {"style": "rule", "ground_truth": truth}} for row, truth in pairs])
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_fewer_prompts_than_a_batch_are_refused_with_both_numbers(tmp_path, suffix):
+    problem = only([write(tmp_path / f"a.{suffix}", prompt_rows(3))], batch_size=16)
     assert (problem.path, problem.value) == ("data.train_batch_size", 16)
     assert "data.train has 3" in problem.rule
     assert problem.fix.startswith("at most 3")
@@ -53,7 +63,7 @@ def test_only_the_rows_of_the_part_that_is_used_count(tmp_path):
     assert "has 2 (of 32, by data.split and data.max_train_samples)" in both
 
 
-def test_a_missing_file_is_named_with_what_lies_beside_it(tmp_path):
+def test_a_missing_file_is_named_with_those_next_to_it(tmp_path):
     write_rows(tmp_path / "train.parquet", prompt_rows(1))
     problem = only([str(tmp_path / "trian.parquet")])
     assert "no such file" in problem.rule
@@ -71,65 +81,48 @@ def test_a_damaged_file_is_found_wherever_it_is_damaged(tmp_path, cut):
     assert "cannot be read as Parquet" in only([str(path)]).rule
 
 
-MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-
-
+@pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize(
-    "prompt",
-    [None, [], [{"role": "user", "content": None}], [{"role": "user", "content": " \n"}], [{"role": None, "content": "hi"}],
-     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}]],
-    ids=["null", "no message", "null content", "blank", "no role", "silent user"],
-)  # fmt: skip
-def test_empty_prompts_are_named_by_their_rows(tmp_path, prompt):
-    rows, schema = with_prompt([{"role": "user", "content": "hi"}], 9, MESSAGES)
+    ("prompt", "said"),
+    [
+        ([], "2 of 9 rows are empty"),
+        ([{"role": "user", "content": None}], "2 of 9 rows are empty"),
+        ([{"role": "user", "content": " \n"}], "2 of 9 rows are empty"),
+        ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}], "2 of 9 rows are empty"),
+        ([{"role": "human", "content": "hi"}], "2 of 9 rows have a message of the role 'human'"),
+        (None, "2 of 9 rows have none of the columns prompt, "),
+    ],
+    ids=["no message", "null content", "blank", "silent user", "role", "null"],
+)
+def test_prompts_that_say_nothing_are_named_by_their_rows(tmp_path, prompt, said, suffix):
+    rows = [{"data_source": "d", "reward_model": {"ground_truth": "1"}, "prompt": [{"role": "user", "content": "hi"}]} for _ in range(9)]  # fmt: skip
     for i in (2, 7):
         rows[i]["prompt"] = prompt
-    problem = only([write_rows(tmp_path / "a.parquet", rows, schema)])
-    assert "2 of 9 prompts are empty (rows 2, 7, counted from 0)" in problem.rule
+    rule = only([write(tmp_path / f"a.{suffix}", rows)]).rule
+    assert said in rule
+    assert "(rows 2, 7, counted from 0)" in rule
 
 
-@pytest.mark.parametrize(
-    ("prompt", "type_", "said"),
-    [("What is 1 + 1?", pa.string(), "is string"), ([1, 2], pa.list_(pa.int64()), "is list<element: int64>"),
-     ([{"text": "hi"}], pa.list_(pa.struct([("text", pa.string())])), "text: string")],
-    ids=["text", "numbers", "other keys"],
-)  # fmt: skip
-def test_a_prompt_column_of_another_type_is_refused_with_its_type(tmp_path, prompt, type_, said):
-    rows, schema = with_prompt(prompt, 3, type_)
-    problem = only([write_rows(tmp_path / "a.parquet", rows, schema)])
-    assert said in problem.rule.replace("item:", "element:")
-    assert "role and content" in problem.rule
-
-
-def test_a_reward_without_ground_truth_is_refused(tmp_path):
-    rows = [{"data_source": "d", "prompt": [{"role": "user", "content": "hi"}], "reward_model": "2"}]
-    assert "'reward_model' is string" in only([write_rows(tmp_path / "a.parquet", rows, None)]).rule
-
-
-def with_truths(path, *truths) -> str:
-    rows = [
-        {**row, "reward_model": {"style": "rule", "ground_truth": truth}}
-        for row, truth in zip(prompt_rows(len(truths)), truths, strict=True)
-    ]
-    if path.suffix != ".parquet":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return str(path)
-    return write_rows(path, rows, None)
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "json"])
+@pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize(
     ("truths", "said"),
-    [((5.0, 6.0), "has 5.0 in row 0"), ((["5"], ["6"]), "has ['5'] in row 0"), ((None, "5"), "has None in row 0")],
-)
+    [((5.0, 6.0), "the ground truth 5.0"), ((["5", "6"], ["6"]), "a list as ground truth"), (("5", None), "no ground truth"),
+     (("5", " "), "no ground truth")],
+)  # fmt: skip
 def test_a_ground_truth_that_is_no_text_is_refused_where_texts_are_compared(tmp_path, truths, said, suffix):
     path = with_truths(tmp_path / f"a.{suffix}", *truths)
-    problem = only([path], scorer="math_dapo")
-    assert problem.value == path
-    assert "'reward_model.ground_truth'" in problem.rule
-    assert said in problem.rule
-    assert "reward.function=math_dapo" in problem.rule
+    rules = [problem.rule for problem in faults([path], scorer="math_dapo")]
+    assert any(said in rule for rule in rules)
+    assert all("reward.function=math_dapo reads it as text" in rule for rule in rules)
     assert faults([path]) == [], "a function of one's own may read anything"
+
+
+def test_a_ground_truth_is_scored_as_its_own_answer(tmp_path):
+    path = with_truths(tmp_path / "a.jsonl", "$10-4 n$", r"\boxed{7}", "x" * 3000, "1")
+    assert faults([path], scorer="exact_match") == []
+    rule = only([path], scorer="math_reward").rule
+    assert "1 of 4 rows have a ground truth that reward.function=math_reward does not find right" in rule
+    assert "(rows 2 'xxx" in rule
 
 
 @pytest.mark.parametrize(
@@ -155,29 +148,13 @@ def test_a_ground_truth_that_is_no_text_is_refused_where_texts_are_compared(tmp_
         ),
     ],
 )
-def test_prompts_of_a_distillation_need_answers_only_where_it_learns_from_their_rewards(opd, learns):
+def test_truths_are_needed_where_something_is_learnt_or_reported_from_them(opd, learns):
     tree = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}, "rollout": {"num_samples": 2}, "opd": opd}
-    spec = parse_tree(tree | {"reward": {"function": "math_dapo"}}).spec
-    scorers = {one.key: one.scorer for one in Inputs.of(spec).data}
+    tree |= {"reward": {"function": "math_dapo"}}
+    scorers = {one.key: one.scorer for one in Inputs.of(parse_tree(tree).spec).data}
     assert scorers == {"data.val": "math_dapo", "data.train": "math_dapo" if learns else ""}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        lambda rows: json.dumps(rows),
-        lambda rows: json.dumps(rows, indent=1),
-        lambda rows: "\n".join(map(json.dumps, rows)),
-        lambda rows: json.dumps(rows[0], indent=1),
-    ],
-    ids=["list", "indented list", "lines", "one object"],
-)
-def test_a_json_file_is_looked_at_however_its_reader_takes_it(tmp_path, text):
-    path = tmp_path / "a.json"
-    path.write_text(text([{"problem": "1+1?", "answer": "2"}] * 2))
-    assert "lacks the columns prompt, data_source, reward_model (it has problem, answer)" in only([str(path)]).rule
-    path.write_text(text(prompt_rows(2)))
-    assert faults([str(path)]) == []
+    never = Inputs.of(parse_tree(tree | {"trainer": {"test_freq": -1}}).spec).data
+    assert {one.key: one.scorer for one in never}["data.val"] == ""
 
 
 def test_every_fault_is_reported_at_once(tmp_path):
@@ -186,9 +163,32 @@ def test_every_fault_is_reported_at_once(tmp_path):
     assert len(faults([whole, str(tmp_path / "b.parquet"), str(tmp_path / "c.parquet")])) == 2
 
 
-def test_a_file_of_ones_own_is_told_the_columns_that_it_lacks_and_where_they_are_explained(tmp_path):
-    pq.write_table(pa.table({"question": ["1+1"], "data_source": ["d"]}), tmp_path / "own.parquet")
-    fix = only([str(tmp_path / "own.parquet")]).fix
-    assert "prompt: [{role: user, content: ...}]; reward_model: {style: rule, ground_truth: ...}" in fix
-    assert "src/opd/data/README.md" in fix
-    assert "prepare_grpo_data" not in fix, "it reads DAPO's and the benchmarks' files alone"
+def test_columns_that_a_template_reads_are_looked_for_in_every_row(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"prompt": "q", "hint": "h"}, {"prompt": "q"}])
+    assert faults([path], columns=(("teacher.prompt", "prompt"),))[0].path == "teacher.prompt"
+    problem = only([path], columns=(("teacher.prompt", "hint"),))
+    assert problem.path == "teacher.prompt"
+    assert "1 of 2 rows have no text or number in the column 'hint'" in problem.rule
+
+
+def test_a_file_of_ones_own_is_told_the_columns_that_it_has_and_the_keys_that_name_them(tmp_path):
+    pq.write_table(pa.table({"text": ["1+1"], "label": ["2"]}), tmp_path / "own.parquet")
+    problem = only([str(tmp_path / "own.parquet")])
+    assert "they have text, label" in problem.rule
+    assert "data.columns: {prompt: COLUMN, answer: COLUMN}" in problem.fix
+    assert faults([str(tmp_path / "own.parquet")], how=How(prompt="text", answer="label"), scorer="math_dapo") == []
+
+
+def test_rows_beyond_the_bound_are_counted(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("opd.inputs.data.MAX_ROWS", 2)
+    path = write(tmp_path / "a.jsonl", [*prompt_rows(2), {"prompt": ""}])
+    assert faults([path], batch_size=3) == []
+    assert "the first 2 of 3 rows" in capsys.readouterr().out
+
+
+def test_the_shapes_of_messages_are_what_a_template_is_asked_for(tmp_path):
+    talk = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>a</think>b", "tool_calls": None}]
+    path = write(tmp_path / "a.parquet", [{"messages": talk}])
+    found = shapes_of(DataSet(key="data.train", files=[path], how=How(MESSAGES)))
+    assert found >= {("user", "content"), ("assistant", "content with a thought")}
+    assert ("assistant", "tool_calls") not in found

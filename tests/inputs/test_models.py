@@ -1,17 +1,18 @@
-"""Faults of model folders: what is not there is called that, and a copy that broke off is found by its own index."""
+"""Model folders and hub repositories, judged by what transformers will load of them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from tests.inputs.files import write_model
 
-from opd.inputs.models import model_problems
+from opd.inputs.models import model_problems, name_faults, needed_files
 
 
-def faults(path) -> list:
-    return list(model_problems([("teacher.path", str(path))]))
+def faults(path, **options) -> list:
+    return list(model_problems([("teacher.path", str(path))], **options))
 
 
 def only(path):
@@ -37,15 +38,46 @@ def test_a_path_that_no_model_is_read_from_is_refused_with_the_forms_of_one(path
     assert fix in found.fix
 
 
-def test_a_folder_without_tokenizer_or_weights_is_refused_for_both(tmp_path):
+def change(folder: Path, what: str) -> None:
+    """Make of a whole model what a broken copy or another layout is."""
+    shards = sorted(folder.glob("model-*.safetensors"))
+    if what != "one shard of the index":
+        (folder / "model.safetensors.index.json").unlink()
+    if what == "one shard of the index" or what == "half of the shards":
+        shards[1].unlink()
+    if what == "consolidated":
+        shards[0].rename(folder / "consolidated.safetensors")
+        shards[1].unlink()
+    if what == "adapter":
+        shards[0].rename(folder / "adapter_model.safetensors")
+        shards[1].unlink()
+    if what == "gguf":
+        shards[0].rename(folder / "model.Q4_1.gguf")
+        shards[1].unlink()
+    if what == "nothing":
+        for file in (*shards, folder / "tokenizer.json"):
+            file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("no index", ["shards without the index that names them (*.index.json): model-00001-of-00002.safetensors"]),
+        ("half of the shards", ["shards without the index that names them"]),
+        ("one shard of the index", ["1 of the 2 weight files of its model.safetensors.index.json are not there: model-00002"]),
+        ("consolidated", ["consolidated weights only (Mistral's or Llama's own layout): consolidated.safetensors"]),
+        ("adapter", ["adapters only: adapter_model.safetensors"]),
+        ("gguf", ["GGUF only: model.Q4_1.gguf"]),
+        ("nothing", ["it has no tokenizer", "it has no weights that transformers loads"]),
+    ],
+)  # fmt: skip
+def test_a_folder_that_transformers_cannot_load_is_refused_by_what_it_holds(tmp_path, what, said):
     folder = Path(write_model(tmp_path / "m"))
-    for file in folder.glob("*model*"):
-        file.unlink()
-    (folder / "tokenizer.json").unlink()
-    assert [problem.rule.partition(" (")[0] for problem in faults(folder)] == [
-        "it has no tokenizer",
-        "it has no weights",
-    ]
+    change(folder, what)
+    rules = [problem.rule for problem in faults(folder)]
+    assert len(rules) == len(said)
+    for rule, part in zip(rules, said, strict=True):
+        assert part in rule
 
 
 def test_a_gguf_file_or_folder_is_refused_with_the_command_that_converts_one(tmp_path):
@@ -56,11 +88,28 @@ def test_a_gguf_file_or_folder_is_refused_with_the_command_that_converts_one(tmp
         assert "python -m opd.data.fetch_smollm2" in only(path).fix
 
 
-def test_a_weight_file_that_was_not_copied_is_named_by_the_index(tmp_path):
+def test_an_adapter_folder_is_told_what_it_is(tmp_path):
     folder = Path(write_model(tmp_path / "m"))
-    (folder / "model-00002-of-00002.safetensors").unlink()
-    assert "1 of the 2 weight files" in only(folder).rule
-    assert "model-00002-of-00002.safetensors" in only(folder).rule
+    (folder / "adapter_config.json").write_text("{}")
+    assert "loads that adapter's base model" in only(folder).rule
+    (folder / "config.json").unlink()
+    assert "it holds adapters (adapter_config.json)" in only(folder).rule
+
+
+@pytest.mark.parametrize("method", ["fp8", "mxfp4", "bitsandbytes", "awq", "gptq", "compressed-tensors"])
+@pytest.mark.parametrize("section", [None, "text_config"])
+def test_quantized_weights_are_refused_but_for_vllm_alone(tmp_path, method, section):
+    folder = Path(write_model(tmp_path / "m"))
+    config = {"quantization_config": {"quant_method": method}}
+    (folder / "config.json").write_text(json.dumps({section: config} if section else config))
+    assert f"its weights are quantized ({method})" in only(folder).rule
+    assert faults(folder, may_be_quantized=True) == []
+
+
+def test_a_model_without_a_head_that_writes_is_refused(tmp_path):
+    folder = Path(write_model(tmp_path / "m"))
+    (folder / "config.json").write_text(json.dumps({"architectures": ["Qwen3ForSequenceClassification"]}))
+    assert "a Qwen3ForSequenceClassification, which has no head" in only(folder).rule
 
 
 @pytest.mark.parametrize("num_bytes", [0, 6, 30, -1])
@@ -68,3 +117,22 @@ def test_a_weight_file_that_broke_off_is_found_by_its_own_header(tmp_path, num_b
     file = Path(write_model(tmp_path / "m")) / "model-00001-of-00002.safetensors"
     file.write_bytes(file.read_bytes()[:num_bytes])
     assert "model-00001-of-00002.safetensors" in only(file.parent).rule
+
+
+SMALL = ["config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja"]
+
+
+@pytest.mark.parametrize(
+    ("copies", "needed"),
+    [
+        (["model.safetensors", "pytorch_model.bin", "original/consolidated.00.pth"], ["model.safetensors"]),
+        (["model-00001-of-00001.safetensors", "model.safetensors.index.json", "metal/model.bin", "original/model.safetensors"],
+         ["model-00001-of-00001.safetensors", "model.safetensors.index.json"]),
+        (["consolidated.safetensors", "model.safetensors", "model.gguf", "onnx/model.onnx"], ["model.safetensors"]),
+        (["pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json", "tf_model.h5", "training_args.bin"],
+         ["pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"]),
+    ],
+)  # fmt: skip
+def test_of_a_repository_only_the_files_that_are_needed_are_fetched(copies, needed):
+    assert list(name_faults([*SMALL, *copies])) == []
+    assert needed_files([*SMALL, *copies]) == sorted([*SMALL, *needed])

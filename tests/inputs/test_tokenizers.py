@@ -33,9 +33,23 @@ def test_a_qwen3_student_learns_from_a_qwen2_5_teacher_while_its_prompts_hold_no
 
 
 def test_equal_tokenizers_share_all_and_nobody_has_more(tmp_path, qwen2_5):
-    again = save_tokenizer(tmp_path / "t", QWEN2_5, eos="<|endoftext|>", rows=512)
+    again = save_tokenizer(tmp_path / "t", QWEN2_5, eos="<|im_end|>", rows=512)
     found = shared_tokens(qwen2_5, again)
     assert (found, found.beyond()) == (SharedTokens(SHARED, SHARED, SHARED), {})
+
+
+@pytest.mark.parametrize("generation", [None, ["<|endoftext|>", "<|im_end|>"]])
+def test_a_teacher_that_ends_its_turns_otherwise_is_refused_unless_a_token_ends_both(tmp_path, qwen2_5, generation):
+    teacher = save_tokenizer(tmp_path / "t", QWEN2_5, eos="<|endoftext|>", rows=512)
+    if generation is None:
+        with pytest.raises(
+            Unfit, match=r"ends its turns with '<\|im_end\|>', the teacher with '<\|endoftext\|>'.*eos_token_id"
+        ):
+            shared_tokens(qwen2_5, teacher)
+        return
+    ids = [N + QWEN2_5.index(token) for token in generation]
+    (tmp_path / "t" / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    assert shared_tokens(qwen2_5, teacher).shared == SHARED
 
 
 def test_ids_that_mean_other_tokens_are_refused_with_both_meanings_and_what_to_do(tmp_path, qwen2_5):

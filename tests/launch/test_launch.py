@@ -3,13 +3,15 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.forks import DRY_RUN, run_forked
 
-from opd.experiment import VARIABLES, load_spec
+from opd.experiment import VARIABLES, SpecError, load_spec, parse_tree
 from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
+from opd.launch import check_machine
 
 EXAMPLES = Path(__file__).parents[1] / "experiment" / "examples"
 OPD = EXAMPLES / "opd.yaml"
@@ -113,14 +115,53 @@ def test_the_exit_code_is_the_runs(result, code):
     assert launch(QUICKSTART, code=script).returncode == code
 
 
-def test_a_pinned_revision_is_fetched_before_the_run(monkeypatch):
+@pytest.fixture
+def hub(monkeypatch):
+    """A hub whose repositories hold the files of the list."""
     import huggingface_hub
 
+    names = ["config.json", "tokenizer.json", "model.safetensors", "original/consolidated.00.pth"]
+    info = SimpleNamespace(sha="abc", siblings=[SimpleNamespace(rfilename=name) for name in names])
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda self, path, revision, timeout: info)
+    fetched = {}
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda path, **more: fetched.update(more) or f"/cache/{path}"
+    )
+    return info.siblings, fetched
+
+
+def test_a_pinned_revision_is_fetched_before_the_run_without_copies_of_its_weights(hub):
     from opd.launch import fetch
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda path, revision: f"/cache/{path}@{revision}")
-    assert fetch("Qwen/Qwen3-8B", "abc") == "/cache/Qwen/Qwen3-8B@abc"
-    assert fetch("Qwen/Qwen3-8B", None) is None
+    assert fetch("model.path", "Qwen/Qwen3-8B", "main") == "/cache/Qwen/Qwen3-8B"
+    assert hub[1] == {"revision": "abc", "allow_patterns": ["config.json", "model.safetensors", "tokenizer.json"]}
+    assert fetch("model.path", "Qwen/Qwen3-8B", None) is None
+
+
+def test_a_repository_without_weights_is_refused_before_anything_is_fetched(hub):
+    from opd.launch import fetch
+
+    del hub[0][2]
+    with pytest.raises(SpecError, match="no weights that transformers loads"):
+        fetch("teacher.path", "me/adapters", "main")
+    with pytest.raises(SpecError, match="no weights that transformers loads"):
+        fetch("teacher.path", "me/adapters", None)
+    assert hub[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("num", "keys", "fix"),
+    [(0, {"device": "cuda"}, "set device: cpu, and remove trainer.gpus_per_node"), (1, {"trainer.gpus_per_node": 8}, "gpus_per_node: 1")],
+)  # fmt: skip
+def test_a_machine_with_too_few_gpus_is_named_with_the_keys_that_mend_it(monkeypatch, num, keys, fix):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("opd.launch.count_gpus", lambda: num)
+    tree = {"kind": "opd", "model": "m", "teacher": "t"}
+    sets = [f"{key}={value}" for key, value in keys.items()]
+    with pytest.raises(SpecError) as caught:
+        check_machine(parse_tree(tree, sets=sets, count_gpus=lambda: num).spec)
+    assert fix in caught.value.problems[0].fix
+    check_machine(parse_tree(tree, count_gpus=lambda: num).spec)  # by default a run follows its machine
 
 
 SHAPE = {

@@ -13,15 +13,18 @@ from opd.experiment import load_spec
 from opdctl.commands.init import explained
 from opdctl.console import ToolError
 
-LOCAL = ("--model", "m", "--data", "d.parquet", "--teacher", "t")
+LOCAL = ("--model", "toy://student", "--data", "d.jsonl", "--teacher", "toy://teacher")
 CLUSTER = (*LOCAL, "--image", DIGEST, "--gpus", 12, "--claim", "models")
 
 
 def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(inside: Callable, tmp_path: Path) -> None:
     words = ("init", "--local", *LOCAL, "-f", "first.yaml")
+    assert "there is no such file" in inside(*words).stderr
+    (tmp_path / "d.jsonl").write_text('{"prompt": "12+30="}\n' * 9)
     assert inside(*words).returncode == 0
     spec = load_spec(tmp_path / "first.yaml").spec
-    assert (spec.name, spec.model.path, spec.teacher.path, spec.data.train) == ("first", "m", "t", ("d.parquet",))
+    assert (spec.name, spec.teacher.path, spec.data.train) == ("first", "toy://teacher", ("d.jsonl",))
+    assert (spec.data.train_batch_size, spec.trainer.test_freq) == (8, -1)
     assert "exists already" in inside(*words).stderr
 
 

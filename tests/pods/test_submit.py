@@ -21,7 +21,7 @@ class Cluster:
 
     Args:
         streams: what each stream yields; an exception ends it as a broken connection would, a number is silence in seconds.
-        statuses: what each look at the job finds; the last one stays. None: no such job.
+        statuses: what each look at the job finds; the last one stays. None means no such job.
     """
 
     def __init__(self, streams, statuses):

@@ -1,4 +1,4 @@
-"""The project's public commands as a person types them; each command line stands here once.
+"""The project's public commands as a person types them; each command line is here once.
 
 Tests of this folder use commands, files and documented Python names only. A change of a command line changes this
 module, and no test.
@@ -92,7 +92,7 @@ def make(*words: str) -> list[str]:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a start would do with an experiment file."""
+    """The result of a start's dry run on an experiment file."""
 
     code: int
     err: str
@@ -124,7 +124,7 @@ def _dry_run(text: str, words: tuple[str, ...], variables: tuple[tuple[str, str]
 
 
 def plain(text: str) -> Any:
-    """Return the value that a printed override stands for."""
+    """Return the value of a printed override."""
     if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", text):
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
     return yaml.safe_load(text)

@@ -1,4 +1,4 @@
-"""What anybody can do with a model folder and a prepared file, by transformers and pyarrow alone: nothing of `opd` is used."""
+"""A reader of a model folder and a prepared file by transformers and pyarrow alone, without `opd`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accuracies that the quickstart reports are those that anybody measures with plain transformers."""
+"""The accuracies that the quickstart reports, against plain transformers."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ ORDINARY = [
         False,
     ),
     Answer("box never closed", r"\boxed{42", "42", False, False, False),
-    Answer("a right box, then one cut off", r"\boxed{42} and so \boxed{4", "42", False, False, True),
+    Answer("a right box, then one cut off", r"\boxed{42} and so \boxed{4", "42", False, False, False),
+    Answer("cut off within the thought", r"<think>maybe \boxed{42}", "42", False, False, False),
     Answer("another command that begins alike", r"\boxedeq{42}", "42", False, False, False),
     # Fractions and roots.
     Answer("fraction", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}", True, False, True),
@@ -63,13 +64,23 @@ ORDINARY = [
     # Units and signs.
     Answer("degrees", r"\boxed{90^\circ}", "90", True, False, True),
     Answer("unit after a space", r"\boxed{5\text{ cm}}", "5", True, False, True),
-    Answer("unit without a space", r"\boxed{5\text{cm}}", "5", False, False, True),
+    Answer("unit without a space", r"\boxed{5\text{cm}}", "5", True, False, True),
     Answer("dollars", r"\boxed{\$18.90}", "18.90", True, False, True),
-    Answer("percent", r"\boxed{50\%}", "50", True, False, False),
-    Answer("thousands comma", r"\boxed{1,000}", "1000", False, False, True),
+    Answer("percent", r"\boxed{50\%}", "50", True, False, True),
+    Answer("thousands comma", r"\boxed{1,000}", "1000", True, False, True),
+    Answer("thousands in braces", r"\boxed{2{,}220}", "2220", True, False, True),
+    Answer("truth in dollars", r"\boxed{10-4n}", "$10-4 n$", True, False, True),
+    Answer("truth in a box", r"Answer: 70 so \boxed{70}", r"\boxed{70}", True, False, True),
+    Answer("minus sign", "Answer: \u22123 and \\boxed{\u22123}", "-3", True, False, True),
+    Answer("full stop", r"\boxed{5.}", "5", True, False, True),
+    Answer("a whole number as a float", r"\boxed{70.0}", "70", True, False, True),
+    Answer("a set in another order", r"\boxed{\{2, 1\}}", r"\{1,2\}", True, False, True),
+    Answer("a pair in another order", r"\boxed{(2, 1)}", "(1,2)", False, False, False),
     Answer("negative", r"\boxed{-7}", "-7", True, False, True),
     Answer("sign lost", r"\boxed{7}", "-7", False, False, False),
-    Answer("leading zeros", r"\boxed{025}", "25", False, False, True),
+    Answer("leading zeros", r"\boxed{025}", "25", True, False, True),
+    Answer("tiny numbers", r"\boxed{2^{-60}}", "2^{-61}", False, False, False),
+    Answer("clock times", r"\boxed{1:00}", "12:00", False, False, False),
     # Other LaTeX.
     Answer("variable prefix", r"\boxed{x=5}", "5", True, False, True),
     Answer(
@@ -84,6 +95,7 @@ ORDINARY = [
         "matrix", r"\boxed{\begin{pmatrix}1\\2\end{pmatrix}}", r"\begin{pmatrix}1\\2\end{pmatrix}", True, False, True
     ),
     Answer("text", r"\boxed{\text{Evelyn}}", r"\text{Evelyn}", True, False, True),
+    Answer("text in the truth alone", r"\boxed{Evelyn}", r"\text{Evelyn}", True, False, True),
     Answer("malformed fraction", r"\boxed{\frac}", "42", False, False, False),
     Answer("full-width digits", r"\boxed{４２}", "42", False, False, False),
     # The answer line.

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from opd.rewards import NO_ANSWER_PREDICTIONS, compute_score, is_unread
+from opd.rewards.dispatch import misread
 from opd.rewards.scorers import last_boxed, load_verl_scorer
 
 
@@ -34,6 +35,11 @@ def test_every_row_has_the_same_keys_and_types(function, text):
         ("math_dapo", "Answer: $1,234$ degrees", "1234"),
         ("math_verify", r"so \boxed{\frac{2}{4}}", "1/2"),
         ("math_verify", "it is 0.5, a half: $1/2$", "1/2"),
+        ("math_verify", r"so \boxed{5.0}", "5"),
+        ("math_verify", r"so \boxed{x=5}", "5"),
+        ("math_verify", r"so \boxed{7:00}", "7:00"),
+        ("math_reward", r"so \boxed{x=5}", "5"),
+        ("math_reward", r"so \boxed{5.0}", "5"),
     ],
 )
 def test_pred_is_the_answer_in_a_form_in_which_equal_answers_are_equal_strings(function, text, pred):
@@ -92,6 +98,15 @@ def test_last_boxed_finds_the_content_of_the_last_box(text, content):
 def test_a_timeout_must_be_positive(timeout_s):
     with pytest.raises(ValueError, match="timeout_s"):
         compute_score("toy", "1", "1", function="exact_match", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("function", "truth", "is_misread"),
+    [("math_reward", "$x^2$", False), ("math_reward", "x" * 2001, True), ("math_dapo", "a\nb", True),
+     ("exact_match", " 4", False), ("math_verify", "12", False)],
+)  # fmt: skip
+def test_a_ground_truth_that_is_not_right_as_its_own_answer_is_found(function, truth, is_misread):
+    assert misread(function, [truth]) == [truth] * is_misread
 
 
 def test_an_unknown_function_is_refused_with_the_known_ones():

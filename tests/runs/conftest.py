@@ -88,7 +88,7 @@ def step_content(step: int, *, num_ranks: int = 1) -> dict[str, bytes]:
 
 
 def read_content(folder: Path) -> dict[str, bytes]:
-    """What a loader would find: every file that is neither hidden nor the seal."""
+    """Return the files that a loader would find: neither hidden files nor the seal."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -180,7 +180,7 @@ def until() -> Callable[..., None]:
 
 @pytest.fixture
 def start_child(tmp_path: Path) -> Iterator[Callable[..., Child]]:
-    """Starts a script in a process of its own; whatever still runs at the end of the test is killed by its pid."""
+    """Start a script in a process of its own; kill by its pid what still runs at the end of the test."""
     children: list[Child] = []
 
     def start(script: str, *arguments: object, **environment: str) -> Child:

@@ -1,4 +1,4 @@
-"""Where a test's run keeps what, how to read it, and how to damage it."""
+"""The files of a test's run: their places, readers and damages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identity: a run id stands for one experiment, and a refused start says what differs."""
+"""Identity: a run id belongs to one experiment, and a refused start says what differs."""
 
 from __future__ import annotations
 
@@ -45,11 +45,7 @@ def test_another_hash_is_refused_with_each_difference_and_the_ways_out_and_write
 def test_changes_name_list_items_and_types_and_keep_equal_leaves_out() -> None:
     before = {"sets": ["a", "b"], "beta": 1, "same": {"x": None}}
     after = {"sets": ["a", "c", "d"], "beta": 1.0, "same": {"x": None}}
-    assert describe_changes(before, after) == [
-        "beta: 1 -> 1.0",
-        "sets[1]: 'b' -> 'c'",
-        "sets[2]: (absent) -> 'd'",
-    ]
+    assert describe_changes(before, after) == ["beta: 1 -> 1.0", "sets[1]: 'b' -> 'c'", "sets[2]: (absent) -> 'd'"]
 
 
 def test_of_two_first_starts_at_once_the_loser_is_refused_if_its_experiment_is_another(tmp_path: Path) -> None:

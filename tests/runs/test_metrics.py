@@ -80,7 +80,7 @@ def test_a_step_that_is_no_count_and_a_reserved_name_are_refused(
 
 
 def test_a_row_after_a_write_that_failed_half_way_starts_on_a_new_line(writer: MetricsWriter) -> None:
-    # The limit on a file's size stands in for a full disk: the write stops in the middle of the line.
+    # The limit on a file's size takes the place of a full disk: the write stops in the middle of the line.
     writer.log(1, {"loss": 1.0})
     size = writer.path.stat().st_size
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -130,8 +130,10 @@ def test_a_kill_at_any_byte_loses_at_most_the_line_being_written(steps: list[int
 
 @st.composite
 def histories(draw: st.DrawFn) -> dict[int, list[dict]]:
-    """Attempts of a run: each starts at the beginning or at a checkpoint of an earlier one (not always the newest), may
-    log a validation-only row there, and trains on until it is killed. A value tells its attempt and step."""
+    """Return attempts of a run. Each starts at the beginning or at a checkpoint of an earlier one, not always the newest.
+
+    It may log a validation-only row there, and trains until it is killed. A value tells its attempt and step.
+    """
     attempts: dict[int, list[dict]] = {}
     checkpoints = [0]
     for attempt in range(1, draw(st.integers(1, 6)) + 1):

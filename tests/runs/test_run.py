@@ -13,16 +13,7 @@ from tests.runs.conftest import step_content, upload_missing
 from tests.runs.files import logged_steps
 
 from opd.cluster.shutdown import GracefulStop
-from opd.errors import (
-    LeaseLost,
-    Overtaken,
-    RunFatal,
-    RunFinished,
-    RunIsLive,
-    Stopped,
-    StoreError,
-    StoreUnavailable,
-)
+from opd.errors import LeaseLost, Overtaken, RunFatal, RunFinished, RunIsLive, Stopped, StoreError, StoreUnavailable
 from opd.runs import run as run_module
 from opd.runs.attempts import Claim
 from opd.runs.result import FATAL_FILE

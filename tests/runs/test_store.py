@@ -12,14 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from opd.errors import (
-    AlreadyExists,
-    CorruptRecord,
-    CreateOnlyUnsupported,
-    NoBucket,
-    StoreRefused,
-    StoreUnavailable,
-)
+from opd.errors import AlreadyExists, CorruptRecord, CreateOnlyUnsupported, NoBucket, StoreRefused, StoreUnavailable
 from opd.store.access import open_url
 from opd.store.base import RetryPolicy, Store
 from opd.store.local import LocalStore

@@ -1,8 +1,7 @@
 """Loaded into each process of a run (`VERL_USE_EXTERNAL_MODULES`): has faults take turns, each for some steps of the run.
 
 `OPD_SILENT_FAULTS` holds the schedule: `[{"fault": ..., "first": step, "last": step, "ends": step, "strength": x}, ...]`. With
-the step `ends` the student gets the weights of the run's start again, and an optimizer that has seen nothing, so that every
-fault meets the same run. Nothing of `src` knows of this: what is wrapped here does what it did at all other steps.
+the step `ends` the student gets the weights of the run's start again, and a new optimizer. So every fault meets the same run. Nothing of `src` knows of this: what is wrapped here does what it did at all other steps.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def _ends() -> bool:
 
 
 def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """`around` gets the original first, then its arguments."""
+    """`around` gets the original first, then its arguments; it is a coroutine where the original is one."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -190,7 +189,7 @@ def _in_driver(module) -> None:
             return self.tokenizer(f"user\n{text}\nassistant\n", add_special_tokens=False)["input_ids"]
         return await original(self, messages, **kwargs)
 
-    _wrap_async(AgentLoopBase, "ct_build_initial_tokens", initial_tokens)
+    _wrap(AgentLoopBase, "ct_build_initial_tokens", initial_tokens)
 
     def sampling(original, self, partition, step):
         found = original(self, partition, step)
@@ -211,7 +210,7 @@ def _in_driver(module) -> None:
             output.log_probs = output.log_probs[-1:] if output.log_probs else output.log_probs
         return output
 
-    _wrap_async(SeededClient, "generate", generate)
+    _wrap(SeededClient, "generate", generate)
 
     async def score(original, self, outputs, **kwargs):
         await original(self, outputs, **kwargs)
@@ -219,7 +218,7 @@ def _in_driver(module) -> None:
             outputs[-1].reward_score = 0.0
             outputs[-1].extra_fields.setdefault("reward_extra_info", {})["failed"] = 1.0
 
-    _wrap_async(worker.RolloutWorker, "_compute_score", score)
+    _wrap(worker.RolloutWorker, "_compute_score", score)
 
     def add(original, self, token_ids, *, sampled, logprobs=None):
         if not sampled and _is_on("replies-as-sampled") and len(token_ids) % int(_strength()) == 0:
@@ -235,16 +234,6 @@ def _in_driver(module) -> None:
 
     made_row = worker.RolloutWorker._row
     worker.RolloutWorker._row = staticmethod(functools.partial(row_of, made_row))
-
-
-def _wrap_async(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    async def wrapped(*args, **kwargs):
-        return await around(original, *args, **kwargs)
-
-    setattr(owner, name, wrapped)
 
 
 if _segments:

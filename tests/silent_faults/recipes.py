@@ -1,4 +1,4 @@
-"""What is injected, how strongly, into which runs, and which names of the monitor are right for it."""
+"""The faults, their strength, their runs, and the right names of the monitor for each."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Recipe:
 
     @property
     def faults(self) -> list[str]:
-        """What is injected into it, in this order."""
+        """Return the names of its faults, in this order."""
         return [name for name, fault in INJECTED.items() if fault.spec == self.spec]
 
 

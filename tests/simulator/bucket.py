@@ -1,7 +1,7 @@
-"""A bucket behind a network: what fsspec's file systems answer, and when a request takes effect at the service.
+"""A bucket over a network: what fsspec's file systems answer, and when a request takes effect at the service.
 
-`FsspecStore` is the real one; this stands where its s3fs does. A request has three times: when it reaches the service, when
-its answer comes back, and when the client stops waiting; a fault moves or drops any of them.
+`FsspecStore` is the real one; this takes the place of its s3fs. A request has three times: it reaches the service, its answer
+comes back, and the client stops waiting. A fault moves or drops any of them.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ LOST_ANSWERS: dict[str, Callable[[], Exception]] = {
     "answer lost": lambda: ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
     "odd answer": lambda: KeyError("ContentLength"),
 }
-# For a while: nothing answers; all that changes objects is refused, as with a quota that is used up; what reads them is, as
-# with a key that they are encrypted with, and listings answer.
+# For a while: no answer at all; or no changes, as with a used-up quota. Or no reads, as with a
+# lost encryption key; listings still work.
 LASTING = ("outage", "no writes", "no reads")
-# From now on this attempt's credentials are refused, and no other attempt's.
+# From now on the service rejects this attempt's credentials, and no other attempt's.
 REVOKED = "revoked"
 KINDS = (*REFUSALS, *LOST_ANSWERS, "late", "never", "twice", "slow", REVOKED, *LASTING)
-# What becomes of a request: refused for good, not answered for longer than it is tried again, or mostly mended by the next try;
-# and one that changes something may take effect when nobody expects it any more.
+# The fate of a request: rejected for good, not answered for longer than it is retried, or mostly mended by the next try. A
+# change may take effect after its sender has given up.
 _REST = tuple(kind for kind in KINDS if kind not in ("late", "twice", "denied", REVOKED, *LASTING))
 OF_READS = (("denied",), (REVOKED,), ("no reads",), ("outage",), _REST)
 OF_WRITES = ((REVOKED,), ("late",), ("twice",), ("denied",), ("no writes",), ("outage",), _REST)
-# Mostly that it takes effect when nobody expects it; else nobody knows whether it did, or it never does.
+# Mostly it takes effect after its sender has given up; else its effect is unknown, or it has none.
 OF_LATE = (("late",), ("late",), ("late",), ("twice",), ("answer lost", "odd answer"), ("never", "no writes", "denied"))
 WRITES = ("put", "create", "upload", "delete")
 READS = ("get", "download")
@@ -52,7 +52,7 @@ class Bucket:
         self.objects: dict[str, tuple[bytes, float]] = {}
         self.offset_s = 0.0
         self.until_s = dict.fromkeys(LASTING, 0.0)
-        # Since when the credentials of an attempt are refused.
+        # Since when the service rejects the credentials of an attempt.
         self.revoked_s: dict[int, float] = {}
         # "late" or "twice", while a request takes effect whose client has its answer already, or waits no more.
         self.stray = ""
@@ -108,7 +108,7 @@ class Bucket:
 
 
 class Request:
-    """What s3fs' coroutine is: nothing happens until it is run."""
+    """A coroutine as s3fs has it: nothing happens until it is run."""
 
     def __init__(self, world: Any, what: str, key: str, call: Callable[[], Any], *, writes: bool):
         self.world, self.what, self.key, self.call, self.writes = world, what, key, call, writes

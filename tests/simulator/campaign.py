@@ -29,7 +29,7 @@ SCHEDULES = 10_000
 
 
 def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
-    """Where a fault can be aimed.
+    """Return the places at which a fault can be aimed.
 
     Returns:
         The sites, and the runs that failed although nothing disturbed them before the power cut at their end.
@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.bugs:
         return bugs.hunt_all(options.count or bugs.MOST_SCHEDULES, options.processes, sys.stdout)
-    commit()  # of the code that is imported now, whatever the work tree holds at the end
+    commit()  # of the code that is imported now; the work tree may change until the end
     seams.install()
     out, sys.stdout = sys.stdout, seams.silence()
     logging.disable(logging.CRITICAL)

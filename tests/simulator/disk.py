@@ -60,7 +60,7 @@ class Node:
 
 
 class Status:
-    """What `os.stat` tells."""
+    """The numbers that `os.stat` gives."""
 
     __slots__ = ("st_dev", "st_ino", "st_mode", "st_mtime", "st_size")
 
@@ -175,7 +175,7 @@ class Disk:
     # ---- a power cut -----------------------------------------------------------------------------------------------
 
     def cut_power(self, draw: random.Random) -> None:
-        """What is left when the power comes back."""
+        """Keep what is left when the power comes back."""
         how = draw.random()
         keep = 0.0 if how < 0.35 else 1.0 if how > 0.85 else draw.random()
         chosen: list[tuple[Node, str, int, list]] = []
@@ -232,7 +232,7 @@ class Disk:
 
 
 def _torn(node: Node, keep: float, draw: random.Random) -> bytes:
-    """The bytes of a file after the cut: those of its last fsync, and of each later write all, a piece or nothing."""
+    """Return the bytes of a file after the cut: the last fsync's, and of each later write all, a piece or nothing."""
     if not node.pending or keep == 1.0:
         return node.data
     data = node.synced

@@ -1,4 +1,4 @@
-"""The simulated disks behind the calls of `os` and `open`, for the task that has its turn."""
+"""The simulated disks for the calls of `os` and `open`, for the task that has its turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _world: Any = None
 
 
 class OpenFile:
-    """What a descriptor stands for."""
+    """The file of a descriptor."""
 
     __slots__ = ("appends", "disk", "lock", "node", "path", "position", "shown")
 
@@ -35,7 +35,7 @@ def _changed(name: str, *paths: str) -> None:
 
 
 def _parse(text: str) -> tuple[str, tuple[str, ...]]:
-    """Of a path the mount, and the names below it."""
+    """Return the mount of a path, and the names below it."""
     _, _, below = text.partition("/")
     mount, *names = below.split("/")
     return mount, tuple(filter(None, names))
@@ -124,7 +124,7 @@ def _fsync(descriptor: int) -> None:
 
 
 def flock(descriptor: int, operation: int) -> None:
-    """Of a machine's living processes: a kernel does not know the locks of another. Nobody waits for one."""
+    """Lock a file for one of a machine's living processes: a kernel does not know the locks of another. No call waits."""
     file, here = _file(descriptor), _world.current.process
     _world.disk_call("lock", file.disk, file.path, "", writes=False)
     for process in here.machine.processes.values():
@@ -198,7 +198,7 @@ class Entry:
         return False
 
     def is_junction(self) -> bool:
-        """Of Python 3.12 and later, whose `shutil.rmtree` asks it."""
+        """Answer `shutil.rmtree` of Python 3.12 and later."""
         return False
 
     def __fspath__(self) -> str:
@@ -234,12 +234,7 @@ def _statvfs(path: Any) -> Any:
     return types.SimpleNamespace(f_bavail=free, f_frsize=4096, f_blocks=2**21)
 
 
-_FLAGS = {
-    "r": os.O_RDONLY,
-    "w": os.O_CREAT | os.O_TRUNC,
-    "x": os.O_CREAT | os.O_EXCL,
-    "a": os.O_CREAT | os.O_APPEND,
-}
+_FLAGS = {"r": os.O_RDONLY, "w": os.O_CREAT | os.O_TRUNC, "x": os.O_CREAT | os.O_EXCL, "a": os.O_CREAT | os.O_APPEND}
 
 
 class File:

@@ -67,7 +67,7 @@ class Machines(Scheduler):
             self._ask(machine)
 
     def _cut_power(self, machine: Machine, *, wipes: bool) -> None:
-        """A machine goes down, and comes back; with the file server, where the run lies there, all of them."""
+        """Take a machine down and bring it back; if it is the file server with the run, take all down."""
         takes_server = "shared" in (self.plan.store_url or "") + self.plan.local_root and self.random.random() < 0.5
         if self.plan.local_root.startswith("/shared"):
             takes_server = True
@@ -83,7 +83,7 @@ class Machines(Scheduler):
             machine.mounts["disk"] = Disk(machine.name, self._clock_of(machine))
 
     def _rot(self, machine: Machine) -> None:
-        """A byte of a sealed step goes bad, in the bucket or on a disk, and nobody is told."""
+        """Spoil a byte of a sealed step, in the bucket or on a disk, without notice."""
         if self.plan.store_url and "://" in self.plan.store_url and self.random.random() < 0.3:
             place, files = None, self.bucket.sealed_keys()
         else:
@@ -147,7 +147,7 @@ class Machines(Scheduler):
         return self.machines[0].mounts[parts[0]], tuple(parts[1:])
 
     def is_here(self, key: str) -> bool:
-        """Whether the run's folder that the current process sees has a file."""
+        """Return True if the run's folder, as the current process sees it, has a file."""
         mount, *folders = self.plan.local_root.split("/")[1:]
         try:
             self.current.process.machine.mounts[mount].find((*folders, "r", *key.split("/")), key)
@@ -180,7 +180,7 @@ class Machines(Scheduler):
         return self._store_clock() if place is None else place[0].clock()
 
     def lives(self, attempt: int, *, for_s: float) -> bool:
-        """Whether the driver of an attempt runs, and has not been asleep for so long."""
+        """Return True if the driver of an attempt runs and has not been asleep for so long."""
         awake_s = self.now_s - for_s
         return any(process.attempt == attempt and process.woken_s < awake_s for process in self._drivers())
 

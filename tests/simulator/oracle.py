@@ -1,4 +1,4 @@
-"""What is true of a run, whatever its processes know: what was saved, reported safe, logged and finished."""
+"""The truth about a run, apart from its processes' knowledge: what was saved, reported safe, logged and finished."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Oracle:
         self.handed_over: set[int] = set()
         self._num_faults_then = 0
         self.is_finished = False
-        # Steps whose copy in the store was changed after it was reported safe, by a request that came late or from an
-        # attempt that had been overtaken: the hashes refuse it, and the step before is taken.
+        # Steps whose copy in the store was changed after it was reported safe, by a late request or an overtaken attempt.
+        # The hashes reject it, and the step before is taken.
         self.spoiled: set[int] = set()
         self.num_spoiled = 0
         # Objects of a step that a late request changed after its COMPLETE was written.
         self.strays: dict[int, set[str]] = {}
-        # By key, until somebody writes it again.
+        # By key, until it is written again.
         self.taken: dict[str, Taken] = {}
         # The attempt that ends the run, since when, and the attempts whose metrics its disk has.
         self.ending_attempt, self.ending_s, self.ending_has = 0, float("inf"), frozenset[int]()
@@ -125,7 +125,7 @@ class Oracle:
 
     def sealed(self, step: int, attempt: int, disks: list[Any], *, is_in_store: bool) -> None:
         if attempt < self.highest():
-            return  # overtaken since it last looked: nobody relies on it
+            return  # overtaken since it last looked: no process relies on it
         self.spoiled.discard(step)
         self.safe[step] = Safe(attempt, tuple(disks), is_in_store)
         if is_in_store and self.strays.get(
@@ -148,7 +148,7 @@ class Oracle:
                     del self.safe[step]
 
     def rotted(self, step: int, place: Any, *, is_store: bool) -> None:
-        """A copy of a sealed step is not whole any more: on a disk, or in the bucket (None), or in the folder of the store."""
+        """Note that a copy of a sealed step is broken: on a disk, in the bucket (None), or in the store's folder."""
         self.rot_s[step] = self.world.now_s
         self.rotten.setdefault(step, []).append((place, is_store))
         if step in self.safe:
@@ -250,7 +250,7 @@ class Oracle:
         checkpoints.prune = pruned
 
     def resumed(self, step: int) -> None:
-        """It goes on from there: what came later is not promised any more."""
+        """Note that it continues from there: later steps are not promised any more."""
         for later in [known for known in self.safe if known > step]:
             del self.safe[later]
 
@@ -294,7 +294,7 @@ class Oracle:
         return True
 
     def _were_taken(self) -> bool:
-        """Whether rows are gone by a request that nothing can wait for, and no disk that is asked has them.
+        """Return True if a request that nothing can wait for removed rows, and no disk that is asked has them.
 
         Not by one that the attempt itself knows to be without an answer: it must not have let that take anything away.
         """

@@ -1,4 +1,4 @@
-"""What a path of the run is: its label without numbers, and which files belong to sealed steps."""
+"""Labels of the run's paths without numbers, and the files of sealed steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LABELS: dict[tuple[str, ...], str] = {}
 
 
 def label_of(path: tuple[str, ...]) -> str:
-    """What a path is, without its numbers."""
+    """Return the label of a path, without its numbers."""
     label = LABELS.get(path)
     if label is None:
         label = _make_label(path) if path else "root"

@@ -1,4 +1,4 @@
-"""What is drawn of a schedule before it begins: the shape of the run, its faults, and where they are aimed."""
+"""The draws of a schedule before it begins: the shape of the run, its faults, and their aims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulator import bucket
 
 # What happens to processes, machines and clocks, at any call.
 EVENTS = ("kill", "pause", "delay", "power", "wipe", "rot", "sigterm", "clock", "second", "ask")
-# Drawn more often: they leave the most behind.
+# Drawn more often: they leave the most.
 HARDEST = ("power", "power", "kill", "pause")
 DISK_WRITE = ("eio", "no space", "read-only", "full for a while", "read-only for a while")
 DISK_READ = ("eio on reading",)
@@ -45,7 +45,7 @@ class Plan:
     save_every: int
     keep_last: int | None
     keep_every: int | None
-    overlap: bool  # saves beside the training
+    overlap: bool  # saves during the training
     enabled: frozenset[str]
     mean_gap: int
     # How much longer a short sleep lasts than it was asked for; polling takes most calls of a run that waits.
@@ -65,7 +65,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Site:
-    """Where a fault can be aimed: a kind of call, what it is made on, in which thread, and who answers."""
+    """An aim of a fault: a kind of call, its object, its thread, and the side that answers."""
 
     what: str
     label: str
@@ -86,12 +86,12 @@ class Sites:
 
 
 def num_saves(num_steps: int, save_every: int) -> int:
-    """How often a run saves: at these steps, and at its last one."""
+    """Return the number of a run's saves, the save at its last step included."""
     return -(-num_steps // save_every)
 
 
 def kinds_at(what: str, where: str) -> tuple[str, ...]:
-    """Which faults one kind of call can meet."""
+    """Return the faults that one kind of call can meet."""
     if where == "store":
         return EVENTS + bucket.KINDS
     return EVENTS + (DISK_READ if what in ("stat", "open", "list", "read", "lock") else DISK_WRITE)

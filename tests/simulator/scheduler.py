@@ -86,7 +86,7 @@ class Task:
             self.call()
         except Killed:
             pass
-        except BaseException as error:  # noqa: BLE001 - whatever ends the thread is looked at by the world
+        except BaseException as error:  # noqa: BLE001 - the world looks at every end of a thread
             self.error = error
         self.is_done = True
 
@@ -101,7 +101,7 @@ class Scheduler:
         self.trace = 0
         self.num_calls = 0
         self.log: list[str] | None = None
-        # Each change of a disk and its paths, where somebody wants to know.
+        # Each change of a disk and its paths, for a listener.
         self.changes: list[tuple[str, tuple[str, ...]]] | None = None
         self.coverage: Counter[tuple[str, str]] = Counter()
         self._hub = getcurrent()
@@ -218,7 +218,7 @@ class Scheduler:
             call()
 
     def abandon(self) -> None:
-        """Unwinds whatever is left, so that no greenlet outlives its world."""
+        """Unwind what is left, so that no greenlet outlives its world."""
         for task in {task for _, _, task, ticket in self._due if ticket >= 0}:
             self.kill(task.process)
         while self._doomed:

@@ -1,4 +1,4 @@
-"""Where the real code meets the simulated world: the calls of `os`, `io`, `time` and the like, while a task has its turn.
+"""The seams between the real code and the simulated world: the calls of `os`, `io`, `time` and the like, while a task has its turn.
 
 Outside of a world everything is the real thing, so the simulator itself, its imports and its output are untouched.
 `install` comes before the first import of the code under test: some of it keeps `time.monotonic` or a lock's class for later.
@@ -52,7 +52,7 @@ def _set_handler(number: int, handler: Any) -> Any:
 
 
 class _Null(io.TextIOBase):
-    """Where the control code prints."""
+    """The stream to which the control code prints."""
 
     def write(self, text: str) -> int:
         return len(text)
@@ -86,7 +86,7 @@ def _dispatching(real: Callable[..., Any], simulated: Callable[..., Any]) -> Cal
 
 
 def _stand_ins() -> None:
-    """verl, Ray and torch are no part of the control code, and take seconds to import: what it takes of them stands in."""
+    """Replace verl, Ray and torch, which are no part of the control code and take seconds to import."""
 
     def module(name: str, **names: Any) -> None:
         made = types.ModuleType(name)
@@ -184,5 +184,5 @@ class FirstTry:
 
 
 def silence() -> io.TextIOBase:
-    """What the control code prints goes nowhere."""
+    """Return a stream that drops what the control code prints."""
     return _Null()

@@ -1,4 +1,4 @@
-"""What a number of schedules have covered, and how those that failed did."""
+"""The coverage of a number of schedules, and their failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ commit = cache(this_commit)
 
 
 def describe_failure(seed: int, steps: int, what: str) -> str:
-    """What a failure prints, so that it can be replayed."""
+    """Return the text of a failure, with what replays it."""
     return f"FAILED seed {seed} commit {commit()}: {what}\n  replay: make simulate SEED={seed} STEPS={steps}"
 
 

@@ -40,7 +40,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_control_code_holds_in_schedules() -> None:
-    # The same ones at every commit and on every machine; those of the commit's own seeds are `make simulate`.
+    # The same ones at every commit and on every machine; `make simulate` plays the commit's own seeds.
     played = simulate("--seed", "0", "--count", "800", "--processes", "2")
     print(played.stdout)
     assert played.returncode == 0, played.stdout + played.stderr
@@ -76,7 +76,7 @@ def test_a_tag_does_not_hide_the_commit_whose_seeds_are_played(tmp_path: Path, m
 
 @pytest.mark.slow
 def test_a_planted_bug_is_found_and_printed_with_its_seed() -> None:
-    bug = next(bug for bug in BUGS if bug.what == "the local steps are not looked at")
+    bug = next(bug for bug in BUGS if bug.what == "an end that is taken back stays on the disk")
     verdict = hunt(bug, 60, 1)
     assert verdict.num is not None, verdict.what
     assert "replay: make simulate SEED=" in verdict.what

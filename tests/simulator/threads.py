@@ -87,7 +87,7 @@ class Threads:
 
 
 class Pool:
-    """`ThreadPoolExecutor`: `map` with its order, its errors, and what happens to the calls behind an error."""
+    """`ThreadPoolExecutor`: `map` with its order, its errors, and the fate of the calls after an error."""
 
     def __init__(self, max_workers: int):
         self._num, self._todo, self._tasks = max_workers, [], []

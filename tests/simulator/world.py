@@ -1,9 +1,9 @@
 """One schedule: machines, disks, a store, attempts of a run, and what the seed does to them.
 
-At every call of the file system and at every request the seed decides whether something happens there. First it lets the run
-get somewhere: to a call of a number that it draws, to one that it aims at, or down, and up again, and then to that. From
-there on faults come close together, for a number of calls that it draws, too. Then nothing more happens: what is away comes
-back, who is paused wakes up, and the run has to end.
+At every call of the file system and at every request the seed decides whether something happens there. First the run
+gets to a drawn number of calls, to an aim, or through a fall and then to an aim. From there on faults come close together,
+for a drawn number of calls. Then nothing more happens: what is unreachable comes back, paused processes wake up, and the
+run has to end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class World(Machines):
                 "shared": self.shared,
             }
             machine.offset_s = self.random.choice((0.0, 0.0, 7.0, -90.0, 5000.0))
-        # Each kind of call, and whether it came after the first attempt; collected where somebody wants to know.
+        # Each kind of call, and whether it came after the first attempt; collected for a listener.
         self.met: set[tuple[Site, bool]] | None = None
         self.is_calm = False
         self.has_clock_jumped = False
@@ -122,7 +122,7 @@ class World(Machines):
     def disk_call(
         self, what: str, disk: Disk, path: tuple[str, ...], shown: str, *, writes: bool, num_bytes: int = 0
     ) -> int | None:
-        """Before a call: raises what the disk answers, or says how much of a write it takes (None: all)."""
+        """Before a call: raises what the disk answers, or says how much of a write it takes. None means all."""
         kind = self._decide(what, LABELS.get(path) or label_of(path), DISK_WRITE if writes else DISK_READ)
         if kind is None and (self.is_calm or not writes):
             return None
@@ -195,7 +195,7 @@ class World(Machines):
         return kind
 
     def _choose(self, kinds: tuple[str, ...]) -> str | None:
-        """What happens at a call of the disturbed part, None for nothing; calms down once all has happened that may."""
+        """Return the event at a call of the disturbed part, or None; calm down after the last event."""
         if self._doomed_process is not None:
             return self._end_of(self._doomed_process)
         if self.num_decisions > self._opened_at + self.plan.window:
@@ -208,7 +208,7 @@ class World(Machines):
         return self._drawn(kinds) if self._countdown <= 0 else None
 
     def _opening(self, what: str, label: str, kinds: tuple[str, ...]) -> str | None:
-        """What comes before the disturbed part of the schedule, and opens it."""
+        """Play what comes before the disturbed part of the schedule, and open that part."""
         plan = self.plan
         if self._fall_at:
             if self.num_decisions < self._fall_at:
@@ -230,7 +230,7 @@ class World(Machines):
         return None
 
     def _end_of(self, process: Process) -> str | None:
-        """What the plan has for an attempt after the fault that it met: nothing else comes in between."""
+        """Return the plan's event for an attempt after the fault that it met: nothing else comes in between."""
         if self.now_s >= self._ends_at_s and self.current.process is process:
             self._doomed_process, self._opened_at = None, self.num_decisions
             return self.plan.then[0]
@@ -239,7 +239,7 @@ class World(Machines):
         return None
 
     def _drawn(self, kinds: tuple[str, ...]) -> str | None:
-        """Of what may come now one, which may come again at the next calls."""
+        """Draw an event of the possible ones; it may come again at the next calls."""
         self._countdown = self._gap()
         return self._perhaps_again(self._draw(kinds), kinds)
 
@@ -250,7 +250,7 @@ class World(Machines):
         return kind
 
     def oversleep(self, seconds: float) -> None:
-        """What `time.sleep` does here."""
+        """Sleep as `time.sleep` does here."""
         self.sleep(seconds * self.plan.oversleep if seconds <= SHORT_SLEEP_S else seconds)
 
     def _thread(self) -> str:
@@ -265,7 +265,7 @@ class World(Machines):
         return 1 + int(self.random.expovariate(1.0 / self.plan.mean_gap))
 
     def _draw(self, kinds: tuple[str, ...]) -> str | None:
-        """Of what the plan allows here: something that happens to this call, or around it."""
+        """Draw an event that the plan allows here, for this call or around it."""
         enabled = self.plan.enabled
         these = [kind for kind in kinds if kind in enabled]
         around = [kind for kind in (*EVENTS, *HARDEST) if kind in enabled]
@@ -287,7 +287,7 @@ class World(Machines):
             self._start(self._last_machine if same else self.random.choice(self._places()))
 
     def _places(self) -> list[Machine]:
-        """Where an attempt may run: anywhere, but for a run that has only the disk of one machine."""
+        """Return the machines on which an attempt may run: all, or the one with the run's only disk."""
         return self.machines if self.plan.store_url or self.plan.local_root.startswith("/shared") else self.machines[:1]
 
     def _start(self, machine: Machine) -> None:
@@ -333,7 +333,7 @@ class World(Machines):
 
 
 def _is_injected(error: BaseException) -> bool:
-    """Whether it came of a fault that the simulator made, anywhere in its chain of causes."""
+    """Return True if a fault of the simulator is in its chain of causes."""
     link: BaseException | None = error
     while link is not None:
         if getattr(link, "is_injected", False):

@@ -96,7 +96,7 @@ def test_files_whose_columns_differ_in_type_are_read_together_and_their_problems
     assert [tuple(problems[place]) for place in dataset.places] == [
         ("toy_add", 1),
         ("aime", 0),
-        ("aime", 1),
+        ("aime", 0),  # the same prompt again
         ("mine", 0),
     ]
     assert [problems[place].data_source for place in dataset.dropped_places] == ["toy_add"]

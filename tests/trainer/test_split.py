@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
-from opd.data.split import part_of
+from opd.data.messages import part_of
 from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import write_conversations, write_parquet
 from opd.experiment import SpecError

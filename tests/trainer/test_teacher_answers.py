@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -55,6 +56,20 @@ def answers(num: int, **changes) -> list[Sample]:
         for problem in split_problems().train
         for number in range(num)
     ]  # fmt: skip
+
+
+def test_the_teachers_own_token_ids_are_taken_where_the_student_reads_them_alike(tmp_path, dataset, tokenizer):
+    end, twice = tokenizer.eos_token_id, tokenizer("0", add_special_tokens=False)["input_ids"] * 2
+    ids = array("i", [end, *twice, end])  # a special token within, which the text lacks
+    same = [replace(one, response="00", response_ids=ids) for one in answers(1)]
+    assert of_first(tmp_path / "a.parquet", same, dataset, tokenizer) == list(ids)
+    other = [replace(one, response="00", response_ids=array("i", [*twice, *twice])) for one in answers(1)]
+    assert of_first(tmp_path / "b.parquet", other, dataset, tokenizer) == [*twice, end]
+
+
+def of_first(path, samples, dataset, tokenizer) -> list[int]:
+    [found] = TeacherAnswers(stored(path, samples), dataset, tokenizer, seed=1, key=KEY).of(0, step=1, num_samples=1)
+    return found
 
 
 def stored(path, samples) -> list[str]:

@@ -1,4 +1,4 @@
-"""vLLM's own engine behind a server of ours, without verl's."""
+"""vLLM's own engine with a server of ours, without verl's."""
 
 from __future__ import annotations
 

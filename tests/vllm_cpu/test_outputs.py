@@ -1,4 +1,4 @@
-"""vLLM's engine behind the server that answers once: the tokens are those of an output after every token, also of a request that is broken off."""
+"""vLLM's engine with the server that answers once: the same tokens as an output after every token, also of a broken request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's engine behind the server that keeps its prefixes: who finds the keys and values that earlier weights computed, and who does not."""
+"""vLLM's engine with the server that keeps its prefixes: the requests that find keys and values of earlier weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMPT = [5 + i % 90 for i in range(64)]
 
 
 async def _asked(server: Any, name: str, tokens: list[int], sampling: dict[str, Any]) -> tuple[list[int], int]:
-    """What came, and how many of the tokens before it were in the cache."""
+    """Return the tokens that came, and how many of the tokens before them were in the cache."""
     fixed = {"max_tokens": BLOCK, "temperature": 0, "detokenize": False, "ignore_eos": True}
     last = (await server.outputs(name, tokens, **fixed, **sampling))[-1]
     return list(last.outputs[0].token_ids), last.num_cached_tokens

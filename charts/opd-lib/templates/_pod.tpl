@@ -63,8 +63,8 @@ seccompProfile: {type: RuntimeDefault}
   readOnlyRootFilesystem: true
 {{- end -}}
 
-{{- /* What the experiment sets in every process, as JSON: `env`, the store's server, and with a proxy the addresses of the
-     cluster, which no proxy serves (row a4). */ -}}
+{{- /* Variables that the experiment sets in every process, as JSON: `env` and the store's server. With a proxy NO_PROXY holds
+     the addresses of the cluster, which no proxy serves (row a4). */ -}}
 {{- define "opd.experimentEnv" -}}
 {{- $env := dict -}}{{- $store := .Values.store | default dict -}}
 {{- if or .Values.env.HTTP_PROXY .Values.env.HTTPS_PROXY -}}
@@ -114,8 +114,8 @@ envFrom:
 {{- end }}
 {{- end -}}
 
-{{- /* A name of this installation, one for all pods of the RayJob: a refusal that a pod stores holds for this RayJob's retries alone (row a3). Helm without a
-     cluster renders the same twice, as Argo CD demands: there a changed file is another installation. */ -}}
+{{- /* A name of this installation, one for all pods of the RayJob. A `fatal.json` holds for the retries of this RayJob alone
+     (row a3). Helm without a cluster renders the same twice, as Argo CD demands: there a changed file is another installation. */ -}}
 {{- define "opd.install" -}}
 {{- if lookup "v1" "ConfigMap" .Release.Namespace "kube-root-ca.crt" }}{{ uuidv4 }}{{ else }}{{ printf "%s %s" (include "opd.experiment" .) .Values.cluster.image.ref | sha256sum }}{{ end -}}
 {{- end -}}
@@ -210,9 +210,9 @@ initContainers:
 {{- end -}}
 {{- end -}}
 
-{{- /* (list key ours theirs): a tree, theirs over ours, as JSON (row a5). Maps merge, and a null drops our field. Items of a
-     list that have a name are one by it (a mount by its path, a port by its number): containers merge, other items are replaced; what has none is
-     added, as two tolerations of one key are. A container that is added is as restricted as ours. */ -}}
+{{- /* (list key ours theirs): a tree, theirs over ours, as JSON (row a5). Maps merge, and a null drops our field. Items
+     of a list go by their name, a mount by its path, a port by its number. Containers merge, other items are replaced. Items
+     without a name are added, as two tolerations of one key are. A new container is as restricted as ours. */ -}}
 {{- define "opd.merged" -}}
 {{- $ours := index . 1 -}}{{- $theirs := index . 2 -}}
 {{- if and (kindIs "map" $ours) (kindIs "map" $theirs) -}}

@@ -1,5 +1,5 @@
-{{- /* Values that a chart refuses: what must not reach the API server, and what KubeRay or the kubelet would only show in
-     a running cluster. All other rules stand in opd.experiment; the pre-install check applies them (check.yaml). */ -}}
+{{- /* Values that a chart rejects: those must not reach the API server, or only a running cluster would show their fault.
+     All other rules are in opd.experiment; the pre-install check applies them (check.yaml). */ -}}
 
 {{- /* (list key rule fix) or (list key rule fix value) */ -}}
 {{- define "opd.fail" -}}

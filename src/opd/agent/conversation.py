@@ -14,6 +14,7 @@ from typing import Any
 
 from opd.agent.parsing import THOUGHT_END, THOUGHT_START
 from opd.data.chat_template import UnfitTemplate, render
+from opd.data.turn_ends import written_end
 from opd.text import storable
 
 _ASKED, _SAID, _CALLED = "opd-asked", "opd-said", "opd_called_"
@@ -67,6 +68,11 @@ class Conversation:
         """True if the header of the model's turn begins its thought (DeepSeek-R1's, Qwen3-Thinking's do)."""
         header = self._render([_QUESTION]).rpartition(_ASKED)[2]
         return header.rfind(THOUGHT_START) > header.rfind(THOUGHT_END)
+
+    @cached_property
+    def _written_end(self) -> str:
+        written = written_end(self._tokenizer, **self._kwargs)
+        return "" if written is None else str(self._tokenizer.decode([written], skip_special_tokens=False))
 
     def clean(self, text: str) -> tuple[str, int]:
         """Return a reply in which nothing reads as one of the tokenizer's own markers, and how many were broken up.
@@ -134,6 +140,9 @@ class Conversation:
         if start < 0:
             raise self._unfit("it writes neither the content nor the tool calls of an assistant turn")
         end = text.find(marker, start)
+        if end < 0 and self._written_end:  # the model may also end a turn by a token that the template never writes
+            marker = self._written_end
+            end = text.find(marker, start)
         if end < 0:
             raise self._unfit(f"it does not end a turn with tool calls by {marker!r}, as the model did")
         return end + len(marker)

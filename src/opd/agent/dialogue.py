@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from opd.agent.conversation import Conversation
 from opd.agent.parsing import CallParser, ToolCall, without_thought
 from opd.agent.tools import ToolReply
+from opd.data.turn_ends import end_tokens
 
 # Why a conversation ended.
 ANSWERED = "answered"
@@ -136,7 +137,7 @@ class DialogueRunner:
         self.parser = parser
         self._truncate = truncate
         self.limits = limits
-        self.end_tokens = frozenset({tokenizer.eos_token_id, *parser.stop_token_ids})
+        self.end_tokens = frozenset({*end_tokens(tokenizer), *parser.stop_token_ids})
 
     async def run(self, messages: Sequence[Mapping[str, Any]], *, generate: Generate, tools: Tools) -> Dialogue:
         """Hold one conversation.

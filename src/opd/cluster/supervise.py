@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from opd.errors import Stopped
 from opd.experiment import AnyRunSpec
@@ -184,35 +183,23 @@ def end_descendants() -> int:
     """End every process below this one by SIGTERM, after a few seconds by SIGKILL; return their number."""
     import psutil
 
-    found: dict[int, psutil.Process] = {}
+    found: set[int] = set()
     deadline = time.monotonic() + _KILL_WAIT_S
-    while left := _living(psutil):
+    while left := psutil.Process().children(recursive=True):
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
-                is_new = process.pid not in found
-                found[process.pid] = process
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    continue
                 if time.monotonic() > deadline:
                     process.kill()
-                elif is_new:
+                elif process.pid not in found:
                     process.terminate()
+                found.add(process.pid)
+        psutil.wait_procs(left, timeout=0.05)  # reaps the children of this process
         if time.monotonic() > deadline + _KILL_WAIT_S:
-            _say(f"could not end processes {sorted(p.pid for p in left)}")
+            _say(f"could not end processes {sorted(process.pid for process in left)}")
             break
-        time.sleep(0.05)
     return len(found)
-
-
-def _living(psutil: Any) -> list[Any]:
-    """Return descendants that still run, and reap the others."""
-    out = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.status() != psutil.STATUS_ZOMBIE:
-                out.append(process)
-            elif process.ppid() == os.getpid():
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(process.pid, os.WNOHANG)
-    return out
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

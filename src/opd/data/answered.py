@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from opd.data.chat_template import UnfitTemplate, render
+from opd.data.turn_ends import end_tokens, up_to_end
 
 ASSISTANT = "assistant"
 
@@ -36,7 +37,7 @@ def answered_rows(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **templ
     """The rows of one conversation; none where the model says nothing in it.
 
     A turn of the model is what the chat template writes after the header that a rollout would have ended the prompt with, up
-    to the tokenizer's end-of-sequence token (the whole turn where the template ends it otherwise). Turns share a row as long
+    to the last token that ends a turn (the whole turn where there is none). Turns share a row as long
     as the template writes the earlier ones alike when more follows. Qwen3's leaves the thoughts of past turns out: there each
     turn is a row of its own, behind the conversation as the model would have read it.
 
@@ -69,7 +70,7 @@ def answer_row(
 
 def _turns(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **template: Any) -> Iterator[tuple[str, str]]:
     """(what the model reads, what it says) of each of its turns."""
-    end: str = tokenizer.eos_token or ""
+    ends = [tokenizer.decode([end]) for end in end_tokens(tokenizer, **template)]
     for number, message in enumerate(messages):
         if message["role"] != ASSISTANT:
             continue
@@ -81,8 +82,7 @@ def _turns(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **template: An
                 f"{asked[-120:]!r}"
             )
             raise UnfitTemplate.of(tokenizer, why, has_tools=False)
-        said = whole[len(asked) :]
-        yield asked, said[: said.rfind(end) + len(end)] if end and end in said else said
+        yield asked, up_to_end(whole[len(asked) :], ends)
 
 
 def _extend(row: AnsweredRow, ids: list[int], *, trained: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from opd.data.messages import plain, with_text_arguments
 from opd.experiment.errors import Problem, SpecError
 
 _FIX = (
@@ -64,12 +65,22 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, is_finished
     Raises:
         UnfitTemplate: there is no template, or it fails.
     """
-    try:
+    clean = plain(messages)
+
+    def written(messages: list[dict[str, Any]]) -> str:
         with _limited():
             text: str = tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=not is_finished, **kwargs
+                messages, tokenize=False, add_generation_prompt=not is_finished, **kwargs
             )
         return text
+
+    try:
+        try:
+            return written(clean)
+        except TypeError:
+            if not any(message.get("tool_calls") for message in clean):
+                raise
+            return written(with_text_arguments(clean))  # DeepSeek's templates take arguments as JSON text alone
     except Exception as error:  # a template is a program of the model author: it may raise anything
         # `raise_exception` in a template raises this very class with the author's own words.
         name = "" if type(error) is TemplateError else f"{type(error).__name__}: "

@@ -54,7 +54,8 @@ class Template:
         lines = [line.partition("=") for line in _section(annotated, "init") if "=" in line]
         conditions = [_code(line) for line in _section(annotated, "conditions")]
         variables = {name for left, _, _ in lines for name in _names(left)}
-        found, known = [], set[str]()
+        found: list[Line] = []
+        known: set[str] = set()
         for left, _, right in lines:
             names, expression = _names(left), _code(right)
             known |= set(names)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from opd.data.raw_files import RawFile, RawFileError, read_raw, require_columns
-from opd.rewards.scorers import last_boxed
+from opd.rewards.scorers import bare, decimal, last_boxed
 
 Variant = Literal["boxed", "dapo", "none"]
 """boxed: answer in a box (reward math_reward); dapo: an `Answer:` line (reward math_dapo); none: the bare problem."""
@@ -135,18 +135,32 @@ def read_aime24(path: Path) -> Problems:
 
 
 def read_aime25(path: Path) -> Problems:
-    """AIME 2025: `problem` and `answer`; the answer as its text, but for the leading zeros of a whole number."""
+    """Return AIME 2025: `problem` and `answer`, a whole number from 0 to 999 in whatever clothes."""
     raw = read_raw(path, source=AIME25.published_at)
     require_columns(raw, [("problem", "answer")])
-    problems = _text_problems(raw, identity="id")
-    return Problems([problem._replace(answer=_without_leading_zeros(problem.answer)) for problem in problems], [])
+    problems = []
+    for problem in _text_problems(raw, identity="id"):
+        plain = bare(problem.answer)
+        truth = decimal(plain) or plain
+        if not re.fullmatch(r"[0-9]{1,3}(\^\\circ)?", truth):
+            raise raw.error(problem.row, "answer", "must be a whole number from 0 to 999")
+        problems.append(problem._replace(answer=truth))
+    return Problems(problems, [])
 
 
 def read_math500(path: Path) -> Problems:
-    """MATH-500: `problem`, `answer` (its text) and `unique_id`."""
+    """Return MATH-500: `problem`, `answer` (its text, out of dollars and box) and `unique_id`."""
     raw = read_raw(path, source=MATH500.published_at)
     require_columns(raw, [("problem", "answer")])
-    return Problems(_text_problems(raw, identity="unique_id"), [])
+    problems = _text_problems(raw, identity="unique_id")
+    is_wrapped = [problem.answer.startswith(("$", "\\boxed")) for problem in problems]
+    return Problems(
+        [
+            one._replace(answer=bare(one.answer)) if wrapped else one
+            for one, wrapped in zip(problems, is_wrapped, strict=True)
+        ],
+        [],
+    )
 
 
 def _text_problems(raw: RawFile, *, identity: str) -> list[Problem]:
@@ -166,10 +180,6 @@ def _user_message(raw: RawFile, row: int) -> str:
         if message.get("role") == "user" and isinstance(content := message.get("content"), str):
             return content
     raise raw.error(row, "prompt", "must be a text or a list of one message {role: user, content: text}")
-
-
-def _without_leading_zeros(answer: str) -> str:
-    return str(int(answer)) if re.fullmatch(r"[0-9]+", answer) else answer
 
 
 def _aime_integer(text: str) -> int | None:

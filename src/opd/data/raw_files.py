@@ -1,15 +1,10 @@
 """Reading published raw files, Parquet or JSON lines: every fault is an error that names file, row and column."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-Record = dict[str, Any]
-_LFS_POINTER = b"version https://git-lfs"
+from opd.data.reading import Record, Unreadable, raw_rows
 
 
 class RawFileError(ValueError):
@@ -59,12 +54,10 @@ def read_raw(path: Path, *, source: str) -> RawFile:
     """
     if not path.is_file():
         raise RawFileError(f"{path}: no such file. Get it from {source}, or leave this data set out with --sets")
-    with path.open("rb") as file:
-        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            raise RawFileError(f"{path}: this is a git-lfs pointer, not the data: fetch it with `git lfs pull`")
-    records = _parquet_records(path) if path.suffix == ".parquet" else _json_records(path)
-    if not records:
-        raise RawFileError(f"{path}: the file has no rows. Get it again from {source}")
+    try:
+        records = [record or {} for record in raw_rows(path)]
+    except Unreadable as error:
+        raise RawFileError(f"{path}: {error.rule}: {error.fix}. It is published as {source}") from error
     return RawFile(path, frozenset.intersection(*(frozenset(record) for record in records)), records)
 
 
@@ -85,30 +78,3 @@ def require_columns(raw: RawFile, layouts: Sequence[Iterable[str]]) -> None:
                     f"{raw.path}: row {row + 1}: column {column!r} is missing; the published layout has {known}, "
                     f"this row has ({', '.join(sorted(record))})"
                 )
-
-
-def _parquet_records(path: Path) -> list[Record]:
-    try:
-        records: list[Record] = pq.read_table(path).to_pylist()
-        return records
-    except (pa.ArrowInvalid, OSError) as error:
-        raise RawFileError(f"{path}: not a readable Parquet file ({error})") from error
-
-
-def _json_records(path: Path) -> list[Record]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may stand inside a string
-    except UnicodeDecodeError as error:
-        raise RawFileError(f"{path}: not UTF-8 text ({error})") from error
-    records = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise RawFileError(f"{path}: line {number}, character {error.colno}: not JSON ({error.msg})") from error
-        if not isinstance(record, dict):
-            raise RawFileError(f"{path}: line {number}: must be a JSON object, found {type(record).__name__}")
-        records.append(record)
-    return records

@@ -23,7 +23,7 @@ class SetResult(NamedTuple):
     num_problems: int
     """Problems that were asked."""
     num_samples: int
-    """n: answers asked for per problem."""
+    """n: answers asked for of the problem that has fewest; a prompt that several rows repeat is one problem."""
     estimates: Mapping[str, Estimate]
     """By the metric's name without source and n. `acc_of_all/mean`: problems that were not asked count as wrong; `acc/std`:
     the deviation (over n, as verl's) of a problem's n accuracies; `acc/maj`: of the answer that most of n give. `NAME/mean` of
@@ -31,7 +31,7 @@ class SetResult(NamedTuple):
     num_answers: Mapping[str, int]
     """Answers that have a further number (`samples.further_numbers`), by its name."""
     counts: Mapping[str, int]
-    """Problems that were too long to be asked (`num_dropped`); answers that never came, whose scorer failed, in which it found
+    """Problems that were too long to be asked (`num_dropped`); answers that came, that never came, whose scorer failed, in which it found
     no answer, and that were cut at the limit."""
     accuracy_by_problem: Mapping[int, float]
     num_right_by_problem: Mapping[int, int]
@@ -40,6 +40,17 @@ class SetResult(NamedTuple):
     def mean(self) -> Estimate:
         """Return mean@n of the accuracy."""
         return self.estimates[MEAN]
+
+    def unread_note(self) -> str:
+        """Return why an accuracy of 0 says nothing; empty unless the scorer found no answer in any response."""
+        counts = self.counts
+        if not 0 < counts["num_came"] == counts["num_unanswered"]:
+            return ""
+        return (
+            f"the scorer found no answer in any of {counts['num_came']} responses ({counts['num_truncated']} were cut at the "
+            "limit), so the accuracy says nothing of the model; see reward.function, eval.instruction_variant and "
+            "data.max_response_length"
+        )
 
 
 def is_right(sample: Sample) -> bool:
@@ -60,14 +71,16 @@ def evaluate(
     Args:
         samples: in any order, of any number of data sets.
         num_samples: n, the answers each problem was asked for.
-        problems: the problems of each data set that were asked; None means those that occur in `samples`.
+        problems: the problems of each data set that were asked, each as often as a row asks it; None means those that
+            occur in `samples`.
         num_dropped: how many further problems of each data set were not asked.
         worst_reward: of an answer that never came.
 
     Raises:
         ValueError: no samples and no problems, a sample twice, or one that was not asked for.
     """
-    sets = {source: {index: list[Sample]() for index in indices} for source, indices in (problems or {}).items()}
+    repeats = {source: Counter(indices) for source, indices in (problems or {}).items()}
+    sets = {source: {index: list[Sample]() for index in indices} for source, indices in repeats.items()}
     for sample in samples:
         source, index = sample.data_source, sample.problem_index
         if problems is not None and index not in sets.get(source, {}):
@@ -77,45 +90,54 @@ def evaluate(
         raise ValueError("nothing to evaluate: no samples and no problems")
     dropped = num_dropped or {}
     return [
-        _evaluate_set(source, sets[source], num_samples, dropped.get(source, 0), worst_reward)
+        _evaluate_set(
+            source,
+            sets[source],
+            [num_samples * (repeats[source][index] if source in repeats else 1) for index in sorted(sets[source])],
+            dropped.get(source, 0),
+            worst_reward,
+        )
         for source in sorted(sets)
         if sets[source]
     ]
 
 
 def _evaluate_set(
-    source: str, by_index: Mapping[int, Sequence[Sample]], num_samples: int, num_dropped: int, worst_reward: float
+    source: str, by_index: Mapping[int, Sequence[Sample]], sizes: Sequence[int], num_dropped: int, worst_reward: float
 ) -> SetResult:
+    """Return a data set's result; `sizes` are the answers asked for of each problem, in the order of the indices."""
     indices = sorted(by_index)
     answers = [by_index[index] for index in indices]
-    for index, group in zip(indices, answers, strict=True):
-        _check_answers(source, index, group, num_samples)
+    for index, group, size in zip(indices, answers, sizes, strict=True):
+        _check_answers(source, index, group, size)
     came = [sample for group in answers for sample in group]
-    accuracies = [_filled([s.acc for s in group], num_samples, 0.0) for group in answers]
-    rewards = [_filled([s.score for s in group], num_samples, worst_reward) for group in answers]
+    sized = list(zip(answers, sizes, strict=True))
+    accuracies = [_filled([s.acc for s in group], size, 0.0) for group, size in sized]
+    rewards = [_filled([s.score for s in group], size, worst_reward) for group, size in sized]
     means = [float(values.mean()) for values in accuracies]
     num_right = [sum(map(is_right, group)) for group in answers]
-    pass_at = np.stack([pass_at_every_k(right, num_samples) for right in num_right]).T
+    rates = [pass_at_every_k(right, size)[: min(sizes)] for right, size in zip(num_right, sizes, strict=True)]
     numbers = {name: [[s.numbers[name] for s in group if name in s.numbers] for group in answers]
                for name in sorted({name for sample in came for name in sample.numbers})}  # fmt: skip
     measured = numbers | {"num_tokens": [[float(s.num_tokens) for s in group] for group in answers]}
     return SetResult(
         data_source=source,
         num_problems=len(indices),
-        num_samples=num_samples,
+        num_samples=min(sizes),
         estimates={
             **{f"{name}/mean": _mean(values) for name, values in measured.items() if any(values)},
             MEAN: clustered(means),
             OF_ALL: clustered([*means, *[0.0] * num_dropped]),
             STD: clustered([float(values.std()) for values in accuracies]),
-            **{f"acc/pass@{k}": clustered(column) for k, column in enumerate(pass_at, start=1)},
+            **{f"acc/pass@{k}": clustered(column) for k, column in enumerate(np.stack(rates).T, start=1)},
             MAJORITY: clustered([majority(_votes(group)) for group in answers]),
             REWARD: clustered([float(values.mean()) for values in rewards]),
         },
         num_answers={name: sum(map(len, values)) for name, values in numbers.items()},
         counts={
             "num_dropped": num_dropped,
-            "num_missing": len(indices) * num_samples - len(came),
+            "num_came": len(came),
+            "num_missing": sum(sizes) - len(came),
             "num_failed": sum(sample.failed for sample in came),
             "num_unanswered": sum(sample.pred in NO_ANSWER_PREDICTIONS for sample in came),
             "num_truncated": sum(sample.truncated for sample in came),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from opd.evaluation.problems import Problem
 from opd.evaluation.results import SetResult, as_metrics, as_record, evaluate, is_right, result_table
 from opd.evaluation.samples import GENERATIONS_KEY, Sample, read_generations, write_generations
 from opd.experiment import EvalSpec
+from opd.experiment.kinds import PassRateSpec
 from opd.experiment.run_config import RunConfig
 from opd.rewards import worst_score
 from opd.rollout.manager import RolloutManager
@@ -70,6 +72,9 @@ def run(config: DictConfig, run: Run) -> Ending:
             return ending
         results = answers.results(worst_score(reward_function(config)))
         Console(width=110).print(result_table(results))
+        for result in results:
+            if note := result.unread_note():
+                print(f"note: {result.data_source}: {note}", flush=True)
         metrics = as_metrics(results) | {
             "val-aux/rollout/failed": float(counts.num_failed),
             "val-aux/reward/failed": float(counts.num_reward_failed),
@@ -104,6 +109,7 @@ def _ask(
         report.check()
         dialogues.write(run, report.trajectories)
         counts.add(report)
+        print(f"answered {min(start + size, len(rows))} of {len(rows)} prompts", flush=True)
         if report.num_cut or start + size < len(rows):
             ending = serve_pods(run, lambda: STEP if answers.are_stored else None, is_over=lambda: stop.requested) or (
                 STOPPED if stop.requested else None
@@ -129,12 +135,18 @@ class Questions:
             tokenizer=model.tokenizer,
             processor=model.processor,
             config=data,
-            max_samples=data.get("val_max_samples", -1),
+            max_samples=spec.data.max_val_samples
+            or (isinstance(spec, PassRateSpec) and spec.data.max_train_samples)
+            or -1,
         )
+        self.num_samples = int(config.actor_rollout_ref.rollout.val_kwargs.n)
         problems = self.dataset.name_problems()
         self.problems: list[Problem] = [problems[place] for place in self.dataset.places]
-        self.num_dropped = Counter(problems[place].data_source for place in self.dataset.dropped_places)
-        self.num_samples = int(config.actor_rollout_ref.rollout.val_kwargs.n)
+        if repeated := len(self.problems) - len(set(self.problems)):
+            print(f"{repeated} of {len(self.problems)} prompts repeat others, as further answers to them", flush=True)
+        self.num_dropped = Counter(
+            name.data_source for name in {problems[place] for place in self.dataset.dropped_places}
+        )
         self.batch_size = int(data.val_batch_size or len(self.dataset))
         unasked = self.num_dropped.keys() - {problem.data_source for problem in self.problems}
         if unasked:
@@ -165,17 +177,24 @@ class Answers:
         self.are_stored = True
         """False where the store lacks answers that are on the disk."""
         self.samples: list[Sample] = []
+        self._num_rows_of = Counter[Problem]()
+        self._first_samples: list[int] = []  # the number of each row's first answer among those of its problem
+        for problem in questions.problems:
+            self._first_samples.append(self._num_rows_of[problem] * questions.num_samples)
+            self._num_rows_of[problem] += 1
         self._answered_before: set[Problem] = set()
         if run.handle.attempt == 1:
             return
         stored = max((_read(store) for store in run.stores), key=len)
         num_scored = Counter(_problem_of(sample) for sample in stored if not sample.failed)
         self._answered_before = {
-            problem for problem in questions.problems if num_scored[problem] == questions.num_samples
+            problem
+            for problem, num_rows in self._num_rows_of.items()
+            if num_scored[problem] == num_rows * questions.num_samples
         }
         self.samples = [sample for sample in stored if _problem_of(sample) in self._answered_before]
         if self.samples:
-            num, of = len(self._answered_before), len(questions.problems)
+            num, of = len(self._answered_before), len(self._num_rows_of)
             print(f"{num} of {of} prompts have their answers of an earlier attempt", flush=True)
 
     def rows_to_ask(self) -> list[int]:
@@ -185,11 +204,14 @@ class Answers:
 
     def keep(self, report: RolloutReport) -> None:
         """Add a batch's answers; store all of them."""
-        without: dict[str, Any] = {} if self._spec.eval.save_generations else {"prompt": "", "response": ""}
-        problems = self._questions.problems
-        self.samples += [
-            replace(sample, **problems[sample.problem_index]._asdict(), **without) for sample in report.samples
-        ]
+        without: dict[str, Any] = (
+            {} if self._spec.eval.save_generations else {"prompt": "", "response": "", "response_ids": array("i")}
+        )
+        for sample in report.samples:
+            row = sample.problem_index
+            named = self._questions.problems[row]._asdict()
+            named["sample_index"] = self._first_samples[row] + sample.sample_index
+            self.samples.append(replace(sample, **named, **without))
         if self.samples:
             write_generations(Path(self._run.handle.local_dir) / GENERATIONS_KEY, self.samples)
             try:
@@ -218,12 +240,14 @@ class Answers:
         )
 
     def pass_rates(self) -> list[PassRate]:
-        """Return the pass rate of every prompt, in the order of the data."""
+        """Return the pass rate of every problem, in the order of the data."""
         num_right = Counter(_problem_of(sample) for sample in self.samples if is_right(sample))
-        k, checkpoint = self._questions.num_samples, self._spec.eval.checkpoint or self._spec.model.path
+        checkpoint, questions = self._spec.eval.checkpoint or self._spec.model.path, self._questions
+        names = dict(zip(questions.problems, questions.dataset.prompt_ids(), strict=True))
+        sizes = {problem: num_rows * questions.num_samples for problem, num_rows in self._num_rows_of.items()}
         return [
-            PassRate(prompt_id=name, pass_rate=num_right[problem] / k, k=k, checkpoint=checkpoint)
-            for name, problem in zip(self._questions.dataset.prompt_ids(), self._questions.problems, strict=True)
+            PassRate(prompt_id=names[problem], pass_rate=num_right[problem] / k, k=k, checkpoint=checkpoint)
+            for problem, k in sizes.items()
         ]
 
     def store_the_end(self) -> None:

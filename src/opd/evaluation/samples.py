@@ -2,6 +2,7 @@
 
 import math
 import os
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -45,12 +46,15 @@ class Sample:
     """Tokens of the response."""
     truncated: bool
     """True if the response ended at the length limit."""
+    response_ids: Sequence[int] = field(default_factory=lambda: array("i"))
+    """Tokens of the response, its end included; empty where the run keeps no texts."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Further numbers of the scorer: see `further_numbers`."""
 
 
 _NUMBERS = "numbers"
 _ARROW: dict[Any, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+_ARROW[Sequence[int]] = pa.list_(pa.int32())
 SCHEMA = pa.schema(
     [(name, _ARROW.get(kind, pa.map_(pa.string(), pa.float64()))) for name, kind in get_type_hints(Sample).items()]
 )
@@ -97,4 +101,13 @@ def read_generations(content: bytes) -> Sequence[Sample]:
     table = pq.read_table(pa.BufferReader(content))
     if table.schema.names != SCHEMA.names:
         raise ValueError(f"columns {table.schema.names}, must be {SCHEMA.names}")
-    return [Sample(**row | {_NUMBERS: further_numbers(dict(row[_NUMBERS] or ()))}) for row in table.to_pylist()]
+    return [
+        Sample(
+            **row
+            | {
+                _NUMBERS: further_numbers(dict(row[_NUMBERS] or ())),
+                "response_ids": array("i", row["response_ids"] or ()),
+            }
+        )
+        for row in table.to_pylist()
+    ]

@@ -35,7 +35,7 @@ class Lookup:
     kind: Kind
     cls: type[Section]
     tree: dict[str, Any]
-    count_gpus: Callable[[], int]
+    count_gpus: Callable[[], int | None]
     section: str = ""
 
     def has(self, *paths: str) -> bool:
@@ -119,6 +119,18 @@ def _mini_batch(look: Lookup) -> Any:
     return fits[0] if fits else batch
 
 
+def micro_batch(kind: Kind, rows: int) -> int:
+    """Return the default rows of a micro-batch: at most 4 (2 where nothing trains), and a divisor of a rank's rows."""
+    return next(size for size in (2 if kind in ASKS else 4, 2, 1) if rows % size == 0)
+
+
+def _micro_batch(look: Lookup) -> int:
+    samples = 1 if look.kind == "sft" else look["rollout.num_samples"]
+    ranks = look["trainer.nnodes"] * look["trainer.gpus_per_node"]
+    groups = max(1, ranks // max(1, look["actor.ulysses_sequence_parallel_size"]))
+    return micro_batch(look.kind, look["actor.ppo_mini_batch_size"] * samples // groups)
+
+
 def _reward_function(look: Lookup) -> str:
     if look.has("reward.path"):
         return "custom"
@@ -166,14 +178,19 @@ def _gpus(look: Lookup) -> int:
     return (look.count_gpus() if look["trainer.nnodes"] == 1 else 0) or 8 if look.on_gpu else 1
 
 
+def _device(look: Lookup) -> Any:
+    return "cpu" if look.count_gpus() == 0 else UNSET
+
+
 def _temperature(look: Lookup) -> float:
     if look.kind in DISTILS and look["data.enable_thinking"]:
         return 0.6
     return 1.0 if look.kind == "passrate" else 0.7
 
 
-# A map has a value for each kind that has a default; a pair has one for cuda and one for cpu; a function is asked.
+# A map has a value for each kind with a default. A pair has the values of cuda and cpu. A function returns the value.
 DEFAULTS: dict[str, Any] = {
+    "device": dict.fromkeys(RUNS, _device),
     # Before the sizes of micro-batches get defaults of their own.
     "actor.cut_updates": lambda look: _cut(look, _MICRO, _CAP, "opd.train_tokens"),
     "actor.cut_reads": lambda look: _cut(look, _READ, _READ_CAP, "opd.read_tokens"),
@@ -197,7 +214,7 @@ DEFAULTS: dict[str, Any] = {
     "trainer.gpus_per_node": _gpus,
     "actor.learning_rate": lambda look: 1e-5 if look.has("model.lora") else 1e-6,
     "actor.ppo_mini_batch_size": _mini_batch,
-    _MICRO: lambda look: 2 if look.kind in ASKS else 4,
+    _MICRO: _micro_batch,
     _READ: lambda look: look[_MICRO],
     _CAP: lambda look: 2 * look.row_length,
     "actor.use_remove_padding": (True, False),
@@ -233,7 +250,9 @@ def places(path: str, tree: dict[str, Any]) -> list[str]:
     return [f"teachers.{name}.{key}" for name in several] + [path] * ("teacher" in tree)
 
 
-def fill_defaults(kind: Kind, cls: type[Section], tree: dict[str, Any], count_gpus: Callable[[], int]) -> list[str]:
+def fill_defaults(
+    kind: Kind, cls: type[Section], tree: dict[str, Any], count_gpus: Callable[[], int | None]
+) -> list[str]:
     """Fill the computed defaults into `tree`, as far as the keys that they follow from are right; return all paths."""
     # An empty map makes validation name the missing key instead of the missing section.
     for name in (name for name, field in cls.model_fields.items() if field.is_required() and section_of(field)):

@@ -42,19 +42,24 @@ def kind_of(tree: Mapping[str, Any]) -> Kind:
     raise SpecError([Problem(path="kind", value=kind, rule=rule, fix=f"write `kind: {near}`")])
 
 
+def unknown_gpus() -> int | None:
+    """Return None: the run's machine is another one, or a cluster."""
+    return None
+
+
 def parse_tree(
     source: Mapping[str, Any],
     *,
     env: Mapping[str, str] | None = None,
     sets: Iterable[str] = (),
     overrides: Iterable[str] = (),
-    count_gpus: Callable[[], int] = int,
+    count_gpus: Callable[[], int | None] = unknown_gpus,
     sources: dict[str, str] | None = None,
 ) -> Loaded:
     """Validate a tree of plain values, changed by variables, `path=value` and Hydra overrides.
 
     Args:
-        count_gpus: counts the GPUs of this machine, the default of `trainer.gpus_per_node` unless it returns 0.
+        count_gpus: counts the GPUs of the machine that runs it, which device and trainer.gpus_per_node follow; None: unknown.
         sources: gets the source of each key that the other arguments set.
     """
     tree = without_nulls(dict(source))

@@ -1,4 +1,4 @@
-"""The stages of a pipeline as specs of their own; README.md has the references `${stages.NAME.RESULT}`."""
+"""The stages of a pipeline as specs of their own; docs/howto/pipelines.md has the references `${stages.NAME.RESULT}`."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class Edits:
         return tuple(applied), tuple(f"{name} is set but kind {self.kind} does not read it: ignored" for name in unread)
 
     def overrides(self, texts: Iterable[Any], source: str) -> None:
-        """Apply Hydra overrides in order: those of keys that the spec has set them, others join `overrides`."""
+        """Apply Hydra overrides in order: a key that the spec has is set, any other joins `overrides`."""
         existing, texts = self.tree.pop("overrides", []), list(texts)
         if texts and "overrides" not in self.cls.model_fields:
             return self._refuse("overrides", texts[0], f"kind {self.kind} starts no verl trainer", "remove it", source)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from opd.experiment.algorithm import Stage
 from opd.experiment.base import Section, value_at
-from opd.experiment.defaults import CONTEXT
+from opd.experiment.defaults import CONTEXT, micro_batch
 from opd.experiment.errors import Problem
 from opd.experiment.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, RunSpec, SamplingSpec
 from opd.experiment.tree import sections
@@ -32,6 +32,9 @@ def check_sections(section: Section) -> Problems:
 
 
 def _policy_loss(spec: GrpoSpec) -> Problems:
+    if spec.rollout.num_samples == 1 and "adv_estimator" not in str(spec.overrides):
+        rule = "an advantage compares the samples of one prompt, and one sample has none to compare with"
+        yield spec.broken("rollout.num_samples", rule, "use 2 or more; 8 is the default")
     if spec.grpo.loss_agg_mode == "seq-mean-token-sum-norm" and "loss_scale_factor" not in str(spec.overrides):
         fix = "add the override actor_rollout_ref.actor.loss_scale_factor=N, or use seq-mean-token-sum"
         yield spec.broken("grpo.loss_agg_mode", "the mode divides by a number of tokens, and none is given", fix)
@@ -206,6 +209,10 @@ def _schedule(spec: SamplingSpec) -> Problems:
         yield spec.broken("rollout.keep_prefixes", rule, "set free_cache_engine: false, or keep_prefixes: false")
 
 
+def _is_sampled(loss_type: object) -> bool:
+    return loss_type == "sampled_reverse_kl"
+
+
 def _carried_losses(spec: DistillationSpec) -> Problems:
     """Reject losses, rewards and horizons that need an answer's tokens from one update."""
     if spec.rollout.schedule == "strict" or spec.kind != "opd":
@@ -217,7 +224,7 @@ def _carried_losses(spec: DistillationSpec) -> Problems:
     by_rule = {
         of_prompt: _keys(spec, "policy.weight", "policy_weight", bool)
         + _keys(spec, "reward_beta", "reward_beta", bool),
-        sampled: _keys(spec, "loss_type", "loss_type", lambda value: value == "sampled_reverse_kl"),
+        sampled: _keys(spec, "loss_type", "loss_type", _is_sampled),
         complete: _keys(spec, "rollouts", "rollouts", lambda value: value == "teacher"),
         shorter: _keys(spec, "horizon.applies", "horizon", lambda value: value == "generate"),
     }
@@ -246,8 +253,17 @@ _RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {
 
 def notes(spec: BaseSpec) -> Iterator[str]:
     """Yield what is allowed but probably not meant, one sentence each."""
+    if isinstance(spec, GrpoSpec | DistillationSpec) and spec.rollout.is_truncated:
+        sampled = (
+            isinstance(spec, GrpoSpec) or spec.opd.has_policy or _keys(spec, "loss_type", "loss_type", _is_sampled)
+        )
+        if sampled:
+            cut = "rollout.top_p" if spec.rollout.top_p < 1 else "rollout.top_k"
+            yield f"{cut}: answers are sampled among fewer tokens than their log-probabilities are of; 1 and -1 are exact"
     if isinstance(spec, RunSpec):
-        by_tokens, default = spec.actor.use_dynamic_bsz or not spec.update_by_actor, 4 if spec.trains else 2
+        by_tokens = spec.actor.use_dynamic_bsz or not spec.update_by_actor
+        rows = spec.actor.ppo_mini_batch_size * spec.num_samples // spec.num_groups
+        default = micro_batch(spec.kind, rows)
         if by_tokens and spec.actor.ppo_micro_batch_size_per_gpu != default:
             why = "actor.use_dynamic_bsz cuts by tokens" if spec.update_by_actor else "opd.train_tokens"
             yield f"actor.ppo_micro_batch_size_per_gpu: not read, because of {why}"

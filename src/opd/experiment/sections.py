@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -11,8 +10,20 @@ from pydantic import AfterValidator, Field
 from opd.experiment.base import Section, key, matching
 from opd.experiment.errors import Problem
 from opd.experiment.prompt_template import checked, names_in
-from opd.experiment.types import Count, Dtype, Extras, Natural, Offload, Paths, Positive, Probability, Text, Weight
-from opd.store.access import MEANT_AS_URL_PATTERN, URL_FIX, URL_PATTERN, URL_RULE
+from opd.experiment.types import (
+    Count,
+    Dtype,
+    Extras,
+    Files,
+    Natural,
+    Offload,
+    Paths,
+    Positive,
+    Probability,
+    Text,
+    Weight,
+)
+from opd.store.access import URL_FIX, URL_RULE, is_usable
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
 Scorer = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
@@ -81,10 +92,16 @@ class Split(Section):
             yield self.broken("part", rule, f"use 1 to {self.of}, or remove data.split.of")
 
 
+class Columns(Section):
+    prompt: Text | None = key("Column of the prompts, text or messages, or COLUMN.FIELD. Default: by its name.", None)
+    answer: Text | None = key("Column of the ground truths; sft: of the answers. Default: by its name.", None)
+
+
 class Data(Section):
     dir: Text = key("Folder or store URL that holds the prepared files.", "data")
-    train: Paths = key("Files with the training prompts. Default: the kind's file below data.dir; eval: data.val.")
-    val: Paths = key("Files with validation prompts. Default: the kind's sets below data.dir; passrate: data.train.")
+    train: Files = key("Training prompts: files, folders, URLs or hub sets. Default: below data.dir; eval: data.val.")
+    val: Files = key("Validation prompts, likewise. Default: the kind's sets below data.dir; passrate: data.train.")
+    columns: Columns = key("Columns of data in a layout of their own.", Columns)
     train_batch_size: Count = key("Prompts of a step; passrate: of a part. Default: 256; grpo, passrate: 512; eval 64.")
     max_prompt_length: Count = key("Longest prompt in tokens. Default: 2048; opd-agent: 4096.")
     max_response_length: Count = key("Longest response, with tool replies. Default: 8192; opd-agent 24576; eval 16384.")
@@ -199,7 +216,7 @@ class Store(Section):
     )
 
     def check(self) -> Iterator[Problem]:
-        if re.search(MEANT_AS_URL_PATTERN, self.url) and not re.search(URL_PATTERN, self.url):
+        if not is_usable(self.url):
             yield self.broken("url", URL_RULE, URL_FIX)
 
 

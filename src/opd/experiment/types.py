@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -13,6 +14,23 @@ def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
+def _as_files(value: Any) -> Any:
+    listed = [value] if isinstance(value, dict) else _as_tuple(value)
+    return tuple(hub_url(**one) if isinstance(one, dict) else one for one in listed) if listed else value
+
+
+def hub_url(**parts: Any) -> str:
+    """Return a data set of the hub, `{path, split, name, revision}`, as one text."""
+    known = ("path", "split", "name", "revision")
+    if unknown := sorted(str(part) for part in parts if part not in known or not isinstance(parts[part], str)):
+        raise ValueError(f"a data set of the hub has the texts {', '.join(known)}, and not {', '.join(unknown)}")
+    if not parts.get("path"):
+        raise ValueError("a data set of the hub needs its path, OWNER/NAME")
+    more = {part: parts[part] for part in known[1:] if part in parts}
+    return f"{HUB}{parts['path']}" + (f"?{urlencode(more)}" if more else "")
+
+
+HUB = "hub://"
 Text = Annotated[str, Field(min_length=1)]
 RunName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MAX_NAME_CHARS)]
 KeyName = Annotated[str, matching(r"^[A-Za-z_][A-Za-z0-9_-]*$", "a name of letters, digits, `_` and `-`")]
@@ -29,3 +47,8 @@ _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _TEXTS = WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]})
 Paths = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple), Field(min_length=1), _TEXTS]
 """One text or a list of texts."""
+_HUB: dict[str, Any] = {"type": "object", "additionalProperties": _TEXT, "required": ["path"]}
+_ONE: dict[str, Any] = {"anyOf": [_TEXT, _HUB]}
+_FILES = WithJsonSchema({"anyOf": [_TEXT, _HUB, {"type": "array", "items": _ONE, "minItems": 1}]})
+Files = Annotated[tuple[Text, ...], BeforeValidator(_as_files), Field(min_length=1), _FILES]
+"""`Paths`, or data sets of the hub as maps."""

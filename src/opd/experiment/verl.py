@@ -127,6 +127,8 @@ def _data(spec: AnyRunSpec) -> Pairs:
     yield "data.return_raw_chat", True
     yield "data.seed", spec.seed
     yield "data.trust_remote_code", spec.model.trust_remote_code
+    for name, column in spec.data.columns.model_dump(exclude_none=True).items():
+        yield f"++data.columns.{name}", column
     if isinstance(spec, PassRateSpec):
         yield "data.val_batch_size", spec.data.train_batch_size
     if isinstance(spec, SftSpec) and spec.sft.teacher_answers is None:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opd.agent.environments import DEFAULT_TOOLSET, NoEnvironment, load_environment, no_reward, source_of
+from opd.data.reading import PROMPT, How
 from opd.experiment.algorithm import MESSAGES
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec, SftSpec
 from opd.experiment.rules import context_problems
-from opd.inputs.data import PROMPT, DataSet, data_problems
+from opd.inputs.data import DataSet, data_problems
 from opd.inputs.models import context_of_folder, model_problems
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -39,7 +40,7 @@ def place_problems(places: Sequence[tuple[str, str]]) -> Iterator[Problem]:
         )
 
 
-__all__ = ["DataSet", "Inputs", "check_inputs", "scorer_of_texts"]
+__all__ = ["DataSet", "Inputs", "check_inputs", "how_of", "scorer_of_texts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +69,15 @@ class Inputs:
         if isinstance(spec, OpdSpec | OpdAgentSpec):
             models += [(f"{key}.path", teacher.path) for key, teacher in spec.named_teachers.items()]
             named["opd.importance.problems.pass_rates"] = spec.opd.importance.problems.pass_rates
-        column = MESSAGES if isinstance(spec, SftSpec) and spec.sft.teacher_answers is None else PROMPT
-        data = [DataSet(key="data.val", files=spec.data.val, prompt_key=column, scorer=scorer_of_texts(spec))]
+        how = how_of(spec)
+        data = [DataSet(key="data.val", files=spec.data.val, how=how, scorer=scorer_of_texts(spec))]
         if not isinstance(spec, EvalSpec):
             train = DataSet(
                 key="data.train",
                 files=spec.data.train,
                 batch_size=spec.data.train_batch_size,
                 max_samples=spec.data.max_train_samples,
-                prompt_key=column,
+                how=how,
                 scorer=scorer_of_texts(spec, of_training=True),
                 split=spec.data.split,
                 columns=spec.prompt_columns if isinstance(spec, OpdSpec | OpdAgentSpec) else (),
@@ -97,16 +98,27 @@ class Inputs:
         return cls(models=models, data=data, places=places, spec=spec)
 
 
+def how_of(spec: AnyRunSpec) -> How:
+    """Return what a run reads of its rows."""
+    takes_conversations = isinstance(spec, SftSpec) and spec.sft.teacher_answers is None
+    columns = spec.data.columns
+    return How(MESSAGES if takes_conversations else PROMPT, columns.prompt or "", columns.answer or "")
+
+
 def scorer_of_texts(spec: AnyRunSpec, *, of_training: bool = False) -> str:
     """The reward function by name, where it reads ground truths as text; empty where it reads what it likes, or nothing is learnt from it.
 
     Args:
         of_training: of the training prompts, which a distillation may have without answers.
     """
-    if isinstance(spec, SftSpec) or (
-        of_training and isinstance(spec, OpdSpec | OpdAgentSpec) and not spec.learns_from_rewards
-    ):
+    if isinstance(spec, SftSpec):
         return ""
+    if of_training and isinstance(spec, OpdSpec | OpdAgentSpec) and not spec.learns_from_rewards:
+        return ""
+    if not of_training and not isinstance(spec, EvalSpec):
+        trainer = spec.trainer
+        if trainer.test_freq <= 0 and not trainer.val_before_train:  # nothing is reported of it
+            return ""
     return "" if spec.reward.function in ("environment", "custom") else spec.reward.function
 
 
@@ -122,7 +134,7 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
         SpecError: with every fault found.
     """
     problems = [
-        *model_problems(inputs.models),
+        *model_problems(inputs.models, may_be_quantized=_is_read_by_vllm(inputs.spec)),
         *_context_problems(inputs),
         *data_problems(inputs.data),
         *place_problems(inputs.places),
@@ -130,6 +142,11 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
     ]
     if problems:
         raise SpecError(problems, origin=origin)
+
+
+def _is_read_by_vllm(spec: AnyRunSpec | None) -> bool:
+    """Return True for a run whose one model only vLLM loads."""
+    return isinstance(spec, EvalSpec) and spec.rollout.name == "vllm"
 
 
 def environment_problems(spec: AnyRunSpec | None) -> Iterator[Problem]:

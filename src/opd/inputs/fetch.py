@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 from opd.errors import CorruptRecord, NoBucket, RunError
 from opd.experiment.errors import Problem, SpecError
+from opd.experiment.types import HUB
 from opd.store.base import ObjectInfo, Store, leads_out
 from opd.store.durable import hash_file
 from opd.store.local import LocalStore
@@ -36,6 +38,9 @@ PROGRESS_INTERVAL_S = 10.0
 STALE_PART_S = 3600.0
 _CHUNK_BYTES = 8 * 2**20
 _GIB = 2**30
+_HUB_FIX = (
+    "{path: OWNER/NAME, split: train}, with `name` for one of several configurations, or `HF_TOKEN` where it is gated"
+)
 
 Say = Callable[[str], None]
 
@@ -99,6 +104,33 @@ def local_copy(url: str, *, cache: Path | None = None, say: Say = print) -> str:
     folder = (cache or cache_dir()) / _folder_name(url)
     _Mirror(url, store, folder, say).update(listed)
     return str(folder / listed[0].key if is_file else folder)
+
+
+def hub_copy(key: str, url: str) -> str:
+    """Return the local file with a data set of the hub (`opd.experiment.types.hub_url`), by the `datasets` library.
+
+    Args:
+        key: of the spec.
+
+    Raises:
+        SpecError: the hub has no such data set or split, or the set has several. FetchError: it cannot be reached.
+    """
+    import datasets
+
+    path, _, query = url.removeprefix(HUB).partition("?")
+    file = cache_dir() / _folder_name(url) / f"{path.rstrip('/').rpartition('/')[2]}.parquet"
+    try:
+        found = datasets.load_dataset(path, **dict(parse_qsl(query)))
+    except (FileNotFoundError, ValueError) as error:  # the library's own errors are of these kinds
+        problem = Problem(path=key, value=url, rule=f"the data set cannot be read: {error}", fix=_HUB_FIX)
+        raise SpecError([problem]) from error
+    except Exception as error:  # whatever the network raises
+        raise FetchError(f"{key}: {url} cannot be fetched: {type(error).__name__}: {error}") from error
+    if isinstance(found, dict):
+        raise SpecError([Problem(path=key, value=url, rule=f"it has the splits {', '.join(found)}", fix=_HUB_FIX)])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    found.to_parquet(file)
+    return str(file)
 
 
 def mirror(url: str, folder: Path, *, say: Say = print) -> int:

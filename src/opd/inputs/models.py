@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from opd.agent.environments import toy_models
 from opd.data import toy
 from opd.experiment.defaults import context_of
-from opd.experiment.errors import Problem
+from opd.experiment.errors import Problem, SpecError
 from opd.experiment.pipeline import OF_A_STAGE
 from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
 
 # What the hub takes for the name of a repository; anything else can only be a folder.
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+# In transformers' order.
+_LOADED = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_SHARD = re.compile(r"(?:model|pytorch_model)-\d+-of-\d+\.(?:safetensors|bin)")
+_ADAPTERS = {"adapter_model.safetensors", "adapter_model.bin", "adapter_config.json"}
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack", ".tflite", ".ot")
+_QUANTIZED = ("quantization_config", "compression_config")
+_DEQUANTIZE = (
+    "use the checkpoint in bf16, or write it dequantized with transformers (save_pretrained of the loaded model)"
+)
+_WRITERS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _LATER = (OF_A_STAGE, "hdfs://")  # there by then, and copied by verl itself
 _COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
 _FROM_GGUF = "a Hugging Face folder, as `python -m opd.data.fetch_smollm2` makes from SmolLM2's GGUF file"
 _NUM_SHOWN = 3
+_HUB_TIMEOUT_S = 10.0
 _MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 
 
@@ -35,8 +45,12 @@ def is_hub_id(path: str) -> bool:
     return bool(_HUB_ID.fullmatch(path))
 
 
-def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
-    """What is wrong with (key, path) of models on this machine; hub ids and store URLs are left to their loaders."""
+def model_problems(models: Sequence[tuple[str, str]], *, may_be_quantized: bool = False) -> Iterator[Problem]:
+    """Yield what is wrong with (key, path) of models on this machine; hub ids and store URLs are left to their loaders.
+
+    Args:
+        may_be_quantized: they are read by vLLM alone.
+    """
     for key, path in models:
         if "://" in path:
             if not (path in _bundled() or is_store_url(path) or path.startswith(_LATER)):
@@ -47,7 +61,10 @@ def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
         if folder.suffix == ".gguf" or (any(folder.glob("*.gguf")) and not (folder / "config.json").exists()):
             yield Problem(path=key, value=path, rule="GGUF weights are quantized and are not trained", fix=_FROM_GGUF)
         elif folder.is_dir():
-            yield from (Problem(path=key, value=path, rule=rule, fix=_COPY) for rule in _folder_faults(folder))
+            yield from (
+                Problem(path=key, value=path, rule=rule, fix=_COPY)
+                for rule in _folder_faults(folder, may_be_quantized=may_be_quantized)
+            )
         elif folder.exists():
             yield Problem(path=key, value=path, rule="this is a file; a model is a folder", fix=str(folder.parent))
         elif not is_hub_id(path):
@@ -79,44 +96,128 @@ def context_of_folder(path: str) -> int | None:
     return context_of(config) if isinstance(config, dict) else None
 
 
-def _folder_faults(folder: Path) -> Iterator[str]:
-    config = folder / "config.json"
+def _folder_faults(folder: Path, *, may_be_quantized: bool) -> Iterator[str]:
     try:
-        if not isinstance(json.loads(config.read_text(encoding="utf-8")), dict):
-            yield "its config.json is no JSON object"
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        yield from _config_faults(config, may_be_quantized=may_be_quantized)
     except FileNotFoundError:
         inside = sorted(p.parent.name for p in folder.glob("*/config.json"))
-        yield "it has no config.json, so it is no model" + (
-            f"; {', '.join(inside[:_NUM_SHOWN])} inside it has" if inside else ""
-        )
+        more = f"; {', '.join(inside[:_NUM_SHOWN])} inside it has" if inside else ""
+        if adapters := _ADAPTERS & {file.name for file in folder.iterdir()}:
+            more = f": it holds adapters ({min(adapters)}); merge them into their base model (merge_and_unload of peft)"
+        yield f"it has no config.json, so it is no model{more}"
         return
     except (OSError, ValueError) as error:
         yield f"its config.json cannot be read: {error}"
-    if not any((folder / name).exists() for name in _TOKENIZERS):
+    names = {file.name for file in folder.iterdir()}
+    yield from name_faults(names)
+    for name in [name for name in _LOADED if name in names][:1]:
+        yield from _index_faults(folder, name) if name.endswith(".json") else filter(None, [_cut_off(folder / name)])
+
+
+def _config_faults(config: Any, *, may_be_quantized: bool) -> Iterator[str]:
+    """Yield why a config.json means no model that can be trained or read token by token."""
+    if not isinstance(config, dict):
+        yield "its config.json is no JSON object"
+        return
+    parts = [config, *(part for part in (config.get("text_config"),) if isinstance(part, dict))]
+    found = next((part[key] for part in parts for key in _QUANTIZED if part.get(key)), None)
+    if found is not None and not may_be_quantized:
+        method = found.get("quant_method") if isinstance(found, dict) else found
+        yield f"its weights are quantized ({method}), and FSDP would shard them without their scales; {_DEQUANTIZE}"
+    named = config.get("architectures")
+    if isinstance(named, list) and named and not any(str(name).endswith(_WRITERS) for name in named):
+        yield f"it is a {named[0]}, which has no head that writes text: transformers would give it a random one"
+
+
+def name_faults(names: Collection[str]) -> Iterator[str]:
+    """Yield why transformers finds no whole model in a folder, or a repository of the hub, with these files."""
+    if not any(name in names for name in _TOKENIZERS):
         yield f"it has no tokenizer (none of {', '.join(_TOKENIZERS)})"
-    yield from _weight_faults(folder)
+    if "adapter_config.json" in names:
+        yield "it has an adapter_config.json, so transformers loads that adapter's base model; merge them, or remove the adapter"
+    if any(name in names for name in _LOADED):
+        return
+    kinds = {
+        "adapters only": _ADAPTERS,
+        "consolidated weights only (Mistral's or Llama's own layout)": {
+            n for n in names if n.startswith("consolidated")
+        },
+        "shards without the index that names them (*.index.json)": {n for n in names if _SHARD.fullmatch(n)},
+        "GGUF only": {n for n in names if n.endswith(".gguf")},
+    }
+    found = next(
+        (f"{kind}: {min(of_kind & set(names))}" for kind, of_kind in kinds.items() if of_kind & set(names)), ""
+    )
+    yield f"it has no weights that transformers loads ({' or '.join(_LOADED)})" + (f"; it has {found}" if found else "")
 
 
-def _weight_faults(folder: Path) -> Iterator[str]:
-    for index in (folder / name for name in _INDEXES if (folder / name).exists()):
-        try:
-            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            yield f"its {index.name} cannot be read: {type(error).__name__}: {error}"
-            continue
-        if missing := sorted(name for name in named if not (folder / name).exists()):
-            shown = ", ".join(missing[:_NUM_SHOWN]) + (", ..." if len(missing) > _NUM_SHOWN else "")
-            yield f"{len(missing)} of the {len(named)} weight files of its {index.name} are not there: {shown}"
-    files = [file for pattern in _WEIGHTS for file in sorted(folder.glob(pattern))]
-    if not files:
-        yield f"it has no weights ({' or '.join(_WEIGHTS)})"
-    for file in files:
-        if file.suffix == ".safetensors" and (fault := _cut_off(file)):
-            yield fault
+def needed_files(names: Collection[str]) -> list[str]:
+    """Return the files of a hub's repository that a run reads: none in a folder, no second copy of the weights."""
+    loaded = next((name for name in _LOADED if name in names), "")
+    of_weights = [
+        name
+        for name in names
+        if name.endswith(Path(loaded.removesuffix(".index.json")).suffix) and _SHARD.fullmatch(name)
+    ]
+    weights = {loaded, *(of_weights if loaded.endswith(".json") else ())}
+    return sorted(
+        name for name in names if "/" not in name and (name in weights or not name.endswith(_WEIGHT_SUFFIXES))
+    )
+
+
+def is_of_hub(path: str) -> bool:
+    """Return True for a model that only the hub can have."""
+    return "://" not in path and is_hub_id(path) and not Path(path).exists()
+
+
+def fetch_model(key: str, path: str, revision: str | None) -> str | None:
+    """Return the folder of a hub id, of whose files only those that a run reads are fetched; None without a revision.
+
+    Its list of files is judged first. Without a revision an unreachable hub is none of ours: the model may be in the cache.
+
+    Raises:
+        SpecError: the repository holds no model that can be loaded.
+        OSError: the hub cannot be reached, or has no such repository.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        info = HfApi().model_info(path, revision=revision, timeout=_HUB_TIMEOUT_S)
+    except HfHubHTTPError as error:
+        if revision is None and getattr(error.response, "status_code", 500) >= 500:
+            return None
+        raise
+    except Exception:  # whatever the network raises
+        if revision is None:
+            return None
+        raise
+    names = [one.rfilename for one in info.siblings or ()]
+    if problems := [Problem(path=key, value=path, rule=rule, fix=_COPY) for rule in name_faults(names)]:
+        raise SpecError(problems)
+    if revision is None:
+        return None
+    folder = snapshot_download(path, revision=info.sha, allow_patterns=needed_files(names))
+    return str(folder)
+
+
+def _index_faults(folder: Path, name: str) -> Iterator[str]:
+    try:
+        named = set(json.loads((folder / name).read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        yield f"its {name} cannot be read: {type(error).__name__}: {error}"
+        return
+    if missing := sorted(file for file in named if not (folder / file).exists()):
+        shown = ", ".join(missing[:_NUM_SHOWN]) + (", ..." if len(missing) > _NUM_SHOWN else "")
+        yield f"{len(missing)} of the {len(named)} weight files of its {name} are not there: {shown}"
+    yield from filter(None, map(_cut_off, (folder / file for file in sorted(named - set(missing)))))
 
 
 def _cut_off(file: Path) -> str | None:
     """Return the fault of a safetensors file that is shorter than its header asks for (8 bytes: length of the JSON header)."""
+    if file.suffix != ".safetensors":
+        return None
     size = file.stat().st_size
     try:
         with file.open("rb") as stream:

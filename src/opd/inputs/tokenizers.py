@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
@@ -13,17 +13,21 @@ from opd.agent.environments import tool_schemas
 from opd.agent.settings import AGENT_LOOP, AgentSettings
 from opd.agent.shared import Shared
 from opd.data.chat_template import render
+from opd.data.template_probe import check_template
+from opd.data.turn_ends import end_tokens
 from opd.errors import Unfit
+from opd.experiment.algorithm import MESSAGES
 from opd.inputs.model_files import reading
 
 _QUESTION = [{"role": "user", "content": "What is 1 + 1?"}]
 
 
-def check_chat_template(config: DictConfig, tokenizer: Any) -> None:
+def check_chat_template(config: DictConfig, tokenizer: Any, shapes: Collection[tuple[str, str]] = ()) -> None:
     """Have the student's template write what the run will ask of it: one question, or conversations with tools.
 
     Args:
         config: the trainer's. tokenizer: the student's; a custom template of the config becomes its own.
+        shapes: (role, key) of what the messages of the data say, which the template must keep.
 
     Tools of the user's own (`agent.tool_config_path`) are described once they are made, with the rollout; the template
     is checked without them here, and with them there.
@@ -34,11 +38,15 @@ def check_chat_template(config: DictConfig, tokenizer: Any) -> None:
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     if model.custom_chat_template is not None:
         tokenizer.chat_template = model.custom_chat_template
+    template = config.data.get("apply_chat_template_kwargs") or {}
+    is_trained = config.data.get("prompt_key") == MESSAGES
     if rollout.agent.default_agent_loop != AGENT_LOOP:
-        render(tokenizer, _QUESTION, **(config.data.get("apply_chat_template_kwargs") or {}))
+        render(tokenizer, _QUESTION, **template)
+        check_template(tokenizer, shapes, is_trained=is_trained, template=template)
         return
     settings = AgentSettings.of(config)
     Shared(settings, tokenizer, schemas=[] if settings.uses_own_tools else tool_schemas(settings.toolset))
+    check_template(tokenizer, shapes, is_trained=is_trained, template=template)
 
 
 _NUM_SHOWN = 6
@@ -118,6 +126,7 @@ def shared_tokens(
         tokens.append({index: token for token, index in found.get_vocab().items() if index < num_rows})
     entries = [max(found) + 1 for found in tokens]
     if tokens[0] == tokens[1]:
+        _compare_ends(paths, tokenizers[0], tokenizers[1], template_kwargs or {})
         return SharedTokens(entries[0], *entries)
     _refuse_other_meanings(paths, *tokens)
     if differences := _text_differences(*tokenizers):
@@ -127,7 +136,25 @@ def shared_tokens(
         )
     shared = min(tokens[0].keys() ^ tokens[1].keys())
     _refuse_needed(paths, shared, tokenizers[0], template_kwargs or {})
+    _compare_ends(paths, tokenizers[0], tokenizers[1], template_kwargs or {})
     return SharedTokens(shared, *entries)
+
+
+def _compare_ends(
+    paths: str, student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase, template: Mapping[str, Any]
+) -> None:
+    """Refuse a teacher that ends its turns with no token at which the student's server stops."""
+    ends = [
+        [str(model.convert_ids_to_tokens(token)) for token in end_tokens(model, **template)]
+        for model in (student, teacher)
+    ]
+    if all(ends) and not set(ends[0]) & set(ends[1]):
+        own, other = (", ".join(map(repr, one)) for one in ends)
+        raise Unfit(
+            f"{paths}: the student ends its turns with {own}, the teacher with {other}: the student would learn an end at "
+            f"which its server does not stop. Add one of {other} to eos_token_id in the student's generation_config.json, or "
+            "choose a teacher with the student's chat template"
+        )
 
 
 def _refuse_other_meanings(paths: str, student: dict[int, str], teacher: dict[int, str]) -> None:
@@ -188,10 +215,10 @@ def _refuse_needed(
     paths: str, shared: int, student: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any]
 ) -> None:
     """The student must be able to begin and to end an answer with tokens that the teacher has."""
-    end = student.eos_token_id
-    if end is not None and end >= shared:
+    ends = end_tokens(student, **template_kwargs)
+    if ends and min(ends) >= shared:
         raise Unfit(
-            f"{paths}: the student ends its answers with {student.eos_token!r} ({end}), which the teacher lacks, so that it "
+            f"{paths}: the student ends its answers with {student.convert_ids_to_tokens(ends[0])!r} ({ends[0]}), which the teacher lacks, so that it "
             "cannot learn when to stop; choose a teacher that has it, or another eos_token in the student's tokenizer"
         )
     if student.chat_template is None:

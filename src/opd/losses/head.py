@@ -73,7 +73,8 @@ def head_loss(
         weight: [V, d] the student's output head without a bias.
         weights: one weight per token and term. Without any only statistics are computed.
         targets: the teacher's; needed for a divergence.
-        advantages, old_log_probs: [T] of the policy loss. None means the current log-probabilities.
+        advantages: [T] of the policy loss.
+        old_log_probs: [T] of the policy loss. None means the current log-probabilities.
         slopes: [T] derivatives of a loss by log p that the caller has computed of the whole batch. They add to the
             gradient, and nothing to the loss.
         valid_vocab: the number of leading vocabulary entries that count, the tokenizer's. Others take part in no softmax

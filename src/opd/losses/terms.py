@@ -93,7 +93,7 @@ Targets = HiddenTargets | EventTargets
 class Output(NamedTuple):
     """The loss of one call. A tuple, because FSDP looks for tensors with a graph in tuples, lists and dicts only.
 
-    Args:
+    Attributes:
         loss: scalar, the weighted sum, with a graph whose backward can run once.
         statistics: [T] each, detached, by name: `log_prob` and `nonfinite` always. Targets add `divergence`, hidden
             states `teacher_log_prob`. A policy loss adds `policy_loss` and its derivative `policy_slope` by log p. On

@@ -80,18 +80,19 @@ def divergence_floored(row: Row, past: Past) -> Verdict:  # a model's logits can
     return share_above(row, "opd/floored_share", 0.01, "in {:.0%} of the tokens")
 
 
-def divergence_grows(row: Row, past: Past) -> Verdict:
-    now, start = row.get("opd/divergence"), past.start_of_part(lambda one: one.get("opd/divergence"))
+def grown(now: float | None, start: float | None, factor: float, least: float = 0.0) -> Verdict:
+    """Judge growth from a run's start by a factor, and by no less than `least`."""
     if now is None or start is None or min(now, start) <= 0:
         return None
-    return f"{now:.3g} nats a token, {start:.3g} at the start" if now > 5 * start and now > start + 0.1 else ""
+    return f"{now:.3g}, {start:.3g} at the start" if now > factor * start and now > start + least else ""
+
+
+def divergence_grows(row: Row, past: Past) -> Verdict:
+    return grown(row.get("opd/divergence"), past.start_of_part(lambda one: one.get("opd/divergence")), 5.0, 0.1)
 
 
 def gradient_grows(row: Row, past: Past) -> Verdict:
-    now, start = first_of(row, GRAD_NORM_KEYS), past.start(*GRAD_NORM_KEYS)
-    if now is None or not start:
-        return None
-    return f"a norm of {now:.3g}, {start:.3g} at the start" if now > 100 * start else ""
+    return grown(first_of(row, GRAD_NORM_KEYS), past.start(*GRAD_NORM_KEYS), 100.0)
 
 
 def weights_frozen(row: Row, past: Past) -> Verdict:
@@ -212,25 +213,21 @@ def entropy_collapse(row: Row, past: Past) -> Verdict:
     return f"{now:.2g} nats a token; {start:.2g} at the start" + (f", the teacher has {teacher:.2g}" if teacher else "")
 
 
-def _lengths(row: Row, past: Past) -> tuple[float, float] | None:
+def lengths(row: Row, past: Past, is_off: Callable[[float, float], bool]) -> Verdict:
+    """Judge the length of a turn against its start."""
     now, start = turn_length(row), past.start_at_turns(turn_length)
-    return None if now is None or start is None else (now, start)
-
-
-_LENGTHS = "{:.0f} tokens a turn on average, {:.0f} at the start"
+    if now is None or start is None:
+        return None
+    return f"{now:.0f} tokens a turn on average, {start:.0f} at the start" if is_off(now, start) else ""
 
 
 # Some tokens of difference, so that answers of a token or two do not count; three rows, so that hard problems do not.
 def length_inflation(row: Row, past: Past) -> Verdict:
-    if (both := _lengths(row, past)) is None:
-        return None
-    return _LENGTHS.format(*both) if both[0] > max(1.75 * both[1], both[1] + 2.0) else ""
+    return lengths(row, past, lambda now, start: now > max(1.75 * start, start + 2.0))
 
 
 def length_collapse(row: Row, past: Past) -> Verdict:
-    if (both := _lengths(row, past)) is None:
-        return None
-    return _LENGTHS.format(*both) if both[0] < min(0.34 * both[1], both[1] - 3.0) else ""
+    return lengths(row, past, lambda now, start: now < min(0.34 * start, start - 3.0))
 
 
 def teacher_no_better(row: Row, past: Past) -> Verdict:

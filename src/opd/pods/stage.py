@@ -14,9 +14,11 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from opd.errors import RunError
 from opd.inputs.fetch import mirror
+from opd.inputs.models import needed_files
 from opd.store.access import is_store_url, open_url
 from opd.store.local import LocalStore
 
@@ -50,11 +52,13 @@ def _from_hub(repository: str, folder: Path, *, revision: str, kind: str) -> dic
     """Download a repository at one commit; the hub's client verifies and resumes file by file."""
     from huggingface_hub import HfApi, snapshot_download
 
-    commit = HfApi().repo_info(repository, repo_type=kind, revision=revision or None).sha
+    info: Any = HfApi().repo_info(repository, repo_type=kind, revision=revision or None)
+    commit, names = info.sha, [one.rfilename for one in info.siblings or ()]
     if commit is None:
         raise OSError(f"the hub names no commit for {repository} at {revision or 'its main branch'}")
     print(f"opd.pods.stage: {kind} {repository} at commit {commit}", flush=True)
-    snapshot_download(repository, repo_type=kind, revision=commit, local_dir=folder)
+    only = needed_files(names) if kind == "model" else None
+    snapshot_download(repository, repo_type=kind, revision=commit, local_dir=folder, allow_patterns=only)
     num_files = sum(path.is_file() for path in folder.rglob("*") if ".cache" not in path.relative_to(folder).parts)
     return {"revision": commit, "num_files": num_files}
 

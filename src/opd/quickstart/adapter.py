@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,9 +45,9 @@ def merge(base: Path, adapter: Path, out: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     # peft adds the product to the weights in the model's dtype, here fp32.
-    merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     unfinished = out.with_name(f"{out.name}.part")
     merged.to(torch.bfloat16).save_pretrained(unfinished)
     AutoTokenizer.from_pretrained(base).save_pretrained(unfinished)

@@ -14,9 +14,9 @@ MODEL, DATA = Path("build/lm/model"), Path("build/lm/data")
 ADAPTER = Path(__file__).parent / "gsm_teacher"
 """The teacher's LoRA adapters; manifests/experiments/smollm2-gsm-teacher.yaml made them."""
 SOURCES = {"gsm_seen": "val_seen.parquet", "gsm_new": "val_new.parquet"}
-NUM_PROBLEMS = 40
+NUM_PROBLEMS = 32
 """Held-out problems of each source."""
-MAX_NEW_TOKENS = 192
+MAX_NEW_TOKENS = 160
 NUM_SAMPLES = 3
 MAX_SHOWN = 300
 """Characters of a sample."""
@@ -97,20 +97,22 @@ def read_problems() -> list[Problem]:
 
 def greedy_answers(model: Any, tokenizer: Any, problems: Sequence[Problem]) -> list[Answer]:
     """Return the model's greedy answer to each problem, with its end-of-turn token where it ends."""
+    inputs = tokenizer.apply_chat_template(
+        [problem.messages for problem in problems],
+        add_generation_prompt=True,
+        return_dict=True,
+        padding=True,
+        return_tensors="pt",
+    )
+    output = model.generate(**inputs, max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
+    width = inputs["input_ids"].shape[1]
     found = []
-    for start in range(0, len(problems), NUM_PROBLEMS):
-        asked = [problem.messages for problem in problems[start : start + NUM_PROBLEMS]]
-        inputs = tokenizer.apply_chat_template(
-            asked, add_generation_prompt=True, return_dict=True, padding=True, return_tensors="pt"
-        )
-        output = model.generate(**inputs, max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
-        width = inputs["input_ids"].shape[1]
-        for mask, row in zip(inputs["attention_mask"], output.tolist(), strict=True):
-            tokens = row[width:]
-            if tokenizer.eos_token_id in tokens:
-                tokens = tokens[: tokens.index(tokenizer.eos_token_id) + 1]
-            text = tokenizer.decode(tokens, skip_special_tokens=True)
-            found.append(Answer(row[width - int(mask.sum()) : width], tokens, text))
+    for mask, row in zip(inputs["attention_mask"], output.tolist(), strict=True):
+        tokens = row[width:]
+        if tokenizer.eos_token_id in tokens:
+            tokens = tokens[: tokens.index(tokenizer.eos_token_id) + 1]
+        text = tokenizer.decode(tokens, skip_special_tokens=True)
+        found.append(Answer(row[width - int(mask.sum()) : width], tokens, text))
     return found
 
 

@@ -5,12 +5,13 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from pickle import PicklingError
 from typing import Any
 
 from opd.isolation.pool import Outcome, ProcessPool
+from opd.rewards import scorers
 from opd.rewards.scorers import (
     BUILTIN_FUNCTIONS,
     NO_ANSWER,
@@ -24,6 +25,7 @@ from opd.text import storable
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_TRUTH_S = 5.0
 NUM_PROCESSES = 2
 """Scorer processes of each rollout process: 66 MB each with math-verify loaded, started only when needed."""
 _CUSTOM_FUNCTION = re.compile(r"([A-Za-z_][\w.]*|.+\.py):[A-Za-z_]\w*")
@@ -95,6 +97,34 @@ def check_function(function: str, **function_kwargs: Any) -> None:
         raise _refusal(outcome)
     if outcome.failure is not None:
         raise ImportError(f"the reward function cannot be imported: {outcome.reason}")
+
+
+_PLAIN_TRUTH = re.compile(r"-?[0-9]+(\.[0-9]+)?|[A-Za-z]+")
+_MAX_VERIFIED = 100
+"""Ground truths that the killable pool is given: a second and more for each that hangs."""
+
+
+def misread(function: str, truths: Collection[str]) -> list[str]:
+    """Return the ground truths that a built-in function finds wrong as their own answers; none where it is not installed.
+
+    Of a function that needs the pool, only truths that are neither a number nor a word are asked for, at most a hundred.
+    """
+    if not BUILTIN_FUNCTIONS[function].isolated:
+        try:
+            return [truth for truth in truths if scorers.misread(function, truth)]
+        except ImportError:
+            return []
+    odd = [truth for truth in truths if not _PLAIN_TRUTH.fullmatch(truth)][:_MAX_VERIFIED]
+    if not odd:
+        return []
+
+    async def wrong(pool: ProcessPool, truth: str) -> bool:
+        task = ScoreTask(function, "", scorers.as_answer(function, truth), truth, {}, {})
+        result = await score_in(pool, task, timeout_s=DEFAULT_TRUTH_S)
+        return isinstance(result, Failure) or result.acc != 1.0
+
+    with new_pool() as pool:
+        return [truth for truth in odd if asyncio.run(wrong(pool, truth))]
 
 
 def new_pool() -> ProcessPool:

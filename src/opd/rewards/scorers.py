@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -57,6 +57,69 @@ def _balanced(text: str, opening: int) -> str | None:
     return None
 
 
+_COMMANDS = re.compile(r"\\(?:boxed|text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*(?=\{)")
+_QUOTES = (("\\(", "\\)"), ("\\[", "\\]"))
+_NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?")
+_GROUPS = re.compile(r"([+-]?[0-9]{1,3})((?:(?:,|\{,\}|\\,|\\!|,\\!| )[0-9]{3})+)((?:\.[0-9]+)?)")
+_UNIT = re.compile(r"([+-]?[0-9.,]*[0-9])\s*\\(?:text|textrm|mathrm|mbox)\s*\{[^{}]*\}(?:\^\{?[0-9]\}?)?")
+_AND = re.compile(r"\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*")
+_MINUS = str.maketrans({"\u2212": "-", "\uff0d": "-", "\u2013": "-"})
+
+
+def bare(text: str) -> str:
+    r"""Return an answer without what people put around it: `$...$`, `\boxed{}`, `\text{}`, a full stop, a percent sign."""
+    text, before = re.sub(r"(?<!\\)\$", "", text.translate(_MINUS)), ""
+    while text != before:
+        before, text = text, text.strip().removesuffix("\\%").rstrip(".\u3002%").rstrip()
+        for begin, end in _QUOTES:
+            if text.startswith(begin) and text.endswith(end) and len(text) >= 4:
+                text = text[2:-2]
+        command = _COMMANDS.match(text)
+        content = command and _balanced(text, command.end())
+        if command and content is not None and command.end() + len(content) + 2 == len(text):
+            text = content
+    return text
+
+
+def decimal(text: str) -> str | None:
+    """Return a decimal number without grouped thousands and needless zeros; None for another text."""
+    if grouped := _GROUPS.fullmatch(text):
+        text = grouped[1] + re.sub("[^0-9]", "", grouped[2]) + grouped[3]
+    found = _NUMBER.fullmatch(text)
+    if not found or not (found[2] or found[3]):
+        return None
+    part = (found[3] or "").rstrip("0")
+    value = (found[2].lstrip("0") or "0") + (f".{part}" if part else "")
+    return f"-{value}" if found[1] == "-" and value != "0" else value
+
+
+def _parts(text: str) -> list[str]:
+    """Return the parts of a list at its outermost commas."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def canonical(answer: str) -> str:
+    """Return the form of an answer in which equal answers are equal texts: Hendrycks' normalisation (verl's), numbers, sets."""
+    text = bare(answer)
+    if unit := _UNIT.fullmatch(text):
+        text = unit[1]
+    text = _AND.sub(",", text)
+    try:
+        text = load_verl_scorer("math_reward").strip_string(decimal(text) or text)
+    except (AssertionError, IndexError):  # malformed LaTeX ("\\frac" at the end)
+        return text
+    is_set = text.startswith("\\{") and text.endswith("\\}")
+    parts = [decimal(part) or part for part in _parts(text[2:-2] if is_set else text)]
+    return ",".join(sorted(parts)) if len(parts) > 1 else decimal(text) or text
+
+
 @lru_cache(maxsize=8)
 def load_verl_scorer(name: str) -> ModuleType:
     """Return verl's `utils/reward_score/<name>.py` as a module, without executing `verl/__init__.py`.
@@ -102,6 +165,21 @@ class Score(NamedTuple):
     """Further named numbers of a custom function, passed on to verl as they are."""
 
 
+def _of_whole(worst_score: float) -> Callable[[Callable[..., Score]], Callable[..., Score]]:
+    """Return a decorator of scorers by which an answer that was cut off within its thought has no answer."""
+
+    def decorator(scorer: Callable[..., Score]) -> Callable[..., Score]:
+        @wraps(scorer)
+        def scored(solution: str, ground_truth: str, **options: Any) -> Score:
+            if "<think>" in solution.rpartition("</think>")[2]:
+                return Score(worst_score, 0.0, NO_ANSWER)
+            return scorer(solution, ground_truth, **options)
+
+        return scored
+
+    return decorator
+
+
 def exact_match(solution: str, ground_truth: str) -> Score:
     """Return 1 if the answer equals the ground truth, white space at both ends aside; the toy task's reward."""
     pred = solution.strip()
@@ -109,22 +187,20 @@ def exact_match(solution: str, ground_truth: str) -> Score:
     return Score(correct, correct, pred[:MAX_ANSWER_CHARS])
 
 
+@_of_whole(0.0)
 def math_reward(solution: str, ground_truth: str) -> Score:
-    r"""Return 1 if the last `\boxed{}` equals the ground truth after Hendrycks' MATH normalisation (verl's) of both, else 0."""
+    r"""Return 1 if the last `\boxed{}` equals the ground truth in `canonical` form, else 0."""
     answer = last_boxed(solution)
     if answer is None:
         return Score(0.0, 0.0, NO_ANSWER)
-    if len(answer) > MAX_ANSWER_CHARS:
+    if len(answer) > MAX_ANSWER_CHARS or len(ground_truth) > MAX_ANSWER_CHARS:
         return Score(0.0, 0.0, answer[:MAX_ANSWER_CHARS])
-    verl = load_verl_scorer("math_reward")
-    correct = float(verl.is_equiv(answer, ground_truth))
-    try:
-        pred = verl.strip_string(answer)
-    except (AssertionError, IndexError):  # malformed LaTeX ("\\frac" at the end): is_equiv then compares raw text too
-        pred = answer.strip()
+    pred = canonical(answer)
+    correct = float(pred == canonical(ground_truth))
     return Score(correct, correct, pred)
 
 
+@_of_whole(-1.0)
 def math_dapo(solution: str, ground_truth: str, *, strict_box: bool = False, box_fallback: bool = False) -> Score:
     r"""Return +1 or -1: the last `Answer: ...` line of the last 300 characters, Minerva normalisation (verl's) of both sides.
 
@@ -134,7 +210,7 @@ def math_dapo(solution: str, ground_truth: str, *, strict_box: bool = False, box
             such an answer is `[INVALID]`, the published DAPO rule.
     """
     verl = load_verl_scorer("math_dapo")
-    tail = solution[-DAPO_TAIL_CHARS:]
+    tail, ground_truth = solution[-DAPO_TAIL_CHARS:].translate(_MINUS), bare(ground_truth)
     pred: str | None
     if strict_box:
         sign, pred = verl.is_correct_strict_box(tail, ground_truth)
@@ -144,34 +220,74 @@ def math_dapo(solution: str, ground_truth: str, *, strict_box: bool = False, box
         if pred == MINERVA_NO_ANSWER and box_fallback:
             sign, pred = verl.is_correct_strict_box(tail, ground_truth)
             correct = sign == 1
+    if not strict_box and pred is not None and (value := decimal(pred)) is not None:
+        pred, correct = value, correct or value == decimal(ground_truth)
     return Score(1.0 if correct else -1.0, float(correct), MINERVA_NO_ANSWER if pred is None else pred)
 
 
+@_of_whole(0.0)
 def math_verify(solution: str, ground_truth: str) -> Score:
     r"""Return 1 if the library math-verify finds the answer mathematically equal to the ground truth, else 0.
 
     The ground truth is read as `\boxed{ground_truth}`. The library's own alarms are off: it runs in the killable
-    pool, whose deadline ends any hang, those in C code included.
+    pool, whose deadline ends any hang, those in C code included. A last box that never closes is no answer.
 
     Raises:
         ValueError: the ground truth itself cannot be read as mathematics.
     """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-    gold = parse(f"\\boxed{{{ground_truth}}}", [LatexExtractionConfig()], parsing_timeout=0)
+    gold = parse(f"\\boxed{{{bare(ground_truth)}}}", [LatexExtractionConfig()], parsing_timeout=0)
     if not gold:
         raise ValueError(f"math-verify cannot read the ground truth {ground_truth!r}")
-    answer = parse(solution, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=0)
+    boxed = last_boxed(solution)
+    is_cut = boxed is None and _BOX.search(solution)
+    solution = solution.translate(_MINUS)
+    if boxed:
+        solution = solution.replace(f"{{{boxed.translate(_MINUS)}}}", f"{{{bare(boxed)}}}")
+    answer = [] if is_cut else parse(solution, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=0)
     if not answer:
         return Score(0.0, 0.0, NO_ANSWER)
-    correct = float(verify(gold, answer, timeout_seconds=0, raise_on_error=False))
-    return Score(correct, correct, _expression_text(answer))
+    pred = _expression_text(answer)
+    if _is_undefined(gold[0]) or _is_undefined(answer[0]):  # 12:00 is read as 12 / 00
+        correct = float(pred == _expression_text(gold))
+    else:
+        correct = float(verify(gold, answer, timeout_seconds=0, raise_on_error=False) and not _are_apart(gold, answer))
+    return Score(correct, correct, pred)
+
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\b")
+_TINY, _APART = 1e-3, 1e-6
+
+
+def _is_undefined(expression: Any) -> bool:
+    from sympy import nan, zoo
+
+    return not isinstance(expression, str) and expression in (zoo, nan)
+
+
+def _are_apart(gold: list[Any], answer: list[Any]) -> bool:
+    """Return True for different numbers so small that the library, which rounds to six decimals, takes them for equal."""
+    from sympy import Expr, N
+
+    if not all(isinstance(one[0], Expr) and one[0].is_number for one in (gold, answer)):
+        return False
+    left, right = (N(one[0], 30) for one in (gold, answer))
+    largest = max(abs(left), abs(right))
+    return bool(0 < largest < _TINY and abs(left - right) > _APART * largest)
 
 
 def _expression_text(parsed: list[Any]) -> str:
-    """Return math-verify's parse as text: the expression in SymPy's form, so that 1/2 and \\frac{1}{2} are one vote."""
+    """Return math-verify's parse as text in which equal answers are equal: 1/2 for \\frac{1}{2}, 5 for 5.0 and for x = 5."""
+    from sympy import Eq, Float
+
+    first = parsed[0]
+    if isinstance(first, Eq) and first.lhs.is_Symbol:
+        first = first.rhs
+    if isinstance(first, Float) and float(first).is_integer():
+        first = int(first)
     try:
-        text = str(parsed[0])
+        text = str(parsed[-1] if _is_undefined(first) else first)
     except ValueError:  # an integer of more than 4300 digits: Python refuses to print it
         text = str(parsed[-1])
     return text[:MAX_ANSWER_CHARS]
@@ -234,3 +350,21 @@ def builtin_call(task: ScoreTask) -> Callable[[], Score]:
         known = ", ".join(sorted(options)) or "none"
         raise TypeError(f"reward function {task.function} has no option {', '.join(unknown)}: its options are {known}")
     return lambda: scorer(task.solution, str(task.ground_truth), **task.kwargs)
+
+
+def as_answer(function: str, ground_truth: str) -> str:
+    """Return an answer that says a ground truth as a built-in function looks for it."""
+    if function == "exact_match":
+        return ground_truth
+    return f"Answer: {bare(ground_truth)}" if function == "math_dapo" else f"\\boxed{{{bare(ground_truth)}}}"
+
+
+def misread(function: str, ground_truth: str) -> bool:
+    """Return True if a built-in function finds an answer that is the ground truth itself wrong."""
+    solution = as_answer(function, ground_truth)
+    try:
+        return BUILTIN_FUNCTIONS[function].scorer(solution, ground_truth).acc != 1.0
+    except ImportError:
+        raise
+    except Exception:  # noqa: BLE001  a scorer may raise anything of a text that it cannot read
+        return True

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl.workers.config import HFModelConfig
 from verl.workers.rollout.replica import TokenOutput
 
 from opd.rollout.carry import CarriedRow, Growth
 from opd.rollout.seeds import TRAIN, request_seed
-
-
-def end_tokens(model: HFModelConfig) -> tuple[int, ...]:
-    """Return the tokenizer's end token and all of the generation config's, as in vLLM, ascending."""
-    ends = {model.tokenizer.eos_token_id}
-    if model.generation_config is not None:
-        ids = model.generation_config.eos_token_id
-        ends |= set(ids) if isinstance(ids, list) else {ids}
-    return tuple(sorted(ends - {None}))
 
 
 class PieceClient:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
@@ -30,11 +31,12 @@ from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN
 from opd.agent.trajectories import Trajectory, num_kept
 from opd.compat import quiet
 from opd.compat.vllm_prefixes import begun_under
+from opd.data.turn_ends import end_tokens, named_ends
 from opd.evaluation.samples import Sample, further_numbers
 from opd.experiment.run_config import RunConfig
-from opd.rewards import is_unread, worst_score
+from opd.rewards import BUILTIN_FUNCTIONS, is_unread, worst_score
 from opd.rollout.carry import CarriedRow, Growth
-from opd.rollout.pieces import PieceClient, end_tokens
+from opd.rollout.pieces import PieceClient
 from opd.rollout.reward import Scorer, reward_function
 from opd.rollout.rows import Order, Row, row_of
 from opd.rollout.seeds import TRAIN, VALIDATION, SeededClient
@@ -159,6 +161,10 @@ class RolloutWorker(AgentLoopWorker):
         super().__init__(config, llm_client)
         self.ours = RunConfig.of(config)
         self._scorer, self._reward_function = Scorer(config), reward_function(config)
+        is_endless, generation = self.rollout_config.ignore_eos, self.model_config.generation_config
+        self._ends = frozenset(() if is_endless else end_tokens(self.tokenizer, generation))
+        # No engine knows these by itself.
+        self._stops = sorted(self._ends - named_ends(self.tokenizer, generation))
         self.num_finished = 0
         self._can_be_cut: list[asyncio.Task[Row | Sample]] = []
         self._is_cut = False
@@ -226,6 +232,7 @@ class RolloutWorker(AgentLoopWorker):
             "top_p": source.top_p,
             "top_k": source.top_k,
             "logprobs": partition == TRAIN and bool(config.calculate_log_probs) and (step - 1) % every == 0,
+            **({"stop_token_ids": self._stops} if self._stops else {}),
         }
 
     async def _trajectory(self, batch: Batch, place: int, sample: int) -> Row | Sample:
@@ -248,6 +255,7 @@ class RolloutWorker(AgentLoopWorker):
                 output.prompt_ids = batch.prompt_ids[place][sample]
             try:
                 await self._score(output, prompt)
+                self._refuse_cut(output)
             except Exception as error:
                 raise Unscored(error, self._sample(output, prompt, sample)) from error
             if isinstance(loop, ToolDialogueLoop) and loop.dialogue is not None:
@@ -288,8 +296,7 @@ class RolloutWorker(AgentLoopWorker):
         """Return a piece of a row; the first by the agent loop, which writes the prompt."""
         prompt, row = begun
         seed = self.ours.spec.seed
-        ends = frozenset() if self.rollout_config.ignore_eos else frozenset(end_tokens(self.model_config))
-        client = PieceClient(self.llm_client, row, run_seed=seed, ends=ends, num_tokens=num_tokens)
+        client = PieceClient(self.llm_client, row, run_seed=seed, ends=self._ends, num_tokens=num_tokens)
         try:
             sampling = self._sampling(TRAIN, step=0) | {"logprobs": False}
             if self.ours.sampling.rollout.keep_prefixes and row.pieces:
@@ -334,6 +341,16 @@ class RolloutWorker(AgentLoopWorker):
             tools=ToolListWrap(self.tools),
         )
 
+    def _is_cut_off(self, output: AgentLoopOutput) -> bool:
+        ids = output.response_ids
+        return len(ids) >= self.rollout_config.response_length and int(ids[-1]) not in self._ends
+
+    def _refuse_cut(self, output: AgentLoopOutput) -> None:
+        """Score an answer that the limit cut off as a wrong one, whatever a built-in function has found in it."""
+        if self._reward_function in BUILTIN_FUNCTIONS and self._is_cut_off(output):
+            output.reward_score = worst_score(self._reward_function)
+            output.extra_fields["reward_extra_info"] = {**output.extra_fields.get("reward_extra_info", {}), "acc": 0.0}
+
     @staticmethod
     def _row(output: AgentLoopOutput, prompt: Prompt, sample: int) -> Row:
         """Return the row of an answer."""
@@ -375,9 +392,9 @@ class RolloutWorker(AgentLoopWorker):
             score=score,
             acc=float(info.get("acc", score > 0)),
             failed=bool(info.get("failed", not is_scored)),
+            response_ids=array("i", output.response_ids),
             num_tokens=num_tokens,
-            truncated=num_tokens >= self.rollout_config.response_length
-            and int(output.response_ids[-1]) != self.tokenizer.eos_token_id,
+            truncated=self._is_cut_off(output),
             numbers=further_numbers(info),
         )
 

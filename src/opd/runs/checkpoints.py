@@ -59,8 +59,7 @@ class Checkpoints:
     # The checkpoint that this attempt has loaded or sealed last.
     current: Manifest | None = None
     num_failed_uploads: int = 0
-    _in_progress: set[int] = field(default_factory=set)
-    _sealed_step: int | None = None
+    _begun: int | None = None  # the step being saved, or sealed last
     # Reasons why this attempt's resume passed a step over: retention must not count it.
     _unfit: dict[int, list[str]] = field(default_factory=dict)
 
@@ -86,7 +85,7 @@ class Checkpoints:
         if step == self.resumed_step:
             return False
         self.check_owner()
-        self._in_progress.add(step)
+        self._begun = step
         self._unfit.pop(step, None)
         _clear_step(self.local, step)
         sweep_older(self.staged(step).parent)
@@ -119,8 +118,7 @@ class Checkpoints:
         if errors:
             self.num_failed_uploads += 1
             logger.warning("global_step_%d is complete on the local disk only: %s", step, "; ".join(errors))
-        self._in_progress.discard(step)
-        self._sealed_step, self.current = step, manifest
+        self.current = manifest
         return manifest
 
     def upload_missing(self, upload: Fetch) -> list[int]:
@@ -220,7 +218,7 @@ class Checkpoints:
         last = list(islice((step for step in complete if self._counts(store, step)), keep_last))
         if not last:
             return set()
-        kept = {*self._in_progress, self.resumed_step, self._sealed_step, *last}
+        kept = {self._begun, self.resumed_step, *last}
         kept.update(step for step in complete if keep_every and step % keep_every == 0)
         listed = {step for step in sealed.saved_steps(store) if store.exists(f"{step_folder(step)}/{MANIFEST_FILE}")}
         doomed = {step for step in listed.union(complete) - kept if step < last[0]}

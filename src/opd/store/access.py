@@ -24,9 +24,9 @@ S3_PROTOCOLS = ("s3", "s3a")
 # Protocols whose fsspec package turns `mode="create"` into an atomic precondition of the service (s3fs: If-None-Match: *;
 # gcsfs: ifGenerationMatch=0; adlfs: no overwrite), each with its service.
 CREATE_ONLY_PROTOCOLS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az"}
-# A store's URL, in the syntax that Python and Go share; a text that is not meant as a URL is a folder's path.
-URL_PATTERN = rf"^(({'|'.join(CREATE_ONLY_PROTOCOLS)})://[^/\s]|file://.)"
-MEANT_AS_URL_PATTERN = rf"(?i)://|^[a-z][a-z0-9+.-]*:/|^({'|'.join(CREATE_ONLY_PROTOCOLS)}|file)(:|//)"
+# A store's URL; a text that is not meant as a URL is a folder's path.
+_URL = rf"^(({'|'.join(CREATE_ONLY_PROTOCOLS)})://[^/\s]|file://.)"
+_MEANT_AS_URL = rf"(?i)://|^[a-z][a-z0-9+.-]*:/|^({'|'.join(CREATE_ONLY_PROTOCOLS)}|file)(:|//)"
 URL_RULE = (
     f"a store is PROTOCOL://BUCKET/PREFIX with one of {', '.join(CREATE_ONLY_PROTOCOLS)} in lower case, file://FOLDER, or a "
     "folder's path that does not look like a URL"
@@ -49,7 +49,7 @@ class StoreAddress(NamedTuple):
 
 def is_usable(url: str) -> bool:
     """Return True for a store's URL and for a folder's path."""
-    return re.search(URL_PATTERN, url) is not None or re.search(MEANT_AS_URL_PATTERN, url) is None
+    return re.search(_URL, url) is not None or re.search(_MEANT_AS_URL, url) is None
 
 
 def is_store_url(path: str) -> bool:

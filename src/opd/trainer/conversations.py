@@ -12,7 +12,7 @@ import datasets
 
 from opd.data.answered import ASSISTANT, AnsweredRow, answer_row, answered_rows
 from opd.data.chat_template import UnfitTemplate
-from opd.data.split import without_nulls
+from opd.data.messages import plain
 from opd.experiment import SftSpec
 from opd.experiment.algorithm import TOOLS
 from opd.experiment.errors import Problem as Fault
@@ -51,7 +51,7 @@ class ConversationDataset(PromptDataset):
                     raise SpecError([Fault(path="data", value=messages, rule=rule, fix=fix, source=source)])
                 more = {TOOLS: _read_tools(offered, source)} if offered else {}
                 try:
-                    rows = answered_rows(tokenizer, without_nulls(messages), **kwargs, **more)
+                    rows = answered_rows(tokenizer, plain(messages), **kwargs, **more)
                 except UnfitTemplate as error:
                     problems = [replace(p, source=f"conversation {show(messages)}") for p in error.problems]
                     raise UnfitTemplate(problems) from error

@@ -10,56 +10,18 @@ from typing import Any
 
 import datasets
 import numpy as np
-from datasets import Dataset, Features, List, Value
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from opd.agent.environments import tool_schemas
 from opd.agent.settings import TOOL_SELECTION
 from opd.data.chat_template import UnfitTemplate, render
-from opd.data.split import part_of
+from opd.data.messages import part_of, plain
+from opd.data.reading import How, joined, read_dataset
 from opd.evaluation.pass_rates import prompt_id
 from opd.evaluation.problems import Problem, ProblemFile, name_problems
 from opd.experiment.errors import Problem as Fault
 from opd.experiment.errors import SpecError, show
 from opd.experiment.sections import Split
-
-
-def aligned(tables: Sequence[Dataset]) -> list[Dataset]:
-    """The tables with types that `datasets.concatenate_datasets` takes; one that has them already stays as it is.
-
-    Such as `extra_info.index`, which is a row's number in most prepared files and a UUID in DAPO's, or a ground truth
-    that is 7 here and "7" there (scorers read its text). Columns that a table lacks are left to the concatenation.
-    """
-    common = _common([dict(table.features) for table in tables])
-    wanted = [Features(_part_of(common, dict(table.features))) for table in tables]
-    return [
-        table if table.features == features else table.cast(features)
-        for table, features in zip(tables, wanted, strict=True)
-    ]
-
-
-def _common(kinds: Sequence[Any]) -> Any:
-    """A type that holds all of `kinds`: structs and lists by their parts, differing values as text; None if there is none."""
-    if all(isinstance(kind, dict) for kind in kinds):
-        names = dict.fromkeys(name for kind in kinds for name in kind)
-        return {name: _common([kind[name] for kind in kinds if name in kind]) for name in names}
-    if all(isinstance(kind, List) for kind in kinds):
-        return List(_common([kind.feature for kind in kinds]))
-    values = [kind for kind in kinds if isinstance(kind, Value)]
-    if len(values) != len(kinds):
-        return None
-    dtypes = {value.dtype for value in values} - {"null"}
-    return Value("string") if len(dtypes) > 1 else Value(dtypes.pop() if dtypes else "null")
-
-
-def _part_of(common: Any, own: Any) -> Any:
-    """`common` with the parts, in the order, of one table's own type; its own where there is nothing common."""
-    if isinstance(own, dict) and isinstance(common, dict):
-        return {name: _part_of(common[name], kind) for name, kind in own.items()}
-    if isinstance(own, List) and isinstance(common, List):
-        return List(_part_of(common.feature, own.feature))
-    return own if common is None else common
-
 
 logger = logging.getLogger(__name__)
 
@@ -95,15 +57,14 @@ def _offered(schemas: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dict
     return [schema for schema in schemas if selection is None or schema["function"]["name"] in selection] or None
 
 
-def _read(path: str) -> datasets.Dataset:
-    """One prepared file; `opd.inputs` has looked at its columns."""
-    kind = "parquet" if path.endswith(".parquet") else "json"
-    return datasets.load_dataset(kind, data_files=path)["train"]
-
-
 def _column(table: datasets.Dataset, name: str) -> list[Any]:
     """A column's values; None for each row of a file without it."""
     return list(table[name]) if name in table.column_names else [None] * len(table)
+
+
+def _prompt_ids(rows: datasets.Dataset, prompt_key: str) -> list[str]:
+    truths = [(reward or {}).get("ground_truth") for reward in rows["reward_model"]]
+    return [prompt_id(messages, truth) for messages, truth in zip(rows[prompt_key], truths, strict=True)]
 
 
 class PromptDataset(RLHFDataset):
@@ -131,9 +92,9 @@ class PromptDataset(RLHFDataset):
         return len(self.dropped_places)
 
     def name_problems(self) -> list[Problem]:
-        """The problem of every row of every file, by its place."""
+        """Return the problem of every row of every file, by its place; equal prompts of a data source are one problem."""
         urls = self.config.get("fetched_from") or {}
-        return name_problems(
+        names = name_problems(
             [
                 ProblemFile(
                     path=urls.get(path, path),
@@ -143,6 +104,9 @@ class PromptDataset(RLHFDataset):
                 for path, table in zip(self.original_data_files, self._tables, strict=True)
             ]
         )
+        first: dict[tuple[str, str], Problem] = {}
+        ids = [prompt for table in self._tables for prompt in _prompt_ids(table, self.prompt_key)]
+        return [first.setdefault((name.data_source, prompt), name) for name, prompt in zip(names, ids, strict=True)]
 
     def check_fills(self, batch: int, split: Split) -> None:
         """Refuse fewer prompts than a step draws.
@@ -171,9 +135,7 @@ class PromptDataset(RLHFDataset):
 
     def prompt_ids(self) -> list[str]:
         """What each row is called in a file of pass rates."""
-        rows = self.dataframe
-        truths = [(reward or {}).get("ground_truth") for reward in rows["reward_model"]]
-        return [prompt_id(messages, truth) for messages, truth in zip(rows[self.prompt_key], truths, strict=True)]
+        return _prompt_ids(self.dataframe, self.prompt_key)
 
     def column(self, name: str) -> list[Any] | None:
         """What each row has in a column; None: the data have no such column."""
@@ -195,8 +157,9 @@ class PromptDataset(RLHFDataset):
 
     def _read_files_and_tokenize(self) -> None:
         """The rows of all files that are in `data.split`, or verl's choice of `max_samples` of them, without the overlong prompts."""
-        self._tables = [_read(path) for path in self.data_files]
-        rows = datasets.concatenate_datasets(aligned(self._tables))
+        how = How(self.prompt_key, **(self.config.get("columns") or {}))
+        self._tables = [read_dataset(path, how) for path in self.data_files]
+        rows = joined(self._tables)
         rows = self._in_part(rows.add_column(_PLACE, list(range(len(rows)))))
         if 0 < self.max_samples < len(rows):
             drawn = np.random.default_rng(self.seed).choice(len(rows), size=(self.max_samples,), replace=False)
@@ -287,5 +250,5 @@ class PromptDataset(RLHFDataset):
 
     def __getitem__(self, item: int) -> dict[str, Any]:
         row: dict[str, Any] = super().__getitem__(item)
-        row["index"] = int(item)
+        row["raw_prompt"], row["index"] = plain(row["raw_prompt"]), int(item)
         return row

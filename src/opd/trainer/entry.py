@@ -32,7 +32,7 @@ from opd.experiment.pipeline import sizes_of
 from opd.experiment.rules import context_problems
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.experiment.verl import compute_overrides
-from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts
+from opd.inputs import DataSet, Inputs, check_inputs, how_of, scorer_of_texts
 from opd.inputs.fetch import cache_dir
 from opd.runs import origin, stacks
 from opd.runs.claim import attempting, open_run
@@ -298,7 +298,8 @@ def prepare(config: DictConfig) -> dict[str, str]:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    from opd.inputs.locations import resolve_agent, resolve_store_urls, resolve_toy
+    from opd.inputs.data import shapes_of
+    from opd.inputs.locations import resolve
     from opd.inputs.model_files import check_loadable, load_tokenizer
     from opd.inputs.tokenizers import check_chat_template
     from opd.rollout.reward import check_reward
@@ -310,17 +311,15 @@ def prepare(config: DictConfig) -> dict[str, str]:
     with open_dict(config):
         config.actor_rollout_ref.ref.pop("model", None)  # the original's key of a teacher, of which this kind has none
         config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
-    models = resolve_store_urls(config)
-    data = Path(run.run_dir).absolute() / "data"
-    resolve_toy(config, data)
-    resolve_agent(config, data)
-    check_inputs(_inputs(config))
+    models = resolve(config, Path(run.run_dir).absolute() / "data")
+    inputs = _inputs(config)
+    check_inputs(inputs)
     if not isinstance(RunConfig.of(config).spec, SftSpec):
         check_reward(config)
     model = config.actor_rollout_ref.model
     loaded = check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)
     tokenizer = load_tokenizer("model", model)
-    check_chat_template(config, tokenizer)
+    check_chat_template(config, tokenizer, frozenset().union(*map(shapes_of, inputs.data)))
     ours = RunConfig.of(config)
     if ours.distillation is not None:
         for key, teacher in ours.distillation.named_teachers.items():
@@ -340,7 +339,7 @@ def _inputs(config: DictConfig) -> Inputs:
         files=data.train_files,
         batch_size=None if config.trainer.get("val_only", False) else data.train_batch_size,
         max_samples=data.get("train_max_samples"),
-        prompt_key=data.get("prompt_key", "prompt"),
+        how=how_of(ours.spec),
         scorer=scorer_of_texts(ours.spec, of_training=True),
         split=ours.spec.data.split,
         columns=() if ours.distillation is None else ours.distillation.prompt_columns,

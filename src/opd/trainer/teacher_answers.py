@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from opd.data.turn_ends import last_end
 from opd.evaluation.problems import Problem
 from opd.experiment.errors import Problem as Fault
 from opd.experiment.errors import SpecError
@@ -17,6 +18,7 @@ from opd.store.access import is_store_url
 from opd.trainer.dataset import PromptDataset
 
 _COLUMNS = ["data_source", "problem_index", "sample_index", "ground_truth", "response", "truncated"]
+_MORE = ["response_ids"]
 
 
 class TeacherAnswers:
@@ -72,15 +74,21 @@ class TeacherAnswers:
         return [self._ids(answers[(first + sample) % len(answers)]) for sample in range(num_samples)]
 
     def _ids(self, answer: dict[str, Any]) -> list[int]:
+        """Return the ids that the teacher gave, or those of its text where the student's tokenizer reads the ids otherwise."""
+        given = answer.get("response_ids") or []
+        if given and self._tokenizer.decode(given, skip_special_tokens=True) == answer["response"]:
+            return list(given)
         ids = self._tokenizer(answer["response"], add_special_tokens=False)["input_ids"]
-        return list(ids) if answer["truncated"] and ids else [*ids, self._tokenizer.eos_token_id]
+        return list(ids) if answer["truncated"] and ids else [*ids, last_end(self._tokenizer)]
 
 
 def _rows(file: str, key: str) -> list[dict[str, Any]]:
     with naming(key, file):
         path = Path(local_copy(file) if is_store_url(file) else file)
     try:
-        rows: list[dict[str, Any]] = pq.read_table(path, columns=_COLUMNS).to_pylist()
+        with pq.ParquetFile(path) as opened:
+            columns = [*_COLUMNS, *(name for name in _MORE if name in opened.schema_arrow.names)]
+        rows: list[dict[str, Any]] = pq.read_table(path, columns=columns).to_pylist()
         return rows
     except (OSError, ValueError, KeyError) as error:  # pyarrow's errors are of these kinds
         raise _refused(key, [file], f"the file cannot be read: {' '.join(str(error).split())}") from error

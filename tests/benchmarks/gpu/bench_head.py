@@ -1,7 +1,7 @@
 """Time, memory and gradient error of `head_loss` on a CUDA device: a table and a JSON file.
 
-The floor of a row is the time of its matrix products at the rate of a bf16 product of 8192^3, in the same rounds: the
-teacher's logits, the student's logits and two gradients. Peak is beyond inputs and both gradients. Errors are of both
+The floor of a row is the time of its matrix products: the teacher's logits, the student's logits and two gradients. Their
+rate is measured by a bf16 product of 8192^3 in the same rounds. Peak is beyond inputs and both gradients. Errors are of both
 gradients against float64. Needs torch, triton and cuda.bindings only:
 
     PYTHONPATH=src:. python -m tests.benchmarks.gpu.bench_head

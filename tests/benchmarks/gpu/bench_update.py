@@ -3,7 +3,7 @@
 Weights are random, made from a config by shape. Every row makes one small update first, which compiles. Model FLOP of the
 trained phase: 6 N a token, causal attention by each row's length, the head at trained tokens; no recomputation. Rates are
 against a hot bf16 product of 8192^3 in the same process. `verl` is verl's own update on the rows
-of `grpo`, with our attention, packed rows and nothing offloaded; its reference is read like its old log-probabilities,
+of `grpo`, with our attention, packed rows and nothing offloaded. It reads its reference like its old log-probabilities,
 from the device. Without a GPU the rows are tiny, and all code runs on the CPU.
 
     PYTHONPATH=src:. python -m tests.benchmarks.gpu.bench_update --only grpo,verl
@@ -103,7 +103,6 @@ SMOLLM2 = Shape(
     num_layers=30, width=576, mlp_width=1536, num_heads=9, num_kv_heads=3, head_dim=64, tied=True,
     vocab=49_152, entries=49_152, family=LlamaConfig,
 )  # fmt: skip
-PAIR = {"student": QWEN3_1_7B, "teacher": QWEN3_8B}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,7 +330,7 @@ def measure_ours(given: Row, worker: Any) -> dict[str, Any]:
 
 
 def measure_verl(given: Row, worker: Any, ours: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Measure verl's phases, and compare them with those of our row `grpo`."""
+    """Measure verl's phases, and compare them with the phases of our row `grpo`."""
     found: dict[str, Any] = {}
     for number in given.updates:
         verl_step(worker, given, 32, number)
@@ -342,7 +341,7 @@ def measure_verl(given: Row, worker: Any, ours: Mapping[str, Any] | None) -> dic
 
 
 def measure(name: str, of_grpo: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Measure a row in this process; verl's is compared with that of `grpo`, if there is one."""
+    """Measure a row in this process; verl's is compared with the row `grpo`, if there is one."""
     [port] = free_ports(1)
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     verl_model.get_hf_auto_model_class = lambda hf_config: RandomWeights
@@ -368,7 +367,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     began_s = time.perf_counter()
     for name in arguments.only.split(","):
-        # A process of its own: memory that one row leaves behind would count in the next one's peak.
+        # A process of its own: memory that one row leaves would count in the next one's peak.
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             found[name] = pool.submit(measure, name, found.get("grpo")).result()
         print(f"{time.perf_counter() - began_s:6.0f} s  {name}: {found[name]}", flush=True)

@@ -16,7 +16,7 @@ Step = Callable[[], tuple[Tensor, Tensor]]
 
 @dataclass(kw_only=True)
 class Timing:
-    """One candidate's times in the round robin, each beside the floor of its round."""
+    """One candidate's times in the round robin, each with the floor of its round."""
 
     milliseconds: list[float] = field(default_factory=list)
     floor_ratios: list[float] = field(default_factory=list)
@@ -71,9 +71,9 @@ def round_robin(
 ) -> tuple[dict[str, dict[str, float]], float]:
     """Median times of candidates that take turns in random order, and the floor's rate in TFLOP/s.
 
-    A Hopper GPU at its power limit runs the same product 20 % slower than after a pause, so candidates and floor are
-    compared within a round: `idle_s` = 0 keeps the device hot throughout (a training run), else each visit follows a
-    pause of that length.
+    A Hopper GPU at its power limit runs the same product 20 % slower than after a pause. So candidates and floor are
+    compared within a round. `idle_s` = 0 keeps the device hot, as a training run does; else each visit follows a pause of
+    that length.
     """
     order = ["floor", *steps]
     scale = flop / (Floor.count(flop) * 2 * FLOOR_SIDE**3)  # the floor's products are a whole number

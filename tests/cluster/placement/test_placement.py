@@ -1,4 +1,4 @@
-"""With the CPUs that are derived every part of a run finds its place on a real Ray; with one less the wait ends and says so.
+"""Placement on a real Ray: every part of a run has its place with the derived CPUs; with one less the wait ends by name.
 
 The nodes' CPUs and GPUs are logical. The trainer and verl place the parts (placement/program.py); only the bodies of ranks,
 workers and servers are empty.

@@ -1,4 +1,4 @@
-"""Bodies of a start's actors: servers that say what they were told, and how a rank sees them."""
+"""Bodies of a start's actors: servers that report their settings, and a rank's view of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Server:
 
 
 def pid_of_server(name: str) -> int:
-    """Of the server of that name, once it is up."""
+    """Return the facts of the server of that name, once it is up."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while True:
         try:

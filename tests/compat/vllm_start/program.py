@@ -2,8 +2,8 @@
 
     python -m tests.compat.vllm_start.program begun 2
 
-`begun`: ranks that have loaded only when their server is up; `failing`: ranks that end with an error once it is up. The number is that
-of the ranks. Prints a line of JSON. Devices are logical, and vLLM is empty.
+`begun`: ranks that have loaded only when their server is up; `failing`: ranks that end with an error once it is up. The number counts
+the ranks. Prints a line of JSON. Devices are logical, and vLLM is empty.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m tests.compat.vllm_start.sending broken ipc:///tmp/weights.sock
 
-`taken`: every part is answered; `dead`: nobody takes them; `broken`: who takes them fails at the second part; `silent`: ends there
+`taken`: every part is answered; `dead`: no server takes them; `broken`: who takes them fails at the second part; `silent`: ends there
 without an answer. Prints a line of JSON: "taken", or the error.
 """
 
@@ -58,7 +58,7 @@ async def _nothing(*_: Any) -> None:
 
 
 def _adapter(handle: str, taking: concurrent.futures.Future[None]) -> Any:
-    """A rank's, of a server that stands in another process."""
+    """A rank's view of a server in another process."""
     no_vllm.install()
     importlib.import_module("opd.update.opd_worker")  # a rank's, which names its adapter
     from verl.workers.rollout.base import get_rollout_class

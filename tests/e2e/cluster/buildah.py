@@ -13,7 +13,7 @@ from tests.e2e.cluster import host
 import gotools
 
 ROOT = Path(__file__).resolve().parents[3]
-# Stands in for the Dockerfiles' own bases, which are in registries.
+# In the place of the Dockerfiles' own bases, which are in registries.
 BASE_IMAGE, SUITE = "localhost/opd-base:bookworm", "bookworm"
 # What images/cpu/Dockerfile needs of its base: Python with venv, and what `ps` and `kubectl cp` are asked for by people.
 _BASE_PACKAGES = "python3,python3-venv,ca-certificates,procps"

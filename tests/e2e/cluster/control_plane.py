@@ -23,7 +23,7 @@ USER_GROUP = "opd-users"  # what manifests/cluster binds its Role to
 
 @dataclass(frozen=True, kw_only=True)
 class Ports:
-    """Where etcd and the API server listen."""
+    """Addresses on which etcd and the API server listen."""
 
     etcd: int
     etcd_peer: int
@@ -149,7 +149,7 @@ class ControlPlane:
                 f"--etcd-servers=http://127.0.0.1:{self.ports.etcd}",
                 f"--bind-address={self.address}",
                 f"--secure-port={self.ports.api}",
-                # No endpoint may be a loopback address; without pods nobody asks for the Service `kubernetes` either.
+                # No endpoint may be a loopback address; without pods no process asks for the Service `kubernetes` either.
                 *(["--endpoint-reconciler-type=none"] if is_local else [f"--advertise-address={self.address}"]),
                 f"--service-cluster-ip-range={SERVICE_CIDR}",
                 f"--tls-cert-file={serving.certificate}",

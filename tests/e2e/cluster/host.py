@@ -1,4 +1,4 @@
-"""What a cluster may change outside its namespaces, kernel settings and cgroups: recorded before, put back after."""
+"""The machine's kernel settings and cgroups, which a cluster changes: recorded before, put back after."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ _CONTEXT = (
     "pyproject.toml",
     "uv.lock",
     "README.md",
+    "LICENSE",
     "src",
     "tools/opdctl",
     "charts",
@@ -74,7 +75,7 @@ def pause_archive() -> Path:
 
 
 def _context_key() -> str:
-    """Twelve hex digits of everything that the Dockerfile copies, as it lies in the work tree."""
+    """Return twelve hex digits of all that the Dockerfile copies, as it is in the work tree."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *_CONTEXT],
         cwd=ROOT,

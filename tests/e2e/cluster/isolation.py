@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 NODE_IP = "10.50.0.1"
-_GATEWAY = "10.50.0.254"  # nobody is there: parts only want a default route to exist
+_GATEWAY = "10.50.0.254"  # no machine is there: parts only want a default route to exist
 
 
 def isolate_mounts(folder: Path) -> None:
-    """/run is empty and /var lies in the cluster's folder, so that no part writes to the machine's own."""
+    """Empty /run and put /var into the cluster's folder, so that no part writes to the machine's own."""
     _run("mount", "--make-rprivate", "/")
     _run("mount", "-t", "tmpfs", "tmpfs", "/run")
     Path("/run/lock").mkdir()

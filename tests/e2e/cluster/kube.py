@@ -67,7 +67,7 @@ class Kube:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What kubectl, helm and opdctl need to talk to this cluster as this user, and nothing of the caller's own."""
+        """Return the variables by which kubectl, helm and opdctl talk to this cluster as this user, without the caller's own."""
         home = str(self.kubeconfig.parent)
         return {
             "PATH": os.environ.get("PATH", os.defpath),

@@ -48,7 +48,7 @@ def start_operator(plane: ControlPlane) -> None:
 
 
 def are_crds_served(plane: ControlPlane) -> bool:
-    """Whether every CRD is; `kubectl wait` fails on a CRD that has no conditions yet."""
+    """Return True if every CRD is established; `kubectl wait` fails on a CRD without conditions."""
     for crd in plane.admin.items("crd"):
         conditions = {one["type"]: one["status"] for one in crd.get("status", {}).get("conditions") or ()}
         if conditions.get("Established") != "True":

@@ -1,7 +1,7 @@
 """Kueue's controller manager with the CRDs, roles, webhooks and certificates of its own module.
 
-It runs outside the cluster, so what kubelet and kube-proxy do for its pod is done here: the Secret with its certificates is
-written to the folder that it reads them from, and its Service leads to a port of this machine.
+It runs outside the cluster, so this module does what kubelet and kube-proxy do for its pod. It writes the Secret with its
+certificates to the folder that Kueue reads, and its Service leads to a port of this machine.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import gotools
 NAMESPACE = "kueue-system"
 _ACCOUNT = "kueue-controller-manager"
 _SERVICE, _SECRET = "kueue-webhook-service", "kueue-webhook-server-cert"
-# What the tests queue. Webhooks for kinds of other groups are left out: no such kind is served here, and those for pods and
-# Deployments, which only queue what names a queue itself, would be asked about every pod of every test.
+# The kinds that the tests queue. Webhooks for kinds of other groups are left out: no such kind is served here. Webhooks for
+# pods and Deployments would be asked about every pod of every test.
 _FRAMEWORKS = ("batch/job", "ray.io/rayjob", "ray.io/raycluster")
 _WEBHOOK_GROUPS = {"kueue.x-k8s.io", *(name.split("/")[0] for name in _FRAMEWORKS)}
 _LEFT_OUT = {"APIService", "ConfigMap", "Deployment"}  # the manager itself, and its API for looking into queues

@@ -35,22 +35,22 @@ class ClusterError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What `down` needs: process 1 of the namespaces as this machine sees it, and the machine before."""
+    """Facts that `down` needs: process 1 of the namespaces as this machine sees it, and the machine before."""
 
     pid: int
-    started: str  # the kernel's start time of that process: a process id alone may be somebody else's by now
+    started: str  # the kernel's start time of that process: another process may have the id by now
     baseline: dict[str, Any]
 
 
 def folder() -> Path:
-    """Where the running cluster's files are: $OPD_CLUSTER_DIR, else below the user's cache."""
+    """Return the folder of the running cluster's files: $OPD_CLUSTER_DIR, else below the user's cache."""
     given = os.environ.get("OPD_CLUSTER_DIR")
     return Path(given).resolve() if given else gotools.cache_dir().parent / "cluster"
 
 
 @contextmanager
 def held(by: str) -> Iterator[None]:
-    """The cluster's place is this process's while entered: nobody else brings a cluster up or down in it.
+    """Hold the cluster's place while entered: no other process brings a cluster up or down in it.
 
     Raises:
         ClusterError: another process holds it; says which, and what it does.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import gotools
 
-# What lies in the unpacked folder, by package; catatonit is the process that holds a pod's namespaces.
+# Files in the unpacked folder, by package; catatonit is the process that holds a pod's namespaces.
 UNPACKED = {
     "containerd": ("usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/bin/ctr"),
     "runc": ("usr/sbin/runc",),

@@ -1,4 +1,4 @@
-"""Whether a server answers over HTTP, past any proxy of the caller's."""
+"""Probes of servers over HTTP and TCP, past any proxy of the caller's."""
 
 import http.client
 import socket
@@ -7,7 +7,7 @@ import urllib.request
 
 
 def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
-    """Whether a GET returns 200 within five seconds; `context` says whom to trust for https."""
+    """Return True if a GET returns 200 within five seconds; `context` has the trusted certificates for https."""
     handlers = [urllib.request.HTTPSHandler(context=context)] if context else []
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers)
     try:
@@ -18,7 +18,7 @@ def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
 
 
 def is_listening(address: str, port: int) -> bool:
-    """Whether something accepts TCP connections there."""
+    """Return True if a server accepts TCP connections there."""
     try:
         socket.create_connection((address, port), timeout=2).close()
     except OSError:

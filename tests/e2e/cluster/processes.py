@@ -111,7 +111,7 @@ class Processes:
         return self._running[name].pid
 
     def log(self, name: str) -> Path:
-        """Where a part's output goes."""
+        """Return the file of a part's output."""
         return self.logs / f"{name}.log"
 
     def tail(self, name: str, *, num_lines: int = 15) -> str:

@@ -1,4 +1,4 @@
-"""What runs beside the node: CoreDNS for the pods' names and versitygw, an S3 server that checks signatures."""
+"""Services next to the node: CoreDNS for the pods' names and versitygw, an S3 server that checks signatures."""
 
 from __future__ import annotations
 

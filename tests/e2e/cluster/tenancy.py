@@ -1,4 +1,4 @@
-"""What an administrator does once: volumes for claims, manifests/cluster, the store's Secret, a kubeconfig for `opd-user`."""
+"""The administrator's work, done once: volumes for claims, manifests/cluster, the store's Secret, a kubeconfig for `opd-user`."""
 
 from __future__ import annotations
 

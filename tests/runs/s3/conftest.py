@@ -7,14 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.programs import need
-from tests.runs.s3.server import (
-    BUCKET,
-    FOREIGN_VARIABLES,
-    FailingProxy,
-    clear_clients,
-    environment,
-    running_server,
-)
+from tests.runs.s3.server import BUCKET, FOREIGN_VARIABLES, FailingProxy, clear_clients, environment, running_server
 
 
 @pytest.fixture(scope="session")

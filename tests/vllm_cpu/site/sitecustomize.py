@@ -1,4 +1,4 @@
-"""Loaded by every process of a run whose PYTHONPATH has this folder and the repository's: what vLLM's build for CPUs lacks as a rollout server of verl.
+"""The changes that make vLLM's build for CPUs a rollout server of verl; every process with this folder on PYTHONPATH loads them.
 
 The build is of the same version, under another name. Each of the changes is made when its module has been imported.
 """
@@ -17,7 +17,7 @@ from tests.after_import import change_after_import
 
 
 def _with_vllm(rules: ModuleType) -> None:
-    """A spec may name vLLM on a CPU, which is refused elsewhere."""
+    """Let a spec name vLLM on a CPU, which the rules reject elsewhere."""
     check = rules.check
     rules.check = lambda spec: [problem for problem in check(spec) if problem.path != "rollout.name"]
 

@@ -6,13 +6,14 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from opdctl.console import note, usage_error
 
 MOUNT = "/mnt/run"
+DEFAULT_BATCH = 256
 MAX_GPUS = 8
 """GPUs of the usual node; more are spread over nodes of one size."""
 
@@ -70,6 +71,11 @@ def init(
     text = experiment_text(file, answers, is_local=local)
     loaded = load_text(text, origin=str(file))  # as every command reads it
     load_cluster(loaded.chart.get("cluster", {}), loaded.spec, origin=str(file))
+    if local:
+        from opd.inputs import Inputs, check_inputs
+
+        spec: Any = loaded.spec  # of a kind that reads data: the answers name some
+        check_inputs(Inputs.of(spec), origin=str(file))
     file.write_text(text, encoding="utf-8")
     note(f"wrote the file {file}; `opdctl init --keys ''` explains the keys that it may have")
     after = f"python -m opd.launch {file}" if local else f"opdctl submit {file}"
@@ -91,6 +97,7 @@ def _answers(asked: list[tuple[str, Any, str]]) -> dict[str, Any]:
 def experiment_text(file: Path, answers: dict[str, Any], *, is_local: bool) -> str:
     """Return the experiment file; a value is written as JSON, which every YAML reader takes."""
     value = {name: json.dumps(answer, ensure_ascii=False) for name, answer in answers.items()}
+    seen = _seen(answers) if is_local else Seen()
     lines = [
         f"# On-policy distillation {'on this machine' if is_local else 'on a cluster'}: `opdctl init --keys WORD` explains a key.",
         "kind: opd",
@@ -101,14 +108,18 @@ def experiment_text(file: Path, answers: dict[str, Any], *, is_local: bool) -> s
         f"  train: [{value['data']}]",
         f"  val: [{value['data']}]   # better: prompts that the training does not see",
         "  max_val_samples: 100",
-        "  max_prompt_length: 1024",
-        "  max_response_length: 4096",
+        f"  max_prompt_length: {seen.max_prompt_length}",
+        f"  max_response_length: {seen.max_response_length}",
         "actor: {learning_rate: 1e-6}",
         "trainer:",
         "  total_epochs: 1",
         "  save_freq: 20   # steps from checkpoint to checkpoint",
-        "  test_freq: 20   # and from validation to validation",
+        "  test_freq: 20   # and from validation to validation"
+        if seen.has_truths
+        else "  test_freq: -1   # no validation: the data have no ground truths",
     ]
+    if seen.batch_size:
+        lines.insert(lines.index("data:") + 1, f"  train_batch_size: {seen.batch_size}")
     if not is_local:
         gpus = answers["gpus"]
         num_nodes = next(number for number in range(-(-gpus // MAX_GPUS), gpus + 1) if gpus % number == 0)
@@ -118,6 +129,40 @@ def experiment_text(file: Path, answers: dict[str, Any], *, is_local: bool) -> s
         lines += [f"  image: {{ref: {value['image']}}}"]
         lines += [f"  mounts: [{{claim: {value['claim']}, path: {MOUNT}}}]"] if answers["claim"] else []
     return "\n".join(lines) + "\n"
+
+
+class Seen(NamedTuple):
+    """Facts of the data and the model, as far as they are on this machine."""
+
+    has_truths: bool = True
+    batch_size: int = 0
+    max_prompt_length: int = 1024
+    max_response_length: int = 4096
+
+
+def _seen(answers: dict[str, Any]) -> Seen:
+    """Look at the data's rows and the model's context; what cannot be read is named by the check of inputs."""
+    from opd.data.reading import How, RowFault, Unreadable, files_of, raw_rows, read_row
+    from opd.inputs.models import context_of_folder
+
+    seen, num, truths = Seen(), 0, 0
+    try:
+        for path in [] if "://" in answers["data"] else files_of(Path(answers["data"])):
+            for number, row in enumerate(raw_rows(path)):
+                found = read_row(row or {}, How(), source=path.stem, number=number)
+                num, truths = num + 1, truths + (found["reward_model"]["ground_truth"] is not None)
+    except (Unreadable, RowFault):
+        num = truths = 0
+    if num:
+        seen = seen._replace(has_truths=truths == num)
+    if 0 < num < DEFAULT_BATCH:
+        seen = seen._replace(batch_size=2 ** (num.bit_length() - 1))
+    if context := context_of_folder(answers["model"]):
+        prompt = min(seen.max_prompt_length, context // 2)
+        seen = seen._replace(
+            max_prompt_length=prompt, max_response_length=min(seen.max_response_length, context - prompt)
+        )
+    return seen
 
 
 def explained(word: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from functools import partial
@@ -33,8 +34,10 @@ def wait(
 
     Example: `opdctl wait my-run -n opd --timeout 3600 && echo done`
     """
+    from opd.errors import StoreError
     from opdctl.kube.client import wait_until
     from opdctl.runs.find import Finder
+    from opdctl.runs.listing import Listing
 
     until_s = time.monotonic() + (math.inf if timeout is None else timeout)
 
@@ -51,6 +54,10 @@ def wait(
     is_success, reason = False, GONE
     if api is not None and job is not None:
         is_success, reason = wait_until(partial(_in_cluster, api, found.run_id), pause=pause)
+        if not is_success and reason != GONE and found.place is not None:
+            with contextlib.suppress(StoreError):  # the store adds the attempt's own words
+                last = Listing(found.place.store).newest()
+                reason += f"; attempt {last.attempt} {last.end}" if last is not None and last.end else ""
     if found.place is not None and reason == GONE:
         silent_s = SILENT_S if job is None else LEASE_S
         is_success, reason = wait_until(partial(in_store, found.place, silent_s), pause=pause)

@@ -19,8 +19,8 @@ RETRY_AFTER = 64
 class HopperBackend:
     """A backend for the gradient of an exact divergence over the whole vocabulary, from a teacher's hidden states.
 
-    Where student and teacher are nearly equal, the expected rounding error of the gradient is too large: the call repeats
-    with fp32 logits, and the next calls begin with them. Statistics of a token whose logits are not finite are 0.
+    Where student and teacher are nearly equal, the expected rounding error of the gradient is too large. The call then
+    repeats with fp32 logits, and the next calls begin with them. Statistics of a token whose logits are not finite are 0.
     """
 
     def __init__(self) -> None:

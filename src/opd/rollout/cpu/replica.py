@@ -17,9 +17,9 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutReplica
 
 from opd.compat.cpu import ROLLOUT_NAME
+from opd.data.turn_ends import end_tokens
 from opd.rollout.cpu.engine import EngineConfig
 from opd.rollout.cpu.server import RolloutServer, ServerConfig
-from opd.rollout.pieces import end_tokens
 
 _WEIGHT_PIECE_BYTES = 64 << 20
 
@@ -53,7 +53,7 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig) -> ServerConfig:
     return ServerConfig(
         engine=EngineConfig(
             vocab_size=min(len(model.tokenizer), model.hf_config.vocab_size),
-            eos_token_ids=frozenset(() if rollout.ignore_eos else end_tokens(model)),
+            eos_token_ids=frozenset(() if rollout.ignore_eos else end_tokens(model.tokenizer, model.generation_config)),
             max_model_len=max_model_len,
             response_length=rollout.response_length,
             max_num_seqs=rollout.max_num_seqs,

@@ -1,0 +1,115 @@
+"""A chat template asked, with markers, for each role and key that the data have: what it leaves out, repeats or garbles."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from opd.data.chat_template import UnfitTemplate, render
+
+THOUGHT = "content with a thought"
+"""Key, in shapes, of a content with a `<think>` block."""
+_MARK = "opdmark"
+_QUESTION = {"role": "user", "content": "opd-asked"}
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking", THOUGHT)
+_SAID = ("content", "tool_calls", *_THOUGHTS)
+_CALL_ID = "abcdefghi"
+_CALL = {
+    "id": _CALL_ID,
+    "type": "function",
+    "function": {"name": f"{_MARK}name", "arguments": {f"{_MARK}key": f"{_MARK}value"}},
+}
+_FIX = (
+    "write it into the content in the model's own words, or give the model a template that has it (chat_template.jinja)"
+)
+_FIXES = {"developer": "use the role system", "tool_calls": "write calls into the content as the model writes them"}
+
+
+class Finding(NamedTuple):
+    """What a template does with one key of one role."""
+
+    what: str
+    why: str
+    fix: str
+    is_purpose: bool
+    """True for the thoughts of past turns, which templates leave out on purpose."""
+
+    def __str__(self) -> str:
+        return f"{self.what} is {self.why}"
+
+
+def findings(
+    tokenizer: Any, shapes: Collection[tuple[str, str]], *, is_trained: bool, template: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Yield what the template does not write once and as it is.
+
+    Args:
+        shapes: (role, key) of the messages; keys that no template is meant to write are passed over.
+        is_trained: what the assistant says is trained; else it is a past turn of a prompt.
+        template: arguments of the template.
+    """
+    for role, key in sorted(shapes):
+        if key not in _SAID:
+            continue
+        messages, said = _conversation(role, key, is_trained=is_trained)
+        why = _why(tokenizer, messages, said, is_finished=is_trained and role == "assistant", template=template)
+        if why:
+            fix = _FIXES.get(role) or _FIXES.get(key) or _FIX
+            yield Finding(
+                f"the {key} of role {role}", why, fix, role == "assistant" and key in _THOUGHTS and not is_trained
+            )
+
+
+def check_template(
+    tokenizer: Any, shapes: Collection[tuple[str, str]], *, is_trained: bool, template: Mapping[str, Any]
+) -> None:
+    """Print what a template leaves out on purpose, and refuse a template that loses or garbles anything else.
+
+    Raises:
+        UnfitTemplate: with the way out.
+    """
+    found = list(findings(tokenizer, shapes, is_trained=is_trained, template=template))
+    for one in found:
+        if one.is_purpose:
+            print(f"note: {one} by the chat template, as of every past turn of the assistant", flush=True)
+    lost = [one for one in found if not one.is_purpose]
+    if lost:
+        error = UnfitTemplate.of(tokenizer, "; ".join(map(str, lost)), has_tools=False)
+        fix = "; ".join(dict.fromkeys(one.fix for one in lost))
+        raise UnfitTemplate([replace(problem, fix=fix) for problem in error.problems])
+
+
+def _conversation(role: str, key: str, *, is_trained: bool) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a conversation that says markers in one key of one role, and the markers."""
+    mark = f"{_MARK}said"
+    value: Any = {THOUGHT: f"<think>\n{mark}\n</think>\n\nopd-answered", "tool_calls": [_CALL]}.get(key, mark)
+    name = "content" if key == THOUGHT else key
+    said = {"role": role, "content": "" if key == "tool_calls" else "opd-answered"} | {name: value}
+    marks = [f"{_MARK}name", f"{_MARK}key", f"{_MARK}value"] if key == "tool_calls" else [mark]
+    if role == "assistant":
+        reply = [{"role": "tool", "content": "opd-replied", "tool_call_id": _CALL_ID, "name": f"{_MARK}name"}]
+        after = [] if is_trained else [*(reply if key == "tool_calls" else []), _QUESTION]
+        return [_QUESTION, said, *after], marks
+    if role == "tool":
+        called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+        return [_QUESTION, called, said | {"tool_call_id": _CALL_ID, "name": f"{_MARK}name"}], marks
+    return [said] if role == "user" else [said, _QUESTION], marks
+
+
+def _why(
+    tokenizer: Any, messages: list[dict[str, Any]], marks: list[str], *, is_finished: bool, template: Mapping[str, Any]
+) -> str:
+    """Return what happens to the markers; empty where each is written as it is."""
+    try:
+        text = render(tokenizer, messages, is_finished=is_finished, **template)
+    except UnfitTemplate as error:
+        return f"refused ({error.problems[0].rule.partition('it fails: ')[2]})"
+    if any(mark not in text for mark in marks):
+        return "left out"
+    if f"'{_MARK}key'" in text:
+        return "written as a Python object"
+    if f'\\"{_MARK}key\\"' in text:
+        return "encoded twice"
+    is_repeated = marks == [f"{_MARK}said"] and text.count(marks[0]) > 1
+    return "written more than once" if is_repeated else ""
