@@ -30,7 +30,7 @@ from opd.agent.metrics import AgentCounts
 from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN
 from opd.agent.trajectories import Trajectory
 from opd.compat import quiet
-from opd.compat.vllm_prefixes import begun_under
+from opd.compat.vllm_answers import begun_under
 from opd.evaluation.samples import Sample, further_numbers
 from opd.experiment.run_config import RunConfig
 from opd.rewards import is_unread, worst_score
@@ -182,11 +182,8 @@ class RolloutWorker(AgentLoopWorker):
             for place in range(len(batch.prompts))
             for sample in (batch.given[place] if batch.given else range(batch.num_samples))
         ]
-        self._keeper = DialogueKeeper(
-            0 if batch.is_recorded and batch.partition != VALIDATION else num_kept(self.ours),
-            self.tokenizer,
-            batch.partition,
-        )
+        num = 0 if batch.is_recorded and batch.partition != VALIDATION else num_kept(self.ours)
+        self._keeper = DialogueKeeper(num, self.tokenizer, batch.partition)
         answers = [asyncio.create_task(self._trajectory(batch, *job)) for job in jobs]
         self._can_be_cut, self._is_cut = answers if batch.is_recorded else [], False
         results = await asyncio.gather(*answers, return_exceptions=True)

@@ -25,21 +25,17 @@ from opd.experiment.sections import Split
 
 
 def aligned(tables: Sequence[Dataset]) -> list[Dataset]:
-    """The tables with types that `datasets.concatenate_datasets` takes; one that has them already stays as it is.
+    """Return the tables with types that `datasets.concatenate_datasets` takes.
 
-    Such as `extra_info.index`, which is a row's number in most prepared files and a UUID in DAPO's, or a ground truth
-    that is 7 here and "7" there (scorers read its text). Columns that a table lacks are left to the concatenation.
+    `extra_info.index` is a number in most prepared files and a UUID in DAPO's; a ground truth is 7 here and "7" there.
     """
     common = _common([dict(table.features) for table in tables])
     wanted = [Features(_part_of(common, dict(table.features))) for table in tables]
-    return [
-        table if table.features == features else table.cast(features)
-        for table, features in zip(tables, wanted, strict=True)
-    ]
+    return [t if t.features == features else t.cast(features) for t, features in zip(tables, wanted, strict=True)]
 
 
 def _common(kinds: Sequence[Any]) -> Any:
-    """A type that holds all of `kinds`: structs and lists by their parts, differing values as text; None if there is none."""
+    """Return a type that holds all of `kinds`: structs and lists by their parts, differing values as text. None means that there is none."""
     if all(isinstance(kind, dict) for kind in kinds):
         names = dict.fromkeys(name for kind in kinds for name in kind)
         return {name: _common([kind[name] for kind in kinds if name in kind]) for name in names}
@@ -53,7 +49,7 @@ def _common(kinds: Sequence[Any]) -> Any:
 
 
 def _part_of(common: Any, own: Any) -> Any:
-    """`common` with the parts, in the order, of one table's own type; its own where there is nothing common."""
+    """Return `common` with the parts, in the order, of one table's own type; its own where there is nothing common."""
     if isinstance(own, dict) and isinstance(common, dict):
         return {name: _part_of(common[name], kind) for name, kind in own.items()}
     if isinstance(own, List) and isinstance(common, List):
@@ -80,7 +76,7 @@ def _encoded(
     template_kwargs: Mapping[str, Any],
     schemas: list[dict[str, Any]] | None,
 ) -> list[int]:
-    """`Encode`; at the top of the module, so that other processes can be given it."""
+    """Do what `Encode` says; at the top of the module, so that other processes can import it."""
     offered: dict[str, Any] = {} if schemas is None else {"tools": _offered(schemas, row)}
     try:
         text = render(tokenizer, messages, **template_kwargs, **offered)
@@ -90,37 +86,23 @@ def _encoded(
 
 
 def _offered(schemas: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The descriptions of the tools that a row is offered, as the agent loop gives them to the template."""
+    """Return the descriptions of the tools that a row is offered, as the agent loop gives them to the template."""
     selection = (row.get("extra_info") or {}).get(TOOL_SELECTION)
     return [schema for schema in schemas if selection is None or schema["function"]["name"] in selection] or None
-
-
-def _read(path: str) -> datasets.Dataset:
-    """One prepared file; `opd.inputs` has looked at its columns."""
-    kind = "parquet" if path.endswith(".parquet") else "json"
-    return datasets.load_dataset(kind, data_files=path)["train"]
-
-
-def _column(table: datasets.Dataset, name: str) -> list[Any]:
-    """A column's values; None for each row of a file without it."""
-    return list(table[name]) if name in table.column_names else [None] * len(table)
 
 
 class PromptDataset(RLHFDataset):
     """verl's parquet data set; `index` is the row's position in the (filtered) data, unique over all files.
 
-    `data.split` (a dump of `opd.experiment.sections.Split`), where the config has it, leaves the rows of one part.
-    `places` are the rows' positions over all files before any was left out, `dropped_places` those of overlong prompts;
-    `name_problems` says which problems they are.
-
-    `num_overlong_dropped` counts prompts above `data.max_prompt_length` after the chat template. With
-    `data.filter_overlong_prompts=false` one such prompt is an error: verl's own left truncation would cut the system
-    prompt and the instruction first, silently.
+    With `data.filter_overlong_prompts=false` a prompt above `data.max_prompt_length` after the chat template is an error.
+    verl's own left truncation would cut the system prompt and the instruction first, silently.
     """
 
     dataframe: datasets.Dataset
     places: list[int]
+    """The rows' positions over all files before any row was left out."""
     dropped_places: list[int]
+    """Positions of overlong prompts."""
     num_left_out: int = 0
     """Rows that `keep` left out."""
     num_teacher_overlong_dropped: int = 0
@@ -131,28 +113,18 @@ class PromptDataset(RLHFDataset):
         return len(self.dropped_places)
 
     def name_problems(self) -> list[Problem]:
-        """The problem of every row of every file, by its place."""
+        """Return the problem of every row of every file, by its place."""
         urls = self.config.get("fetched_from") or {}
-        return name_problems(
-            [
-                ProblemFile(
-                    path=urls.get(path, path),
-                    data_sources=[str(source) for source in table["data_source"]],
-                    indices=[(info or {}).get("index") for info in _column(table, "extra_info")],
-                )
-                for path, table in zip(self.original_data_files, self._tables, strict=True)
-            ]
-        )
+        files = []
+        for path, table in zip(self.original_data_files, self._tables, strict=True):
+            infos = table["extra_info"] if "extra_info" in table.column_names else [None] * len(table)
+            sources = [str(source) for source in table["data_source"]]
+            indices = [(info or {}).get("index") for info in infos]
+            files.append(ProblemFile(path=urls.get(path, path), data_sources=sources, indices=indices))
+        return name_problems(files)
 
     def check_fills(self, batch: int, split: Split) -> None:
-        """Refuse fewer prompts than a step draws.
-
-        Args:
-            batch: `data.train_batch_size`. split: `data.split`.
-
-        Raises:
-            SpecError: with what has left the data set.
-        """
+        """Refuse fewer prompts than the `batch` that a step draws; the SpecError says why prompts have left the data set."""
         num = len(self)
         if num >= batch:
             return
@@ -170,13 +142,13 @@ class PromptDataset(RLHFDataset):
         raise SpecError([Fault(path="data.train_batch_size", value=batch, rule=rule, fix=fix)])
 
     def prompt_ids(self) -> list[str]:
-        """What each row is called in a file of pass rates."""
+        """Return the name of each row in a file of pass rates."""
         rows = self.dataframe
         truths = [(reward or {}).get("ground_truth") for reward in rows["reward_model"]]
         return [prompt_id(messages, truth) for messages, truth in zip(rows[self.prompt_key], truths, strict=True)]
 
     def column(self, name: str) -> list[Any] | None:
-        """What each row has in a column; None: the data have no such column."""
+        """Return the rows' values in a column. None means that the data have no such column."""
         return list(self.dataframe[name]) if name in self.dataframe.column_names else None
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -185,7 +157,7 @@ class PromptDataset(RLHFDataset):
         self._select(rows)
 
     def drop_overlong_for_teacher(self, kept: Sequence[int]) -> None:
-        """`keep`, of rows whose prompt a teacher's limit allows."""
+        """Leave out all but the rows whose prompt a teacher's limit allows."""
         self.num_teacher_overlong_dropped += len(self.dataframe) - len(kept)
         self._select(kept)
 
@@ -194,8 +166,9 @@ class PromptDataset(RLHFDataset):
         self.places = [self.places[row] for row in rows]
 
     def _read_files_and_tokenize(self) -> None:
-        """The rows of all files that are in `data.split`, or verl's choice of `max_samples` of them, without the overlong prompts."""
-        self._tables = [_read(path) for path in self.data_files]
+        """Read the rows of all files that are in `data.split`, or verl's choice of `max_samples` of them, without the overlong prompts."""
+        kinds = (("parquet" if path.endswith(".parquet") else "json", path) for path in self.data_files)
+        self._tables = [datasets.load_dataset(kind, data_files=path)["train"] for kind, path in kinds]
         rows = datasets.concatenate_datasets(aligned(self._tables))
         rows = self._in_part(rows.add_column(_PLACE, list(range(len(rows)))))
         if 0 < self.max_samples < len(rows):
@@ -207,11 +180,7 @@ class PromptDataset(RLHFDataset):
         self.dataframe = kept.remove_columns(_PLACE)
 
     def _in_part(self, rows: datasets.Dataset) -> datasets.Dataset:
-        """The rows that `data.split` leaves.
-
-        Raises:
-            SpecError: there is none.
-        """
+        """Return the rows that `data.split` (a dump of `opd.experiment.sections.Split`) leaves, or raise SpecError if there is none."""
         split = Split(**(self.config.get("split") or {}))
         if split.part is None:
             return rows
@@ -232,58 +201,48 @@ class PromptDataset(RLHFDataset):
 
     @property
     def encode(self) -> Encode:
-        """How messages become the prompt of a row."""
+        """Return the function that makes the prompt of a row from messages."""
         return partial(
             _encoded, tokenizer=self.tokenizer, template_kwargs=self.template_kwargs, schemas=self.tool_schemas
         )
 
     @property
     def template_kwargs(self) -> dict[str, Any]:
-        """What the chat template reads besides messages and tools."""
+        """Return the arguments of the chat template besides messages and tools."""
         ours = ("tokenize", "return_dict", "return_tensors")
         return {k: v for k, v in self.apply_chat_template_kwargs.items() if k not in ours}
 
     def processes_for(self, num_rows: int) -> int | None:
-        """How many processes go over so many rows; None: this one."""
+        """Return the number of processes that read so many rows. None means this process."""
         return self.num_workers if num_rows > _PARALLEL_FROM_ROWS else None
 
     def without_overlong(
         self, dataframe: datasets.Dataset, num_tokens: Callable[[Mapping[str, Any]], int]
     ) -> datasets.Dataset:
-        """The rows whose prompt fits.
-
-        Args:
-            num_tokens: the length of a row's prompt.
+        """Return the rows whose prompt fits; `num_tokens` is the length of a row's prompt.
 
         Raises:
             SpecError: no row fits, or one does not and the run is not to drop any.
         """
-        limit = self.max_prompt_length
+        limit, files = self.max_prompt_length, list(self.original_data_files)
 
         def fits(row: Mapping[str, Any]) -> bool:
             return bool(num_tokens(row) <= limit)
 
         workers = self.processes_for(len(dataframe))
         kept = dataframe.filter(fits, num_proc=workers, desc=f"prompts of at most {limit} tokens")
-        dropped = len(dataframe) - len(kept)
-        if dropped and not self.filter_overlong_prompts:
+        rule = fix = ""
+        if (dropped := len(dataframe) - len(kept)) and not self.filter_overlong_prompts:
+            rule = f"{dropped} of {len(dataframe)} prompts in {files} are longer than data.max_prompt_length={limit} tokens"
             drop = "data.filter_overlong: true in a spec (verl's data.filter_overlong_prompts=true)"
-            raise self._unfit(
-                f"{dropped} of {len(dataframe)} prompts in {list(self.original_data_files)} are longer than "
-                f"data.max_prompt_length={limit} tokens",
-                f"raise the limit, or let them be dropped and counted with {drop}",
-            )
-        if not len(kept):
-            raise self._unfit(
-                f"no prompt of {list(self.original_data_files)} fits data.max_prompt_length={limit} tokens",
-                "raise the limit",
-            )
+            fix = f"raise the limit, or let them be dropped and counted with {drop}"
+        elif not len(kept):
+            rule, fix = f"no prompt of {files} fits data.max_prompt_length={limit} tokens", "raise the limit"
+        if rule:
+            raise SpecError([Fault(path="data.max_prompt_length", value=limit, rule=rule, fix=fix)])
         if dropped:
             logger.warning("dropped %d of %d prompts longer than %d tokens", dropped, len(dataframe), limit)
         return kept
-
-    def _unfit(self, rule: str, fix: str) -> SpecError:
-        return SpecError([Fault(path="data.max_prompt_length", value=self.max_prompt_length, rule=rule, fix=fix)])
 
     def __getitem__(self, item: int) -> dict[str, Any]:
         row: dict[str, Any] = super().__getitem__(item)
