@@ -1,30 +1,4 @@
-"""Every error of a run, drawn as one hierarchy, each with the exit code a launcher ends with.
-
-RunError (exit 1)
-├── StoreError               the object store
-│   ├── StoreUnavailable     transient, and it outlasted the bounded retries: worth another attempt later
-│   ├── StoreRefused         permanent: credentials, a full disk, a path that is no folder
-│   │   └── NoBucket         the bucket does not exist
-│   ├── CreateOnlyUnsupported  the store cannot say who was first, so attempts could not be fenced
-│   └── AlreadyExists        a create-only write lost
-├── DiskFull                 the disk of the run directory; worth another attempt once there is room
-├── CorruptRecord            a JSON record of the run directory that cannot be read
-├── SpecChanged (exit 2)     this run id belongs to another experiment
-├── RunIsLive                another process owns the run and is alive
-├── Overtaken                another claim owns the run: stop writing
-├── LeaseLost                the store refused, or did not answer, for longer than the lease allows
-├── RunFinished (exit 0)     result.json is there already
-├── RunFatal                 fatal.json is there: no retry can mend this run
-├── TooFewNodes              the Ray cluster does not offer what the run needs
-├── PartLost                 processes of the run are gone with their node or by a kill
-│   └── NodeLost             with their node
-├── MissingPackage (exit 2)  what the spec asks for is not installed here
-├── UnusableInput (exit 2)   a function that the spec names cannot do what the run needs of it
-├── Unforeseen               none of these: its traceback is in the attempt's log
-└── CheckpointError
-    ├── IncompleteCheckpoint the named checkpoint cannot be loaded, with the reasons
-    └── UnsafePath           a manifest names a path outside its checkpoint
-"""
+"""Errors of a run, in one hierarchy below RunError, each with the exit code with which a launcher ends."""
 
 from __future__ import annotations
 
@@ -70,7 +44,7 @@ class NoBucket(StoreRefused):
 
 
 class CreateOnlyUnsupported(StoreError):
-    """The store has no create-only write, which attempts are claimed with."""
+    """The store has no create-only write, by which attempts are claimed."""
 
 
 class AlreadyExists(StoreError):
@@ -169,7 +143,7 @@ class TooFewNodes(RunError):
 
 
 class PartLost(RunError):
-    """Processes of the run are gone with their node or by a kill; the next attempt goes on from the newest checkpoint."""
+    """Processes of the run are gone with their node or by a kill; the next attempt continues from the newest checkpoint."""
 
     def __init__(self, lost: list[str]) -> None:
         super().__init__(f"the run has lost {'; '.join(lost)}. The next attempt resumes from the newest checkpoint")

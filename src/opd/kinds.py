@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from opd.agent.trajectories import TrajectoryLog
 from opd.cluster.shutdown import GracefulStop
 from opd.experiment import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec
@@ -84,9 +82,6 @@ class Kind:
 
     def save(self, folder: Path) -> None:
         """Save in a step's checkpoint what the ranks do not know."""
-
-    def keep_unfinished(self) -> None:
-        """Keep what was measured so far for an attempt that resumes from the checkpoint that was saved last."""
 
     @abstractmethod
     def validate(self, job: Job, step: int) -> dict[str, Any]:
@@ -187,7 +182,6 @@ class Distillation(Sampled):
     """Kinds `opd` and `opd-agent`: the ranks' second model is the teacher, and the loss its divergence from the student."""
 
     worker = OPDWorker
-    _measuring: Measuring | None = None
     _update_metrics: dict[str, float] | None = None
 
     @property
@@ -204,7 +198,7 @@ class Distillation(Sampled):
         super().prepare()
         data, spec, opd = self.data, self.spec, self.spec.opd
         self._tokens = TokenLog(spec, self.run)
-        self._stages = Stages(spec, data.train, data.tokenizer, total_steps=data.total_steps)
+        self._stages = Stages(spec, data.train, total_steps=data.total_steps)
         self._facts = RowFacts(
             reward_beta=opd.reward_beta,
             policy=opd.policy if opd.has_policy else None,
@@ -228,16 +222,14 @@ class Distillation(Sampled):
         if weights is None or not weights.are_due(step, self._stages.schedule):
             return
         assert job.rollouts is not None
-        self._measuring = Measuring(self.spec, self.data.train, step=step, run=self.run)
-        yield from self._measuring.measure(job.rollouts, stop)
-        rates = self._measuring.rates(f"{self.ours.run.run_id}/global_step_{step - 1}")
-        failed_share, self._measuring = self._measuring.failed_share, None
+        measuring = Measuring(self.spec, self.data.train, step=step)
+        yield from measuring.measure(job.rollouts, stop)
+        rates = measuring.rates(f"{self.ours.run.run_id}/global_step_{step - 1}")
         self._measured = {
-            "opd/pass_rates_used": float(weights.use_measured(rates, failed_share)),
-            "opd/pass_rate_mean": float(np.mean([rate.pass_rate for rate in rates.values()])),
-            "opd/pass_rate_failed_share": failed_share,
+            "opd/pass_rates_used": float(weights.use_measured(rates, measuring.failed_share, step=step)),
+            "opd/pass_rate_mean": sum(rate.pass_rate for rate in rates.values()) / len(rates),
+            "opd/pass_rate_failed_share": measuring.failed_share,
         }
-        weights.keep(step=step)
 
     def ask(self, job: Job, step: int) -> Batch:
         if self._carried is None:
@@ -272,10 +264,6 @@ class Distillation(Sampled):
         for part in self._kept:
             part.save(folder)
 
-    def keep_unfinished(self) -> None:
-        if self._measuring is not None:
-            self._measuring.save()
-
     def describe(self, job: Job, rows: list[Row], step: int, timing: Mapping[str, float]) -> dict[str, Any]:
         data = self.data
         metrics = made.progress(step, data.epoch(step), timing)
@@ -285,8 +273,7 @@ class Distillation(Sampled):
             length = self._stages.num_generated(step) or self.spec.data.max_response_length
             metrics |= self._signs.of(rows, max_tokens=length)
             if step == 1:
-                facts = (self._update_metrics or {}) | metrics
-                preflight.tell(facts, self.ours, run=self.run, data=data.train, plan=job.ranks.tell_plan()[0])
+                preflight.tell((self._update_metrics or {}) | metrics, self.ours, run=self.run, data=data.train)
         read, loss_type = job.ranks.read_token_view, self._stages.loss_type(step)
         self._tokens.keep(step, read=read, loss_type=loss_type, tokenizer=data.tokenizer)
         return metrics

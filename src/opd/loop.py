@@ -127,7 +127,7 @@ class Loop:
         return self.kind.validate(self.job, step)
 
     def _measure(self, step: int) -> Ending | None:
-        """Have the kind measure what a step's weights need; nothing changes meanwhile, so requests are served as after the step before."""
+        """Have the kind measure what a step's weights need; requests are served meanwhile as after the step before."""
         for _ in self.kind.measure(self.job, step, self.stop):
             if ending := self._serve():
                 return ending
@@ -223,7 +223,6 @@ class Saves:
             self.seal()
             self.wait()
             self._sealed = step
-        self.kind.keep_unfinished()
         return self._sealed
 
     def wake(self, step: int) -> None:

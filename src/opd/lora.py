@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-# What peft puts before a model's own names, beside the layer that an adapter sits on, and in place of its weight.
+# Peft's prefix of a model's own names, its name of an adapted layer, and its names of the two matrices.
 _WRAPPER, _BASE, _DOWN, _UP = "base_model.model.", ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
 
 
 class Adapted(NamedTuple):
-    """The stored names that one tensor of the plain model is made of; both adapters' are None where there is none."""
+    """The stored names of one tensor of the plain model and its two adapters. None means that it has none."""
 
     base: str
     down: str | None
@@ -20,12 +20,12 @@ class Adapted(NamedTuple):
 
 
 def is_adapted(names: Iterable[str]) -> bool:
-    """Whether a checkpoint's tensors are a LoRA student's."""
+    """Return True if a checkpoint's tensors are a LoRA student's."""
     return any(name.startswith(_WRAPPER) or ".lora_" in name for name in names)
 
 
 def plain_tensors(names: Iterable[str]) -> dict[str, Adapted]:
-    """The plain model's tensor names, each with what it is made of, in the order of `names`.
+    """Return the plain model's tensor names, each with its stored names, in the order of `names`.
 
     Raises:
         ValueError: an adapter of another form than two matrices on a layer's weight.
@@ -48,5 +48,5 @@ def plain_tensors(names: Iterable[str]) -> dict[str, Adapted]:
 
 
 def merged(base: Tensor, down: Tensor, up: Tensor, *, scale: float) -> Tensor:
-    """base [out, in] + scale * up [out, rank] @ down [rank, in], in the adapters' dtype."""
+    """Return base [out, in] + scale * up [out, rank] @ down [rank, in], in the adapters' dtype."""
     return base.to(up.dtype).addmm(up, down, alpha=scale)

@@ -165,9 +165,7 @@ def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]
     for stage in stages:
         spec = stage.resolved(value_of)
         if _result(spec).get("spec_hash") != spec_hash(spec):
-            for reference in sorted(
-                set(stage.references.values()), key=str
-            ):  # results of earlier stages may be deleted
+            for reference in set(stage.references.values()):  # results of other stages may be deleted
                 _see_that_it_is_there(reference, finished[reference.stage], value_of(reference))
             return finished, (stage.name, spec)
         finished[stage.name] = spec
@@ -175,11 +173,7 @@ def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]
 
 
 def _see_that_it_is_there(reference: Reference, spec: AnySpec, url: str) -> None:
-    """Look at what the next stage is going to read of a finished one.
-
-    Raises:
-        CheckpointError: it is gone.
-    """
+    """Raise CheckpointError if a result of a finished stage that the next stage reads is gone."""
     if reference.result == "checkpoint":
         verify(reference.stage, spec)
         return
@@ -192,13 +186,9 @@ def _see_that_it_is_there(reference: Reference, spec: AnySpec, url: str) -> None
 
 
 def verify(name: str, spec: AnySpec) -> None:
-    """See that a finished stage's last checkpoint is sealed in the store and whole.
+    """Raise CheckpointError unless a finished stage has its result and, if it saves, a whole sealed last checkpoint in the store.
 
     Files are compared by size here, and by hash when they are loaded.
-
-    Raises:
-        CheckpointError: there is no result, or a stage that saves has no such checkpoint.
-        StoreError: the store does not answer.
     """
     result, where = _result(spec), f"stage {name} ({_store(spec).url})"
     if result.get("spec_hash") != spec_hash(spec):
@@ -234,11 +224,7 @@ def _headline(spec: AnySpec) -> dict[str, float]:
 
 
 def _check_inputs(stages: Sequence[Stage], origin: str) -> None:
-    """Look at the data and models of all stages before the first begins; what an earlier stage leaves is not there yet.
-
-    Raises:
-        SpecError: with every fault found.
-    """
+    """Raise SpecError with every fault of the data and models of all stages, except for results of earlier stages."""
     problems: list[Problem] = []
     for stage in stages:
         try:

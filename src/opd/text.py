@@ -9,17 +9,12 @@ import re
 from collections.abc import Sequence
 
 
-def policy(scripts: Sequence[str] = (), *, is_live: bool = False) -> str:
-    """The Content-Security-Policy of a page with these inline scripts: each by its hash, nothing from any network.
-
-    Args:
-        is_live: its scripts may ask the server that it came from, and no other.
-    """
+def policy(scripts: Sequence[str] = ()) -> str:
+    """Return the Content-Security-Policy of a page with these inline scripts: each by its hash, nothing from any network."""
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     rules = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data:"]
     rules += [f"script-src {allowed}"] if scripts else []
-    rules += ["connect-src 'self'"] if is_live else []
     return "; ".join(rules)
 
 
@@ -31,15 +26,15 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 
 
 def storable(text: str) -> str:
-    r"""The text with every lone surrogate replaced by U+FFFD, so that it can be encoded.
+    r"""Return the text with every lone surrogate replaced by U+FFFD, so that it can be encoded.
 
-    JSON's `"\ud800"` is plain ASCII and yet becomes half a character in Python: UTF-8, tokenizers and Arrow refuse it.
+    JSON's `"\ud800"` is plain ASCII and yet becomes half a character in Python, which UTF-8, tokenizers and Arrow reject.
     """
     return text.encode(_UTF_16, "surrogatepass").decode(_UTF_16, "replace")
 
 
 def shortened(text: str, max_chars: int) -> str:
-    """The text, or its beginning and its end, where a result stands, with the number of characters between them."""
+    """Return the text, or its beginning and its end with the number of characters between them."""
     if len(text) <= max_chars:
         return text
     half = max_chars // 2
@@ -47,11 +42,7 @@ def shortened(text: str, max_chars: int) -> str:
 
 
 def inert(text: str, *, keep: str = "\n\t") -> str:
-    r"""The text as a terminal may get it: storable, colours dropped, every other control character written as `\x1b`.
-
-    Args:
-        keep: control characters that stay; empty for what must be one line, such as a name.
-    """
+    r"""Return the text for a terminal: storable, without colours, control characters not in `keep` written as `\x1b`."""
 
     def written(match: re.Match[str]) -> str:
         character = match[0]

@@ -54,11 +54,6 @@ class TestStoredDtype:
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
         assert stored_dtype(str(tmp_path)) == dtype
 
-    def test_is_none_of_quantized_tensors_and_of_no_such_file(self, tmp_path):
-        assert stored_dtype(str(tmp_path)) is None
-        save_file({"x": torch.ones(2).to(torch.float8_e4m3fn)}, tmp_path / "model.safetensors")
-        assert stored_dtype(str(tmp_path)) is None
-
 
 class TestRead:
     """Return the dtype that verl gets, and the dtypes of the engine and the model afterwards."""

@@ -48,11 +48,12 @@ class Case:
 
 
 CASES = [
-    Case(tied=tied, dtype=dtype, world_size=world_size)
-    for world_size in (1, 2)
-    for tied in (True, False)
-    for dtype in ("float32", "bfloat16")
-] + [Case(tied=False, dtype="float32", world_size=2, num_replicas=2)]
+    Case(tied=True, dtype="float32", world_size=1),
+    Case(tied=False, dtype="bfloat16", world_size=1),
+    Case(tied=True, dtype="bfloat16", world_size=2),
+    Case(tied=False, dtype="float32", world_size=2),
+    Case(tied=False, dtype="float32", world_size=2, num_replicas=2),
+]
 
 LORA_CASES = [
     Case(tied=False, dtype="bfloat16", world_size=2, lora=True),
@@ -124,7 +125,7 @@ def _to_bf16(base: Path) -> None:
 
 
 def _main(rank: int, port: str, folder: str) -> None:
-    """Both ranks save the cases of two ranks, then rank 0 alone those of one."""
+    """Both ranks save the cases of two ranks, then rank 0 alone the cases of one."""
     import torch.distributed as dist
 
     cases: list[Case] = pickle.loads((Path(folder) / "cases.pkl").read_bytes())

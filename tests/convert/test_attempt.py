@@ -18,7 +18,7 @@ CASE = Case(tied=False, dtype="float32", world_size=2)
 
 @pytest.fixture
 def said(monkeypatch) -> list[str]:
-    """What a conversion says about its end."""
+    """Return the lines of a conversion about its end."""
     found: list[str] = []
     monkeypatch.setattr(convert, "_say", found.append)
     return found

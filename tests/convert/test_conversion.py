@@ -32,6 +32,12 @@ TWO_RANKS = Case(tied=False, dtype="float32", world_size=2)
 IDS = torch.tensor([[5, 60, VOCAB_ROWS - 1, 2, 0, 33, 17]])
 
 
+def save_alone(state: dict[str, torch.Tensor], actor) -> None:
+    """Save weights as a lone rank's."""
+    torch.save(state, actor / shard_name(1, 0))
+    (actor / "fsdp_config.json").write_text('{"world_size": 1}')
+
+
 def _expected_logits(saved, case: Case, dtype: torch.dtype) -> torch.Tensor:
     """[1, T, V]: the base model's architecture with the gathered weights in `dtype`."""
     model = AutoModelForCausalLM.from_pretrained(base_model(saved, case.tied), dtype=dtype)
@@ -62,7 +68,7 @@ def test_logits_are_those_of_the_trained_weights_after_the_cast(saved, sealed, t
 def test_a_lora_student_becomes_the_plain_model_that_peft_merges_it_to(saved, sealed, tmp_path, capfd, case, mode):
     done = convert_checkpoint(Convert(checkpoint=str(sealed(case)), target=str(tmp_path / "out"), dtype=mode))
     assert "adding the LoRA student's adapters to 14 of them" in capfd.readouterr().err
-    assert done.verification is not None
+    assert done.record["verification"]["num_tensors"] > 0
     base = AutoModelForCausalLM.from_pretrained(base_model(saved, case.tied), dtype=torch.float32).state_dict()
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     found = model.state_dict()
@@ -79,8 +85,6 @@ def test_a_lora_student_becomes_the_plain_model_that_peft_merges_it_to(saved, se
             torch.testing.assert_close(found[name], expected, rtol=1e-5, atol=1e-7, msg=name)
         else:  # of two sums that differ in fp32's last bit one may round up
             assert (found[name].float() - expected.float()).norm() <= 1e-3 * expected.float().norm(), name
-    with torch.no_grad():
-        assert model.eval()(input_ids=IDS).logits.isfinite().all()
 
 
 def test_tokenizer_and_generation_config_are_the_checkpoints_and_the_kernel_of_the_trainer_is_not_kept(
@@ -119,13 +123,12 @@ def test_the_model_card_and_the_record_say_where_the_weights_come_from(saved, se
         assert shown in card
 
 
-@pytest.mark.parametrize("suffix", ["", "/actor"])
-def test_a_checkpoint_of_plain_verl_is_converted_by_its_path_alone(saved, tmp_path, monkeypatch, capfd, suffix):
-    # As verl's default_local_dir lays it out, with what verl leaves beside the steps.
+def test_a_checkpoint_of_plain_verl_is_converted_by_its_path_alone(saved, tmp_path, monkeypatch, capfd):
+    # As verl's default_local_dir lays it out, with what verl leaves next to the steps.
     experiment = tmp_path / "checkpoints" / "verl_examples" / "gsm8k"
     shutil.copytree(saved / TWO_RANKS.name / "actor", experiment / "global_step_20" / "actor")
     (experiment / "latest_checkpointed_iteration.txt").write_text("20")
-    monkeypatch.setenv("CHECKPOINT_PATH", f"{experiment}/global_step_20{suffix}")
+    monkeypatch.setenv("CHECKPOINT_PATH", f"{experiment}/global_step_20/actor")
     assert main([]) == 0, capfd.readouterr().err
     written = experiment / "global_step_20-huggingface"
     model = AutoModelForCausalLM.from_pretrained(written, dtype="auto")
@@ -145,7 +148,7 @@ def test_code_beside_a_checkpoint_runs_only_if_the_conversion_says_so_whatever_t
     monkeypatch.setattr(sys, "path", [*sys.path])
     actor, run, ran = tmp_path / "actor", tmp_path / "my-run", tmp_path / "ran"
     (actor / "huggingface").mkdir(parents=True)
-    torch.save({"weight": torch.ones(2)}, actor / shard_name(1, 0))
+    save_alone({"weight": torch.ones(2)}, actor)
     own = {
         "model_type": "own",
         "architectures": ["OwnForCausalLM"],
@@ -187,7 +190,7 @@ def test_experts_that_transformers_keeps_fused_are_written_under_the_hubs_names(
     trained.config.architectures = ["Qwen3MoeForCausalLM"]
     actor = tmp_path / "plain" / "actor"
     trained.config.save_pretrained(actor / "huggingface")
-    torch.save(trained.state_dict(), actor / shard_name(1, 0))
+    save_alone(trained.state_dict(), actor)
     convert_checkpoint(Convert(checkpoint=str(actor), target=str(tmp_path / "out"), dtype="checkpoint"))
     with safe_open(tmp_path / "out" / "model.safetensors", framework="pt") as file:
         assert "model.layers.0.mlp.experts.3.up_proj.weight" in file.keys()  # noqa: SIM118 - not a dict

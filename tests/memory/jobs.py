@@ -17,7 +17,7 @@ def job(**changes) -> Job:
     """16 rows of at most 20 tokens, 10 of them answered; micro-batches of 2 rows (student) and 4 (teacher)."""
     facts = {
         "student": STUDENT,
-        "teacher": TEACHER,
+        "teachers": ((TEACHER, 2),),
         "num_ranks": 1,
         "row_tokens": 20,
         "response_tokens": 10,
@@ -25,8 +25,9 @@ def job(**changes) -> Job:
         "mini_rows": 8,
         "train_tokens": 40,
         "score_tokens": 80,
+        "teacher_row_tokens": 20,
+        "rollout_share": 0.0,
         "checkpointing": True,
         "workspace_bytes": 5000,
-        "memory_key": "opd.gpu_memory_gib",
     }
     return Job(**(facts | changes))

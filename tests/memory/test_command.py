@@ -1,4 +1,4 @@
-"""What `--plan` says of options and models that it cannot use as they are."""
+"""Answers of `--plan` to options and models that it cannot use as they are."""
 
 import json
 from functools import partial
@@ -6,9 +6,8 @@ from functools import partial
 import pytest
 
 from opd.experiment import load_text
-from opd.memory import command, device, shapes
+from opd.memory import command, shapes
 from opd.memory.plan import make_plan
-from opd.memory.shapes import Unplannable, read_shape
 from opd.store.base import NO_RETRY
 
 SIZES = {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -30,8 +29,7 @@ def told(tmp_path, capsys):
     return run
 
 
-def test_a_gpu_that_is_not_in_the_table_is_said_to_be_and_the_key_that_mends_it(told, monkeypatch):
-    monkeypatch.setattr(device, "_local", lambda: None)
+def test_a_gpu_that_the_table_lacks_is_named_with_the_key_that_helps(told):
     code, out, _ = told(gpu="p5.48xlarge")
     assert code == 0
     assert "cluster.gpu.type p5.48xlarge is not in the table (B200, H200, " in out
@@ -40,14 +38,7 @@ def test_a_gpu_that_is_not_in_the_table_is_said_to_be_and_the_key_that_mends_it(
 
 
 @pytest.mark.parametrize(
-    ("gpu", "weight", "workspace"),
-    [
-        ("NVIDIA-H200", 0, 1.3),
-        ("NVIDIA-H200", 1, 2.6),
-        ("A100-SXM4-40GB", 0, 2.6),
-        ("NVIDIA-L40S", 0, 2.6),
-        ("NVIDIA-B200", 0, 2.6),
-    ],
+    ("gpu", "weight", "workspace"), [("NVIDIA-H200", 0, 1.3), ("NVIDIA-H200", 1, 2.6), ("NVIDIA-L40S", 0, 2.6)]
 )
 def test_the_head_is_planned_in_the_form_that_the_declared_gpu_runs(told, monkeypatch, gpu, weight, workspace):
     jobs = []
@@ -62,22 +53,18 @@ class NoCredentialsError(Exception):
     """botocore's is no OSError either."""
 
 
-@pytest.mark.parametrize(
-    "error", [NoCredentialsError("Unable to locate\ncredentials"), ImportError("gs:// needs gcsfs")]
-)
-def test_a_config_behind_a_store_that_does_not_answer_is_told_by_key_and_fix(told, monkeypatch, error):
+def test_a_config_that_cannot_be_read_is_told_by_key_and_fix(told, monkeypatch):
     def refuse(path, revision):
-        raise error
+        raise NoCredentialsError("Unable to locate\ncredentials")
 
     monkeypatch.setattr(shapes, "_config_text", refuse)
     code, _, said = told("model.path=s3://bucket/model")
     assert code == 2
     assert said.startswith("opd.launch: --plan: model.path: s3://bucket/model: its config.json cannot be read")
-    assert f"({type(error).__name__}: {' '.join(str(error).split())})" in said
-    assert "name a folder that has one" in said
+    assert "(NoCredentialsError: Unable to locate credentials); name a folder that has one" in said
 
 
-def test_a_store_that_is_away_is_no_mistake_of_the_spec(told, monkeypatch):
+def test_an_unreachable_store_is_no_mistake_of_the_spec(told, monkeypatch):
     monkeypatch.setattr(shapes, "open_store", partial(shapes.open_store, policy=NO_RETRY))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -85,8 +72,3 @@ def test_a_store_that_is_away_is_no_mistake_of_the_spec(told, monkeypatch):
     code, _, said = told("model.path=s3://bucket/model")
     assert code == 1
     assert said.startswith("opd.launch: --plan: cannot read s3://bucket/model/config.json: EndpointConnectionError")
-
-
-def test_a_path_that_is_neither_folder_nor_id_is_not_asked_of_the_hub():
-    with pytest.raises(Unplannable, match=r"\./nomodel: .*there is no such folder.*; name a folder that has one"):
-        read_shape("./nomodel")

@@ -1,4 +1,4 @@
-"""How a worker cuts rows by its memory plan, and without one."""
+"""Lengths of a worker's forwards with a memory plan, and without one."""
 
 from typing import Any
 

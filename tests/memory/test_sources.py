@@ -41,7 +41,7 @@ QWEN3_1_7B = ModelShape(
 
 
 # A layer's 50.3M entries compute 6 x 50.3e6 operations a token at 0.62 of 666e12 a second; the host takes 5 ms.
-BUSY = 0.62 * 666e12 * 5e-3 / (6 * QWEN3_1_7B.backbone_params / 28)
+BUSY = 0.62 * 666e12 * 5e-3 / (6 * QWEN3_1_7B.visited_params)
 
 
 def micro_batches(**more) -> tuple[int, int | None]:

@@ -1,4 +1,4 @@
-"""What a run with rollout.schedule carry makes its rows of: the data that it takes, and the file that it goes on with."""
+"""Rows of a run with rollout.schedule carry: the data that it takes, and the file with which it continues."""
 
 from __future__ import annotations
 
@@ -94,8 +94,3 @@ def test_a_disk_that_fails_now_is_no_verdict_on_the_checkpoint(tmp_path, spec, m
     monkeypatch.setattr(Path, "read_text", fails)
     with pytest.raises(OSError, match="Input/output error"):
         rows.load(tmp_path)
-
-
-def test_a_checkpoint_without_the_file_is_refused(tmp_path, spec):
-    with pytest.raises(CheckpointError, match=f"{CHECKPOINT_FILE}: .*No such file"):
-        CarriedRows(spec, _dataset(tmp_path)).load(tmp_path)

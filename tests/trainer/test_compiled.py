@@ -1,4 +1,4 @@
-"""Compiled code is kept beside fetched models, and what the environment says stays."""
+"""Compiled code is kept next to fetched models, and what the environment says stays."""
 
 import os
 

@@ -54,11 +54,6 @@ def test_what_does_not_fit_is_dropped_or_cut_and_counted(tmp_path):
     assert END not in TOKENIZER.decode(cut.response, skip_special_tokens=False)
 
 
-def test_a_prompt_that_is_too_long_is_an_error_where_none_may_be_dropped(tmp_path):
-    with pytest.raises(SpecError, match="1 of 2 prompts"):
-        dataset(tmp_path, [[LONG, SAID], [USER, SAID]], filter_overlong_prompts=False)
-
-
 def test_data_in_which_the_model_says_nothing_are_refused(tmp_path):
     with pytest.raises(SpecError, match="the model says nothing in any conversation"):
         dataset(tmp_path, [[USER], [USER]])

@@ -1,4 +1,4 @@
-"""What a run refuses before its trainer is started."""
+"""Refusals of a run before its trainer starts, and its ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The monitor beside the trainer: what fails in it stays in it."""
+"""The monitor next to the trainer: a failure in it stays in it."""
 
 from __future__ import annotations
 

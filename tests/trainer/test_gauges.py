@@ -1,4 +1,4 @@
-"""What a run exports for Prometheus, by a real Ray's exporter; alerts and dashboard ask for nothing else."""
+"""Metrics that a run exports for Prometheus, by a real Ray's exporter; alerts and dashboard ask for nothing else."""
 
 from __future__ import annotations
 

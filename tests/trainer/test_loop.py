@@ -12,32 +12,12 @@ import pytest
 from opd import ending, loop
 from opd.ending import STOPPED
 from opd.pods import stop
-from opd.runs.progress import PROGRESS
 from opd.update import checkpointing
-
-
-class _Kind:
-    """A kind that measures two batches before each step, and notes what it is made to do."""
-
-    def __init__(self, did: list[str], ask: Any) -> None:
-        self._did, self._ask = did, ask
-
-    def measure(self, job: Any, step: int, stopping: Any) -> Any:
-        for number in (1, 2):
-            self._did.append(f"measure {step}.{number}")
-            if number == 1:
-                self._ask(stopping)
-            yield
-
-    def keep_unfinished(self) -> None:
-        self._did.append("keep unfinished")
-
-    def save(self, folder: Any) -> None: ...
 
 
 @pytest.fixture
 def play(tmp_path, monkeypatch):
-    """A loop after step 4 of 9, and what it is made to do, in order; `ask` is called while pass rates are measured."""
+    """A loop after step 4 of 9, and what it is made to do, in order."""
     did: list[str] = []
     run = SimpleNamespace(
         asked_in=tmp_path, checkpoints=SimpleNamespace(begin=lambda step: True),
@@ -54,14 +34,21 @@ def play(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpointing, "seal", lambda run, ranks, step, *rest: did.append(f"seal {step}"))
 
     def make(ask: Any = lambda stopping: None) -> tuple[loop.Loop, list[str]]:
-        made = loop.Loop(job, _Kind(did, ask))
+        def measure(job: Any, step: int, stopping: Any) -> Any:
+            for number in (1, 2):
+                did.append(f"measure {step}.{number}")
+                if number == 1:
+                    ask(stopping)
+                yield
+
+        made = loop.Loop(job, SimpleNamespace(save=lambda folder: None, measure=measure))
         made.step = 4
         return made, did
 
     return make
 
 
-SAVED = ["servers sleep", "save 4", "seal 4", "keep unfinished"]
+SAVED = ["servers sleep", "save 4", "seal 4"]
 
 
 def test_servers_sleep_while_a_save_is_asked_for_and_wake_when_the_pod_has_stayed(play, tmp_path):
@@ -83,7 +70,7 @@ def test_a_step_that_is_saved_is_not_saved_again(play, tmp_path):
     made.saves._sealed = 4
     stop.ask(tmp_path, reason="a drain", hold_s=0.0)
     assert made._serve() is None
-    assert did == ["keep unfinished", "hand over", "take back"]
+    assert did == ["hand over", "take back"]
 
 
 def test_after_the_last_step_a_run_that_is_asked_to_end_is_done(play):
@@ -104,22 +91,10 @@ def test_pods_that_are_gone_with_their_nodes_end_the_run_with_a_code_of_its_own(
     assert did == [*SAVED, "hand over"], "the next attempt need not wait for the lease"
 
 
-def test_a_run_that_is_asked_to_end_while_it_measures_saves_the_step_before_with_what_was_measured(play):
+def test_a_run_that_is_asked_to_end_while_it_measures_saves_the_step_before(play):
     made, did = play(lambda stopping: setattr(stopping, "requested", True))
     assert made._measure(5) is STOPPED
     assert did == ["measure 5.1", *SAVED]
-
-
-def test_a_pod_that_has_to_go_while_the_run_measures_gets_its_save_and_the_measuring_goes_on(play, tmp_path):
-    asked: list[stop.Request] = []
-    made, did = play(lambda stopping: asked.append(stop.ask(tmp_path, reason="test", hold_s=0)))
-    assert made._measure(5) is None
-    assert did == ["measure 5.1", *SAVED, "hand over", "take back", "servers wake", "measure 5.2"]
-    stop.sign_of_life(tmp_path)
-    assert stop.wait(tmp_path, asked[0], timeout_s=5) == 4
-    standing = PROGRESS.read()
-    assert standing is not None
-    assert (standing.phase, standing.step) == ("pass rates", 5)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The preflight beside the trainer: templates by their tokens, the memory plan as a line, and where the table goes."""
+"""The preflight next to the trainer: templates by their tokens, and the place of the table."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from tests.memory.jobs import job
 from transformers import AutoTokenizer
 
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
 from opd.experiment.parse import parse_tree
 from opd.experiment.run_config import RunConfig, RunFacts
-from opd.memory.job import GIB
-from opd.memory.plan import make_plan
 from opd.monitor.preflight import Line
 from opd.runs.origin import file_key
 from opd.store.local import LocalStore
-from opd.trainer.preflight import memory, same_prompt, tell
+from opd.trainer.preflight import same_prompt, tell
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +34,13 @@ def teacher_with(template: str, folder) -> str:
 
 
 def test_templates_are_compared_by_what_they_make_of_a_question(student, tmp_path):
-    settings = {"trust_remote_code": False, "template_kwargs": {}}
-    assert same_prompt(student, str(TEACHER_DIR), **settings) is True
+    settings = (False, {})
+    assert same_prompt(student, str(TEACHER_DIR), *settings) is True
     other = teacher_with("{{ messages[0]['content'] }}:", tmp_path / "other")
-    assert same_prompt(student, other, **settings) is False
+    assert same_prompt(student, other, *settings) is False
     refuses = teacher_with("{{ raise_exception('tools only') }}", tmp_path / "refuses")
-    assert same_prompt(student, refuses, **settings) is None
-    assert same_prompt(student, str(tmp_path / "nowhere"), **settings) is None
-
-
-def test_a_plan_is_ok_where_it_fits_and_a_warning_where_not():
-    fits = memory(make_plan(job(device_bytes=80 * GIB)), 3.5)
-    assert fits.verdict == "ok"
-    assert fits.says.startswith("planned GiB of 80 a rank: rollout ")
-    assert fits.says.endswith("; 3.5 GiB measured")
-    assert memory(make_plan(job(device_bytes=1000)), None).verdict == "warning"
-    for plan in (None, make_plan(job(device_bytes=None))):
-        assert memory(plan, 0.0).verdict == "not known"
+    assert same_prompt(student, refuses, *settings) is None
+    assert same_prompt(student, str(tmp_path / "nowhere"), *settings) is None
 
 
 def run_with(teachers: dict) -> RunConfig:
@@ -80,7 +67,7 @@ def test_of_several_teachers_one_whose_template_writes_otherwise_speaks_for_all(
     for second in (str(TEACHER_DIR), other):
         of = {"a": {"path": str(TEACHER_DIR)}, "b": {"path": second}}
         ours = run_with({"teachers": of, "route": {"to": {"x": "a", "y": "b"}}})
-        tell({}, ours, run=_run(tmp_path), data=_data(student), plan=None)
+        tell({}, ours, run=_run(tmp_path), data=_data(student))
         [line] = [line for line in capsys.readouterr().out.splitlines() if "template" in line.split()]
         verdicts.append("WARNING" in line)
     assert verdicts == [False, True]
@@ -90,7 +77,7 @@ def test_the_table_is_printed_and_lies_with_the_attempt(student, tmp_path, capsy
     ours = run_with({"teacher": {"path": str(TEACHER_DIR)}})
     run = _run(tmp_path)
     row = {"opd/teacher_entropy": 4.71, "opd/teacher_entropy_std": 0.0, "opd/num_tokens": 900, "opd/mode": "a text"}
-    tell(row, ours, run=run, data=_data(student), plan=None)
+    tell(row, ours, run=run, data=_data(student))
     shown = capsys.readouterr().out.splitlines()
     told = run.stores[0].get_json(file_key(1))
     assert told is not None

@@ -1,9 +1,8 @@
-"""A training run's prompts get their weights by what they say, and those of weight 0 leave without changing the others."""
+"""A training run's prompts get their weights by their content, and prompts of weight 0 leave without changing the others."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,19 +14,15 @@ from transformers import AutoTokenizer
 
 from opd.cluster.shutdown import GracefulStop
 from opd.data.toy import STUDENT_DIR
-from opd.errors import CheckpointError
 from opd.evaluation.pass_rates import PassRate, prompt_id, weights_key, write_pass_rates
 from opd.evaluation.samples import Sample
-from opd.experiment import SpecError, parse_tree
+from opd.experiment import SpecError
 from opd.experiment.algorithm import Opd, ProblemImportance, Stage
-from opd.rollout.manager import RolloutManager
 from opd.rollout.rows import Order, row_of
 from opd.rollout.seeds import PASS_RATES
 from opd.rollout.worker import Batch, RolloutReport
-from opd.runs.manifest import FileEntry, Manifest
-from opd.store.local import LocalStore
 from opd.trainer.dataset import PromptDataset
-from opd.trainer.measured_rates import UNFINISHED_KEY, Measuring
+from opd.trainer.measured_rates import Measuring
 from opd.trainer.problem_weights import ProblemWeights, problem_weights
 from opd.trainer.row_facts import RowFacts
 from opd.weights.stages import Schedule
@@ -104,7 +99,7 @@ def test_prompts_without_a_pass_rate_are_counted_and_named(dataset, tmp_path):
     assert "kind passrate" in problem.fix
 
 
-AGAIN = {"drop": False, "recompute": {"every": 3, "at_stages": True}}
+AGAIN = {"drop": False, "recompute": {"every": 3, "at_stages": True, "num_samples": 4}}
 
 
 def _measured(*rates: float) -> dict[str, PassRate]:
@@ -116,14 +111,12 @@ def test_rates_are_measured_again_after_every_n_steps_and_before_a_new_stage(dat
     weights = ProblemWeights(dataset, _problems(tmp_path, **AGAIN))
     schedule = Schedule.of(Opd(max_length=8, stages=(Stage(until=5), Stage())), total_steps=9, response_length=8)
     assert [step for step in range(1, 10) if weights.are_due(step, schedule)] == [4, 6, 7]
-    never = ProblemWeights(dataset, _problems(tmp_path, drop=False))
-    assert not any(never.are_due(step, schedule) for step in range(1, 10))
 
 
-def test_measured_rates_go_on_from_a_checkpoint_to_the_bit(dataset, tmp_path):
+def test_measured_rates_continue_from_a_checkpoint_to_the_bit(dataset, tmp_path):
     weights, resumed = (ProblemWeights(dataset, _problems(tmp_path, **AGAIN)) for _ in range(2))
     # 1 / 49 times 49 is not 1 in floats: what is stored must be what was used.
-    weights.use_measured(_measured(1 / 49, 0.5, 1.0, 48 / 49))
+    assert weights.use_measured(_measured(1 / 49, 0.5, 1.0, 48 / 49), 0.05, step=4)
     weights.save(tmp_path)
     resumed.load(tmp_path)
     assert torch.equal(resumed.of_rows(range(4)), weights.of_rows(range(4)))
@@ -131,162 +124,65 @@ def test_measured_rates_go_on_from_a_checkpoint_to_the_bit(dataset, tmp_path):
     torch.testing.assert_close(weights.of_rows(range(4)), by_hand / by_hand.mean())
 
 
-def test_a_checkpoint_without_measured_rates_is_refused(dataset, tmp_path):
-    with pytest.raises(CheckpointError, match=r"pass_rates\.parquet: it cannot be read"):
-        ProblemWeights(dataset, _problems(tmp_path, **AGAIN)).load(tmp_path / "checkpoint")
-
-
-def test_a_student_that_solves_everything_keeps_the_weights_that_it_had(dataset, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("rates", "failed_share", "why"),
+    [((1.0,) * 4, 0.0, "no weight is above 0"), ((0.5,) * 4, 0.5, "50% of the answers")],
+)
+def test_rates_that_give_no_weight_or_lack_answers_leave_the_weights(
+    dataset, tmp_path, caplog, rates, failed_share, why
+):
     weights = ProblemWeights(dataset, _problems(tmp_path, **AGAIN))
     before = weights.of_rows(range(4))
-    weights.use_measured(_measured(1.0, 1.0, 1.0, 1.0))
+    assert not weights.use_measured(_measured(*rates), failed_share, step=4)
     assert torch.equal(weights.of_rows(range(4)), before)
-    assert "keep the weights that they had: pass_rate: no weight is above 0" in caplog.text
-    assert weights.use_measured(_measured(0.5, 0.25, 0.5, 0.25), failed_share=0.05)
-
-
-def test_rates_of_which_too_many_answers_failed_do_not_count(dataset, tmp_path, caplog):
-    weights = ProblemWeights(dataset, _problems(tmp_path, **AGAIN))
-    before = weights.of_rows(range(4))
-    assert not weights.use_measured(_measured(0.5, 0.25, 0.0, 0.0), failed_share=0.5)
-    assert torch.equal(weights.of_rows(range(4)), before)
-    assert "50% of the answers failed" in caplog.text
-
-
-def _keeping(store: LocalStore):
-    """`Run.keep` on one disk."""
-    return lambda files: [store.put(key, content) for key, content in files.items()]
-
-
-def test_a_run_keeps_rates_and_weights_of_all_prompts_for_its_report(dataset, tmp_path):
-    ProblemWeights(dataset, _problems(tmp_path), SimpleNamespace(keep=_keeping(LocalStore(tmp_path)))).keep(step=1)
-    kept = pq.read_table(tmp_path / weights_key(1)).to_pydict()
-    assert kept["pass_rate"] == RATES
-    assert kept["weight"] == pytest.approx([0, 12 / 7, 16 / 7, 0])
-
-
-def _spec(*, num_samples: int, batch_size: int):
-    recompute = {"every": 3, "num_samples": num_samples}
-    problems = {"weights": "competence", "pass_rates": "p.parquet", "drop": False, "recompute": recompute}
-    tree = {
-        "kind": "opd",
-        "model": {"path": "m"},
-        "teacher": {"path": "t"},
-        "data": {"train_batch_size": batch_size},
-        "actor": {"ppo_mini_batch_size": 1, "use_dynamic_bsz": True},
-        "trainer": {"gpus_per_node": 1},
-    }
-    return parse_tree(tree | {"opd": {"importance": {"problems": problems}}}).spec
+    assert why in caplog.text
 
 
 class _Manager:
-    """Answers each prompt as often as it is asked to; the row's number says how many of the answers are right."""
+    """Answers each prompt three times of four; the row's number says how many of the answers are right."""
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
 
     def generate(self, batch: Batch, stopping: object) -> RolloutReport:
+        assert (batch.num_samples, batch.partition, batch.step, batch.is_recorded) == (4, PASS_RATES, 7, True)
         rows = [int(prompt["index"]) for prompt in batch.prompts]
         self.asked.append(rows)
-        assert (batch.num_samples, batch.partition, batch.step, batch.is_recorded) == (4, PASS_RATES, 7, True)
-        return self.report(rows)
-
-    def report(self, rows: list[int]) -> RolloutReport:
-        """Return a report of which one answer a prompt is missing."""
-        return RolloutReport(
-            samples=self.samples(dict.fromkeys(rows, 3)), num_trajectories=4 * len(rows), num_failed=len(rows)
-        )
-
-    @staticmethod
-    def samples(numbers: dict[int, int]) -> list[Sample]:
-        return [
+        samples = [
             Sample(
                 run_id="r", step=7, data_source="toy_add", problem_index=row, sample_index=number, prompt="", response="",
                 pred="", ground_truth="9", score=1.0, acc=1.0 if number < row else 0.5, failed=False, num_tokens=1,
                 truncated=False,
             )
-            for row, num in numbers.items()
-            for number in range(num)
+            for row in rows
+            for number in range(3)
         ]  # fmt: skip
+        return RolloutReport(samples=samples, num_trajectories=4 * len(rows), num_failed=len(rows))
 
 
-def _measure(
-    dataset, *, batch_size: int = 2, run: object = None, manager: _Manager | None = None
-) -> tuple[Measuring, _Manager]:
-    """Return a measuring before step 7 that has come to its end, and what it asked."""
-    made, manager = (
-        Measuring(_spec(num_samples=4, batch_size=batch_size), dataset, step=7, run=run),
-        manager or _Manager(),
+def test_measuring_asks_every_prompt_in_even_batches(dataset, tmp_path):
+    problems = _problems(tmp_path, **AGAIN)
+    spec = SimpleNamespace(
+        opd=SimpleNamespace(importance=SimpleNamespace(problems=problems)), data=SimpleNamespace(train_batch_size=3)
     )
-    for _ in made.measure(cast(RolloutManager, manager), GracefulStop()):
+    measuring, manager = Measuring(spec, dataset, step=7), _Manager()
+    for _ in measuring.measure(manager, GracefulStop()):
         pass
-    return made, manager
-
-
-def test_measuring_asks_every_prompt_and_draws_nothing_from_the_global_generators(dataset):
-    before = torch.get_rng_state()
-    measuring, manager = _measure(dataset, batch_size=3)
     found = measuring.rates("run/global_step_6")
     assert manager.asked == [[0, 1], [2, 3]]
     assert measuring.failed_share == 0.25
     assert [rate.pass_rate for rate in found.values()] == [0.0, 0.25, 0.5, 0.75]
     assert list(found) == dataset.prompt_ids()
     assert {(rate.k, rate.checkpoint) for rate in found.values()} == {(4, "run/global_step_6")}
-    assert torch.equal(torch.get_rng_state(), before)
 
 
-class _Cut(_Manager):
-    """Of its second batch only the first prompt gets its answers, all four, and the other one half of them."""
-
-    def report(self, rows: list[int]) -> RolloutReport:
-        samples = self.samples({row: 2 if row == 3 else 4 for row in rows})
-        return RolloutReport(samples=samples, num_trajectories=4 * len(rows), num_cut=2 if 3 in rows else 0)
-
-
-def _attempt(folder, *, attempt: int, step: int = 6) -> SimpleNamespace:
-    """A run on a disk of its own, whose weights are the checkpoint of a step as an attempt saved it."""
-    entry = FileEntry(path="data.pt", size=1, sha256="0" * 64, rank=-1)
-    current = Manifest(step=step, attempt=attempt, spec_hash="s", files=(entry,))
-    return SimpleNamespace(
-        stores=[LocalStore(folder)], checkpoints=SimpleNamespace(current=current), keep=_keeping(LocalStore(folder)),
-    )  # fmt: skip
-
-
-@pytest.fixture
-def cut(dataset, tmp_path) -> None:
-    """A measuring before step 7 that was asked to end in its second batch."""
-    spec, run = _spec(num_samples=4, batch_size=2), _attempt(tmp_path, attempt=1)
-    measuring = Measuring(spec, dataset, step=7, run=run)
-    batches = measuring.measure(cast(RolloutManager, _Cut()), GracefulStop())
-    next(batches), next(batches)
-    measuring.save()
-
-
-def test_a_measuring_that_was_asked_to_end_goes_on_with_the_prompts_that_lack_answers(dataset, tmp_path, cut, capsys):
-    resumed, manager = _measure(dataset, run=_attempt(tmp_path, attempt=1))
-    assert manager.asked == [[3]]
-    assert "pass rates of 3 of 4 prompts are of an earlier attempt" in capsys.readouterr().out
-    assert [rate.pass_rate for rate in resumed.rates("m").values()] == [0.0, 0.25, 0.5, 0.75]
-    assert resumed.failed_share == 1 / 16, "of the last prompt's answers one did not come"
-
-
-@pytest.mark.parametrize(
-    "changed", [{"attempt": 2}, {"attempt": 1, "step": 5}], ids=["another save of the step", "other weights"]
-)
-def test_what_was_measured_with_other_weights_is_measured_again(dataset, tmp_path, cut, changed):
-    assert _measure(dataset, run=_attempt(tmp_path, **changed))[1].asked == [[0, 1], [2, 3]]
-
-
-def test_a_damaged_file_of_what_was_measured_is_measured_again(dataset, tmp_path, cut, caplog):
-    (tmp_path / UNFINISHED_KEY).write_text('{"weights"')
-    assert _measure(dataset, run=_attempt(tmp_path, attempt=1))[1].asked == [[0, 1], [2, 3]]
-    assert f"{UNFINISHED_KEY} of " in caplog.text
-
-
-def test_what_was_measured_is_not_saved_without_the_checkpoint_of_its_weights(dataset, tmp_path):
-    run = _attempt(tmp_path, attempt=1, step=3)
-    Measuring(_spec(num_samples=4, batch_size=2), dataset, step=7, run=run).save()
-    assert not (tmp_path / UNFINISHED_KEY).exists()
+def test_a_run_keeps_rates_and_weights_of_all_prompts_for_its_report(dataset, tmp_path):
+    run = SimpleNamespace(keep=lambda files: [(tmp_path / name).write_bytes(data) for name, data in files.items()])
+    (tmp_path / weights_key(1)).parent.mkdir()
+    ProblemWeights(dataset, _problems(tmp_path), run)
+    kept = pq.read_table(tmp_path / weights_key(1)).to_pydict()
+    assert kept["pass_rate"] == RATES
+    assert kept["weight"] == pytest.approx([0, 12 / 7, 16 / 7, 0])
 
 
 def test_rates_that_give_no_prompt_a_weight_are_a_fault_of_the_file(dataset, tmp_path):
@@ -311,7 +207,7 @@ def _weigh_step(dataset, problems, reward_beta) -> tuple[torch.Tensor, dict[str,
 def test_a_rollouts_weights_by_prompt_and_by_reward_are_multiplied(dataset, tmp_path):
     problems = {"weights": "competence", "pass_rates": _problems(tmp_path).pass_rates}
     weights, metrics = _weigh_step(dataset, problems, 1.0)
-    share = 1 / (1 + torch.e**-1)  # of a reward of 1 beside one of 0
+    share = 1 / (1 + torch.e**-1)  # of a reward of 1 next to a reward of 0
     by_hand = tensor([16 / 7 * 2 * share, 16 / 7 * 2 * (1 - share), 12 / 7, 12 / 7])
     torch.testing.assert_close(weights, by_hand)
     assert metrics["opd/reward_weight_max"] == pytest.approx(2 * share)

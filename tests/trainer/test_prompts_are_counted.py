@@ -53,11 +53,6 @@ def test_an_overlong_prompt_that_may_not_be_dropped_is_an_error_not_a_cut(tmp_pa
         _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG])], filters=False)
 
 
-def test_a_file_of_which_nothing_fits_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="no prompt of"):
-        _dataset([_file(tmp_path / "a.parquet", [_LONG])])
-
-
 def test_rows_of_several_files_have_numbers_of_their_own(tmp_path):
     # The files' own `extra_info.index` repeats: seeds made of it would give two prompts the same samples.
     files = [_file(tmp_path / f"{name}.parquet", [_SHORT, _SHORT]) for name in "ab"]

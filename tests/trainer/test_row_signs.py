@@ -1,4 +1,4 @@
-"""What a step's rows show of silent faults."""
+"""Signs of silent faults in a step's rows."""
 
 from __future__ import annotations
 

@@ -12,18 +12,19 @@ from transformers import AutoTokenizer
 
 from opd.data.messages import part_of
 from opd.data.toy import STUDENT_DIR
-from opd.data.toy.task import write_conversations, write_parquet
+from opd.data.toy.task import write_parquet
 from opd.experiment import SpecError
-from opd.trainer.conversations import ConversationDataset
 from opd.trainer.dataset import PromptDataset
 
 TOKENIZER = AutoTokenizer.from_pretrained(STUDENT_DIR)
 
 
-def prompts(files: list[Path], kind: type[PromptDataset] = PromptDataset, **config) -> PromptDataset:
+def prompts(files: list[Path], **config) -> PromptDataset:
     least = {"max_prompt_length": 32, "max_response_length": 8, "prompt_key": "prompt", "shuffle": True, "seed": 3}
     max_samples = config.pop("max_samples", -1)
-    return kind([str(path) for path in files], TOKENIZER, OmegaConf.create(least | config), max_samples=max_samples)
+    return PromptDataset(
+        [str(path) for path in files], TOKENIZER, OmegaConf.create(least | config), max_samples=max_samples
+    )
 
 
 def asked(dataset: PromptDataset) -> list[str]:
@@ -64,17 +65,6 @@ def test_samples_are_drawn_of_the_half_and_rows_keep_their_places_over_all_files
     assert set(asked(drawn)) <= set(asked(prompts([file], **half(2))))
     whole = asked(prompts([file]))
     assert [whole[place] for place in drawn.places] == asked(drawn)
-
-
-@pytest.mark.slow
-def test_conversations_are_in_the_half_of_the_prompts_that_they_answer(file, tmp_path):
-    answered = write_conversations(tmp_path, seed=8)[0]
-    found = prompts([answered], ConversationDataset, prompt_key="messages", **half(1))
-    texts = {TOKENIZER.decode(row) for row in found.dataframe["prompt"]}
-    whole = prompts([file])
-    of_half = set(asked(prompts([file], **half(1))))
-    for question in asked(whole):
-        assert any(question in text for text in texts) == (question in of_half)
 
 
 def test_a_part_without_a_row_is_an_error(tmp_path):

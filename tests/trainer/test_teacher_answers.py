@@ -83,7 +83,7 @@ def texts(found: TeacherAnswers, tokenizer, index: int, **asked) -> list[str]:
 
 @pytest.mark.slow
 def test_each_prompt_gets_answers_to_itself_each_ended_and_none_twice(tmp_path, dataset, tokenizer):
-    found = TeacherAnswers(stored(tmp_path / "a.parquet", answers(3)), dataset, tokenizer, seed=1, key=KEY)
+    found = TeacherAnswers(stored(tmp_path / "a.parquet", answers(3)), dataset, seed=1, key=KEY)
     for index in range(NUM_PROMPTS):
         truth = int(dataset.dataframe[index]["reward_model"]["ground_truth"])
         expected = {f"{truth + number:03d}{tokenizer.eos_token}" for number in range(3)}
@@ -94,7 +94,7 @@ def test_each_prompt_gets_answers_to_itself_each_ended_and_none_twice(tmp_path, 
 @pytest.mark.slow
 def test_the_answers_of_a_step_depend_on_seed_step_and_prompt_alone(tmp_path, dataset, tokenizer):
     files = stored(tmp_path / "a.parquet", answers(3))
-    one, again, other = (TeacherAnswers(files, dataset, tokenizer, seed=seed, key=KEY) for seed in (1, 1, 2))
+    one, again, other = (TeacherAnswers(files, dataset, seed=seed, key=KEY) for seed in (1, 1, 2))
     steps = range(1, 9)
     drawn = [[found.of(0, step=step, num_samples=1) for step in steps] for found in (one, again, other)]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -104,7 +104,7 @@ def test_the_answers_of_a_step_depend_on_seed_step_and_prompt_alone(tmp_path, da
 @pytest.mark.slow
 def test_an_answer_that_was_cut_off_gets_no_end(tmp_path, dataset, tokenizer):
     files = stored(tmp_path / "a.parquet", [replace(sample, truncated=True) for sample in answers(1)])
-    found = TeacherAnswers(files, dataset, tokenizer, seed=1, key=KEY)
+    found = TeacherAnswers(files, dataset, seed=1, key=KEY)
     assert tokenizer.eos_token not in texts(found, tokenizer, 0, step=1, num_samples=1)[0]
 
 
@@ -121,7 +121,7 @@ def test_prompts_without_an_answer_and_answers_to_other_questions_are_refused(
 ):
     files = stored(tmp_path / "a.parquet", change(answers(1)))
     with pytest.raises(SpecError, match=words) as caught:
-        TeacherAnswers(files, dataset, tokenizer, seed=1, key=KEY)
+        TeacherAnswers(files, dataset, seed=1, key=KEY)
     [problem] = caught.value.problems
     assert problem.path == KEY
     assert "`kind: eval` run of the teacher" in problem.fix
@@ -132,7 +132,7 @@ def test_a_file_with_other_columns_is_refused(tmp_path, dataset, tokenizer):
     prompts, _ = write_parquet(tmp_path / "toy", seed=3)
     for path in (tmp_path / "a.parquet", prompts):
         with pytest.raises(SpecError, match="the file cannot be read"):
-            TeacherAnswers([str(path)], dataset, tokenizer, seed=1, key=KEY)
+            TeacherAnswers([str(path)], dataset, seed=1, key=KEY)
 
 
 def _sft(tmp_path, dataset, tokenizer, **trainer) -> Sft:
@@ -163,7 +163,7 @@ def test_a_teachers_answer_is_drawn_for_each_step_and_is_the_whole_of_what_is_tr
     drawn = [given.row(0, step) for step in range(1, 9)]
     assert drawn == [given.row(0, step) for step in range(1, 9)]
     assert len({tuple(row.response) for row in drawn}) > 1, "another answer in another step"
-    answered = TeacherAnswers(kind.spec.sft.teacher_answers, dataset, tokenizer, seed=kind.spec.seed, key=KEY)
+    answered = TeacherAnswers(kind.spec.sft.teacher_answers, dataset, seed=kind.spec.seed, key=KEY)
     [whole] = answered.of(0, step=1, num_samples=1)
     assert drawn[0] == answer_row(tokenizer, dataset.dataframe[0]["prompt"], whole).cut(3)
     [row], num_cut = given.rows([0], 1)

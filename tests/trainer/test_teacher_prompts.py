@@ -1,4 +1,4 @@
-"""What a teacher reads in the place of each prompt: the template over the columns, what is too long, what a row lacks."""
+"""Prompts of a teacher of its own: the template over the columns, too long prompts, rows that lack a value."""
 
 from __future__ import annotations
 

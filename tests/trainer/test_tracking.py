@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.ports import free_ports
 from tests.trainer.tracked_attempt import PROJECT, RUN_ID, STEPS
 from tests.trainer.wandb_file import read_wandb_file
 
@@ -21,7 +17,7 @@ from opd.experiment import SpecError
 from opd.runs.run import Run
 from opd.trainer import tracking
 
-# The first test of the attempts starts MLflow's server and both of them: of up to 800 s together.
+# The first test of the attempts starts both of them.
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -39,7 +35,6 @@ def test_a_logger_whose_package_is_missing_is_refused_before_anything_starts(mon
 WANDB_VARIABLES = (
     "WANDB_API_KEY",
     "WANDB_BASE_URL",
-    "WANDB_CONFIG_DIR",
     "WANDB_IDENTITY_TOKEN_FILE",
     "WANDB_MODE",
     "NETRC",
@@ -82,14 +77,6 @@ def test_wandb_s_key_in_netrc_counts_for_its_host(keyless, monkeypatch):
     tracking.check_installed(["wandb"])
 
 
-@pytest.mark.parametrize("said", ["mode = offline", "base_url = https://wandb.example"])
-def test_what_wandb_s_own_settings_say_counts(keyless, said):
-    (keyless / ".netrc").write_text("machine wandb.example login user password k\n")
-    (keyless / ".config" / "wandb").mkdir(parents=True)
-    (keyless / ".config" / "wandb" / "settings").write_text(f"[default]\n{said}\n")
-    tracking.check_installed(["wandb"])
-
-
 @pytest.fixture
 def no_wandb(monkeypatch):
     """No variable of W&B in the environment, and none left in it; the environment itself stays, for libraries keep hold of it."""
@@ -114,66 +101,12 @@ def test_an_address_is_told_without_its_credentials():
     )
 
 
-@pytest.fixture
-def mlflow(tmp_path, monkeypatch):
-    found = pytest.importorskip("mlflow", reason="mlflow is not installed")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlruns")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
-    yield found
-    while found.active_run() is not None:
-        found.end_run()
-
-
-def test_a_tracking_server_that_does_not_know_the_run_does_not_stop_the_training(mlflow, tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
-    with attempt(tmp_path / "out") as run:
-        tracker = tracking.MlflowRun(run, project="p", params={})
-        tracker.log({"opd/loss": 1.0}, 1)
-        tracker.finish(0)
-    assert "continuing without MLflow" in caplog.text
-
-
 ALL_STEPS = list(range(9))
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def mlflow_server(tmp_path_factory):
-    """MLflow's own server on sqlite; its URL."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    [port] = free_ports(1)
-    url = f"http://127.0.0.1:{port}"
-    words = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    words += [
-        "--backend-store-uri",
-        f"sqlite:///{folder}/mlflow.db",
-        "--default-artifact-root",
-        str(folder / "artifacts"),
-    ]
-    with (folder / "server.log").open("w") as log:
-        server = subprocess.Popen([sys.executable, *words], stdout=log, stderr=log, start_new_session=True)
-    try:
-        _wait_until_healthy(url, server, folder / "server.log")
-        yield url
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-
-def _wait_until_healthy(url: str, server: subprocess.Popen, log: Path, timeout_s: float = 240.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while server.poll() is None and time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.2)
-    raise AssertionError(f"MLflow's server did not come up: {log.read_text()[-3000:]}")
-
-
-@pytest.fixture(scope="module")
-def two_attempts(tmp_path_factory, mlflow_server):
+def two_attempts(tmp_path_factory):
     """The folder of a run whose first attempt was killed and whose second repeated two of its steps."""
     folder = tmp_path_factory.mktemp("tracked")
     kept = {
@@ -181,7 +114,6 @@ def two_attempts(tmp_path_factory, mlflow_server):
     }
     environment = kept | {
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-        "MLFLOW_TRACKING_URI": mlflow_server,
         "WANDB_MODE": "offline",
     }
     for attempt, ends in ((1, -signal.SIGKILL), (2, 0)):
@@ -208,17 +140,14 @@ def test_both_attempts_of_a_killed_run_are_one_wandb_run_with_its_steps_in_order
 
 
 @pytest.mark.slow
-def test_both_attempts_of_a_killed_run_are_one_run_on_mlflow_s_server_with_each_step_once(two_attempts, mlflow_server):
-    client = pytest.importorskip("mlflow").MlflowClient(tracking_uri=mlflow_server)
+def test_both_attempts_of_a_killed_run_are_one_run_in_mlflow_with_each_step_once(two_attempts):
+    client = pytest.importorskip("mlflow").MlflowClient(f"sqlite:///{two_attempts / 'out' / RUN_ID}/mlflow.db")
     [found] = client.search_runs([client.get_experiment_by_name(PROJECT).experiment_id])
     history = client.get_metric_history(found.info.run_id, "opd/attempt")
     assert [(point.step, point.value) for point in history] == [
         (step, _first_attempt_that_logged(step)) for step in ALL_STEPS
     ]
     assert (found.info.run_name, found.info.status) == (RUN_ID, "FINISHED")
-    address = f"{mlflow_server}/#/experiments/{found.info.experiment_id}/runs/{found.info.run_id}"
-    told = [json.loads(path.read_text()) for path in sorted((two_attempts / "out").rglob("links.json"))]
-    assert told == [{"mlflow": address}] * 2, "W&B is offline here"
     assert found.data.metrics["opd/loss"] == 0.8
 
 

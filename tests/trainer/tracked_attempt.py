@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -34,7 +33,6 @@ def main(folder: Path, attempt: int) -> None:
         ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id=RUN_ID, run_dir="out/r"))
         config = {"trainer": trainer, "lr": 0.1, "resumed": attempt > 1, KEY: ours.text()}
         trackers = tracking.Trackers(OmegaConf.create(config), run)
-        (run.handle.attempt_dir / "links.json").write_text(json.dumps(trackers.links))
         logger = StepLogger(run, trackers, total_steps=8)
         for step in STEPS[attempt]:
             logger.log({"opd/loss": step / 10, "opd/attempt": float(attempt)}, step)

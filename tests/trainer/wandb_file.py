@@ -22,7 +22,7 @@ class WandbFile(NamedTuple):
 
 
 def read_wandb_file(path: Path) -> WandbFile:
-    """What one attempt wrote, up to where it was killed."""
+    """Return the rows of one attempt, up to the kill."""
     from wandb.proto import wandb_internal_pb2
 
     run_id = project = ""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.vllm_cpu.served import Served
 
-from opd.compat.vllm_prefixes import begun_under, server_of
+from opd.compat.vllm_answers import begun_under, server_of
 from opd.data.toy import STUDENT_DIR
 
 BLOCK = 16
@@ -28,7 +28,7 @@ def served() -> dict[str, int]:
     """Cached tokens of each request."""
 
     async def scenario() -> dict[str, int]:
-        server = server_of(Served)()
+        server = server_of(Served, keeps_prefixes=True)()
         await server.run_server(
             SimpleNamespace(
                 model=str(STUDENT_DIR),

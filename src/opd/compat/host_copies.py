@@ -1,7 +1,7 @@
 """verl's checkpoint of a rank copied to host memory, to be written while the next steps train: verl 0.9.1's FSDP saves block.
 
-The copies are made by torch's own stager, which keeps what tensors share, sharded tensors included; its buffers are replaced
-by ones that are used again at each save, whatever storages the engine has then (offloaded ones are new each time).
+torch's own stager makes the copies, which keeps what tensors share, sharded tensors included. Its buffers are replaced by
+buffers that are used again at each save, for any storages that the engine has then.
 """
 
 from __future__ import annotations
@@ -32,38 +32,42 @@ class NoRoom(Exception):
     """The host memory for a copy is not there."""
 
 
-class HostCopies:
+class HostCopies(StateDictStager):
     """A rank's copies of what it saves: as large as its weights, optimizer and extra state, pinned where they come from a GPU.
 
     Args:
-        room: bytes of host memory that may be taken now.
+        room: returns the bytes of host memory that may be taken now.
     """
 
     def __init__(self, room: Callable[[], int] | None = None):
-        self._buffers = _Buffers(room or free_bytes)
-        self._is_given_up = False
+        super().__init__()
+        self._room = room or free_bytes
+        self._free: defaultdict[tuple[int, bool], list[torch.UntypedStorage]] = defaultdict(list)
+        self._used: list[tuple[tuple[int, bool], torch.UntypedStorage]] = []
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[list[Callable[[], None]]]:
-        """While verl saves: `torch.save` to a path only copies. Yields the writes that are left, one call a file.
+        """Make `torch.save` to a path only copy, while verl saves. Yield the writes that are left, one call a file.
 
-        They have to be made before the next time. Where the memory is not there, files are written at once, from then on.
+        They have to be made before the next time. A file for whose copy there is no memory is written at once.
         """
         save, writes = torch.save, list[Callable[[], None]]()
-        self._buffers.give_back()
+        for key, buffer in self._used:
+            self._free[key].append(buffer)
+        self._used.clear()
 
         @functools.wraps(save)
         def copy(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-            if args or kwargs or self._is_given_up or not isinstance(f, str | os.PathLike):
+            if args or kwargs or not isinstance(f, str | os.PathLike):
                 return save(obj, f, *args, **kwargs)
             try:
-                writes.append(functools.partial(_write, save, self._buffers.stage(obj), os.fspath(f)))
+                writes.append(functools.partial(_write, save, self.stage(obj), os.fspath(f)))
             except NoRoom as error:
-                self._is_given_up = True
                 logger.warning(
-                    "checkpoint.overlap: %s; checkpoints are written within the step from now on; more memory for the node "
+                    "checkpoint.overlap: %s; %s is written within the step; more memory for the node "
                     "(cluster.worker.requests.memory), or checkpoint.overlap: false",
                     error,
+                    os.path.basename(f),
                 )
                 save(obj, f)
             return None
@@ -73,55 +77,31 @@ class HostCopies:
             yield writes
         finally:
             torch.save = save
-            if self._is_given_up:
-                self._buffers.forget()
-
-
-class _Buffers(StateDictStager):
-    """torch's stager over buffers that are taken again once they are given back."""
-
-    def __init__(self, room: Callable[[], int]):
-        super().__init__()
-        self._room = room
-        self._free: defaultdict[tuple[int, bool], list[torch.UntypedStorage]] = defaultdict(list)
-        self._used: list[tuple[tuple[int, bool], torch.UntypedStorage]] = []
-
-    def give_back(self) -> None:
-        for key, buffer in self._used:
-            self._free[key].append(buffer)
-        self._used.clear()
-
-    def forget(self) -> None:
-        """Free the buffers now, where memory is short; those in use go with their writes."""
-        self._free.clear()
-        self._used.clear()
-        self.close()  # torch's own references, which are circular
 
     def _stage_untyped_storage(self, storage: torch.UntypedStorage, non_blocking: bool = False) -> torch.UntypedStorage:
         key = (storage.nbytes(), storage.is_cuda)
         if found := self._free[key]:
             buffer = found.pop()
-            buffer.copy_(storage, non_blocking)
         else:
             num_bytes, room = key[0], self._room()
             if num_bytes > room:
                 raise NoRoom(
                     f"no host memory for the copy of a checkpoint: the next tensor takes {num_bytes / 2**20:.0f} MiB, and "
-                    f"{room / 2**20:.0f} MiB are free beside the {KEPT_FREE:.0%} that are kept free"
+                    f"{room / 2**20:.0f} MiB are free in addition to the {KEPT_FREE:.0%} that are kept free"
                 )
             buffer = new_buffer(num_bytes, is_pinned=storage.is_cuda)
-            buffer.copy_(storage, non_blocking)
+        buffer.copy_(storage, non_blocking)
         self._used.append((key, buffer))
         return buffer
 
 
 def new_buffer(num_bytes: int, *, is_pinned: bool) -> torch.UntypedStorage:
-    """Host memory of exactly this size; torch's own pinned memory is rounded up to a power of two."""
+    """Return host memory of exactly this size; torch's own pinned memory is rounded up to a power of two."""
     buffer = torch.UntypedStorage(num_bytes)
     if is_pinned and num_bytes:
         try:
             pin_memory(buffer.data_ptr(), num_bytes)
-        except RuntimeError as error:  # what the driver refuses makes a copy slower, and nothing fail
+        except RuntimeError as error:  # the copy is slower, and nothing fails
             logger.warning("%d MiB of host memory are not pinned: %s", num_bytes >> 20, error)
         else:
             weakref.finalize(buffer, unpin_memory, buffer.data_ptr()).atexit = False  # CUDA may be gone by then
@@ -129,7 +109,7 @@ def new_buffer(num_bytes: int, *, is_pinned: bool) -> torch.UntypedStorage:
 
 
 def free_bytes() -> int:
-    """Host memory that may be taken now: of the container where there is one, else of the machine."""
+    """Return the host memory that may be taken now: of the container where there is one, else of the machine."""
     total = int(get_system_memory())
     free = min(total - int(get_used_memory()), int(psutil.virtual_memory().available))
     return max(0, free - int(total * KEPT_FREE))

@@ -1,9 +1,8 @@
-"""How weights come from a model's files onto the ranks: read as they are stored, and made what an engine keeps on its device.
+"""Weights on their way from a model's files to the ranks: read as they are stored, and cast on the device.
 
-verl 0.9.1 reads in the dtype that the engine keeps, so that the CPU makes fp32 of a bf16 file: 4 bytes of host memory a weight, in every
-rank where head and embedding are tied. `fully_shard` copies each layer to the device, and then rank 0 sends all of them once more.
-Here tensors of a safetensors file stay where the file is mapped, ranks shard parameters that have no memory yet, and what rank 0 sends,
-once, is converted where it arrives. The values are the same: both round to the nearest, ties to even.
+verl 0.9.1 reads in the dtype that the engine keeps: of a bf16 file 4 bytes of host memory a weight. `fully_shard` copies
+each layer to the device, and then rank 0 sends all of them once more. Here tensors stay where the file is mapped, ranks shard
+parameters that have no memory yet, and rank 0 sends once. The values are the same: both round to the nearest, ties to even.
 """
 
 from __future__ import annotations
@@ -29,27 +28,23 @@ _STORED = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def stored_dtype(folder: str) -> torch.dtype | None:
-    """The dtype of every tensor in the safetensors files that transformers reads; None: they differ, are of another kind, or there are none."""
+    """Return the dtype of every tensor in the safetensors files that transformers reads. None means that there is no one such dtype."""
+    files, index = {SAFE_WEIGHTS_NAME}, Path(folder, SAFE_WEIGHTS_INDEX_NAME)
+    if not Path(folder, SAFE_WEIGHTS_NAME).exists():
+        files = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else set()
     found = set()
-    for name in _files(Path(folder)):
+    for name in files:
         with safe_open(Path(folder, name), framework="pt") as file:
             found |= {file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118 - not a mapping
     return _STORED.get(found.pop()) if len(found) == 1 else None
 
 
-def _files(folder: Path) -> set[str]:
-    if (folder / SAFE_WEIGHTS_NAME).exists():
-        return {SAFE_WEIGHTS_NAME}
-    index = folder / SAFE_WEIGHTS_INDEX_NAME
-    return set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else set()
-
-
 @contextmanager
 def buffers_as_read() -> Iterator[None]:
-    """While verl builds a model (`_build_module`): its buffers stay what transformers made of them as it read.
+    """Keep the buffers that transformers made as it read, while verl builds a model (`_build_module`).
 
-    verl casts the whole model, and a bf16 model's rotary frequencies with it (`inv_freq`, fp32 in transformers): a frequency is off
-    by up to 0.4 % then, which moves an angle of Qwen3 at token 2,048 by up to 2.4 radians.
+    verl casts a bf16 model's rotary frequencies too (`inv_freq`, fp32 in transformers). An angle of Qwen3 at token 2,048 then
+    moves by up to 2.4 radians.
     """
     choose = verl.utils.model.get_hf_auto_model_class
     read: list[tuple[nn.Module, dict[str, torch.Tensor | None]]] = []
@@ -75,9 +70,9 @@ def buffers_as_read() -> Iterator[None]:
 
 @contextmanager
 def sharded_before_they_come(dtype: torch.dtype, *, as_one: bool = False) -> Iterator[None]:
-    """While verl shards a model (`_build_fsdp_module`): parameters get memory where they are kept, in `dtype`, as shards alone.
+    """Give parameters memory where they are kept, in `dtype`, as shards alone, while verl shards a model (`_build_fsdp_module`).
 
-    verl has taken the weights aside by then (`state_dict`) and sends them from rank 0 afterwards.
+    verl has copied the weights by then (`state_dict`) and sends them from rank 0 afterwards.
 
     Args:
         as_one: FSDP gathers and reduces the whole model at once, and not each layer.
@@ -91,8 +86,8 @@ def sharded_before_they_come(dtype: torch.dtype, *, as_one: bool = False) -> Ite
                 fully_shard(module, **options)
         else:
             shard(module, options, *args)
-        # With an offload policy, as verl gives its reference, FSDP pins shards on the host whatever device they are made on; one that
-        # was made on the device would then be a parameter of one device with a shard on another, which verl cannot move.
+        # With an offload policy, as verl gives its reference, FSDP pins every shard on the host. A parameter that was made on
+        # the device would then be on another device than its shard, and verl cannot move that.
         waits = isinstance(options.get("offload_policy"), CPUOffloadPolicy)
         device = "cpu" if waits else options["mesh"].device_type
         module._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)

@@ -1,13 +1,13 @@
 """verl's checkpoints loaded without running any code that is in them: verl 0.9.1 unpickles each of its files whole.
 
-Who can write a bucket or a shared disk could otherwise put a pickle there, list its hash in a manifest of his own, and run
-code in the trainer. Each replacement has a test in tests/compat/test_plain_loads.py that fails when verl needs it no more.
+A writer of the bucket or shared disk could otherwise run code in the trainer, by a pickle and a manifest with its hash.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 import torch.distributed.tensor  # allow-lists the parts of a sharded tensor
 from numpy._core.multiarray import _reconstruct
 
-# Beside tensors and plain values: numpy's generator, which verl saves with a rank's extra state.
+# In addition to tensors and plain values: numpy's generator, which verl saves with a rank's extra state.
 # numpy 1 wrote the same function under its old module's name.
 ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     _reconstruct,
@@ -31,10 +31,10 @@ _MAX_REASON = 200
 
 @contextlib.contextmanager
 def plain_loads() -> Iterator[None]:
-    """While verl loads a checkpoint: `torch.load` takes tensors, plain values and ALLOWED, whatever its caller asks for.
+    """Have `torch.load` take tensors, plain values and ALLOWED alone, while verl loads a checkpoint.
 
-    `torch.distributed.barrier` waits at the end instead, also after an error: verl's ranks wait for each other behind the
-    load, and one that fails before would leave the others there for good.
+    `torch.distributed.barrier` waits at the end instead, also after an error. verl's ranks wait for each other after the
+    load, and a rank that fails before would leave the others there without end.
     """
     load, barrier = torch.load, torch.distributed.barrier
 
@@ -53,25 +53,20 @@ def plain_loads() -> Iterator[None]:
 
 
 def find_unloadable(step_dir: Path, paths: Sequence[str]) -> list[str]:
-    """Which files of a step hold no plain tensors and values, and why; reads no tensor's bytes.
+    """Return why `.pt` files of a step hold other things than plain tensors and values; no tensor's bytes are read.
 
     Args:
-        paths: relative to `step_dir`; other files than `.pt` are left alone.
+        paths: relative to `step_dir`.
     """
     problems = []
-    for path in paths:
-        if not path.endswith(".pt"):
-            continue
+    for path in (path for path in paths if path.endswith(".pt")):
         try:
             with torch.serialization.safe_globals(ALLOWED):
                 torch.load(step_dir / path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # noqa: BLE001 - what a torn or hostile file makes torch's unpickler stumble over
-            problems.append(f"{path} cannot be loaded as plain data: {_reason(error)}")
+            # torch's own sentence, without its advice to load the file with less care.
+            named = re.search(r"WeightsUnpickler error.*", str(error)) or re.search(r"\S.*", str(error))
+            problems.append(
+                f"{path} cannot be loaded as plain data: {(named or [type(error).__name__])[0][:_MAX_REASON]}"
+            )
     return problems
-
-
-def _reason(error: Exception) -> str:
-    """torch's own sentence, without its advice to load the file with less care."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith("WeightsUnpickler error")]
-    return (named or lines or [type(error).__name__])[0][:_MAX_REASON]

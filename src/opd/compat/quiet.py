@@ -1,10 +1,9 @@
-"""Lines that verl 0.9.1 and Ray 2.60 write at each start, or for each answer, and that say nothing of the run."""
+"""Silence for lines that verl 0.9.1 and Ray 2.60 write at each start, or for each answer, and that say nothing of the run."""
 
 from __future__ import annotations
 
 import importlib
 import logging
-from typing import Any
 
 # Modules whose `print` announces a class that was found, a model that was wrapped, or a step that did nothing.
 IN_DRIVER = ("verl.utils.config", "verl.single_controller.ray.base", "verl.workers.rollout.llm_server")
@@ -26,10 +25,6 @@ LOGGERS = {
 def mute(*modules: str) -> None:
     """Have these modules print nothing in this process, and raise the level of `LOGGERS`."""
     for name in modules:
-        importlib.import_module(name).__dict__["print"] = _nothing
+        importlib.import_module(name).__dict__["print"] = lambda *_, **__: None
     for name, level in LOGGERS.items():
         logging.getLogger(name).setLevel(level)
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Print nothing."""

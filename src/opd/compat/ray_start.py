@@ -22,10 +22,8 @@ _JOB_IDS = 2**32 - 1  # four bytes, of which all ones mean none
 def patient_start(timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
     """Have a `ray.init` that starts a node, and the node's workers, wait up to `timeout_s` for each daemon.
 
-    Ray 2.60 gives the raylet 30 s to register, a constant without a setting (ray/_private/node.py). It asks by
-    `services.get_node`, which raises RuntimeError until the raylet has registered. Its waits for the control store have
-    settings. A worker that waits too long for that store dies with a traceback in the driver's log, and Ray starts another.
-    Ray looks at answers, not at processes: a raylet that dies at once is reported as late as a raylet that hangs.
+    Ray 2.60 gives the raylet 30 s to register, a constant without a setting. It asks by `services.get_node`, which raises
+    RuntimeError until then. A worker that waits too long for the control store dies with a traceback in the driver's log.
     """
     from ray._private import services
 
@@ -74,9 +72,8 @@ def own_job_id() -> Iterator[None]:
 def bare_node() -> Iterator[None]:
     """Have a `ray.init` that starts a node start no process that a run on this node never uses.
 
-    Ray 2.60 starts its autoscaler, its dashboard's server and an idle worker for each CPU slot. The server starts also with
-    `include_dashboard=False`, for usage statistics. All are Python processes that import Ray while the run starts on the
-    same cores. The run's actors use none of the idle workers, since the actors have a runtime environment.
+    Ray 2.60 starts its autoscaler, its dashboard's server (for usage statistics) and an idle worker for each CPU slot. All
+    import Ray while the run starts on the same cores. The run's actors have a runtime environment and use no idle worker.
     """
     from ray._private.node import Node
 

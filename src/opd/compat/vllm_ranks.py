@@ -1,20 +1,16 @@
-"""verl's end of vLLM in a rank: without vLLM's engine, and with an end to the sending of weights that nobody takes.
+"""verl's end of vLLM in a rank: without vLLM's engine, and with an end to the sending of weights that no server takes.
 
-verl 0.9.1 imports `vllm.LLM`, and all that it needs, for one constant. The import, of `verl.third_party.vllm`, stands at the end of a rank's
-loading of its models and takes it about as long as a server (8 to 15 s); nothing reads the name. What else verl imports of vLLM in its processes stays, and is short: `vllm` itself, which
-sets the environment of compilers and mends torch's, and `vllm.distributed`.
+verl 0.9.1 imports `vllm.LLM` (`verl.third_party.vllm`), and all that it needs, for a name that nothing reads. The import takes
+8 to 15 s at the end of a rank's loading of its models.
 
-Weights go to vLLM's worker by a socket on which verl 0.9.1 waits for an answer for ever, also where the engine had died before, or the worker
-could not load what it was given. Here the call that told vLLM to take them is looked at meanwhile, and its error ends the sending. (An engine
-that dies meanwhile leaves the call unanswered until the run is found stalled. So does a worker of a server of several GPUs, but the
-first, that cannot load its part: vLLM hears its workers in their order.)
+Weights go to vLLM's worker by a socket on which verl 0.9.1 waits for an answer without end. No answer comes where the engine has
+died or the worker cannot load them. Here the error of the call by which vLLM takes them ends the sending. An engine that dies meanwhile
+leaves the call unanswered until the run is found stalled.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from verl.workers.rollout import base
@@ -25,33 +21,26 @@ _LAST_POLL_MS = 10_000
 
 
 def register() -> None:
-    """In this process `rollout.name: vllm` has verl's adapter, imported as above."""
+    """Give `rollout.name: vllm` verl's adapter in this process, imported as above."""
     base._ROLLOUT_REGISTRY[("vllm", "async")] = f"{__name__}.ServerAdapter"
 
 
 def __getattr__(name: str) -> Any:
     if name != "ServerAdapter":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with _no_engine():
+    import vllm
+
+    vllm.LLM = None  # else vLLM looks the name up when it is first asked for, and imports its engine
+    try:
         from verl.workers.rollout.vllm_rollout import vllm_rollout
+    finally:
+        del vllm.LLM
     globals()[name] = _ending_with_the_taking(vllm_rollout)
     return globals()[name]
 
 
-@contextlib.contextmanager
-def _no_engine() -> Iterator[None]:
-    """Within it `from vllm import LLM` gives None and imports nothing; vLLM looks the name up when it is first asked for."""
-    import vllm
-
-    vllm.LLM = None
-    try:
-        yield
-    finally:
-        del vllm.LLM
-
-
 def _ending_with_the_taking(rollout: Any) -> type[Any]:
-    """verl's adapter, whose sender of weights ends with the call that takes them."""
+    """Return verl's adapter, whose sender of weights ends with the call that takes them."""
     taking: list[concurrent.futures.Future[Any]] = []
 
     class Sender(rollout.BucketedWeightSender):
@@ -59,7 +48,7 @@ def _ending_with_the_taking(rollout: Any) -> type[Any]:
 
         def _init_socket(self) -> None:
             super()._init_socket()
-            if taking:  # a server of several GPUs is told by the first of its ranks
+            if taking:  # the first rank of a server of several GPUs makes the call
                 self.socket = Answered(self.socket, taking.pop())
 
     class ServerAdapter(rollout.ServerAdapter):
@@ -74,38 +63,26 @@ def _ending_with_the_taking(rollout: Any) -> type[Any]:
 
 
 class Answered:
-    """A sender's socket that waits for who takes the weights for as long as someone does.
-
-    Args:
-        socket: zmq's.
-        taking: the call that takes the weights.
-    """
+    """A sender's socket (zmq's) that waits for an answer as long as the call that takes the weights runs."""
 
     def __init__(self, socket: Any, taking: concurrent.futures.Future[Any]):
         self._socket = socket
         self._taking = taking
 
     def send_pyobj(self, part: Any) -> None:
-        """Tell of a part of the weights; raises as `recv`."""
         self._await("POLLOUT")
         self._socket.send_pyobj(part)
 
     def recv(self) -> bytes:
-        """An answer.
-
-        Raises:
-            Exception: whatever ended the taking.
-            RuntimeError: it ended and left a part unanswered.
-        """
         self._await("POLLIN")
         answer: bytes = self._socket.recv()
         return answer
 
     def close(self) -> None:
-        """Close it; nobody waits for words that nobody reads."""
-        self._socket.close(linger=0)
+        self._socket.close(linger=0)  # else it waits for a reader of its last words
 
     def _await(self, name: str) -> None:
+        """Wait for an event; raise the error that ended the taking, or RuntimeError if it ended with a part unanswered."""
         import zmq  # comes with vLLM
 
         event = getattr(zmq, name)

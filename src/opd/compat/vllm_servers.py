@@ -1,10 +1,8 @@
-"""verl's vLLM servers as this project has them, begun while the models load.
+"""verl's vLLM servers, begun while the models load: verl 0.9.1 makes their actors afterwards, and each imports vLLM for 15 s first.
 
-verl 0.9.1 makes their actors afterwards, and each imports vLLM for 15 s first.
-
-Begun is an actor's process, its imports and its constructor, which reads configs and the tokenizer; the device is taken by
-`launch_server`, which verl calls when it always did, with the models loaded and their memory given back. Both times verl's own
-loop names the actors, places them and says which devices they see; the second time it is handed those of the first.
+Begun means an actor's process, its imports and its constructor, which reads configs and the tokenizer. `launch_server` takes the
+device; verl calls it when it always did, with the models loaded and their memory given back. Both times verl's own loop names
+the actors, places them and gives them their devices; the second time it gets the actors of the first.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from omegaconf import DictConfig
 from verl.utils.device import get_resource_name
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-from opd.compat import vllm_outputs, vllm_prefixes
+from opd.compat import vllm_answers
 
 ROLLOUT_NAME = "vllm"
 
@@ -30,20 +28,17 @@ ROLLOUT_NAME = "vllm"
 def begun_beside_models(
     config: DictConfig, *, role: str, keeps_prefixes: bool = False
 ) -> Iterator[Callable[[Any], None]]:
-    """Yield a function that has a worker group of a role load its models, beside which vLLM's servers begin.
+    """Yield a function that has a worker group of a role load its models, next to which vLLM's servers begin.
 
-    The servers answer once (`opd.compat.vllm_outputs`), and with `keeps_prefixes` they keep their prefixes (`opd.compat.vllm_prefixes`).
-
-    The exit ends servers that were not launched, as after models that could not be loaded. Nothing changes for
-    other rollouts, nor for prefill and decode on servers of their own, which verl starts in another way.
+    The exit ends servers that were not launched, as after models that could not be loaded. Nothing changes for other
+    rollouts, nor for prefill and decode on servers of their own, which verl starts in another way.
     """
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != ROLLOUT_NAME or rollout.disaggregation.enabled:
         yield lambda group: group.init_model()
         return
     load = RolloutReplicaRegistry._registry[ROLLOUT_NAME]
-    changes = [vllm_outputs.server_of, *([vllm_prefixes.server_of] if keeps_prefixes else [])]
-    servers = _Servers(config, lambda: with_servers(load(), changes))
+    servers = _Servers(config, lambda: with_servers(load(), keeps_prefixes=keeps_prefixes))
     RolloutReplicaRegistry.register(ROLLOUT_NAME, servers.replica_class)
     try:
         yield lambda group: _init_model(group, role, servers)
@@ -52,8 +47,8 @@ def begun_beside_models(
         servers.end()
 
 
-def with_servers(replica: type[Any], changes: Sequence[Callable[[type[Any]], type[Any]]]) -> type[Any]:
-    """verl's replica of vLLM servers (`vLLMReplica`), whose servers are of a changed class."""
+def with_servers(replica: type[Any], *, keeps_prefixes: bool = False) -> type[Any]:
+    """Return verl's replica of vLLM servers (`vLLMReplica`) whose servers are asked as `vllm_answers` says."""
 
     class Replica(replica):
         server_class: Any
@@ -61,16 +56,14 @@ def with_servers(replica: type[Any], changes: Sequence[Callable[[type[Any]], typ
         def __init__(self, *args: Any, **kwargs: Any):
             super().__init__(*args, **kwargs)
             server = self.server_class.__ray_metadata__.modified_class
-            for change in changes:
-                server = change(server)
-            self.server_class = ray.remote(server)
+            self.server_class = ray.remote(vllm_answers.server_of(server, keeps_prefixes=keeps_prefixes))
 
     return Replica
 
 
 def _init_model(group: Any, role: str, servers: _Servers) -> None:
     placed = [_Placed(worker) for worker in group.workers]
-    ray.get([rank.answer for rank in placed])  # before it is told to load: a rank takes calls in no order
+    ray.get([rank.answer for rank in placed])  # before the call to load: a rank takes calls in no order
     loading = group.execute_all_async(f"{role}_init_model")  # the name of a colocated worker's method
     servers.begin(placed)
     ray.get(loading)
@@ -100,22 +93,18 @@ class _Servers:
         self._begun: dict[str, Any] = {}
 
     def begin(self, ranks: Sequence[_Placed]) -> None:
-        """Returns when Ray knows of the servers; they come up, or fail, by themselves."""
+        """Return when Ray knows of the servers; they come up, or fail, by themselves."""
         replica_class = self._load()  # imports vLLM, in this process too
         rollout = self._role.rollout
         size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
-        replicas = [
-            replica_class(
-                replica_rank=rank, config=rollout, model_config=self._role.model, gpus_per_node=rollout.n_gpus_per_node
-            )
-            for rank in range(len(ranks) // size)
-        ]
+        shared = {"config": rollout, "model_config": self._role.model, "gpus_per_node": rollout.n_gpus_per_node}
+        replicas = [replica_class(replica_rank=rank, **shared) for rank in range(len(ranks) // size)]
 
         async def begin_all() -> None:
             await asyncio.gather(*map(begin_one, replicas))
 
         async def begin_one(replica: RolloutReplica) -> None:
-            replica.server_class = _ServerClass(functools.partial(self._make, replica.server_class))
+            replica.server_class = _server_class(functools.partial(self._make, replica.server_class))
             with contextlib.suppress(_IsBegun):
                 await replica.init_hybrid(SimpleNamespace(workers=ranks))
 
@@ -127,7 +116,7 @@ class _Servers:
         return _Begun()
 
     def replica_class(self) -> type[RolloutReplica]:
-        """verl's, which is handed the begun servers."""
+        """Return verl's replica, which gets the begun servers."""
         begun = self._begun
 
         class Replica(self._load()):  # type: ignore[misc] # a base that is known at run time
@@ -139,26 +128,25 @@ class _Servers:
                     server = begun.pop(options["name"], None)
                     return make.options(**options).remote(**arguments) if server is None else server
 
-                self.server_class: Any = _ServerClass(take)
+                self.server_class: Any = _server_class(take)
 
         return Replica
 
     def end(self) -> None:
-        """End those that nobody asked for."""
+        """End those that verl did not ask for."""
         for server in self._begun.values():
             with contextlib.suppress(ray.exceptions.RayError):  # Ray itself may be gone
                 ray.kill(server)
         self._begun.clear()
 
 
-class _ServerClass:
-    """In the place of a replica's Ray class: `options(...).remote(...)` asks `make` for the actor."""
+def _server_class(make: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Any:
+    """Return a substitute for a replica's Ray class: `options(...).remote(...)` asks `make` for the actor."""
 
-    def __init__(self, make: Callable[[dict[str, Any], dict[str, Any]], Any]):
-        self._make = make
+    def options(**options: Any) -> Any:
+        return SimpleNamespace(remote=lambda **arguments: make(options, arguments))
 
-    def options(self, **options: Any) -> Any:
-        return SimpleNamespace(remote=lambda **arguments: self._make(options, arguments))
+    return SimpleNamespace(options=options)
 
 
 class _IsBegun(Exception):
@@ -166,7 +154,7 @@ class _IsBegun(Exception):
 
 
 class _Begun:
-    """What verl's loop gets for a server that is to be begun only."""
+    """verl's handle of a server that is to be begun only."""
 
     @property
     def get_master_address(self) -> Any:

@@ -16,31 +16,33 @@ EXIT_FAILED = 1
 
 
 def run(spec: ConvertSpec, *, within: Run | None = None) -> int:
-    """`opd.launch`'s way in: one attempt at a conversion, with a run directory as every kind has.
+    """Make one attempt at a conversion, with a run directory as every kind has.
 
     Args:
         within: the attempt of the pipeline that the conversion is a stage of.
 
     Returns:
-        0 done (now, or by an earlier attempt whose target is still there), 1 refused or failed, 2 a request that cannot
-        be followed; the reason is printed.
+        0 done, now or by an earlier attempt whose target is still there. 1 rejected or failed. 2 a request that cannot be
+        followed.
     """
     try:
         with attempting(open_run(spec, within=within), ConvertError, OSError) as claimed:
             PROGRESS.rest("conversion")
-            from opd.convert.pipeline import convert_checkpoint  # torch and verl, only once the run is ours
+            from opd.convert.pipeline import convert_checkpoint  # torch, only once the run is ours
 
             done = convert_checkpoint(spec.convert)
             claimed.finish({"target": done.target, "conversion": dict(done.record)})
     except RunFinished as finished:
         return _finished_before(spec, finished)
-    except (ConvertError, RunError) as error:
-        _say(str(error))
-        return error.exit_code
-    except OSError as error:
-        _say(f"{type(error).__name__}: {error}")
-        return EXIT_FAILED
+    except (ConvertError, RunError, OSError) as error:
+        return refused(error)
     return 0
+
+
+def refused(error: ConvertError | RunError | OSError) -> int:
+    """Print an error and return its exit code."""
+    _say(str(error) if isinstance(error, ConvertError | RunError) else f"{type(error).__name__}: {error}")
+    return getattr(error, "exit_code", EXIT_FAILED)
 
 
 def _say(text: str) -> None:
@@ -48,7 +50,7 @@ def _say(text: str) -> None:
 
 
 def _finished_before(spec: ConvertSpec, finished: RunFinished) -> int:
-    """0 if what an earlier attempt wrote is what this one would write, and still there."""
+    """Return 0 if what an earlier attempt wrote is what this one would write, and still there."""
     _say(str(finished))
     written = finished.result["target"]
     wanted = open_store(spec.convert.target).url if spec.convert.target else written

@@ -1,7 +1,8 @@
-"""What can go wrong in a conversion, beside the errors of `opd.runs` for checkpoints and stores."""
+"""Errors of a conversion, in addition to the errors of checkpoints and stores, and its lines on stderr."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from opd.errors import IncompleteCheckpoint
@@ -14,13 +15,27 @@ class ConvertError(Exception):
 
 
 class BadRequest(ConvertError):
-    """The request itself cannot be followed, whatever the checkpoint holds."""
+    """The request itself cannot be followed, for any content of the checkpoint."""
 
     exit_code = 2
 
 
 def incomplete(where: str, problems: Iterable[str], fix: str) -> IncompleteCheckpoint:
-    """One block: which checkpoint, everything that is wrong with it, and what to do."""
+    """Return one error: the checkpoint, all its problems, and the fix."""
     return IncompleteCheckpoint(
         "\n".join([f"checkpoint {where} cannot be converted:", *(f"  - {problem}" for problem in problems), fix])
     )
+
+
+class Reporter:
+    """Lines on stderr, and warnings that the model card keeps."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def say(self, text: str) -> None:
+        print(f"opd.convert: {text}", file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+        self.say(f"warning: {text}")

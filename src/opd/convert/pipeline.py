@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,34 +12,29 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+from opd.agent.environments import toy_models
 from opd.convert.card import make_record, write_card
-from opd.convert.dtypes import BaseDtypes, DtypeMode, main_dtype, plan_dtypes, read_base
-from opd.convert.export import MAX_SHARD_SIZE, copy_companions, merge, write_model
+from opd.convert.errors import ConvertError, Reporter
+from opd.convert.export import copy_companions, write_model
 from opd.convert.merger import ShardMerger
-from opd.convert.reporter import Reporter
 from opd.convert.source import Origin, bring_here, find_source
-from opd.convert.target import choose_target
-from opd.convert.verify import Verification, verify
+from opd.convert.target import choose_target, staging
+from opd.convert.verify import describe, verify
 from opd.experiment.algorithm import Convert
+from opd.memory.shapes import Unplannable, read_config
 
-# Downloads and copies: a hidden folder in the one that is written, gone before that is published.
-_SCRATCH = ".opd-convert-"
+_OTHERWISE = "name another with convert.base_model (--base-model), or choose dtype checkpoint or bf16"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """What was written where; `record` is the content of its conversion.json."""
+    """The place of a converted model; `record` is the content of its conversion.json."""
 
     target: str
     record: Mapping[str, Any]
-    verification: Verification | None
 
 
-def convert_checkpoint(
-    options: Convert,
-    *,
-    max_shard_size: str | int = MAX_SHARD_SIZE,
-) -> Conversion:
+def convert_checkpoint(options: Convert) -> Conversion:
     """Turn a checkpoint into a Hugging Face folder that holds exactly its weights, after one cast.
 
     Raises:
@@ -51,92 +46,83 @@ def convert_checkpoint(
     reporter = Reporter()
     source = find_source(options.checkpoint, reporter)
     target = choose_target(options.target, source.origin.checkpoint)
-    mode, base = _settle_dtype(options, source.origin, reporter)
-    with target.staging() as folder, tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH) as scratch:
+    mode, wanted = _dtype(options, source.origin, reporter)
+    transformers_logging.disable_progress_bar()  # between our own lines
+    with staging(target) as folder, tempfile.TemporaryDirectory(dir=folder, prefix=".opd-convert-") as scratch:
         shards = bring_here(source, Path(scratch), reporter)
-        with _no_transformers_bars():
-            merger = ShardMerger(
-                shards.actor_dir,
-                huggingface_dir=shards.huggingface_dir,
-                world_size=shards.world_size,
-                trust_remote_code=options.trust_remote_code,
-            )
-            dtypes = plan_dtypes(mode, merger.dtypes(), base)
-            written = _write(folder, merger, dtypes, reporter, max_shard_size)
-            copy_companions(shards.huggingface_dir, folder, base.folder if base else None, reporter)
-            verification = _verify_if_asked(options, folder, merger, dtypes, reporter)
+        merger = ShardMerger(
+            shards.actor_dir,
+            huggingface_dir=shards.huggingface_dir,
+            world_size=shards.world_size,
+            trust_remote_code=options.trust_remote_code,
+        )
+        stored, sizes = merger.dtypes(), merger.num_elements()
+        dtypes = {name: wanted if wanted and dtype.is_floating_point else dtype for name, dtype in stored.items()}
+        counts = Counter[torch.dtype]()
+        for name, dtype in dtypes.items():
+            counts[dtype] += sizes[name] if dtype.is_floating_point else 0
+        [(dtype, _)] = counts.most_common(1)  # what config.json says, and transformers loads with
+        told = f"merging {len(dtypes)} tensors of {merger.num_ranks} ranks to {str(dtype).removeprefix('torch.')}"
+        adapted = f", adding the LoRA student's adapters to {merger.num_adapted} of them" if merger.num_adapted else ""
+        reporter.say(told + adapted)
+        written = write_model(folder, merger, dtypes, dtype)
+        copy_companions(shards.huggingface_dir, folder, reporter)
+        verification = None
+        if options.verify:
+            reporter.say("comparing the written model with the checkpoint")
+            verification = verify(folder, merger, dtypes)
+            reporter.say(describe(verification))
+        else:
+            reporter.warn("the written model was not compared with the checkpoint (verify: false)")
         record = make_record(
             source.origin,
-            mode=mode,
-            dtypes={name: dtypes[name] for name in written},
-            num_parameters=sum(merger.num_elements()[name] for name in written),
+            dtypes=[dtypes[name] for name in written],
+            dtype_mode=mode,
+            num_parameters=sum(sizes[name] for name in written),
             world_size=shards.world_size,
             base_model=options.base_model or source.origin.model_path,
             verification=verification,
             warnings=reporter.warnings,
         )
-        write_card(folder, record, verification)
+        write_card(folder, record)
     reporter.say(f"done: {target.url}")
-    return Conversion(target=target.url, record=record, verification=verification)
+    return Conversion(target=target.url, record=record)
 
 
-def _write(
-    folder: Path,
-    merger: ShardMerger,
-    dtypes: Mapping[str, torch.dtype],
-    reporter: Reporter,
-    max_shard_size: str | int,
-) -> list[str]:
-    """Merge, cast and write the weights; the names that were written. The merged copy is freed on return."""
-    dtype = main_dtype(dtypes, merger.num_elements())
-    reporter.say(
-        f"merging {len(dtypes)} tensors, stored on {merger.world_size} ranks, to {str(dtype).removeprefix('torch.')}"
-    )
-    if merger.num_adapted:
-        reporter.say(f"adding the LoRA student's adapters to {merger.num_adapted} of them")
-    state = merge(merger, dtypes, reporter)
-    reporter.say("writing safetensors")
-    return write_model(folder, merger, state, dtype=dtype, max_shard_size=max_shard_size)
+def _dtype(options: Convert, origin: Origin, reporter: Reporter) -> tuple[str, torch.dtype | None]:
+    """Return the dtype mode and the dtype of all floating tensors, None for their own; no large file is read.
 
-
-def _settle_dtype(options: Convert, origin: Origin, reporter: Reporter) -> tuple[DtypeMode, BaseDtypes | None]:
-    """The dtype mode and the base model's dtypes it follows, if any; read before any large file is touched.
-
-    A checkpoint that plain verl saved says nothing of the model it began as: it is written as verl's own merger does.
+    A checkpoint that plain verl saved does not name the model it began as: it is written as verl's own merger does.
     """
-    if options.dtype != "base":
-        return options.dtype, None
-    if options.base_model is not None:
-        return "base", read_base(options.base_model)
-    if origin.model_path is None:
+    if options.dtype == "checkpoint":
+        return "checkpoint", None
+    base = options.base_model or origin.model_path
+    if options.dtype == "base" and base is None:
         reporter.warn(
-            f"dtype base: {origin.checkpoint} lies outside a run directory, so that its base model is not known; the "
-            "weights are written in bf16, as verl's own merger does. Name the base with convert.base_model "
-            "(--base-model) to follow its dtypes, or choose dtype checkpoint to keep the trainer's"
+            f"dtype base: {origin.checkpoint} is outside a run directory, so that its base model is not known; the weights are "
+            "written in bf16, as verl's own merger does. Name the base with convert.base_model (--base-model) to follow its "
+            "dtype, or choose dtype checkpoint to keep the trainer's"
         )
-        return "bf16", None
-    return "base", read_base(origin.model_path, origin.model_revision)
+    if options.dtype == "bf16" or base is None:
+        return "bf16", torch.bfloat16
+    return "base", base_dtype(base, None if options.base_model else origin.model_revision)
 
 
-def _verify_if_asked(
-    options: Convert, folder: Path, merger: ShardMerger, dtypes: Mapping[str, torch.dtype], reporter: Reporter
-) -> Verification | None:
-    if not options.verify:
-        reporter.warn("the written model was not compared with the checkpoint (verify: false)")
-        return None
-    reporter.say("comparing the written model with the checkpoint")
-    verification = verify(folder, merger, dtypes)
-    reporter.say(verification.describe())
-    return verification
+def base_dtype(base: str, revision: str | None = None) -> torch.dtype:
+    """Return the dtype in a base model's config.json; its weights are never downloaded.
 
-
-@contextlib.contextmanager
-def _no_transformers_bars() -> Iterator[None]:
-    """Without the bars of transformers between our own lines."""
-    enabled = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
+    Raises:
+        ConvertError: the config cannot be read, or says no dtype of torch's.
+    """
     try:
-        yield
-    finally:
-        if enabled:
-            transformers_logging.enable_progress_bar()
+        config = read_config(str(toy_models().get(base, base)), revision=revision)
+    except Unplannable as error:
+        raise ConvertError(f"base model {error}\n{_OTHERWISE}") from error
+    parts = (config, config.get("text_config") or {})
+    name = next((found for part in parts if (found := part.get("dtype") or part.get("torch_dtype"))), None)
+    dtype = getattr(torch, str(name), None)
+    if not isinstance(dtype, torch.dtype):
+        raise ConvertError(
+            f"base model {base} says dtype {name} in its config.json, which is not one of torch's: {_OTHERWISE}"
+        )
+    return dtype

@@ -1,4 +1,4 @@
-"""Prints the memory plan of a spec (`opd.launch EXP.yaml --plan`), with nothing started and no weights read."""
+"""The memory plan of a spec, printed (`opd.launch EXP.yaml --plan`) with nothing started and no weights read."""
 
 from __future__ import annotations
 
@@ -8,44 +8,57 @@ from opd.errors import StoreUnavailable
 from opd.experiment import Loaded, OpdAgentSpec, OpdSpec, SpecError, TrainSpec
 from opd.experiment.rules import context_problems
 from opd.experiment.sections import Model, Teacher
-from opd.memory.device import Device, declared_name, planned_device
-from opd.memory.plan import make_plan
+from opd.memory.job import GIB
+from opd.memory.plan import Plan, make_plan
 from opd.memory.shapes import ModelShape, Unplannable, read_shape
 from opd.memory.sources import has_reference, job_from_spec, update_settings
 from opd.memory.table import render
 
 EXIT_REFUSED = 2
+# GiB that the driver gives (`torch.cuda.mem_get_info`) and capability, by a part of the product's name; the first match counts.
+PRODUCTS: tuple[tuple[str, float, tuple[int, int]], ...] = (
+    ("B200", 178.3, (10, 0)),
+    ("H200", 139.8, (9, 0)),
+    ("H100-NVL", 93.1, (9, 0)),
+    ("H100", 79.1, (9, 0)),
+    ("H800", 79.1, (9, 0)),
+    ("H20", 95.0, (9, 0)),
+    ("A100-SXM4-40", 39.4, (8, 0)),
+    ("A100-PCIE-40", 39.4, (8, 0)),
+    ("A100", 79.1, (8, 0)),
+    ("A800", 79.1, (8, 0)),
+    ("L40", 44.4, (8, 9)),
+    ("L4", 22.0, (8, 9)),
+)
 
 
 def run(loaded: Loaded) -> int:
-    """Print the plan; 0 if it fits (or the device is not known), 2 if it does not or cannot be made, 1 if a store is away."""
+    """Print the plan and return 0 if it fits or the device is not known, else 2; 1 means an unreachable store."""
     spec = loaded.spec
-    if not isinstance(spec, TrainSpec):
-        print(
-            f"opd.launch: --plan sizes training (kind opd, opd-agent, grpo, sft); kind {spec.kind} has no plan",
-            file=sys.stderr,
-        )
-        return EXIT_REFUSED
     try:
+        if not isinstance(spec, TrainSpec):
+            raise Unplannable(f"sizes training (kind opd, opd-agent, grpo, sft); kind {spec.kind} has no plan")
         student = _shape("model.path", spec.model)
         named = spec.named_teachers if isinstance(spec, OpdSpec | OpdAgentSpec) else {}
         teachers = [_shape(f"{key}.path", teacher) for key, teacher in named.items()] or [student] * has_reference(spec)
-    except Unplannable as error:
+    except (Unplannable, StoreUnavailable) as error:
         print(f"opd.launch: --plan: {error}", file=sys.stderr)
-        return EXIT_REFUSED
-    except StoreUnavailable as error:
-        print(f"opd.launch: --plan: {error}", file=sys.stderr)
-        return error.exit_code
+        return error.exit_code if isinstance(error, StoreUnavailable) else EXIT_REFUSED
     if problems := list(context_problems(spec, student.context)):
         print(SpecError(problems, origin=loaded.origin), file=sys.stderr)
         return EXIT_REFUSED
-    device = Device(None, None)
-    if spec.device == "cuda":
-        device = planned_device(update_settings(spec).gpu_memory_gib, loaded.chart)
+    name = loaded.chart.get("cluster", {}).get("gpu", {}).get("type") if spec.device == "cuda" else None
+    label = str(name or "").upper().replace(" ", "-")
+    gib, capability = next(((gib, capability) for part, gib, capability in PRODUCTS if part in label), (None, None))
+    gib = update_settings(spec).gpu_memory_gib or gib
     plan = make_plan(
-        job_from_spec(spec, student, *teachers, device_bytes=device.num_bytes, capability=device.capability)
+        job_from_spec(
+            spec, student, *teachers, device_bytes=None if gib is None else int(gib * GIB), capability=capability
+        )
     )
-    print(render(plan, gpu_name=declared_name(loaded.chart) if spec.device == "cuda" else None))
+    print(render(plan))
+    if gib is None:
+        print(_unknown(plan, "opd.gpu_memory_gib" if named else "", name))
     return 0 if plan.fits else EXIT_REFUSED
 
 
@@ -54,3 +67,12 @@ def _shape(key: str, model: Model | Teacher) -> ModelShape:
         return read_shape(model.path, revision=model.revision)
     except Unplannable as error:
         raise Unplannable(f"{key}: {error}") from error
+
+
+def _unknown(plan: Plan, key: str, name: str | None) -> str:
+    """Return the memory that is needed, and the keys by which the device is known; `key` is one that only some kinds have."""
+    how = f"name it by {key and f'{key}, or by '}cluster.gpu.type"
+    if name is not None:
+        known = ", ".join(part for part, _, _ in PRODUCTS)
+        how = f"cluster.gpu.type {name} is not in the table ({known}){key and f', so set {key}'}"
+    return f"the device's memory is not known, {plan.peak.total / GIB:.2f} GiB are needed: {how}"

@@ -1,4 +1,4 @@
-"""Makes a running worker's memory plan from its own config and device, equal on every rank, and says how rows are cut by it or without one."""
+"""The memory plan of a running worker, from its own config and device and equal on every rank, and its lengths of forwards."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ logger = logging.getLogger(__name__)
 def worker_plan(
     spec: TrainSpec, *, student: str, teachers: Iterable[str], num_sharing: int, device: torch.device
 ) -> Plan | None:
-    """The plan of this worker (a collective call); None, with a warning, for a model whose config names no sizes.
+    """Return the plan of this worker (a collective call); None, with a warning, for a model whose config names no sizes.
 
-    A plan that does not fit is printed with what helps and then followed all the same: it holds estimates, and the
-    allocator has the last word. `opd.launch --plan` is where it is refused.
+    A plan that does not fit is printed and followed all the same: it holds estimates. `opd.launch --plan` refuses it.
 
     Args:
-        student, teachers: where the models are read from.
+        student, teachers: the models' paths.
         num_sharing: ranks that share the weights.
-        device: where this rank computes.
     """
     first = distributed.get_rank() == 0
     try:
@@ -48,14 +46,14 @@ def worker_plan(
 
 
 def read_tokens(spec: TrainSpec, plan: Plan | None) -> int | None:
-    """Tokens of a forward without a gradient on one rank; None: it is cut as verl's keys say."""
-    if plan is None or not plan.job.score_is_planned or plan.job.teacher is None:
+    """Return the tokens of a forward without a gradient on one rank. None means that verl's keys cut it."""
+    if plan is None or not plan.job.score_is_planned:
         return most_read_tokens(spec)
     return -(-plan.choice.score_tokens // plan.job.sequence_ranks)
 
 
 def train_tokens(spec: TrainSpec, plan: Plan | None) -> int | None:
-    """Tokens of a micro-batch of the student on one rank; None: it is cut as verl's keys say."""
+    """Return the tokens of a micro-batch of the student on one rank. None means that verl's keys cut it."""
     most = most_train_tokens(spec)
     if plan is None or most is None:
         return most
@@ -63,7 +61,7 @@ def train_tokens(spec: TrainSpec, plan: Plan | None) -> int | None:
 
 
 def _device_bytes(declared_gib: float | None, device: torch.device) -> int | None:
-    """Memory of the smallest device of all ranks, or less if less is declared; a CPU has what is declared."""
+    """Return the memory of the smallest device of all ranks, or less if less is declared; a CPU has what is declared."""
     size = None if declared_gib is None else int(declared_gib * GIB)
     if device.type == "cpu":
         return size

@@ -1,24 +1,16 @@
-"""Chooses what stays on the device: all of it while it fits; else what costs least to move is offloaded first."""
+"""The choice of what stays on the device: all that fits, and first what costs most to do without."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from opd.memory.job import GIB, Job
-from opd.memory.phases import Choice, Phase, moments_bytes, params_bytes, phases_of
+from opd.memory.phases import Choice, Phase, phases_of
 
-# What is given up, in this order: short forwards gather weights more often; micro-batches down to those that the host can still
-# launch in time; kept activations are worth a tenth of the
-# student's phase down to a third of them; gathering and reducing per micro-batch and hidden states in pinned memory hide
-# behind computing; checkpointing makes the layers' products again; moving weights or moments makes the device wait, the more
-# bytes the longer; in micro-batches of a row or two the device waits for the host (measured: tests/benchmarks/gpu/NOTES.md).
-_LEVERS = (
-    "score_tokens", "train_tokens", "activation_share", "keep_gathered", "defer_sync", "cache_bytes", "checkpointing", "offload_teacher",
-    "offload_optimizer", "offload_params", "rows",
-)  # fmt: skip
 SHARES = (1.0, 0.7, 0.5, 0.35)
-"""Shares of a compiled layer's activations that a plan tries; below a third products are made again."""
+"""Shares of a compiled layer's activations that a plan tries; below a third the backward makes products again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +18,7 @@ class Plan:
     """One choice and the bytes of its phases.
 
     Attributes:
-        fits: every phase is within the device's memory, or that is not known.
-        knobs: where it does not fit: what to change, each with what it brings.
+        knobs: of a plan that does not fit: keys to change, each with its effect.
     """
 
     job: Job
@@ -36,219 +27,166 @@ class Plan:
     knobs: tuple[str, ...] = ()
 
     @property
+    def excess(self) -> tuple[int, ...]:
+        """Return the bytes of each phase beyond the device's memory."""
+        room = self.job.device_bytes
+        return tuple(0 if room is None else max(0, phase.total - room) for phase in self.phases)
+
+    @property
     def fits(self) -> bool:
-        return _fits(self.job, self.phases)
+        """Return True if every phase is within the device's memory, or that is not known."""
+        return not any(self.excess)
 
     @property
     def peak(self) -> Phase:
-        """The largest phase."""
+        """Return the largest phase."""
         return max(self.phases, key=lambda phase: phase.total)
 
     @property
     def host_bytes(self) -> int:
-        """Hidden states that wait in pinned host memory, at the longest responses."""
+        """Return the bytes of hidden states that wait in pinned host memory, at the longest responses."""
         return self.job.hidden_bytes - min(self.choice.cache_bytes, self.job.hidden_bytes)
 
 
-def checkpoint_bytes(job: Job) -> int:
-    """A rank's part of a checkpoint, which `checkpoint.overlap` keeps a copy of in host memory."""
-    return params_bytes(job) + moments_bytes(job)
-
-
 def make_plan(job: Job) -> Plan:
-    """The plan of a job: nothing is offloaded that fits; a wish of the job is never overruled."""
-    plan = _relaxed(job)
-    if plan.fits:
-        return plan
-    return replace(plan, knobs=tuple(_knobs(job, plan)))
+    """Return the plan of a job: nothing is offloaded that fits, and every wish of the job is kept."""
+    plan = _filled(job)
+    return plan if plan.fits else replace(plan, knobs=tuple(_knobs(plan)))
 
 
-def _relaxed(job: Job) -> Plan:
-    choice = _everything(job)
-    while True:
-        phases = phases_of(job, choice)
-        better = _give_up_one(job, choice, phases)
-        if better is None:
-            return Plan(job=job, choice=(final := _refilled(job, choice)), phases=phases_of(job, final))
-        choice = better
+def _filled(job: Job) -> Plan:
+    """Return the plan that begins with the least memory and takes back, in the order of `_WORTH`, what makes no phase exceed more."""
+    plan = _plan(job, _least(job))
+    for better in _WORTH:
+        tried = (_plan(job, choice) for choice in better(job, plan.choice))
+        plan = next((new for new in tried if all(map(int.__le__, new.excess, plan.excess))), plan)
+    return plan
 
 
-def _everything(job: Job) -> Choice:
-    """The fastest choice that the job's wishes allow."""
-    several = _sums_updates(job, job.train_tokens)
+def _plan(job: Job, choice: Choice) -> Plan:
+    """Return the plan of a choice; over one micro-batch an update nothing is summed or kept gathered."""
+    if not job.sums_updates(choice.train_tokens):
+        choice = replace(choice, defer_sync=False, keep_gathered=False)
+    return Plan(job=job, choice=choice, phases=phases_of(job, choice))
+
+
+def _least(job: Job) -> Choice:
+    checkpointing, share = _activations(job)[-1]
     return Choice(
-        offload_teacher=bool(job.offload_teacher),
-        offload_params=bool(job.offload_params),
-        offload_optimizer=bool(job.offload_optimizer),
-        defer_sync=several,
-        keep_gathered=several,
-        cache_bytes=_wanted_cache(job),
-        # What a mixture of experts keeps is not known well enough.
-        checkpointing=job.student.num_experts > 0 if job.checkpointing is None else job.checkpointing,
-        activation_share=SHARES[0] if job.activation_share is None else job.activation_share,
-        score_tokens=job.score_tokens,
-        train_tokens=job.train_tokens,
+        offload_teacher=job.offload_teacher is not False,
+        offload_params=job.offload_params is not False,
+        offload_optimizer=job.offload_optimizer is not False,
+        defer_sync=False,
+        keep_gathered=False,
+        cache_bytes=0 if job.cache_bytes is None else _wanted_cache(job),
+        checkpointing=checkpointing,
+        activation_share=share,
+        score_tokens=min(job.score_tokens, job.teacher_row_tokens) if job.score_is_planned else job.score_tokens,
+        train_tokens=job.train_tokens if job.least_train_tokens is None else min(job.train_tokens, job.row_tokens),
     )
 
 
-def _sums_updates(job: Job, train_tokens: int) -> bool:
-    """Return True if an update has several micro-batches, over which gradients are summed and weights stay gathered."""
-    return job.num_micro_batches(train_tokens) > 1
+def _activations(job: Job) -> list[tuple[bool, float]]:
+    """Return (checkpointing, share kept) of each way to keep activations that the wishes allow, the fastest first."""
+    compiled = SHARES if job.compiled else SHARES[:1]
+    shares = compiled if job.activation_share is None else (job.activation_share,)
+    kept = [(False, share) for share in shares]
+    # A layer that is computed again keeps what it makes: to recompute it in part once more would save nothing.
+    again = (True, shares[0])
+    if job.checkpointing is None:
+        # The bytes that a mixture of experts keeps are not known well enough.
+        return [again] if job.student.num_experts else [*kept, again]
+    return [again] if job.checkpointing else kept
 
 
 def _wanted_cache(job: Job) -> int:
     return job.hidden_bytes if job.cache_bytes is None else min(job.cache_bytes, job.hidden_bytes)
 
 
-def _give_up_one(job: Job, choice: Choice, phases: tuple[Phase, ...]) -> Choice | None:
-    """The choice with the first lever pulled that shrinks a phase that does not fit; None if there is none."""
-    for lever in _LEVERS:
-        pulled = _pulled(job, choice, lever, phases)
-        if pulled == choice:
-            continue
-        after = phases_of(job, pulled)
-        if any(_excess(job, old) and new.total < old.total for old, new in zip(phases, after, strict=True)):
-            return pulled
-    return None
-
-
-def _pulled(job: Job, choice: Choice, lever: str, phases: tuple[Phase, ...]) -> Choice:
-    if lever == "score_tokens" and job.score_is_planned:
-        return replace(choice, score_tokens=max(job.teacher_row_tokens or job.row_tokens, choice.score_tokens // 2))
-    if lever in ("train_tokens", "rows") and job.least_train_tokens is not None:
-        least = job.row_tokens if lever == "rows" else max(job.row_tokens, job.least_train_tokens)
-        return replace(choice, train_tokens=min(choice.train_tokens, max(least, choice.train_tokens // 2)))
-    if lever == "activation_share" and job.activation_share is None and job.compiled and not choice.checkpointing:
-        return replace(choice, activation_share=next((s for s in SHARES if s < choice.activation_share), SHARES[-1]))
-    if lever == "checkpointing" and job.checkpointing is None:
-        # A layer that is computed again keeps what it makes: to recompute it in part once more would save nothing.
-        share = SHARES[0] if job.activation_share is None else job.activation_share
-        return replace(choice, checkpointing=True, activation_share=share)
-    if lever == "keep_gathered":
-        return replace(choice, keep_gathered=False)
-    if lever == "defer_sync":
-        return replace(choice, defer_sync=False)
-    if lever == "cache_bytes":
-        if job.cache_bytes is not None:
-            return choice
-        excess = max(
-            _excess(job, phase) for phase in phases if "hidden states" in phase.parts or not choice.cache_bytes
-        )
-        return replace(choice, cache_bytes=max(0, choice.cache_bytes - excess))
-    if lever == "offload_teacher" and job.offload_teacher is None:
-        return replace(choice, offload_teacher=True)
-    if lever == "offload_optimizer" and job.offload_optimizer is None:
-        return replace(choice, offload_optimizer=True)
-    if lever == "offload_params" and job.offload_params is None:
-        return replace(choice, offload_params=True)
-    return choice
-
-
-def _refilled(job: Job, choice: Choice) -> Choice:
-    """Return the choice with what there is still room for.
-
-    The order is activations, sums and weights, the cache, longer micro-batches and forwards.
-    """
-    if job.checkpointing is None and job.activation_share is None and job.compiled and not job.student.num_experts:
-        kept = (replace(choice, checkpointing=False, activation_share=share) for share in SHARES)
-        choice = _first_that_fits(job, kept) or choice
-    for better in (replace(choice, defer_sync=True), replace(choice, defer_sync=True, keep_gathered=True)):
-        if _sums_updates(job, choice.train_tokens) and _fits(job, phases_of(job, better)):
-            choice = better
+def _cached(job: Job, choice: Choice) -> Iterator[Choice]:
+    """Yield the choice with as many hidden states on the device as there is room for."""
+    if job.cache_bytes is not None:
+        return
+    phases = [phase for phase in phases_of(job, replace(choice, cache_bytes=1)) if "hidden states" in phase.parts]
     wanted = _wanted_cache(job)
-    if job.device_bytes is not None and choice.cache_bytes < wanted:
-        phases = phases_of(job, replace(choice, cache_bytes=0))
-        room = min(job.device_bytes - phase.total for phase in phases if phase.name in _WITH_CACHE)
-        choice = replace(choice, cache_bytes=max(0, min(wanted, room)))
-    longer = (_trained_by(job, choice, tokens) for tokens in _halved(job.train_tokens, choice.train_tokens))
-    choice = _first_that_fits(job, longer) or choice
-    forwards = (replace(choice, score_tokens=tokens) for tokens in _halved(job.score_tokens, choice.score_tokens))
-    return _first_that_fits(job, forwards) or choice
-
-
-def _trained_by(job: Job, choice: Choice, train_tokens: int) -> Choice:
-    """The choice with other micro-batches: of one an update nothing is summed."""
-    several = _sums_updates(job, train_tokens)
-    return replace(
-        choice,
-        train_tokens=train_tokens,
-        defer_sync=choice.defer_sync and several,
-        keep_gathered=choice.keep_gathered and several,
-    )
+    if phases and job.device_bytes is not None:
+        wanted = max(0, min(wanted, job.device_bytes + 1 - max(phase.total for phase in phases)))
+    yield replace(choice, cache_bytes=wanted)
 
 
 def _halved(most: int, least: int) -> Iterator[int]:
-    """From `most` on, while it is above `least`."""
+    """Yield `most` and its halves, as long as they are above `least`, and `least`."""
     while most > least:
         yield most
         most //= 2
+    yield least
 
 
-def _first_that_fits(job: Job, choices: Iterable[Choice]) -> Choice | None:
-    return next((choice for choice in choices if _fits(job, phases_of(job, choice))), None)
+def _without(name: str) -> Callable[[Job, Choice], Iterable[Choice]]:
+    return lambda job, choice: [replace(choice, **{name: False})] if getattr(job, name) is None else []
 
 
-_WITH_CACHE = ("teacher", "student", "optimizer step")
+# In micro-batches of a row or two the device waits for the host. Moving weights or moments makes it wait, the more bytes the
+# longer. Checkpointing makes the layers' products again. Hidden states in pinned memory, gathering and reducing per
+# micro-batch happen while the device computes; longer micro-batches and forwards bring the least (tests/benchmarks/gpu/NOTES.md).
+_WORTH: tuple[Callable[[Job, Choice], Iterable[Choice]], ...] = (
+    lambda job, choice: (
+        replace(choice, train_tokens=tokens)
+        for tokens in _halved(min(job.train_tokens, job.least_train_tokens or job.train_tokens), choice.train_tokens)
+    ),
+    _without("offload_params"),
+    _without("offload_optimizer"),
+    _without("offload_teacher"),
+    lambda job, choice: (
+        replace(choice, checkpointing=again, activation_share=share) for again, share in _activations(job)
+    ),
+    lambda job, choice: [replace(choice, defer_sync=True)],
+    lambda job, choice: [replace(choice, keep_gathered=choice.defer_sync)],
+    _cached,
+    lambda job, choice: (
+        replace(choice, train_tokens=tokens) for tokens in _halved(job.train_tokens, choice.train_tokens)
+    ),
+    lambda job, choice: (
+        replace(choice, score_tokens=tokens) for tokens in _halved(job.score_tokens, choice.score_tokens)
+    ),
+)
 
 
-def _fits(job: Job, phases: Iterable[Phase]) -> bool:
-    return not any(_excess(job, phase) for phase in phases)
-
-
-def _excess(job: Job, phase: Phase) -> int:
-    return 0 if job.device_bytes is None else max(0, phase.total - job.device_bytes)
-
-
-def _knobs(job: Job, plan: Plan) -> Iterator[str]:
-    """Every change that alone makes the plan fit; where none does, those that shrink a phase that does not fit."""
-    tried = [(name, _relaxed(changed)) for name, changed in _changes(job, plan)]
-    enough = [f"{name}: fits" for name, after in tried if after.fits]
-    if enough:
+def _knobs(plan: Plan) -> Iterator[str]:
+    """Yield every change that alone makes the plan fit; where none does, those that shrink a phase that does not fit."""
+    tried = [(name, _filled(replace(plan.job, **changed))) for name, changed in _changes(plan)]
+    if enough := [f"{name}: fits" for name, after in tried if after.fits]:
         yield from enough
         return
     for name, after in tried:
-        for old, new in zip(plan.phases, after.phases, strict=True):
-            saved = min(_excess(job, old), old.total - new.total)
-            if saved > 0:
+        for old, new, excess in zip(plan.phases, after.phases, plan.excess, strict=True):
+            if (saved := min(excess, old.total - new.total)) > 0:
                 yield f"{name}: {saved / GIB:.1f} GiB less in the phase `{old.name}`"
 
 
-def _changes(job: Job, plan: Plan) -> Iterator[tuple[str, Job]]:
-    """Keys of a spec that change what is on the device, by how little they cost."""
-    if job.offload_teacher is False:
-        yield f"{'teachers.NAME' if job.more_teachers else 'teacher'}.offload: auto", replace(job, offload_teacher=None)
-    if job.offload_optimizer is False:
-        yield "actor.optimizer_offload: auto", replace(job, offload_optimizer=None)
-    if job.offload_params is False:
-        yield "actor.param_offload: auto", replace(job, offload_params=None)
+def _changes(plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield keys of a spec that change what is on the device, with the change of the job, by how little they cost."""
+    job = plan.job
+    refused = {"teacher.offload": "offload_teacher", "actor.optimizer_offload": "offload_optimizer",
+               "actor.param_offload": "offload_params", "actor.gradient_checkpointing": "checkpointing"}  # fmt: skip
+    yield from ((f"{key}: auto", {name: None}) for key, name in refused.items() if getattr(job, name) is False)
     if job.cache_bytes is not None:
-        yield "opd.cache_gib: remove it", replace(job, cache_bytes=None)
-    if job.checkpointing is False:
-        yield "actor.gradient_checkpointing: true", replace(job, checkpointing=True)
-    yield from _server_changes(job, plan)
-    one = job.row_tokens
-    if job.train_tokens > one and job.least_train_tokens is None:
-        name = "actor.ppo_micro_batch_size_per_gpu (with use_dynamic_bsz: ppo_max_token_len_per_gpu; of a distillation on a GPU opd.train_tokens)"
-        change = f"a micro-batch of one row, {one} tokens instead of {job.train_tokens}"
-        yield f"{name}: {change}", replace(job, train_tokens=one)
-    one = job.teacher_row_tokens or job.row_tokens
-    if job.score_tokens > one and not job.score_is_planned:
-        yield f"opd.read_tokens: {one} instead of {job.score_tokens}", replace(job, score_tokens=one)
-    if job.workspace_bytes > GIB // 2:
-        yield "opd.workspace_gib: 0.5", replace(job, workspace_bytes=GIB // 2)
-    doubled = replace(job, num_ranks=2 * job.num_ranks, rows_per_step=-(-job.rows_per_step // 2))
-    yield f"trainer.gpus_per_node or nnodes: {2 * job.num_ranks} ranks instead of {job.num_ranks}", doubled
-
-
-def _server_changes(job: Job, plan: Plan) -> Iterator[tuple[str, Job]]:
-    """Less memory for the rollout server: the largest share, in tenths, with which its own phase fits."""
+        yield "opd.cache_gib: remove it", {"cache_bytes": None}
     if job.rollout_share and not job.rollout_sleeps:
-        yield "rollout.free_cache_engine: true", replace(job, rollout_sleeps=True)
-    if job.rollout_cache_bytes is not None:
-        return  # the share is not read
-    for tenths in range(9, 1, -1):
-        changed = replace(job, rollout_share=tenths / 10)
-        if tenths / 10 >= job.rollout_share or (tenths > 2 and _excess(changed, phases_of(changed, plan.choice)[0])):
-            continue
-        yield f"rollout.gpu_memory_utilization: {tenths / 10}", changed
-        return
+        yield "rollout.free_cache_engine: true", {"rollout_sleeps": True}
+    if job.rollout_share and plan.excess[0]:  # the largest tenth with which the server's own phase fits
+        others = plan.phases[0].total - plan.phases[0].parts["rollout server"]
+        share = max(2, int(10 * (1 - others / (job.device_bytes or 1)))) / 10
+        yield f"rollout.gpu_memory_utilization: {share}", {"rollout_share": share}
+    row, read = job.row_tokens, job.teacher_row_tokens
+    if job.train_tokens > row and job.least_train_tokens is None:
+        keys = (
+            "opd.train_tokens, or actor.ppo_micro_batch_size_per_gpu (with use_dynamic_bsz ppo_max_token_len_per_gpu)"
+        )
+        yield f"{keys}: one row, {row} tokens instead of {job.train_tokens}", {"train_tokens": row}
+    if job.score_tokens > read and not job.score_is_planned:
+        yield f"opd.read_tokens: {read} instead of {job.score_tokens}", {"score_tokens": read}
+    if job.workspace_bytes > GIB // 2:
+        yield "opd.workspace_gib: 0.5", {"workspace_bytes": GIB // 2}
+    doubled = {"num_ranks": 2 * job.num_ranks, "rows_per_step": -(-job.rows_per_step // 2)}
+    yield f"trainer.gpus_per_node or nnodes: {2 * job.num_ranks} ranks instead of {job.num_ranks}", doubled

@@ -1,4 +1,4 @@
-"""Computes a model's sizes from its config.json alone: parameters, layers, and bytes of activations a token."""
+"""Sizes of a model by its config.json alone: parameters, layers, and bytes of activations a token."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Any
 
 from opd.errors import StoreUnavailable
 from opd.experiment.defaults import context_of
-from opd.store.access import is_store_url, open_url
 from opd.store.remote import open_store
 
 MAX_REASON_CHARS = 400
 
 
 class Unplannable(ValueError):
-    """A model whose config does not say its sizes in the way of Llama and its relatives."""
+    """A model whose config cannot be read, or does not say its sizes in the way of Llama and its relatives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +27,8 @@ class ModelShape:
     Attributes:
         vocab_rows: rows of embedding and head, padding included.
         tied: embedding and head are one tensor.
-        num_experts: 0 for dense layers; else each layer has as many, of which a token visits `experts_per_token`.
-        context: tokens of the longest row; None: its config does not say.
+        num_experts: experts of a layer, of which a token visits `experts_per_token`. 0 means dense layers.
+        context: tokens of the longest row. None means that its config does not say.
     """
 
     vocab_rows: int
@@ -55,14 +54,24 @@ class ModelShape:
         return self.num_kv_heads * self.head_dim
 
     @property
+    def attended_width(self) -> int:
+        """Return the entries a token of queries, keys, values and the attention's output."""
+        return 2 * (self.query_width + self.key_width)
+
+    @property
+    def visited_width(self) -> int:
+        """Return the entries a token of one branch of the feed-forward."""
+        return max(1, self.experts_per_token) * self.intermediate
+
+    @property
     def head_params(self) -> int:
-        """Entries of the output head (also those of the embedding)."""
+        """Return the entries of the output head, which the embedding has too."""
         return self.vocab_rows * self.hidden
 
     @property
     def layer_params(self) -> int:
-        """Entries of one layer: q, k, v, o, the feed-forward's three matrices (and a router), two norms."""
-        attention = 2 * self.hidden * (self.query_width + self.key_width)
+        """Return the entries of one layer: q, k, v, o, the feed-forward's three matrices (and a router), two norms."""
+        attention = self.hidden * self.attended_width
         if self.attention_bias:
             attention += self.query_width + 2 * self.key_width
         norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
@@ -74,13 +83,14 @@ class ModelShape:
         return self.layers * self.layer_params + (1 if self.tied else 2) * self.head_params + self.hidden
 
     @property
-    def backbone_params(self) -> int:
-        """Entries of the layers that a token visits: of a mixture of experts not all."""
-        unused = max(0, self.num_experts - self.experts_per_token) * 3 * self.hidden * self.intermediate
-        return self.layers * (self.layer_params - unused)
+    def visited_params(self) -> int:
+        """Return the entries of one layer that a token visits: of a mixture of experts not all."""
+        return (
+            self.layer_params - max(0, self.num_experts - self.experts_per_token) * 3 * self.hidden * self.intermediate
+        )
 
     def adapter_params(self, rank: int, modules: Collection[str]) -> int:
-        """Entries of LoRA adapters on the linear layers of these names, or on `all-linear`: rank * (in + out) each.
+        """Return the entries of LoRA adapters on the linear layers of these names: rank * (in + out) each.
 
         Experts and their router are no linear layers in transformers, and get none.
         """
@@ -88,59 +98,40 @@ class ModelShape:
         widths = {"q_proj": hidden + query, "k_proj": hidden + key, "v_proj": hidden + key, "o_proj": query + hidden}
         if not self.num_experts:
             widths |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + self.intermediate)
-        return (
-            self.layers
-            * rank
-            * sum(width for name, width in widths.items() if "all-linear" in modules or name in modules)
-        )
+        named = (width for name, width in widths.items() if "all-linear" in modules or name in modules)
+        return self.layers * rank * sum(named)
 
     def saved_bytes(self, width: int, *, frozen: bool = False) -> int:
-        """Bytes a token and layer that autograd keeps for the backward, in `width`-byte precision.
+        """Return the bytes a token and layer that autograd keeps for the backward, in `width`-byte precision.
 
-        transformers' modules as they are: an RMS norm keeps its input in fp32 and its result before its weight, which only the
-        weight's gradient reads (4 + width bytes an entry, on the hidden states twice and on queries and keys once); products keep
-        the results of the norms on the hidden states, the attention queries and keys after the rotation, values and its output; the
-        feed-forward keeps gate, its activation, the other branch and their product (width each). What a token has one number of is left out.
+        An RMS norm keeps its input in fp32, and for its weight's gradient its result. Products keep the results of the norms on
+        the hidden states, the attention its four tensors, the feed-forward gate, activation, other branch and their product.
 
         Args:
-            frozen: adapters alone are trained, on all linear layers, so that these keep their inputs all the same.
+            frozen: adapters alone are trained, on all linear layers, which keep their inputs all the same.
         """
         norms = 2 * self.hidden + (self.query_width + self.key_width if self.qk_norm else 0)
-        attention = 2 * self.query_width + 2 * self.key_width
-        experts = max(1, self.experts_per_token)
-        kept = 2 * self.hidden + attention + 4 * experts * self.intermediate
+        kept = 2 * self.hidden + self.attended_width + 4 * self.visited_width
         return norms * (4 if frozen else 4 + width) + width * kept
 
     def compiled_bytes(self, width: int) -> int:
-        """Bytes a token and layer that a compiled layer keeps for its backward where it recomputes least; an estimate.
+        """Return an estimate of the bytes a token and layer that a compiled layer keeps where it recomputes least.
 
-        Torch's partitioner keeps what products and norms read (each norm's input and result on the hidden states, the
-        attention's output, the feed-forward's gate, other branch and their product), the queries, keys and values of the
-        attention, and queries and keys once more before their own norms; `width` each. It makes again the rest. For
-        Qwen3-1.7B in bf16 71,680; measured 71,400 (tests/benchmarks/gpu/NOTES.md).
+        Torch's partitioner keeps inputs and results of the norms, the attention's four tensors, and three of the feed-forward.
+        It keeps queries and keys once more before norms of their own.
         """
-        attention = 2 * self.query_width + 2 * self.key_width
-        if self.qk_norm:
-            attention += self.query_width + self.key_width
-        return width * (4 * self.hidden + attention + 3 * max(1, self.experts_per_token) * self.intermediate)
+        before_norms = self.query_width + self.key_width if self.qk_norm else 0
+        return width * (4 * self.hidden + self.attended_width + before_norms + 3 * self.visited_width)
 
     def transient_bytes(self, width: int) -> int:
-        """Bytes a token that a forward without gradient has at once in its widest layer; an estimate.
-
-        The residual stream and a norm's input in fp32, and either queries, keys, values and output or the feed-forward's
-        gate, activation and other branch.
-        """
-        stream = self.hidden * (2 * width + 4)
-        attention = width * (2 * self.query_width + 2 * self.key_width) + 4 * self.query_width
-        return stream + max(attention, 3 * width * max(1, self.experts_per_token) * self.intermediate)
+        """Return an estimate of the bytes a token that a forward without gradient has at once in its widest layer."""
+        stream = self.hidden * (2 * width + 4)  # the residual stream, and a norm's input in fp32
+        attention = width * self.attended_width + 4 * self.query_width
+        return stream + max(attention, 3 * width * self.visited_width)
 
 
 def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
-    """The sizes that a Hugging Face config names.
-
-    Raises:
-        Unplannable: a size is missing.
-    """
+    """Return the sizes that a Hugging Face config names, or raise Unplannable for a missing size."""
     try:
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
@@ -169,47 +160,38 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def read_shape(path: str, *, revision: str | None = None) -> ModelShape:
-    """The sizes of a model in a folder, behind a store URL or on the Hugging Face hub; only its config.json is read.
+    """Return the sizes of a model by its path; see `read_config`."""
+    return shape_of(read_config(path, revision=revision), path)
+
+
+def read_config(path: str, *, revision: str | None = None) -> dict[str, Any]:
+    """Return the config.json of a model in a folder, in a store or on the Hugging Face hub; nothing else is read.
 
     Raises:
-        Unplannable: there is no config, or it does not name the sizes. StoreUnavailable: the store is away.
+        Unplannable: there is no config. StoreUnavailable: the store cannot be reached.
     """
     try:
-        config = json.loads(_config_text(path, revision))
+        config: dict[str, Any] = json.loads(_config_text(path, revision))
     except StoreUnavailable:
         raise
-    except Exception as error:  # of whatever library reads the store or the hub, each with classes of its own
+    except Exception as error:  # each library that reads the store or the hub has classes of its own
         what = shorten(str(error), MAX_REASON_CHARS)
         raise Unplannable(
             f"{path}: its config.json cannot be read ({type(error).__name__}: {what}); name a folder that has one, OWNER/NAME of a "
             "model on the Hugging Face hub, or a store URL, that this machine reaches with the credentials in its environment"
         ) from error
-    return shape_of(config, path)
+    return config
 
 
-def _config_text(path: str, revision: str | None) -> str:
+def _config_text(path: str, revision: str | None) -> str | bytes:
     if path.startswith("toy://"):
         from opd.data.toy import model_folder
 
         path = model_folder(path)
-    if is_store_url(path):
-        return open_store(path).get("config.json").decode()
     if "://" in path:
-        with open_url(f"{path.rstrip('/')}/config.json", "rt") as file:
-            text: str = file.read()
-        return text
-    folder = Path(path)
-    if not folder.is_dir():
-        try:
-            from huggingface_hub import hf_hub_download
-            from huggingface_hub.errors import HFValidationError
-        except ImportError as error:
-            raise FileNotFoundError(
-                "there is no such folder, and the hub needs huggingface_hub, which `make setup` installs"
-            ) from error
+        return open_store(path).get("config.json")
+    if Path(path).is_dir():
+        return (Path(path) / "config.json").read_bytes()
+    from huggingface_hub import hf_hub_download  # comes with `make setup`, not with the tool
 
-        try:
-            return Path(hf_hub_download(path, "config.json", revision=revision)).read_text()
-        except HFValidationError:
-            raise FileNotFoundError("there is no such folder, and it is no Hugging Face id") from None
-    return (folder / "config.json").read_text()
+    return Path(hf_hub_download(path, "config.json", revision=revision)).read_bytes()

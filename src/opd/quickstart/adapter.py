@@ -15,12 +15,12 @@ def save(checkpoint: Path, out: Path) -> None:
     from safetensors.torch import save_file
 
     from opd.convert.merger import ShardMerger
-    from opd.convert.source import CONFIG_FILE, HUGGINGFACE_FOLDER, LORA_FILE
+    from opd.convert.source import CONFIG_FILE, HUGGINGFACE, LORA_FILE
 
     actor = checkpoint / "actor"
-    world_size = json.loads((actor / CONFIG_FILE).read_text())["world_size"]
+    world_size = json.loads((checkpoint / CONFIG_FILE).read_text())["world_size"]
     merger = ShardMerger(
-        actor, huggingface_dir=actor / HUGGINGFACE_FOLDER, world_size=world_size, trust_remote_code=False
+        actor, huggingface_dir=checkpoint / HUGGINGFACE, world_size=world_size, trust_remote_code=False
     )
     tensors = {
         name.replace(".default.", "."): value.to(torch.bfloat16).contiguous()

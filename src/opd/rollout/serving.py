@@ -18,7 +18,7 @@ from verl.workers.rollout.replica import RolloutMode, RolloutReplica, RolloutRep
 from verl.workers.rollout.router import DEFAULT_ROUTING_CACHE_SIZE
 
 from opd.cluster.nodes import working_nodes
-from opd.compat import vllm_outputs, vllm_servers
+from opd.compat import vllm_servers
 
 CPU_ROLLOUT = "cpu"
 NO_GPU = "CPU"
@@ -136,7 +136,7 @@ async def _launch_vllm(config: DictConfig, places: Sequence[ActorHandle]) -> dic
     role = config.actor_rollout_ref
     rollout = role.rollout
     size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
-    replica_class = vllm_servers.with_servers(RolloutReplicaRegistry.get(rollout.name), [vllm_outputs.server_of])
+    replica_class = vllm_servers.with_servers(RolloutReplicaRegistry.get(rollout.name))
 
     async def launch(rank: int) -> RolloutReplica:
         replica = replica_class(

@@ -89,5 +89,5 @@ class CarriedRows:
         save(self.carry, folder)
 
     def load(self, folder: Path) -> None:
-        """Go on with what `save` saved; raises as `opd.rollout.carry.load`."""
+        """Continue with what `save` saved; raises as `opd.rollout.carry.load`."""
         load(self.carry, folder)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import datasets
+import torch
 
 from opd.data.answered import ASSISTANT, AnsweredRow, answer_row, answered_rows
 from opd.data.chat_template import UnfitTemplate
@@ -29,9 +30,8 @@ _PLACE = "__place__"
 class ConversationDataset(PromptDataset):
     """Rows of the conversations in the files' column `messages`; see `opd.data.answered` for what a row is.
 
-    A row whose prompt (all before its first trained token) is longer than `data.max_prompt_length` is dropped and counted, or
-    an error, as `PromptDataset` does with prompts; a response longer than `data.max_response_length` loses its end, and is
-    counted in `num_cut`. So are conversations in which the model says nothing, in `num_unanswered`.
+    A prompt is all before a row's first trained token; `PromptDataset` says what happens to long prompts. A response longer than
+    `data.max_response_length` loses its end. `num_cut` counts these, and `num_unanswered` conversations without an answer.
     """
 
     num_cut: int = 0
@@ -78,38 +78,31 @@ class ConversationDataset(PromptDataset):
         self._num_dropped = len(rows) - len(kept)
         limit = int(self.config.max_response_length)
         self.num_cut = sum(len(mask) > limit for mask in kept["mask"])
-        for number, what in (
-            (self.num_cut, f"rows are longer than data.max_response_length={limit} tokens and lose their end"),
-            (self.num_unanswered, "conversations hold no turn of the model and train nothing"),
-        ):
-            if number:
-                logger.warning("%d of %d %s", number, len(kept), what)
+        if self.num_cut:
+            logger.warning(
+                "%d of %d rows exceed data.max_response_length=%d and lose their end", self.num_cut, len(kept), limit
+            )
+        if self.num_unanswered:
+            logger.warning("%d conversations hold no turn of the model and train nothing", self.num_unanswered)
         return kept
 
     @property
     def num_overlong_dropped(self) -> int:
         return self._num_dropped
 
-    def row(self, index: int, step: int = 0) -> AnsweredRow:
-        """A row as it is trained, the same in every step."""
+    def row(self, index: int) -> AnsweredRow:
+        """Return a row as it is trained, the same in every step."""
         fields = self.dataframe[index]
         row = AnsweredRow(fields["prompt"], fields["response"], fields["mask"])
         return row.cut(int(self.config.max_response_length))
 
     def __getitem__(self, item: int) -> dict[str, Any]:
-        return numbered(item)
-
-
-def numbered(item: int) -> dict[str, Any]:
-    """What verl's data loader is given of a row that its number is enough of."""
-    import torch
-
-    # verl counts a batch by its raw prompts, and sizes it by a tensor.
-    return {"index": int(item), "raw_prompt": (), "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
+        # verl counts a batch by its raw prompts, and sizes it by a tensor.
+        return {"index": int(item), "raw_prompt": (), "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
 
 
 def _read_tools(text: Any, source: str) -> list[dict[str, Any]] | None:
-    """The tools of a conversation from its column, for the chat template."""
+    """Return the tools of a conversation from its column, for the chat template."""
     try:
         tools = json.loads(text)
         if tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
@@ -133,14 +126,14 @@ class GivenAnswers:
         self._dataset, self._answers = dataset, None
         if not isinstance(dataset, ConversationDataset):
             files = spec.sft.teacher_answers or ()
-            self._answers = TeacherAnswers(files, dataset, dataset.tokenizer, seed=spec.seed, key="sft.teacher_answers")
+            self._answers = TeacherAnswers(files, dataset, seed=spec.seed, key="sft.teacher_answers")
 
     def row(self, index: int, step: int) -> AnsweredRow:
         """Return a conversation's row, or a prompt with the answer that seed, step and prompt draw."""
         dataset = self._dataset
         if self._answers is None:
             assert isinstance(dataset, ConversationDataset)
-            return dataset.row(index, step)
+            return dataset.row(index)
         [answer] = self._answers.of(index, step=step, num_samples=1)
         messages = dataset.dataframe[index][dataset.prompt_key]
         row = answer_row(dataset.tokenizer, messages, answer, **dataset.template_kwargs)

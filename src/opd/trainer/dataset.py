@@ -42,7 +42,7 @@ def _encoded(
     template_kwargs: Mapping[str, Any],
     schemas: list[dict[str, Any]] | None,
 ) -> list[int]:
-    """`Encode`; at the top of the module, so that other processes can be given it."""
+    """Do what `Encode` says; at the top of the module, so that other processes can import it."""
     offered: dict[str, Any] = {} if schemas is None else {"tools": _offered(schemas, row)}
     try:
         text = render(tokenizer, messages, **template_kwargs, **offered)
@@ -52,7 +52,7 @@ def _encoded(
 
 
 def _offered(schemas: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The descriptions of the tools that a row is offered, as the agent loop gives them to the template."""
+    """Return the descriptions of the tools that a row is offered, as the agent loop gives them to the template."""
     selection = (row.get("extra_info") or {}).get(TOOL_SELECTION)
     return [schema for schema in schemas if selection is None or schema["function"]["name"] in selection] or None
 
@@ -70,18 +70,15 @@ def _prompt_ids(rows: datasets.Dataset, prompt_key: str) -> list[str]:
 class PromptDataset(RLHFDataset):
     """verl's parquet data set; `index` is the row's position in the (filtered) data, unique over all files.
 
-    `data.split` (a dump of `opd.experiment.sections.Split`), where the config has it, leaves the rows of one part.
-    `places` are the rows' positions over all files before any was left out, `dropped_places` those of overlong prompts;
-    `name_problems` says which problems they are.
-
-    `num_overlong_dropped` counts prompts above `data.max_prompt_length` after the chat template. With
-    `data.filter_overlong_prompts=false` one such prompt is an error: verl's own left truncation would cut the system
-    prompt and the instruction first, silently.
+    With `data.filter_overlong_prompts=false` a prompt above `data.max_prompt_length` after the chat template is an error.
+    verl's own left truncation would cut the system prompt and the instruction first, silently.
     """
 
     dataframe: datasets.Dataset
     places: list[int]
+    """The rows' positions over all files before any row was left out."""
     dropped_places: list[int]
+    """Positions of overlong prompts."""
     num_left_out: int = 0
     """Rows that `keep` left out."""
     num_teacher_overlong_dropped: int = 0
@@ -109,14 +106,7 @@ class PromptDataset(RLHFDataset):
         return [first.setdefault((name.data_source, prompt), name) for name, prompt in zip(names, ids, strict=True)]
 
     def check_fills(self, batch: int, split: Split) -> None:
-        """Refuse fewer prompts than a step draws.
-
-        Args:
-            batch: `data.train_batch_size`. split: `data.split`.
-
-        Raises:
-            SpecError: with what has left the data set.
-        """
+        """Refuse fewer prompts than the `batch` that a step draws; the SpecError says why prompts have left the data set."""
         num = len(self)
         if num >= batch:
             return
@@ -138,7 +128,7 @@ class PromptDataset(RLHFDataset):
         return _prompt_ids(self.dataframe, self.prompt_key)
 
     def column(self, name: str) -> list[Any] | None:
-        """What each row has in a column; None: the data have no such column."""
+        """Return the rows' values in a column. None means that the data have no such column."""
         return list(self.dataframe[name]) if name in self.dataframe.column_names else None
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -147,7 +137,7 @@ class PromptDataset(RLHFDataset):
         self._select(rows)
 
     def drop_overlong_for_teacher(self, kept: Sequence[int]) -> None:
-        """`keep`, of rows whose prompt a teacher's limit allows."""
+        """Leave out all but the rows whose prompt a teacher's limit allows."""
         self.num_teacher_overlong_dropped += len(self.dataframe) - len(kept)
         self._select(kept)
 
@@ -170,11 +160,7 @@ class PromptDataset(RLHFDataset):
         self.dataframe = kept.remove_columns(_PLACE)
 
     def _in_part(self, rows: datasets.Dataset) -> datasets.Dataset:
-        """The rows that `data.split` leaves.
-
-        Raises:
-            SpecError: there is none.
-        """
+        """Return the rows that `data.split` (a dump of `opd.experiment.sections.Split`) leaves, or raise SpecError if there is none."""
         split = Split(**(self.config.get("split") or {}))
         if split.part is None:
             return rows
@@ -195,58 +181,48 @@ class PromptDataset(RLHFDataset):
 
     @property
     def encode(self) -> Encode:
-        """How messages become the prompt of a row."""
+        """Return the function that makes the prompt of a row from messages."""
         return partial(
             _encoded, tokenizer=self.tokenizer, template_kwargs=self.template_kwargs, schemas=self.tool_schemas
         )
 
     @property
     def template_kwargs(self) -> dict[str, Any]:
-        """What the chat template reads besides messages and tools."""
+        """Return the arguments of the chat template besides messages and tools."""
         ours = ("tokenize", "return_dict", "return_tensors")
         return {k: v for k, v in self.apply_chat_template_kwargs.items() if k not in ours}
 
     def processes_for(self, num_rows: int) -> int | None:
-        """How many processes go over so many rows; None: this one."""
+        """Return the number of processes that read so many rows. None means this process."""
         return self.num_workers if num_rows > _PARALLEL_FROM_ROWS else None
 
     def without_overlong(
         self, dataframe: datasets.Dataset, num_tokens: Callable[[Mapping[str, Any]], int]
     ) -> datasets.Dataset:
-        """The rows whose prompt fits.
-
-        Args:
-            num_tokens: the length of a row's prompt.
+        """Return the rows whose prompt fits; `num_tokens` is the length of a row's prompt.
 
         Raises:
             SpecError: no row fits, or one does not and the run is not to drop any.
         """
-        limit = self.max_prompt_length
+        limit, files = self.max_prompt_length, list(self.original_data_files)
 
         def fits(row: Mapping[str, Any]) -> bool:
             return bool(num_tokens(row) <= limit)
 
         workers = self.processes_for(len(dataframe))
         kept = dataframe.filter(fits, num_proc=workers, desc=f"prompts of at most {limit} tokens")
-        dropped = len(dataframe) - len(kept)
-        if dropped and not self.filter_overlong_prompts:
+        rule = fix = ""
+        if (dropped := len(dataframe) - len(kept)) and not self.filter_overlong_prompts:
+            rule = f"{dropped} of {len(dataframe)} prompts in {files} are longer than data.max_prompt_length={limit} tokens"
             drop = "data.filter_overlong: true in a spec (verl's data.filter_overlong_prompts=true)"
-            raise self._unfit(
-                f"{dropped} of {len(dataframe)} prompts in {list(self.original_data_files)} are longer than "
-                f"data.max_prompt_length={limit} tokens",
-                f"raise the limit, or let them be dropped and counted with {drop}",
-            )
-        if not len(kept):
-            raise self._unfit(
-                f"no prompt of {list(self.original_data_files)} fits data.max_prompt_length={limit} tokens",
-                "raise the limit",
-            )
+            fix = f"raise the limit, or let them be dropped and counted with {drop}"
+        elif not len(kept):
+            rule, fix = f"no prompt of {files} fits data.max_prompt_length={limit} tokens", "raise the limit"
+        if rule:
+            raise SpecError([Fault(path="data.max_prompt_length", value=limit, rule=rule, fix=fix)])
         if dropped:
             logger.warning("dropped %d of %d prompts longer than %d tokens", dropped, len(dataframe), limit)
         return kept
-
-    def _unfit(self, rule: str, fix: str) -> SpecError:
-        return SpecError([Fault(path="data.max_prompt_length", value=self.max_prompt_length, rule=rule, fix=fix)])
 
     def __getitem__(self, item: int) -> dict[str, Any]:
         row: dict[str, Any] = super().__getitem__(item)

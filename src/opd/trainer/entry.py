@@ -34,6 +34,7 @@ from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.experiment.verl import compute_overrides
 from opd.inputs import DataSet, Inputs, check_inputs, how_of, scorer_of_texts
 from opd.inputs.fetch import cache_dir
+from opd.inputs.model_files import check_attention
 from opd.runs import origin, stacks
 from opd.runs.claim import attempting, open_run
 from opd.runs.run import EXIT_TERMINATED, Run
@@ -47,7 +48,7 @@ CONFIG_NAME = "opd_trainer"
 # verl imports this package in each of its processes; see `opd.compat.cpu`.
 CPU_PROFILE = "opd.compat.cpu"
 _HEAVY = ("torch", "tensordict", "transformers", "datasets")
-# verl's remarks about engines nobody asked for, printed by each process: (message, module), as `warnings` takes them.
+# verl's remarks about engines that no run asked for, by each process: (message, module), as `warnings` takes them.
 _QUIET = (("", "verl.workers.engine"), ("Disabled critic", ""))
 _PROCESS_ENVIRONMENT = (
     stacks.FOLDER_VARIABLE,
@@ -75,22 +76,19 @@ COMPILERS = {
     "TRITON_CACHE_DIR": "triton",
     "VLLM_CACHE_ROOT": "vllm",  # its torch.compile's, and DeepGEMM's kernels
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",  # where an engine asks for its attention
-    "CUDA_CACHE_PATH": "driver",  # what the driver makes of kernels that have no machine code for the device
+    "CUDA_CACHE_PATH": "driver",  # the driver's code of kernels that have no machine code for the device
 }
 """Environment variable of each compiler's cache, and its folder. Each names its entries by versions, device and source."""
 
 
 def keep_compiled() -> Path | None:
-    """Keep what this process and its children compile with the fetched models; a variable that is set already stays.
+    """Keep compiled code with the fetched models, and return the folder; a variable that is set already stays.
 
-    Returns:
-        The folder. None means that it cannot be written to, and every compiler has its own default.
+    None means that the folder cannot be written to, and every compiler has its own default.
     """
     root = cache_dir().parent / "compiled"
-    try:
+    with suppress(OSError):
         root.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
     if not os.access(root, os.W_OK):
         return None
     for name, folder in COMPILERS.items():
@@ -134,20 +132,19 @@ def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
 def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
     """Make one attempt at a run; the one place where a run ends.
 
-    While the attempt lives, threads renew its lease and upload its files (`attempting`), and look for lost parts (`_work`'s `Watch`).
-
     Args:
         within: the attempt of the pipeline that the run is a stage of.
 
     Returns:
-        0 done (or done before), 143 asked to stop, EXIT_NODE_LOST a Ray cluster lost a node of the run, 2 another spec has this name, or
-        the spec asks for what its models or this installation cannot do, 1 every other end; the reason is printed.
+        0 done (or done before). 143 asked to stop. EXIT_NODE_LOST a Ray cluster lost a node of the run. 2 another spec has this
+        name, or models or installation cannot do what the spec asks for. 1 every other end.
     """
     set_process_environment(spec.device)
     try:
         config = compose(spec, facts)
         START.mark("config")
-        check_installed(config)
+        tracking.check_installed(config.trainer.logger)
+        check_attention(config.actor_rollout_ref.model.override_config.get("attn_implementation"))
         tracking.set_wandb_environment(facts.run_id, tags=(spec.kind, spec.model.name))
         claimed = open_run(spec, within=within)
         START.mark("claim")
@@ -169,14 +166,14 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
     except (RunError, SpecError, Unfit) as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code
-    except Exception:  # noqa: BLE001 - the front door of a run: whatever it was, the exit code and the traceback say so
+    except Exception:  # noqa: BLE001 - the front door of a run: exit code and traceback say what it was
         traceback.print_exc()
         return 1
     return ending.exit_code
 
 
 def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
-    """Train or evaluate in a Ray of its own, or that of a cluster; raise what the run raises."""
+    """Train or evaluate in a Ray of its own, or in a cluster's Ray; raise what the run raises."""
     import ray
 
     from opd.cluster import lost
@@ -201,7 +198,7 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
             wait_for_nodes(sizes, is_alone=embedded)
             check_server(spec)
             fetch_on_nodes(models)
-            print(f"starting {_parts_of(spec)}", flush=True)
+            print("starting the run's processes", flush=True)
             told = claimed.summary.telling(tracking.RunGauges())
             with lost.Watch(lost.looks(sizes)), told, lost.naming_lost_nodes():
                 return work(config, claimed)
@@ -223,31 +220,8 @@ def _converted(spec: EvalSpec, checkpoint: str, local_dir: Path) -> str:
     return str(folder)
 
 
-def check_installed(config: DictConfig) -> None:
-    """Refuse what a config asks of packages that are not installed, before the run's name is claimed.
-
-    Raises:
-        SpecError: an attention kernel, a logger's key. RunError (exit code 2): a logger.
-    """
-    from opd.inputs.model_files import check_attention
-
-    tracking.check_installed(config.trainer.logger)
-    check_attention(config.actor_rollout_ref.model.override_config.get("attn_implementation"))
-
-
-def _parts_of(spec: AnyRunSpec) -> str:
-    """Return what a run starts, for its log."""
-    if isinstance(spec, EvalSpec):
-        return "rollout server"
-    return "ranks" if isinstance(spec, SftSpec) else "ranks and rollout server"
-
-
 def check_server(spec: AnyRunSpec) -> None:
-    """Refuse a rollout server that is not installed, once the devices are known to be there.
-
-    Raises:
-        MissingPackage: with how it is installed.
-    """
+    """Raise MissingPackage for a rollout server that is not installed, once the devices are known to be there."""
     if not isinstance(spec, SftSpec) and spec.rollout.name == "vllm" and importlib.util.find_spec("vllm") is None:
         raise MissingPackage(
             "rollout.name: vllm needs the package vllm, which is not installed in the Python that runs this: on a machine with GPUs run "
@@ -256,7 +230,7 @@ def check_server(spec: AnyRunSpec) -> None:
 
 
 def set_process_environment(device: str) -> None:
-    """What every process of the run inherits; must come before verl is imported (composing the config does that)."""
+    """Set the variables that every process of the run inherits, before verl is imported."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
@@ -285,10 +259,7 @@ def set_process_environment(device: str) -> None:
 
 
 def prepare(config: DictConfig) -> dict[str, str]:
-    """Fill in what is left to us: fetched and bundled paths, the shared vocabulary.
-
-    Returns:
-        Local folders of the models that were fetched, by their URLs.
+    """Fill in fetched and bundled paths and the shared vocabulary, and return folders of fetched models by their URLs.
 
     Raises:
         UnusableInput: a reward function that could not score.
@@ -332,7 +303,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
 
 
 def _inputs(config: DictConfig) -> Inputs:
-    """What the config reads, by now on this machine: fetched and made files beside those that the front door has seen."""
+    """Return the config's inputs, which are on this machine by now."""
     data, ours = config.data, RunConfig.of(config)
     train = DataSet(
         key="data.train",
@@ -354,7 +325,7 @@ def _inputs(config: DictConfig) -> Inputs:
 
 
 def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> RunConfig:
-    """With the facts which tokens count, from the student's tokenizer and each teacher's."""
+    """Return the config with the numbers of shared tokens, from the student's tokenizer and each teacher's."""
     from opd.inputs.tokenizers import shared_tokens
 
     spec, model = ours.distillation, config.actor_rollout_ref.model
@@ -426,7 +397,7 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
     on_sigterm = signal.getsignal(signal.SIGTERM)
     joins = bool(os.environ.get("RAY_ADDRESS"))
     if not joins:
-        # Without an address Ray joins whatever cluster last started on this machine, another run's among them.
+        # Without an address Ray joins the cluster that started last on this machine, another run's among them.
         init = {"address": "local", "num_cpus": num_cpus} | {
             key: value for key, value in init.items() if value is not None
         }

@@ -1,4 +1,4 @@
-"""Metrics that the driver makes of a step's rows, and of a validation's."""
+"""Metrics of a step's rows and of a validation's, as the driver makes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from opd.rollout.rows import Row, columns_of
 
 
 def progress(step: int, epoch: int, timing: Mapping[str, float]) -> dict[str, float]:
-    """Return what every step's row holds."""
+    """Return the metrics that every step has."""
     return {
         "training/global_step": step,
         "training/epoch": epoch,

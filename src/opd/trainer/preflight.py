@@ -1,4 +1,4 @@
-"""The teacher's preflight: what the first step has shown of it, in the log and in the run directory; no run is ended by it."""
+"""The teacher's preflight: findings of the first step about it, in the log and in the run directory; it ends no run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from transformers import AutoTokenizer
 
 from opd.data.chat_template import render
 from opd.experiment.run_config import RunConfig
-from opd.memory import Plan
-from opd.memory.job import GIB
-from opd.monitor.preflight import Line, look, table
+from opd.monitor.preflight import look, table
 from opd.runs import origin
-from opd.runs.headline import MEMORY_KEYS, first_of
 from opd.runs.metrics import as_number
 from opd.runs.run import Run
 from opd.trainer.dataset import PromptDataset
@@ -25,51 +22,35 @@ logger = logging.getLogger(__name__)
 _QUESTION = [{"role": "user", "content": "What is 1 + 1?"}]
 
 
-def tell(row: Mapping[str, Any], ours: RunConfig, *, run: Run | None, data: PromptDataset, plan: Plan | None) -> None:
+def tell(row: Mapping[str, Any], ours: RunConfig, *, run: Run, data: PromptDataset) -> None:
     """Print the table, and keep it with the attempt; a fault of this look ends no run.
 
     Args:
         row: metrics of the run's first step.
         data: the training prompts, with the student's tokenizer.
-        plan: the memory plan that the workers follow.
     """
     try:
-        lines = _lines(row, ours, data=data, plan=plan)
+        assert ours.distillation is not None  # no other kind has a teacher
+        alike = [
+            same_prompt(data.tokenizer, ours.teacher_paths[key], teacher.trust_remote_code, data.template_kwargs)
+            for key, teacher in ours.distillation.named_teachers.items()
+        ]
+        numbers = {name: float(value) for name, raw in row.items() if isinstance(value := as_number(raw), int | float)}
+        # Of several teachers one that differs, or does not say, speaks for all.
+        prompt = min(alike, key=[False, None, True].index)
+        lines = look(numbers, num_shared_tokens=ours.run.valid_vocab, same_prompt=prompt)
         for line in table(lines):
             print(f"opd.preflight: {line}", flush=True)
-        if run is not None:
-            origin.add(run.stores[0], run.handle.attempt, preflight=list(map(asdict, lines)))
+        origin.add(run.stores[0], run.handle.attempt, preflight=list(map(asdict, lines)))
     except Exception:
-        logger.warning("the teacher's preflight is not told", exc_info=True)
+        logger.warning("the teacher's preflight has failed", exc_info=True)
 
 
-def _lines(row: Mapping[str, Any], ours: RunConfig, *, data: PromptDataset, plan: Plan | None) -> list[Line]:
-    assert ours.distillation is not None  # no other kind has a teacher
-    alike = [
-        same_prompt(
-            data.tokenizer,
-            ours.teacher_paths[key],
-            trust_remote_code=teacher.trust_remote_code,
-            template_kwargs=data.template_kwargs,
-        )
-        for key, teacher in ours.distillation.named_teachers.items()
-    ]
-    numbers = {name: float(value) for name, raw in row.items() if isinstance(value := as_number(raw), int | float)}
-    # Of several teachers one that differs, or does not say, speaks for all.
-    prompt = min(alike, key=[False, None, True].index)
-    lines = look(numbers, num_shared_tokens=ours.run.valid_vocab, same_prompt=prompt)
-    return [*lines, memory(plan, first_of(numbers, MEMORY_KEYS))]
-
-
-def same_prompt(
-    student: Any, teacher: str, *, trust_remote_code: bool, template_kwargs: Mapping[str, Any]
-) -> bool | None:
-    """Whether the teacher's own chat template writes a question in the student's token ids; None: it does not say.
+def same_prompt(student: Any, teacher: str, trust_remote_code: bool, template_kwargs: Mapping[str, Any]) -> bool | None:
+    """Return True if the teacher's own chat template writes a question in the student's token ids. None means not known.
 
     Args:
-        student: its tokenizer.
-        teacher: where the teacher's is.
-        template_kwargs: the template's arguments.
+        student: its tokenizer. teacher: path of the teacher.
     """
     try:
         own = AutoTokenizer.from_pretrained(teacher, trust_remote_code=trust_remote_code)
@@ -81,23 +62,3 @@ def same_prompt(
         logger.info("the teacher's chat template is not compared with the student's", exc_info=True)
         return None
     return bool(ids[0] == ids[1])
-
-
-def memory(plan: Plan | None, measured_gib: float | None) -> Line:
-    """The plan's phases beside what the first step took.
-
-    Args:
-        measured_gib: most memory of a rank that was allocated at once; None or 0: not measured.
-    """
-    measured = f"{measured_gib:.3g} GiB measured" if measured_gib else "not measured"
-    if plan is None:
-        says = f"no plan: the models' configs do not name their sizes; {measured}"
-        return Line(name="memory", verdict="not known", says=says)
-    phases = ", ".join(f"{phase.name} {phase.total / GIB:.3g}" for phase in plan.phases)
-    if (size := plan.job.device_bytes) is None:
-        says = f"planned GiB a rank: {phases}; the device's memory is not known; {measured}"
-        return Line(name="memory", verdict="not known", says=says)
-    says = f"planned GiB of {size / GIB:.3g} a rank: {phases}; {measured}"
-    return Line(
-        name="memory", verdict="ok" if plan.fits else "warning", says=says if plan.fits else f"it does not fit; {says}"
-    )

@@ -1,4 +1,4 @@
-"""How much each training prompt counts, by pass rates of a file, or by those that the run has measured since."""
+"""Weights of the training prompts by the pass rates of a file, or by pass rates that the run has measured since."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from opd.weights.stages import Schedule
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_FILE = "pass_rates.parquet"
-# Above it measured pass rates tell of lost servers and broken scorers, not of the student.
 MAX_FAILED_SHARE = 0.05
+"""Above it measured pass rates tell of lost servers and broken scorers, not of the student."""
 _NUM_SHOWN = 5
 
 
@@ -34,7 +34,7 @@ class ProblemWeights:
     With `problems.drop` the rows of weight 0 leave the data set; the others keep their weights, whose mean is then above 1.
 
     Args:
-        run: where they are kept for its report; None: nowhere.
+        run: keeps the weights for its report. None means that nothing keeps them.
 
     Raises:
         SpecError: the file of pass rates cannot be read, lacks prompts, or gives none a weight.
@@ -47,7 +47,7 @@ class ProblemWeights:
         with naming(key, path):
             local = Path(local_copy(path) if is_store_url(path) else path)
         try:
-            self.use(read_pass_rates(local))
+            self._use(read_pass_rates(local))
         except ValueError as error:
             fix = "measure the prompts of data.train by a run of kind passrate, with this run's data.max_prompt_length"
             raise SpecError([Problem(path=key, value=path, rule=str(error), fix=fix)]) from error
@@ -55,101 +55,83 @@ class ProblemWeights:
         if problems.drop:
             self._places = self._weights.nonzero().flatten()
             dataset.keep(self._places.tolist())
+        self._keep(step=1)
 
     @classmethod
     def of(cls, dataset: PromptDataset, problems: ProblemImportance, run: Run | None) -> ProblemWeights | None:
-        """The weights that count from step 1 on; None: all prompts count alike."""
-        if problems.weights == "none":
-            return None
-        weights = cls(dataset, problems, run)
-        weights.keep(step=1)
-        return weights
+        """Return the weights of a run. None means that all prompts count alike."""
+        return None if problems.weights == "none" else cls(dataset, problems, run)
 
-    def use(self, rates: Mapping[str, PassRate]) -> None:
-        """Weigh by these pass rates from now on.
-
-        Raises:
-            ValueError: they lack prompts, or give none a weight; the weights stay what they were.
-        """
+    def _use(self, rates: Mapping[str, PassRate]) -> None:
+        """Weigh by these pass rates; raise ValueError, and change nothing, if they lack prompts or give none a weight."""
         of_rows = _of_rows(rates, self._ids)
-        self._weights = problem_weights(of_rows, self._problems)
-        self._rates = of_rows
+        self._weights, self._rates = problem_weights(of_rows, self._problems), of_rows
 
-    def use_measured(self, rates: Mapping[str, PassRate], failed_share: float = 0.0) -> bool:
-        """`use`, unless no weights can follow: neither a student that solves everything nor lost answers end a run.
+    def use_measured(self, rates: Mapping[str, PassRate], failed_share: float, *, step: int) -> bool:
+        """Weigh by measured rates from a step on, and return True, or keep the present weights with a warning.
 
         Args:
-            failed_share: of the answers, those that never came or could not be scored: as wrong ones they would take a
-                prompt's weight away.
-
-        Returns:
-            Whether the rates count from now on; else the prompts keep the weights that they had, which is warned of.
+            failed_share: share of the answers that never came or could not be scored: as wrong answers they would take a
+                prompt's weight.
         """
         try:
             if failed_share > MAX_FAILED_SHARE:
                 raise ValueError(f"{failed_share:.0%} of the answers failed, above {MAX_FAILED_SHARE:.0%}")
-            self.use(rates)
+            self._use(rates)
         except ValueError as error:
             logger.warning("the prompts keep the weights that they had: %s", error)
             return False
+        finally:
+            self._keep(step=step)
         return True
 
     def of_rows(self, rows: Sequence[int]) -> Tensor:
-        """[R] float32 weights of rows of the data set, as it counts them now."""
+        """Return [R] float32, the weights of rows of the data set, as it counts them now."""
         return self._weights[self._places[list(rows)]].float()
 
     def are_due(self, step: int, schedule: Schedule) -> bool:
-        """Whether the pass rates are to be measured again before a step; those of the first one are the file's."""
+        """Return True if the pass rates are measured again before a step; the rates of the first step are the file's."""
         when = self._problems.recompute
         by_number = when.every is not None and step > 1 and (step - 1) % when.every == 0
         return by_number or (when.at_stages and schedule.begins_stage(step))
 
-    def keep(self, *, step: int) -> None:
-        """Say the weights that count from a step on, and keep them for the run's report."""
-        self._say()
-        if self._run is not None:
-            content = weights_bytes(self._rates, self._weights.tolist())
-            self._run.keep({weights_key(step): content})
-
-    def _say(self) -> None:
+    def _keep(self, *, step: int) -> None:
+        """Print the weights that count from a step on, and keep them for the run's report."""
         print(
             f"opd.importance.problems: weights {self._problems.weights}, {len(self._places)} of {len(self._ids)} training "
             f"prompts kept, the largest weighs {self._weights.max():.3g}",
             flush=True,
         )
+        if self._run is not None:
+            self._run.keep({weights_key(step): weights_bytes(self._rates, self._weights.tolist())})
 
     def save(self, folder: Path) -> None:
-        """Save with a step's checkpoint what no later start could read from the file of the spec."""
+        """Save with a step's checkpoint the rates that no later start could read from the file of the spec."""
         if self._problems.recompute.is_asked_for:
             # A prompt in several rows once: read again, its rate is the same to the bit.
             write_pass_rates(folder / CHECKPOINT_FILE, {rate.prompt_id: rate for rate in self._rates}.values())
 
     def load(self, folder: Path) -> None:
-        """Go on with what `save` saved.
-
-        Raises:
-            CheckpointError: the file is not there, or of other prompts.
-        """
+        """Continue with what `save` saved; raise CheckpointError if the file is not there, or of other prompts."""
         if self._problems.recompute.is_asked_for:
             try:
-                self.use(read_pass_rates(folder / CHECKPOINT_FILE))
+                self._use(read_pass_rates(folder / CHECKPOINT_FILE))
             except ValueError as error:
                 raise CheckpointError(f"{folder / CHECKPOINT_FILE}: {error}") from error
-            self._say()
 
 
 def problem_weights(rates: Sequence[PassRate], problems: ProblemImportance) -> Tensor:
-    """[P] float64 weights of P prompts by their pass rates, with a mean of 1.
+    """Return [P] float64 weights of P prompts by their pass rates, with a mean of 1.
 
     Raises:
-        ValueError: as the functions of `opd.importance.problems`, which have the formulas.
+        ValueError: as the functions of `opd.weights.problems`, which have the formulas.
     """
     p = torch.tensor([rate.pass_rate for rate in rates], dtype=torch.float64)
     return weights_of_problems(p, problems, num_samples=min(rate.k for rate in rates))
 
 
 def _of_rows(by_prompt: Mapping[str, PassRate], ids: list[str]) -> list[PassRate]:
-    """The pass rate of each row, by the ids of the rows."""
+    """Return the pass rate of each row, by the ids of the rows."""
     missing = [row for row, name in enumerate(ids) if name not in by_prompt]
     if missing:
         shown = ", ".join(map(str, missing[:_NUM_SHOWN])) + (", ..." if len(missing) > _NUM_SHOWN else "")

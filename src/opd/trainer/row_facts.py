@@ -37,30 +37,23 @@ class TeacherRoute:
         route, names = spec.route, sorted(spec.teachers)
         values = dataset.column(route.by)
         if values is None:
-            problem = Problem(
-                path="route.by",
-                value=route.by,
-                rule="the files of data.train have no such column",
-                fix=f"name one that they have: {', '.join(dataset.dataframe.column_names)}",
-            )
-            raise SpecError([problem])
+            fix = f"name one that they have: {', '.join(dataset.dataframe.column_names)}"
+            rule = "the files of data.train have no such column"
+            raise SpecError([Problem(path="route.by", value=route.by, rule=rule, fix=fix)])
         unrouted = Counter(str(value) for value in values if route.of(value) is None)
-        if unrouted:
-            raise SpecError(
-                [
-                    Problem(
-                        path=f"route.to.{value}",
-                        rule=f"{count} of {len(values)} training prompts have {value!r} in the column {route.by}, which leads "
-                        "to no teacher",
-                        fix=f"add it with one of {', '.join(names)}, or take these prompts out of data.train",
-                    )
-                    for value, count in unrouted.most_common(_NUM_SHOWN)
-                ]
+        fix = f"add it with one of {', '.join(names)}, or take these prompts out of data.train"
+        if problems := [
+            Problem(
+                path=f"route.to.{value}",
+                rule=f"{count} of {len(values)} training prompts have {value!r} in the column {route.by}, which leads to no teacher",
+                fix=fix,
             )
+            for value, count in unrouted.most_common(_NUM_SHOWN)
+        ]:
+            raise SpecError(problems)
         read_by = [route.of(value) or "" for value in values]
         self._numbers = torch.tensor([names.index(name) for name in read_by], dtype=torch.int64)
-        counts = Counter(read_by)
-        shares = ", ".join(f"{name} {counts[name]}" for name in spec.routed)
+        shares = ", ".join(f"{name} {read_by.count(name)}" for name in spec.routed)
         print(f"route: training prompts by teacher: {shares}", flush=True)
 
     @classmethod

@@ -1,9 +1,9 @@
-"""What the step's rows themselves show of faults that no error tells: twice the same, empty, without the template's header."""
+"""Signs of silent faults in a step's rows: twice the same, empty, without the template's header."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,37 +21,31 @@ MIN_PROMPTS = 4
 
 
 def generation_header(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> list[int]:
-    """Token ids that the model's chat template puts behind a question, as the answer's header.
+    """Return the token ids that the model's chat template puts after a question, as the answer's header.
 
     They are read off whole prompts, since many a tokenizer reads a text's first word otherwise than the same word within it.
-    Empty where the template has no header, one that the question's own tokens run into, or refuses a lone question.
+    Empty means that there is no header, that the question's own tokens run into it, or that the template rejects a lone question.
     """
     try:
-        found = [_header_behind(probe, tokenizer, template_kwargs) for probe in _PROBES]
+        found = [_header_after(probe, tokenizer, template_kwargs) for probe in _PROBES]
     except Exception:  # a template is a program of the model author: it may raise anything
         logger.info("prompts are not compared with the model's chat template", exc_info=True)
         return []
     return found[0] if all(ids == found[0] for ids in found) else []
 
 
-def _header_behind(question: str, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> list[int]:
-    """What the prompt has behind the tokens that it has without a header; empty where it does not begin with those."""
+def _header_after(question: str, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> list[int]:
     message = [{"role": "user", "content": question}]
     texts = [render(tokenizer, message, is_finished=is_finished, **template_kwargs) for is_finished in (True, False)]
     without, prompt = (list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
     return prompt[len(without) :] if prompt[: len(without)] == without else []
 
 
-def _share_repeated(items: Sequence[Hashable]) -> float:
-    """The share of the items that stand among them already."""
-    return 1.0 - len(set(items)) / len(items) if items else 0.0
-
-
 class RowSigns:
     """Metrics of each step's prompts and answers.
 
     Args:
-        header: what every prompt ends with (`generation_header`); empty: that is not looked at.
+        header: end of every prompt (`generation_header`); empty: that is not looked at.
         num_prompts: prompts of the training data.
     """
 
@@ -61,15 +55,12 @@ class RowSigns:
         self._asked_last: set[int] = set()
 
     def of(self, rows: Sequence[Row], *, max_tokens: int) -> dict[str, float]:
-        """Return the step's metrics.
-
-        Args:
-            max_tokens: how many an answer of the step may have.
-        """
+        """Return the step's metrics; an answer may have `max_tokens`."""
         by_prompt = {row.order.index: row.prompt for row in rows}
         least = min(MIN_ANSWER_TOKENS, max_tokens)
+        different = {tuple(ids.tolist()) for ids in by_prompt.values()}
         metrics = {
-            "data/duplicate_prompts": _share_repeated([tuple(ids.tolist()) for ids in by_prompt.values()]),
+            "data/duplicate_prompts": 1.0 - len(different) / len(by_prompt) if by_prompt else 0.0,
             "rollout/empty": sum(len(row.response) < least for row in rows) / max(len(rows), 1),
         }
         answers = [(row.order.index, tuple(row.response.tolist())) for row in rows]
@@ -78,7 +69,7 @@ class RowSigns:
         if len(header := self._header):
             off = [not torch.equal(ids[-len(header) :].cpu(), header) for ids in by_prompt.values()]
             metrics["data/prompts_off_template"] = sum(off) / max(len(off), 1)
-        # Told only where it is so: a resumed run does not know the step before, and its sound rows are the same.
+        # There only where it is so: a resumed run does not know the step before, and its sound rows are the same.
         asked, self._asked_last = self._asked_last, set(by_prompt)
         if asked == set(by_prompt) and len(asked) >= MIN_PROMPTS and self._num_prompts >= 2 * len(asked):
             metrics["data/repeated_prompts"] = 1.0

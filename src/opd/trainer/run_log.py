@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from opd.errors import StoreError
 from opd.monitor.faults import FAULTS, Fault
 from opd.monitor.monitor import TRAINING, Monitor
 from opd.runs.headline import (
@@ -30,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class FaultWatch:
-    """Feeds a `Monitor` with each row that is logged; it never ends a run: where it fails, the attempt goes on without."""
+    """A `Monitor` of each row that is logged; it never ends a run: where it fails, the attempt continues without it."""
 
     def __init__(self, run: Run, faults: Iterable[Fault] = FAULTS) -> None:
         self._run, self._faults = run, tuple(faults)
@@ -38,36 +37,24 @@ class FaultWatch:
         self._has_failed = False
 
     def see(self, step: int, data: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
-        """The row's own metrics and the lines of faults that begin or end with it."""
+        """Return the row's own metrics and the lines of faults that begin or end with it."""
         if TRAINING not in data or self._has_failed:
             return {}, []
         try:
             if self._monitor is None:
-                self._monitor = self._begun(step)
+                self._monitor = Monitor(self._faults)
+                for row in read_metrics(self._run.stores) if step > 1 else ():
+                    if row["step"] < step:
+                        self._monitor.see(row["step"], row)
             return self._monitor.see(step, {name: as_number(value) for name, value in data.items()})
-        except Exception:  # whatever it is, the training beside it is sound
+        except Exception:  # the training itself is sound
             self._has_failed = True
             logger.warning("silent faults are not told from step %d on: their monitor failed", step, exc_info=True)
             return {}, []
 
-    def _begun(self, step: int) -> Monitor:
-        """A monitor that has seen the steps before this one."""
-        monitor = Monitor(self._faults)
-        if step <= 1:
-            return monitor
-        try:
-            rows = read_metrics(self._run.stores)
-        except StoreError as away:
-            logger.warning("silent faults are told from step %d on, earlier rows cannot be read: %s", step, away)
-            return monitor
-        for row in rows:
-            if row["step"] < step:
-                monitor.see(row["step"], row)
-        return monitor
-
 
 def format_duration(seconds: float) -> str:
-    """`75` -> `1:15`, `4000` -> `1:06:40`."""
+    """Return `1:15` for 75 and `1:06:40` for 4000."""
     if not math.isfinite(seconds):
         return "?"
     minutes, secs = divmod(round(seconds), 60)
@@ -94,8 +81,11 @@ _LINE = (
 )
 
 
+_PROBLEMS = ("rollout/failed", "reward/failed", "opd/skipped", "actor/skipped")
+
+
 def validation_scores(metrics: dict[str, Any]) -> dict[str, float]:
-    """`val-core` means by data source: {source: accuracy or reward}; of supervised fine-tuning {"loss": loss}."""
+    """Return `val-core` means by data source: {source: accuracy or reward}; of supervised fine-tuning {"loss": loss}."""
     scores = {"loss": float(metrics[VALIDATION_LOSS])} if VALIDATION_LOSS in metrics else {}
     for key, value in metrics.items():
         parts = key.split("/")
@@ -115,8 +105,7 @@ class StepLogger:
 
     def __init__(self, run: Run, trackers: Trackers, *, total_steps: int, monitor: FaultWatch | None = None):
         self._run, self._trackers, self._total_steps = run, trackers, total_steps
-        self._first_step: int | None = None
-        self._first_time = 0.0
+        self._first: tuple[int, float] | None = None  # step and time
         self._monitor = monitor
 
     def log(self, data: dict[str, Any], step: int) -> None:
@@ -131,23 +120,19 @@ class StepLogger:
             print(line, flush=True)
 
     def _lines(self, data: dict[str, Any], step: int) -> list[str]:
-        total = self._total_steps
-        lines = []
-        if "training/global_step" in data:
-            lines.append(self._step_line(data, step, total))
-        scores = validation_scores(data)
-        if scores:
+        lines = [self._step_line(data, step)] if "training/global_step" in data else []
+        if scores := validation_scores(data):
             shown = "  ".join(f"{source} {score:.3f}" for source, score in sorted(scores.items()))
-            lines.append(f"validation at step {step}/{total}  {shown}")
+            lines.append(f"validation at step {step}/{self._total_steps}  {shown}")
         return lines
 
-    def _step_line(self, data: dict[str, Any], step: int, total: int) -> str:
-        now = time.monotonic()
-        if self._first_step is None:
-            self._first_step, self._first_time = step, now
-            eta = float(first_of(data, STEP_SECONDS_KEYS) or math.nan) * (total - step)
+    def _step_line(self, data: dict[str, Any], step: int) -> str:
+        now, total = time.monotonic(), self._total_steps
+        if self._first is None:
+            self._first = (step, now)
+            step_s = float(first_of(data, STEP_SECONDS_KEYS) or math.nan)
         else:
-            eta = (now - self._first_time) / (step - self._first_step) * (total - step)
+            step_s = (now - self._first[1]) / (step - self._first[0])
         cells = [f"{progress_bar(step, total)} step {step:>{len(str(total))}}/{total}"]
         for label, names, form in _LINE:
             value = first_of(data, names)
@@ -155,12 +140,8 @@ class StepLogger:
                 cells.append(f"{label} {form.format(float(value))}")
             if label == "loss" and (score := rollout_score(data)) is not None:
                 cells.append(f"{'acc' if score.is_share else 'score'} {score.value:.3f}")
-        problems = {
-            k: data[k] for k in ("rollout/failed", "reward/failed", "opd/skipped", "actor/skipped") if data.get(k)
-        }
-        cells += [f"{name}={value:.0f}!" for name, value in problems.items()]
-        cells.append(f"eta {format_duration(eta)}")
-        return "  ".join(cells)
+        cells += [f"{name}={data[name]:.0f}!" for name in _PROBLEMS if data.get(name)]
+        return "  ".join([*cells, f"eta {format_duration(step_s * (total - step))}"])
 
     def finish(self, exit_code: int) -> None:
         """Close the trackers; 0 means that the run is done."""

@@ -14,21 +14,14 @@ from opd.weights.stages import Schedule
 
 
 class Stages:
-    """The run's schedule, and what it makes of a step's prompts.
-
-    Args:
-        dataset: the training prompts.
-        tokenizer: the student's.
+    """The run's schedule, and its effect on a step's prompts.
 
     Raises:
         SpecError: a stage would have no step, or `TeacherAnswers` refuses the files.
     """
 
-    def __init__(
-        self, spec: OpdSpec | OpdAgentSpec, dataset: PromptDataset, tokenizer: object, *, total_steps: int
-    ) -> None:
-        self._spec = spec
-        opd = spec.opd
+    def __init__(self, spec: OpdSpec | OpdAgentSpec, dataset: PromptDataset, *, total_steps: int) -> None:
+        self._spec, opd = spec, spec.opd
         try:
             self.schedule = Schedule.of(opd, total_steps=total_steps, response_length=spec.data.max_response_length)
         except ValueError as error:
@@ -37,7 +30,7 @@ class Stages:
         self._answers: TeacherAnswers | None = None
         if any(stage.rollouts == "teacher" for stage in opd.stages):
             self._answers = TeacherAnswers(
-                opd.teacher_answers or (), dataset, tokenizer, seed=spec.seed, key="opd.teacher_answers"
+                opd.teacher_answers or (), dataset, seed=spec.seed, key="opd.teacher_answers"
             )
 
     def loss_type(self, step: int) -> LossType:
@@ -61,8 +54,7 @@ class Stages:
         return self.schedule.num_tokens(step) if self._spec.opd.horizon.applies == "generate" else None
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Return the step's stage, counted from 1, and its horizon in tokens, of a run that has stages or a horizon; the weights of the
-        two parts of the loss, of a run that has a policy gradient."""
+        """Return stage (from 1), horizon in tokens, and weights of the two parts of the loss, each where the run has such."""
         metrics: dict[str, float] = {}
         if self._spec.opd.has_policy:
             weights = self.schedule.weights_at(step)

@@ -1,4 +1,4 @@
-"""The teacher's answers to the training prompts, as an evaluation of it stored them, in the place of sampled ones."""
+"""The teacher's answers to the training prompts, as an evaluation of it stored them, in the place of sampled answers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,11 @@ _MORE = ["response_ids"]
 
 
 class TeacherAnswers:
-    """Answers to every prompt of a data set.
-
-    A prompt is found by its problem, (data source, index), which an evaluation of the same files names as the data set does.
+    """Answers to every prompt of a data set, which is found by its problem: (data source, index).
 
     Args:
         files: paths or store URLs of `generations.parquet`, or Parquet files with the same columns.
-        dataset: the training prompts.
-        tokenizer: the student's; answers are stored as text.
+        dataset: the training prompts, with the student's tokenizer.
         seed: the run's.
         key: the spec's key of the files.
 
@@ -37,8 +34,8 @@ class TeacherAnswers:
         SpecError: a prompt without an answer, answers to another question, or a file that cannot be read.
     """
 
-    def __init__(self, files: Sequence[str], dataset: PromptDataset, tokenizer: Any, *, seed: int, key: str) -> None:
-        self._tokenizer, self._seed = tokenizer, seed
+    def __init__(self, files: Sequence[str], dataset: PromptDataset, *, seed: int, key: str) -> None:
+        self._tokenizer, self._seed = dataset.tokenizer, seed
         found: dict[Problem, dict[tuple[int, int], dict[str, Any]]] = {}
         for number, file in enumerate(files):
             for row in _rows(file, key):
@@ -56,15 +53,15 @@ class TeacherAnswers:
         for faulty, rule in ((missing, "have no answer in"), (wrong, "have another ground truth than in")):
             if faulty:
                 shown = ", ".join(f"{source} {index}" for source, index in faulty[:5])
-                found_wrong = f"{len(faulty)} of {len(problems)} prompts {rule} these files, such as {shown}"
-                raise _refused(key, files, found_wrong)
+                raise _refused(
+                    key, files, f"{len(faulty)} of {len(problems)} prompts {rule} these files, such as {shown}"
+                )
         self._answers = [[row for _, row in sorted(found[problem].items())] for problem in problems]
 
     def of(self, index: int, *, step: int, num_samples: int) -> list[list[int]]:
-        """Token ids of as many answers to a prompt, each ended by the end-of-sequence token unless it was cut off.
+        """Return token ids of answers to a prompt, each ended by the end-of-sequence token unless it was cut off.
 
-        They are those that follow one another from a place drawn by seed, step and prompt: all different where there are
-        enough of them.
+        They follow one another from a place drawn by seed, step and prompt: all different where there are enough of them.
 
         Args:
             index: the prompt's row in the data set.

@@ -1,4 +1,4 @@
-"""Keeps a training step's tokens for people to look at: which steps and rollouts, their text, and the file."""
+"""A training step's tokens kept for people to look at: which steps and rollouts, their text, and the file."""
 
 from __future__ import annotations
 
@@ -25,38 +25,28 @@ _UNFINISHED = "\ufffd"
 
 
 class TokenLog:
-    """Says what a step keeps, and writes it.
+    """The rollouts that a step keeps, written to the run's folder."""
 
-    Args:
-        run: where to write; None: nothing is kept.
-    """
-
-    def __init__(self, spec: OpdSpec | OpdAgentSpec, run: Run | None) -> None:
+    def __init__(self, spec: OpdSpec | OpdAgentSpec, run: Run) -> None:
         self._spec, self._run = spec, run
-        self._num_rows = 0 if run is None else spec.opd.num_kept_rollouts
         self._shown: dict[int, Row] = {}
 
     def choose(self, step: int, last_step: int, rows: Sequence[Row]) -> tuple[int, ...]:
         """Return the `row_id`s that the workers are to report token by token, of the step that `keep` writes.
 
-        They are the first rows of as many prompts as the run keeps rollouts, in the first, the last and each saved step.
+        These are the first rows of as many prompts as the run keeps rollouts, in the first, the last and each saved step.
         """
         every = self._spec.trainer.save_freq
         first: dict[int, Row] = {}
         if step in (1, last_step) or (every > 0 and step % every == 0):
             for row in sorted(rows, key=lambda row: row.order):
                 first.setdefault(row.order.index, row)
-        self._shown = {row.order.row_id: row for row in list(first.values())[: self._num_rows]}
+        self._shown = {row.order.row_id: row for row in list(first.values())[: self._spec.opd.num_kept_rollouts]}
         return tuple(self._shown)
 
     def keep(self, step: int, *, read: Callable[[], Sequence[Seen]], loss_type: LossType, tokenizer: Any) -> None:
-        """Write the rows that were chosen, if any were.
-
-        Args:
-            read: asks every rank what it saw.
-            loss_type: of the step's stage.
-        """
-        if not self._shown or self._run is None:
+        """Write the rows that were chosen, if any were; `read` asks every rank, `loss_type` is the stage's."""
+        if not self._shown:
             return
         seen, selection = Seen.of_ranks(read()), self._spec.opd.importance.tokens
         places = np.argwhere(seen.density[..., 0])
@@ -81,9 +71,9 @@ def file_key(step: int) -> str:
 
 
 def pieces(ids: Sequence[int], tokenizer: Any) -> Iterator[str]:
-    """The text that each token adds to the one before; a character in several tokens comes with the last of them.
+    """Yield the text that each token adds to the text before; a character in several tokens comes with the last of them.
 
-    Tokens are decoded behind the word before them, since some tokenizers drop a space at the beginning of a text.
+    Tokens are decoded after the word before them, since some tokenizers drop a space at the beginning of a text.
     """
     start = done = 0
     for end in range(1, len(ids) + 1):
@@ -116,7 +106,7 @@ def _row(row: Row, view: RowView, tokenizer: Any) -> dict[str, Any]:
 
 
 def _by_token(trained: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Values of trained tokens at their places among the first tokens of the response, 0 or nan elsewhere."""
+    """Return values of trained tokens at their places among the first tokens of the response, 0 or nan elsewhere."""
     out = np.full(len(trained), np.nan if values.dtype.kind == "f" else False, values.dtype)
     out[trained] = values
     return out[:MAX_TOKENS]

@@ -32,9 +32,9 @@ from opd.experiment import TrainSpec
 from opd.experiment.run_config import RunConfig
 from opd.experiment.sections import Teacher
 from opd.losses import Loss, Weights
-from opd.memory import Plan
 from opd.memory.follow import read_tokens, train_tokens, worker_plan
 from opd.memory.job import GIB
+from opd.memory.plan import Plan
 from opd.memory.sources import update_settings
 from opd.rollout.seeds import seed_rank
 from opd.update.engines import STUDENT, TEACHER, StudentEngine, TeacherEngine
@@ -226,11 +226,6 @@ class StudentWorker(ShardUploads, ActorRolloutRefWorker):
     def tell_device(self) -> str:
         """Return the name of this rank's GPU, `CPU` without one."""
         return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def tell_plan(self) -> Plan | None:
-        """Return the memory plan that this rank follows. None means that there is none."""
-        return self.plan
 
 
 def _reading_worker(config: TrainingWorkerConfig, reader: Teacher) -> TrainingWorker:

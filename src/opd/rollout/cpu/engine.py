@@ -109,7 +109,8 @@ def prefill(
     positions = torch.arange(length).expand(num_rows, length)
     cache = DynamicCache()
     model(input_ids=tokens, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
+    layers: list[Any] = cache.layers
+    return [layer.keys for layer in layers], [layer.values for layer in layers]
 
 
 class DecodeBatch:

@@ -1,0 +1,167 @@
+"""The CPU profile: makes verl 0.9.1 run on a machine without an accelerator.
+
+`VERL_USE_EXTERNAL_MODULES=opd.compat.cpu` has verl import this module at the end of `import verl`, in every process of a run.
+It sets the platform, changes two functions of torch and registers the rollout named "cpu", which is imported when first used.
+Each change has a test in tests/compat/test_cpu.py that fails as soon as the unchanged code works.
+"""
+
+import functools
+import importlib
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed
+import torch.distributed.fsdp
+from verl.plugin.platform import PlatformBase, PlatformRegistry, set_platform
+
+ROLLOUT_NAME = "cpu"
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do nothing: a CPU has one device, no cache of its allocator, no handles and no settings."""
+
+
+def _resident(_: Any = None) -> int:
+    return int(psutil.Process(os.getpid()).memory_info().rss)
+
+
+def _peak(_: Any = None) -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # KiB on Linux
+
+
+def _available(_: Any = None) -> tuple[int, int]:
+    memory = psutil.virtual_memory()
+    return memory.available, memory.total
+
+
+device = SimpleNamespace(
+    **{
+        name: getattr(torch.cpu, name)
+        for name in ("Stream", "current_stream", "device_count", "is_available", "stream", "synchronize")
+    },
+    current_device=lambda: 0,  # other namespaces have an integer, torch.cpu the string "cpu"
+    get_device_name=lambda device=None: "CPU",
+    get_rng_state=lambda device=None: torch.get_rng_state(),
+    set_rng_state=lambda state, device=None: torch.set_rng_state(state),
+    manual_seed=torch.manual_seed,
+    manual_seed_all=torch.manual_seed,
+    memory_allocated=_resident,
+    memory_reserved=_resident,
+    max_memory_allocated=_peak,
+    max_memory_reserved=_peak,
+    mem_get_info=_available,
+    **dict.fromkeys(
+        ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "set_device", "set_per_process_memory_fraction"),
+        _nothing,
+    ),
+)
+"""The part of a `torch.<device>` namespace that verl calls (`get_torch_device()`), for the CPU."""
+
+
+@PlatformRegistry.register(platform="cpu")
+class PlatformCPU(PlatformBase):
+    """verl on plain CPUs: gloo collectives, and Ray's *logical* GPUs as slots for workers.
+
+    verl places a worker on a bundle with a "GPU". `ray.init(num_gpus=N)` declares N such slots on a machine that has
+    none, so that placement groups, rank order and colocation work unchanged.
+    """
+
+    device_name = vendor_name = "cpu"
+    device_module = device
+    set_device = set_allocator_settings = empty_cache = synchronize = profiler_start = profiler_stop = cudart = _nothing
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> Any:
+        return "cpu"  # verl passes it on to Tensor.to(...), where the index 0 would mean an accelerator
+
+    def device_count(self) -> int:
+        return torch.cpu.device_count()
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        return "CUDA_VISIBLE_DEVICES"
+
+    @contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:
+        yield
+
+    def ray_resource_name(self) -> str:
+        return "GPU"
+
+    def ray_noset_envvars(self) -> list[str]:
+        return []
+
+    def is_ipc_supported(self) -> bool:
+        return False
+
+
+def accept_one_backend_named_twice() -> None:
+    """Let `init_process_group("cpu:gloo,cpu:gloo")` mean "cpu:gloo".
+
+    verl 0.9.1 (`initialize_global_process_group_ray`) writes "cpu:gloo,<device>:<backend>"; with the CPU as the device that
+    names it twice, which torch 2.11 refuses.
+    """
+    original = torch.distributed.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        if isinstance(backend, str):
+            backend = ",".join(dict.fromkeys(backend.split(",")))
+        original(backend, *args, **kwargs)
+
+    torch.distributed.init_process_group = init_process_group
+
+
+def offload_without_pinned_memory() -> None:
+    """Make FSDP2's `CPUOffloadPolicy()` ignore `pin_memory`, which needs an accelerator.
+
+    verl 0.9.1 (`_build_fsdp_module`) hard-codes `CPUOffloadPolicy(pin_memory=True)` for every forward-only engine, GRPO's
+    reference policy among them; torch 2.11 then calls `Tensor.pin_memory()`, which raises.
+    """
+
+    @dataclass
+    class CPUOffloadPolicy(torch.distributed.fsdp.CPUOffloadPolicy):
+        def __post_init__(self) -> None:
+            self.pin_memory = False
+
+    torch.distributed.fsdp.CPUOffloadPolicy = CPUOffloadPolicy  # type: ignore[misc]
+
+
+def _load_replica() -> type[Any]:
+    replica: type[Any] = importlib.import_module("opd.rollout.cpu.replica").CPURolloutReplica
+    return replica
+
+
+def _register_rollout() -> None:
+    from verl.workers.rollout import base
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    RolloutReplicaRegistry.register(ROLLOUT_NAME, _load_replica)
+    base._ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "opd.rollout.cpu.replica.CPUServerAdapter"
+
+
+set_platform(PlatformCPU())
+accept_one_backend_named_twice()
+offload_without_pinned_memory()
+# verl registers its FSDP engines for cuda and npu only; they run on any torch device, and this is verl's own switch.
+os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
+_register_rollout()
