@@ -24,12 +24,11 @@ def _watch_rollout(module) -> None:
     original = module.RolloutWorker._trajectory
 
     async def trajectory(self, batch, place, sample):
-        rows = await original(self, batch, place, sample)
-        if batch.partition == "train" and not batch.is_recorded:
-            for row in rows:
-                names = ("prompts", "responses", "response_mask")
-                _write("rollout", {name: row.columns[name].tolist() for name in names} | {"step": batch.step})
-        return rows
+        row = await original(self, batch, place, sample)
+        if batch.partition == "train" and not batch.is_recorded and row is not None:
+            names = ("prompts", "responses", "response_mask")
+            _write("rollout", {name: row.columns[name].tolist() for name in names} | {"step": batch.step})
+        return row
 
     module.RolloutWorker._trajectory = trajectory
 
