@@ -62,13 +62,13 @@ def test_the_teachers_own_token_ids_are_taken_where_the_student_reads_them_alike
     end, twice = tokenizer.eos_token_id, tokenizer("0", add_special_tokens=False)["input_ids"] * 2
     ids = array("i", [end, *twice, end])  # a special token within, which the text lacks
     same = [replace(one, response="00", response_ids=ids) for one in answers(1)]
-    assert of_first(tmp_path / "a.parquet", same, dataset, tokenizer) == list(ids)
+    assert of_first(tmp_path / "a.parquet", same, dataset) == list(ids)
     other = [replace(one, response="00", response_ids=array("i", [*twice, *twice])) for one in answers(1)]
-    assert of_first(tmp_path / "b.parquet", other, dataset, tokenizer) == [*twice, end]
+    assert of_first(tmp_path / "b.parquet", other, dataset) == [*twice, end]
 
 
-def of_first(path, samples, dataset, tokenizer) -> list[int]:
-    [found] = TeacherAnswers(stored(path, samples), dataset, tokenizer, seed=1, key=KEY).of(0, step=1, num_samples=1)
+def of_first(path, samples, dataset) -> list[int]:
+    [found] = TeacherAnswers(stored(path, samples), dataset, seed=1, key=KEY).of(0, step=1, num_samples=1)
     return found
 
 
