@@ -114,8 +114,9 @@ def test_what_tools_did_is_counted_by_tool(outcome):
         assert text in scripted(outcome)[f"probe_{name}"].calls[0][0]["reply"]
         assert f"agent/tool/{name}/calls" not in second
     assert first["agent/tool/hang/seconds_max"] >= 3
-    assert first["agent/malformed_calls"] == 1
-    assert first["agent/surplus_calls"] == 1
+    assert "not valid JSON" in scripted(outcome)["probe_malformed"].calls[0][0]["reply"]
+    assert first["agent/malformed_calls"] >= 1  # the student's own answers of the step may have more
+    assert first["agent/surplus_calls"] >= 1
     assert first["agent/truncated_replies"] >= 1
     assert scripted(outcome)["probe_long"].calls[0][0]["truncated"]
     assert first["rollout/failed"] == second["rollout/failed"] == 0
