@@ -69,6 +69,8 @@ def test_a_row_is_read_as_a_conversation(row, how):
         ),
         ({"prompt": [1, 2]}, "prompt", "a list of int"),
         ({"prompt": [{"text": "hi"}]}, "prompt", "a message without role and content"),
+        ({"prompt": [{"role": None, "content": "hi"}]}, "prompt", "a message without role and content"),
+        ({"prompt": [{"role": ["user"], "content": "hi"}]}, "prompt", "a message without role and content"),
         ({"prompt": "q", "reward_model": "2"}, "prompt", "a reward_model without ground_truth"),
         ({"prompt": "q"}, MESSAGES, "have no answer"),
     ],

@@ -192,3 +192,9 @@ def test_the_shapes_of_messages_are_what_a_template_is_asked_for(tmp_path):
     found = shapes_of(DataSet(key="data.train", files=[path], how=How(MESSAGES)))
     assert found >= {("user", "content"), ("assistant", "content with a thought")}
     assert ("assistant", "tool_calls") not in found
+
+
+def test_a_conversation_may_have_other_columns_of_any_type(tmp_path):
+    talk = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    path = write(tmp_path / "a.jsonl", [{"messages": talk, "reward_model": "gpt"}])
+    assert faults([path], how=How(MESSAGES)) == []

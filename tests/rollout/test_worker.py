@@ -110,6 +110,14 @@ def test_answers_to_train_on_are_rows_in_the_order_of_the_data_with_other_seeds(
     assert (report.samples, {row.uid for row in report.rows}) == ([], {"a", "b"})
 
 
+def test_an_answer_that_the_limit_cut_off_is_wrong_in_every_number(worker):
+    found = {"reward_extra_info": {"score": 1.0, "acc": 1.0, "pred": "7"}}
+    cut = SimpleNamespace(response_ids=[2] * 8, reward_score=1.0, extra_fields=found)
+    worker._refuse_cut(cut)
+    assert cut.reward_score == 0.0
+    assert cut.extra_fields["reward_extra_info"] == {"score": 0.0, "acc": 0.0, "pred": "7"}
+
+
 def test_an_engine_that_is_dead_ends_the_run_after_what_was_answered_has_been_reported(worker):
     class Dying(_Loop):
         async def run(self, sampling: dict[str, Any], *, session_id: int, index: int, **fields: Any) -> AgentLoopOutput:

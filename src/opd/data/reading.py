@@ -47,7 +47,7 @@ class RowFault(ValueError):
 
 
 class How(NamedTuple):
-    """What is read of a row.
+    """Columns that a reader takes from a row.
 
     Attributes:
         wants: `prompt` for prompts with ground truths, `messages` for conversations.
@@ -246,10 +246,10 @@ def _messages(value: Any) -> list[Record]:
     if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
         kind = f"a list of {type(value[0]).__name__}" if isinstance(value, list) and value else type(value).__name__
         raise RowFault(f"have {kind} as prompt, which is a text or a list of messages with role and content")
-    if any("role" not in message and "from" not in message for message in value):
+    if any(not isinstance(message.get("role") or message.get("from"), str) for message in value):
         raise RowFault("have a message without role and content")
     named = [
-        message if "role" in message else
+        message if message.get("role") else
         {"role": _ROLE_OF.get(str(message["from"]), message["from"]), "content": message.get("value")}
         for message in value
     ]  # fmt: skip

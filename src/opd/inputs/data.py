@@ -127,7 +127,7 @@ def _set_problems(data: DataSet) -> Iterator[Problem]:
         )
 
 
-@functools.lru_cache(maxsize=64)  # a file is read once, by whatever door it comes to the run
+@functools.lru_cache(maxsize=64)  # front door and driver look at the same files
 def _look(files: tuple[tuple[Path, int, int], ...], checks: _Checks) -> _Seen:
     """Read every row of the files; times of the last change and sizes are there so that another one is not taken for it."""
     seen, found = _Seen(), defaultdict[tuple[str, str, str], list[str]](list)
@@ -146,8 +146,7 @@ def _look(files: tuple[tuple[Path, int, int], ...], checks: _Checks) -> _Seen:
                 continue
             for fault in _faults(row, checks):
                 found[fault].append(f"{within}{number}")
-            truth = _truth(row)
-            if checks.scorer and isinstance(truth, str):
+            if checks.scorer and isinstance(truth := _truth(row), str):
                 truths[truth].append(f"{within}{number}")
             messages = row[checks.how.wants]
             seen.shapes |= {(str(one["role"]), key) for one in messages for key in one}
@@ -174,16 +173,15 @@ def _truth(row: Mapping[str, Any]) -> Any:
 def _faults(row: Mapping[str, Any], checks: _Checks) -> Iterator[tuple[str, str, str]]:
     """Yield (key, rule, fix) of what is wrong with a row."""
     messages = row[checks.how.wants]
-    roles = {one.get("role") for one in messages}
-    if unknown := sorted(str(role) for role in roles if role not in ROLES and role is not None):
+    if unknown := sorted({one["role"] for one in messages} - set(ROLES)):
         yield "", f"have a message of the role {unknown[0]!r}; roles are {', '.join(ROLES)}", _MEND_ROWS
     # An assistant's turn may consist of tool calls, and a tool may return nothing.
     silent = any(
         one.get("role") in ("user", "system", "developer") and not str(one.get("content") or "").strip()
         for one in messages
     )
-    if not messages or None in roles or silent:
-        yield "", "are empty: what a user or system says is not null or blank, and has a role", _MEND_ROWS
+    if not messages or silent:
+        yield "", "are empty: what a user or system says is not null or blank", _MEND_ROWS
     if checks.how.wants == MESSAGES:
         if not isinstance(row.get(TOOLS), str | None):
             yield (

@@ -346,10 +346,11 @@ class RolloutWorker(AgentLoopWorker):
         return len(ids) >= self.rollout_config.response_length and int(ids[-1]) not in self._ends
 
     def _refuse_cut(self, output: AgentLoopOutput) -> None:
-        """Score an answer that the limit cut off as a wrong one, whatever a built-in function has found in it."""
+        """Score an answer that the limit cut off as wrong, also where a built-in function has found the right one in it."""
         if self._reward_function in BUILTIN_FUNCTIONS and self._is_cut_off(output):
             output.reward_score = worst_score(self._reward_function)
-            output.extra_fields["reward_extra_info"] = {**output.extra_fields.get("reward_extra_info", {}), "acc": 0.0}
+            info = output.extra_fields.get("reward_extra_info", {})
+            output.extra_fields["reward_extra_info"] = info | {"score": output.reward_score, "acc": 0.0}
 
     @staticmethod
     def _row(output: AgentLoopOutput, prompt: Prompt, sample: int) -> Row:

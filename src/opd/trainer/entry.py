@@ -53,8 +53,10 @@ _QUIET = (("", "verl.workers.engine"), ("Disabled critic", ""))
 _PROCESS_ENVIRONMENT = (
     stacks.FOLDER_VARIABLE,
     "CUBLAS_WORKSPACE_CONFIG",
+    "FLASH_ATTENTION_DETERMINISTIC",
     "NCCL_ALGO",
     "NCCL_DEBUG",
+    "NCCL_DETERMINISTIC",
     "OMP_NUM_THREADS",
     "PYTHONHASHSEED",
     "PYTHONWARNINGS",
@@ -321,7 +323,7 @@ def _inputs(config: DictConfig) -> Inputs:
     val = replace(
         train, key="data.val", files=data.val_files, batch_size=None, columns=(), scorer=scorer_of_texts(ours.spec)
     )
-    return Inputs(models=models, data=[train, val])
+    return Inputs(models=models, data=[train, val], spec=ours.spec)
 
 
 def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> RunConfig:
