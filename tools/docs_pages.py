@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def _table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table."""
-    lines = [list(head), ["---"] * len(list(head)), *([_cell(cell) for cell in row] for row in rows)]
+    lines = [list(head), ["---"] * len(head), *([_cell(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 

@@ -31,15 +31,13 @@ from opd.rollout.rows import Row, share_out
 from opd.rollout.serving import Servers
 from opd.rollout.worker import Prompt
 from opd.runs import origin
+from opd.runs.manifest import DATA_FILE
 from opd.runs.run import Run
 from opd.runs.start_times import START
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.run_log import FaultWatch, StepLogger
 from opd.trainer.tracking import Trackers
 from opd.update import checkpointing
-
-DATA_FILE = "data.pt"
-"""File of a step's checkpoint that holds the place in the training data."""
 
 
 class Data:

@@ -203,7 +203,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
         code = importlib.import_module("opd.convert").run(spec, within=within)
         return code
     try:
-        check_machine(spec)
+        check_machine(spec, origin=origin)
         check_inputs(Inputs.of(spec), origin=origin)
     except SpecError as error:
         return refuse(spec, error)
@@ -220,7 +220,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
     return code
 
 
-def check_machine(spec: AnyRunSpec) -> None:
+def check_machine(spec: AnyRunSpec, *, origin: str = "") -> None:
     """Refuse a run that wants more GPUs than this machine has, before anything starts; a Ray cluster is asked later.
 
     Raises:
@@ -236,9 +236,8 @@ def check_machine(spec: AnyRunSpec) -> None:
     rule = (
         f"the run wants {spec.num_ranks} GPUs (trainer.nnodes x gpus_per_node), and this machine has {found or 'none'}"
     )
-    raise SpecError(
-        [Problem(path="trainer.gpus_per_node" if found else "device", value=spec.device, rule=rule, fix=fix)]
-    )
+    problem = Problem(path="trainer.gpus_per_node" if found else "device", value=spec.device, rule=rule, fix=fix)
+    raise SpecError([problem], origin=origin)
 
 
 def fetch(key: str, path: str, revision: str | None) -> str | None:

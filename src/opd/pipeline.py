@@ -165,7 +165,7 @@ def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]
     for stage in stages:
         spec = stage.resolved(value_of)
         if _result(spec).get("spec_hash") != spec_hash(spec):
-            for reference in set(stage.references.values()):  # results of other stages may be deleted
+            for reference in dict.fromkeys(stage.references.values()):  # results of other stages may be deleted
                 _see_that_it_is_there(reference, finished[reference.stage], value_of(reference))
             return finished, (stage.name, spec)
         finished[stage.name] = spec

@@ -1,4 +1,4 @@
-"""What a chat template leaves out, repeats or garbles of the messages is refused with the way out, or noted."""
+"""Content of messages that a chat template loses, repeats or garbles is refused with the way out, or noted."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def said_by_the_rollout(rows):
     return said
 
 
-def read_by_the_student(batches, *, packed=False):
+def read_by_the_student(batches):
     """The same of the student's forward."""
     read = Counter()
     for batch in batches:
@@ -76,6 +76,6 @@ def read_by_the_student(batches, *, packed=False):
         assert all(weight == 1 for weight in batch["token_weights"])
         for position, token in zip(batch["positions"], batch["token_ids"], strict=True):
             start = position - places[position]
-            assert start % width == 0 or packed
+            assert start % width == 0
             read[tuple(tokens[start : position + 1]), places[position], token] += 1
     return read

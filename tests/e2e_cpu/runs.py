@@ -174,18 +174,6 @@ def run_and_kill(
     return seen
 
 
-def run_and_end(at: Path, folder: Path, spec: str, *sets: str, timeout_s: float = TIMEOUT_S) -> Outcome:
-    """Start and, once the file `at` is there, ask to end by SIGTERM, as a pod's deletion does."""
-    process = start(folder, spec, *sets)
-    deadline_s = time.monotonic() + timeout_s
-    while not at.exists() and process.poll() is None and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    process.terminate()
-    outcome = finish(process, folder, spec)
-    assert at.exists(), outcome.output[-4000:]
-    return outcome
-
-
 def run(folder: Path, spec: str, *sets: str) -> Outcome:
     """Start and finish; the spec is a file of `specs/`, its run is named like it."""
     return finish(start(folder, spec, *sets), folder, spec)

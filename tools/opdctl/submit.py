@@ -17,7 +17,7 @@ from opd.store.base import Store
 from opdctl.chart.helm import find_chart, install, release_status, template, uninstall
 from opdctl.chart.values import Experiment
 from opdctl.console import EXIT_USAGE, ToolError, note
-from opdctl.doctor import MISSING, WARNING, check_named
+from opdctl.doctor import MISSING, check_named
 from opdctl.kube.client import KubeApi
 from opdctl.kube.objects import Rendered, dry_run
 from opdctl.kube.rayjob import ClusterRun, look, wait_until_gone
@@ -148,7 +148,7 @@ class Sender:
         ]
         # Pods wait for an object that does not exist; a check that may not read is left out.
         for check in check_named(self.api, runs):
-            if check.state in (MISSING, WARNING):
+            if check.state == MISSING:
                 note(f"warning: {check.message}; fix: {check.fix}")
         for order, (_, rendered) in zip(orders, runs, strict=True):
             self._try(order, rendered)

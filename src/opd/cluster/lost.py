@@ -174,7 +174,7 @@ def lost_parts(*, with_nodes: bool = True) -> dict[str, str]:
     for key, actor in dead.items():
         death, address = actor["DeathCause"], actor["Address"]
         cause = _OOM if death.HasField("oom_context") else death.actor_died_error_context.reason
-        if cause != ActorDiedErrorContext.NODE_DIED and address["NodeID"] not in alive and cause in _WHY:
+        if cause in _WHY and address["NodeID"] not in alive:
             cause = ActorDiedErrorContext.NODE_DIED
         if cause in _WHY and (with_nodes or cause == ActorDiedErrorContext.NODE_DIED):
             found[key] = f"{actor['ActorClassName']} at {address['IPAddress']}: {_WHY[cause]}"

@@ -97,8 +97,10 @@ def fetch_on_nodes(models: dict[str, str]) -> None:
         FetchError, StoreError: as on this node.
         RuntimeError: a node has its cache elsewhere, so that one path cannot name the model on all nodes.
     """
-    here = ray.get_runtime_context().get_node_id() if models else ""
-    others = [node for node in working_nodes() if node != here] if models else []
+    if not models:
+        return
+    here = ray.get_runtime_context().get_node_id()
+    others = [node for node in working_nodes() if node != here]
     asked = {(url, node): on_node(node, local_copy, url) for url in models for node in others}
     for (url, node), answer in asked.items():
         if (found := ray.get(answer)) != models[url]:

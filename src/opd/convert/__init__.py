@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from opd.convert.errors import ConvertError
+from opd.convert.errors import ConvertError, say
 from opd.errors import RunError, RunFinished
 from opd.experiment import ConvertSpec
 from opd.runs.claim import attempting, open_run
@@ -41,22 +39,18 @@ def run(spec: ConvertSpec, *, within: Run | None = None) -> int:
 
 def refused(error: ConvertError | RunError | OSError) -> int:
     """Print an error and return its exit code."""
-    _say(str(error) if isinstance(error, ConvertError | RunError) else f"{type(error).__name__}: {error}")
+    say(str(error) if isinstance(error, ConvertError | RunError) else f"{type(error).__name__}: {error}")
     return getattr(error, "exit_code", EXIT_FAILED)
-
-
-def _say(text: str) -> None:
-    print(f"opd.convert: {text}", file=sys.stderr, flush=True)
 
 
 def _finished_before(spec: ConvertSpec, finished: RunFinished) -> int:
     """Return 0 if what an earlier attempt wrote is what this one would write, and still there."""
-    _say(str(finished))
+    say(str(finished))
     written = finished.result["target"]
     wanted = open_store(spec.convert.target).url if spec.convert.target else written
     if wanted == written and open_store(written).exists("config.json"):
         return 0
-    _say(
+    say(
         f"it wrote {written}, wanted now is {wanted}: start under another name (--name), or delete the run's result.json"
     )
     return EXIT_FAILED

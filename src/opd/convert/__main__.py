@@ -11,7 +11,7 @@ from typing import get_args
 from pydantic import ValidationError
 
 from opd.convert import refused
-from opd.convert.errors import BadRequest, ConvertError
+from opd.convert.errors import BadRequest, ConvertError, say
 from opd.errors import RunError
 from opd.experiment.algorithm import Convert
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         convert_checkpoint(convert)
     except ValidationError as error:
-        print(f"opd.convert: {error}", file=sys.stderr)
+        say(error)
         return BadRequest.exit_code
     except (ConvertError, RunError, OSError) as error:
         return refused(error)

@@ -27,6 +27,11 @@ def incomplete(where: str, problems: Iterable[str], fix: str) -> IncompleteCheck
     )
 
 
+def say(text: object) -> None:
+    """Print a line on stderr."""
+    print(f"opd.convert: {text}", file=sys.stderr, flush=True)
+
+
 class Reporter:
     """Lines on stderr, and warnings that the model card keeps."""
 
@@ -34,7 +39,7 @@ class Reporter:
         self.warnings: list[str] = []
 
     def say(self, text: str) -> None:
-        print(f"opd.convert: {text}", file=sys.stderr, flush=True)
+        say(text)
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from opd.convert.errors import BadRequest
 from opd.store.base import Store
-from opd.store.durable import fsync_folder
+from opd.store.durable import fsync_file, fsync_folder
 from opd.store.remote import open_store
 
 # Written by every conversion; only a folder that holds it is ever replaced.
@@ -71,8 +71,7 @@ def _replace(staged: Path, folder: Path) -> None:
     """Rename `staged` to `folder`; an earlier conversion there is moved out of the way just before."""
     for path in (path for path in staged.rglob("*") if path.is_file()):
         path.chmod(0o644)  # safetensors writes for its owner alone
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        fsync_file(path)
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():

@@ -30,14 +30,19 @@ class SetReport(NamedTuple):
     notes: list[str]
 
 
-def make_parser(*, module: str, description: str, example: str) -> argparse.ArgumentParser:
-    """Return the parser with the options of all commands."""
-    parser = argparse.ArgumentParser(
+def bare_parser(*, module: str, description: str, example: str) -> argparse.ArgumentParser:
+    """Return a parser without options, which shows the example at its end."""
+    return argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=description,
         epilog=f"example:\n{example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def make_parser(*, module: str, description: str, example: str) -> argparse.ArgumentParser:
+    """Return the parser with the options of all commands."""
+    parser = bare_parser(module=module, description=description, example=example)
     parser.add_argument(
         "--data-dir",
         type=Path,

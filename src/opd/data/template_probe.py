@@ -27,7 +27,7 @@ _FIXES = {"developer": "use the role system", "tool_calls": "write calls into th
 
 
 class Finding(NamedTuple):
-    """What a template does with one key of one role."""
+    """Loss, repeat or garbling of one key of one role by a template."""
 
     what: str
     why: str

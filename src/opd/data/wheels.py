@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 import zipfile
@@ -11,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from opd.data.raw_files import RawFileError
+from opd.store.durable import hash_file
 
 
 class Wheel(NamedTuple):
@@ -48,8 +48,7 @@ def open_wheel(wheel: Wheel, file: Path | None) -> zipfile.ZipFile:
 
 def _verified(wheel: Wheel, file: Path) -> zipfile.ZipFile:
     try:
-        with file.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        found = hash_file(file)[1]
     except OSError as error:
         raise RawFileError(f"{file}: {error.strerror}") from error
     if found != wheel.sha256:

@@ -59,6 +59,15 @@ class Lookup:
         return int(self["data.max_prompt_length"] + self["data.max_response_length"])
 
     @property
+    def num_samples(self) -> int:
+        return 1 if self.kind == "sft" else int(self["rollout.num_samples"])
+
+    @property
+    def num_groups(self) -> int:
+        ranks = self["trainer.nnodes"] * self["trainer.gpus_per_node"]
+        return int(max(1, ranks // max(1, self["actor.ulysses_sequence_parallel_size"])))
+
+    @property
     def uses_tools(self) -> bool:
         return self.kind == "opd-agent" or self.has("agent")
 
@@ -111,10 +120,7 @@ def _response_length(look: Lookup) -> int:
 
 
 def _mini_batch(look: Lookup) -> Any:
-    batch = look["data.train_batch_size"]
-    samples = 1 if look.kind == "sft" else look["rollout.num_samples"]
-    ranks = look["trainer.nnodes"] * look["trainer.gpus_per_node"]
-    groups = max(1, ranks // max(1, look["actor.ulysses_sequence_parallel_size"]))
+    batch, samples, groups = look["data.train_batch_size"], look.num_samples, look.num_groups
     fits = [batch // part for part in (4, 2) if not batch % part and not batch // part * samples % groups]
     return fits[0] if fits else batch
 
@@ -125,10 +131,7 @@ def micro_batch(kind: Kind, rows: int) -> int:
 
 
 def _micro_batch(look: Lookup) -> int:
-    samples = 1 if look.kind == "sft" else look["rollout.num_samples"]
-    ranks = look["trainer.nnodes"] * look["trainer.gpus_per_node"]
-    groups = max(1, ranks // max(1, look["actor.ulysses_sequence_parallel_size"]))
-    return micro_batch(look.kind, look["actor.ppo_mini_batch_size"] * samples // groups)
+    return micro_batch(look.kind, look["actor.ppo_mini_batch_size"] * look.num_samples // look.num_groups)
 
 
 def _reward_function(look: Lookup) -> str:

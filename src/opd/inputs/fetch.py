@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl
 from opd.errors import CorruptRecord, NoBucket, RunError
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.types import HUB
+from opd.store.access import is_store_url
 from opd.store.base import ObjectInfo, Store, leads_out
 from opd.store.durable import hash_file
 from opd.store.local import LocalStore
@@ -106,6 +107,12 @@ def local_copy(url: str, *, cache: Path | None = None, say: Say = print) -> str:
     return str(folder / listed[0].key if is_file else folder)
 
 
+def local_file(key: str, path: str) -> Path:
+    """Return a file that a key of the spec names, from a store URL its local copy; raises as `naming` and `local_copy`."""
+    with naming(key, path):
+        return Path(local_copy(path) if is_store_url(path) else path)
+
+
 def hub_copy(key: str, url: str) -> str:
     """Return the local file with a data set of the hub (`opd.experiment.types.hub_url`), by the `datasets` library.
 
@@ -124,7 +131,7 @@ def hub_copy(key: str, url: str) -> str:
     except (FileNotFoundError, ValueError) as error:  # the library's own errors are of these kinds
         problem = Problem(path=key, value=url, rule=f"the data set cannot be read: {error}", fix=_HUB_FIX)
         raise SpecError([problem]) from error
-    except Exception as error:  # whatever the network raises
+    except Exception as error:  # the stores' clients raise many types
         raise FetchError(f"{key}: {url} cannot be fetched: {type(error).__name__}: {error}") from error
     if isinstance(found, dict):
         raise SpecError([Problem(path=key, value=url, rule=f"it has the splits {', '.join(found)}", fix=_HUB_FIX)])

@@ -185,12 +185,9 @@ def fetch_model(key: str, path: str, revision: str | None) -> str | None:
 
     try:
         info = HfApi().model_info(path, revision=revision, timeout=_HUB_TIMEOUT_S)
-    except HfHubHTTPError as error:
-        if revision is None and getattr(error.response, "status_code", 500) >= 500:
-            return None
-        raise
-    except Exception:  # whatever the network raises
-        if revision is None:
+    except Exception as error:  # the hub's client raises many types
+        has_answered = isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", 500) < 500
+        if revision is None and not has_answered:
             return None
         raise
     names = [one.rfilename for one in info.siblings or ()]

@@ -70,24 +70,21 @@ def job_from_spec(
     opd, actor, data, on_gpu = update_settings(spec), spec.actor, spec.data, spec.device == "cuda"
     teachers = list(spec.named_teachers.values()) if isinstance(spec, OpdSpec | OpdAgentSpec) else []
     dtypes = [teacher.dtype for teacher in teachers] or [actor.dtype] * len(teacher_shapes)
-    num_samples = 1 if isinstance(spec, SftSpec) else spec.rollout.num_samples
-    num_ranks, sequence_ranks = spec.trainer.nnodes * spec.trainer.gpus_per_node, actor.ulysses_sequence_parallel_size
-    num_groups = max(1, num_ranks // sequence_ranks)
     checkpointing, lora = _wish(actor.gradient_checkpointing), spec.model.lora
     longest_prompt = max((teacher.max_prompt_length or data.max_prompt_length for teacher in teachers), default=0)
     job = Job(
         student=student,
         teachers=tuple(zip(teacher_shapes, (ENTRY_BYTES[dtype] for dtype in dtypes), strict=True)),
-        num_ranks=num_sharing or num_ranks,
-        sequence_ranks=sequence_ranks,
+        num_ranks=num_sharing or spec.num_ranks,
+        sequence_ranks=spec.num_sharing,
         adapter_params=None if lora is None else student.adapter_params(lora.rank, lora.target_modules),
         compute_bytes=ENTRY_BYTES[actor.dtype],
         keeps_hidden=not isinstance(spec, GrpoSpec) or spec.grpo.kl_loss_type == "full",
-        row_tokens=data.max_prompt_length + data.max_response_length,
+        row_tokens=spec.row_length,
         response_tokens=data.max_response_length,
         teacher_row_tokens=(longest_prompt or data.max_prompt_length) + data.max_response_length,
-        rows_per_step=-(-data.train_batch_size * num_samples // num_groups),
-        mini_rows=-(-actor.ppo_mini_batch_size * num_samples // num_groups),
+        rows_per_step=-(-spec.step_rows // spec.num_groups),
+        mini_rows=-(-actor.ppo_mini_batch_size * spec.num_samples // spec.num_groups),
         train_tokens=0,
         score_is_planned=bool(teacher_shapes) and not spec.reads_by_actor and opd.read_tokens is None,
         checkpointing=True if checkpointing is None and on_gpu and not spec.is_packed else checkpointing,

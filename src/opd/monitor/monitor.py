@@ -29,9 +29,9 @@ class Finding:
     @classmethod
     def of(cls, name: str, *, since: int, until: int | None = None) -> Finding:
         """Make the finding of a name in a row; an unknown name has no words here."""
-        unknown = Fault(name=name, what=name, look="the version that wrote the run", judge=lambda row, past: None)
-        fault = BY_NAME.get(name, unknown)
-        return cls(name=name, what=fault.what, look=fault.look, since=since, until=until)
+        fault = BY_NAME.get(name)
+        what, look = (fault.what, fault.look) if fault else (name, "the version that wrote the run")
+        return cls(name=name, what=what, look=look, since=since, until=until)
 
     def __str__(self) -> str:
         until = "" if self.until is None else f" until step {self.until}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from opd.errors import RunError
-from opd.inputs.fetch import mirror
+from opd.inputs.fetch import FetchError, mirror
 from opd.inputs.models import needed_files
 from opd.store.access import is_store_url, open_url
 from opd.store.local import LocalStore
@@ -61,10 +61,6 @@ def _from_hub(repository: str, folder: Path, *, revision: str, kind: str) -> dic
     snapshot_download(repository, repo_type=kind, revision=commit, local_dir=folder, allow_patterns=only)
     num_files = sum(path.is_file() for path in folder.rglob("*") if ".cache" not in path.relative_to(folder).parts)
     return {"revision": commit, "num_files": num_files}
-
-
-class FetchError(ValueError):
-    """An archive with a wrong hash or unsafe members."""
 
 
 def fetch(url: str, sha256: str, folder: Path) -> list[str]:

@@ -114,8 +114,10 @@ def convert_student(run_dir: Path, target: Path) -> Path:
     """Convert the student's newest checkpoint to a Hugging Face folder, and compare both."""
     from opd.convert.pipeline import convert_checkpoint
     from opd.experiment.algorithm import Convert
+    from opd.runs.manifest import saved_steps, step_folder
+    from opd.store.local import LocalStore
 
-    newest = max((run_dir / "checkpoints").glob("global_step_*"), key=lambda folder: int(folder.name.split("_")[-1]))
+    newest = run_dir / step_folder(saved_steps(LocalStore(run_dir))[0])
     convert_checkpoint(Convert(checkpoint=str(newest), target=str(target)))
     return target
 

@@ -58,7 +58,7 @@ SHOWN = re.compile(r"^(?:[█░]+ step |validation at step |starting |resuming 
 
 
 def watch(command: list[str], log: Path) -> int:
-    """Run `command` to its end and return its exit code; its output goes to `log`, the readable lines also to stdout.
+    """Run `command` and return its exit code; its output goes to `log`, the readable lines also to stdout.
 
     A signal that ends this call early (Ctrl-C, SIGTERM) is passed on to the command first, which then saves and cleans up.
     """

@@ -123,8 +123,12 @@ def misread(function: str, truths: Collection[str]) -> list[str]:
         result = await score_in(pool, task, timeout_s=DEFAULT_TRUTH_S)
         return isinstance(result, Failure) or result.acc != 1.0
 
+    async def verdicts(pool: ProcessPool) -> list[bool]:
+        return await asyncio.gather(*(wrong(pool, truth) for truth in odd))
+
     with new_pool() as pool:
-        return [truth for truth in odd if asyncio.run(wrong(pool, truth))]
+        found = asyncio.run(verdicts(pool))
+    return [truth for truth, is_wrong in zip(odd, found, strict=True) if is_wrong]
 
 
 def new_pool() -> ProcessPool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opd.errors import AlreadyExists, CorruptRecord, Overtaken, RunIsLive
-from opd.runs.lease import boot_id, is_locked, lock_alive
+from opd.runs.lease import BEATS_PER_LEASE, boot_id, is_locked, lock_alive
 from opd.store.base import Store, json_bytes
 from opd.store.local import LocalStore
 
@@ -166,7 +166,7 @@ def claim_attempt(
         if first is None:
             first = living
             logger.warning("%s; waiting for its lease to run out", living.message)
-        time.sleep(min(1.0, lease_ttl_s / 8))
+        time.sleep(min(1.0, lease_ttl_s / (2 * BEATS_PER_LEASE)))
 
 
 @dataclass(frozen=True, kw_only=True)

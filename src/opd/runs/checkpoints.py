@@ -147,8 +147,11 @@ class Checkpoints:
         """
         rejected: list[str] = []
         for step in sorted({step for place in self.places for step in sealed.saved_steps(place)}, reverse=True):
-            reasons = self._unfit.get(step, [])
-            for manifest, place in self._fit_copies(step, reasons) if step not in self._unfit else ():
+            if step in self._unfit:
+                rejected += self._unfit[step]
+                continue
+            reasons: list[str] = []
+            for manifest, place in self._fit_copies(step, reasons):
                 if problems := fetch(manifest, place.url if place is self.remote else None):
                     reasons.append(self._rejection(step, place, "; ".join(problems)))
                     continue

@@ -198,10 +198,11 @@ class Run:
             back: remove the marks, since the pods have stayed.
         """
         try:
-            if not back:
+            if back:
+                for store in self.stores:
+                    store.delete(f"{self.claim.prefix}/{ENDED_FILE}")
+            else:
                 self.claim.end("stopped", "saved for its pods, which are being deleted")
-            for store in self.stores if back else ():
-                store.delete(f"{self.claim.prefix}/{ENDED_FILE}")
         except StoreError as error:
             logger.warning("attempt %d may look %s: %s", self.handle.attempt, "ended" if back else "alive", error)
         if self.within is not None:

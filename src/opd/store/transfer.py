@@ -54,9 +54,9 @@ def _find_problem(folder: Path, file: ListedFile) -> str | None:
         return f"{file.path} cannot be read: {error}"
 
 
-def find_problems(folder: Path, files: Sequence[F], *, on_done: OnDone = lambda file: None) -> dict[F, str]:
-    """Return what is wrong with files on disk, in order; call `on_done` with each file after its check, in the threads."""
-    return _problems(lambda file: _find_problem(folder, file), files, on_done)
+def find_problems(folder: Path, files: Sequence[F]) -> dict[F, str]:
+    """Return what is wrong with files on disk, in order."""
+    return _problems(lambda file: _find_problem(folder, file), files)
 
 
 def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = lambda file: None) -> dict[F, str]:
@@ -98,7 +98,9 @@ def in_threads(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _problems(check: Callable[[F], str | None], files: Sequence[F], on_done: OnDone) -> dict[F, str]:
+def _problems(
+    check: Callable[[F], str | None], files: Sequence[F], on_done: OnDone = lambda file: None
+) -> dict[F, str]:
     def checked(file: F) -> str | None:
         problem = check(file)
         on_done(file)

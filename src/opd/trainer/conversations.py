@@ -19,12 +19,10 @@ from opd.experiment.algorithm import TOOLS
 from opd.experiment.errors import Problem as Fault
 from opd.experiment.errors import SpecError, show
 from opd.rollout.rows import Order, Row, row_of
-from opd.trainer.dataset import PromptDataset
+from opd.trainer.dataset import PLACE, PromptDataset
 from opd.trainer.teacher_answers import TeacherAnswers
 
 logger = logging.getLogger(__name__)
-
-_PLACE = "__place__"
 
 
 class ConversationDataset(PromptDataset):
@@ -41,9 +39,9 @@ class ConversationDataset(PromptDataset):
         tokenizer, key, kwargs, files = self.tokenizer, self.prompt_key, self.template_kwargs, self.original_data_files
 
         def rows_of(batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-            found: dict[str, list[Any]] = {name: [] for name in (_PLACE, *AnsweredRow._fields)}
-            tools = batch.get(TOOLS) or [None] * len(batch[_PLACE])
-            for place, messages, offered in zip(batch[_PLACE], batch[key], tools, strict=True):
+            found: dict[str, list[Any]] = {name: [] for name in (PLACE, *AnsweredRow._fields)}
+            tools = batch.get(TOOLS) or [None] * len(batch[PLACE])
+            for place, messages, offered in zip(batch[PLACE], batch[key], tools, strict=True):
                 source = f"row {place} of {list(files)}, counted from 0 over all files"
                 if messages and messages[0].get("role") == ASSISTANT:
                     rule = "a conversation begins with a system or user message, and this one begins with the assistant"
@@ -56,7 +54,7 @@ class ConversationDataset(PromptDataset):
                     problems = [replace(p, source=f"conversation {show(messages)}") for p in error.problems]
                     raise UnfitTemplate(problems) from error
                 for row in rows:
-                    found[_PLACE].append(place)
+                    found[PLACE].append(place)
                     for name, value in row._asdict().items():
                         found[name].append(value)
             return found
@@ -68,7 +66,7 @@ class ConversationDataset(PromptDataset):
             num_proc=self.processes_for(len(dataframe)),
             desc="conversations to token ids",
         )
-        self.num_unanswered = len(dataframe) - len(set(rows[_PLACE]))
+        self.num_unanswered = len(dataframe) - len(set(rows[PLACE]))
         if not len(rows):
             rule = f"the model says nothing in any conversation of {list(self.original_data_files)}"
             raise SpecError(

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 # Below this many rows one process filters faster than it takes to start more.
 _PARALLEL_FROM_ROWS = 20_000
-_PLACE = "__place__"  # a row's place over all files, until it is known which rows stay
+PLACE = "__place__"  # a row's place over all files, until it is known which rows stay
 
 
 Encode = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], list[int]]
@@ -150,14 +150,14 @@ class PromptDataset(RLHFDataset):
         how = How(self.prompt_key, **(self.config.get("columns") or {}))
         self._tables = [read_dataset(path, how) for path in self.data_files]
         rows = joined(self._tables)
-        rows = self._in_part(rows.add_column(_PLACE, list(range(len(rows)))))
+        rows = self._in_part(rows.add_column(PLACE, list(range(len(rows)))))
         if 0 < self.max_samples < len(rows):
             drawn = np.random.default_rng(self.seed).choice(len(rows), size=(self.max_samples,), replace=False)
             rows = rows.select(drawn.tolist() if self.shuffle else range(self.max_samples))
         kept = self.maybe_filter_out_long_prompts(rows)
-        self.places = list(kept[_PLACE])
-        self.dropped_places = sorted(set(rows[_PLACE]) - set(self.places))
-        self.dataframe = kept.remove_columns(_PLACE)
+        self.places = list(kept[PLACE])
+        self.dropped_places = sorted(set(rows[PLACE]) - set(self.places))
+        self.dataframe = kept.remove_columns(PLACE)
 
     def _in_part(self, rows: datasets.Dataset) -> datasets.Dataset:
         """Return the rows that `data.split` (a dump of `opd.experiment.sections.Split`) leaves, or raise SpecError if there is none."""

@@ -13,9 +13,8 @@ from opd.errors import CheckpointError
 from opd.evaluation.pass_rates import PassRate, read_pass_rates, weights_bytes, weights_key, write_pass_rates
 from opd.experiment.algorithm import ProblemImportance
 from opd.experiment.errors import Problem, SpecError
-from opd.inputs.fetch import local_copy, naming
+from opd.inputs.fetch import local_file
 from opd.runs.run import Run
-from opd.store.access import is_store_url
 from opd.trainer.dataset import PromptDataset
 from opd.weights.problems import weights_of_problems
 from opd.weights.stages import Schedule
@@ -44,8 +43,7 @@ class ProblemWeights:
     def __init__(self, dataset: PromptDataset, problems: ProblemImportance, run: Run | None = None) -> None:
         self._problems, self._ids, self._run = problems, dataset.prompt_ids(), run
         key, path = "opd.importance.problems.pass_rates", str(problems.pass_rates)
-        with naming(key, path):
-            local = Path(local_copy(path) if is_store_url(path) else path)
+        local = local_file(key, path)
         try:
             self._use(read_pass_rates(local))
         except ValueError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -12,9 +11,8 @@ from opd.data.turn_ends import last_end
 from opd.evaluation.problems import Problem
 from opd.experiment.errors import Problem as Fault
 from opd.experiment.errors import SpecError
-from opd.inputs.fetch import local_copy, naming
+from opd.inputs.fetch import local_file
 from opd.rollout.seeds import TRAIN, request_seed
-from opd.store.access import is_store_url
 from opd.trainer.dataset import PromptDataset
 
 _COLUMNS = ["data_source", "problem_index", "sample_index", "ground_truth", "response", "truncated"]
@@ -80,8 +78,7 @@ class TeacherAnswers:
 
 
 def _rows(file: str, key: str) -> list[dict[str, Any]]:
-    with naming(key, file):
-        path = Path(local_copy(file) if is_store_url(file) else file)
+    path = local_file(key, file)
     try:
         with pq.ParquetFile(path) as opened:
             columns = [*_COLUMNS, *(name for name in _MORE if name in opened.schema_arrow.names)]

@@ -31,8 +31,7 @@ _UNREADABLE = (
     zipfile.BadZipFile,
     ZlibError,
     EOFError,
-    NotImplementedError,
-    RuntimeError,
+    RuntimeError,  # of zipfile: an encrypted member, or a compression that it lacks
     UnicodeError,
     csv.Error,
 )

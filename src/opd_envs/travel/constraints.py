@@ -69,7 +69,7 @@ def transfers_possible(case: Case) -> bool:
 
 
 def open_when_visited(case: Case) -> bool:
-    """Check that sights and restaurants are open from the visit's beginning to its end."""
+    """Check that sights and restaurants are open during the whole visit."""
     return all(
         stop.date.weekday() != place.closed_weekday
         and place.opens <= stop.activity.start

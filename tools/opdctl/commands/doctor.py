@@ -81,7 +81,7 @@ def doctor(
             print(redact(f"{check.state:11s} {check.name:9s} {check.message}"))
             if check.fix:
                 print(redact(f"{'':22s}fix: {check.fix}"))
-    raise typer.Exit(EXIT_FAILURE if any(check.state == "MISSING" for check in checks) else EXIT_OK)
+    raise typer.Exit(EXIT_FAILURE if any(check.state == MISSING for check in checks) else EXIT_OK)
 
 
 def check_store(at: str | StoreAddress) -> Check:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opdctl.runs.find import Finder, RunPlace
     from opdctl.runs.record import RunRecord
 
-# Each thread waits for one small answer.
+# Each thread waits for one small answer; a run without a current summary is read whole.
 NUM_THREADS = 16
 Job = tuple["JobState", int]
 """A RayJob and the number of GPUs that its pods hold."""
@@ -91,7 +91,8 @@ def _records(finder: Finder) -> list[RunRecord]:
             run = read_place(place)
             return None if run is None else run.record
         except StoreError as error:
-            causes[root] = error
+            if not isinstance(causes.get(root), StoreUnavailable):
+                causes[root] = error
             return None
 
     found = [record for record in in_threads(read, finder.places([]), num_threads=NUM_THREADS) if record is not None]

@@ -27,17 +27,15 @@ def report(
 
     Example: `opdctl report my-run -n opd -f report.html`
     """
-    from opdctl.report.page import write_report
+    from opdctl.report.page import report_page
     from opdctl.runs.compare import best_first, group_runs
     from opdctl.runs.gather import read_runs
-
-    def put(name: str, html: str) -> None:
-        with binary_file(file if str(file) == "-" else file.with_name(name)) as writer:
-            writer.write(html.encode())
 
     found = read_runs(runs or [], store=store, namespace=namespace, context=context)
     if found and not runs:
         base = {record.run_id for record in best_first(group_runs([run.record for run in found]), None)[0].records}
         found = sorted(found, key=lambda run: run.record.run_id not in base)
     if found:
-        write_report(found, put, stem=file.stem)
+        html = report_page(found)
+        with binary_file(file if str(file) == "-" else file.with_name(f"{file.stem}.html")) as writer:
+            writer.write(html.encode())

@@ -6,7 +6,7 @@ uPlot 1.6.32 (MIT) is the npm package's dist/uPlot.iife.min.js, dist/uPlot.min.c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -56,8 +56,8 @@ def asset(name: str) -> str:
     return (files("opdctl.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def write_report(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *, stem: str) -> None:
-    """Write the page `STEM.html`; `write` takes a file's name and its HTML."""
+def report_page(runs: Sequence[LoadedRun]) -> str:
+    """Return the page's HTML."""
     records = [run.record for run in runs]
     few = runs[:1] if len(runs) > MAX_SEPARATE_RUNS else runs
     groups = group_runs(records)
@@ -94,7 +94,7 @@ def write_report(runs: Sequence[LoadedRun], write: Callable[[str, str], None], *
         curves=curves,
         is_large=few is not runs,
     )  # fmt: skip
-    write(f"{stem}.html", storable(page))
+    return storable(page)
 
 
 def _times(runs: Sequence[LoadedRun]) -> list[Sheet]:

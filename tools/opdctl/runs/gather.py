@@ -24,7 +24,7 @@ from opdctl.runs.record import RunRecord, as_of_now, read_run, told_apart
 
 CACHE_VARIABLE = "OPDCTL_CACHE_DIR"
 # Raised when a record or the metrics get another form.
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 # Downloads wait for the network, Arrow parses without the GIL; each run in flight holds its own bytes only.
 NUM_THREADS = 6
 Item = TypeVar("Item")
@@ -83,7 +83,7 @@ class LoadedRun:
 
     @property
     def generations(self) -> pa.Table:
-        """Every answer of an evaluation, in the columns of `opd.evaluation.Sample`; no rows for other runs.
+        """Every answer of an evaluation, in the columns of `opd.evaluation.samples.Sample`; no rows for other runs.
 
         `numbers`, a map, is empty where the scorer gave none next to `score` and `acc`.
         """

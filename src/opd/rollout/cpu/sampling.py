@@ -37,7 +37,7 @@ class SamplingParams:
         """Read what an agent loop sends to verl's vLLM server.
 
         Args:
-            max_tokens: where the request names none. room: tokens that fit behind the prompt.
+            max_tokens: where the request names none. room: tokens that fit after the prompt.
             eos_token_ids: of the model; `ignore_eos` switches them off, and the request's `stop_token_ids` join them.
 
         Raises:

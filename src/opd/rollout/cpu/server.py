@@ -49,7 +49,7 @@ def _token_output(fields: dict[str, Any]) -> Any:
 
 
 class Script:
-    """Replies in place of sampled ones, for tests of tools.
+    """Scripted replies instead of sampled ones, for tests of tools.
 
     Args:
         replies: text -> one reply per assistant turn, the last repeating; the first text that the prompt contains counts.
