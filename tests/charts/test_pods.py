@@ -111,8 +111,9 @@ def test_env_and_the_stores_server_are_in_every_container(mode):
             assert expected.items() <= env_of(container).items(), container["name"]
 
 
-def test_a_proxy_leaves_the_clusters_own_addresses_alone():
-    proxy = {"HTTPS_PROXY": "http://proxy:3128"}
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy"])
+def test_a_proxy_leaves_the_clusters_own_addresses_alone(name):
+    proxy = {name: "http://proxy:3128"}
     envs = [env_of(ray("head", {"env": env})) for env in ({}, proxy, {**proxy, "NO_PROXY": "x"})]
     assert "NO_PROXY" not in envs[0]
     assert ".svc,.cluster.local" in envs[1]["NO_PROXY"]
@@ -144,7 +145,9 @@ def test_the_programs_in_pods_know_the_default_folder_of_runs():
 
 SPOT = [{"key": "spot", "operator": "Exists", "effect": effect} for effect in ("NoSchedule", "NoExecute")]
 SIDE = {"name": "side", "image": "x@sha256:" + "0" * 64}
-ZONES = [{"topologyKey": "zone", "maxSkew": size, "whenUnsatisfiable": "ScheduleAnyway"} for size in (1, 2)]
+ZONES = [
+    {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": rule} for rule in ("ScheduleAnyway", "DoNotSchedule")
+]
 
 
 def merged(pod_spec, **group):
@@ -173,6 +176,11 @@ def test_maps_merge_and_containers_merge_by_name():
 )  # fmt: skip
 def test_items_without_a_name_are_added(key, ours, theirs):
     assert merged({key: theirs} if theirs else {}, **{key: ours})[key] == [*ours, *theirs]
+
+
+def test_a_spread_is_known_by_its_key_and_its_rule():
+    key, own = "topologySpreadConstraints", {**ZONES[0], "maxSkew": 5}
+    assert merged({key: [own]}, **{key: ZONES})[key] == [own, ZONES[1]]
 
 
 def test_a_volume_is_replaced_whole_and_a_port_is_known_by_number_and_protocol():

@@ -26,7 +26,7 @@ NEWEST_FIELD = "preRunningDeadlineSeconds"
 MIN_KUBERAY = "1.6"
 INSTALL_KUBERAY = (
     f"an admin installs the operator, {MIN_KUBERAY} or newer: helm install kuberay-operator kuberay/kuberay-operator "
-    "-n kuberay-system --create-namespace -f manifests/cluster/operator-values.yaml"
+    "--version 1.6.1 -n kuberay-system --create-namespace -f manifests/cluster/operator-values.yaml"
 )
 # Each of them is a way to S3 that its client finds in the environment.
 S3_VARIABLES = frozenset({

@@ -67,7 +67,7 @@ seccompProfile: {type: RuntimeDefault}
      the addresses of the cluster, which no proxy serves (row a4). */ -}}
 {{- define "opd.experimentEnv" -}}
 {{- $env := dict -}}{{- $store := .Values.store | default dict -}}
-{{- if or .Values.env.HTTP_PROXY .Values.env.HTTPS_PROXY -}}
+{{- if or .Values.env.HTTP_PROXY .Values.env.HTTPS_PROXY .Values.env.http_proxy .Values.env.https_proxy -}}
 {{- $_ := set $env "NO_PROXY" ".svc,.cluster.local,localhost,127.0.0.1,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16" -}}
 {{- end -}}
 {{- range $key, $name := dict "endpoint" "AWS_ENDPOINT_URL_S3" "region" "AWS_DEFAULT_REGION" "addressing" "OPD_S3_ADDRESSING" -}}
@@ -206,12 +206,13 @@ initContainers:
 {{- if not (kindIs "map" $item) -}}
 {{- else if eq (index . 0) "volumeMounts" -}}{{ $item.mountPath | default "" }}
 {{- else if eq (index . 0) "ports" -}}{{ printf "%v/%s" $item.containerPort ($item.protocol | default "TCP") }}
+{{- else if eq (index . 0) "topologySpreadConstraints" -}}{{ printf "%v/%v" $item.topologyKey $item.whenUnsatisfiable }}
 {{- else -}}{{ $item.name | default "" }}
 {{- end -}}
 {{- end -}}
 
 {{- /* (list key ours theirs): a tree, theirs over ours, as JSON (row a5). Maps merge, and a null drops our field. Items
-     of a list go by their name, a mount by its path, a port by its number. Containers merge, other items are replaced. Items
+     of a list go by their name, a mount by its path, a port by its number, a spread by key and rule. Containers merge, other items are replaced. Items
      without a name are added, as two tolerations of one key are. A new container is as restricted as ours. */ -}}
 {{- define "opd.merged" -}}
 {{- $ours := index . 1 -}}{{- $theirs := index . 2 -}}
