@@ -138,7 +138,8 @@ def test_a_day_s_work_from_doctor_over_a_mended_and_retried_run_to_its_results(t
 
 
 def test_the_api_server_s_own_refusal_stops_a_submit_before_anything_is_installed(tier, tool):
-    layer = {"cluster": {"extraVolumes": [{"name": "x", "hostPath": {"path": "/"}}]}}
+    volumes = [{"name": "x", "hostPath": {"path": "/"}}]
+    layer = {"cluster": {"extraVolumes": volumes, "podSecurity": {"acceptUnrestricted": True}}}
     text = refused(tool.submit("quickstart", layer=layer, name="unsafe"), code=2)
     assert 'violates PodSecurity "restricted:latest"' in text
     assert "hostPath" in text

@@ -21,7 +21,7 @@ import gotools
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER_MANIFESTS = ROOT / "manifests" / "cluster" / "base"
 COMPONENTS = ROOT / "manifests" / "cluster" / "components"
-_VOLUMES_PER_NAMESPACE = 8  # five claims of manifests/cluster, the rest for runs
+_VOLUMES_PER_NAMESPACE = 24  # five claims of manifests/cluster, the rest for runs
 
 
 class FastTier:
