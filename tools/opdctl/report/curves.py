@@ -65,7 +65,7 @@ PANELS = (
     Panel(section="Rollouts", title="Turns, mean", metrics=("opd/num_turns/mean", "num_turns/mean")),
     Panel(section="Speed and memory", title="Step time", unit="s", metrics=STEP_SECONDS_KEYS),
     Panel(section="Speed and memory", title="Throughput", unit="tokens/s", metrics=THROUGHPUT_KEYS),
-    Panel(section="Speed and memory", title="GPU memory, highest", unit="GiB", metrics=MEMORY_KEYS),
+    Panel(section="Speed and memory", title="Memory of a rank, highest", unit="GiB", metrics=MEMORY_KEYS),
 )
 # fmt: on
 
