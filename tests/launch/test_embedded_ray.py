@@ -12,7 +12,8 @@ START = """
 import ray
 from opd.launch import facts
 from opd.main_opd import spec_of
-from opd.trainer.entry import compose, set_process_environment, start_ray
+from opd.trainer.entry import compose
+from opd.trainer.processes import set_process_environment, start_ray
 set_process_environment("cpu")
 spec = spec_of(["actor_rollout_ref.model.path=m", "trainer.device=cpu"], {"TEACHER_MODEL_PATH": "t"})
 print(start_ray(compose(spec, facts(spec)), num_cpus=3), int(ray.cluster_resources()["CPU"]))

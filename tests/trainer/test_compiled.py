@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from opd.trainer.entry import COMPILERS, keep_compiled
+from opd.trainer.processes import COMPILERS, keep_compiled
 
 
 @pytest.fixture(autouse=True)

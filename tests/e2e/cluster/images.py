@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.cluster import packages
-from tests.e2e.cluster.buildah import ROOT, Buildah
+from tests.e2e.cluster.buildah import BASE_IMAGE, ROOT, Buildah
 from tests.e2e.cluster.node import PAUSE_IMAGE
 
 import gotools
@@ -54,6 +54,7 @@ def build_cpu_image(say: Callable[[str], None]) -> Image:
             buildah.build("cpu", image.ref, say)
             say(f"{image.ref}: archive")
             buildah.save(image.ref, image.archive)
+            buildah.drop_others(image.ref, BASE_IMAGE)
         for old in image.archive.parent.glob("opd-cpu-*.tar"):
             if old != image.archive:
                 old.unlink()  # six gigabytes each
