@@ -26,10 +26,10 @@ from opd.compat import vllm_servers
 from opd.compat.plain_loads import plain_loads
 from opd.experiment import OpdSpec
 from opd.experiment.run_config import KEY, RunConfig
+from opd.rollout.batches import Prompt
 from opd.rollout.manager import RolloutManager
 from opd.rollout.rows import Row, share_out
 from opd.rollout.serving import Servers
-from opd.rollout.worker import Prompt
 from opd.runs import origin
 from opd.runs.manifest import DATA_FILE
 from opd.runs.run import Run

@@ -12,9 +12,9 @@ from opd.cluster.shutdown import GracefulStop
 from opd.experiment import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec
 from opd.job import Data, Job
 from opd.memory.sources import has_reference
+from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.rows import Row
 from opd.rollout.seeds import TRAIN, VALIDATION
-from opd.rollout.worker import Batch, RolloutReport
 from opd.runs.headline import VALIDATION_LOSS
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run

@@ -16,7 +16,7 @@ from opd.evaluation.run import Answers
 from opd.evaluation.samples import Sample, read_generations, write_generations
 from opd.experiment import parse_tree
 from opd.pods import stop
-from opd.rollout.worker import RolloutReport
+from opd.rollout.batches import RolloutReport
 from opd.store.local import LocalStore
 
 SPEC = {"kind": "passrate", "model": {"path": "hub/m"}, "rollout": {"val": {"num_samples": 2}}}

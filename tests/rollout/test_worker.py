@@ -15,9 +15,10 @@ from verl.workers.rollout.replica import TokenOutput
 
 from opd.data.toy import STUDENT_DIR
 from opd.experiment import parse_tree
+from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.carry import CarriedRow
 from opd.rollout.seeds import PASS_RATES, TRAIN, request_seed
-from opd.rollout.worker import Batch, RolloutReport, RolloutWorker
+from opd.rollout.worker import RolloutWorker
 
 ROLLOUT = {"temperature": 0.7, "top_p": 0.9, "top_k": -1, "calculate_log_probs": True, "agent": {"default_agent_loop": "single_turn_agent"}}  # fmt: skip
 

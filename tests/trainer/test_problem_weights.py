@@ -18,9 +18,9 @@ from opd.evaluation.pass_rates import PassRate, prompt_id, weights_key, write_pa
 from opd.evaluation.samples import Sample
 from opd.experiment import SpecError
 from opd.experiment.algorithm import Opd, ProblemImportance, Stage
+from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.rows import Order, row_of
 from opd.rollout.seeds import PASS_RATES
-from opd.rollout.worker import Batch, RolloutReport
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.measured_rates import Measuring
 from opd.trainer.problem_weights import ProblemWeights, problem_weights

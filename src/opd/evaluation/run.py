@@ -27,11 +27,11 @@ from opd.experiment import EvalSpec
 from opd.experiment.kinds import PassRateSpec
 from opd.experiment.run_config import RunConfig
 from opd.rewards import worst_score
+from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.manager import RolloutManager
 from opd.rollout.reward import reward_function
 from opd.rollout.seeds import VALIDATION
 from opd.rollout.serving import start_servers
-from opd.rollout.worker import Batch, RolloutReport
 from opd.runs import origin
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run

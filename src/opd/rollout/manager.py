@@ -16,8 +16,9 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from opd.cluster.nodes import working_nodes
 from opd.cluster.shutdown import GracefulStop
+from opd.rollout.batches import Batch, Begun, RolloutReport
 from opd.rollout.carry import Growth
-from opd.rollout.worker import Batch, Begun, RolloutActor, RolloutReport, RolloutWorker
+from opd.rollout.worker import RolloutActor, RolloutWorker
 from opd.runs.progress import PROGRESS
 
 PROGRESS_POLL_S = 5.0

@@ -9,10 +9,10 @@ from typing import Any
 from opd.agent.settings import LOOP_COLUMN, SINGLE_TURN
 from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.errors import Problem, SpecError
+from opd.rollout.batches import Batch, Prompt
 from opd.rollout.carry import Carry, Growth, Slot, Update, load, save
 from opd.rollout.manager import RolloutManager
 from opd.rollout.seeds import TRAIN
-from opd.rollout.worker import Batch, Prompt
 from opd.trainer.dataset import PromptDataset
 
 

@@ -12,9 +12,9 @@ from opd.cluster.shutdown import GracefulStop
 from opd.evaluation.pass_rates import PassRate, by_prompt
 from opd.evaluation.results import is_right
 from opd.experiment import OpdAgentSpec, OpdSpec
+from opd.rollout.batches import Batch
 from opd.rollout.manager import RolloutManager
 from opd.rollout.seeds import PASS_RATES
-from opd.rollout.worker import Batch
 from opd.trainer.dataset import PromptDataset
 
 

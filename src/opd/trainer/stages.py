@@ -7,7 +7,7 @@ from dataclasses import replace
 from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.algorithm import LossType
 from opd.experiment.errors import Problem, SpecError
-from opd.rollout.worker import Batch
+from opd.rollout.batches import Batch
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.teacher_answers import TeacherAnswers
 from opd.weights.stages import Schedule
