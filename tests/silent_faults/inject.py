@@ -212,13 +212,13 @@ def _in_driver(module) -> None:
 
     _wrap(SeededClient, "generate", generate)
 
-    async def score(original, self, outputs, **kwargs):
-        await original(self, outputs, **kwargs)
-        if _is_on("scorer-fails") and kwargs["kwargs"]["index"] % 10 < _strength():
-            outputs[-1].reward_score = 0.0
-            outputs[-1].extra_fields.setdefault("reward_extra_info", {})["failed"] = 1.0
+    async def score(original, self, output, prompt):
+        await original(self, output, prompt)
+        if _is_on("scorer-fails") and prompt["index"] % 10 < _strength():
+            output.reward_score = 0.0
+            output.extra_fields.setdefault("reward_extra_info", {})["failed"] = 1.0
 
-    _wrap(worker.RolloutWorker, "_compute_score", score)
+    _wrap(worker.RolloutWorker, "_score", score)
 
     def add(original, self, token_ids, *, sampled, logprobs=None):
         if not sampled and _is_on("replies-as-sampled") and len(token_ids) % int(_strength()) == 0:
