@@ -1,7 +1,6 @@
 """Check of the project's language: docstrings, comments, option texts and Markdown.
 
-`python tools/prose.py` checks all tracked files but those in tools/prose_todo.txt, which still need a rewrite.
-`python tools/prose.py FILE ...` shows the findings of these files; `--todo` writes the list anew.
+`python tools/prose.py [FILE ...]` checks these files, or all tracked ones.
 """
 
 import argparse
@@ -14,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TODO = "tools/prose_todo.txt"
 Finding = tuple[int, str, str, str]  # line, rule, text, suggestion
 
 # Files that programs write: by name, or by a sentence in the text.
@@ -110,29 +108,20 @@ def findings(path: str, text: str) -> Iterator[Finding]:
         yield from _docstrings(path, [ast.parse(text)] if kind == "py" else [])
 
 
-def check(root: Path, files: list[str], todo: list[str]) -> Iterator[str]:
-    """Check files; a file in `todo` must have a finding."""
-    for path in sorted({*files, *todo}):
-        found = findings(path, (root / path).read_text()) if (root / path).is_file() else iter(())
-        if path not in todo:
-            yield from (f"{path}:{line}: {rule}: {text} -> {suggestion}" for line, rule, text, suggestion in found)
-        elif next(found, None) is None:
-            yield f"{TODO}:{todo.index(path) + 1}: todo: {path} has no findings -> remove it from the list"
-
-
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python tools/prose.py", description=__doc__)
     parser.add_argument("files", nargs="*", help="files to check, from the root; without any: all tracked files")
-    parser.add_argument("--todo", action="store_true", help="write the list of files that fail today")
     args = parser.parse_args(arguments)
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True).stdout
     files = [path for path in args.files or listing.split("\0") if re.split(r"[./]", path)[-1] in TEXTS]
-    if args.todo:
-        (root / TODO).write_text("".join(f"{path}\n" for path in sorted(files) if any(check(root, [path], []))))
-    todo = (root / TODO).read_text().split() if (root / TODO).is_file() and not args.files else []
-    errors = list(check(root, files, todo))
-    print(*errors, f"prose: {len(errors)} findings; {len(todo)} files still need a rewrite", sep="\n")
+    errors = [
+        f"{path}:{line}: {rule}: {text} -> {suggestion}"
+        for path in sorted(files)
+        if (root / path).is_file()
+        for line, rule, text, suggestion in findings(path, (root / path).read_text())
+    ]
+    print(*errors, f"prose: {len(errors)} findings", sep="\n")
     return 1 if errors else 0
 
 

@@ -62,8 +62,8 @@ _PRIVATE_KEY = re.compile(
     r".*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
 )
-# Values that show what they are: Hugging Face, AWS, GitHub, GitLab, OpenAI and Anthropic, Google, Slack, npm, Docker,
-# Stripe, Databricks, Vault, JWT, and W&B's key after its own words.
+# Values that show what they are: Hugging Face, AWS, GitHub, GitLab, OpenAI and Anthropic, Google, Slack, npm, Docker.
+# Then Stripe, Databricks, Vault, JWT, and W&B's key after its own words.
 _SHAPES = re.compile(
     r"(?<![\w-])(?:hf_[A-Za-z0-9]{8,}+|(?:AKIA|ASIA)[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+|"
     r"glpat-[\w-]{16,}+|sk-[\w-]{20,}+|[sr]k_live_[A-Za-z0-9]{16,}+|AIza[\w-]{30,}+|ya29\.[\w-]{20,}+|1//0[\w-]{20,}+|"

@@ -1,4 +1,4 @@
-"""Which chat templates can carry tool conversations exactly, and which are refused before a run starts."""
+"""Chat templates that carry tool conversations exactly, and others, which the check rejects before a run starts."""
 
 from __future__ import annotations
 

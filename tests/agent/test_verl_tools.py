@@ -1,4 +1,4 @@
-"""verl's own tools and tool-call syntaxes behind our protocols: state kept, calls answered, failures read by the model."""
+"""verl's own tools and tool-call syntaxes under our protocols: state kept, calls answered, failures read by the model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 r"""Small raw files in exactly the published layouts: columns, types and quirks are real, the problems are ours.
 
-The quirks: DAPO's instruction around every prompt; AIME24 solutions whose first box is not the answer, in each of the
-ways seen; an answer sheet's leading zeros; MATH-500 answers in LaTeX; AIME25's one answer with a degree sign.
+DAPO has its instruction around every prompt. AIME24 has solutions whose first box is not the answer, in each of the ways seen,
+and an answer sheet's leading zeros. MATH-500 has answers in LaTeX, AIME25 one answer with a degree sign.
 """
 
 import json
@@ -97,7 +97,7 @@ def aime24_capitalised_rows() -> list[dict[str, Any]]:
 
 
 def aime24_solution_only_rows() -> list[dict[str, Any]]:
-    """math-ai/aime24: the answer stands only in the solution's last box."""
+    """math-ai/aime24: the answer is only in the solution's last box."""
     return [
         {"id": number, "problem": problem, "solution": solution, "url": "https://x"}
         for number, problem, solution, _ in AIME24_PROBLEMS

@@ -1,4 +1,4 @@
-"""One reader: rows of ordinary files become prompts with truths, or conversations, whatever their format and columns."""
+"""One reader: rows of ordinary files become prompts with truths, or conversations, in any format and with any columns."""
 
 from __future__ import annotations
 

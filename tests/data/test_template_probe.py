@@ -1,4 +1,4 @@
-"""Content of messages that a chat template loses, repeats or garbles is refused with the way out, or noted."""
+"""Content of messages that a chat template loses, repeats or garbles: the check rejects it with the way out, or notes it."""
 
 from __future__ import annotations
 

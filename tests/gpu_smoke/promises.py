@@ -148,7 +148,7 @@ def replies_are_not_trained(item: Trajectory) -> bool:
 
 
 def eval_promises(run_dir: Path, result: dict[str, Any], log: str) -> Iterator[Promise]:
-    """Of an evaluation: the table, the file of answers and `result.json` say the same."""
+    """Check that table, file of answers and `result.json` of an evaluation say the same."""
     samples = read_generations((run_dir / "eval" / "generations.parquet").read_bytes())
     for source, found in result["eval"].items():
         of_set = [sample for sample in samples if sample.data_source == source]

@@ -1,4 +1,4 @@
-"""What tests share that begin a run in their own process."""
+"""Fixtures of tests that begin a run in their own process."""
 
 import os
 from collections.abc import Iterator
@@ -9,6 +9,6 @@ import pytest
 
 @pytest.fixture
 def own_environment() -> Iterator[None]:
-    """What `opd.trainer.entry.run` sets for its run (of W&B, of the CPU's engines, ...) no later test and none of its processes get."""
+    """Keep what `opd.trainer.entry.run` sets for its run (of W&B, of the CPU's engines, ...) from later tests."""
     with patch.dict(os.environ):
         yield

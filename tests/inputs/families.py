@@ -16,7 +16,7 @@ _SPLIT = (
 )
 _TEXT = ("the teacher reads what the student writes, and the student learns from the difference 0 1 2 3",) * 3
 
-# In the order of their ids, the first right behind the pieces.
+# In the order of their ids, the first right after the pieces.
 QWEN2_5 = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
     "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",

@@ -1,4 +1,4 @@
-"""A row that is longer than the model's context is refused by its key, wherever the model comes from."""
+"""A row that is longer than the model's context: the check names its key, wherever the model comes from."""
 
 from __future__ import annotations
 

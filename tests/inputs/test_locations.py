@@ -1,4 +1,4 @@
-"""What an experiment names by a store URL is local before anything heavy starts."""
+"""Inputs that an experiment names by a store URL are local before anything heavy starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be distilled exactly is refused before training, with the reason."""
+"""Models that cannot be distilled exactly: the check rejects them before training, with the reason."""
 
 from __future__ import annotations
 

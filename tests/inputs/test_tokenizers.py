@@ -1,4 +1,4 @@
-"""Which pairs of tokenizers can be distilled: the ids that both have mean one token, and ordinary text becomes the same ids."""
+"""Pairs of tokenizers that can be distilled: the ids that both have mean one token, and ordinary text becomes the same ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a parent hears of a child process: its message, that it has ended, or nothing in time."""
+"""Messages that a parent gets of a child process: its message, that it has ended, or nothing in time."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_the_teachers_phase_loads_it_and_nothing_of_the_student():
         "reserve": RESERVE_BYTES,
         "teacher weights": 2 * 13584,
         "gathered weights": 2 * (2 * 2592 + 1600),
-        # a token: stream 16 x (2 + 2 + 4), and the larger of attention's (2 x 16 + 2 x 16) x 2 + 4 x 16, 3 x 32 x 2
+        # the stream's, and the larger of attention's (2 x 16 + 2 x 16) x 2 + 4 x 16 and 3 x 32 x 2
         "activations": 80 * (16 * 8 + max(192, 192)),
         "hidden states": 5120,
     }

@@ -98,7 +98,7 @@ def test_what_a_layer_keeps_a_token_is_what_autograd_keeps(kind, lora):
 
 
 def test_what_a_forward_has_at_once_is_its_widest_layers():
-    # Stream: 32 x (2 + 2 + 4); the feed-forward's 3 x 48 x 2 is more than attention's (2 x 32 + 2 x 16) x 2 + 4 x 32 is not.
+    # The stream's, and the larger of attention's and of the feed-forward's.
     shape = shape_of(LlamaConfig(**SIZES).to_dict(), "m")
     assert shape.transient_bytes(2) == 32 * 8 + max(96 * 2 + 128, 3 * 2 * 48)
 

@@ -145,7 +145,7 @@ def ids(rows) -> list[str]:
 
 
 def timed_score(function: str, text: str, truth: str, *, timeout_s: float, bound_s: float) -> dict:
-    # Of what runs in this thread its own time, whatever else the machine does meanwhile.
+    # Of what runs in this thread its own time, which no other process of the machine changes.
     clock_s = time.monotonic if function == "math_verify" else time.thread_time
     started_s = clock_s()
     row = compute_score("math", text, truth, {"index": 0}, function=function, timeout_s=timeout_s)

@@ -1,4 +1,4 @@
-"""The killable pool: whatever a scorer does, its answer keeps its row and nothing is left behind."""
+"""The killable pool: after any end of a scorer its answer keeps its row, and no process is left."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What each reward function reports, against verl's own code and the rules of the published ones."""
+"""Reports of each reward function, against verl's own code and the rules of the published ones."""
 
 import math
 
@@ -80,7 +80,7 @@ def test_math_dapo_with_the_fallback_agrees_with_verl(text):
     [
         (r"\boxed{a{b}c} d}", "a{b}c"),
         (r"\boxed{\left\{1\right.}", r"\left\{1\right."),  # an escaped brace opens no group
-        (r"\boxed{a\\}", r"a\\"),  # nor does an escaped backslash hide the brace behind it
+        (r"\boxed{a\\}", r"a\\"),  # nor does an escaped backslash hide the brace after it
         (r"\boxed{1} \fbox{2}", "1"),
         (r"\fbox{1} \fbox{2}", "2"),
         (r"\boxed{}", ""),

@@ -1,4 +1,4 @@
-"""A carried row is asked for piece by piece, of the real CPU server: what each piece is, whose weights made it and when it is whole."""
+"""Pieces of a carried row from the real CPU server: their tokens, the weights that made them, and the end of the row."""
 
 from __future__ import annotations
 

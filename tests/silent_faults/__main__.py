@@ -64,7 +64,7 @@ def play(recipe: Recipe, played: Sequence[Turn], folder: Path, *sets: str) -> Ro
     ]  # fmt: skip
     os.environ |= {
         inject.SCHEDULE: json.dumps(schedule),
-        "RAY_worker_niceness": "0",  # 15 by default: on a busy machine the workers would hardly run beside anything else
+        "RAY_worker_niceness": "0",  # 15 by default: on a busy machine the workers would hardly run next to anything else
         "VERL_USE_EXTERNAL_MODULES": inject.__name__,
         "PYTHONPATH": os.pathsep.join(str(part) for part in (ROOT / "src", ROOT)),
     }

@@ -99,7 +99,7 @@ def test_files_whose_columns_differ_in_type_are_read_together_and_their_problems
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_choice_of_rows_is_verls_own(tmp_path, monkeypatch, shuffle):
-    # verl's filter is that of `datasets`, which leaves a copy in the place of os.environ: of that, libraries such as rich see no change.
+    # verl's filter is the one of `datasets`, which leaves a copy in the place of os.environ: of that, libraries such as rich see no change.
     monkeypatch.setattr(os, "environ", os.environ)
     path = _file(tmp_path / "a.parquet", [f"{number}+34=" for number in range(10, 40)])
     config = OmegaConf.create({"max_prompt_length": 16, "prompt_key": "prompt", "shuffle": shuffle, "seed": 5})

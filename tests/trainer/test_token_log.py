@@ -1,4 +1,4 @@
-"""Which steps and rollouts a run keeps token by token, and the text of each token."""
+"""Steps and rollouts that a run keeps token by token, and the text of each token."""
 
 from __future__ import annotations
 

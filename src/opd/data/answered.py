@@ -16,7 +16,7 @@ class AnsweredRow(NamedTuple):
 
     Attributes:
         prompt: token ids before the first trained token; never trained.
-        response: token ids of the turns of the model and of what stands between them.
+        response: token ids of the turns of the model and of the text between them.
         mask: 1 for each token of `response` that the model said, its end-of-turn token included, else 0.
         is_cut: the response was longer than it may be, and lost its end.
     """
@@ -27,23 +27,23 @@ class AnsweredRow(NamedTuple):
     is_cut: bool = False
 
     def cut(self, length: int) -> AnsweredRow:
-        """The first `length` tokens of the response."""
+        """Return the row with the first `length` tokens of the response."""
         if len(self.response) <= length:
             return self
         return AnsweredRow(self.prompt, self.response[:length], self.mask[:length], is_cut=True)
 
 
 def answered_rows(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **template: Any) -> list[AnsweredRow]:
-    """The rows of one conversation; none where the model says nothing in it.
+    """Return the rows of one conversation; none where the model says nothing in it.
 
-    A turn of the model is what the chat template writes after the header that a rollout would have ended the prompt with, up
-    to the last token that ends a turn (the whole turn where there is none). Turns share a row as long
-    as the template writes the earlier ones alike when more follows. Qwen3's leaves the thoughts of past turns out: there each
-    turn is a row of its own, behind the conversation as the model would have read it.
+    A turn of the model begins after the header that ends a rollout's prompt. It ends with the last token that ends a turn, or
+    is whole where there is none. Turns share a row as long as the template writes the earlier ones alike when more follows.
+    Qwen3's template leaves the thoughts of past turns out. There each turn is a row of its own, after the conversation as the
+    model would have read it.
 
     Args:
         tokenizer: with its chat template.
-        messages: with `role` and `content`, and whatever else the template reads.
+        messages: with `role` and `content`, and any other key that the template reads.
         template: what it reads besides: `tools`, `enable_thinking`.
 
     Raises:
@@ -64,12 +64,12 @@ def answered_rows(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **templ
 def answer_row(
     tokenizer: Any, messages: Sequence[Mapping[str, Any]], answer: list[int], **template: Any
 ) -> AnsweredRow:
-    """The row of a prompt and the token ids of its answer."""
+    """Return the row of a prompt and the token ids of its answer."""
     return AnsweredRow(_ids(tokenizer, render(tokenizer, messages, **template)), answer, [1] * len(answer))
 
 
 def _turns(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **template: Any) -> Iterator[tuple[str, str]]:
-    """(what the model reads, what it says) of each of its turns."""
+    """Yield (text that the model reads, text that it says) of each of its turns."""
     ends = [tokenizer.decode([end]) for end in end_tokens(tokenizer, **template)]
     for number, message in enumerate(messages):
         if message["role"] != ASSISTANT:

@@ -25,7 +25,7 @@ class UnfitTemplate(SpecError):
 
     @classmethod
     def of(cls, tokenizer: Any, why: str, *, has_tools: bool) -> UnfitTemplate:
-        """The error for the template of `tokenizer` and the reason `why`."""
+        """Return the error for the template of `tokenizer` and the reason `why`."""
         fix = _FIX + (_TOOLS_FIX if has_tools else "")
         rule = f"its chat template cannot be used: {why}"
         return cls([Problem(path="model.path", value=tokenizer.name_or_path or None, rule=rule, fix=fix)])
@@ -56,7 +56,7 @@ def _limited() -> Iterator[None]:
 
 
 def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, is_finished: bool = False, **kwargs: Any) -> str:
-    """The messages as the template writes them, with the header of the model's next turn.
+    """Return the messages as the template writes them, with the header of the model's next turn.
 
     Args:
         is_finished: no turn follows, so there is no header.

@@ -30,13 +30,13 @@ class Stripped(NamedTuple):
 
 
 def strip_dapo_instruction(text: str) -> Stripped:
-    """The problem inside a DAPO prompt; halves of the instruction that are there go, one alone too."""
+    """Return the problem inside a DAPO prompt, without each half of the instruction that is there."""
     found = text.startswith(DAPO_PREFIX) and text.endswith(DAPO_SUFFIX)
     return Stripped(text.removeprefix(DAPO_PREFIX).removesuffix(DAPO_SUFFIX).rstrip(), found)
 
 
 def with_instruction(problem: str, variant: Variant) -> str:
-    """The user message that asks `problem` in the way of `variant`."""
+    """Return the user message that asks `problem` in the way of `variant`."""
     problem = problem.rstrip()
     if variant == "boxed":
         return f"{problem}\n\n{BOXED_SENTENCE}"
@@ -82,7 +82,7 @@ class MathSource(NamedTuple):
 
 
 def read_dapo(path: Path) -> Problems:
-    """DAPO-Math-17k: `prompt` (messages, or a text) and `reward_model` {ground_truth, style}.
+    """Read DAPO-Math-17k: `prompt` (messages, or a text) and `reward_model` {ground_truth, style}.
 
     A blank problem or ground truth is kept, as "", for the filters to drop and count.
     """
@@ -104,11 +104,11 @@ def read_dapo(path: Path) -> Problems:
 
 
 def read_aime24(path: Path) -> Problems:
-    """AIME 2024 in any published layout: (id, problem, solution[, answer]) or (ID, Problem, Solution, Answer).
+    """Read AIME 2024 in any published layout: (id, problem, solution[, answer]) or (ID, Problem, Solution, Answer).
 
-    The ground truth is the answer column where there is one, else the *last* box of the solution (the first one is
-    an intermediate result in some rows), as a whole number from 0 to 999 without leading zeros: a model says 25
-    where the exam's answer sheet says 025, and rewards compare text.
+    The ground truth is the answer column where there is one, else the *last* box of the solution. In some rows the first box
+    is an intermediate result. The truth is a whole number from 0 to 999 without leading zeros. A model says 25 where the exam's
+    answer sheet says 025, and rewards compare text.
     """
     raw = read_raw(path, source=AIME24.published_at)
     require_columns(raw, [("problem", "solution"), ("problem", "answer"), ("Problem", "Answer")])
@@ -171,7 +171,7 @@ def _text_problems(raw: RawFile, *, identity: str) -> list[Problem]:
 
 
 def _user_message(raw: RawFile, row: int) -> str:
-    """The text of a prompt that is a text or a conversation of one user message."""
+    """Return the text of a prompt that is a text or a conversation of one user message."""
     prompt = raw.records[row]["prompt"]
     if isinstance(prompt, str):
         return prompt
@@ -183,7 +183,7 @@ def _user_message(raw: RawFile, row: int) -> str:
 
 
 def _aime_integer(text: str) -> int | None:
-    r"""The AIME answer that a text such as `025`, `\textbf{(073)}` or `m+n = \text{902}` states, if it is one."""
+    r"""Return the AIME answer that a text such as `025`, `\textbf{(073)}` or `m+n = \text{902}` states, if it is one."""
     unwrapped = _TEXT_COMMAND.sub(r"\1", text.rsplit("=", 1)[-1]).strip(_AIME_PADDING)
     return int(unwrapped) if re.fullmatch(r"[0-9]{1,3}", unwrapped) else None
 

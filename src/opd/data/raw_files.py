@@ -20,30 +20,30 @@ class RawFile(NamedTuple):
     records: list[Record]
 
     def error(self, row: int, column: str, rule: str) -> RawFileError:
-        """The error for one cell; `row` counts from 0 here and from 1 in the message."""
+        """Return the error for one cell; `row` counts from 0 here and from 1 in the message."""
         value = self.records[row].get(column)
         shown = repr(value) if len(repr(value)) <= 120 else repr(value)[:120] + "…"
         return RawFileError(f"{self.path}: row {row + 1}, column {column!r}: {rule}, found {shown}")
 
     def text(self, row: int, column: str) -> str:
-        """A cell that must hold text that is not blank."""
+        """Return a cell that must hold text that is not blank."""
         value = self.records[row].get(column)
         if not isinstance(value, str) or not value.strip():
             raise self.error(row, column, "must be a text that is not empty")
         return value
 
     def answer(self, row: int, column: str) -> str:
-        """A cell that must hold an answer, as text or as a whole number."""
+        """Return a cell that must hold an answer, as text or as a whole number."""
         value = self.records[row].get(column)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
-        if isinstance(value, float) and value.is_integer():  # what pandas makes of whole numbers beside a gap
+        if isinstance(value, float) and value.is_integer():  # what pandas makes of whole numbers next to a gap
             return str(int(value))
         return self.text(row, column).strip()
 
 
 def read_raw(path: Path, *, source: str) -> RawFile:
-    """Reads a `.parquet` or `.jsonl` file.
+    """Read a `.parquet` or `.jsonl` file.
 
     Args:
         path: the file.
@@ -62,7 +62,7 @@ def read_raw(path: Path, *, source: str) -> RawFile:
 
 
 def require_columns(raw: RawFile, layouts: Sequence[Iterable[str]]) -> None:
-    """Refuses a file whose rows fit none of the published layouts.
+    """Refuse a file whose rows fit none of the published layouts.
 
     Raises:
         RawFileError: naming the columns that are missing, by the layout that fits best.

@@ -60,7 +60,7 @@ class How(NamedTuple):
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files that a path names: itself, or those of a folder in the order of their names.
+    """Return the files that a path names: itself, or the files of a folder in the order of their names.
 
     Raises:
         Unreadable: there is none, or a folder mixes splits.
@@ -367,8 +367,8 @@ def _array(values: list[Any]) -> pa.Array:
 def joined(tables: Sequence[Dataset]) -> Dataset:
     """Return the rows of all tables; where their types differ, values of mixed types become text.
 
-    Such as `extra_info.index`, which is a row's number in most prepared files and a UUID in DAPO's, or a ground truth
-    that is 7 here and "7" there (scorers read its text).
+    One such field is `extra_info.index`: a row's number in most prepared files, a UUID in DAPO's. Another is a ground truth
+    that is 7 here and "7" there; scorers read its text.
     """
     from datasets import Dataset, concatenate_datasets
 

@@ -39,7 +39,7 @@ CONVERSATIONS = pa.schema([(MESSAGES, SCHEMA.field("prompt").type)])
 
 
 def prompt_row(problem: Problem, *, data_source: str, split: Split, variant: Variant) -> Row:
-    """One row in verl's columns."""
+    """Return one row in verl's columns."""
     return {
         "data_source": data_source,
         "prompt": [{"role": "user", "content": with_instruction(problem.question, variant)}],
@@ -55,12 +55,12 @@ def prompt_row(problem: Problem, *, data_source: str, split: Split, variant: Var
 
 
 def benchmark_rows(source: MathSource, problems: Sequence[Problem], variant: Variant) -> list[Row]:
-    """A benchmark's rows: all of them, in their order."""
+    """Return all of a benchmark's rows, in their order."""
     return [prompt_row(problem, data_source=source.data_source, split="test", variant=variant) for problem in problems]
 
 
 def write_files(tables: Mapping[Path, Sequence[Row]], texts: Mapping[Path, str], *, schema: pa.Schema = SCHEMA) -> None:
-    """Writes Parquet files and texts beside their final names, and renames them only when all are complete on disk."""
+    """Write Parquet files and texts next to their final names; rename them only when all are complete on disk."""
     unfinished = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in (*tables, *texts)}
     try:
         for path, temporary in unfinished.items():

@@ -19,7 +19,7 @@ def end_tokens(tokenizer: Any, generation_config: Any = None, **template: Any) -
 
     Args:
         tokenizer: with its chat template, if it has one.
-        generation_config: of the model; None means that of the folder that the tokenizer comes from.
+        generation_config: of the model; None means the config of the tokenizer's folder.
         template: arguments of the template.
     """
     written = written_end(tokenizer, **template)

@@ -178,7 +178,7 @@ class Answers:
         """False where the store lacks answers that are on the disk."""
         self.samples: list[Sample] = []
         self._num_rows_of = Counter[Problem]()
-        self._first_samples: list[int] = []  # the number of each row's first answer among those of its problem
+        self._first_samples: list[int] = []  # the number of each row's first answer among its problem's answers
         for problem in questions.problems:
             self._first_samples.append(self._num_rows_of[problem] * questions.num_samples)
             self._num_rows_of[problem] += 1

@@ -43,7 +43,7 @@ def kind_of(tree: Mapping[str, Any]) -> Kind:
 
 
 def unknown_gpus() -> int | None:
-    """Return None: the run's machine is another one, or a cluster."""
+    """Return None, since the run's machine is another one, or a cluster."""
     return None
 
 
@@ -59,7 +59,7 @@ def parse_tree(
     """Validate a tree of plain values, changed by variables, `path=value` and Hydra overrides.
 
     Args:
-        count_gpus: counts the GPUs of the machine that runs it, which device and trainer.gpus_per_node follow; None: unknown.
+        count_gpus: counts the GPUs of the machine that runs it, which device and trainer.gpus_per_node follow; None means unknown.
         sources: gets the source of each key that the other arguments set.
     """
     tree = without_nulls(dict(source))

@@ -1,4 +1,4 @@
-"""What an experiment reads, looked at before anything heavy is imported or started: data files and model folders.
+"""The data files and model folders of an experiment, checked before anything heavy is imported or started.
 
 Torch-free. Every fault becomes one `Problem` with key, value, rule and fix; all of them are reported together.
 """
@@ -23,12 +23,12 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def is_module(path: str) -> bool:
-    """Whether a program of this name may be an importable module."""
+    """Return True if a program of this name may be an importable module."""
     return bool(_MODULE.fullmatch(path)) and not path.endswith((".py", ".yaml", ".json", ".parquet"))
 
 
 def place_problems(places: Sequence[tuple[str, str]]) -> Iterator[Problem]:
-    """What is wrong with (key, path); URLs, bundled names and importable modules are left to those who resolve them."""
+    """Yield what is wrong with (key, path); URLs, bundled names and importable modules are left to those who resolve them."""
     for key, path in places:
         if "://" in path or is_module(path) or Path(path).exists():
             continue
@@ -45,13 +45,13 @@ __all__ = ["DataSet", "Inputs", "check_inputs", "how_of", "scorer_of_texts"]
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What is looked at.
+    """The files and folders that are looked at.
 
     Attributes:
         models: (key of the spec, path) of each model.
         data: each data set.
         places: (key of the spec, path) of a program, a list or a folder that the run reads.
-        spec: whose rows the model must have room for; None: that is not looked at.
+        spec: whose rows the model must have room for; None means that no check asks.
     """
 
     models: Sequence[tuple[str, str]]
@@ -61,7 +61,7 @@ class Inputs:
 
     @classmethod
     def of(cls, spec: AnyRunSpec) -> Inputs:
-        """The inputs of a spec."""
+        """Return the inputs of a spec."""
         models = [("model.path", spec.model.path)]
         named = {} if isinstance(spec, SftSpec) else {"reward.path": spec.reward.path}
         if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
@@ -106,7 +106,9 @@ def how_of(spec: AnyRunSpec) -> How:
 
 
 def scorer_of_texts(spec: AnyRunSpec, *, of_training: bool = False) -> str:
-    """The reward function by name, where it reads ground truths as text; empty where it reads what it likes, or nothing is learnt from it.
+    """Return the name of a reward function that reads ground truths as text.
+
+    The name is empty where the function reads what it likes, or nothing is learnt from it.
 
     Args:
         of_training: of the training prompts, which a distillation may have without answers.
@@ -172,7 +174,7 @@ def environment_problems(spec: AnyRunSpec | None) -> Iterator[Problem]:
 
 
 def _context_problems(inputs: Inputs) -> Iterator[Problem]:
-    """Of models on this machine; others have no config here yet."""
+    """Check models on this machine; others have no config here yet."""
     for key, path in inputs.models:
         if inputs.spec is not None and key == "model.path":
             yield from context_problems(inputs.spec, context_of_folder(path))

@@ -57,7 +57,7 @@ class DataSet:
     written: Mapping[str, str] | None = None
 
     def name(self, path: str) -> str:
-        """What the spec calls a file."""
+        """Return the name by which the spec calls a file."""
         return (self.written or {}).get(path, path)
 
 

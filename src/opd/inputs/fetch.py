@@ -1,7 +1,7 @@
 """Fetches what a run reads from a store URL (models, teachers, data sets) once into a local cache, and verifies it.
 
-A folder of the cache mirrors one URL. `.opd-fetched.json` in it says which version of each object it holds, so that a later
-start downloads only what is missing or has changed, and an interrupted one goes on file by file. A folder in the store may
+A folder of the cache mirrors one URL. `.opd-fetched.json` in it names the version of each object that it holds. So a later
+start downloads only what is missing or has changed, and an interrupted start continues file by file. A folder in the store may
 hold `SHA256SUMS` (as `sha256sum` writes it): then every file must be listed there and match. Without it a file is compared
 with the store's own MD5 where that is one, and with its size. What the cache holds is hashed again at every start: a bit that
 has flipped on the disk is noticed, and the file fetched anew.
@@ -35,7 +35,7 @@ CACHE_VARIABLE = "OPD_CACHE_DIR"
 RECORD_FILE = ".opd-fetched.json"
 CHECKSUMS_FILE = "SHA256SUMS"
 PROGRESS_INTERVAL_S = 10.0
-# A part that nobody has written to for that long belongs to a process that was killed.
+# A part that no process has written to for that long belongs to a process that was killed.
 STALE_PART_S = 3600.0
 _CHUNK_BYTES = 8 * 2**20
 _GIB = 2**30
@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 
 class FetchError(RunError):
-    """What a URL names cannot be used; the text says why."""
+    """An object or folder at a URL that cannot be used; the text says why."""
 
 
 class NothingThere(FetchError):
@@ -56,7 +56,7 @@ class NothingThere(FetchError):
 
 @contextmanager
 def naming(key: str, url: str) -> Iterator[None]:
-    """While inside, a URL behind which there is nothing is a mistake in the spec.
+    """Raise SpecError in the block for a URL at which there is nothing.
 
     Args:
         key: of the spec. url: its value.
@@ -87,14 +87,14 @@ class _Digests:
 
 
 def cache_dir() -> Path:
-    """Where fetched files are kept: OPD_CACHE_DIR, else the user's cache."""
+    """Return the folder of fetched files: OPD_CACHE_DIR, else the user's cache."""
     if folder := os.environ.get(CACHE_VARIABLE):
         return Path(folder).absolute() / "fetched"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opd" / "fetched"
 
 
 def local_copy(url: str, *, cache: Path | None = None, say: Say = print) -> str:
-    """The local folder (or file, where the URL names one) with what the URL holds now, verified.
+    """Return the local folder (or file, where the URL names one) with what the URL holds now, verified.
 
     Raises:
         FetchError: nothing is there, it does not match its checksums, or the disk is too small.
@@ -156,7 +156,7 @@ def mirror(url: str, folder: Path, *, say: Say = print) -> int:
 
 
 def _listing(url: str) -> tuple[Store, list[ObjectInfo], bool]:
-    """The store that the URL's objects are read from, the objects, and whether the URL names a single one."""
+    """Return the store that the URL's objects are read from, the objects, and whether the URL names a single one."""
     store = open_store(url)
     nothing = NothingThere(f"{url}: there is nothing; check the path and the bucket")
     try:
@@ -252,7 +252,7 @@ class _Mirror:
         return None if md5 in (None, found.md5) else f"has MD5 {found.md5}, the store says {md5}"
 
     def _checksums(self, wanted: Mapping[str, ObjectInfo]) -> dict[str, str] | None:
-        """SHA-256 by file, where the folder brings its own."""
+        """Return SHA-256 by file, where the folder brings its own."""
         if CHECKSUMS_FILE not in wanted:
             return None
         found = {}
@@ -284,7 +284,7 @@ class _Mirror:
 
     @contextmanager
     def _progress(self, num_bytes: int) -> Iterator[None]:
-        """While inside: a line now and then with what has arrived."""
+        """Print a line now and then in the block with what has arrived."""
         began_s, done = time.monotonic(), threading.Event()
         before = _num_bytes(self.folder)
 
@@ -318,7 +318,7 @@ class _Mirror:
 
 
 def _num_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder in which others write and rename."""
+    """Return the bytes of all files below a folder in which others write and rename."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

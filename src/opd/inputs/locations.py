@@ -29,7 +29,7 @@ def resolve(config: DictConfig, folder: Path) -> dict[str, str]:
         The models' URLs and local folders: ranks on other nodes need them too. Data sets are read by the trainer alone.
 
     Raises:
-        SpecError: there is nothing behind a URL. ValueError: an unknown bundled name.
+        SpecError: there is nothing at a URL. ValueError: an unknown bundled name.
         FetchError, StoreError: see `opd.inputs.fetch.local_copy`.
         NoEnvironment: the default environment is not installed.
     """

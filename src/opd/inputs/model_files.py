@@ -1,4 +1,4 @@
-"""What a run needs of its models, checked at the front door: attention kernel, config, tokenizer.
+"""Checks of a run's models at the front door: attention kernel, config, tokenizer.
 
 Code that a model's folder ships runs only where that model's own flag says so.
 """
@@ -22,7 +22,7 @@ class ModelUnreadable(RunError):
 
 @contextmanager
 def reading(key: str, path: str) -> Iterator[None]:
-    """While inside, what transformers raises for a model that it cannot read becomes an error that names the key.
+    """Raise an error that names the key for a model that transformers cannot read in the block.
 
     Args:
         key: of the spec. path: its value, a folder or a hub id.
@@ -44,7 +44,7 @@ def reading(key: str, path: str) -> Iterator[None]:
 
 
 def _is_for_good(error: BaseException | None) -> bool:
-    """Whether the hub has answered, and will answer the same again."""
+    """Return True if the hub has answered, and will answer the same again."""
     # Here, so that `--plan` and `--dry-run` need no more than the tool's own packages.
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -80,7 +80,7 @@ def check_attention(implementation: str | None) -> None:
 
 
 def load_tokenizer(section: str, model: DictConfig) -> Any:
-    """The tokenizer of a model.
+    """Return the tokenizer of a model.
 
     Args:
         section: of the spec (`model`, `teacher`), for errors.
@@ -96,7 +96,7 @@ def load_tokenizer(section: str, model: DictConfig) -> Any:
 
 
 def check_loadable(section: str, path: str, *, trust_remote_code: bool) -> Any:
-    """A model's config, read as the trainer's processes will, before they are started.
+    """Return a model's config, read as the trainer's processes will, before they are started.
 
     Raises:
         SpecError: it needs code of its own that `trust_remote_code` does not allow, this transformers does not know it, or

@@ -41,7 +41,7 @@ def _bundled() -> dict[str, Path]:
 
 
 def is_hub_id(path: str) -> bool:
-    """Whether a model of this name may be one of the hub."""
+    """Return True if a model of this name may be one of the hub."""
     return bool(_HUB_ID.fullmatch(path))
 
 
@@ -88,7 +88,7 @@ def _address_fault(path: str) -> tuple[str, str]:
 
 
 def context_of_folder(path: str) -> int | None:
-    """`opd.experiment.defaults.context_of` a bundled model or a folder on this machine; None for any other, or an unreadable one."""
+    """Return the context of a bundled model or a folder on this machine; None for any other, or an unreadable one."""
     try:
         config = json.loads((Path(_bundled().get(path, path)) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

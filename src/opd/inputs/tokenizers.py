@@ -29,8 +29,8 @@ def check_chat_template(config: DictConfig, tokenizer: Any, shapes: Collection[t
         config: the trainer's. tokenizer: the student's; a custom template of the config becomes its own.
         shapes: (role, key) of what the messages of the data say, which the template must keep.
 
-    Tools of the user's own (`agent.tool_config_path`) are described once they are made, with the rollout; the template
-    is checked without them here, and with them there.
+    Tools of the user's own (`agent.tool_config_path`) are described once they are made, with the rollout. The template is
+    checked without them here, and with them there.
 
     Raises:
         UnfitTemplate: it fails, or cannot carry tool conversations exactly.
@@ -54,7 +54,7 @@ _OTHER_FAMILY = (
     "choose a teacher of the same family, or train on this one's answers, which are text to any tokenizer: kind sft with "
     "sft.teacher_answers"
 )
-# What decides how a text becomes ids, beside the tokens themselves; `trim_offsets` moves character offsets only.
+# What decides how a text becomes ids, next to the tokens themselves; `trim_offsets` moves character offsets only.
 _SECTIONS = ("normalizer", "pre_tokenizer", "model")
 _NO_EFFECT = ("trim_offsets",)
 # Ordinary text of every kind that a family's variants have split differently: digits, blanks, code, formulas, scripts.
@@ -80,7 +80,7 @@ class SharedTokens(NamedTuple):
     """Vocabulary entries of the teacher, likewise."""
 
     def beyond(self) -> dict[str, int]:
-        """Entries of each model that has tokens which the other lacks."""
+        """Return the entries of each model that has tokens which the other lacks."""
         return {side: n for side, n in (("student", self.student), ("teacher", self.teacher)) if n > self.shared}
 
 
@@ -94,22 +94,22 @@ def shared_tokens(
     template_kwargs: Mapping[str, Any] | None = None,
     key: str = "teacher",
 ) -> SharedTokens:
-    """What two models' tokenizers have in common, if that is enough to distil one into the other.
+    """Return what two models' tokenizers share, if that is enough to distil one into the other.
 
-    Equal tokenizers always are. Others may differ in tokens that the other lacks, behind the ones that both have
-    (Qwen2.5 and Qwen3; one special token more): then every text without such a token must become the same ids.
+    Equal tokenizers always share enough. Others may differ in tokens that the other lacks, after the ones that both have, as
+    Qwen2.5 and Qwen3 do. Then every text without such a token must become the same ids.
 
     Args:
         student, teacher: folders or hub ids.
         trust_student, trust_teacher: run code that the model's repository ships.
-        tokenizer: the student's, if not the one beside its model; its chat template must write none of the student's own
+        tokenizer: the student's, if not the one in its model's folder; its chat template must write none of the student's own
             tokens.
         template_kwargs: the template's arguments.
         key: the teacher's in the spec, for errors.
 
     Raises:
-        Unfit: an id means different tokens, texts are cut differently, or the student cannot do without a token that
-            the teacher lacks; the ids, tokens or settings are named.
+        Unfit: an id means different tokens, texts are cut differently, or the student needs a token that the teacher lacks.
+            The error names the ids, tokens or settings.
     """
     paths = f"model.path={student} and {key}.path={teacher}"
     tokenizers, tokens = [], []
@@ -178,7 +178,7 @@ def _refuse_other_meanings(paths: str, student: dict[int, str], teacher: dict[in
 
 
 def _text_differences(student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> list[str]:
-    """In what the two turn a text into different ids; empty where nothing was found."""
+    """Return the settings by which the two turn a text into different ids; empty where nothing was found."""
     found = []
     backends = [getattr(tokenizer, "backend_tokenizer", None) for tokenizer in (student, teacher)]
     if None not in backends:
@@ -193,7 +193,7 @@ def _text_differences(student: PreTrainedTokenizerBase, teacher: PreTrainedToken
 
 
 def _settings(tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a tokenizer.json that decide how it cuts a text without added tokens."""
+    """Return the parts of a tokenizer.json that decide how it cuts a text without added tokens."""
     added = {token["content"] for token in tokenizer["added_tokens"]}
     model = tokenizer["model"]
     vocab, merges = model.pop("vocab", {}), model.pop("merges", None)
@@ -203,7 +203,7 @@ def _settings(tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without(node: Any, names: tuple[str, ...]) -> Any:
-    """The settings without `names`, and with "", false and null alike: some classes write one, some the other."""
+    """Return the settings without `names`, and with "", false and null alike, which different classes write."""
     if isinstance(node, dict):
         return {key: _without(value, names) for key, value in node.items() if key not in names}
     if isinstance(node, list):
@@ -214,7 +214,7 @@ def _without(node: Any, names: tuple[str, ...]) -> Any:
 def _refuse_needed(
     paths: str, shared: int, student: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any]
 ) -> None:
-    """The student must be able to begin and to end an answer with tokens that the teacher has."""
+    """Raise Unfit for a student that cannot begin or end an answer with tokens that the teacher has."""
     ends = end_tokens(student, **template_kwargs)
     if ends and min(ends) >= shared:
         raise Unfit(

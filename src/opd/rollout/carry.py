@@ -1,8 +1,8 @@
 """The schedule `carry`: rows that are generated in rounds of tokens, and the rows of an update. Pure bookkeeping, no server.
 
-A round gives each running row up to `round_tokens` tokens; a row that ends within it is followed by the next prompt at once,
-with the rest of the round. Between two rounds nothing is in flight. The next rows follow from the lengths alone, never from
-the order of the answers: two runs whose rows are equal make equal updates, on any server.
+A round gives each running row up to `round_tokens` tokens. The next prompt follows a row that ends within it at once, with the
+rest of the round. Between two rounds nothing is in flight. The next rows follow from the lengths alone, never from the order of
+the answers. So two runs whose rows are equal make equal updates, on any server.
 
 An update takes place when enough rows are complete. Unfinished rows keep their tokens and continue under the new weights.
 """
@@ -117,9 +117,9 @@ class Update:
 class Carry:
     """The rows between the data and an update.
 
-    Before the first update the warm fill brings the running rows to the middle of a long run: rows are generated and followed
-    by the next until each of the first ones has ended. Rows that were completed until then are thrown away and their prompts
-    are asked again: without this the first updates would train on short answers alone.
+    Before the first update the warm fill brings the running rows to the middle of a long run. Rows follow one another until each
+    of the first ones has ended. The fill drops rows that were completed until then, and asks their prompts again. Without this
+    the first updates would train on short answers alone.
 
     Args:
         rows: of an update.
@@ -211,8 +211,8 @@ class Carry:
     def _due(self, version: int) -> list[CarriedRow]:
         """Return the rows that an update must hold so that no token gets too old: earliest deadline first.
 
-        Row i of those begun, the oldest first, is one of i that must be trained on by the time that it is `max_age` versions old;
-        later updates until then take `rows` each.
+        Of the begun rows, the oldest first, row i is one of i that must be trained on before it is older than `max_age`
+        versions. Later updates until then take `rows` each.
         """
         begun = sorted(
             (row for row in [*self.running, *self.complete] if row.pieces),

@@ -28,8 +28,8 @@ Result = TypeVar("Result")
 class RolloutManager:
     """The rollout workers.
 
-    `rollout.agent.num_workers: 0` runs the loops and the rewards in this process (a thread with an event loop): two
-    processes fewer to start, and no round trip a sample. One or more workers are Ray actors spread over the nodes.
+    `rollout.agent.num_workers: 0` runs the loops and the rewards in a thread of this process, with an event loop. So two
+    processes fewer start, and no sample takes a round trip. One or more workers are Ray actors spread over the nodes.
     """
 
     def __init__(self, config: DictConfig, llm_client: LLMServerClient):
@@ -75,7 +75,7 @@ class RolloutManager:
                 yield RolloutReport(fault=lost)
 
     def advance(self, slots: Sequence[Sequence[Begun]], num_tokens: int) -> list[list[Growth]]:
-        """A round of the schedule `carry`, see `RolloutWorker.advance`.
+        """Make a round of the schedule `carry`, see `RolloutWorker.advance`.
 
         Raises:
             ray.exceptions.RayError: a rollout actor was lost.
@@ -104,7 +104,7 @@ class RolloutManager:
         return future.result()
 
     def _note(self, num_finished: int) -> None:
-        """A conversation more is progress: a batch may take hours, and no answer of it this long."""
+        """Tell progress where a conversation more has ended: a batch may take hours, and no answer of it this long."""
         if num_finished != self._num_finished:
             self._num_finished = num_finished
             PROGRESS.tick()

@@ -89,8 +89,8 @@ def start_servers(config: DictConfig) -> Serving:
 def start_cpu_servers(config: DictConfig) -> dict[str, Any]:
     """Start the CPU rollout servers, if the run has such; return their handles by name at once, while they build their models.
 
-    They are spread over the nodes that work. A server asks for no resources, and Ray would also put it on a head that
-    offers none; a soft affinity does not help (Ray 2.60 does not follow it for such actors).
+    They are spread over the nodes that work. A server asks for no resources, so Ray would also put it on a head that offers
+    none. Ray 2.60 does not follow a soft affinity for such actors.
     """
     role = config.actor_rollout_ref
     if role.rollout.name != CPU_ROLLOUT:
@@ -118,7 +118,7 @@ def _gpu_names() -> list[str]:
 
 
 def _places(num_nodes: int, gpus_per_node: int) -> list[ActorHandle]:
-    """Return an actor for each GPU, those of one node next to each other."""
+    """Return an actor for each GPU; actors of one node are next to each other."""
     bundles = [{"GPU": 1.0}] * gpus_per_node
     groups = [placement_group(bundles, strategy="STRICT_PACK") for _ in range(num_nodes)]
     actor: Any = ray.remote(num_gpus=1, num_cpus=0)(_Place)

@@ -58,7 +58,7 @@ def _offered(schemas: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dict
 
 
 def _column(table: datasets.Dataset, name: str) -> list[Any]:
-    """A column's values; None for each row of a file without it."""
+    """Return a column's values; None for each row of a file without it."""
     return list(table[name]) if name in table.column_names else [None] * len(table)
 
 
@@ -124,7 +124,7 @@ class PromptDataset(RLHFDataset):
         raise SpecError([Fault(path="data.train_batch_size", value=batch, rule=rule, fix=fix)])
 
     def prompt_ids(self) -> list[str]:
-        """What each row is called in a file of pass rates."""
+        """Return the name of each row in a file of pass rates."""
         return _prompt_ids(self.dataframe, self.prompt_key)
 
     def column(self, name: str) -> list[Any] | None:
@@ -146,7 +146,7 @@ class PromptDataset(RLHFDataset):
         self.places = [self.places[row] for row in rows]
 
     def _read_files_and_tokenize(self) -> None:
-        """The rows of all files that are in `data.split`, or verl's choice of `max_samples` of them, without the overlong prompts."""
+        """Keep the rows of all files that are in `data.split`, or verl's choice of `max_samples` of them, without overlong prompts."""
         how = How(self.prompt_key, **(self.config.get("columns") or {}))
         self._tables = [read_dataset(path, how) for path in self.data_files]
         rows = joined(self._tables)

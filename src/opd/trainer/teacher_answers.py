@@ -69,7 +69,7 @@ class TeacherAnswers:
         return [self._ids(answers[(first + sample) % len(answers)]) for sample in range(num_samples)]
 
     def _ids(self, answer: dict[str, Any]) -> list[int]:
-        """Return the ids that the teacher gave, or those of its text where the student's tokenizer reads the ids otherwise."""
+        """Return the ids that the teacher gave, or the ids of its text where the student's tokenizer reads them otherwise."""
         given = answer.get("response_ids") or []
         if given and self._tokenizer.decode(given, skip_special_tokens=True) == answer["response"]:
             return list(given)

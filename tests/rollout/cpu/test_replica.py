@@ -95,7 +95,7 @@ def launch(model_folder: str, replica_rank: int, **changes: Any) -> CPURolloutRe
     node_id = ray.get_runtime_context().get_node_id()
 
     class Worker:
-        """Stands where verl's first worker stands: it is asked only for its node."""
+        """The place of verl's first worker, which is asked only for its node."""
 
         __ray_call__ = SimpleNamespace(remote=lambda function: asyncio.sleep(0, node_id))
 

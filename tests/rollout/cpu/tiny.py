@@ -65,7 +65,7 @@ def answer_all(engine: RolloutEngine) -> dict[str, Answer]:
 
 
 def answer_one(engine: RolloutEngine, prompt: list[int], **params: Any) -> Answer:
-    """The answer to one prompt with nothing beside it."""
+    """Return the answer to one prompt alone."""
     engine.submit(prompt, params, "only")
     return answer_all(engine)["only"]
 

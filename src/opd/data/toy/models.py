@@ -51,7 +51,7 @@ def build_tiny_qwen3(
 
 @dataclass(frozen=True, kw_only=True)
 class ToyShape:
-    """What differs between the toy models."""
+    """The sizes in which the toy models differ."""
 
     num_layers: int
     hidden_size: int

@@ -122,7 +122,7 @@ def make_row(problem: Problem, split: str) -> Row:
 
 
 def choose(problems: Sequence[Problem], num: int | None, seed: int, name: str) -> list[Problem]:
-    """Return `num` of the problems (None: all) in an order drawn from the seed; ValueError if there are not as many."""
+    """Return `num` of the problems (None means all) in an order drawn from the seed; ValueError if there are not as many."""
     if num is not None and not 1 <= num <= len(problems):
         raise ValueError(
             f"{name} = {num}: must be between 1 and {len(problems)}, the problems of that split; choose fewer"

@@ -35,8 +35,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     """Return a new tokenizer of exactly 112 tokens, with eos `<|im_end|>` and padding `<|endoftext|>`.
 
     Its chat template knows system, user, assistant and tool turns, `tools` and `add_generation_prompt`. As in Qwen3,
-    `enable_thinking=False` adds an empty think block to the generation prompt and anything else adds nothing; the toy
-    models never think, and have learnt to answer after either prompt.
+    `enable_thinking=False` adds an empty think block to the generation prompt, and no other value adds anything. The toy
+    models never think. They have learnt to answer after either prompt.
     """
     vocabulary = {
         token: index for index, token in enumerate([*CONTROL_TOKENS, *MARKUP_TOKENS, *ROLE_TOKENS, *CHARACTERS])

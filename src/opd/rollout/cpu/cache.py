@@ -31,12 +31,12 @@ class RowCache(Cache):
     """The cache of one decode batch: every row holds one request at its own position.
 
     keys[layer] and values[layer] are [num_rows, kv_heads, length, head_dim] fp32. Positions beyond a row's own are
-    masked; they hold zeros or what an earlier request left, finite either way, so that their weight of exactly zero
-    makes their contribution exactly zero.
+    masked. They hold zeros or the finite values of an earlier request. So their weight of exactly zero makes their contribution
+    exactly zero.
     """
 
     def __init__(self, num_rows: int, length: int, layer_shapes: list[tuple[int, int]]) -> None:
-        """layer_shapes: (kv_heads, head_dim) of each layer."""
+        """Make an empty cache; layer_shapes has (kv_heads, head_dim) of each layer."""
         super().__init__(layers=[])
         self.num_rows, self.length = num_rows, length
         self.keys = [_untouched_zeros(num_rows, heads, length, size) for heads, size in layer_shapes]
@@ -97,7 +97,7 @@ def row_attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention for transformers' registry: prefill is causal, decode reads the cache under the given mask.
+    """Return attention for transformers' registry: prefill is causal, decode reads the cache under the given mask.
 
     Args:
         query: [B, heads, Q, D]. key, value: [U, kv_heads, L, D]; heads is a multiple of kv_heads.

@@ -1,10 +1,9 @@
 """The batching text generator: requests in, answers out, with every shape independent of the load.
 
-A request's bits depend on the weights, its prompt, its sampling parameters and its seed only. What that takes:
-every forward has a shape that follows from the request's own length (rows are padded with idle ones, never fewer);
-a row's place in its batch does not enter its arithmetic (`ROW_UNIT`, and `check_rows` asks this machine); each
-random number is a pure function of the request's seed and the position; requests share nothing, so there is
-no prefix cache.
+A request's bits depend on the weights, its prompt, its sampling parameters and its seed only. So the shape of each forward
+follows from the request's own length: idle rows pad the others. A row's place in its batch does not enter its arithmetic
+(`ROW_UNIT`, and `check_rows` asks this machine). Each random number is a pure function of the request's seed and the position.
+Requests share nothing, so there is no prefix cache.
 """
 
 from __future__ import annotations
@@ -177,8 +176,8 @@ class RolloutEngine:
         model: a causal language model of `opd.rollout.cpu.model.build_model`.
 
     Raises:
-        RuntimeError: torch computes with several threads here. A row's bits then depend on which of them computed it (the
-            scratch memory of attention's second thread is aligned otherwise); small models gain at most a sixth by it.
+        RuntimeError: torch computes with several threads here. A row's bits then depend on the thread, since the scratch memory of
+            attention's second thread is aligned otherwise. Small models gain at most a sixth by threads.
     """
 
     def __init__(self, model: torch.nn.Module, config: EngineConfig) -> None:

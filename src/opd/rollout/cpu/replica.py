@@ -1,7 +1,7 @@
 """verl's two ends of the CPU rollout (0.9.1): the replica that starts its server and the worker's adapter that feeds it.
 
-One server is one process, whatever the rollout's parallel sizes: with `tensor_model_parallel_size=N`, N trainer ranks
-share it and the first of them sends the weights.
+One server is one process for any parallel sizes of the rollout. With `tensor_model_parallel_size=N`, N trainer ranks share it,
+and the first of them sends the weights.
 """
 
 import os
@@ -129,8 +129,8 @@ class CPUServerAdapter(BaseRollout):
     ) -> None:
         """Send a full set of named tensors.
 
-        Every rank draws the generator to its end, also after an error: drawing is a collective, and a rank that stops
-        would leave the others waiting.
+        Every rank draws the generator to its end, also after an error. Drawing is a collective, and a rank that stops would
+        leave the others waiting.
 
         Raises:
             ValueError: there is no such server, or its model has other tensors.
