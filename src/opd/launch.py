@@ -98,9 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         env: Mapping[str, str] = os.environ if args.env else {}
         site = args.site or env.get(SITE_VARIABLE) or None
         count: Callable[[], int | None] = count_gpus
-        if os.environ.get("RAY_ADDRESS") or args.check:
+        if os.environ.get("RAY_ADDRESS"):
             count = unknown_gpus
-        elif args.plan or args.dry_run:  # of a run on another machine, where this one has no GPU
+        elif args.plan or args.dry_run or args.check:  # of a run on another machine, where this one has no GPU
             count = lambda: count_gpus() or None  # noqa: E731
         loaded = load_spec(args.spec, site=site, env=env, sets=sets, overrides=hydra, count_gpus=count)
     except SpecError as error:

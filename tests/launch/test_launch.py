@@ -162,6 +162,19 @@ def test_a_machine_with_too_few_gpus_is_named_with_the_keys_that_mend_it(monkeyp
     check_machine(parse_tree(tree, count_gpus=lambda: num).spec)  # by default a run follows its machine
 
 
+@pytest.mark.parametrize(("num", "code", "words"), [(1, 0, "can be used"), (0, 2, "over the 8 data-parallel ranks")])
+def test_a_check_counts_the_gpus_of_this_machine_as_the_run_does(num, code, words, monkeypatch, tmp_path, capsys):
+    from opd.launch import main
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("opd.launch.count_gpus", lambda: num)
+    path = tmp_path / "exp.yaml"
+    data = "{train: [toy://train], val: [toy://heldout], train_batch_size: 3, max_prompt_length: 32, max_response_length: 8}"
+    path.write_text(f"kind: opd\nmodel: toy://student\nteacher: toy://teacher\ndata: {data}\n")
+    assert main([str(path), "--check"]) == code
+    assert words in "".join(capsys.readouterr())
+
+
 SHAPE = {
     "model_type": "qwen3", "vocab_size": 151936, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
     "num_hidden_layers": 36, "tie_word_embeddings": False,
