@@ -20,11 +20,11 @@ CLUSTER = (*LOCAL, "--image", DIGEST, "--gpus", 12, "--claim", "models")
 def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(inside: Callable, tmp_path: Path) -> None:
     words = ("init", "--local", *LOCAL, "-f", "first.yaml")
     assert "there is no such file" in inside(*words).stderr
-    (tmp_path / "d.jsonl").write_text('{"prompt": "12+30="}\n' * 9)
+    (tmp_path / "d.jsonl").write_text('{"prompt": "12+30="}\n' * 5)  # fewer than the ranks of a node of eight GPUs
     assert inside(*words).returncode == 0
-    spec = load_spec(tmp_path / "first.yaml").spec
+    spec = load_spec(tmp_path / "first.yaml", count_gpus=lambda: 0).spec
     assert (spec.name, spec.teacher.path, spec.data.train) == ("first", "toy://teacher", ("d.jsonl",))
-    assert (spec.data.train_batch_size, spec.trainer.test_freq) == (8, -1)
+    assert (spec.data.train_batch_size, spec.trainer.test_freq) == (4, -1)
     assert "exists already" in inside(*words).stderr
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -49,6 +49,7 @@ def init(
     """
     from opd.experiment import load_text
     from opd.experiment.cluster.rules import load_cluster
+    from opd.experiment.parse import unknown_gpus
 
     if keys is not None:
         print(*explained(keys), sep="\n")
@@ -69,7 +70,12 @@ def init(
         ]
     answers = _answers(asked)
     text = experiment_text(file, answers, is_local=local)
-    loaded = load_text(text, origin=str(file))  # as every command reads it
+    count: Callable[[], int | None] = unknown_gpus
+    if local:
+        from opd.launch import count_gpus
+
+        count = count_gpus
+    loaded = load_text(text, origin=str(file), count_gpus=count)  # as the command that comes next reads it
     load_cluster(loaded.chart.get("cluster", {}), loaded.spec, origin=str(file))
     if local:
         from opd.inputs import Inputs, check_inputs
