@@ -30,7 +30,7 @@ class BaseSpec(Section):
 
 class RunSpec(BaseSpec):
     trains: ClassVar[bool] = True
-    device: Literal["cuda", "cpu"] = key("Device of trainer and rollout.", "cuda")
+    device: Literal["cuda", "cpu"] = key("Device of trainer and rollout; on a machine without a GPU cpu.", "cuda")
     model: sections.Model = key("The student, or the model that is trained or evaluated.")
     data: sections.Data = key("Prompts, lengths, batch size.")
     actor: algorithm.Actor = key("Optimizer, batch split, memory.")

@@ -176,7 +176,7 @@ class Agent(Section):
     tool_config_path: Text | None = key("Tool list of your own instead of ours.", None)
     call_timeout_s: Positive = key("Seconds a tool call may take.", 10.0)
     num_tool_processes: Count = key("Tool processes of each rollout process.", 4)
-    toolset: Text | None = key("Environment: a registered name, package.module:RECORD, or a Python file.", None)
+    toolset: Text | None = key("Registered environment, package.module:RECORD, or a Python file; unset: travel.", None)
     num_kept_trajectories: Natural = key("Conversations of each step (and validation) kept for the report.", 8)
 
 
