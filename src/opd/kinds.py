@@ -9,9 +9,8 @@ from typing import Any
 
 from opd.agent.trajectories import TrajectoryLog
 from opd.cluster.shutdown import GracefulStop
-from opd.experiment import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec
+from opd.experiment import OpdAgentSpec, OpdSpec, SftSpec
 from opd.job import Data, Job
-from opd.memory.sources import has_reference
 from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.rows import Row
 from opd.rollout.seeds import TRAIN, VALIDATION
@@ -161,8 +160,7 @@ class Grpo(Sampled):
 
     def prepare(self) -> None:
         super().prepare()
-        assert isinstance(self.ours.spec, GrpoSpec)
-        self.role = "actor_rollout_ref" if has_reference(self.ours.spec) else "actor_rollout"
+        self.role = "actor_rollout_ref" if self.ours.spec.has_reference else "actor_rollout"
 
     def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
         put_advantages(rows, self.data.config.algorithm)

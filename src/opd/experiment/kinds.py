@@ -80,6 +80,11 @@ class RunSpec(BaseSpec):
         """True where actor.ppo_* cut an update, not opd.train_tokens or the memory plan."""
         return value_at(self, "opd.train_tokens") is None and (self.actor.cut_updates == "given" or not self.is_packed)
 
+    @property
+    def has_reference(self) -> bool:
+        """True where GRPO loads the start model a second time, for its KL; adapters can be left out instead."""
+        return isinstance(self, GrpoSpec) and self.grpo.kl_loss_coef > 0 and self.model.lora is None
+
 
 class SamplingSpec(RunSpec):
     rollout: sections.Rollout = key("How responses are sampled.")
