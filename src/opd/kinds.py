@@ -11,6 +11,7 @@ from opd.agent.trajectories import TrajectoryLog
 from opd.cluster.shutdown import GracefulStop
 from opd.experiment import OpdAgentSpec, OpdSpec, SftSpec
 from opd.job import Data, Job
+from opd.monitor import preflight
 from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.rows import Row
 from opd.rollout.seeds import TRAIN, VALIDATION
@@ -18,7 +19,6 @@ from opd.runs.headline import VALIDATION_LOSS
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.trainer import metrics as made
-from opd.trainer import preflight
 from opd.trainer.carried import CarriedRows
 from opd.trainer.conversations import GivenAnswers
 from opd.trainer.measured_rates import Measuring
@@ -271,7 +271,8 @@ class Distillation(Sampled):
             length = self._stages.num_generated(step) or self.spec.data.max_response_length
             metrics |= self._signs.of(rows, max_tokens=length)
             if step == 1:
-                preflight.tell((self._update_metrics or {}) | metrics, self.ours, run=self.run, data=data.train)
+                seen, of = (self._update_metrics or {}) | metrics, data.train
+                preflight.tell(seen, self.ours, self.run, tokenizer=of.tokenizer, template_kwargs=of.template_kwargs)
         read, loss_type = job.ranks.read_token_view, self._stages.loss_type(step)
         self._tokens.keep(step, read=read, loss_type=loss_type, tokenizer=data.tokenizer)
         return metrics

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from opd.losses import Output
-from opd.monitor.faults import JUDGED_TOKENS
-from opd.monitor.past import LEAST, MOST
+from opd.runs.headline import JUDGED_TOKENS, LEAST, MOST
 from opd.update.head import Counts, LossTask
 from opd.update.parked import local
 
