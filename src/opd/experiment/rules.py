@@ -133,11 +133,9 @@ def _teachers(spec: DistillationSpec) -> Problems:
 
 def _served(spec: DistillationSpec) -> Problems:
     """Check that a served teacher is asked for what its server can answer: log-probabilities of whole answers."""
-    for name, teacher in spec.teachers.items():
-        if teacher.url:
-            yield spec.broken(f"teachers.{name}.url", "of several teachers the ranks load each", "use one `teacher`")
-    teacher = spec.served_teacher
-    if teacher is None:
+    for name in (name for name, teacher in spec.teachers.items() if teacher.url):
+        yield spec.broken(f"teachers.{name}.url", "of several teachers the ranks load each", "use one `teacher`")
+    if spec.served_teacher is None:
         return
     for key in ("prompt", "refresh_every"):
         if value_at(spec, f"teacher.{key}"):

@@ -133,8 +133,8 @@ class ServedTeacher:
             key = os.environ.get(KEY_VARIABLE)
             headers = {"Authorization": f"Bearer {key}"} if key else {}
             self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
-        asked = {"json": {"model": self._teacher.path, **body}} if body is not None else {}
-        async with self._session.request("GET" if body is None else "POST", url, **asked) as answer:
+        asked = None if body is None else {"model": self._teacher.path, **body}
+        async with self._session.request("GET" if body is None else "POST", url, json=asked) as answer:
             if answer.status in _BUSY:
                 raise aiohttp.ClientError(f"status {answer.status}: {(await answer.text())[:200]}")
             if answer.status != 200:

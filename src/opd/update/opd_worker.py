@@ -208,10 +208,7 @@ class OPDWorker(StudentWorker):
         of_rows = data["teacher"].tolist() if self.spec.teachers else None
         self._row_names = _row_names(data)
         assert stage.loss_type is not None  # `Schedule` fills it in
-        if self.readers:
-            states, watch = TeacherStates(self.cache, sorted(self.spec.teachers), of_rows), STATISTICS
-        else:
-            states, watch = ServedStates.of(self.cache, data, rows), STATISTICS[:1]
+        states = TeacherStates if self.readers else ServedStates
         loss = DivergenceLoss(
             spec=self.spec,
             stage=stage,
@@ -220,10 +217,10 @@ class OPDWorker(StudentWorker):
             loss=loss_of(self.spec, stage, stage.loss_type),
             weights=Weights(divergence=divergence[row], policy=policy[row] if has_policy else None),
             inputs=data["advantage"][row] if has_policy else None,
-            states=states,
+            states=states(self.cache, sorted(self.spec.teachers), of_rows),
             over_rows=opd.loss_agg_mode != "token-mean",
             options={
-                "watch": watch,
+                "watch": STATISTICS if self.readers else STATISTICS[:1],
                 "sizes": self.sizes,
                 "entries": {side: num for side, num in entries.items() if num > facts.valid_vocab},
             },
@@ -234,8 +231,8 @@ class OPDWorker(StudentWorker):
     def _read_teachers(self, data: TensorDict, batch: OpdBatch, loss: DivergenceLoss) -> None:
         """Fill the loss's states with what the teachers read of the trained tokens, and with their heads."""
         rows, own = loss.rows, batch.teacher_rows
-        if not self.readers:
-            return
+        if isinstance(loss.states, ServedStates):
+            return loss.states.fill(data, rows)
         if own is not None:
             rows, data = replace(own, response_mask=rows.response_mask), data.select("opd_row")
             data["input_ids"], data["position_ids"] = own.nested(own.input_ids), own.nested(own.position_ids)

@@ -95,16 +95,13 @@ class ServedStates(TeacherStates):
 
     events: dict[int, EventTargets] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, cache: HiddenCache, data: TensorDict, rows: RolloutRows) -> ServedStates:
-        """Return the events of a step's rows, from the columns that their rollout has brought."""
-        states = cls(cache)
+    def fill(self, data: TensorDict, rows: RolloutRows) -> None:
+        """Take the events of the rows' trained tokens from the columns that the rollout has brought."""
         masks = rows.response_mask.split(rows.response_lens.tolist())
         for row, (mask, ids, log_probs) in enumerate(
             zip(masks, data[IDS].unbind(), data[LOG_PROBS].unbind(), strict=True)
         ):
-            states.events[row] = EventTargets(ids[mask].long(), log_probs[mask])
-        return states
+            self.events[row] = EventTargets(ids[mask].long(), log_probs[mask])
 
     def keep(self, row: int, kept: Tensor, rank: int | None) -> None:
         self.events[row] = EventTargets(*(part[kept] for part in self.events[row]))
