@@ -177,7 +177,7 @@ class Grpo(Sampled):
 
 
 class Distillation(Sampled):
-    """Kinds `opd` and `opd-agent`: the ranks' second model is the teacher, and the loss its divergence from the student."""
+    """Kinds `opd` and `opd-agent`: the loss is the divergence from the ranks' second model, or from a served teacher."""
 
     worker = OPDWorker
     _update_metrics: dict[str, float] | None = None
@@ -195,6 +195,7 @@ class Distillation(Sampled):
     def prepare(self) -> None:
         super().prepare()
         data, spec, opd = self.data, self.spec, self.spec.opd
+        self.role = "actor_rollout_ref" if spec.named_teachers else "actor_rollout"  # a served teacher is no rank's
         self._tokens = TokenLog(spec, self.run)
         self._stages = Stages(spec, data.train, total_steps=data.total_steps)
         self._facts = RowFacts(

@@ -123,10 +123,15 @@ class DistillationSpec(SamplingSpec):
     checkpoint: sections.Checkpoint = key(_KEPT, sections.Checkpoint)
 
     @property
+    def served_teacher(self) -> sections.Teacher | None:
+        """The teacher of all rows, if a server holds it."""
+        return self.teacher if self.teacher is not None and self.teacher.url else None
+
+    @property
     def named_teachers(self) -> dict[str, sections.Teacher]:
-        """Every teacher by its key: `teacher`, or `teachers.NAME` of each of several, in the order of their names."""
+        """Every teacher that the ranks hold: `teacher`, or `teachers.NAME` of each of several, in the order of their names."""
         if self.teacher is not None:
-            return {"teacher": self.teacher}
+            return {} if self.teacher.url else {"teacher": self.teacher}
         return {f"teachers.{name}": self.teachers[name] for name in sorted(self.teachers)}
 
     @property
