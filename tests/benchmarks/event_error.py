@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.event_error STUDENT TEACHER`: how much of a divergence k + 1 events of a served teacher keep.
 
 The student answers word problems, and both models read these answers. Each line has the mean divergence a token over the whole
-vocabulary, and the share of it that the teacher's k likeliest tokens and one event for all others keep.
+vocabulary. Then follow the shares of it that the teacher's k likeliest tokens and one event for all others keep.
 """
 
 from __future__ import annotations
