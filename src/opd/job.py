@@ -26,6 +26,7 @@ from opd.compat import vllm_servers
 from opd.compat.plain_loads import plain_loads
 from opd.experiment import OpdSpec
 from opd.experiment.run_config import KEY, RunConfig
+from opd.monitor.monitor import FaultWatch
 from opd.rollout.batches import Prompt
 from opd.rollout.manager import RolloutManager
 from opd.rollout.rows import Row, share_out
@@ -35,7 +36,7 @@ from opd.runs.manifest import DATA_FILE
 from opd.runs.run import Run
 from opd.runs.start_times import START
 from opd.trainer.dataset import PromptDataset
-from opd.trainer.run_log import FaultWatch, StepLogger
+from opd.trainer.run_log import StepLogger
 from opd.trainer.tracking import Trackers
 from opd.update import checkpointing
 
@@ -157,8 +158,8 @@ class Job:
         trackers = Trackers(config, run)
         devices = Counter(self.ranks.tell_device())
         origin.add(run.stores[0], run.handle.attempt, devices=devices, trackers=trackers.links)
-        watch = FaultWatch(run) if data.ours.trained.trainer.monitor else None
-        self.log = StepLogger(run, trackers, total_steps=data.total_steps, monitor=watch)
+        watch = FaultWatch(run.stores).see if data.ours.trained.trainer.monitor else None
+        self.log = StepLogger(run, trackers, total_steps=data.total_steps, watch=watch)
 
     def _start_servers(self) -> list[Any]:
         """Launch rollout servers and workers; return the servers' replicas."""

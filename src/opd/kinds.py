@@ -9,9 +9,9 @@ from typing import Any
 
 from opd.agent.trajectories import TrajectoryLog
 from opd.cluster.shutdown import GracefulStop
-from opd.experiment import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec
+from opd.experiment import OpdAgentSpec, OpdSpec, SftSpec
 from opd.job import Data, Job
-from opd.memory.sources import has_reference
+from opd.monitor import preflight
 from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.rows import Row
 from opd.rollout.seeds import TRAIN, VALIDATION
@@ -19,7 +19,6 @@ from opd.runs.headline import VALIDATION_LOSS
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.trainer import metrics as made
-from opd.trainer import preflight
 from opd.trainer.carried import CarriedRows
 from opd.trainer.conversations import GivenAnswers
 from opd.trainer.measured_rates import Measuring
@@ -161,8 +160,7 @@ class Grpo(Sampled):
 
     def prepare(self) -> None:
         super().prepare()
-        assert isinstance(self.ours.spec, GrpoSpec)
-        self.role = "actor_rollout_ref" if has_reference(self.ours.spec) else "actor_rollout"
+        self.role = "actor_rollout_ref" if self.ours.spec.has_reference else "actor_rollout"
 
     def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
         put_advantages(rows, self.data.config.algorithm)
@@ -179,7 +177,7 @@ class Grpo(Sampled):
 
 
 class Distillation(Sampled):
-    """Kinds `opd` and `opd-agent`: the ranks' second model is the teacher, and the loss its divergence from the student."""
+    """Kinds `opd` and `opd-agent`: the loss is the divergence from the ranks' second model, or from a served teacher."""
 
     worker = OPDWorker
     _update_metrics: dict[str, float] | None = None
@@ -197,6 +195,7 @@ class Distillation(Sampled):
     def prepare(self) -> None:
         super().prepare()
         data, spec, opd = self.data, self.spec, self.spec.opd
+        self.role = "actor_rollout_ref" if spec.named_teachers else "actor_rollout"  # a served teacher is no rank's
         self._tokens = TokenLog(spec, self.run)
         self._stages = Stages(spec, data.train, total_steps=data.total_steps)
         self._facts = RowFacts(
@@ -273,7 +272,8 @@ class Distillation(Sampled):
             length = self._stages.num_generated(step) or self.spec.data.max_response_length
             metrics |= self._signs.of(rows, max_tokens=length)
             if step == 1:
-                preflight.tell((self._update_metrics or {}) | metrics, self.ours, run=self.run, data=data.train)
+                seen, of = (self._update_metrics or {}) | metrics, data.train
+                preflight.tell(seen, self.ours, self.run, tokenizer=of.tokenizer, template_kwargs=of.template_kwargs)
         read, loss_type = job.ranks.read_token_view, self._stages.loss_type(step)
         self._tokens.keep(step, read=read, loss_type=loss_type, tokenizer=data.tokenizer)
         return metrics

@@ -7,9 +7,11 @@ import sys
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 from tests.losses.cases import KINDS, make, run
 from tests.losses.cases import divergence_by_hand as by_hand
 
+from opd.experiment.algorithm import LossType
 from opd.losses import DIVERGENCES, Loss, divergence, divergence_of, register_divergence
 from opd.losses.divergences import log_probs
 
@@ -30,8 +32,10 @@ def test_values_by_hand():
     )
 
 
-def test_every_registered_kind_is_tested_against_its_formula():
+def test_every_registered_kind_is_tested_against_its_formula_and_a_name_in_the_experiment_file():
     assert set(KINDS) == set(DIVERGENCES)
+    *names, _ = TypeAdapter(LossType).json_schema()["pattern"].removeprefix("^(").split("|")
+    assert set(names) == set(DIVERGENCES)
 
 
 @pytest.mark.parametrize("kind", WHOLE)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+import shutil
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.silent_faults.__main__ import RECORDED, recorded, turns
 from tests.silent_faults.recipes import RECIPES
+from transformers import AutoTokenizer
 
-from opd.monitor.preflight import Line, look, table
+from opd.data.toy import STUDENT_DIR, TEACHER_DIR
+from opd.experiment.parse import parse_tree
+from opd.experiment.run_config import RunConfig, RunFacts
+from opd.monitor.preflight import Line, look, same_prompt, table, tell
+from opd.runs.origin import file_key
+from opd.store.local import LocalStore
 
 SMALL: dict[str, Any] = {"num_shared_tokens": 112, "same_prompt": True}
 SOUND = {
@@ -97,9 +104,70 @@ def test_rows_of_real_runs_are_warned_of_from_the_faults_first_step_on_and_never
             assert expected[turn.fault] & warnings(turn.first), turn.fault
 
 
-def test_lines_are_read_back_as_they_were_written_and_shown_in_columns():
+def test_lines_are_shown_in_columns():
     lines = [Line(name="a", verdict="ok", says="x"), Line(name="longer", verdict="warning", says="y")]
-    assert Line.read([asdict(line) for line in lines]) == lines
-    for other in (None, "text", {"verdict": "ok"}, [1, {"name": "a"}, {"verdict": ["ok"]}]):
-        assert Line.read(other) == []
     assert table(lines) == ["a       ok       x", "longer  WARNING  y"]
+
+
+@pytest.fixture(scope="module")
+def student():
+    return AutoTokenizer.from_pretrained(STUDENT_DIR)
+
+
+def teacher_with(template: str, folder) -> str:
+    """The toy teacher with a chat template of its own."""
+    shutil.copytree(TEACHER_DIR, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_templates_are_compared_by_what_they_make_of_a_question(student, tmp_path):
+    settings = (False, {})
+    assert same_prompt(student, str(TEACHER_DIR), *settings) is True
+    other = teacher_with("{{ messages[0]['content'] }}:", tmp_path / "other")
+    assert same_prompt(student, other, *settings) is False
+    refuses = teacher_with("{{ raise_exception('tools only') }}", tmp_path / "refuses")
+    assert same_prompt(student, refuses, *settings) is None
+    assert same_prompt(student, str(tmp_path / "nowhere"), *settings) is None
+
+
+def run_with(teachers: dict) -> RunConfig:
+    """The run of a spec whose teachers are these keys."""
+    spec = parse_tree({
+        "kind": "opd", "name": "r", "seed": 1, "device": "cpu", "model": {"path": "toy://student"}, **teachers,
+        "data": {"train": ["toy://train"], "val": ["toy://heldout"]}, "trainer": {"gpus_per_node": 1},
+    }).spec  # fmt: skip
+    facts = RunFacts(run_id="r", run_dir="out/r", valid_vocab=112, student_vocab=112, teacher_vocab=112)
+    return RunConfig(spec=spec, run=facts)
+
+
+def _run(folder) -> SimpleNamespace:
+    return SimpleNamespace(stores=[LocalStore(folder / "r")], handle=SimpleNamespace(attempt=1))
+
+
+def test_of_several_teachers_one_whose_template_writes_otherwise_speaks_for_all(student, tmp_path, capsys):
+    other = teacher_with("{{ messages[0]['content'] }}:", tmp_path / "other")
+    verdicts = []
+    for second in (str(TEACHER_DIR), other):
+        of = {"a": {"path": str(TEACHER_DIR)}, "b": {"path": second}}
+        ours = run_with({"teachers": of, "route": {"to": {"x": "a", "y": "b"}}})
+        tell({}, ours, _run(tmp_path), tokenizer=student, template_kwargs={})
+        [line] = [line for line in capsys.readouterr().out.splitlines() if "template" in line.split()]
+        verdicts.append("WARNING" in line)
+    assert verdicts == [False, True]
+
+
+def test_the_table_is_printed_and_lies_with_the_attempt(student, tmp_path, capsys):
+    ours = run_with({"teacher": {"path": str(TEACHER_DIR)}})
+    run = _run(tmp_path)
+    row = {"opd/teacher_entropy": 4.71, "opd/teacher_entropy_std": 0.0, "opd/num_tokens": 900, "opd/mode": "a text"}
+    tell(row, ours, run, tokenizer=student, template_kwargs={})
+    shown = capsys.readouterr().out.splitlines()
+    told = run.stores[0].get_json(file_key(1))
+    assert told is not None
+    kept = [Line(**line) for line in told["preflight"]]
+    assert [line.name for line in kept if line.verdict == "warning"] == ["entropy"]
+    assert [line.split()[1] for line in shown] == [line.name.split()[0] for line in kept]
+    assert all(line.startswith("opd.preflight: ") for line in shown)

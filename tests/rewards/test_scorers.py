@@ -1,10 +1,12 @@
 """Reports of each reward function, against verl's own code and the rules of the published ones."""
 
 import math
+from typing import get_args
 
 import pytest
 
-from opd.rewards import NO_ANSWER_PREDICTIONS, compute_score, is_unread
+from opd.experiment.sections import Scorer
+from opd.rewards import BUILTIN_FUNCTIONS, NO_ANSWER_PREDICTIONS, compute_score, is_unread
 from opd.rewards.dispatch import misread
 from opd.rewards.scorers import last_boxed, load_verl_scorer
 
@@ -13,7 +15,7 @@ def score(function: str, text: str, truth: str = "42", **options) -> dict:
     return compute_score("math", text, truth, {"index": 0}, function=function, timeout_s=60.0, **options)
 
 
-@pytest.mark.parametrize("function", ["exact_match", "math_reward", "math_dapo", "math_verify"])
+@pytest.mark.parametrize("function", BUILTIN_FUNCTIONS)
 @pytest.mark.parametrize("text", ["42", r"\boxed{42}", "Answer: 42", ""])
 def test_every_row_has_the_same_keys_and_types(function, text):
     row = score(function, text)
@@ -46,7 +48,7 @@ def test_pred_is_the_answer_in_a_form_in_which_equal_answers_are_equal_strings(f
     assert score(function, text)["pred"] == pred
 
 
-@pytest.mark.parametrize("function", ["exact_match", "math_reward", "math_dapo", "math_verify"])
+@pytest.mark.parametrize("function", BUILTIN_FUNCTIONS)
 def test_an_answer_without_an_answer_is_recognisable(function):
     assert (row := score(function, ""))["pred"] in NO_ANSWER_PREDICTIONS
     assert is_unread(function, row)
@@ -109,8 +111,12 @@ def test_a_ground_truth_that_is_not_right_as_its_own_answer_is_found(function, t
     assert misread(function, [truth]) == [truth] * is_misread
 
 
+def test_the_experiment_file_names_every_function():
+    assert {*get_args(Scorer)} == {*BUILTIN_FUNCTIONS, "environment", "custom"}
+
+
 def test_an_unknown_function_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="must be one of exact_match, math_dapo, math_reward, math_verify"):
+    with pytest.raises(ValueError, match=f"must be one of {', '.join(sorted(BUILTIN_FUNCTIONS))}"):
         compute_score("toy", "1", "1", function="math_rewards", timeout_s=1.0)
 
 

@@ -6,7 +6,7 @@ import torch
 from verl.protocol import BatchData
 from verl.utils import tensordict_utils as tu
 
-from opd.rollout.rows import FILLER_TOKENS, Order, Row, columns_of, row_of, share_out
+from opd.rollout.rows import FILLER_TOKENS, IDS, LOG_PROBS, Order, Row, columns_of, row_of, share_out
 
 EOS = 9
 SETTINGS = {"mini_batch_size": 4, "epochs": 1, "dataloader_kwargs": {"shuffle": False}, "shown_rows": (1, 2)}
@@ -57,3 +57,12 @@ def test_vectors_stay_nested_where_all_rows_are_as_long_and_columns_that_a_row_l
     batch = columns_of(rows)
     assert batch["responses"].is_nested
     assert not {"rollout_log_probs", "advantage"} & set(batch.keys())
+
+
+def test_a_filler_has_the_events_of_a_served_teacher_too():
+    rows = [_row(index, 3) for index in range(2)]
+    for row in rows:
+        row.columns |= {IDS: torch.ones(3, 5, dtype=torch.int32), LOG_PROBS: torch.ones(3, 5)}
+    batch, _ = _shared(rows, num_ranks=1, multiple_of=3)
+    assert sorted(events.shape for events in batch[IDS].unbind()) == [(1, 5), (3, 5), (3, 5)]
+    assert batch[IDS].dtype == torch.int32

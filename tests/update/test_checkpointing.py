@@ -27,7 +27,7 @@ from opd.store.durable import hash_file
 from opd.store.remote import open_store
 from opd.update import checkpointing, shards
 from opd.update.checkpointing import Sealing
-from opd.update.shards import Job, ShardUploads
+from opd.update.shards import Background, ShardUploads
 
 
 class Rank(ShardUploads):
@@ -272,7 +272,7 @@ def beside(tmp_path) -> Iterator[tuple[Run, Sealing, threading.Event, list[Excep
             write(run.checkpoints.staged(1), ONE, 1)
 
         assert run.checkpoints.begin(1)
-        rank._job = Job(late, name="write")
+        rank._job = Background(late, name="write")
         sealing.begin(1, lambda: checkpointing.seal(run, Ranks(rank), 1, Checkpoint()))
         yield run, sealing, may_write, errors
         may_write.set()
@@ -318,7 +318,7 @@ def test_a_save_is_copied_and_written_after_the_call(tmp_path, monkeypatch):
     class Worker(ShardUploads, VerlWorker):
         rank, copies_saves = 0, True
 
-    monkeypatch.setattr(shards, "Job", lambda call, name: left.append(call))
+    monkeypatch.setattr(shards, "Background", lambda call, name: left.append(call))
     folder = tmp_path / ".saving-0002" / "global_step_3" / "actor"
     folder.mkdir(parents=True)
     Worker().save_checkpoint(str(folder), None, 3, None)

@@ -216,7 +216,7 @@ def _make_earlier_steps(worker, data: TensorDict, case: Case, update: Callable) 
         update(data.clone())
     worker.copies_saves = case.saves_beside
     if case.saves_beside:
-        with patch.object(shards, "Job", lambda call, name: waiting.append(call)):
+        with patch.object(shards, "Background", lambda call, name: waiting.append(call)):
             worker.save_checkpoint(f"{case.saves_to}/actor", global_step=case.num_steps - 1)
         assert not list(Path(case.saves_to).rglob("*.pt"))
     elif case.saves_to:

@@ -95,7 +95,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- if not (index . 1) -}}{{- $_ := set $own "NVIDIA_VISIBLE_DEVICES" "void" -}}{{- end -}}
 {{- $own = merge (include "opd.experimentEnv" $root | fromJson) $own -}}
 {{- $entries := dict -}}
-{{- range $key, $name := dict "huggingFace" "HF_TOKEN" "wandb" "WANDB_API_KEY" "mlflow" "MLFLOW_TRACKING_TOKEN" -}}
+{{- range $key, $name := dict "huggingFace" "HF_TOKEN" "wandb" "WANDB_API_KEY" "mlflow" "MLFLOW_TRACKING_TOKEN" "teacher" "OPD_TEACHER_API_KEY" -}}
 {{- with index $cluster.secrets $key -}}
 {{- $_ := set $entries $name (dict "name" $name "valueFrom" (dict "secretKeyRef" (dict "name" .secret "key" .key))) -}}
 {{- end -}}

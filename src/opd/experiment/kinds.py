@@ -80,6 +80,11 @@ class RunSpec(BaseSpec):
         """True where actor.ppo_* cut an update, not opd.train_tokens or the memory plan."""
         return value_at(self, "opd.train_tokens") is None and (self.actor.cut_updates == "given" or not self.is_packed)
 
+    @property
+    def has_reference(self) -> bool:
+        """True where GRPO loads the start model a second time, for its KL; adapters can be left out instead."""
+        return isinstance(self, GrpoSpec) and self.grpo.kl_loss_coef > 0 and self.model.lora is None
+
 
 class SamplingSpec(RunSpec):
     rollout: sections.Rollout = key("How responses are sampled.")
@@ -118,10 +123,15 @@ class DistillationSpec(SamplingSpec):
     checkpoint: sections.Checkpoint = key(_KEPT, sections.Checkpoint)
 
     @property
+    def served_teacher(self) -> sections.Teacher | None:
+        """The teacher of all rows, if a server holds it."""
+        return self.teacher if self.teacher is not None and self.teacher.url else None
+
+    @property
     def named_teachers(self) -> dict[str, sections.Teacher]:
-        """Every teacher by its key: `teacher`, or `teachers.NAME` of each of several, in the order of their names."""
+        """Every teacher that the ranks hold: `teacher`, or `teachers.NAME` of each of several, in the order of their names."""
         if self.teacher is not None:
-            return {"teacher": self.teacher}
+            return {} if self.teacher.url else {"teacher": self.teacher}
         return {f"teachers.{name}": self.teachers[name] for name in sorted(self.teachers)}
 
     @property

@@ -131,6 +131,29 @@ def _teachers(spec: DistillationSpec) -> Problems:
             yield spec.broken(f"{key}.max_prompt_length", rule, fix)
 
 
+def _served(spec: DistillationSpec) -> Problems:
+    """Check that a served teacher is asked for what its server can answer: log-probabilities of whole answers."""
+    for name in (name for name, teacher in spec.teachers.items() if teacher.url):
+        yield spec.broken(f"teachers.{name}.url", "of several teachers the ranks load each", "use one `teacher`")
+    if spec.served_teacher is None:
+        return
+    for key in ("prompt", "refresh_every"):
+        if value_at(spec, f"teacher.{key}"):
+            yield spec.broken(
+                f"teacher.{key}", "a served teacher reads the student's rows, with weights of its own", "remove it"
+            )
+    for key in _keys(spec, "loss_type", "loss_type", lambda loss: loss in ("sampled_reverse_kl", "topk_reverse_kl")):
+        fix = (
+            "use reverse_kl, forward_kl or jsd: a served teacher's are over teacher.top_k tokens and all others as one"
+        )
+        yield spec.broken(key, "a served teacher has its own events", fix)
+    if spec.rollout.temperature != 1:
+        rule = "servers report log-probabilities at temperature 1, and others do not follow from the likeliest tokens"
+        yield spec.broken("rollout.temperature", rule, "use 1, or let the ranks load the teacher")
+    if spec.rollout.schedule == "carry":
+        yield spec.broken("rollout.schedule", "a served teacher reads whole answers as they come", _STRICT)
+
+
 def _keys(spec: DistillationSpec, of_run: str, of_stage: str, is_meant: Callable[[object], object]) -> list[str]:
     """Return the keys of the run and of its stages whose value is meant."""
     keys = [f"opd.{of_run}", *(f"opd.stages.{index}.{of_stage}" for index in range(len(spec.opd.stages)))]
@@ -247,7 +270,7 @@ _RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {
     RunSpec: (_attention, _batches, _micro_batches),
     GrpoSpec: (_policy_loss,),
     SamplingSpec: (_rollout, _schedule),
-    DistillationSpec: (_teachers, _rewards, _loss, _carried_losses),
+    DistillationSpec: (_teachers, _served, _rewards, _loss, _carried_losses),
 }
 
 

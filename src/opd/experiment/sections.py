@@ -20,6 +20,7 @@ from opd.experiment.types import (
     Paths,
     Positive,
     Probability,
+    ServerUrls,
     Text,
     Weight,
 )
@@ -58,7 +59,10 @@ class Model(Section):
 
 
 class Teacher(Section):
-    path: Text = key("Folder, Hugging Face id or store URL of the teacher.")
+    path: Text = key("Folder, Hugging Face id or store URL of the teacher; of a served one its name on the server.")
+    url: ServerUrls = key("OpenAI-compatible addresses of a served teacher's replicas; empty: the ranks load it.", ())
+    top_k: Count = key("Likeliest tokens that a served teacher reports one by one; all others are one event.", 64)
+    wait_s: Positive = key("Seconds that a served teacher may be unreachable before the attempt ends.", 600.0)
     revision: Text | None = key("Commit of a Hugging Face id to pin.", None)
     trust_remote_code: bool = key("Run code that the teacher's repository ships.", False)
     dtype: Dtype = key("Precision of the teacher's weights and forward. Default: bf16; on a CPU fp32.")

@@ -47,6 +47,12 @@ _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _TEXTS = WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]})
 Paths = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple), Field(min_length=1), _TEXTS]
 """One text or a list of texts."""
+_SERVER = r"^https?://[^/@\s]+/v1$"
+_SERVER_TEXT: dict[str, Any] = {"type": "string", "pattern": _SERVER}
+_SERVERS = WithJsonSchema({"anyOf": [_SERVER_TEXT, {"type": "array", "items": _SERVER_TEXT}]})
+ServerUrl = Annotated[str, matching(_SERVER, "http://HOST:PORT/v1, without credentials")]
+ServerUrls = Annotated[tuple[ServerUrl, ...], BeforeValidator(_as_tuple), _SERVERS]
+"""One address of an OpenAI-compatible server or a list of them."""
 _HUB: dict[str, Any] = {"type": "object", "additionalProperties": _TEXT, "required": ["path"]}
 _ONE: dict[str, Any] = {"anyOf": [_TEXT, _HUB]}
 _FILES = WithJsonSchema({"anyOf": [_TEXT, _HUB, {"type": "array", "items": _ONE, "minItems": 1}]})

@@ -11,7 +11,7 @@ from opd.experiment.sections import Model, Teacher
 from opd.memory.job import GIB
 from opd.memory.plan import Plan, make_plan
 from opd.memory.shapes import ModelShape, Unplannable, read_shape
-from opd.memory.sources import has_reference, job_from_spec, update_settings
+from opd.memory.sources import job_from_spec, update_settings
 from opd.memory.table import render
 
 EXIT_REFUSED = 2
@@ -40,7 +40,7 @@ def run(loaded: Loaded) -> int:
             raise Unplannable(f"sizes training (kind opd, opd-agent, grpo, sft); kind {spec.kind} has no plan")
         student = _shape("model.path", spec.model)
         named = spec.named_teachers if isinstance(spec, OpdSpec | OpdAgentSpec) else {}
-        teachers = [_shape(f"{key}.path", teacher) for key, teacher in named.items()] or [student] * has_reference(spec)
+        teachers = [_shape(f"{key}.path", teacher) for key, teacher in named.items()] or [student] * spec.has_reference
     except (Unplannable, StoreUnavailable) as error:
         print(f"opd.launch: --plan: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, StoreUnavailable) else EXIT_REFUSED

@@ -37,11 +37,6 @@ def update_settings(spec: TrainSpec) -> Opd:
     return spec.opd if isinstance(spec, OpdSpec | OpdAgentSpec) else _SETTINGS
 
 
-def has_reference(spec: TrainSpec) -> bool:
-    """Return True if a GRPO run loads the model that it began with a second time, for its KL; adapters can be left out instead."""
-    return isinstance(spec, GrpoSpec) and spec.grpo.kl_loss_coef > 0 and spec.model.lora is None
-
-
 def most_read_tokens(spec: TrainSpec) -> int | None:
     """Return the most tokens of one forward without a gradient on one rank. None means that verl's keys cut it."""
     return None if spec.reads_by_actor else update_settings(spec).read_tokens or MOST_READ_TOKENS

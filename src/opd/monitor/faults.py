@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from opd.monitor.past import Past, Row, entropy, sampled_length, turn_length
-from opd.runs.headline import ACCURACY_KEYS, GRAD_NORM_KEYS, first_of
+from opd.runs.headline import ACCURACY_KEYS, GRAD_NORM_KEYS, JUDGED_TOKENS, first_of
 
 Verdict = str | None
 Judge = Callable[[Row, Past], Verdict]
@@ -19,8 +19,6 @@ Judge = Callable[[Row, Past], Verdict]
 DIFFERENCE = "training/rollout_probs_diff_mean"
 LR_KEYS = ("opd/lr", "actor/lr")  # the rate that the schedule has set after the step's updates: the next step's
 LR_USED = "opd/lr_used"
-JUDGED_TOKENS = 50
-"""Tokens, or pairs of them. A share or a spread of fewer is chance."""
 SAME_MODEL = 1e-5  # nats a token from the first step: the teacher gives the student's own distributions
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from opd.monitor.faults import BY_NAME, FAULTS, Fault
 from opd.monitor.past import Past, finite, views
+from opd.runs.metrics import as_number, read_metrics
+from opd.store.base import Store
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "fault/"
 """Metric `fault/NAME`: the step since which the run has the fault, 0 in the row with which the fault is gone."""
@@ -95,6 +100,31 @@ def _note(fault: Fault, state: _State, step: int, verdict: str | None) -> str:
             began, state.since = state.since, None
             return f"gone with step {step}: {fault.what} ({fault.name}), which was since step {began}"
     return ""
+
+
+class FaultWatch:
+    """A `Monitor` of each row that is logged; it never ends a run: where it fails, the attempt continues without it."""
+
+    def __init__(self, stores: Sequence[Store], faults: Iterable[Fault] = FAULTS) -> None:
+        self._stores, self._faults = stores, tuple(faults)
+        self._monitor: Monitor | None = None
+        self._has_failed = False
+
+    def see(self, step: int, data: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+        """Return the row's own metrics and the lines of faults that begin or end with it."""
+        if TRAINING not in data or self._has_failed:
+            return {}, []
+        try:
+            if self._monitor is None:
+                self._monitor = Monitor(self._faults)
+                for row in read_metrics(self._stores) if step > 1 else ():
+                    if row["step"] < step:
+                        self._monitor.see(row["step"], row)
+            return self._monitor.see(step, {name: as_number(value) for name, value in data.items()})
+        except Exception:  # the training itself is sound
+            self._has_failed = True
+            logger.warning("silent faults are not told from step %d on: their monitor failed", step, exc_info=True)
+            return {}, []
 
 
 def standing(latest: Mapping[str, float]) -> list[Finding]:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from opd.runs.headline import ENTROPY_KEYS, first_of
+from opd.runs.headline import ENTROPY_KEYS, LEAST, MOST, first_of
 
 NUM_START = 3  # rows whose median is a run's start
 NUM_WINDOW = 8  # rows that detectors pool, and among which a part's start is found
@@ -16,7 +16,6 @@ PARTS = ("opd/stage", "opd/horizon")  # metrics whose change begins a part of th
 TURNS = "num_turns/mean"
 SAME_TURNS = 1.25
 """Conversations are compared where their mean numbers of messages differ by less than about this factor."""
-LEAST, MOST = "/rank_min", "/rank_max"  # suffixes of a metric's extremes over ranks
 
 Row = Mapping[str, float]
 Measure = Callable[[Row], float | None]

@@ -1,14 +1,24 @@
-"""A short table about the teacher from a run's first row of metrics, by the monitor's rules for a single row."""
+"""The teacher's preflight: a short table from a run's first row of metrics, in the log and in the run directory; it ends no run."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
+from transformers import AutoTokenizer
+
+from opd.data.chat_template import render
+from opd.experiment.run_config import RunConfig
 from opd.monitor.faults import BY_NAME, SAME_MODEL
 from opd.monitor.past import Past, Row, finite
+from opd.runs import origin
+from opd.runs.metrics import as_number
+from opd.runs.run import Run
+
+logger = logging.getLogger(__name__)
 
 Verdict = Literal["ok", "warning", "not known"]
 
@@ -18,6 +28,7 @@ IMPOSSIBLE = 7.0
 """Nats a token. A sound toy teacher had 4.8, a teacher read one position off 9.5 and more."""
 PREFERRED_Z, PREFERRED = 2.0, 0.1
 """Standard errors of the correlation; a teacher whose upper end is below hardly tells right from wrong."""
+_QUESTION = [{"role": "user", "content": "What is 1 + 1?"}]
 _UNLIKELY = "the answers are less likely to the teacher than to a guess"
 
 
@@ -28,16 +39,6 @@ class Line:
     name: str
     verdict: Verdict
     says: str
-
-    @classmethod
-    def read(cls, records: object) -> list[Line]:
-        """Read lines as `dataclasses.asdict` wrote them; leave out other content."""
-        found = [one for one in records if isinstance(one, dict)] if isinstance(records, list) else []
-        return [
-            cls(name=str(one.get("name", "")), verdict=one["verdict"], says=str(one.get("says", "")))
-            for one in found
-            if one.get("verdict") in get_args(Verdict)
-        ]
 
 
 CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -107,3 +108,49 @@ def table(lines: Iterable[Line]) -> list[str]:
     rows = [(one.name, one.verdict.upper() if one.verdict == "warning" else one.verdict, one.says) for one in lines]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     return [f"{name:<{widths[0]}}  {verdict:<{widths[1]}}  {says}" for name, verdict, says in rows]
+
+
+def tell(
+    row: Mapping[str, Any], ours: RunConfig, run: Run, *, tokenizer: Any, template_kwargs: Mapping[str, Any]
+) -> None:
+    """Print the table, and keep it with the attempt; a fault of this look ends no run.
+
+    Args:
+        row: metrics of the run's first step.
+        tokenizer: the student's. template_kwargs: further arguments of every chat template.
+    """
+    try:
+        assert ours.distillation is not None  # no other kind has a teacher
+        if ours.distillation.served_teacher is not None:
+            return  # the lines compare whole distributions
+        alike = [
+            same_prompt(tokenizer, ours.teacher_paths[key], teacher.trust_remote_code, template_kwargs)
+            for key, teacher in ours.distillation.named_teachers.items()
+        ]
+        numbers = {name: float(value) for name, raw in row.items() if isinstance(value := as_number(raw), int | float)}
+        # Of several teachers one that differs, or does not say, speaks for all.
+        prompt = min(alike, key=[False, None, True].index)
+        lines = look(numbers, num_shared_tokens=ours.run.valid_vocab, same_prompt=prompt)
+        for line in table(lines):
+            print(f"opd.preflight: {line}", flush=True)
+        origin.add(run.stores[0], run.handle.attempt, preflight=list(map(asdict, lines)))
+    except Exception:
+        logger.warning("the teacher's preflight has failed", exc_info=True)
+
+
+def same_prompt(student: Any, teacher: str, trust_remote_code: bool, template_kwargs: Mapping[str, Any]) -> bool | None:
+    """Return True if the teacher's own chat template writes a question in the student's token ids. None means not known.
+
+    Args:
+        student: its tokenizer. teacher: path of the teacher.
+    """
+    try:
+        own = AutoTokenizer.from_pretrained(teacher, trust_remote_code=trust_remote_code)
+        ids = [
+            list(one(render(one, _QUESTION, **template_kwargs), add_special_tokens=False)["input_ids"])
+            for one in (student, own)
+        ]
+    except Exception:  # a template is a program of the model author: it may raise anything
+        logger.info("the teacher's chat template is not compared with the student's", exc_info=True)
+        return None
+    return bool(ids[0] == ids[1])

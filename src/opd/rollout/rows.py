@@ -15,6 +15,8 @@ from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_
 
 FILLER_TOKENS = 8
 """Tokens of a row that only fills a step up."""
+IDS, LOG_PROBS = "teacher_ids", "teacher_log_probs"
+"""Columns of a row that a served teacher has read, [response, k] each: token ids int32, and their log-probabilities fp32."""
 _OF_PROMPT = ("prompts", "teacher_prompts")
 
 
@@ -129,7 +131,7 @@ def share_out(
 def filler(like: Row, eos_token_id: int) -> Row:
     """Return a row that trains nothing, with the columns of another row."""
     columns = {
-        name: torch.zeros(FILLER_TOKENS - 1 if name in _OF_PROMPT else 1, dtype=values.dtype)
+        name: values.new_zeros(FILLER_TOKENS - 1 if name in _OF_PROMPT else 1, *values.shape[1:])
         if values.dim()
         else torch.zeros_like(values)
         for name, values in like.columns.items()

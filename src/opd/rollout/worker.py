@@ -31,6 +31,7 @@ from opd.agent.trajectories import Trajectory, num_kept
 from opd.compat import quiet
 from opd.compat.vllm_answers import begun_under
 from opd.data.turn_ends import end_tokens, named_ends
+from opd.errors import UnusableInput
 from opd.evaluation.samples import Sample, further_numbers
 from opd.experiment.run_config import RunConfig
 from opd.rewards import BUILTIN_FUNCTIONS, is_unread, worst_score
@@ -40,6 +41,7 @@ from opd.rollout.pieces import PieceClient
 from opd.rollout.reward import Scorer, reward_function
 from opd.rollout.rows import Order, Row, row_of
 from opd.rollout.seeds import TRAIN, VALIDATION, SeededClient
+from opd.rollout.served_teacher import ServedTeacher, TeacherUnreachable
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,9 @@ class RolloutWorker(AgentLoopWorker):
         self._ends = frozenset(() if is_endless else end_tokens(self.tokenizer, generation))
         # No engine knows these by itself.
         self._stops = sorted(self._ends - named_ends(self.tokenizer, generation))
+        spec = self.ours.distillation
+        served = None if spec is None else spec.served_teacher
+        self._teacher = None if served is None else ServedTeacher(served)
         self.num_finished = 0
         self._can_be_cut: list[asyncio.Task[Row | Sample]] = []
         self._is_cut = False
@@ -97,7 +102,7 @@ class RolloutWorker(AgentLoopWorker):
         self._can_be_cut, self._is_cut = answers if batch.is_recorded else [], False
         results = await asyncio.gather(*answers, return_exceptions=True)
         self._can_be_cut = []
-        report.fault = next((result for result in results if _engine_is_gone(result)), None)
+        report.fault = next((result for result in results if _ends_the_run(result)), None)
         self._collect(batch, jobs, results, report)
         report.seconds = time.perf_counter() - started
         return report
@@ -177,7 +182,12 @@ class RolloutWorker(AgentLoopWorker):
                         loop.dialogue, output, prompt, partition=partition, sample=sample, tokenizer=self.tokenizer
                     )
                     self._report.trajectories.append(kept)
-            return self._sample(output, prompt, sample) if batch.is_recorded else self._row(output, prompt, sample)
+            if batch.is_recorded:
+                return self._sample(output, prompt, sample)
+            row = self._row(output, prompt, sample)
+            if self._teacher is not None and batch.partition == TRAIN:
+                row.columns |= await self._teacher.read(output.prompt_ids, output.response_ids)
+            return row
         finally:
             self.num_finished += 1
 
@@ -220,7 +230,7 @@ class RolloutWorker(AgentLoopWorker):
             assert client.growth is not None  # a single-turn loop asks once
             return client.growth
         except Exception as error:
-            if isinstance(error, ray.exceptions.RayActorError) or _engine_is_gone(error):
+            if isinstance(error, ray.exceptions.RayActorError) or _ends_the_run(error):
                 raise  # a server that is gone answers no other row either, and its node may be
             # The row is given up and counted, as one of a whole batch is.
             logger.warning("rollout of data row %s, sample %d failed: %s", row.index, row.sample, error)
@@ -311,10 +321,10 @@ class RolloutWorker(AgentLoopWorker):
         )
 
 
-def _engine_is_gone(error: object) -> TypeGuard[Exception]:
-    """Return True if vLLM's engine has died, whose server's actor lives on."""
+def _ends_the_run(error: object) -> TypeGuard[Exception]:
+    """Return True if vLLM's engine has died, whose server's actor lives on, or if a served teacher does not read."""
     if not isinstance(error, ray.exceptions.RayTaskError):
-        return False
+        return isinstance(error, TeacherUnreachable | UnusableInput)
     return type(error.cause).__name__ == "EngineDeadError"  # of a module that only the server imports
 
 

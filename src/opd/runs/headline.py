@@ -19,6 +19,8 @@ THROUGHPUT_KEYS = ("perf/throughput",)
 # GiB, in spite of verl's name.
 MEMORY_KEYS = ("perf/max_memory_allocated_gb", "actor/perf/max_memory_allocated_gb")
 SKIPPED_KEYS = ("opd/skipped", "opd/skipped_step", "actor/skipped")
+LEAST, MOST = "/rank_min", "/rank_max"  # suffixes of a metric's extremes over ranks
+JUDGED_TOKENS = 50  # or pairs of them: a share or a spread of fewer is chance
 MAX_STEP = 2**63 - 1  # the largest in a column
 
 

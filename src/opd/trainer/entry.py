@@ -189,6 +189,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
     from opd.inputs.model_files import check_loadable, load_tokenizer
     from opd.inputs.tokenizers import check_chat_template
     from opd.rollout.reward import check_reward
+    from opd.rollout.served_teacher import check_served
 
     quiet.mute(*quiet.IN_DRIVER)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
@@ -212,6 +213,8 @@ def prepare(config: DictConfig) -> dict[str, str]:
             path, trust = ours.teacher_paths[key], teacher.trust_remote_code
             check_loadable(key, path, trust_remote_code=trust)
         config[KEY] = _with_vocabularies(ours, config, tokenizer).text()
+        if (served := ours.distillation.served_teacher) is not None:
+            check_served(served, tokenizer)
     if problems := list(context_problems(ours.spec, context_of(loaded.to_dict()))):
         raise SpecError(problems)
     return models
@@ -245,6 +248,8 @@ def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> R
 
     spec, model = ours.distillation, config.actor_rollout_ref.model
     assert spec is not None  # asked for distillation only
+    if spec.served_teacher is not None:  # its tokenizer is compared over its address
+        return ours.with_facts(valid_vocab=len(tokenizer))
     for key, of_key in spec.named_teachers.items():
         found = shared_tokens(
             model.path,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from opd.monitor.faults import FAULTS, Fault
-from opd.monitor.monitor import TRAINING, Monitor
 from opd.runs.headline import (
     ENTROPY_KEYS,
     GRAD_NORM_KEYS,
@@ -21,36 +18,11 @@ from opd.runs.headline import (
     first_of,
     rollout_score,
 )
-from opd.runs.metrics import as_number, read_metrics
 from opd.runs.run import Run
 from opd.trainer.tracking import Trackers
 
-logger = logging.getLogger(__name__)
-
-
-class FaultWatch:
-    """A `Monitor` of each row that is logged; it never ends a run: where it fails, the attempt continues without it."""
-
-    def __init__(self, run: Run, faults: Iterable[Fault] = FAULTS) -> None:
-        self._run, self._faults = run, tuple(faults)
-        self._monitor: Monitor | None = None
-        self._has_failed = False
-
-    def see(self, step: int, data: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
-        """Return the row's own metrics and the lines of faults that begin or end with it."""
-        if TRAINING not in data or self._has_failed:
-            return {}, []
-        try:
-            if self._monitor is None:
-                self._monitor = Monitor(self._faults)
-                for row in read_metrics(self._run.stores) if step > 1 else ():
-                    if row["step"] < step:
-                        self._monitor.see(row["step"], row)
-            return self._monitor.see(step, {name: as_number(value) for name, value in data.items()})
-        except Exception:  # the training itself is sound
-            self._has_failed = True
-            logger.warning("silent faults are not told from step %d on: their monitor failed", step, exc_info=True)
-            return {}, []
+Watch = Callable[[int, Mapping[str, Any]], tuple[dict[str, float], list[str]]]
+"""(step, row) -> further metrics of the row, and lines about it."""
 
 
 def format_duration(seconds: float) -> str:
@@ -100,19 +72,19 @@ class StepLogger:
     Args:
         run: whose metrics are written. trackers: get the same.
         total_steps: that the run ends with.
-        monitor: names faults. None means that nothing looks for them.
+        watch: names faults. None means that nothing looks for them.
     """
 
-    def __init__(self, run: Run, trackers: Trackers, *, total_steps: int, monitor: FaultWatch | None = None):
+    def __init__(self, run: Run, trackers: Trackers, *, total_steps: int, watch: Watch | None = None):
         self._run, self._trackers, self._total_steps = run, trackers, total_steps
         self._first: tuple[int, float] | None = None  # step and time
-        self._monitor = monitor
+        self._watch = watch
 
     def log(self, data: dict[str, Any], step: int) -> None:
         """Record the metrics of a step."""
         faults: list[str] = []
-        if self._monitor is not None:
-            found, faults = self._monitor.see(step, data)
+        if self._watch is not None:
+            found, faults = self._watch(step, data)
             data = data | found
         self._run.log(step, data)
         self._trackers.log(data, step)

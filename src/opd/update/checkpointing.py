@@ -1,4 +1,4 @@
-"""Checkpoints of a running trainer: every rank answers for its own files, the driver seals, chooses and prunes."""
+"""The driver's part of a save and a resume: it calls every rank for its files (`shards.py`), then seals, chooses, prunes (`opd.runs`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opd.runs.run import Run
 from opd.runs.shards import ShardReport, move_in, upload_shards
 from opd.store.base import DEFAULT_POLICY, NO_RETRY
 from opd.store.local import TRANSIENT_ERRNOS
-from opd.update.shards import Job, delete_steps, fetch_loadable, upload, upload_saved
+from opd.update.shards import Background, delete_steps, fetch_loadable, upload, upload_saved
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class Sealing:
     """The one save that may be sealed while training continues."""
 
     def __init__(self) -> None:
-        self._job: Job | None = None
+        self._job: Background | None = None
         self._step: int | None = None
         self.seconds = 0.0
         """The time that the last ended save took."""
@@ -129,7 +129,7 @@ class Sealing:
     def begin(self, step: int, seal: Callable[[], None]) -> None:
         """Call `seal` on a thread; the save before must have ended."""
         assert self._job is None, f"step {self._step} is on its way"
-        self._step, self._job = step, Job(seal, name=f"opd-seal-{step}")
+        self._step, self._job = step, Background(seal, name=f"opd-seal-{step}")
 
     def answered(self) -> None:
         """Count an answer of all ranks."""

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from opd.batch.rows import RolloutRows, loss_positions
 from opd.errors import Unfit
-from opd.losses import HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
+from opd.losses import EventTargets, HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
 from opd.update.attention import Slice
 from opd.update.teacher_cache import Fetch
 
@@ -57,6 +57,20 @@ class Reference(NamedTuple):
     rows: tuple[int, ...] = ()
     tokens: Tensor | None = None
 
+    def targets(self) -> HiddenTargets:
+        """Return the targets of the divergence, once the hidden states are on the device."""
+        return HiddenTargets(self.hidden(), self.weight)
+
+
+class ServedReference(NamedTuple):
+    """Log-probabilities that a served teacher has reported of tokens of a micro-batch."""
+
+    events: EventTargets
+
+    def targets(self) -> EventTargets:
+        """Return the targets of the divergence."""
+        return self.events
+
 
 @dataclass(frozen=True, kw_only=True)
 class LossTask:
@@ -80,7 +94,7 @@ class LossTask:
     policy_inputs: Tensor | None = None
     old_log_probs: Tensor | None = None
     slopes: Slopes | None = None
-    references: tuple[Reference, ...] = ()
+    references: tuple[Reference | ServedReference, ...] = ()
     own: Tensor | None = None
     watch: tuple[str, ...] = ()
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -100,16 +114,15 @@ class LossTask:
     def output(self, hidden: Tensor, weight: Tensor) -> Output:
         """Return the loss and statistics of the student's `hidden` [T, d] through its whole head `weight` [V, d]."""
         if len(self.references) > 1:
-            places = [each.tokens for each in self.references if each.tokens is not None]
-            parts = [self.of(each).output(hidden[each.tokens], weight) for each in self.references]
+            several = [each for each in self.references if isinstance(each, Reference)]
+            places = [each.tokens for each in several if each.tokens is not None]
+            parts = [self.of(each).output(hidden[each.tokens], weight) for each in several]
             return Output.joined(parts, places)
         temperature, slopes = self.loss.temperature, None
         if self.slopes is not None:
             current = token_log_probs(hidden.detach(), weight, self.token_ids, temperature=temperature, **self.sizes)
             _, slopes = self.slopes(current)
-        targets = None
-        if self.references:
-            targets = HiddenTargets(self.references[0].hidden(), self.references[0].weight)
+        targets = self.references[0].targets() if self.references else None
         output = head_loss(
             hidden,
             weight,
@@ -125,7 +138,7 @@ class LossTask:
         )
         found = output.statistics
         models = {"student": (hidden, weight, "log_prob")}
-        if targets is not None:
+        if isinstance(targets, HiddenTargets):
             models["teacher"] = (*targets, "teacher_log_prob")
         for side, (states, head, of_token) in models.items():
             if side not in self.entries:

@@ -21,6 +21,7 @@ from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.algorithm import LossType, Stage
 from opd.experiment.sections import Teacher
 from opd.losses import Loss, Output, Weights
+from opd.losses.terms import STATISTICS
 from opd.rollout.rows import FILLER_TOKENS
 from opd.update.head import Counts, HeadLoss, LossTask
 from opd.update.policy_loss import Clips, vanilla
@@ -28,7 +29,7 @@ from opd.update.reading import choose, keep_horizon, keep_rows, keep_shared
 from opd.update.signs import WatchedWeights, neighbour_signs, preference_signs, token_signs
 from opd.update.step_metrics import CHOICE, micro_batch_counts, over_sequence, policy_counts
 from opd.update.student import StudentWorker
-from opd.update.teachers import SelfTeachers, TeacherStates, read_teachers
+from opd.update.teachers import SelfTeachers, ServedStates, TeacherStates, read_teachers
 from opd.update.token_view import Seen, TokenView
 from opd.weights.stages import Schedule
 from opd.weights.tokens import scored_divergence
@@ -83,7 +84,7 @@ class DivergenceLoss(HeadLoss):
     def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
         several = self.spec.routed
         counts = micro_batch_counts(micro_batch, task, output, first_update=first_update, teachers=several)
-        if self.spec.trainer.monitor:
+        if self.spec.trainer.monitor and self.spec.served_teacher is None:  # the signs compare whole distributions
             drawn = first_update and is_sampled(self.spec, self.stage)
             counts |= token_signs(output, is_sampled=drawn) | neighbour_signs(task)
             if task.own is None and "row_score" in micro_batch:
@@ -130,13 +131,15 @@ class OPDWorker(StudentWorker):
         self._self_teachers = SelfTeachers(engines=dict(zip(every, self.readers, strict=True)), every=every)
 
     def check_models(self) -> None:
+        if not self.readers:
+            return super().check_models()
         student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.readers[0]))
         if student != teacher:
             raise ValueError(
                 f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
                 f"alike, the actor's is {student}; remove the override"
             )
-        super().check_models()
+        return super().check_models()
 
     def write_checkpoint(self, local_path: str, global_step: int) -> None:
         super().write_checkpoint(local_path, global_step)
@@ -205,6 +208,7 @@ class OPDWorker(StudentWorker):
         of_rows = data["teacher"].tolist() if self.spec.teachers else None
         self._row_names = _row_names(data)
         assert stage.loss_type is not None  # `Schedule` fills it in
+        states = TeacherStates if self.readers else ServedStates
         loss = DivergenceLoss(
             spec=self.spec,
             stage=stage,
@@ -213,10 +217,10 @@ class OPDWorker(StudentWorker):
             loss=loss_of(self.spec, stage, stage.loss_type),
             weights=Weights(divergence=divergence[row], policy=policy[row] if has_policy else None),
             inputs=data["advantage"][row] if has_policy else None,
-            states=TeacherStates(self.cache, sorted(self.spec.teachers), of_rows),
+            states=states(self.cache, sorted(self.spec.teachers), of_rows),
             over_rows=opd.loss_agg_mode != "token-mean",
             options={
-                "watch": ("entropy", "teacher_entropy"),
+                "watch": STATISTICS if self.readers else STATISTICS[:1],
                 "sizes": self.sizes,
                 "entries": {side: num for side, num in entries.items() if num > facts.valid_vocab},
             },
@@ -227,6 +231,8 @@ class OPDWorker(StudentWorker):
     def _read_teachers(self, data: TensorDict, batch: OpdBatch, loss: DivergenceLoss) -> None:
         """Fill the loss's states with what the teachers read of the trained tokens, and with their heads."""
         rows, own = loss.rows, batch.teacher_rows
+        if isinstance(loss.states, ServedStates):
+            return loss.states.fill(data, rows)
         if own is not None:
             rows, data = replace(own, response_mask=rows.response_mask), data.select("opd_row")
             data["input_ids"], data["position_ids"] = own.nested(own.input_ids), own.nested(own.position_ids)

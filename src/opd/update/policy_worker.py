@@ -20,7 +20,6 @@ from opd.errors import Unfit
 from opd.experiment import GrpoSpec
 from opd.experiment.sections import Teacher
 from opd.losses import Loss, Output, Weights
-from opd.memory.sources import has_reference
 from opd.update.head import Counts, HeadLoss, LossTask
 from opd.update.policy_loss import TokenLoss, WholeLoss, clip_counts, divisor_of, token_loss, token_weights
 from opd.update.signs import flatten
@@ -113,7 +112,7 @@ class PolicyWorker(StudentWorker):
     def read_models(self) -> list[Teacher]:
         trusts, dtype = self.spec.model.trust_remote_code, self.spec.actor.dtype
         reference = Teacher(path=self.student_path, trust_remote_code=trusts, dtype=dtype, offload=True)
-        return [reference] if has_reference(self.spec) else []
+        return [reference] if self.spec.has_reference else []
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:

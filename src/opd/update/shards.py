@@ -22,7 +22,7 @@ from opd.runs.manifest import Manifest, step_folder
 from opd.store.transfer import find_problems
 
 
-class Job:
+class Background:
     """A call on a daemon thread; `ended` is set after it, and `result` has how it ended."""
 
     seconds = 0.0
@@ -59,7 +59,7 @@ class ShardUploads:
     copies_saves: bool = False
     """A save copies to host memory, and is written on a thread."""
     _copies: HostCopies | None = None
-    _job: Job | None = None
+    _job: Background | None = None
     """The call on a thread: the writes of a save, or another."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
@@ -85,7 +85,7 @@ class ShardUploads:
         self._copies = self._copies or HostCopies()
         with self._copies.taken() as writes:
             self.write_checkpoint(local_path, global_step)
-        self._job = Job(lambda: _write_all(writes), name=f"opd-write-{global_step}")
+        self._job = Background(lambda: _write_all(writes), name=f"opd-write-{global_step}")
 
     def write_checkpoint(self, local_path: str, global_step: int) -> None:
         """Write verl's files, to which workers add."""
@@ -94,7 +94,7 @@ class ShardUploads:
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def start_call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
         """Call a function of this rank on a thread; one at a time."""
-        self._job = Job(lambda: function(self.rank, **arguments), name=f"opd-{function.__name__}")
+        self._job = Background(lambda: function(self.rank, **arguments), name=f"opd-{function.__name__}")
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def has_call_ended(self) -> bool:

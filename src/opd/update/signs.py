@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from opd.losses import Output
-from opd.monitor.faults import JUDGED_TOKENS
-from opd.monitor.past import LEAST, MOST
-from opd.update.head import Counts, LossTask
+from opd.runs.headline import JUDGED_TOKENS, LEAST, MOST
+from opd.update.head import Counts, LossTask, Reference
 from opd.update.parked import local
 
 # Twice the largest half-precision number: logits that a model gives differ by no more, so only a floored log-probability
@@ -70,11 +69,12 @@ def neighbour_signs(task: LossTask) -> Counts:
     """
     if task.own is not None:
         return {}
-    if len(task.references) > 1:
-        found_of = [neighbour_signs(task.of(each)) for each in task.references]
+    several = [each for each in task.references if isinstance(each, Reference)]
+    if len(several) > 1:
+        found_of = [neighbour_signs(task.of(each)) for each in several]
         return {name: sum(found[name] for found in found_of) for name in found_of[0]}
     positions, ids = task.positions[: NUM_COMPARED + 1], task.token_ids[: NUM_COMPARED + 1]
-    [reference] = task.references
+    [reference] = several
     weight, hidden = reference.weight, reference.hidden()[: len(ids)].float()
     vocab = task.sizes.get("valid_vocab") or len(weight)
     rows = weight[ids.clamp(0, vocab - 1)]
@@ -148,7 +148,7 @@ def extreme_signs(raw: Mapping[str, Any]) -> dict[str, float]:
 def sign_metrics(total: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics of summed counts, without those that lack counts or a divisor."""
     metrics = {}
-    if tokens := total.get("sum/tokens"):
+    if (tokens := total.get("sum/tokens")) and "sum/teacher_entropy" in total:
         mean = metrics["opd/teacher_entropy"] = total["sum/teacher_entropy"] / tokens
         if "sum/teacher_entropy_squared" in total:
             variance = total["sum/teacher_entropy_squared"] / tokens - mean**2

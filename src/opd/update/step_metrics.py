@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup
 
 from opd.experiment.algorithm import Reduction
 from opd.losses import Output
-from opd.update.head import Counts, LossTask
+from opd.update.head import Counts, LossTask, Reference
 from opd.update.signs import extreme_signs, flatten, sign_metrics
 
 TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers
@@ -104,16 +104,19 @@ def micro_batch_counts(
         "sum/loss": output.loss.detach(),
         "sum/divergence": divergence.sum(),
         "sum/student_entropy": found["entropy"].sum(),
-        "sum/teacher_entropy": found["teacher_entropy"].sum(),
         "sum/tokens": float(tokens),
         "sum/rows": float(sum(num > 0 for num in num_trained)),
         "sum/counted": float(sum(num_trained)),
         "sum/nonfinite": found["nonfinite"].sum(),
         "max/divergence": divergence.max() if tokens else 0.0,
     }
-    sums |= {f"sum/{name}": values.sum() for name, values in found.items() if name.startswith("unshared_")}
+    sums |= {
+        f"sum/{name}": values.sum()
+        for name, values in found.items()
+        if name == "teacher_entropy" or name.startswith("unshared_")
+    }
     sums |= {f"sum/{TEACHER}{name}/{of}": 0.0 for name in teachers for of in _OF_TEACHER}
-    for part in task.references if teachers else ():
+    for part in (each for each in task.references if teachers and isinstance(each, Reference)):
         own = divergence[part.tokens]
         num_rows = float(sum(num_trained[row] > 0 for row in part.rows))
         counts: tuple[Tensor | float, ...] = own.sum(), float(len(own)), num_rows

@@ -36,6 +36,7 @@ from opd.memory.follow import read_tokens, train_tokens, worker_plan
 from opd.memory.job import GIB
 from opd.memory.plan import Plan
 from opd.memory.sources import update_settings
+from opd.rollout.rows import IDS, LOG_PROBS
 from opd.rollout.seeds import seed_rank
 from opd.update.engines import STUDENT, TEACHER, StudentEngine, TeacherEngine
 from opd.update.head import HeadLoss
@@ -44,7 +45,9 @@ from opd.update.shards import ShardUploads
 from opd.update.step_metrics import on_host, over_sequence
 from opd.update.teacher_cache import HiddenCache
 
-UNUSED_BY_LOSSES = ("prompts", "responses", "sample_weights", "row_id", "teacher", "advantage", "index", "session_id")
+UNUSED_BY_LOSSES = (
+    "prompts", "responses", "sample_weights", "row_id", "teacher", "advantage", "index", "session_id", IDS, LOG_PROBS
+)  # fmt: skip
 """Columns that no loss reads of a micro-batch: each costs the host two cuts of all rows."""
 
 vllm_ranks.register()

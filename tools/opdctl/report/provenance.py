@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opd.errors import CorruptRecord
-from opd.monitor.preflight import Line
 from opd.runs.origin import file_key
 from opdctl.runs.gather import NUM_THREADS, LoadedRun, in_threads
 from opdctl.runs.record import RunRecord
@@ -50,6 +49,17 @@ class Origin:
         urls = found.values() if isinstance(found, dict) else ()
         return [url for url in urls if isinstance(url, str) and url.startswith(("http://", "https://"))]
 
+    @property
+    def preflight(self) -> list[tuple[str, str, str]]:
+        """Name, verdict and finding of each check of the teacher, as `opd.monitor.preflight` keeps them; other content is left out."""
+        kept = self.known("preflight")
+        lines = [one for one in kept if isinstance(one, dict)] if isinstance(kept, list) else []
+        return [
+            (str(one.get("name", "")), one["verdict"], str(one.get("says", "")))
+            for one in lines
+            if isinstance(one.get("verdict"), str)
+        ]
+
 
 def num_gpus(record: RunRecord) -> int:
     """Return the number of GPUs by the spec; 0 on CPUs."""
@@ -83,11 +93,7 @@ def tables(runs: Sequence[LoadedRun]) -> list[Sheet]:
         for item in found
         for line in item.attempts
     ]  # fmt: skip
-    checks = [
-        (item.record.run_id, line.name, line.verdict, line.says)
-        for item in found
-        for line in Line.read(item.known("preflight"))
-    ]
+    checks = [(item.record.run_id, *line) for item in found for line in item.preflight]
     sheets = [
         Sheet(names=names, lines=lines),
         Sheet(names=heads, lines=attempts, title="Attempts"),

@@ -268,6 +268,7 @@ class Secrets(ClusterSection):
     hugging_face: SecretKey | None = key("Token for gated models, as HF_TOKEN.", None)
     wandb: SecretKey | None = key("API key, as WANDB_API_KEY.", None)
     mlflow: SecretKey | None = key("Token of the tracking server, as MLFLOW_TRACKING_TOKEN.", None)
+    teacher: SecretKey | None = key("API key of a served teacher, as OPD_TEACHER_API_KEY.", None)
     store: ObjectName | None = key("Secret whose keys become variables (AWS_ACCESS_KEY_ID, ...).", None)
 
 

@@ -1,0 +1,172 @@
+"""A teacher on a server of its own: its log-probabilities of an answer, asked for as soon as the answer is there.
+
+The server is OpenAI-compatible and reports log-probabilities of a prompt, as vLLM does (`prompt_logprobs`). The teacher's k
+likeliest tokens at each place are events of their own, and all other tokens are one more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import torch
+from torch import Tensor
+
+from opd.errors import RunError, UnusableInput
+from opd.experiment.sections import Teacher
+from opd.rollout.rows import IDS, LOG_PROBS
+
+logger = logging.getLogger(__name__)
+
+KEY_VARIABLE = "OPD_TEACHER_API_KEY"
+MAX_IN_FLIGHT = 32  # of a rollout process: the server batches by itself
+TIMEOUT_S = 300.0  # of one request
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
+_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+# Ordinary text of every kind, also of the template's own tokens: equal ids mean one tokenizer.
+_PROBES = (
+    "The quick brown fox doesn't jump over 1234567890 lazy dogs; they're 3.14159 times slower!",
+    "def f(x):\n    return [i**2 for i in range(10) if i % 3 != 0]  # 0, 1, 4\n",
+    r"\[\int_0^1 \frac{x^2}{1+\sqrt{x}}\,dx = \boxed{\tfrac{17}{42}}\]",
+    "你好，世界。 日本語 한국어 Привет नमस्ते naïve café 🙂 \u00a0",
+)
+
+
+class TeacherUnreachable(RunError):
+    """A served teacher without an answer for longer than `teacher.wait_s`: the attempt ends, and the next one resumes."""
+
+
+class ServedTeacher:
+    """The client of one teacher's replicas in one event loop.
+
+    Args:
+        teacher: with `url`.
+    """
+
+    def __init__(self, teacher: Teacher) -> None:
+        self._teacher = teacher
+        self._session: aiohttp.ClientSession | None = None
+        self._free = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._num_asked = 0
+
+    async def read(self, prompt: Sequence[int], response: Sequence[int]) -> dict[str, Tensor]:
+        """Return the columns `IDS` and `LOG_PROBS` of a row: events of each token of its response.
+
+        Raises:
+            TeacherUnreachable: no replica has answered in time.
+            UnusableInput: the server refuses the request, or reports something else.
+        """
+        body = {
+            "prompt": [*prompt, *response],
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": self._teacher.top_k,
+        }
+        async with self._free:
+            found = await self._ask("completions", body)
+        try:
+            places = found["choices"][0]["prompt_logprobs"][len(prompt) : len(prompt) + len(response)]
+            return _events(places, self._teacher.top_k, len(response))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UnusableInput(
+                f"teacher.url: the server's answer has no `prompt_logprobs` of {self._teacher.top_k} tokens a place "
+                f"({type(error).__name__}: {error}); vLLM reports them, started with --max-logprobs {self._teacher.top_k}"
+            ) from error
+
+    async def check(self, tokenizer: Any) -> None:
+        """Refuse a server that lacks the model, cuts text otherwise than `tokenizer`, or reports fewer tokens.
+
+        Raises:
+            UnusableInput: the text says which of them, and the fix.
+            TeacherUnreachable: as of `read`.
+        """
+        listed = [one.get("id") for one in (await self._ask("models", None)).get("data", [])]
+        if self._teacher.path not in listed:
+            names = ", ".join(map(str, listed)) or "none"
+            raise UnusableInput(
+                f"teacher.path: {self._teacher.path} is no model of {self._teacher.url[0]}, which serves {names}; "
+                "name one of them (vLLM's --served-model-name gives a model another name)"
+            )
+        for text in _PROBES:
+            ours = tokenizer.encode(text, add_special_tokens=False)
+            found = await self._ask("../tokenize", {"prompt": text, "add_special_tokens": False})
+            if found.get("tokens") != ours:
+                raise UnusableInput(
+                    f"teacher.url: the server's tokenizer makes {len(found.get('tokens') or [])} tokens of {text[:40]!r}, the "
+                    f"student's {len(ours)}, or others: both must have one tokenizer; serve a teacher of the student's family"
+                )
+        ids = tokenizer.encode(_PROBES[0], add_special_tokens=False)
+        await self.read(ids[:4], ids[4:])
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ask(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return a replica's answer; another replica is asked after one that does not answer."""
+        since_s, pause_s, trouble = time.monotonic(), _FIRST_PAUSE_S, ""
+        while True:
+            url = self._teacher.url[self._num_asked % len(self._teacher.url)]
+            self._num_asked += 1
+            try:
+                return await self._once(
+                    f"{url.removesuffix('/v1')}{path[2:]}" if path.startswith("..") else f"{url}/{path}", body
+                )
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                trouble = f"{url}: {type(error).__name__}: {error}"
+            if time.monotonic() - since_s > self._teacher.wait_s:
+                raise TeacherUnreachable(
+                    f"teacher.url: no answer for {self._teacher.wait_s:g} s (teacher.wait_s): {trouble}"
+                )
+            logger.warning("the served teacher does not answer, asked again in %.1f s: %s", pause_s, trouble)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _once(self, url: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        if self._session is None:
+            key = os.environ.get(KEY_VARIABLE)
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
+        asked = None if body is None else {"model": self._teacher.path, **body}
+        async with self._session.request("GET" if body is None else "POST", url, json=asked) as answer:
+            if answer.status in _BUSY:
+                raise aiohttp.ClientError(f"status {answer.status}: {(await answer.text())[:200]}")
+            if answer.status != 200:
+                text = (await answer.text())[:500]
+                raise UnusableInput(f"teacher.url: {url} answers with status {answer.status}: {text}")
+            found: dict[str, Any] = await answer.json()
+            return found
+
+
+def check_served(teacher: Teacher, tokenizer: Any) -> None:
+    """Call `ServedTeacher.check` where no event loop runs."""
+
+    async def check() -> None:
+        client = ServedTeacher(teacher)
+        try:
+            await client.check(tokenizer)
+        finally:
+            await client.close()
+
+    asyncio.run(check())
+
+
+def _events(places: Sequence[Mapping[str, Any]], top_k: int, num: int) -> dict[str, Tensor]:
+    """Return the columns of `num` places, each {token id: {logprob, rank}} with the likeliest tokens and the given one."""
+    if len(places) != num:
+        raise ValueError(f"{len(places)} places of {num}")
+    ids = torch.empty(num, top_k, dtype=torch.int32)
+    log_probs = torch.empty(num, top_k)
+    for number, place in enumerate(places):
+        best = sorted((found["rank"], int(token), found["logprob"]) for token, found in place.items())[:top_k]
+        if len(best) < top_k:
+            raise ValueError(f"{len(best)} tokens at a place")
+        ids[number] = torch.tensor([token for _, token, _ in best], dtype=torch.int32)
+        log_probs[number] = torch.tensor([log_prob for *_, log_prob in best])
+    return {IDS: ids, LOG_PROBS: log_probs}
