@@ -46,6 +46,15 @@ def test_the_hash_changes_with_the_experiment_and_with_nothing_else(path, value,
     assert (spec_hash(parse_tree(tree).spec) != before) is is_another
 
 
+def test_a_served_teacher_may_move_and_gain_replicas_but_the_ranks_do_not_take_its_place(minimal):
+    tree, hashes = minimal("opd"), []
+    for url in ([], ["http://a:8000/v1"], ["http://b:8000/v1", "http://c:8000/v1"]):
+        set_path(tree, "teacher.url", url)
+        set_path(tree, "teacher.wait_s", 60.0 + len(url))
+        hashes.append(spec_hash(parse_tree(tree).spec))
+    assert hashes[0] != hashes[1] == hashes[2]
+
+
 def test_what_is_no_identity_are_real_keys_and_identity_is_plain_json_without_them(minimal):
     for path in NOT_IDENTITY:
         assert any(field_at(cls, path) is not None for cls in SPEC_CLASSES.values()), path

@@ -203,7 +203,7 @@ _NOT_IDENTITY = {
     " logprobs_every num_agent_workers",
     "actor": "gradient_checkpointing param_offload optimizer_offload torch_compile ppo_micro_batch_size_per_gpu"
     " log_prob_micro_batch_size_per_gpu ppo_max_token_len_per_gpu log_prob_max_token_len_per_gpu cut_updates cut_reads",
-    "teacher": "offload",
+    "teacher": "offload wait_s",
     "opd": "chunk_size cache_gib workspace_gib activation_budget read_tokens train_tokens gpu_memory_gib"
     " max_unshared_mass num_kept_rollouts",
     "eval": "save_generations",
@@ -213,7 +213,7 @@ _NOT_IDENTITY = {
 }
 NOT_IDENTITY = tuple(f"{section}.{one}".lstrip(".") for section, keys in _NOT_IDENTITY.items() for one in keys.split())
 _EXCLUDED: Any = {section: set(keys.split()) for section, keys in _NOT_IDENTITY.items() if section}
-_EXCLUDED |= dict.fromkeys(_NOT_IDENTITY[""].split(), True) | {"teachers": {"__all__": {"offload"}}}
+_EXCLUDED |= dict.fromkeys(_NOT_IDENTITY[""].split(), True) | {"teachers": {"__all__": {"offload", "wait_s"}}}
 
 
 def dump_spec(spec: BaseSpec) -> dict[str, Any]:
@@ -228,7 +228,11 @@ def canonical_json(value: Any) -> str:
 
 def identity(spec: BaseSpec) -> dict[str, Any]:
     """Return the part of the spec that makes two runs the same experiment, for hashing and for a readable diff."""
-    return spec.model_dump(mode="json", exclude_none=True, exclude=_EXCLUDED)
+    found = spec.model_dump(mode="json", exclude_none=True, exclude=_EXCLUDED)
+    teacher = found.get("teacher", {})
+    if teacher.get("url"):  # a server that has moved reads as before
+        teacher["url"] = ["served"]
+    return found
 
 
 def spec_hash(spec: BaseSpec) -> str:
