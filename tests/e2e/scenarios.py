@@ -301,6 +301,7 @@ def two_workers(scene: Scene) -> None:
             seen = {pod["metadata"]["name"]: _inside(scene, pod, _PROCESSES) for pod in pods}
             [head] = run.pods("head")
             dashboard = _inside(scene, head, _DASHBOARD)
+            secrets = _secrets(scene)  # now: KubeRay deletes the token with its cluster
             run.until_ended()
         said = _words(run)
     run.uninstall()
@@ -320,11 +321,14 @@ def two_workers(scene: Scene) -> None:
     is_kept = dashboard["without"] in (401, 403) and dashboard["with"] == 200
     scene.promise("Ray's dashboard refuses a call without the token", is_kept, dashboard)
     said |= {path.name: path.read_bytes() for path in run.kept("store").rglob("*.*") if path.is_file()}
-    secrets = _secrets(scene)
     found = [(name, text) for name, value in secrets.items() for text, data in said.items() if value in data]
     kinds_of = {name.split("/")[1] for name in secrets}
     is_kept = not found and kinds_of == {"AWS_SECRET_ACCESS_KEY", "auth_token"} and len(said) > 6
-    scene.promise("no log, event, ConfigMap or value has a secret", is_kept, f"{len(said)} texts, found {found}")
+    scene.promise(
+        "no log, event, ConfigMap or value has a secret",
+        is_kept,
+        f"{len(said)} texts, found {found} of {sorted(secrets)}",
+    )
 
 
 def _inside(scene: Scene, pod: Tree, script: str) -> Tree:
