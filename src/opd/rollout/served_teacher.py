@@ -104,9 +104,10 @@ class ServedTeacher:
         await self.read(ids[:4], ids[4:])
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; the next request opens others."""
         if self._session is not None:
             await self._session.close()
+            self._session = None
 
     async def _ask(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a replica's answer; another replica is asked after one that does not answer."""

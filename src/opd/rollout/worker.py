@@ -101,6 +101,8 @@ class RolloutWorker(AgentLoopWorker):
         answers = [asyncio.create_task(self._trajectory(batch, *job)) for job in jobs]
         self._can_be_cut, self._is_cut = answers if batch.is_recorded else [], False
         results = await asyncio.gather(*answers, return_exceptions=True)
+        if self._teacher is not None:
+            await self._teacher.close()
         self._can_be_cut = []
         report.fault = next((result for result in results if _ends_the_run(result)), None)
         self._collect(batch, jobs, results, report)
