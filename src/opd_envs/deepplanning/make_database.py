@@ -25,6 +25,7 @@ from opd_envs.deepplanning.layout import ARCHIVES, PUBLISHED_AT, TABLES, TRAINS,
 
 MAX_BYTES = 16 * 2**30
 """Most bytes of all members, unpacked."""
+_MAX_FIELD_CHARS = 2**17  # csv's own limit, which is the process's: a reader of other files may have raised it
 _MEMBER = re.compile(r"(?:[^/]+/)*id_([A-Za-z0-9_-]{1,40})/([a-z]+/[a-z_]+\.csv)")
 _UNREADABLE = (
     OSError,
@@ -94,6 +95,7 @@ class Archive:
             self.num_missing[table.file] += 1
             return
         where = f"{self._path.name}: id_{case}/{table.file}"
+        csv.field_size_limit(_MAX_FIELD_CHARS)
         try:
             with self._zip.open(member) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
                 yield from self._rows(csv.reader(text), table, where)
