@@ -20,7 +20,7 @@ CASE = Case(tied=False, dtype="float32", world_size=2)
 def said(monkeypatch) -> list[str]:
     """Return the lines of a conversion about its end."""
     found: list[str] = []
-    monkeypatch.setattr(convert, "_say", found.append)
+    monkeypatch.setattr(convert, "say", found.append)
     return found
 
 
