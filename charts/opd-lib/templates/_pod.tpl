@@ -212,8 +212,9 @@ initContainers:
 {{- end -}}
 
 {{- /* (list key ours theirs): a tree, theirs over ours, as JSON (row a5). Maps merge, and a null drops our field. Items
-     of a list go by their name, a mount by its path, a port by its number, a spread by key and rule. Containers merge, other items are replaced. Items
-     without a name are added, as two tolerations of one key are. A new container is as restricted as ours. */ -}}
+     of a list go by their name, a mount by its path, a port by its number, a spread by key and rule. Containers merge, other
+     items are replaced. Items without a name are added, as two tolerations of one key are. A new container is as restricted as
+     ours. */ -}}
 {{- define "opd.merged" -}}
 {{- $ours := index . 1 -}}{{- $theirs := index . 2 -}}
 {{- if and (kindIs "map" $ours) (kindIs "map" $theirs) -}}

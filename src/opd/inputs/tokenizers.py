@@ -58,7 +58,7 @@ _OTHER_FAMILY = (
 _SECTIONS = ("normalizer", "pre_tokenizer", "model")
 _NO_EFFECT = ("trim_offsets",)
 # Ordinary text of every kind that a family's variants have split differently: digits, blanks, code, formulas, scripts.
-_PROBES = (
+PROBES = (
     "The quick brown fox doesn't jump over 1234567890 lazy dogs; they're 3.14159 times slower!",
     "  leading blanks,\ttabs\t\tand\n\n\nblank lines \r\n trailing   ",
     "def f(x):\n    return [i**2 for i in range(10) if i % 3 != 0]  # 0, 1, 4\n",
@@ -184,7 +184,7 @@ def _text_differences(student: PreTrainedTokenizerBase, teacher: PreTrainedToken
     if None not in backends:
         settings = [_settings(json.loads(backend.to_str())) for backend in backends if backend is not None]
         found += [f"the tokenizers' {name} differs" for name in settings[0] if settings[0][name] != settings[1][name]]
-    for text in _PROBES:
+    for text in PROBES:
         ids = [tokenizer.encode(text, add_special_tokens=False) for tokenizer in (student, teacher)]
         if ids[0] != ids[1]:
             found.append(f"{text[:40]!r} becomes {len(ids[0])} and {len(ids[1])} tokens")

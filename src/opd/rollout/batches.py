@@ -68,7 +68,7 @@ class RolloutReport:
     first_error: str = ""
     seconds: float = 0.0
     fault: Exception | None = None
-    """What ends the run although these answers were given."""
+    """Error that ends the run although these answers were given."""
     agent: AgentCounts = field(default_factory=AgentCounts)
     """Conversations with tools."""
     trajectories: list[Trajectory] = field(default_factory=list)

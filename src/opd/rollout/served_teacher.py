@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
 import torch
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential
 from torch import Tensor
 
 from opd.errors import RunError, UnusableInput
 from opd.experiment.sections import Teacher
+from opd.inputs.tokenizers import PROBES
 from opd.rollout.rows import IDS, LOG_PROBS
 
 logger = logging.getLogger(__name__)
@@ -28,13 +29,7 @@ MAX_IN_FLIGHT = 32  # of a rollout process: the server batches by itself
 TIMEOUT_S = 300.0  # of one request
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
-# Ordinary text of every kind, also of the template's own tokens: equal ids mean one tokenizer.
-_PROBES = (
-    "The quick brown fox doesn't jump over 1234567890 lazy dogs; they're 3.14159 times slower!",
-    "def f(x):\n    return [i**2 for i in range(10) if i % 3 != 0]  # 0, 1, 4\n",
-    r"\[\int_0^1 \frac{x^2}{1+\sqrt{x}}\,dx = \boxed{\tfrac{17}{42}}\]",
-    "你好，世界。 日本語 한국어 Привет नमस्ते naïve café 🙂 \u00a0",
-)
+_TROUBLES = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class TeacherUnreachable(RunError):
@@ -68,10 +63,11 @@ class ServedTeacher:
             "prompt_logprobs": self._teacher.top_k,
         }
         async with self._free:
-            found = await self._ask("completions", body)
+            found = await self._ask("/v1/completions", body)
         try:
             places = found["choices"][0]["prompt_logprobs"][len(prompt) : len(prompt) + len(response)]
-            return _events(places, self._teacher.top_k, len(response))
+            # On a thread: thousands of places would keep other answers waiting.
+            return await asyncio.to_thread(_events, places, self._teacher.top_k, len(response))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UnusableInput(
                 f"teacher.url: the server's answer has no `prompt_logprobs` of {self._teacher.top_k} tokens a place "
@@ -85,22 +81,22 @@ class ServedTeacher:
             UnusableInput: the text says which of them, and the fix.
             TeacherUnreachable: as of `read`.
         """
-        listed = [one.get("id") for one in (await self._ask("models", None)).get("data", [])]
+        listed = [one.get("id") for one in (await self._ask("/v1/models", None)).get("data", [])]
         if self._teacher.path not in listed:
             names = ", ".join(map(str, listed)) or "none"
             raise UnusableInput(
                 f"teacher.path: {self._teacher.path} is no model of {self._teacher.url[0]}, which serves {names}; "
                 "name one of them (vLLM's --served-model-name gives a model another name)"
             )
-        for text in _PROBES:
+        for text in PROBES:
             ours = tokenizer.encode(text, add_special_tokens=False)
-            found = await self._ask("../tokenize", {"prompt": text, "add_special_tokens": False})
+            found = await self._ask("/tokenize", {"prompt": text, "add_special_tokens": False})
             if found.get("tokens") != ours:
                 raise UnusableInput(
                     f"teacher.url: the server's tokenizer makes {len(found.get('tokens') or [])} tokens of {text[:40]!r}, the "
                     f"student's {len(ours)}, or others: both must have one tokenizer; serve a teacher of the student's family"
                 )
-        ids = tokenizer.encode(_PROBES[0], add_special_tokens=False)
+        ids = tokenizer.encode(PROBES[0], add_special_tokens=False)
         await self.read(ids[:4], ids[4:])
 
     async def close(self) -> None:
@@ -111,25 +107,24 @@ class ServedTeacher:
 
     async def _ask(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a replica's answer; another replica is asked after one that does not answer."""
-        since_s, pause_s, trouble = time.monotonic(), _FIRST_PAUSE_S, ""
-        while True:
-            url = self._teacher.url[self._num_asked % len(self._teacher.url)]
-            self._num_asked += 1
-            try:
-                return await self._once(
-                    f"{url.removesuffix('/v1')}{path[2:]}" if path.startswith("..") else f"{url}/{path}", body
-                )
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                trouble = f"{url}: {type(error).__name__}: {error}"
-            if time.monotonic() - since_s > self._teacher.wait_s:
-                raise TeacherUnreachable(
-                    f"teacher.url: no answer for {self._teacher.wait_s:g} s (teacher.wait_s): {trouble}"
-                )
-            logger.warning("the served teacher does not answer, asked again in %.1f s: %s", pause_s, trouble)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        wait_s = self._teacher.wait_s
+        retrying = AsyncRetrying(
+            stop=stop_after_delay(wait_s),
+            wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
+            retry=retry_if_exception_type(_TROUBLES),
+            before_sleep=_tell,
+            reraise=True,
+        )
+        try:
+            return await retrying(self._once, path, body)
+        except _TROUBLES as error:
+            trouble = f"{type(error).__name__}: {error}"
+            raise TeacherUnreachable(f"teacher.url: no answer for {wait_s:g} s (teacher.wait_s): {trouble}") from error
 
-    async def _once(self, url: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    async def _once(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Ask the replica whose turn it is."""
+        url = self._teacher.url[self._num_asked % len(self._teacher.url)].removesuffix("/v1") + path
+        self._num_asked += 1
         if self._session is None:
             key = os.environ.get(KEY_VARIABLE)
             headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -137,12 +132,17 @@ class ServedTeacher:
         asked = None if body is None else {"model": self._teacher.path, **body}
         async with self._session.request("GET" if body is None else "POST", url, json=asked) as answer:
             if answer.status in _BUSY:
-                raise aiohttp.ClientError(f"status {answer.status}: {(await answer.text())[:200]}")
+                raise aiohttp.ClientError(f"{url}: status {answer.status}: {(await answer.text())[:200]}")
             if answer.status != 200:
                 text = (await answer.text())[:500]
                 raise UnusableInput(f"teacher.url: {url} answers with status {answer.status}: {text}")
             found: dict[str, Any] = await answer.json()
             return found
+
+
+def _tell(state: RetryCallState) -> None:
+    assert state.outcome is not None
+    logger.warning("the served teacher does not answer, asked again: %s", state.outcome.exception())
 
 
 def check_served(teacher: Teacher, tokenizer: Any) -> None:
@@ -162,12 +162,11 @@ def _events(places: Sequence[Mapping[str, Any]], top_k: int, num: int) -> dict[s
     """Return the columns of `num` places, each {token id: {logprob, rank}} with the likeliest tokens and the given one."""
     if len(places) != num:
         raise ValueError(f"{len(places)} places of {num}")
-    ids = torch.empty(num, top_k, dtype=torch.int32)
-    log_probs = torch.empty(num, top_k)
-    for number, place in enumerate(places):
+    ids, log_probs = list[list[int]](), list[list[float]]()
+    for place in places:
         best = sorted((found["rank"], int(token), found["logprob"]) for token, found in place.items())[:top_k]
         if len(best) < top_k:
             raise ValueError(f"{len(best)} tokens at a place")
-        ids[number] = torch.tensor([token for _, token, _ in best], dtype=torch.int32)
-        log_probs[number] = torch.tensor([log_prob for *_, log_prob in best])
-    return {IDS: ids, LOG_PROBS: log_probs}
+        ids.append([token for _, token, _ in best])
+        log_probs.append([log_prob for *_, log_prob in best])
+    return {IDS: torch.tensor(ids, dtype=torch.int32), LOG_PROBS: torch.tensor(log_probs, dtype=torch.float32)}

@@ -129,7 +129,7 @@ class CPUServerAdapter(BaseRollout):
     ) -> None:
         """Send a full set of named tensors.
 
-        Every rank draws the generator to its end, also after an error. Drawing is a collective, and a rank that stops would
+        Every rank runs the generator to its end, also after an error. Each of its steps is a collective, and a rank that stops would
         leave the others waiting.
 
         Raises:
