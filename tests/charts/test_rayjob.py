@@ -53,6 +53,7 @@ def test_retries_deadlines_and_times_to_save_reach_kuberay_and_the_trainer():
     told = env_of(head(spec))
     expected = {"OPD_SAVE_SECONDS": "900", "RAY_JOB_STOP_WAIT_TIME_S": "900", "RAY_JOB_STOP_SIGNAL": "SIGINT", "OPD_STARTS_PER_CLUSTER": "5"}  # fmt: skip
     assert expected.items() <= told.items()
+    assert env_of(worker(spec))["RAY_gcs_rpc_server_reconnect_timeout_s"] == "30"
     for group in (spec["rayClusterSpec"]["headGroupSpec"], *groups(spec)):
         pod = group["template"]["spec"]
         assert pod["terminationGracePeriodSeconds"] == 945

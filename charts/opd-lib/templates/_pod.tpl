@@ -79,13 +79,14 @@ seccompProfile: {type: RuntimeDefault}
 
 {{- /* (list $ onGpu more): the variables of Ray's containers, sorted, each name once: the experiment's over ours, extraEnv last. NVIDIA's
      runtime shows every GPU of the node to an image that says `all`, so a container without GPUs says void. Ray signals all
-     processes of a job: the launcher alone reacts to SIGINT, and the wait is the time to save. */ -}}
+     processes of a job: the launcher alone reacts to SIGINT, and the wait is the time to save. No head comes back with the state of
+     a lost one, so a worker's pod ends after 30 s without its head; Ray would let it wait for 60. */ -}}
 {{- define "opd.env" -}}
 {{- $root := index . 0 -}}{{- $cluster := $root.Values.cluster -}}{{- $run := include "opd.run" $root -}}
 {{- $save := $cluster.stop.saveSeconds | int64 | toString -}}
 {{- $cache := empty $cluster.cache.claim | ternary (printf "%s/cache" $cluster.checkpoints.path) $cluster.cache.path -}}
 {{- $own := dict "HOME" "/home/opd" "HF_HOME" (printf "%s/huggingface" $cache) "OPD_CACHE_DIR" $cache
-  "RAY_USAGE_STATS_ENABLED" "0" "RAY_JOB_STOP_WAIT_TIME_S" $save "RAY_JOB_STOP_SIGNAL" "SIGINT" "OPD_SAVE_SECONDS" $save
+  "RAY_USAGE_STATS_ENABLED" "0" "RAY_gcs_rpc_server_reconnect_timeout_s" "30" "RAY_JOB_STOP_WAIT_TIME_S" $save "RAY_JOB_STOP_SIGNAL" "SIGINT" "OPD_SAVE_SECONDS" $save
   "OPD_STARTS_PER_CLUSTER" ($cluster.retries.startsPerCluster | int64 | toString)
   "OPD_CHART_VERSION" $root.Chart.Version "OPD_IMAGE" $cluster.image.ref -}}
 {{- if has "wandb" (($root.Values.trainer | default dict).loggers | default list) -}}
