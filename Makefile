@@ -68,7 +68,7 @@ $(CPU_VLLM)/.stamp: $(BIN)/uv uv.lock pyproject.toml
 	@touch $@
 
 $(VENV)/.tool.stamp: $(BIN)/uv uv.lock pyproject.toml
-	$(BIN)/uv sync --quiet --frozen --no-python-downloads --no-dev --inexact
+	$(BIN)/uv sync --quiet --frozen --no-python-downloads --no-dev --inexact --extra results
 	@touch $@
 
 quickstart: setup ## distil a toy teacher into a student on this machine (SEED=1; minutes)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
+import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from opd.check import check
 from opd.cluster.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
 from opd.experiment import (
     AnyRunSpec,
@@ -32,15 +31,13 @@ from opd.experiment.parse import unknown_gpus
 from opd.experiment.pipeline import before_it_runs, stages_of
 from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
-from opd.inputs import Inputs, check_inputs
-from opd.inputs.models import fetch_model, is_of_hub
-from opd.pipeline import run as run_pipeline
 from opd.runs.claim import refuse
 from opd.runs.run import Run
 from opd.runs.start_times import START
 from opd.store.access import apply_experiment
 
 EXIT_BAD_SPEC = SpecError.exit_code
+OF_TRAINER = ("torch", "ray", "verl")
 
 _EPILOG = """\
 examples:
@@ -108,7 +105,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_SPEC
     report(loaded)
     spec = loaded.spec
+    missing = [name for name in OF_TRAINER if importlib.util.find_spec(name) is None]
+    if missing and not (args.dry_run or args.plan):
+        needs = f"opd.launch: the trainer is not installed ({', '.join(missing)}): pip install 'opd[train]'"
+        print(f"{needs}; with vLLM, on GPUs: 'opd[gpu]'", file=sys.stderr)
+        return EXIT_BAD_SPEC
     if args.check:
+        from opd.check import check
+
         return check(loaded, is_final=not args.env)
     if isinstance(spec, PipelineSpec):
         return pipeline(spec, loaded, args)
@@ -136,6 +140,7 @@ def count_gpus() -> int:
 def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> int:
     """Run a pipeline, or print the plans or overrides of its stages; return the exit code."""
     if not (args.plan or args.dry_run):
+        from opd.pipeline import run as run_pipeline
 
         def start_stage(stage: AnySpec, within: Run) -> int:
             return start(stage, is_final=not args.env, origin=loaded.origin, within=within)
@@ -197,6 +202,8 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
         origin: name of the experiment file, for what is wrong with its data and models.
         within: the attempt of the pipeline that it is a stage of.
     """
+    from opd.inputs import Inputs, check_inputs
+
     apply_experiment(dump_spec(spec), is_final=is_final)
     code: int
     if isinstance(spec, ConvertSpec):
@@ -245,10 +252,11 @@ def fetch(key: str, path: str, revision: str | None) -> str | None:
 
     The repository's list of files is judged in both cases, where the hub answers.
     """
+    from opd.inputs.model_files import reading
+    from opd.inputs.models import fetch_model, is_of_hub
+
     if revision is None and not is_of_hub(path):
         return None
-    from opd.inputs.model_files import reading
-
     with reading(key, path):
         return fetch_model(key, path, revision)
 

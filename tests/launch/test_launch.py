@@ -206,3 +206,9 @@ def test_a_plan_is_a_table_by_phase_and_what_cannot_fit_is_refused_with_the_knob
     assert of_the_hub.returncode == 2
     assert "model.path: Qwen/Qwen3-1.7B: its config.json cannot be read (ModuleNotFoundError" in of_the_hub.stderr
     assert "Traceback" not in of_the_hub.stderr
+
+
+def test_a_start_without_the_trainer_s_packages_names_the_extra():
+    ended = launch(OPD, code=LIGHT)
+    assert ended.returncode == 2
+    assert "pip install 'opd[train]'" in ended.stderr

@@ -17,6 +17,7 @@ import typer
 from opd.redaction import redact
 
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+OF_RESULTS = ("numpy", "pyarrow")  # the packages of the extra `results`
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
 StoreUrl = Annotated[
@@ -119,6 +120,11 @@ def run_guarded(call: Callable[[], int]) -> int:
     except ToolError as error:
         _fail(str(error), fix=error.fix)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name not in OF_RESULTS:
+            raise
+        _fail(f"this command reads tables, and {error.name} is not installed", fix="pip install 'opd[results]'")
+        return EXIT_USAGE
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename is not None and error.strerror else str(error))
     except Exception as error:

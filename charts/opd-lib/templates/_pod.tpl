@@ -79,8 +79,8 @@ seccompProfile: {type: RuntimeDefault}
 
 {{- /* (list $ onGpu more): the variables of Ray's containers, sorted, each name once: the experiment's over ours, extraEnv last. NVIDIA's
      runtime shows every GPU of the node to an image that says `all`, so a container without GPUs says void. Ray signals all
-     processes of a job: the launcher alone reacts to SIGINT, and the wait is the time to save. No head comes back with the state of
-     a lost one, so a worker's pod ends after 30 s without its head; Ray would let it wait for 60. */ -}}
+     processes of a job: the launcher alone reacts to SIGINT, and the wait is the time to save. A new head
+     knows nothing of the lost one, so a worker's pod ends after 30 s without its head. Ray waits for 60. */ -}}
 {{- define "opd.env" -}}
 {{- $root := index . 0 -}}{{- $cluster := $root.Values.cluster -}}{{- $run := include "opd.run" $root -}}
 {{- $save := $cluster.stop.saveSeconds | int64 | toString -}}

@@ -22,7 +22,7 @@ LOG_FILE = "run.log"
 
 
 class Task(NamedTuple):
-    """A quickstart: its experiment, its folder, the making of what it needs, and its measurements."""
+    """A quickstart: its experiment in this folder, its output, the making of what it needs, and its measurements."""
 
     spec: str
     out: str
@@ -31,8 +31,8 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "toy": Task("manifests/experiments/quickstart.yaml", "build/quickstart", toy.prepare, toy.measure),
-    "lm": Task("manifests/experiments/quickstart-lm.yaml", "build/quickstart-lm", language.prepare, language.measure),
+    "toy": Task("quickstart.yaml", "build/quickstart", toy.prepare, toy.measure),
+    "lm": Task("quickstart-lm.yaml", "build/quickstart-lm", language.prepare, language.measure),
 }
 
 
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ["TQDM_DISABLE"] = "1"  # transformers draws a bar over every folder it loads
     args = _arguments(argv)
     task = TASKS[args.task]
-    spec, out = args.spec or task.spec, Path(args.out or task.out)
+    spec, out = Path(args.spec or Path(__file__).parent / task.spec), Path(args.out or task.out)
     if out.exists() and any(out.iterdir()) and not (out / LOG_FILE).exists():
         print(f"--out {out}: a folder of something else; name one that is new, or a quickstart's", file=sys.stderr)
         return 2
@@ -54,8 +54,8 @@ def main(argv: list[str] | None = None) -> int:
         settings = task.prepare(out)
     except subprocess.CalledProcessError as error:
         return error.returncode
-    print(f"distilling on-policy: {spec}, seed {args.seed}; everything else is in {log}\n", flush=True)
-    command = [sys.executable, "-m", "opd.launch", spec, "--seed", str(args.seed), "--name", RUN_NAME]
+    print(f"distilling on-policy: {spec.name}, seed {args.seed}; everything else is in {log}\n", flush=True)
+    command = [sys.executable, "-m", "opd.launch", str(spec), "--seed", str(args.seed), "--name", RUN_NAME]
     for setting in (f"output.root={out}", f"store.url={out / 'store'}", *settings, *args.set):
         command += ["--set", setting]
     try:
