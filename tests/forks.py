@@ -17,9 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 DRY_RUN = f"""import runpy, sys
 sys.argv = ["opd.launch", {str(ROOT / "manifests/experiments/quickstart.yaml")!r}, "--dry-run"]
 runpy.run_module("opd.launch", run_name="__main__")"""
-TOOL = """import runpy, sys
-sys.argv = ["opdctl", "--help"]
-runpy.run_module("opdctl.cli", run_name="__main__")"""
 # Reads one call a line: the program's words, its folder, its variables and the folder of what it prints.
 _SERVER = """
 import contextlib, gc, io, json, os, runpy, sys, traceback

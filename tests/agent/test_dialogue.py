@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from tests.agent.talk import END, QUESTION, SCHEMA, TOKENIZER, Tools, call, ids_of, spans, talk, text_of
-
-from opd.agent.parsing import HermesParser
-from opd.agent.verl_tools import VerlParser
+from tests.agent.talk import END, QUESTION, TOKENIZER, Tools, call, ids_of, spans, talk, text_of
 
 REPLY = "\n<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
 
@@ -75,18 +72,6 @@ def test_calls_beyond_the_limit_are_not_run_but_answered_in_their_place():
     assert "at most 2 call(s) a turn" in replies[2]
     assert [record.surplus for record in dialogue.turns[0].calls] == [False, False, True]
     assert spans(dialogue)[1][1].count("<tool_response>") == 3
-
-
-@pytest.mark.parametrize(
-    "turn", [f"<think>{call()}</think>42", f"<think>I might {call()}", f"a</think>42<think>{call()}"]
-)
-@pytest.mark.parametrize("parser", ["hermes", "verl's"])
-def test_a_call_in_a_thought_ended_or_not_is_no_call(turn, parser):
-    tools = Tools()
-    syntax = HermesParser() if parser == "hermes" else VerlParser("hermes", TOKENIZER, [SCHEMA])
-    dialogue = talk([turn + END], tools, parser=syntax).dialogue
-    assert dialogue.ending == "answered"
-    assert not tools.asked
 
 
 def test_a_turn_whose_header_begins_the_thought_calls_nothing_before_it_ends():

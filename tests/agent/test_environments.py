@@ -107,17 +107,3 @@ def test_the_guides_key_value_world_is_written_answered_scored_and_accepted(tmp_
     assert scores(toolset, rows[0]["reward_model"]["ground_truth"]) == [1.0, 0.0]
     tree = yaml.safe_load(spec)
     assert refused(**tree | {"agent": tree["agent"] | {"toolset": toolset}}) == []
-
-
-@pytest.mark.slow
-def test_a_misspelt_environment_ends_a_start_with_exit_2_and_one_line_before_an_attempt_is_claimed(tmp_path):
-    file = tmp_path / "run.yaml"
-    file.write_text(
-        "kind: grpo\nname: typo\nmodel: {path: agent://student}\noutput: {root: ROOT}\ndevice: cpu\n"
-        "data: {train: agent://train, val: agent://heldout}\nagent: {database_dir: agent://database, toolset: travle}\n"
-        .replace("ROOT", str(tmp_path / "runs"))
-    )  # fmt: skip
-    done = subprocess.run([sys.executable, "-m", "opd.launch", file], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count("did you mean travel?")) == (2, 1), done.stderr
-    assert "Traceback" not in done.stderr
-    assert not list((tmp_path / "runs").rglob("attempt*"))

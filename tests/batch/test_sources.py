@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tensordict import NonTensorStack, TensorDict
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -31,23 +29,6 @@ def test_every_layout_gives_the_rollouts_own_tokens_and_masks(batch, rows):
 
 def test_a_tensordict_is_a_batch(make_nested, rows):
     assert as_lists(rows_from_batch(TensorDict(make_nested(rows), batch_size=[len(rows)]))) == rows
-
-
-ROW = st.integers(0, 6).flatmap(
-    lambda n: st.tuples(
-        st.lists(st.integers(0, 9), min_size=1, max_size=6),
-        st.lists(st.integers(0, 9), min_size=n, max_size=n),
-        st.lists(st.integers(0, 1), min_size=n, max_size=n),
-    )
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(rows=st.lists(ROW, min_size=1, max_size=6))
-def test_padded_and_nested_layouts_agree_on_any_rows(make_nested, make_padded, rows):
-    assert as_lists(rows_from_batch(make_nested(rows))) == rows
-    assert as_lists(rows_from_batch(make_padded(rows))) == rows
 
 
 def test_padded_rows_without_an_attention_mask_are_refused(make_padded, rows):

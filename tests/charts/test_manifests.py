@@ -133,18 +133,6 @@ def test_every_claim_that_an_example_mounts_is_in_the_component(picked):
         assert named <= have, path.name
 
 
-def test_suspending_a_run_with_deletion_rules_is_refused_where_runs_live():
-    trees = built()
-    policy = one(trees, "ValidatingAdmissionPolicy")
-    binding = one(trees, "ValidatingAdmissionPolicyBinding")["spec"]
-    assert binding["policyName"] == policy["metadata"]["name"]
-    assert binding["validationActions"] == ["Deny"]
-    assert binding["matchResources"]["namespaceSelector"]["matchLabels"].items() <= one(trees, "Namespace")["metadata"]["labels"].items()  # fmt: skip
-    [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
-    assert (rule["apiGroups"], rule["resources"]) == (["ray.io"], ["rayjobs"])
-    assert {"CREATE", "UPDATE"} == set(rule["operations"])
-
-
 def test_the_quota_counts_only_what_every_pod_of_a_run_declares(picked):
     hard = one(built(picked("quota")), "ResourceQuota")["spec"]["hard"]
     assert "limits.cpu" not in hard  # the charts set none, so the quota would reject every pod

@@ -7,7 +7,6 @@ from tests.minimal import MINIMAL
 from opd.experiment import FILE_KINDS
 from opd.experiment.base import MAX_NAME_CHARS
 
-AGENT = {"agent": {"database_dir": "/db"}}
 VOLUME = {"name": "x", "emptyDir": {}}
 TOO_LONG = "a" * (MAX_NAME_CHARS + 1)
 VALUES = [

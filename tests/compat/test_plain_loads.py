@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import os
 import pickle
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -78,66 +75,3 @@ def test_a_rank_that_fails_to_load_still_meets_the_others(monkeypatch):
     with pytest.raises(KeyError), plain_loads():
         raise KeyError("before verl's barrier")
     assert met == ["here", "here"], "once a load, whether it failed or not"
-
-
-RANK = """
-import sys
-from pathlib import Path
-import torch
-from omegaconf import OmegaConf
-from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
-from opd.update.shards import ShardUploads
-
-rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-contents = ["model", "optimizer", "extra"]
-model = torch.nn.Linear(1, 1)
-manager = FSDPCheckpointManager(
-    model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), lr_scheduler=None, processing_class=object(),
-    checkpoint_config=OmegaConf.create({"save_contents": contents, "load_contents": contents}),
-)
-
-class VerlsWorker:
-    def load_checkpoint(self, local_path, hdfs_path, del_local_after_load):
-        manager.load_checkpoint(local_path, hdfs_path, del_local_after_load)
-
-class Worker(ShardUploads, VerlsWorker):
-    pass
-
-for step in (2, 1):
-    try:
-        Worker().load_checkpoint(str(folder / f"global_step_{step}" / "actor"))
-        print("loaded", step, model.weight.item(), flush=True)
-    except Exception as error:
-        print("failed", step, type(error).__name__, flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_of_two_ranks_one_cannot_load_a_step_and_both_go_on_to_the_step_before(tmp_path):
-    for step in (1, 2):
-        actor = tmp_path / f"global_step_{step}" / "actor"
-        actor.mkdir(parents=True)
-        for rank in (0, 1):
-            weights = {"weight": torch.full((1, 1), 10.0 * step + rank), "bias": torch.zeros(1)}
-            optimizer = torch.optim.SGD([torch.nn.Parameter(value) for value in weights.values()], 0.1)
-            extra = {"lr_scheduler": None, "rng": BaseCheckpointManager.get_rng_state()}
-            if (step, rank) == (2, 1):
-                del weights["bias"]  # whole and plain, and of another model
-            parts = {"model": weights, "optim": optimizer.state_dict(), "extra_state": extra}
-            for part, value in parts.items():
-                torch.save(value, actor / f"{part}_world_size_2_rank_{rank}.pt")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        said = [rank.communicate(timeout=400)[0].splitlines()[-2:] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert said == [["loaded 2 20.0", "loaded 1 10.0"], ["failed 2 RuntimeError", "loaded 1 11.0"]]

@@ -56,16 +56,3 @@ def test_verl_still_imports_vllm_s_engine_for_it():
     assert found["is_verl_s"]
     assert found["sleep_level"] == 2
     assert "vllm:LLM" in found["asked_for"]
-
-
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("taken", "taken"),
-        ("dead", "ValueError: the engine is gone"),
-        ("broken", "ValueError: no room for these weights"),
-        ("silent", "RuntimeError: vLLM has ended taking the weights, and a part of them is not answered"),
-    ],
-)
-def test_sending_weights_ends_with_their_taking(tmp_path, how, said):
-    assert play("-m", "tests.compat.vllm_start.sending", how, f"ipc://{tmp_path}/weights.sock") == said

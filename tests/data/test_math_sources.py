@@ -13,10 +13,8 @@ from tests.data.raw_layouts import (
     dapo_rows,
     write_json_lines,
     write_parquet,
-    write_raw,
 )
 
-from opd.data import process_eval_data
 from opd.data.math_sources import read_aime24, read_aime25, read_dapo
 from opd.data.raw_files import RawFileError
 from opd.data.rows import write_files
@@ -106,37 +104,6 @@ def test_a_malformed_dapo_row_is_named(tmp_path, changes, says):
     with pytest.raises(RawFileError) as error:
         read_dapo(path)
     assert says in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b'{"problem": "p", "answer": "1"}\n\n{"problem": \n', "line 3 is no object in JSON"),
-        (
-            b'{"problem": "p", "answer": "x"}\n',
-            "row 1, column 'answer': must be a whole number from 0 to 999, found 'x'",
-        ),
-    ],
-)
-def test_a_broken_json_lines_file_is_named(tmp_path, content, says):
-    path = tmp_path / "train.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(RawFileError) as error:
-        read_aime25(path)
-    assert str(error.value).startswith(f"{path}: ")
-    assert says in str(error.value)
-
-
-def test_a_missing_file_ends_the_command_with_where_to_get_it(tmp_path, capsys):
-    write_raw(tmp_path)
-    (tmp_path / "MATH-500/test.jsonl").unlink()
-    with pytest.raises(SystemExit) as exit_info:
-        process_eval_data.main(["--data-dir", str(tmp_path)])
-    assert exit_info.value.code == 2
-    message = capsys.readouterr().err
-    assert f"error: {tmp_path}/MATH-500/test.jsonl: no such file. Get it from Hugging Face data set" in message
-    assert "--sets" in message
-    assert not (tmp_path / "eval_processed").exists()
 
 
 def test_an_output_that_cannot_be_completed_leaves_the_old_files_alone(tmp_path):

@@ -24,28 +24,6 @@ def rows(data_dir, name: str) -> list[dict]:
     return pq.read_table(data_dir / "grpo_processed" / name).to_pylist()
 
 
-def test_the_command_writes_the_five_files_with_verls_columns(tmp_path):
-    prepare(write_raw(tmp_path))
-    names = ["train", "val_aime24", "val_aime25", "val_dapo", "val_math500"]
-    assert sorted(path.name for path in (tmp_path / "grpo_processed").iterdir()) == sorted(
-        [*(f"{name}.parquet" for name in names), "summary.json"]
-    )
-    for name in names:
-        row = rows(tmp_path, f"{name}.parquet")[0]
-        assert list(row) == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
-        assert row["ability"] == "math"
-        assert list(row["reward_model"]) == ["style", "ground_truth"]
-        assert [message["role"] for message in row["prompt"]] == ["user"]
-    sources = {name: {row["data_source"] for row in rows(tmp_path, f"{name}.parquet")} for name in names}
-    assert sources == {
-        "train": {"math_dapo"},
-        "val_dapo": {"math_dapo"},
-        "val_aime24": {"aime24"},
-        "val_aime25": {"aime25"},
-        "val_math500": {"math"},
-    }
-
-
 @pytest.mark.slow
 def test_the_shuffle_is_the_one_of_hugging_face_datasets():
     datasets = pytest.importorskip("datasets")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from opd.experiment import SPEC_CLASSES, canonical_json, dump_spec, identity, load_text, parse_tree, spec_hash
+from opd.experiment import SPEC_CLASSES, canonical_json, dump_spec, identity, parse_tree, spec_hash
 from opd.experiment.kinds import NOT_IDENTITY
 from opd.experiment.tree import field_at, set_path
 
@@ -13,14 +13,6 @@ from opd.experiment.tree import field_at, set_path
 def test_a_spec_with_its_defaults_written_out_is_the_same_spec(kind, minimal):
     spec = parse_tree(minimal(kind)).spec
     assert parse_tree(dict(reversed(dump_spec(spec).items()))).spec == spec
-
-
-def test_yaml_and_helms_json_of_one_spec_have_one_hash(minimal):
-    text = "kind: opd\nmodel: {path: m}\nteacher: {path: t}\nactor: {weight_decay: 1.0, learning_rate: 1e-6}\n"
-    as_json = (
-        '{"actor":{"learning_rate":0.000001,"weight_decay":1},"kind":"opd","model":{"path":"m"},"teacher":{"path":"t"}}'
-    )
-    assert spec_hash(load_text(text).spec) == spec_hash(load_text(as_json, is_json=True).spec)
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,6 @@ def test_verls_config_takes_every_override_and_resolves(spec):
     assert tree["data"]["val_files"] == list(spec.data.val)
 
 
-def test_verls_config_takes_what_is_left_inside_a_ray_cluster():
-    config = compose(parse_tree(EVERYTHING).spec, RunFacts(run_id="r", run_dir="/runs/r", in_ray_cluster=True))
-    ray_init = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
-    assert ray_init["num_cpus"] is None  # verl's own default
-    assert ray_init["runtime_env"]["env_vars"] == {"NCCL_DEBUG": "INFO"}
-
-
 def test_only_keys_that_verls_config_does_not_list_are_added():
     # `++` hides a misspelling, so each such key is known by name: verl reads it although its YAML does not list it.
     added = {
@@ -77,20 +70,3 @@ def test_only_keys_that_verls_config_does_not_list_are_added():
         "++ray_kwargs.ray_init.",
     }
     assert {key for key in added if not key.startswith(tuple(prefixes))} == set()
-
-
-@pytest.mark.slow
-def test_verls_own_dataclasses_take_the_composed_actor_ref_rollout_and_reward():
-    from verl.trainer.config import AlgoConfig
-    from verl.utils.config import omega_conf_to_dataclass
-
-    for param in specs():
-        spec = param.values[0]
-        config = compose(spec)
-        actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-        actor.validate(8, spec.data.train_batch_size)
-        assert actor.fsdp_config.mixed_precision["param_dtype"] == spec.actor.dtype
-        assert actor.fsdp_config.strategy == "fsdp2"
-        rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
-        assert spec.kind == "sft" or rollout.val_kwargs.temperature == spec.rollout.val.temperature
-        assert isinstance(omega_conf_to_dataclass(config.algorithm), AlgoConfig)

@@ -27,38 +27,11 @@ def test_a_variable_of_another_kind_is_ignored_with_a_note():
     assert loaded.notes == ("TEACHER_MODEL_PATH is set but kind grpo does not read it: ignored",)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("TP_SIZE", "two"), ("TOP_K", "A"), ("LEARNING_RATE", "fast"), ("ENABLE_THINKING", "maybe"), ("TOTAL_EPOCHS", "1.5"),
-     ("OPD_LOSS_TYPE", "reverse"), ("TOP_P", "nan"), ("SAVE_FREQ", "0x10"), ("RUN_ID", "My_Run"), ("TRAIN_BATCH_SIZE", "0")],
-)  # fmt: skip
-def test_a_bad_value_names_the_variable(name, text):
-    with pytest.raises(SpecError) as caught:
-        load_text(OPD, env={name: text})
-    assert f"environment variable {name}" in str(caught.value)
-    assert text in str(caught.value)
-
-
 def test_the_two_names_of_the_tensor_parallel_size_must_agree():
     both = {"TP_SIZE": "2", "ROLLOUT_NTP_SIZE": "2"}
     assert load_text(OPD, env=both).spec.rollout.tensor_parallel_size == 2
     with pytest.raises(SpecError, match="TP_SIZE=2 and ROLLOUT_NTP_SIZE=4"):
         load_text(OPD, env=both | {"ROLLOUT_NTP_SIZE": "4"})
-
-
-def test_precedence_is_file_then_environment_then_set_then_hydra():
-    file, more = f"{OPD}data: {{train_batch_size: 64}}\noverrides: [data.shuffle=false]\n", {}
-    found = [load_text(file).spec.data.train_batch_size]
-    for given in (
-        {"env": {"TRAIN_BATCH_SIZE": "128"}},
-        {"sets": ["data.train_batch_size=192"]},
-        {"overrides": ["data.train_batch_size=320"]},
-    ):
-        more |= given
-        found.append(load_text(file, **more).spec.data.train_batch_size)
-    assert found == [64, 128, 192, 320]
-    in_file = f"{OPD}overrides: [data.train_batch_size=64]\n"
-    assert load_text(in_file, env={"TRAIN_BATCH_SIZE": "128"}).spec.data.train_batch_size == 128
 
 
 def test_defaults_follow_values_from_the_environment_and_the_stored_spec_needs_none_again():

@@ -47,22 +47,6 @@ def test_an_unknown_kind_gets_the_list_and_the_nearest(kind):
     assert problem.fix == "write `kind: opd`"
 
 
-def test_the_block_reads_as_one_piece():
-    error = error_of(HEAD + "rollout: {top_p: 2}\ndata: {trainn: x}\n", origin="exp.yaml")
-    assert str(error) == (
-        "exp.yaml: 2 problems\n"
-        "  data.trainn (line 5)\n"
-        '    value: "x"\n'
-        "    rule:  there is no such key in kind opd\n"
-        "    fix:   did you mean data.train?\n"
-        "  rollout.top_p (line 4)\n"
-        "    value: 2\n"
-        "    rule:  input should be a number <= 1\n"
-        "    fix:   write a number <= 1\n"
-        "    about: Nucleus sampling mass in training."
-    )
-
-
 def test_defaults_that_cannot_be_computed_are_not_reported_beside_their_cause():
     error = error_of(HEAD + "data: {max_prompt_length: long}\n")
     assert [p.path for p in error.problems] == ["data.max_prompt_length"]

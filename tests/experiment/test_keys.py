@@ -18,18 +18,6 @@ def test_every_key_has_a_type_and_a_description_and_no_name_that_yaml_1_1_reads_
         assert not set(path.split(".")) & WORDS_11
 
 
-@pytest.mark.parametrize(
-    ("path", "facts"),
-    [
-        ("data.train_batch_size", "integer >= 1"),
-        ("seed", "integer >= 0 and <= 2147483647; default 42"),
-        ("recipe", '"grpo" | "grpo-native" | "grpo-native-no-kl"; default "grpo"'),
-    ],
-)
-def test_a_key_says_what_it_takes_and_its_default(path, facts):
-    assert keys_of(SPEC_CLASSES["grpo"])[path].facts == facts
-
-
 def test_keys_are_required_or_say_the_default_that_follows_from_others():
     required = {path for path, key in keys_of(SPEC_CLASSES["grpo"]).items() if key.facts.endswith("required")}
     assert required == {"kind", "model.path", "model.lora.rank", "agent.database_dir"}

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.minimal import MINIMAL
 
-from opd.experiment import VARIABLES, ConvertSpec, PipelineSpec, SpecError, dump_spec, load_text, parse_tree, spec_hash
+from opd.experiment import ConvertSpec, PipelineSpec, SpecError, dump_spec, load_text, parse_tree, spec_hash
 from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
 
@@ -79,30 +79,3 @@ def valid_or_spec_error(load):
 def test_a_mutated_file_is_valid_or_a_spec_error(tree):
     valid_or_spec_error(lambda: parse_tree(tree))
     valid_or_spec_error(lambda: load_text(yaml.safe_dump(tree)))
-
-
-@QUIET
-@given(st.sampled_from(sorted(MINIMAL)), st.data())
-def test_a_file_with_a_broken_byte_is_valid_or_a_spec_error(name, data):
-    text = yaml.safe_dump(MINIMAL[name])
-    at = data.draw(st.integers(0, len(text) - 1))
-    broken = text[:at] + data.draw(st.sampled_from(list("{}[]:&*!|>%@`\"'#-,?\n\t\x00 ~0n"))) + text[at + 1 :]
-    valid_or_spec_error(lambda: load_text(broken))
-
-
-def words(*keys):
-    known = st.builds("{}={}".format, st.sampled_from(keys), st.text(max_size=8))
-    return st.lists(st.one_of(st.text(max_size=10), known), max_size=2)
-
-
-@pytest.mark.slow
-@QUIET
-@given(
-    st.sampled_from(sorted(MINIMAL)),
-    st.dictionaries(st.sampled_from([v.name for v in VARIABLES]), st.text(max_size=8)),
-    words("seed", "model.path", "actor.betas", "data", "x.y"),
-    words("data.seed", "+a.b", "trainer.logger", "opd.beta"),
-)
-def test_any_environment_and_command_line_is_applied_or_a_spec_error(name, env, sets, overrides):
-    text = yaml.safe_dump(MINIMAL[name])
-    valid_or_spec_error(lambda: load_text(text, env=env, sets=sets, overrides=overrides))

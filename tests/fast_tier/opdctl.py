@@ -32,24 +32,21 @@ class Tool:
             **environment,
         }
 
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """A command that is looked at while it runs; the namespace is the kubeconfig's."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "opdctl.cli", *map(str, arguments)],
+    def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """A command's end; the namespace is the kubeconfig's."""
+        command = [sys.executable, "-m", "opdctl.cli", *map(str, arguments)]
+        done = subprocess.run(
+            command,
             env=self.environment,
             cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
-
-    def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        """A command's end."""
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=TIMEOUT_S)
         with open(self.folder / "transcript.txt", "a") as file:
-            print("$ opdctl", *arguments, f"\n{out}{err}[exit code {process.returncode}]\n", file=file)
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+            print("$ opdctl", *arguments, f"\n{done.stdout}{done.stderr}[exit code {done.returncode}]\n", file=file)
+        return done
 
     def submit(
         self, experiment: str, *words: object, layer: dict[str, Any] | None = None, name: str, verb: str = "submit"

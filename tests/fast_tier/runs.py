@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,25 +19,18 @@ RUN_LABEL, ROLE_LABEL = "opd/run-id", "app.kubernetes.io/component"
 def installed(tier: FastTier, namespace: str, experiment: str, *layers: dict[str, Any], run: str = "") -> Iterator[str]:
     """A release of an experiment with layers of values over it; yields its name, uninstalls and waits for its pods to go."""
     run = run or experiment
-    done = install(tier, namespace, experiment, *layers, run=run)
+    values = ["-f", str(EXPERIMENTS[experiment])]
+    for number, layer in enumerate((IMAGE, *layers)):
+        path = Path(tier.folder / "namespaces" / namespace / f"{experiment}-{number}.json")
+        path.write_text(json.dumps(layer))
+        values += ["-f", str(path)]
+    done = tier.helm(namespace, "install", run, CHARTS / kind_of(experiment), *values)
     assert done.returncode == 0, done.stderr
     try:
         yield run
     finally:
         tier.helm(namespace, "uninstall", run)
         tier.admin.until(f"the pods of {run} are gone", lambda: not pods(tier, namespace, run))
-
-
-def install(
-    tier: FastTier, namespace: str, experiment: str, *layers: dict[str, Any], run: str = "", verb: str = "install"
-) -> subprocess.CompletedProcess[str]:
-    """`helm install` (or another verb) of an experiment, by default under its own name."""
-    values = ["-f", str(EXPERIMENTS[experiment])]
-    for number, layer in enumerate((IMAGE, *layers)):
-        path = Path(tier.folder / "namespaces" / namespace / f"{experiment}-{number}.json")
-        path.write_text(json.dumps(layer))
-        values += ["-f", str(path)]
-    return tier.helm(namespace, verb, run or experiment, CHARTS / kind_of(experiment), *values)
 
 
 def pods(tier: FastTier, namespace: str, run: str) -> list[Tree]:

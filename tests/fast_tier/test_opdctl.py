@@ -4,7 +4,6 @@ import pytest
 from tests.e2e.cluster.kube import KubeError
 from tests.fast_tier.opdctl import Tool
 from tests.fast_tier.runs import end, pods, reached
-from tests.fast_tier.tier import ROOT
 from tests.programs import need
 from tests.runs.s3.server import clear_clients, environment, running_server
 
@@ -144,16 +143,3 @@ def test_the_api_server_s_own_refusal_stops_a_submit_before_anything_is_installe
     assert 'violates PodSecurity "restricted:latest"' in text
     assert "hostPath" in text
     assert "release: not found" in tier.helm(NAMESPACE, "status", "unsafe").stderr
-
-
-def test_the_job_that_fills_a_claim_is_admitted_with_its_policy(tier, tool):
-    tier.user(NAMESPACE).run("create", "-n", NAMESPACE, "-f", str(ROOT / "manifests/stage.yaml"))
-    [made] = tier.admin.until(
-        "its pod is there", lambda: tier.admin.items("pods", namespace=NAMESPACE, selector="opd/stage")
-    )
-    assert made["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == "models"
-    policies = tier.admin.items("networkpolicies", namespace=NAMESPACE)
-    assert [one["spec"]["podSelector"]["matchLabels"] for one in policies if "opd/stage" in one["metadata"].get("labels", {})] == [
-        {"opd/stage": made["metadata"]["labels"]["opd/stage"]}
-    ]  # fmt: skip
-    tier.user(NAMESPACE).run("delete", "jobs", "-l", "opd/stage", "-n", NAMESPACE)

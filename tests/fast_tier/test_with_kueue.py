@@ -1,10 +1,6 @@
 """Kueue's own manager with the queue of manifests/cluster: admission, quota, preemption, and the messages to a user."""
 
-import json
-
 import pytest
-from tests.charts.helm import rayjob
-from tests.e2e.cluster.kube import KubeError
 from tests.fast_tier.opdctl import Tool
 from tests.fast_tier.runs import admitted, installed, is_active, pods, reached
 
@@ -73,17 +69,3 @@ def test_a_run_is_admitted_one_over_quota_waits_and_one_of_higher_priority_takes
 
         after = reached(tier, NAMESPACE, "first", "Running")
         assert after["rayClusterName"] != before["rayClusterName"], "it goes on in a Ray cluster of its own"
-
-
-@pytest.mark.parametrize("labels", [{"kueue.x-k8s.io/queue-name": QUEUE}, {}], ids=["queued", "without a queue"])
-def test_deletion_rules_are_refused_beside_this_kueue_and_never_parked_for_good(tier, tool, labels):
-    """Its webhook writes every RayJob with KubeRay 1.5's types: an empty jobStatus next to a rule's jobDeploymentStatus."""
-    spec = rayjob("opd", experiment=EXPERIMENT)
-    tree = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "metadata": {"name": "by-hand", "labels": labels},
-        "spec": spec,
-    }
-    with pytest.raises(KubeError, match=r"deletionRules\[3\]\.condition\.jobStatus: Unsupported value"):
-        tier.user(NAMESPACE).run("create", "-n", NAMESPACE, "--dry-run=server", "-f", "-", stdin=json.dumps(tree))

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-from tests.inputs.files import write_model
 
-from opd.data.toy.tokenizer import MODEL_MAX_LENGTH
-from opd.experiment import SpecError, parse_tree
+from opd.experiment import parse_tree
 from opd.experiment.defaults import context_of
 from opd.experiment.rules import context_problems
-from opd.inputs import Inputs, check_inputs
 
 PROMPT = 100
 
@@ -58,14 +52,3 @@ def test_a_row_one_token_too_long_is_refused_with_the_longest_response(kind):
     assert (problem.path, problem.value) == ("data.max_response_length", 925)
     assert "data.max_prompt_length=100 a row has up to 1025 tokens" in problem.rule
     assert problem.fix.startswith("at most 924,")
-
-
-@pytest.mark.parametrize("kind", ["opd", "opd-agent"])
-def test_a_folder_and_a_bundled_model_are_refused_before_anything_starts(tmp_path, kind):
-    folder = Path(write_model(tmp_path / "m"))
-    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": MODEL_MAX_LENGTH}))
-    for model in (str(folder), "toy://student"):
-        most = MODEL_MAX_LENGTH - PROMPT
-        check_inputs(Inputs.of(spec(most, kind=kind, model=model)))
-        with pytest.raises(SpecError, match=rf"data\.max_response_length\n.*\n.*\n    fix:   at most {most},"):
-            check_inputs(Inputs.of(spec(most + 1, kind=kind, model=model)))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,89 +14,6 @@ from opd.cluster import supervise
 from opd.runs import progress as progress_module
 from opd.runs import stacks
 from opd.runs.progress import FIRST_FLOORS, Progress
-
-FLOOR_S = 1.0
-PREAMBLE = f"""
-import os, signal, subprocess, sys, threading, time
-from opd.cluster import supervise
-from opd.runs import stacks
-from opd.runs.progress import PROGRESS
-
-def stalls(hang):
-    def run():
-        PROGRESS.watch(folder=sys.argv[1], floor_s={FLOOR_S / FIRST_FLOORS}, factor=10)
-        hang()
-        return 0
-    sys.exit(supervise.supervised(run))
-"""
-STALLS = {
-    "a dead-locked thread and a process that hangs": (
-        """
-        begun = threading.Barrier(3)
-
-        def of_the_rollout(first, second):
-            with first:
-                begun.wait()
-                with second:
-                    pass
-
-        def hang():
-            code = "from opd.runs import stacks; stacks.register()\\nimport time\\ndef in_the_rank(): time.sleep(3600)\\nin_the_rank()"
-            rank = subprocess.Popen([sys.executable, "-c", code])
-            while len(stacks.registered()) < 2:
-                time.sleep(0.05)
-            a, b = threading.Lock(), threading.Lock()
-            for pair in ((a, b), (b, a)):
-                threading.Thread(target=of_the_rollout, args=pair, daemon=True).start()
-            begun.wait()
-            PROGRESS.enter("rollout", 7)
-            rank.wait()
-        """,
-        ["of_the_rollout", "in_the_rank", "hang"],
-    ),
-    "a driver that is stopped": (
-        """
-        def was_stopped():
-            os.kill(os.getpid(), signal.SIGSTOP)
-            time.sleep(3600)
-
-        def hang():
-            PROGRESS.enter("rollout", 7)
-            was_stopped()
-        """,
-        ["was_stopped", "state T"],
-    ),
-}
-
-
-def written(tmp_path: Path, script: str) -> Path:
-    program = tmp_path / "program.py"
-    program.write_text(PREAMBLE + textwrap.dedent(script) + "\nstalls(hang)\n")
-    return program
-
-
-def ran(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
-    program = written(tmp_path, script)
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    environment |= {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    }
-    return subprocess.run(
-        [sys.executable, str(program), str(tmp_path)], capture_output=True, text=True, timeout=840, env=environment
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stall", STALLS)
-def test_a_stall_ends_the_attempt_and_leaves_the_stacks_of_all_its_processes(tmp_path, stall):
-    script, said = STALLS[stall]
-    done = ran(tmp_path, script)
-    assert done.returncode == 1, done.stderr[-3000:]
-    assert "in rollout at step 7: ending this attempt" in done.stderr
-    assert str(tmp_path / "stacks.txt") in done.stderr
-    stacks = (tmp_path / "stacks.txt").read_text()
-    assert [words for words in said if words not in stacks] == [], stacks
 
 
 class Clock:

@@ -22,16 +22,6 @@ def logits(rows: int, vocab: int, seed: int, scale: float = 2.0) -> torch.Tensor
     return scale * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_values_by_hand():
-    student, teacher = torch.tensor([[1.0, 1.0]]).log(), torch.tensor([[1.0, 3.0]]).log()
-    assert divergence(student, teacher, "reverse_kl").item() == pytest.approx(
-        0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
-    )
-    assert divergence(student, teacher, "forward_kl").item() == pytest.approx(
-        0.25 * math.log(0.5) + 0.75 * math.log(1.5)
-    )
-
-
 def test_every_registered_kind_is_tested_against_its_formula_and_a_name_in_the_experiment_file():
     assert set(KINDS) == set(DIVERGENCES)
     *names, _ = TypeAdapter(LossType).json_schema()["pattern"].removeprefix("^(").split("|")
@@ -45,19 +35,6 @@ def test_a_divergence_of_logits_is_its_formula_at_every_temperature(kind, scale)
     found = divergence(student, teacher, kind, temperature=1.7, ids=ids, **KINDS[kind])
     exact = by_hand(kind, (student / 1.7).log_softmax(-1), (teacher / 1.7).log_softmax(-1), ids)
     torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-15)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in WHOLE if kind != "sampled_reverse_kl"])
-def test_no_divergence_is_negative_and_that_of_equal_sides_is_zero(kind):
-    one, other = logits(50, 30, 3), logits(50, 30, 4)
-    assert divergence(one, other, kind, **KINDS[kind]).min() > 0
-    assert divergence(one.float(), one.float(), kind, **KINDS[kind]).abs().max() <= 3e-7
-
-
-def test_a_jsd_swaps_its_sides_with_beta_and_is_bounded():
-    one, other = logits(4, 20, 5, 20.0), logits(4, 20, 6, 20.0)
-    torch.testing.assert_close(divergence(one, other, "jsd", beta=0.2), divergence(other, one, "jsd", beta=0.8))
-    assert divergence(one, other, "jsd", beta=0.5).max() <= math.log(2)
 
 
 EXTREMES = {

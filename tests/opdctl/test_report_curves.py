@@ -17,7 +17,7 @@ from opd.runs import origin
 from opd.runs.origin import file_key
 from opd.store.local import LocalStore
 from opd.store.remote import open_store
-from opdctl.report.curves import OTHER, panels_of, thin
+from opdctl.report.curves import thin
 from opdctl.report.page import asset
 from opdctl.report.provenance import Origin, num_gpus
 from opdctl.runs.find import RunPlace
@@ -37,13 +37,6 @@ def test_a_bucket_keeps_its_mean_and_its_lowest_and_highest_value_and_gaps_stay_
     }, "values that no axis can span are left out"  # fmt: skip
     assert thin(np.arange(1, 9), 2, np.array([1, 7]), np.array([1.0, 2.0]))["y"] == [1, None, None, 2]
     assert thin(np.arange(1, 3), 1, np.array([2]), np.array([1.0])) == {"y": [None, 1]}
-
-
-def test_every_logged_metric_has_a_chart_and_the_known_ones_come_first() -> None:
-    names = ["val-core/openai/math/acc/mean@4", "opd/lr", "opd/loss", "timing_s/gen", "step", "time"]
-    panels = [panel for panel in panels_of(names) if set(panel.metrics) & set(names)]
-    assert [panel.title for panel in panels] == ["openai/math mean@4", "Loss", "Learning rate", "timing_s/gen"]
-    assert [panel.section == OTHER for panel in panels] == [False, False, False, True]
 
 
 def test_the_page_holds_every_logged_value_and_seeds_belong_together(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,29 +11,6 @@ import pytest
 
 from opd.runs.metrics import merge_attempts, parse_metrics
 from opdctl.runs.metrics import read_metrics
-
-MEANS = {"acc/mean": 0.5, "acc/pass@2": 0.5, "acc/maj": 0.5}
-SET = {"num_problems": 2, "num_samples": 2, "num_dropped": 0, "means": MEANS, "standard_errors": {"acc/mean": 0.5}}
-RESULT = {"steps": 3, "eval": {"math": SET}}
-
-
-@pytest.fixture
-def two_attempts(make_run: Callable) -> str:
-    """Attempt 1 got to step 3, attempt 2 resumed from 1 with other values."""
-    first = {step: {"opd/loss": float(step), "opd/accuracy": 0.1} for step in (1, 2, 3)}
-    second = {2: {"opd/loss": 20.0}, 3: {"opd/loss": 30.0, "val-core/math/acc/mean@1": 0.5}}
-    return make_run("resumed", attempts=[first, second], result=RESULT)
-
-
-def test_collect_merges_the_attempts_and_the_latest_value_wins(
-    inside: Callable, two_attempts: str, store: Path
-) -> None:
-    done = inside("collect", two_attempts, "--store", store, "-o", "csv")
-    assert done.returncode == 0, done.stderr
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert [(row["step"], float(row["opd/loss"])) for row in rows] == [("1", 1.0), ("2", 20.0), ("3", 30.0)]
-    assert rows[2]["opd/accuracy"] == "0.1"
-    assert rows[0]["val-core/math/acc/mean@1"] == ""
 
 
 def test_collect_writes_every_run_of_a_store_into_one_parquet_file(inside: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
@@ -48,18 +23,6 @@ def test_collect_writes_every_run_of_a_store_into_one_parquet_file(inside: Calla
     assert table["run_id"] == ["a", "b", "b"]
     assert table["opd/loss"] == [1.0, None, None]
     assert table["actor/pg_loss"] == [None, 2.0, 3.0]
-
-
-def test_collect_refuses_a_suffix_that_it_does_not_write_and_names_those_that_it_does(
-    inside: Callable, make_run: Callable, store: Path, tmp_path: Path
-) -> None:
-    make_run("r")
-    done = inside("collect", "r", "--store", store, "-f", "x.xlsx")
-    assert done.returncode == 2
-    assert ".xlsx is no form of results" in done.stderr
-    assert ".json, .csv, .parquet" in done.stderr
-    assert not (tmp_path / "x.xlsx").exists()
-    assert inside("collect", "r", "--store", store, "-f", "x.xlsx", "-o", "csv").returncode == 0
 
 
 PLAIN = b'{"step": 1, "a": 1, "b": 0.5}\n{"step": 2, "a": 2.5}\n'
@@ -80,18 +43,6 @@ def test_a_metrics_file_is_read_by_the_rules_of_the_run_directory(data: bytes) -
     rows, of_second = parse_metrics(data, attempt=2)
     assert numbers(table.to_pylist()) == numbers(merge_attempts({1: parse_metrics(PLAIN, attempt=1)[0], 2: rows}))
     assert skipped == [of_second] * bool(of_second)
-
-
-def test_a_corrupt_and_a_half_written_line_are_reported_and_nothing_else_is_lost(inside: Callable, make_run: Callable, store: Path) -> None:  # fmt: skip
-    make_run("r", attempts=[{step: {"opd/loss": float(step)} for step in range(1, 6)}])
-    path = store / "r" / "attempts" / "0001" / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([lines[0], "garbage\n", *lines[1:4], lines[4][:9]]))
-    done = inside("collect", "r", "--store", store, "-o", "csv")
-    assert done.returncode == 0
-    assert [row["step"] for row in csv.DictReader(io.StringIO(done.stdout))] == ["1", "2", "3", "4"]
-    assert "2 lines skipped" in done.stderr
-    assert "line 2 is corrupt" in done.stderr
 
 
 def test_a_second_collect_reads_no_metrics_and_sees_what_was_added(inside: Callable, make_run: Callable, store: Path) -> None:  # fmt: skip

@@ -82,14 +82,6 @@ def launched(tmp_path, **environment):
                           capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
 
 
-@pytest.mark.slow
-def test_the_launchers_verdict_on_a_bad_spec_comes_through(tmp_path):
-    done = launched(tmp_path, RAY_CLUSTER_NAME="cluster-1", OPD_STARTS_PER_CLUSTER="3")
-    assert (done.returncode, "sead" in done.stderr) == (2, True)
-    assert (tmp_path / "outputs/store/r/starts/cluster-1/0001.json").is_file()
-    assert not stop.is_listening(tmp_path / "outputs/r")
-
-
 def test_one_start_too_many_in_a_ray_cluster_is_refused(tmp_path):
     for _ in range(2):
         start.claim_start(LocalStore(tmp_path / "outputs/store/r"), "cluster-1")

@@ -2,14 +2,9 @@
 
 import asyncio
 import io
-import os
-import subprocess
-import sys
-import tempfile
 
 import aiohttp
 import pytest
-from tests.ports import free_ports
 
 from opd.pods.submit import Submitter, main, run
 
@@ -89,28 +84,3 @@ def test_an_unreachable_ray_ends_in_an_error_that_lets_kubernetes_try_another_po
 def test_the_command_needs_a_command(capsys):
     assert main(["python"]) == 2
     assert "usage" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_real_job_server_runs_the_command_and_its_log_comes_through():
-    ray = os.path.join(os.path.dirname(sys.executable), "ray")
-    port, dashboard_port, agent_port = free_ports(3)
-    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "t" * 32, "RAY_USAGE_STATS_ENABLED": "0",
-                   "OMP_NUM_THREADS": "1", "RAY_DASHBOARD_ADDRESS": f"127.0.0.1:{dashboard_port}",
-                   "RAY_JOB_SUBMISSION_ID": "job-1"}  # fmt: skip
-    # A short name: it becomes part of the names of sockets. Agents of the ended head may still write as it is removed.
-    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        command = [ray, "start", "--head", "--block", "--num-cpus=1", f"--port={port}", f"--dashboard-port={dashboard_port}",
-                   "--include-dashboard=true", f"--dashboard-agent-listen-port={agent_port}",
-                   "--object-store-memory=100000000", f"--temp-dir={folder}"]  # fmt: skip
-        head = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        code = "import os; print('quoted words', os.environ['RAY_ADDRESS'] != '')"
-        submit = [sys.executable, "-m", "opd.pods.submit", "--", sys.executable, "-c", code]
-        try:
-            done = subprocess.run(submit, env=environment, capture_output=True, text=True, timeout=300, check=False)
-        finally:
-            head.terminate()
-            head.wait(timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("quoted words True") == 1
-    assert "job job-1: SUCCEEDED" in done.stderr

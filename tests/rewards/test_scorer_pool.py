@@ -14,7 +14,7 @@ import pytest
 from tests.processes import is_running
 
 from opd.isolation.pool import ProcessPool
-from opd.rewards import Score, compute_score, compute_score_async
+from opd.rewards import Score, compute_score
 from opd.rewards.dispatch import new_pool, score_in
 from opd.rewards.scorers import Failure, ScoreTask
 
@@ -113,27 +113,6 @@ def test_close_ends_a_call_under_way(pool, tmp_path):
         future.result(PATIENCE_S)
 
 
-def test_the_event_loop_runs_on_while_scorers_hang(tmp_path):
-    async def run() -> tuple[list[dict], int]:
-        hanging = [
-            asyncio.ensure_future(
-                compute_score_async(
-                    "toy", "7", str(tmp_path / str(i)), {}, function="scorers_under_test:sleeps", timeout_s=0.5
-                )
-            )
-            for i in range(4)
-        ]
-        turns = 0
-        while not all(future.done() for future in hanging):
-            await asyncio.sleep(0.01)
-            turns += 1
-        return [future.result() for future in hanging], turns
-
-    rows, turns = asyncio.run(run())
-    assert rows == [FAILED_ROW] * 4
-    assert turns >= 5  # two rounds of 0.5 s; a loop that the calls block turns once
-
-
 @pytest.mark.parametrize(
     ("function", "options", "error", "says"),
     [
@@ -158,38 +137,6 @@ def test_an_extra_info_that_cannot_travel_is_raised_not_scored():
         compute_score(
             "toy", "7", "7", {"lock": threading.Lock()}, function="scorers_under_test:process_id", timeout_s=PATIENCE_S
         )
-
-
-RUN_AND_DIE = """
-    import asyncio, os, signal, sys, threading, time
-    from opd.rewards.dispatch import new_pool, score_in
-    from opd.rewards.scorers import ScoreTask
-
-    pool = new_pool()
-    idle = asyncio.run(score_in(pool, ScoreTask("scorers_under_test:process_id", "toy", "7", "7", {}, {}), 60)).pred
-    busy = ScoreTask("scorers_under_test:sleeps", "toy", "7", sys.argv[1], {}, {})
-    threads = [threading.Thread(target=lambda: asyncio.run(score_in(pool, busy, 5.0)))]
-    threads[0].start()
-    while not (os.path.exists(sys.argv[1]) and open(sys.argv[1]).read()):
-        time.sleep(0.02)
-    print(idle, open(sys.argv[1]).read(), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.slow
-def test_scorers_end_by_themselves_when_their_parent_is_killed(tmp_path):
-    parent = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(RUN_AND_DIE), str(tmp_path / "pid")],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert parent.returncode == -signal.SIGKILL, parent.stderr
-    for pid in map(int, parent.stdout.split()):
-        assert wait_until(lambda pid=pid: not is_running(pid)), f"scorer {pid} outlived its parent"
 
 
 EXIT_WITH_A_HANG = """

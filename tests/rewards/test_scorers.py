@@ -8,7 +8,7 @@ import pytest
 from opd.experiment.sections import Scorer
 from opd.rewards import BUILTIN_FUNCTIONS, NO_ANSWER_PREDICTIONS, compute_score, is_unread
 from opd.rewards.dispatch import misread
-from opd.rewards.scorers import last_boxed, load_verl_scorer
+from opd.rewards.scorers import load_verl_scorer
 
 
 def score(function: str, text: str, truth: str = "42", **options) -> dict:
@@ -57,11 +57,6 @@ def test_an_answer_without_an_answer_is_recognisable(function):
     assert not is_unread(function, row | {"pred": "7"})
 
 
-# Defect 6 of the original: prompts asked for a box while the reward looked for `Answer:`; the two must not be mixed up.
-def test_math_dapo_finds_no_answer_in_a_box_alone():
-    assert score("math_dapo", r"\boxed{42}") == {"score": -1.0, "acc": 0.0, "pred": "[INVALID]", "failed": 0}
-
-
 @pytest.mark.parametrize(
     "text", [r"\boxed{42}", r"a \boxed{\frac12} b", r"\boxed{5\text{ cm}}", r"\boxed{", "none", r"\boxed{\{1\}}", ""]
 )
@@ -75,25 +70,6 @@ def test_math_dapo_with_the_fallback_agrees_with_verl(text):
     theirs = load_verl_scorer("math_dapo").compute_score(text, "42")
     ours = score("math_dapo", text, box_fallback=True)
     assert (ours["score"], bool(ours["acc"]), ours["pred"]) == (theirs["score"], theirs["acc"], theirs["pred"])
-
-
-@pytest.mark.parametrize(
-    ("text", "content"),
-    [
-        (r"\boxed{a{b}c} d}", "a{b}c"),
-        (r"\boxed{\left\{1\right.}", r"\left\{1\right."),  # an escaped brace opens no group
-        (r"\boxed{a\\}", r"a\\"),  # nor does an escaped backslash hide the brace after it
-        (r"\boxed{1} \fbox{2}", "1"),
-        (r"\fbox{1} \fbox{2}", "2"),
-        (r"\boxed{}", ""),
-        (r"\boxed 7$ so", "7"),
-        (r"\boxed", None),
-        (r"\boxed{1} \boxed{2", None),
-        ("", None),
-    ],
-)
-def test_last_boxed_finds_the_content_of_the_last_box(text, content):
-    assert last_boxed(text) == content
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1.0, math.nan])
@@ -113,13 +89,3 @@ def test_a_ground_truth_that_is_not_right_as_its_own_answer_is_found(function, t
 
 def test_the_experiment_file_names_every_function():
     assert {*get_args(Scorer)} == {*BUILTIN_FUNCTIONS, "environment", "custom"}
-
-
-def test_an_unknown_function_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=f"must be one of {', '.join(sorted(BUILTIN_FUNCTIONS))}"):
-        compute_score("toy", "1", "1", function="math_rewards", timeout_s=1.0)
-
-
-def test_an_option_that_a_function_does_not_have_is_refused():
-    with pytest.raises(TypeError, match="math_dapo has no option strict: its options are box_fallback, strict_box"):
-        score("math_dapo", "Answer: 42", strict=True)

@@ -222,21 +222,6 @@ def test_a_deletion_cut_short_is_finished_by_the_next_one(
         assert [path.name for path in (tmp_path / place / "checkpoints").iterdir()] == ["global_step_20"]
 
 
-def test_a_damaged_step_that_was_passed_over_does_not_cost_the_steps_saved_after_it(
-    make_checkpoints: Callable, save_step: Callable
-) -> None:
-    checkpoints = make_checkpoints(remote=None)
-    for step in (30, 40):
-        save_step(checkpoints, step)
-    flip_a_bit(checkpoints.folder(40) / MODEL)
-    resumed = make_checkpoints(attempt=2, remote=None)
-    assert chosen(resumed).step == 30
-    for step in (33, 35):
-        save_step(resumed, step)
-        resumed.prune(keep_last=1)
-    assert chosen(make_checkpoints(attempt=3, remote=None)).step == 35
-
-
 def test_the_step_just_sealed_stays_next_to_later_ones_of_a_run_that_was_begun_anew(
     make_checkpoints: Callable, save_step: Callable
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from opd.runs import run as run_module
 from opd.runs.attempts import Claim
 from opd.runs.result import FATAL_FILE
 from opd.runs.run import Run
-from opd.runs.stream import read_streamed
 from opd.store.local import LocalStore
 
 
@@ -45,46 +42,7 @@ def test_a_run_leaves_the_layout_of_the_contract_and_the_result_before_its_end(
     assert (record["accuracy"], record["run_id"], record["attempt"], record["spec_hash"]) == (0.5, "r", 1, "hash-1")
 
 
-SIGNALLED = """
-import sys, time
-from opd.errors import Stopped
-from opd.runs.run import Run
-try:
-    with Run.open(run_id="r", local_root=sys.argv[1], store_url=sys.argv[2], spec={}, spec_hash="h") as run:
-        for step in range(1, 1000):
-            run.log(step, {"loss": 1.0})
-            print("step", step, flush=True)
-            time.sleep(0.02)
-except Stopped as stopped:
-    sys.exit(stopped.exit_code)
-"""
-
-
-def test_sigterm_flushes_metrics_and_log(start_child: Callable, tmp_path: Path) -> None:
-    child = start_child(SIGNALLED, tmp_path / "local", tmp_path / "store")
-    child.wait_for("step 3\n")
-    child.process.send_signal(signal.SIGTERM)
-    assert child.wait() == 143, child.text
-    store = LocalStore(tmp_path / "store/r")
-    printed = [line for line in child.text.splitlines() if line.startswith("step")]
-    steps = logged_steps(store)
-    assert steps == list(range(1, len(steps) + 1))
-    assert len(steps) - len(printed) in (0, 1)  # the signal may come between the row and its log line
-    log = read_streamed(store, "attempts/0001/driver.log").decode()
-    assert [line for line in log.splitlines() if line.startswith("step")] == printed
-    assert store.get_json("attempts/0001/ended.json")["outcome"] == "stopped"
-
-
 # ---- the end -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_finished_run_is_not_started_again_and_gives_its_result(open_run: Callable) -> None:
-    with open_run() as run:
-        run.finish({"accuracy": 0.5})
-    with pytest.raises(RunFinished, match="finished in attempt 1") as finished:
-        open_run()
-    assert finished.value.result["accuracy"] == 0.5
-    assert finished.value.exit_code == 0
 
 
 def test_a_fatal_end_stops_the_retries_of_its_installation_until_it_is_cleared(
@@ -180,23 +138,6 @@ def test_a_run_has_finished_with_its_result_although_its_end_is_not_marked(
 
 
 # ---- overtaken ---------------------------------------------------------------------------------------------------------
-
-
-def test_an_overtaken_run_cannot_log_or_finish(open_run: Callable) -> None:
-    with open_run(lease_ttl_s=0.2) as run:
-        run.local.put_json("attempts/0002/owner.json", {})
-
-        def log_until_stopped() -> None:
-            deadline_s = time.monotonic() + 60
-            while time.monotonic() < deadline_s:
-                run.log(1, {"loss": 1.0})
-                time.sleep(0.01)
-
-        with pytest.raises(Overtaken):
-            log_until_stopped()
-        with pytest.raises(Overtaken):
-            run.finish({})
-        assert not run.local.exists("result.json")
 
 
 def test_of_two_winners_of_one_claim_the_one_written_over_leaves_the_run_to_the_other(

@@ -14,7 +14,7 @@ import pytest
 
 from opd.errors import AlreadyExists, CorruptRecord, CreateOnlyUnsupported, NoBucket, StoreRefused, StoreUnavailable
 from opd.store.access import open_url
-from opd.store.base import RetryPolicy, Store
+from opd.store.base import RetryPolicy
 from opd.store.local import LocalStore
 from opd.store.remote import CALL_DEADLINE_S, FsspecStore, open_store
 
@@ -62,13 +62,6 @@ def test_listings_show_objects_but_no_temporary_files(local_store: LocalStore) -
     (local_store.root / "a/.opd-tmp-left-by-a-kill").write_bytes(b"half")
     assert local_store.children("a") == ["b", "d"]
     assert [(info.key, info.size) for info in local_store.list("a")] == [("a/b/c", 3), ("a/d", 1)]
-
-
-@pytest.mark.parametrize("prefix", ["", "file://"])
-def test_a_path_and_its_file_url_are_the_same_store(tmp_path: Path, prefix: str) -> None:
-    store: Store = open_store(f"{prefix}{tmp_path}/deep").child("er")
-    store.put("key", b"data")
-    assert (tmp_path / "deep/er/key").read_bytes() == b"data"
 
 
 @pytest.mark.parametrize(("data", "why"), [(b'{"run_id": ', r"run\.json is not JSON"), (b"[1]", "holds list")])

@@ -29,11 +29,6 @@ class OpenFile:
         self.lock = 0
 
 
-def _changed(name: str, *paths: str) -> None:
-    if _world.changes is not None:
-        _world.changes.append((name, paths))
-
-
 def _parse(text: str) -> tuple[str, tuple[str, ...]]:
     """Return the mount of a path, and the names below it."""
     _, _, below = text.partition("/")
@@ -73,7 +68,6 @@ def _open_descriptor(path: Any, flags: int, mode: int = 0o777, **options: Any) -
     if flags & os.O_CREAT:
         _world.disk_call("create", disk, parts, text, writes=True)
         node = disk.create(parts, text, is_exclusive=bool(flags & os.O_EXCL), truncates=bool(flags & os.O_TRUNC))
-        _changed("create", text)
     else:
         _world.disk_call("open", disk, parts, text, writes=False)
         node = disk.find(parts, text)
@@ -106,7 +100,6 @@ def _write(descriptor: int, data: bytes) -> int:
         data = data[:length]
     offset = len(file.node.data) if file.appends else file.position
     file.disk.write(file.node, offset, bytes(data))
-    _changed("write", file.shown)
     file.position = offset + len(data)
     return len(data)
 
@@ -120,7 +113,6 @@ def _fsync(descriptor: int) -> None:
         file.node.is_broken = not file.node.is_folder
         raise
     file.node.sync()
-    _changed("sync", file.shown)
 
 
 def flock(descriptor: int, operation: int) -> None:
@@ -149,7 +141,6 @@ def _changing(name: str, change: str) -> Callable[..., None]:
         disk, parts, text = _place(path)
         _world.disk_call(name, disk, parts, text, writes=True)
         getattr(disk, change)(parts, text)
-        _changed(name, text)
 
     return call
 
@@ -162,7 +153,6 @@ def _two_paths(name: str, change: str) -> Callable[..., None]:
         if disk is not other:
             raise failed(errno.EXDEV, text)
         getattr(disk, change)(parts, target_parts, f"{text} -> {target_text}")
-        _changed(name, text, target_text)
 
     return call
 

@@ -63,7 +63,6 @@ class Oracle:
         # Steps whose copy in the store was changed after it was reported safe, by a late request or an overtaken attempt.
         # The hashes reject it, and the step before is taken.
         self.spoiled: set[int] = set()
-        self.num_spoiled = 0
         # Objects of a step that a late request changed after its COMPLETE was written.
         self.strays: dict[int, set[str]] = {}
         # By key, until it is written again.
@@ -119,7 +118,7 @@ class Oracle:
 
     def _num_faults(self) -> int:
         disks = self.world.current.process.machine.mounts.values()
-        return sum(self.world.coverage.values()) + sum(disk.read_only_until_s > self.world.now_s for disk in disks)
+        return self.world.num_faults + sum(disk.read_only_until_s > self.world.now_s for disk in disks)
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -191,7 +190,6 @@ class Oracle:
         """The store's copy of a sealed step is not what its attempt wrote."""
         self.spoiled.add(step)
         self._let_go_before(step)
-        self.num_spoiled += 1
 
     def loaded(self, step: int, attempt: int, rank: int, part: str, data: bytes) -> None:
         """A rank, or the driver, has read one file of a checkpoint that was accepted."""
@@ -279,7 +277,6 @@ class Oracle:
         steps = [row["step"] for row in rows if row["step"] <= until]
         if steps != list(range(1, until + 1)):
             if self._were_taken():
-                self.num_spoiled += 1
                 return False
             self.fail(f"{when}: rows of steps {steps}, expected 1 to {until}")
         for row in rows:

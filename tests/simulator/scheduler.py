@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,9 +100,7 @@ class Scheduler:
         self.trace = 0
         self.num_calls = 0
         self.log: list[str] | None = None
-        # Each change of a disk and its paths, for a listener.
-        self.changes: list[tuple[str, tuple[str, ...]]] | None = None
-        self.coverage: Counter[tuple[str, str]] = Counter()
+        self.num_faults = 0
         self._hub = getcurrent()
         self._due: list[tuple[float, int, Any, int]] = []
         self._count = 0

@@ -180,7 +180,7 @@ class World(Machines):
         if self.met is not None:
             self.met.add((self._site(what, label, kinds), self._num_attempts > 1))
         if kind is not None:
-            self.coverage[f"{what} {label}", kind] += 1
+            self.num_faults += 1
             if kind in EVENTS:
                 self._happen(kind, process)
                 kind = None

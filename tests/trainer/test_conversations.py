@@ -17,7 +17,6 @@ from opd.trainer.conversations import ConversationDataset
 
 USER, SAID = {"role": "user", "content": "the price"}, {"role": "assistant", "content": "42"}
 LONG = {"role": "user", "content": "price " * 60}
-KEY = "sft.teacher_answers"
 
 
 def dataset(folder: Path, conversations: list, *, tools: list | None = None, **config) -> ConversationDataset:

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from opd.ending import Ending
-from opd.errors import MissingPackage, Unfit
+from opd.errors import MissingPackage
 from opd.experiment import AnyRunSpec, SpecError, load_spec
 from opd.experiment.run_config import RunFacts
 from opd.launch import facts
 from opd.main_opd import spec_of
-from opd.store.local import LocalStore
 from opd.trainer import entry
 from opd.trainer.entry import check_server, compose
 
@@ -75,20 +74,3 @@ def test_the_traceback_of_an_unexpected_error_is_in_the_stored_log_and_told_once
     log = (tmp_path / "store/r/attempts/0001/driver.log").read_text()
     assert "Traceback" in log
     assert log.count("ZeroDivisionError: by nothing") == capfd.readouterr().err.count("ZeroDivisionError") == 1
-
-
-@pytest.mark.slow
-def test_a_mistake_on_ones_own_machine_leaves_the_name_to_the_next_start(attempt, tmp_path):
-    assert attempt(Unfit("tokens differ")) == 2
-    store = LocalStore(tmp_path / "store/r")
-    assert store.get_json("attempts/0001/ended.json")["outcome"] == "failed"
-    assert not store.exists("fatal.json")
-    assert attempt(None) == 0
-
-
-@pytest.mark.slow
-def test_in_a_cluster_it_ends_the_run_for_good(attempt, tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "auto")
-    assert attempt(Unfit("tokens differ")) == 2
-    assert "tokens differ" in LocalStore(tmp_path / "store/r").get_json("fatal.json")["reason"]
-    assert attempt(None) == 1

@@ -23,7 +23,7 @@ from opd.rollout.rows import Order, row_of
 from opd.rollout.seeds import PASS_RATES
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.measured_rates import Measuring
-from opd.trainer.problem_weights import ProblemWeights, problem_weights
+from opd.trainer.problem_weights import ProblemWeights
 from opd.trainer.row_facts import RowFacts
 from opd.weights.stages import Schedule
 
@@ -68,22 +68,6 @@ def test_prompts_of_weight_0_leave_the_data_and_the_others_weigh_what_they_did(d
     assert [row["raw_prompt"][0]["content"] for row in dataset] == QUESTIONS[1:3]
     assert [row["index"] for row in dataset] == [0, 1]
     assert (dataset.places, dataset.num_left_out) == ([1, 2], 2)
-
-
-@pytest.mark.parametrize(
-    ("keys", "shares"),
-    [
-        ({"weights": "hard_filter"}, [0, 1, 1, 1, 0]),
-        ({"alpha": 0.0, "beta": 1.0}, [4, 3, 2, 1, 0]),
-        # Of 1/4, 1/2 and 3/4 the mean is 1/2 and the variance 1/24, so s = 5: (p (1 - p)) ** 1.5.
-        ({"weights": "moment_matched"}, [0, 3**1.5, 4**1.5, 3**1.5, 0]),
-    ],
-)
-def test_each_way_to_weigh_has_a_mean_of_1(keys, shares):
-    rates = [PassRate(str(i), i / 4, 4, "m") for i in range(5)]
-    section = ProblemImportance(**{"weights": "competence", "pass_rates": "p.parquet"} | keys)
-    by_hand = tensor(shares, dtype=torch.float64)
-    torch.testing.assert_close(problem_weights(rates, section), by_hand / by_hand.mean())
 
 
 def test_prompts_without_a_pass_rate_are_counted_and_named(dataset, tmp_path):
@@ -185,11 +169,6 @@ def test_a_run_keeps_rates_and_weights_of_all_prompts_for_its_report(dataset, tm
     assert kept["weight"] == pytest.approx([0, 12 / 7, 16 / 7, 0])
 
 
-def test_rates_that_give_no_prompt_a_weight_are_a_fault_of_the_file(dataset, tmp_path):
-    with pytest.raises(SpecError, match="no weight is above 0 among 4 problems"):
-        ProblemWeights(dataset, _problems(tmp_path, dict.fromkeys(QUESTIONS, 1.0)))
-
-
 def _weigh_step(dataset, problems, reward_beta) -> tuple[torch.Tensor, dict[str, float]]:
     """Weigh a step of two rows of data row 1, then two of data row 0."""
     importance = ProblemImportance(**problems)
@@ -211,10 +190,3 @@ def test_a_rollouts_weights_by_prompt_and_by_reward_are_multiplied(dataset, tmp_
     by_hand = tensor([16 / 7 * 2 * share, 16 / 7 * 2 * (1 - share), 12 / 7, 12 / 7])
     torch.testing.assert_close(weights, by_hand)
     assert metrics["opd/reward_weight_max"] == pytest.approx(2 * share)
-
-
-def test_without_weights_a_step_is_what_it_was(dataset):
-    weights, metrics = _weigh_step(dataset, {}, None)
-    assert torch.equal(weights, torch.ones(4))
-    assert metrics.keys() == {"opd/reward_weight_max", "opd/reward_weight_min"}
-    assert len(dataset) == 4

@@ -60,18 +60,6 @@ def test_rows_of_several_files_have_numbers_of_their_own(tmp_path):
     assert [dataset[i]["index"] for i in range(4)] == [0, 1, 2, 3]
 
 
-def test_a_prompt_that_the_template_refuses_is_shown_with_the_templates_own_words(tmp_path):
-    config = OmegaConf.create({"max_prompt_length": 16, "filter_overlong_prompts": True, "prompt_key": "prompt"})
-    tokenizer = AutoTokenizer.from_pretrained(STUDENT_DIR)
-    tokenizer.chat_template = (
-        "{% for m in messages %}{% if '34' in m.content %}{{ raise_exception('no 34 here') }}{% endif %}{% endfor %}"
-    )
-    with pytest.raises(
-        SpecError, match=r'model\.path \(prompt \[\{"role": "user", "content": "12\+34="\}\]\)(.|\n)*no 34 here'
-    ):
-        PromptDataset([_file(tmp_path / "a.parquet", [_SHORT])], tokenizer, config)
-
-
 def test_files_whose_columns_differ_in_type_are_read_together_and_their_problems_named(tmp_path):
     """Ours, one with DAPO's texts as indices and numbers as ground truths, and JSON lines with the columns a run needs."""
     prompt = [{"content": _SHORT, "role": "user"}]

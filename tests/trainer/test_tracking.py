@@ -85,10 +85,6 @@ def no_wandb(monkeypatch):
         monkeypatch.delenv(name)
 
 
-def wandb_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
-
-
 def test_the_model_s_name_is_a_tag_in_wandb(no_wandb):
     tracking.set_wandb_environment("my-run", tags=("opd", "Qwen3, 8B" + "x" * 99))
     assert os.environ["WANDB_TAGS"] == "opd," + ("Qwen3  8B" + "x" * 99)[:64]

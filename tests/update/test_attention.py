@@ -1,4 +1,4 @@
-"""Attention of packed rows without processes, models that ranks can share, and compiled decoder layers."""
+"""Attention of packed rows without processes, and models that ranks can share."""
 
 from __future__ import annotations
 
@@ -6,51 +6,12 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import Qwen3Config
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from opd.update.attention import causal_within_rows, check_shareable, packed_sdpa
 from opd.update.engines import StudentEngine
-from opd.update.head_engine import compile_layers
-
-DEFAULT_LIMIT = 8
-
-
-class Layer(nn.Module):
-    """Has a compiled form for each `mode`, as a decoder layer has for each of its uses."""
-
-    def forward(self, hidden: torch.Tensor, mode: str) -> torch.Tensor:
-        return hidden * len(mode)
-
-
-class Model(nn.Module):
-    _no_split_modules = ("Layer",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([Layer(), Layer()])
-
-
-@pytest.fixture
-def eager_backend(monkeypatch):
-    """torch.compile without a code generator: what is captured and when is as ever."""
-    compiled = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled(function, backend="eager", **options))
-    torch.compiler.reset()
-    with torch._dynamo.config.patch(recompile_limit=DEFAULT_LIMIT, fail_on_recompile_limit_hit=True):
-        yield
-    torch.compiler.reset()
-
-
-@pytest.mark.slow
-def test_a_layer_stays_compiled_in_more_forms_than_torchs_default_allows(eager_backend):
-    model = Model()
-    assert compile_layers(model) == 2
-    for length in range(1, DEFAULT_LIMIT + 4):
-        for layer in model.layers:
-            assert torch.equal(layer(torch.ones(3), "m" * length), torch.full((3,), float(length)))
 
 
 def test_positions_reach_the_layers_as_no_view_of_other_ranks_tokens(monkeypatch):

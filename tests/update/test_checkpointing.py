@@ -25,7 +25,7 @@ from opd.runs.shards import move_in, sweep_older
 from opd.store.base import NO_RETRY
 from opd.store.durable import hash_file
 from opd.store.remote import open_store
-from opd.update import checkpointing, shards
+from opd.update import checkpointing
 from opd.update.checkpointing import Sealing
 from opd.update.shards import Background, ShardUploads
 
@@ -306,22 +306,3 @@ def test_who_fails_leaves_a_save_that_takes_too_long_unsealed_and_says_so(beside
     sealing.leave(patience_s=0.0)
     assert "global_step_1 is not sealed: its save did not end within 0 s" in caplog.text
     assert complete_steps(run.stores) == []
-
-
-def test_a_save_is_copied_and_written_after_the_call(tmp_path, monkeypatch):
-    left = []
-
-    class VerlWorker:
-        def save_checkpoint(self, local_path, *rest):
-            torch.save(torch.ones(1), Path(local_path) / "model")
-
-    class Worker(ShardUploads, VerlWorker):
-        rank, copies_saves = 0, True
-
-    monkeypatch.setattr(shards, "Background", lambda call, name: left.append(call))
-    folder = tmp_path / ".saving-0002" / "global_step_3" / "actor"
-    folder.mkdir(parents=True)
-    Worker().save_checkpoint(str(folder), None, 3, None)
-    assert list(folder.iterdir()) == []
-    left.pop()()
-    assert [path.name for path in folder.iterdir()] == ["model"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,18 +13,13 @@ from pathlib import Path
 
 import pytest
 from tests.e2e_cpu.runs import finish, kill_all, run, start
+from tests.ports import free_ports
 
 from opd.data.toy import TEACHER_DIR
 
 TOP_K, NUM_STEPS = 16, 4
 STEPS = (f"trainer.total_steps={NUM_STEPS}", "trainer.save_freq=-1", "trainer.test_freq=-1")
 START_S = 300.0
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager
@@ -65,7 +59,7 @@ def by_server(port: int, *sets: str) -> tuple[str, ...]:
 
 
 def test_each_step_has_the_divergence_of_the_same_teacher_in_the_ranks(tmp_path):
-    port = free_port()
+    [port] = free_ports(1)
     with served(port, tmp_path / "server.log"):
         from_server = run(tmp_path / "served", "opd", *by_server(port))
     in_ranks = run(tmp_path / "local", "opd", *STEPS, "opd.loss_type=topk_reverse_kl", f"opd.top_k={TOP_K}")
@@ -75,7 +69,7 @@ def test_each_step_has_the_divergence_of_the_same_teacher_in_the_ranks(tmp_path)
 
 
 def test_a_server_that_is_killed_and_started_again_is_waited_for(tmp_path):
-    port = free_port()
+    [port] = free_ports(1)
     with served(port, tmp_path / "server.log"):
         began = start(tmp_path / "run", "opd", *by_server(port, "trainer.total_steps=8"))
         metrics = tmp_path / "run"

@@ -8,7 +8,6 @@ from opd.experiment.algorithm import ProblemImportance
 from opd.weights.problems import weights_of_problems
 
 RATES = [0.0, 0.25, 0.5, 1.0]
-NAMES = ("competence", "hard_filter", "moment_matched")
 
 
 def weights(rates: list[float], name: str, *, num_samples: int = 4, **keys: float) -> list[float]:

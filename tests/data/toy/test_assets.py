@@ -2,13 +2,11 @@ import hashlib
 import json
 
 import pytest
-import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from opd.data.toy import ASSETS_DIR, STUDENT_DIR, TEACHER_DIR
 from opd.data.toy.evaluate import greedy_accuracy
-from opd.data.toy.make_models import SHAPES, problems_sha256
+from opd.data.toy.make_models import problems_sha256
 from opd.data.toy.task import SPLIT_SALT, split_problems
 
 FOLDERS = {"teacher": TEACHER_DIR, "student": STUDENT_DIR}
@@ -22,11 +20,6 @@ def provenance() -> dict:
 def load(name: str, **kwargs):
     folder = FOLDERS[name]
     return AutoModelForCausalLM.from_pretrained(folder, **kwargs), AutoTokenizer.from_pretrained(folder)
-
-
-@pytest.mark.slow
-def test_the_teacher_solves_at_least_95_percent_of_the_held_out_problems():
-    assert greedy_accuracy(*load("teacher"), split_problems().heldout) >= 0.95
 
 
 def test_the_student_starts_where_it_answers_only_what_needs_no_carry():
@@ -48,12 +41,3 @@ def test_the_provenance_names_these_weights_and_this_split(name, provenance):
     assert entry["heldout_problems_sha256"] == problems_sha256(splits.heldout)
     assert entry["num_train_problems"] == len(trained_on)
     assert entry["num_heldout_problems_excluded"] == len(splits.heldout)
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_the_folder_holds_the_shape_and_dtype_that_the_code_says(name):
-    weights = load_file(FOLDERS[name] / "model.safetensors")
-    shape = SHAPES[name]
-    assert {tensor.dtype for tensor in weights.values()} == {shape.dtype}
-    assert weights["lm_head.weight"].shape == (shape.num_vocab_rows, shape.hidden_size)
-    assert not torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])

@@ -106,10 +106,6 @@ class Processes:
         for name in reversed(list(self._running)):
             self.stop(name)
 
-    def pid(self, name: str) -> int:
-        """A running part's process id."""
-        return self._running[name].pid
-
     def log(self, name: str) -> Path:
         """Return the file of a part's output."""
         return self.logs / f"{name}.log"

@@ -1,11 +1,10 @@
-"""The benchmark's scores over an imported case: no plan, an empty plan, a foreign database, the killable pool."""
+"""The benchmark's scores over an imported case: no plan, an empty plan, a foreign database."""
 
 import json
 
 import pytest
 from tests.opd_envs.deepplanning.published import WORDS
 
-from opd.rewards import compute_score as compute_score_in_pool
 from opd_envs.database_folder import ManifestError
 from opd_envs.deepplanning.reward import compute_score
 from opd_envs.deepplanning.task import BenchmarkTrip
@@ -39,10 +38,3 @@ def test_a_database_of_another_make_and_a_constraint_of_no_kind_are_rejected_not
         score(imported, plan_at("x"), info=INFO | {"database_id": "other"})
     with pytest.raises(TaskError, match="weather: must begin with train, flight"):
         score(imported, plan_at("x"), task=TASK.replace('"hotel"', '"weather"'))
-
-
-@pytest.mark.slow
-def test_it_runs_in_the_killable_scorer_pool(imported):
-    options = {"function": "opd.agent.environments:compute_score", "timeout_s": 60.0, "toolset": "deepplanning-en"}
-    there = compute_score_in_pool("x", plan_at("x"), TASK, INFO, database_dir=str(imported), **options)
-    assert there == score(imported, plan_at("x")) | {"failed": 0}

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.opdctl.kube.conftest import FakeApi, Tree
 
-from opdctl.kube.client import ClusterError, ClusterUnreachable, KubeApi
-from opdctl.logs.pods import LogPod, PodFollower, PodLog, find_log_pods
+from opdctl.kube.client import ClusterError, ClusterUnreachable
+from opdctl.logs.pods import PodFollower, PodLog, find_log_pods
 
 DONE = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
 
@@ -146,34 +144,6 @@ def test_a_tail_leaves_out_nothing_that_a_silent_container_prints_later(rayjob: 
     assert list(log.lines(follow=True)) == []
     api.add("s1", "a", "b", "c")
     assert list(log.lines(follow=False)) == ["a", "b", "c"]
-
-
-def stamp(second: int) -> str:
-    return f"2026-11-21T10:{second // 60:02d}:{second % 60:02d}.000000000Z"
-
-
-@given(
-    gaps=st.lists(st.sampled_from([0, 1, 2, 7]), min_size=1, max_size=40),
-    words=st.data(),
-    breaks=st.lists(st.integers(0, 40), max_size=4),
-)
-def test_each_line_comes_once_over_any_reconnects(gaps: list[int], words: st.DataObject, breaks: list[int]) -> None:
-    """Lines of one stamp, equal lines, and stamps that cross by less than a second, as stdout and stderr do."""
-    second, log = 0, []
-    for gap in gaps:
-        second += gap
-        cross = words.draw(st.integers(0, 1)) if gap == 0 else 0
-        log.append((max(second - cross, 0), f"{stamp(max(second - cross, 0))} {words.draw(st.sampled_from('ab'))}"))
-    pod = LogPod(name="p", container="c", has_started=True, is_over=False)
-    seen, given_out = PodLog(KubeApi(None, namespace="opd", context=None), pod), []
-    for end in [*sorted(min(item, len(log)) for item in breaks), len(log)]:
-        since = seen.reconnect() if given_out else ""
-        for when, line in log[:end]:
-            if not since or stamp(when) >= since.replace("Z", ".000000000Z"):
-                text = seen.take(line.encode())
-                if text is not None:
-                    given_out.append(text)
-    assert given_out == [line.partition(" ")[2] for _, line in log]
 
 
 def test_the_log_is_the_submitter_s_or_that_of_the_head_s_log_container(pod: Callable, submitter: Callable) -> None:

@@ -67,14 +67,6 @@ def test_live_runs_whose_store_refuses_or_is_away_leave_the_others_their_rows(
     assert inside("list", "--store", store).returncode == 1, "no run can be read"
 
 
-def test_a_wrong_name_in_a_namespace_meets_the_nearest_run(serve: Callable, inside: Callable, tmp_path: Path) -> None:
-    installed = {"metadata": {"name": "life", "labels": {"opd/run-id": "life"}}, "data": {"exp.json": "{}"}}
-    serve({"/api/v1/namespaces/opd/configmaps": [installed], "/api/v1/namespaces/opd/pods": []})
-    done = inside("status", "lief", "-n", "opd")
-    assert done.returncode == 1
-    assert "no run 'lief' in namespace opd: did you mean life?" in done.stderr
-
-
 def test_a_claim_is_unused_without_a_release_a_rayjob_and_a_pod(
     serve: Callable, inside: Callable, rayjob: Callable, pod: Callable, tmp_path: Path
 ) -> None:

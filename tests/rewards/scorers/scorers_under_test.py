@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import time
 
 
@@ -16,11 +15,6 @@ def echo(data_source, solution_str, ground_truth, extra_info, bonus=0.0):
 
 
 def process_id(data_source, solution_str, ground_truth, extra_info):
-    return {"score": 1.0, "pred": str(os.getpid())}
-
-
-def slow_process_id(data_source, solution_str, ground_truth, extra_info):
-    time.sleep(0.05)
     return {"score": 1.0, "pred": str(os.getpid())}
 
 
@@ -52,12 +46,6 @@ def not_a_number(data_source, solution_str, ground_truth, extra_info):
     return float("nan")
 
 
-def prints(data_source, solution_str, ground_truth, extra_info):
-    print("noise from a scorer", flush=True)
-    subprocess.run(["echo", "noise from its child"], check=True)
-    return 1.0
-
-
 NOT_A_FUNCTION = 7
 
 
@@ -76,10 +64,3 @@ def declares_its_worst(data_source, solution_str, ground_truth, extra_info):
 
 
 declares_its_worst.worst_score = -2
-
-
-def declares_nonsense(data_source, solution_str, ground_truth, extra_info):
-    return 0.0
-
-
-declares_nonsense.worst_score = "low"

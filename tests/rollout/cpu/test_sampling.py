@@ -62,22 +62,6 @@ def test_samples_follow_the_filtered_distribution(temperature, top_k, top_p):
     assert chi_square < 31.3  # 99.9 % quantile at 11 degrees of freedom, an upper bound for fewer; the seed is fixed
 
 
-def test_a_row_is_the_same_beside_rows_that_are_filtered_or_greedy():
-    logits = torch.randn(3, 41, generator=torch.Generator().manual_seed(3))
-    draws = torch.tensor([0.3, 0.6, 0.9], dtype=torch.float64)
-    alone = choose(logits, 0.7, uniform=draws)
-    mixed = choose_tokens(
-        logits,
-        temperature=torch.tensor([0.7, 0.0, 0.7]),
-        top_k=torch.tensor([0, 3, 0]),
-        top_p=torch.tensor([1.0, 0.5, 1.0], dtype=torch.float64),
-        uniform=draws,
-        forced=torch.full((3,), -1),
-    )
-    assert mixed[0][[0, 2]].tolist() == alone[0][[0, 2]].tolist()
-    assert mixed[1][[0, 2]].tolist() == alone[1][[0, 2]].tolist()
-
-
 def parsed(**params):
     return SamplingParams.of(params, max_tokens=30, room=40, eos_token_ids=frozenset({2, 5}))
 

@@ -44,16 +44,6 @@ def said() -> list[str]:
     return []
 
 
-def test_a_folder_is_fetched_once(s3_url: str, proxy, tmp_path: Path, said: list[str]) -> None:
-    upload(s3_url, FILES)
-    folder = local_copy(s3_url, cache=tmp_path, say=said.append)
-    assert held(folder) == FILES
-    assert any("fetched" in line and "3 files" in line for line in said)
-    proxy.requests.clear()
-    assert local_copy(s3_url, cache=tmp_path, say=said.append) == folder
-    assert downloads(proxy) == []
-
-
 def test_an_interrupted_start_goes_on_file_by_file(s3_url: str, proxy, tmp_path: Path, monkeypatch) -> None:
     upload(s3_url, FILES)
     monkeypatch.setattr(transfer, "NUM_THREADS", 1)  # in the order of the names
