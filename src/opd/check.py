@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 from opd.errors import StoreError
 from opd.experiment import AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
-from opd.experiment.cluster.rules import load_cluster
+from opd.experiment.cluster import load_cluster
 from opd.experiment.pipeline import of_stage, stages_of
 from opd.inputs import Inputs, check_inputs
 from opd.pods.start import CHART_VARIABLE, misfit

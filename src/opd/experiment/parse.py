@@ -42,18 +42,13 @@ def kind_of(tree: Mapping[str, Any]) -> Kind:
     raise SpecError([Problem(path="kind", value=kind, rule=rule, fix=f"write `kind: {near}`")])
 
 
-def unknown_gpus() -> int | None:
-    """Return None, since the run's machine is another one, or a cluster."""
-    return None
-
-
 def parse_tree(
     source: Mapping[str, Any],
     *,
     env: Mapping[str, str] | None = None,
     sets: Iterable[str] = (),
     overrides: Iterable[str] = (),
-    count_gpus: Callable[[], int | None] = unknown_gpus,
+    count_gpus: Callable[[], int | None] = lambda: None,
     sources: dict[str, str] | None = None,
 ) -> Loaded:
     """Validate a tree of plain values, changed by variables, `path=value` and Hydra overrides.

@@ -61,9 +61,8 @@ def _batches(spec: RunSpec) -> Problems:
         yield spec.broken(_MINI, f"it must divide data.train_batch_size ({batch})", f"use a divisor of {batch}")
     for key in ("rollout.tensor_parallel_size", _SP):
         if spec.num_ranks % (value_at(spec, key) or 1):
-            yield spec.broken(
-                key, f"it must divide the ranks (nnodes x gpus_per_node = {spec.num_ranks})", "use a divisor"
-            )
+            rule = f"it must divide the ranks (nnodes x gpus_per_node = {spec.num_ranks})"
+            yield spec.broken(key, rule, "use a divisor")
     if spec.trains and mini * rows % spec.num_groups:
         rule = f"its rows (x {rows} samples = {mini * rows}) must divide over the {spec.num_groups} data-parallel ranks"
         yield spec.broken(_MINI, rule, f"use a multiple of {spec.num_groups}")
@@ -139,14 +138,11 @@ def _served(spec: DistillationSpec) -> Problems:
         return
     for key in ("prompt", "refresh_every"):
         if value_at(spec, f"teacher.{key}"):
-            yield spec.broken(
-                f"teacher.{key}", "a served teacher reads the student's rows, with weights of its own", "remove it"
-            )
-    for key in _keys(spec, "loss_type", "loss_type", lambda loss: loss in ("sampled_reverse_kl", "topk_reverse_kl")):
-        fix = (
-            "use reverse_kl, forward_kl or jsd: a served teacher's are over teacher.top_k tokens and all others as one"
-        )
-        yield spec.broken(key, "a served teacher has its own events", fix)
+            rule = "a served teacher reads the student's rows, with weights of its own"
+            yield spec.broken(f"teacher.{key}", rule, "remove it")
+    for key in _keys(spec, "loss_type", "loss_type", "sampled_reverse_kl", "topk_reverse_kl"):
+        rule = "a served teacher has its own events: its teacher.top_k tokens, and all others as one"
+        yield spec.broken(key, rule, "use reverse_kl, forward_kl or jsd")
     if spec.rollout.temperature != 1:
         rule = "servers report log-probabilities at temperature 1, and others do not follow from the likeliest tokens"
         yield spec.broken("rollout.temperature", rule, "use 1, or let the ranks load the teacher")
@@ -154,15 +150,15 @@ def _served(spec: DistillationSpec) -> Problems:
         yield spec.broken("rollout.schedule", "a served teacher reads whole answers as they come", _STRICT)
 
 
-def _keys(spec: DistillationSpec, of_run: str, of_stage: str, is_meant: Callable[[object], object]) -> list[str]:
-    """Return the keys of the run and of its stages whose value is meant."""
+def _keys(spec: DistillationSpec, of_run: str, of_stage: str, *values: str) -> list[str]:
+    """Return the keys of the run and of its stages that have one of the values; without values any that is not 0."""
     keys = [f"opd.{of_run}", *(f"opd.stages.{index}.{of_stage}" for index in range(len(spec.opd.stages)))]
-    return [key for key in keys if is_meant(value_at(spec, key))]
+    return [key for key in keys if (value_at(spec, key) in values if values else value_at(spec, key))]
 
 
 def _rewards(spec: DistillationSpec) -> Problems:
-    policy = _keys(spec, "policy.weight", "policy_weight", bool)
-    for key in _keys(spec, "reward_beta", "reward_beta", bool) + policy if spec.rollout.num_samples == 1 else ():
+    policy = _keys(spec, "policy.weight", "policy_weight")
+    for key in _keys(spec, "reward_beta", "reward_beta") + policy if spec.rollout.num_samples == 1 else ():
         rule = "rewards are compared between the samples of one prompt, and rollout.num_samples is 1"
         yield spec.broken(key, rule, "set rollout.num_samples to 2 or more, or remove the key")
     for key in policy if spec.opd.horizon.applies == "generate" else ():
@@ -232,10 +228,6 @@ def _schedule(spec: SamplingSpec) -> Problems:
         yield spec.broken("rollout.keep_prefixes", rule, "set free_cache_engine: false, or keep_prefixes: false")
 
 
-def _is_sampled(loss_type: object) -> bool:
-    return loss_type == "sampled_reverse_kl"
-
-
 def _carried_losses(spec: DistillationSpec) -> Problems:
     """Reject losses, rewards and horizons that need an answer's tokens from one update."""
     if spec.rollout.schedule == "strict" or spec.kind != "opd":
@@ -245,11 +237,10 @@ def _carried_losses(spec: DistillationSpec) -> Problems:
     complete = "of complete answers there is nothing to carry over an update"
     shorter = "an answer ends in a later step, whose horizon may be a different one"
     by_rule = {
-        of_prompt: _keys(spec, "policy.weight", "policy_weight", bool)
-        + _keys(spec, "reward_beta", "reward_beta", bool),
-        sampled: _keys(spec, "loss_type", "loss_type", _is_sampled),
-        complete: _keys(spec, "rollouts", "rollouts", lambda value: value == "teacher"),
-        shorter: _keys(spec, "horizon.applies", "horizon", lambda value: value == "generate"),
+        of_prompt: _keys(spec, "policy.weight", "policy_weight") + _keys(spec, "reward_beta", "reward_beta"),
+        sampled: _keys(spec, "loss_type", "loss_type", "sampled_reverse_kl"),
+        complete: _keys(spec, "rollouts", "rollouts", "teacher"),
+        shorter: _keys(spec, "horizon.applies", "horizon", "generate"),
     }
     for rule, keys in by_rule.items():
         yield from (spec.broken(key, rule, f"{_STRICT}, or another value of the key") for key in keys)
@@ -277,10 +268,8 @@ _RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {
 def notes(spec: BaseSpec) -> Iterator[str]:
     """Yield what is allowed but probably not meant, one sentence each."""
     if isinstance(spec, GrpoSpec | DistillationSpec) and spec.rollout.is_truncated:
-        sampled = (
-            isinstance(spec, GrpoSpec) or spec.opd.has_policy or _keys(spec, "loss_type", "loss_type", _is_sampled)
-        )
-        if sampled:
+        keys = () if isinstance(spec, GrpoSpec) else _keys(spec, "loss_type", "loss_type", "sampled_reverse_kl")
+        if isinstance(spec, GrpoSpec) or spec.opd.has_policy or keys:
             cut = "rollout.top_p" if spec.rollout.top_p < 1 else "rollout.top_k"
             yield f"{cut}: answers are sampled among fewer tokens than their log-probabilities are of; 1 and -1 are exact"
     if isinstance(spec, RunSpec):

@@ -215,9 +215,7 @@ class Store(Section):
     url: Text = key("Folder or URL: s3, gs, az, file. Default: output.root/store.", examples=["s3://experiments/opd"])
     endpoint: Endpoint | None = key("S3 server other than AWS's; egress to it is opened.", None, examples=[_MINIO])
     region: Text | None = key("S3 region; unset: the environment's.", None)
-    addressing: Literal["path", "virtual", "auto"] | None = key(
-        "Place of S3's bucket; unset: path with endpoint.", None
-    )
+    addressing: Literal["path", "virtual", "auto"] | None = key("S3's form of URLs; unset: path with endpoint.", None)
 
     def check(self) -> Iterator[Problem]:
         if not is_usable(self.url):
