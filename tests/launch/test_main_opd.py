@@ -62,8 +62,9 @@ def test_every_value_that_was_typed_arrives(configs, name):
     for text in DOZENS[name]:
         raw = parse_raw(text)
         typed = hydra.core.override_parser.overrides_parser.OverridesParser.create().parse_override(text).value()
-        ours = OURS.get(raw.key, raw.key if raw.key.startswith("opd.") else "")
-        value = get_path(RunConfig.of(tree).tree()["spec"], ours) if ours else OmegaConf.select(tree, raw.key)
+        key = raw["key"]
+        ours = OURS.get(key, key if key.startswith("opd.") else "")
+        value = get_path(RunConfig.of(tree).tree()["spec"], ours) if ours else OmegaConf.select(tree, key)
         listed = list(value) if OmegaConf.is_list(value) else value
         assert listed in (typed, [typed]), text
 
@@ -93,7 +94,7 @@ def test_verl_itself_accepts_every_command_line(configs):
 def test_the_yaml_says_no_default_that_a_spec_has():
     yaml = OmegaConf.load(Path(config_dir()) / f"{CONFIG_NAME}.yaml")
     spec = spec_of(MODELS, {})
-    typed = {parse_raw(line).key for line in compute_overrides(spec, run=facts(spec))}
+    typed = {parse_raw(line)["key"] for line in compute_overrides(spec, run=facts(spec))}
     assert {path for path in typed if OmegaConf.select(yaml, path) is not None} == set()
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from opd.evaluation.samples import write_table
-from opd.experiment import canonical_json
+from opd.experiment.kinds import canonical_json
 
 SCHEMA = pa.schema(
     [("prompt_id", pa.string()), ("pass_rate", pa.float64()), ("k", pa.int64()), ("checkpoint", pa.string())]

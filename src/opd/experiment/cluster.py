@@ -17,33 +17,28 @@ from opd.experiment.errors import Problem, SpecError
 from opd.experiment.field_errors import field_problems
 from opd.experiment.kinds import FileSpec
 from opd.experiment.pipeline import Sizes, all_sizes, runs_of
-from opd.experiment.rules import check_sections
 from opd.experiment.tree import merge
-from opd.experiment.types import Count, EnvName, Natural, Text
+from opd.experiment.types import Count, Natural, Text
 
 _QUANTITIES = "a quantity of Kubernetes: a number, alone or with m, k, M, G, T, P, Ki, Mi, Gi, Ti or Pi"
 _NAMES = "a name in Kubernetes: lower-case letters, digits, `-` and `.`, a letter or digit at both ends"
 _LABELS = "a label's value: letters, digits, `-`, `_` and `.`, a letter or digit at both ends"
 _IMAGES = "an image: a repository in lower-case letters, then `:TAG` or `@sha256:` and 64 digits"
 _IMAGE = r"^[a-z0-9][-a-z0-9._:/]*(:[A-Za-z0-9._-]+)?(@sha256:[0-9a-f]{64})?$"
-_PATHS = "an absolute path, from `/` on, without `:` and without `/` at its end"
-_DEVICES = "a resource of NVIDIA's, nvidia.com/NAME: the image and its kernels are CUDA's"
 QuantityText = Annotated[str, matching(r"^[0-9]+(\.[0-9]+)?(m|k|[MGTP]|[KMGTP]i)?$", _QUANTITIES)]
 Quantity = Annotated[int, Field(ge=0)] | QuantityText
 Resources = dict[str, Quantity]
 ObjectName = Annotated[str, matching(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", _NAMES, max_length=253)]
 LabelValue = Annotated[str, matching(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", _LABELS, max_length=63)]
-AbsolutePath = Annotated[str, matching(r"^/[^:]*[^:/]$", _PATHS)]
+AbsolutePath = Annotated[str, matching(r"^/[^:]*[^:/]$", "an absolute path without `:` and without `/` at its end")]
 ImageRef = Annotated[Text, matching(_IMAGE, _IMAGES)]
-GpuResource = Annotated[Text, matching(r"^nvidia\.com/[-a-zA-Z0-9._]+$", _DEVICES)]
-Lifecycle = Literal["rules", "suspendable"]
+GpuResource = Annotated[Text, matching(r"^nvidia\.com/[-a-zA-Z0-9._]+$", "a resource of NVIDIA's, nvidia.com/NAME")]
 Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PositiveSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Gib = Annotated[float, Field(gt=0, le=2**20)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Cidr = Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")]
-GIB = 2**30
 HEAD_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")  # KubeRay's head service selects by them
 _UNITS = {unit: Decimal(1000) ** power for power, unit in enumerate(["m", "", "k", *"MGTP"], start=-1)}
 _UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTP", start=1)}
@@ -185,7 +180,7 @@ class RayPods(Pods):
         if self.object_store_gib > self.shm_gib:
             rule = f"Ray's object store is in /dev/shm, which has {self.shm_gib:g} GiB"
             yield self.broken("objectStoreGib", rule, "raise shmGib of these pods, or lower objectStoreGib")
-        if memory is not None and number(memory) < self.shm_gib * GIB:
+        if memory is not None and number(memory) < self.shm_gib * 2**30:
             rule = f"/dev/shm counts against the memory limit, which is {memory}"
             yield self.broken("shmGib", rule, "lower it, or raise limits.memory of these pods")
 
@@ -220,12 +215,6 @@ class PodSecurity(ClusterSection):
 class Disruption(ClusterSection):
     budget: bool = key("Render a PodDisruptionBudget: a drain waits for the run's end.", True)
     autoscalers: bool = key("Annotate the pods so that Cluster Autoscaler and Karpenter leave their nodes alone.", True)
-
-
-class EnvVar(ClusterSection):
-    name: EnvName = key("Name.")
-    value: str | None = key("Plain value.", None)
-    value_from: KubeObject | None = key("Reference, as in a Kubernetes container.", None)
 
 
 class Checkpoints(ClusterSection):
@@ -279,7 +268,7 @@ class Secrets(ClusterSection):
 class Cluster(ClusterSection):
     image: Image = key("The image of every pod of the run.", Image)
     submission_mode: Literal["K8sJobMode", "HTTPMode"] = key("HTTPMode: the operator submits.", "K8sJobMode")
-    lifecycle: Lifecycle = key("rules: staged clean-up; suspendable: Kueue can suspend, one time limit.", "rules")
+    lifecycle: Literal["rules", "suspendable"] = key("rules: staged clean-up; suspendable: Kueue may suspend.", "rules")
     clean_up: CleanUp = key("The times of deletion.", CleanUp)
     retries: Retries = key("The numbers of attempts.", Retries)
     deadlines: Deadlines = key("Time limits of the run, both or none; the pods save before they go.", Deadlines)
@@ -297,7 +286,7 @@ class Cluster(ClusterSection):
     service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
     disruption: Disruption = key("Guards of the Ray pods against drains and autoscalers.", Disruption)
     pod_monitor: PodMonitor = key("A PodMonitor of the Prometheus operator, opt-in.", PodMonitor)
-    extra_env: tuple[EnvVar, ...] = key("More variables of every Ray pod; they win.", ())
+    extra_env: KubeObjects = key("More variables of every Ray pod; they win.", ())
     env_from: KubeObjects = key("`envFrom` of every Ray container.", ())
     extra_volumes: KubeObjects = key("More volumes of every Ray pod.", ())
     extra_volume_mounts: KubeObjects = key("More mounts of every Ray container.", ())
@@ -344,7 +333,7 @@ def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -
         found = field_problems(error, whole, Cluster, above="cluster")
         raise SpecError((problem.below("cluster") for problem in found), origin=origin) from None
     sizes = all_sizes(spec)
-    found = [*check_sections(cluster), *(_workers(cluster, sizes) if sizes else ())]
+    found = [*cluster.broken_rules(), *(_workers(cluster, sizes) if sizes else ())]
     if problems := [*(problem.below("cluster") for problem in found), *_places(cluster, spec)]:
         raise SpecError(problems, origin=origin)
     return cluster

@@ -15,13 +15,10 @@ from typing import Any
 from opd.experiment.base import ASKS, DISTILS, RUNS, SAMPLES, TRAINS, Kind, Section, joined
 from opd.experiment.tree import MISSING, field_at, get_path, section_of, set_path, strip_optional
 
-UNSET = object()
 CONTEXT = "max_position_embeddings"
-_CHECKPOINT_FOLDERS = ("", "checkpoints", "actor")
 _MINI, _MICRO = "actor.ppo_mini_batch_size", "actor.ppo_micro_batch_size_per_gpu"
 _READ, _CAP = "actor.log_prob_micro_batch_size_per_gpu", "actor.ppo_max_token_len_per_gpu"
 _READ_CAP = "actor.log_prob_max_token_len_per_gpu"
-_RESPONSES = {"opd-agent": 24576, "eval": 16384}
 
 
 class Unresolvable(Exception):
@@ -105,7 +102,7 @@ def context_of(config: Any) -> int | None:
 
 def _response_length(look: Lookup) -> int:
     """Return the kind's length, or what a model in a local folder leaves for it."""
-    length, context = _RESPONSES.get(look.kind, 8192), None
+    length, context = {"opd-agent": 24576, "eval": 16384}.get(look.kind, 8192), None
     if look.kind in SAMPLES:
         with suppress(OSError, ValueError):
             context = context_of(json.loads((Path(look["model.path"]) / "config.json").read_text(encoding="utf-8")))
@@ -136,7 +133,7 @@ def _reward_function(look: Lookup) -> str:
 def _run_name(look: Lookup) -> str:
     """Return a name like the original's: `opd-qwen3-1-7b-reverse-kl`; a conversion's has its checkpoint's folders."""
     if look.kind == "convert":
-        folders = [part for part in look["convert.checkpoint"].split("/") if part not in _CHECKPOINT_FOLDERS]
+        folders = [part for part in look["convert.checkpoint"].split("/") if part not in ("", "checkpoints", "actor")]
         return joined([look.kind, *folders[-2:]])
     algorithms = ("recipe", "eval.instruction_variant", "opd.loss_type")
     return joined([look.kind, look["model.name"], *(look[path] for path in algorithms if field_at(look.cls, path))])
@@ -172,12 +169,12 @@ def _temperature(look: Lookup) -> float:
 _OFFLOAD: Any = (lambda look: "auto" if look.kind in TRAINS else True, False)
 # A map has a value for each kind with a default. A pair has the values of cuda and cpu. A function returns the value.
 DEFAULTS: dict[str, Any] = {
-    "device": dict.fromkeys(RUNS, lambda look: "cpu" if look.count_gpus() == 0 else UNSET),
+    "device": dict.fromkeys(RUNS, lambda look: "cpu" if look.count_gpus() == 0 else MISSING),
     # Before the sizes of micro-batches get defaults of their own.
     "actor.cut_updates": lambda look: _cut(look, _MICRO, _CAP, "opd.train_tokens"),
     "actor.cut_reads": lambda look: _cut(look, _READ, _READ_CAP, "opd.read_tokens"),
     "actor.use_dynamic_bsz": _dynamic,
-    "model.name": lambda look: look["model.path"].rstrip("/").rpartition("/")[2] or UNSET,
+    "model.name": lambda look: look["model.path"].rstrip("/").rpartition("/")[2] or MISSING,
     "data.train_batch_size": lambda look: {"grpo": 512, "passrate": 512, "eval": 64}.get(look.kind, 256),
     "data.max_prompt_length": lambda look: 4096 if look.kind == "opd-agent" else 2048,
     "data.max_response_length": _response_length,
@@ -207,12 +204,11 @@ DEFAULTS: dict[str, Any] = {
     "actor.dtype": ("bf16", "fp32"),
     "teacher.dtype": ("bf16", "fp32"),
     "teacher.offload": _OFFLOAD,
-    "teacher.max_prompt_length": lambda look: look.row_length if look.has(f"{look.section}.prompt") else UNSET,
+    "teacher.max_prompt_length": lambda look: look.row_length if look.has(f"{look.section}.prompt") else MISSING,
     _READ_CAP: _score_budget,
     "model.attn_implementation": _attention,
     "opd.max_length": lambda look: look.row_length,
-    "opd.beta": lambda look: 0.5 if look["opd.loss_type"] == "jsd" else UNSET,
-    "grpo.clip_ratio_low": {"grpo": 0.2},
+    "opd.beta": lambda look: 0.5 if look["opd.loss_type"] == "jsd" else MISSING,
     "grpo.clip_ratio_high": lambda look: 0.28 if look["recipe"] == "grpo" else 0.2,
     "grpo.clip_ratio_c": lambda look: 10.0 if look["recipe"] == "grpo" else 3.0,
     "grpo.kl_loss_coef": lambda look: 0.001 if look["recipe"] == "grpo-native" else 0.0,
@@ -242,8 +238,8 @@ def fill_defaults(
     if kind in DISTILS and not tree.get("teachers"):
         tree.setdefault("teacher", {})
     look = Lookup(kind, cls, tree, count_gpus)
-    given = {key: value.get(kind, UNSET) if isinstance(value, dict) else value for key, value in DEFAULTS.items()}
-    keys = [key for key in given if given[key] is not UNSET and field_at(cls, key)]
+    given = {key: value.get(kind, MISSING) if isinstance(value, dict) else value for key, value in DEFAULTS.items()}
+    keys = [key for key in given if given[key] is not MISSING and field_at(cls, key)]
     values = {path: given[key] for key in keys for path in places(key, tree)}
     for path, value in values.items():
         look.section = path.rpartition(".")[0]
@@ -252,6 +248,6 @@ def fill_defaults(
         with suppress(Unresolvable):
             found = value[0 if look.on_gpu else 1] if isinstance(value, tuple) else value
             found = found(look) if callable(found) else found
-            if found is not UNSET:
+            if found is not MISSING:
                 set_path(tree, path, found)
     return list(values)

@@ -61,12 +61,13 @@ def parse_tree(
     kind, problems = kind_of(tree), list[Problem]()
     cls, edits = SPEC_CLASSES[kind], Edits(tree, kind, {} if sources is None else sources, problems)
     expand_models(tree)
-    if isinstance(given := tree.get("overrides"), list):
-        tree["overrides"] = []
-        edits.overrides(given, "overrides")
+    if isinstance(tree.get("overrides"), list):  # validation reports another value
+        edits.overrides(tree.pop("overrides"), "overrides")
     applied, unread = edits.environment(env or {})
     edits.sets(sets)
     edits.overrides(overrides, "command line")
+    if edits.kept:
+        tree.setdefault("overrides", list(edits.kept.values()))
     tree = without_nulls(read_text(json.dumps(tree, ensure_ascii=False), origin="", is_json=True).tree)
     problems += [Problem(path=path, value=REDACTED, rule=SECRET_RULE, fix=SECRET_FIX) for path in secret_paths(tree)]
     chart = {key: tree.pop(key) for key in CHART_KEYS if key in tree}

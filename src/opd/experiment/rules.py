@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from opd.experiment.algorithm import Stage
-from opd.experiment.base import Section, value_at
+from opd.experiment.base import ASKS, TRAINS, value_at
 from opd.experiment.defaults import CONTEXT, micro_batch
 from opd.experiment.errors import Problem
 from opd.experiment.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, RunSpec, SamplingSpec
-from opd.experiment.tree import sections
 
 Problems = Iterator[Problem]
 _SP, _ATTENTION = "actor.ulysses_sequence_parallel_size", "model.attn_implementation"
@@ -22,13 +21,7 @@ _MINI, _STRICT = "actor.ppo_mini_batch_size", "use rollout.schedule: strict"
 def check(spec: BaseSpec) -> list[Problem]:
     """Return every broken rule of the spec: within its sections first, then between them."""
     rules = [rule for cls, of_class in _RULES.items() if isinstance(spec, cls) for rule in of_class]
-    return [*check_sections(spec), *(problem for rule in rules for problem in rule(spec))]
-
-
-def check_sections(section: Section) -> Problems:
-    """Yield what is wrong between the keys of each section."""
-    for path, inner in sections(section):
-        yield from (problem.below(path) for problem in inner.check())
+    return [*spec.broken_rules(), *(problem for rule in rules for problem in rule(spec))]
 
 
 def _policy_loss(spec: GrpoSpec) -> Problems:
@@ -63,10 +56,10 @@ def _batches(spec: RunSpec) -> Problems:
         if spec.num_ranks % (value_at(spec, key) or 1):
             rule = f"it must divide the ranks (nnodes x gpus_per_node = {spec.num_ranks})"
             yield spec.broken(key, rule, "use a divisor")
-    if spec.trains and mini * rows % spec.num_groups:
+    if spec.kind in TRAINS and mini * rows % spec.num_groups:
         rule = f"its rows (x {rows} samples = {mini * rows}) must divide over the {spec.num_groups} data-parallel ranks"
         yield spec.broken(_MINI, rule, f"use a multiple of {spec.num_groups}")
-    if not spec.trains and spec.model.lora is not None:
+    if spec.kind in ASKS and spec.model.lora is not None:
         yield spec.broken("model.lora", "this kind trains nothing", "convert the student, and give that model.path")
 
 
@@ -80,7 +73,7 @@ def _micro_batches(spec: RunSpec) -> Problems:
             rule = f"it must (times ulysses_sequence_parallel_size {sharing}) hold the longest row, {row} tokens"
             yield spec.broken(cap, rule, f"use at least {-(-row // sharing)}, or remove the key")
         of_rank, left_over = divmod(prompts * samples, spec.num_groups)
-        by_rows = spec.trains and not spec.actor.use_dynamic_bsz and not batch % mini and not left_over
+        by_rows = spec.kind in TRAINS and not spec.actor.use_dynamic_bsz and not batch % mini and not left_over
         if by_rows and of_rank % value_at(spec, size):
             rows = f"{prompts} prompts x {samples} samples / {spec.num_groups} data-parallel ranks = {of_rank}"
             rule = f"with use_dynamic_bsz off it must divide a rank's rows ({rows})"

@@ -36,7 +36,6 @@ ACTOR, REF, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", 
 RAY_INIT = "ray_kwargs.ray_init"
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 _REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
-AGENT_REWARD = "opd.agent.environments:compute_score"
 # A server that spans more GPUs than its tensor-parallel ones: only raw overrides can ask for it.
 _MORE_GPUS = {f"{ROLLOUT}.data_parallel_size", f"{ROLLOUT}.pipeline_model_parallel_size"}
 _ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -49,7 +48,7 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
 
     A raw override of the spec replaces a computed one of the same key and comes last.
     """
-    raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text))}
+    raw = {parsed["key"]: text for text in spec.overrides if (parsed := parse_raw(text))}
     groups = [_direct(spec, run), _models(spec), _rollout(spec, raw), _data(spec), _trainer(spec, run), _ray(spec, run)]
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
     if not isinstance(spec, SftSpec) and not raw.keys() & _REWARD_PATHS:
@@ -120,6 +119,7 @@ def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
 def _data(spec: AnyRunSpec) -> Pairs:
     yield from {"algorithm.adv_estimator": "grpo", "algorithm.use_kl_in_reward": False}.items()
     yield "data.return_raw_chat", True
+    yield "data.truncation", "left" if spec.data.filter_overlong else "error"
     yield "data.seed", spec.seed
     yield "data.trust_remote_code", spec.model.trust_remote_code
     for name, column in spec.data.columns.model_dump(exclude_none=True).items():
@@ -135,7 +135,7 @@ def _data(spec: AnyRunSpec) -> Pairs:
 
 def _reward(spec: AnySamplingSpec) -> Pairs:
     reward, agent = spec.reward, getattr(spec, "agent", None)
-    functions = {"custom": f"{reward.path}:{reward.entry}", "environment": AGENT_REWARD}
+    functions = {"custom": f"{reward.path}:{reward.entry}", "environment": "opd.agent.environments:compute_score"}
     options = "++reward.custom_reward_function.reward_kwargs"
     yield "reward.custom_reward_function.path", "pkg://opd.rewards"
     yield "reward.custom_reward_function.name", "compute_score_async"
