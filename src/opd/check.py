@@ -12,8 +12,8 @@ from importlib.metadata import version
 
 from opd.errors import StoreError
 from opd.experiment import AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
-from opd.experiment.cluster.rules import load_cluster
-from opd.experiment.pipeline import of_stage, stages_of
+from opd.experiment.cluster import load_cluster
+from opd.experiment.pipeline import stages_of
 from opd.inputs import Inputs, check_inputs
 from opd.pods.start import CHART_VARIABLE, misfit
 from opd.store.access import apply_experiment, is_store_url
@@ -51,7 +51,7 @@ def _problems(loaded: Loaded) -> Iterator[Problem]:
         yield from _of_inputs(spec)
         return
     for stage in stages_of(spec):
-        yield from of_stage(stage.name, list(_of_inputs(stage.spec)))
+        yield from (problem.below(f"stages.{stage.name}") for problem in _of_inputs(stage.spec))
 
 
 def _of_inputs(spec: AnySpec) -> Iterator[Problem]:

@@ -27,7 +27,6 @@ from opd.experiment import (
     load_spec,
 )
 from opd.experiment.load import SITE_VARIABLE
-from opd.experiment.parse import unknown_gpus
 from opd.experiment.pipeline import before_it_runs, stages_of
 from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
@@ -96,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         site = args.site or env.get(SITE_VARIABLE) or None
         count: Callable[[], int | None] = count_gpus
         if os.environ.get("RAY_ADDRESS"):
-            count = unknown_gpus
+            count = lambda: None  # noqa: E731
         elif args.plan or args.dry_run or args.check:  # of a run on another machine, where this one has no GPU
             count = lambda: count_gpus() or None  # noqa: E731
         loaded = load_spec(args.spec, site=site, env=env, sets=sets, overrides=hydra, count_gpus=count)

@@ -59,16 +59,16 @@ def spec_of(given: Sequence[str], env: Mapping[str, str]) -> AnyRunSpec:
     kind, folder, sets, rest = "opd", "outputs", [], []
     for text in given:
         raw = parse_raw(text)
-        if raw is not None and raw.key == _KIND:
-            kind = raw.value or ""
-        elif raw is not None and raw.key in _SPEC_KEYS and raw.prefix != "~":
-            sets.append(f"{_SPEC_KEYS[raw.key]}={raw.value}")
+        if raw is not None and raw["key"] == _KIND:
+            kind = raw["value"] or ""
+        elif raw is not None and raw["key"] in _SPEC_KEYS and raw["prefix"] != "~":
+            sets.append(f"{_SPEC_KEYS[raw['key']]}={raw['value']}")
         else:
             rest.append(text)
-            if raw is not None and raw.key == _NAME:
-                sets.append(f"name={_run_name(unquote(raw.value or ''))}")
-            elif raw is not None and raw.key == _FOLDER:
-                folder = unquote(raw.value or "")
+            if raw is not None and raw["key"] == _NAME:
+                sets.append(f"name={_run_name(unquote(raw['value'] or ''))}")
+            elif raw is not None and raw["key"] == _FOLDER:
+                folder = unquote(raw["value"] or "")
     sets += [f"output.root={folder}", f"store.url={folder}"]  # one place holds all of the run
     teacher = {name: value for name in ("TEACHER_MODEL_PATH",) if (value := env.get(name))}
     original = [text for text in _ORIGINAL if kind in DISTILS or not text.startswith("opd.")]

@@ -21,7 +21,7 @@ from opd.convert.target import KEY_FILE
 from opd.errors import CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
 from opd.experiment import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
 from opd.experiment.base import TRAINS
-from opd.experiment.pipeline import Reference, Stage, of_stage, stages_of
+from opd.experiment.pipeline import Reference, Stage, stages_of
 from opd.experiment.sections import Trainer
 from opd.inputs import Inputs, check_inputs
 from opd.pods import stop
@@ -231,6 +231,6 @@ def _check_inputs(stages: Sequence[Stage], origin: str) -> None:
             if not isinstance(stage.spec, ConvertSpec):
                 check_inputs(Inputs.of(stage.spec))
         except SpecError as error:
-            problems += of_stage(stage.name, error.problems)
+            problems += [problem.below(f"stages.{stage.name}") for problem in error.problems]
     if problems:
         raise SpecError(problems, origin=origin)

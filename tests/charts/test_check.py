@@ -4,7 +4,7 @@ import pytest
 from tests.charts.helm import IMAGE, RUN, containers, env_of, mounts, objects, one, pod_templates, pods, volumes
 
 from opd.experiment import FILE_KINDS, load_text
-from opd.experiment.cluster.rules import load_cluster
+from opd.experiment.cluster import load_cluster
 
 
 def hooks(trees):

@@ -135,6 +135,5 @@ RULES = [
      {"model.attn_implementation": "eager"}),
     ("opd", {"model.attn_implementation": "varlen", "actor.use_remove_padding": False}, "model.attn_implementation",
      "packed rows", {"actor.use_remove_padding": True}),
-    ("opd", {"data.filter_overlong": False}, "data.truncation", "refused", {"data.truncation": "error"}),
 ]
 # fmt: on

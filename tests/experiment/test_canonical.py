@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from opd.experiment import SPEC_CLASSES, canonical_json, dump_spec, identity, parse_tree, spec_hash
-from opd.experiment.kinds import NOT_IDENTITY
+from opd.experiment import SPEC_CLASSES, dump_spec, identity, parse_tree, spec_hash
+from opd.experiment.kinds import NOT_IDENTITY, canonical_json
 from opd.experiment.tree import field_at, set_path
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.minimal import MINIMAL
 
 from opd.experiment import SpecError, parse_tree
-from opd.experiment.cluster.rules import load_cluster
+from opd.experiment.cluster import load_cluster
 from opd.experiment.tree import set_path
 
 EPHEMERAL = {"checkpoints": {"ephemeral": True}}

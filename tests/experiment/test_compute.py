@@ -57,6 +57,8 @@ def lora(*modules):
         (OPD, lora("q_proj", "up_proj"), f"{MODEL}.target_modules", "[q_proj,up_proj]"),
         (OPD, lora("q_proj"), f"{MODEL}.lora.merge", "true"),
         (OPD, {"env": {"A": "it's ${x}"}}, f"{ENV}.A", r"'it\'s \${x}'"),
+        # Left truncation would cut the system prompt and the instruction first.
+        (OPD, {"data": {"filter_overlong": False}}, "data.truncation", "error"),
         (OPD, {"data": {"enable_thinking": False}}, "++data.apply_chat_template_kwargs.enable_thinking", "false"),
     ],
 )

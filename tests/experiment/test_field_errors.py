@@ -3,7 +3,7 @@
 import pytest
 
 from opd.experiment import SpecError, load_spec, load_text
-from opd.experiment.cluster import parse_cluster
+from opd.experiment.cluster import load_cluster
 
 HEAD = "kind: opd\nmodel: {path: m}\nteacher: {path: t}\n"
 
@@ -17,7 +17,7 @@ def of_file(text, **more):
 
 def of_cluster(tree):
     with pytest.raises(SpecError) as caught:
-        parse_cluster(tree)
+        load_cluster(tree, load_text(HEAD).spec)
     (problem,) = caught.value.problems
     return problem
 

@@ -20,7 +20,7 @@ MODELS = ["actor_rollout_ref.model.path=/models/student", "+actor_rollout_ref.re
 def test_the_yaml_says_no_default_that_a_spec_has():
     yaml = OmegaConf.load(Path(config_dir()) / f"{CONFIG_NAME}.yaml")
     spec = spec_of(MODELS, {})
-    typed = {parse_raw(line).key for line in compute_overrides(spec, run=facts(spec))}
+    typed = {parse_raw(line)["key"] for line in compute_overrides(spec, run=facts(spec))}
     assert {path for path in typed if OmegaConf.select(yaml, path) is not None} == set()
 
 

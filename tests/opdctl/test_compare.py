@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from opdctl.runs.compare import Group, compare_metric, difference_text
+from opdctl.runs.compare import Group, compare_metric
 from opdctl.runs.record import RunRecord
 
 
@@ -34,4 +34,4 @@ def test_a_star_marks_a_clear_difference_and_neither_single_runs_nor_an_exact_ze
 ) -> None:
     found = compare_metric("m", group(before), group(after))
     assert found is not None
-    assert difference_text(found).endswith("*") == is_starred
+    assert found.is_notable == is_starred

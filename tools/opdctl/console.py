@@ -20,6 +20,7 @@ EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 OF_RESULTS = ("numpy", "pyarrow")  # the packages of the extra `results`
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
+Runs = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Runs; else all of the store.")]
 StoreUrl = Annotated[
     str | None, typer.Option("--store", metavar="URL", help="Folder or URL of the runs; else $OPDCTL_STORE.")
 ]

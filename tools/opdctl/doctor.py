@@ -145,12 +145,13 @@ def check_named(api: KubeApi, runs: Sequence[tuple[Experiment, Rendered]]) -> li
             if tree["kind"] == "PersistentVolumeClaim":
                 classes[tree["spec"].get("storageClassName", "")] = None
     item = runs[0][0]
+    cluster = item.values.get("cluster")
     at_store = address_of(dump_spec(item.spec))
     is_s3 = at_store is not None and at_store.url.partition("://")[0] in S3_PROTOCOLS
     out = [checked("queue", partial(find_queue, api, queue)) for queue in queues]
-    out += [checked("storage", partial(find_class, api, name, path=_where(item, name))) for name in classes]
+    out += [checked("storage", partial(find_class, api, name, path=_path_of(cluster, name))) for name in classes]
     for (resource, name), keys in needed.items():
-        path = _where(item, name)
+        path = _path_of(cluster, name)
         look = partial(
             find_object, api, resource, name, keys, path=path, is_s3=is_s3 and path == "cluster.secrets.store"
         )
@@ -231,13 +232,9 @@ def _make(resource: str, name: str, key: str, namespace: str, path: str) -> str:
     return f"kubectl create {words}"
 
 
-def _where(item: Experiment, word: str) -> str:
+def _path_of(tree: Any, word: str, path: str = "cluster") -> str:
     """Return the dotted path in `cluster` whose value is this word; empty without any."""
-    return _path_of(item.values.get("cluster"), word, "cluster") if word else ""
-
-
-def _path_of(tree: Any, word: str, path: str) -> str:
     if tree == word:
-        return path
+        return path if word else ""
     items = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list | tuple) else ()
     return next((found for key, value in items if (found := _path_of(value, word, f"{path}.{key}"))), "")

@@ -29,11 +29,6 @@ class Sheet:
         return "\n".join(filter(None, [redact(self.title), *texts, self.caption]))
 
 
-def show(sheets: Iterable[Sheet | None]) -> None:
-    """Print tables, an empty line between two."""
-    print("\n\n".join(str(sheet) for sheet in sheets if sheet is not None))
-
-
 def facts(rows: Iterable[tuple[str, str]]) -> str:
     """Return names and values that are known, one pair a line."""
     return "\n".join(f"{name:13s}{one_line(value)}" for name, value in rows if value not in ("", NONE))

@@ -56,8 +56,9 @@ def load_environment(name: str) -> Environment:
         NoEnvironment: there is none of this name, or its module cannot be imported.
     """
     registered = {point.name: point for point in entry_points(group=GROUP)}
+    own = name if ":" in name else f"{name}:{RECORD}"
     try:
-        found = registered[name].load() if name in registered else _own(name)
+        found = registered[name].load() if name in registered else load_named(own, "_opd_environment")
     except Exception as error:  # a module may raise anything as it is imported
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise NoEnvironment(f"agent.toolset = {name}: {reason}{_known(name, registered)}") from error
@@ -99,11 +100,6 @@ def source_of(name: str) -> str | None:
     """Return the Python file that an `agent.toolset` names; None where it names a module or a registered environment."""
     source = name.partition(":")[0]
     return source if source.endswith(".py") else None
-
-
-def _own(name: str) -> Any:
-    source, _, attribute = name.partition(":")
-    return load_named(f"{source}:{attribute or RECORD}", "_opd_environment")
 
 
 def _known(name: str, registered: Mapping[str, object]) -> str:

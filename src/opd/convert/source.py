@@ -142,7 +142,8 @@ def bring_here(source: Source, scratch: Path, reporter: Reporter) -> LocalShards
     if problems:
         raise incomplete(store.url, problems, RESTORE)
     # Not weights that the trainer may have saved next to the tokenizer in its own dtype.
-    companions = [file for file in source.files if file.path.startswith(HUGGINGFACE) and not _is_weight(file.path)]
+    weights, saved = (".safetensors", ".bin", ".index.json"), source.files
+    companions = [file for file in saved if file.path.startswith(HUGGINGFACE) and not file.path.endswith(weights)]
     needed = [file for path, file in listed.items() if path in {*shards, ACTOR + LORA_FILE}]
     reporter.say(f"verifying {len(needed + companions)} files of {store.url}")
     folder = store.local_path("")
@@ -155,10 +156,6 @@ def bring_here(source: Source, scratch: Path, reporter: Reporter) -> LocalShards
     return LocalShards(
         actor_dir=(folder or scratch) / ACTOR, huggingface_dir=scratch / HUGGINGFACE, world_size=world_size
     )
-
-
-def _is_weight(path: str) -> bool:
-    return path.endswith((".safetensors", ".bin", ".index.json"))
 
 
 def _world_size(store: Store, sizes: dict[str, int]) -> tuple[int, list[str]]:

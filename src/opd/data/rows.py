@@ -67,7 +67,8 @@ def write_files(tables: Mapping[Path, Sequence[Row]], texts: Mapping[Path, str],
             path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
                 if path in tables:
-                    pq.write_table(pa.Table.from_pylist(list(tables[path]), schema=schema), file)
+                    table = pa.Table.from_pylist(list(tables[path]), schema=schema)
+                    pq.write_table(table, file, compression="zstd")
                 else:
                     file.write(texts[path].encode())
                 file.flush()

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from opd.evaluation.samples import write_table
-from opd.experiment import canonical_json
+from opd.data.rows import write_files
+from opd.experiment.kinds import canonical_json
 
 SCHEMA = pa.schema(
     [("prompt_id", pa.string()), ("pass_rate", pa.float64()), ("k", pa.int64()), ("checkpoint", pa.string())]
@@ -47,7 +47,7 @@ def prompt_id(messages: Sequence[Mapping[str, Any]], ground_truth: Any) -> str:
 
 def write_pass_rates(path: Path, rates: Iterable[PassRate]) -> None:
     """Write the file whole."""
-    write_table(path, _table(rates))
+    write_files({path: [rate._asdict() for rate in rates]}, {}, schema=SCHEMA)
 
 
 def read_pass_rates(path: Path) -> dict[str, PassRate]:
@@ -90,9 +90,6 @@ def weights_key(step: int) -> str:
 def weights_bytes(rates: Iterable[PassRate], weights: Sequence[float]) -> bytes:
     """Return that file: pass rates with a column `weight`, in the order of the data, prompts of weight 0 included."""
     out = io.BytesIO()
-    pq.write_table(_table(rates).append_column(WEIGHT, pa.array(weights, pa.float64())), out, compression="zstd")
+    table = pa.Table.from_pylist([rate._asdict() for rate in rates], schema=SCHEMA)
+    pq.write_table(table.append_column(WEIGHT, pa.array(weights, pa.float64())), out, compression="zstd")
     return out.getvalue()
-
-
-def _table(rates: Iterable[PassRate]) -> pa.Table:
-    return pa.Table.from_pylist([rate._asdict() for rate in rates], schema=SCHEMA)

@@ -1,7 +1,6 @@
 """One sampled answer, and the Parquet file of all answers of a run."""
 
 import math
-import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from opd.data.rows import write_files
 from opd.text import storable
 
 GENERATIONS_KEY = "eval/generations.parquet"
@@ -75,21 +75,7 @@ def write_generations(path: Path, samples: Iterable[Sample]) -> None:
     """Write the samples, sorted by data source, problem and sample."""
     ordered = sorted(samples, key=lambda sample: (sample.data_source, sample.problem_index, sample.sample_index))
     rows = [asdict(sample) | {_NUMBERS: list(sample.numbers.items())} for sample in ordered]
-    write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
-
-
-def write_table(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file whole: a reader finds the former file or all of this one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            pq.write_table(table, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_files({path: rows}, {}, schema=SCHEMA)
 
 
 def read_generations(content: bytes) -> Sequence[Sample]:

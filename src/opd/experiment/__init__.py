@@ -20,7 +20,6 @@ from opd.experiment.kinds import (
     PipelineSpec,
     SftSpec,
     TrainSpec,
-    canonical_json,
     dump_spec,
     identity,
     spec_hash,
@@ -32,5 +31,5 @@ from opd.experiment.raw import VARIABLES
 __all__ = [
     "FILE_KINDS", "SPEC_CLASSES", "VARIABLES", "AnyRunSpec", "AnySpec", "BaseSpec", "ConvertSpec", "EvalSpec",
     "FileSpec", "GrpoSpec", "Loaded", "OpdAgentSpec", "OpdSpec", "PipelineSpec", "Problem", "SftSpec", "SpecError",
-    "TrainSpec", "canonical_json", "dump_spec", "identity", "load_spec", "load_text", "parse_tree", "spec_hash",
+    "TrainSpec", "dump_spec", "identity", "load_spec", "load_text", "parse_tree", "spec_hash",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from opd.experiment.base import Section, key, named
 from opd.experiment.errors import Problem
@@ -48,7 +48,7 @@ class Actor(Section):
 
 
 class Grpo(Section):
-    clip_ratio_low: Open = key("Lower clip of the probability ratio. Default: 0.2.")
+    clip_ratio_low: Open = key("Lower clip of the probability ratio.", 0.2)
     clip_ratio_high: Positive = key("Upper clip of the probability ratio. Default: 0.28; grpo-native, -no-kl: 0.2.")
     clip_ratio_c: AboveOne = key("Dual-clip bound for negative advantages. Default: 10; grpo-native, -no-kl: 3.")
     kl_loss_coef: Weight = key("Weight of the KL to the start model; 0: no reference. Default: 0; grpo-native: 0.001.")
@@ -129,19 +129,12 @@ class Importance(Section):
     problems: ProblemImportance = key("How much each training prompt counts.", ProblemImportance)
 
 
-_APPROXIMATIONS = ("sampled_reverse_kl", "topk_reverse_kl")
-"""Approximations of the reverse KL that others train on, to compare with it."""
-LossType = Annotated[str, named("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", *_APPROXIMATIONS)]
+_LOSSES = ("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
+LossType = Annotated[str, named(*_LOSSES)]
 
 
-def _share_or_step(value: float) -> float:
-    if value >= 1 and not value.is_integer():
-        raise ValueError("from 1 on it is the number of a step, a whole number; a share of the steps is below 1")
-    return value
-
-
-RunPoint = Annotated[float, Field(gt=0), AfterValidator(_share_or_step)]
-"""A place in a run: below 1 a share of its steps, rounded down; from 1 on the number of a step."""
+RunPoint = Open | Count
+"""A place in a run: a share of its steps, rounded down, or the number of a step."""
 
 
 class Stage(Section):

@@ -36,6 +36,16 @@ class Section(BaseModel):
         """Yield what is wrong between the section's own keys, under paths that begin in the section."""
         return iter(())
 
+    def broken_rules(self) -> Iterator[Problem]:
+        """Yield what is wrong between the keys of the section and of every section in it."""
+        yield from self.check()
+        for name, field in type(self).model_fields.items():
+            value, here = getattr(self, name), field.alias or name
+            items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple) else ()
+            for at, item in [(here, value), *((f"{here}.{at}", item) for at, item in items)]:
+                if isinstance(item, Section):
+                    yield from (problem.below(at) for problem in item.broken_rules())
+
     def broken(self, path: str, rule: str, fix: str) -> Problem:
         """Return the problem of the key at a path in the section, with its value."""
         return Problem(path=path, value=value_at(self, path), rule=rule, fix=fix)

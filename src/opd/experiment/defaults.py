@@ -15,13 +15,10 @@ from typing import Any
 from opd.experiment.base import ASKS, DISTILS, RUNS, SAMPLES, TRAINS, Kind, Section, joined
 from opd.experiment.tree import MISSING, field_at, get_path, section_of, set_path, strip_optional
 
-UNSET = object()
 CONTEXT = "max_position_embeddings"
-_CHECKPOINT_FOLDERS = ("", "checkpoints", "actor")
-_MICRO, _CAP = "actor.ppo_micro_batch_size_per_gpu", "actor.ppo_max_token_len_per_gpu"
-_READ, _READ_CAP = "actor.log_prob_micro_batch_size_per_gpu", "actor.log_prob_max_token_len_per_gpu"
-_RESPONSES = {"opd-agent": 24576, "eval": 16384}
-_BATCHES: dict[str, int] = {"grpo": 512, "passrate": 512, "eval": 64}
+_MINI, _MICRO = "actor.ppo_mini_batch_size", "actor.ppo_micro_batch_size_per_gpu"
+_READ, _CAP = "actor.log_prob_micro_batch_size_per_gpu", "actor.ppo_max_token_len_per_gpu"
+_READ_CAP = "actor.log_prob_max_token_len_per_gpu"
 
 
 class Unresolvable(Exception):
@@ -81,7 +78,7 @@ class Lookup:
 
 def _val_files(look: Lookup) -> Any:
     if look.kind == "passrate":
-        return _training_file(look)
+        return _train_files(look)
     if look.uses_tools:
         return look.files("agent_processed", "val_travel_en", "val_travel_zh")
     has_dapo = look.kind == "grpo" and look["recipe"] != "grpo-native-no-kl"
@@ -90,16 +87,10 @@ def _val_files(look: Lookup) -> Any:
 
 
 def _train_files(look: Lookup) -> Any:
-    if look.kind not in ASKS:
-        return _training_file(look)
-    if look.has("data.val"):
-        return get_path(look.tree, "data.val")  # verl builds a data set of them in any case
-    raise Unresolvable("data.val")
-
-
-def _training_file(look: Lookup) -> Any:
+    """Return the training file; where nothing trains the validation's, of which verl builds a data set in any case."""
+    given = "data.val" if look.kind in ASKS and look.has("data.val") else "data.train"
     files = look.files("agent_processed" if look.uses_tools else "grpo_processed", "train")
-    return get_path(look.tree, "data.train") if look.has("data.train") else files
+    return get_path(look.tree, given) if look.has(given) else files
 
 
 def context_of(config: Any) -> int | None:
@@ -111,7 +102,7 @@ def context_of(config: Any) -> int | None:
 
 def _response_length(look: Lookup) -> int:
     """Return the kind's length, or what a model in a local folder leaves for it."""
-    length, context = _RESPONSES.get(look.kind, 8192), None
+    length, context = {"opd-agent": 24576, "eval": 16384}.get(look.kind, 8192), None
     if look.kind in SAMPLES:
         with suppress(OSError, ValueError):
             context = context_of(json.loads((Path(look["model.path"]) / "config.json").read_text(encoding="utf-8")))
@@ -130,10 +121,6 @@ def micro_batch(kind: Kind, rows: int) -> int:
     return next(size for size in (2 if kind in ASKS else 4, 2, 1) if rows % size == 0)
 
 
-def _micro_batch(look: Lookup) -> int:
-    return micro_batch(look.kind, look["actor.ppo_mini_batch_size"] * look.num_samples // look.num_groups)
-
-
 def _reward_function(look: Lookup) -> str:
     if look.has("reward.path"):
         return "custom"
@@ -146,14 +133,10 @@ def _reward_function(look: Lookup) -> str:
 def _run_name(look: Lookup) -> str:
     """Return a name like the original's: `opd-qwen3-1-7b-reverse-kl`; a conversion's has its checkpoint's folders."""
     if look.kind == "convert":
-        folders = [part for part in look["convert.checkpoint"].split("/") if part not in _CHECKPOINT_FOLDERS]
+        folders = [part for part in look["convert.checkpoint"].split("/") if part not in ("", "checkpoints", "actor")]
         return joined([look.kind, *folders[-2:]])
     algorithms = ("recipe", "eval.instruction_variant", "opd.loss_type")
     return joined([look.kind, look["model.name"], *(look[path] for path in algorithms if field_at(look.cls, path))])
-
-
-def _offload(look: Lookup) -> bool | str:
-    return look.on_gpu and ("auto" if look.kind in TRAINS else True)
 
 
 def _score_budget(look: Lookup) -> Any:
@@ -177,29 +160,22 @@ def _dynamic(look: Lookup) -> bool:
     return capped or (look.kind == "grpo" and look["recipe"] == "grpo")
 
 
-def _gpus(look: Lookup) -> int:
-    return (look.count_gpus() if look["trainer.nnodes"] == 1 else 0) or 8 if look.on_gpu else 1
-
-
-def _device(look: Lookup) -> Any:
-    return "cpu" if look.count_gpus() == 0 else UNSET
-
-
 def _temperature(look: Lookup) -> float:
     if look.kind in DISTILS and look["data.enable_thinking"]:
         return 0.6
     return 1.0 if look.kind == "passrate" else 0.7
 
 
+_OFFLOAD: Any = (lambda look: "auto" if look.kind in TRAINS else True, False)
 # A map has a value for each kind with a default. A pair has the values of cuda and cpu. A function returns the value.
 DEFAULTS: dict[str, Any] = {
-    "device": dict.fromkeys(RUNS, _device),
+    "device": dict.fromkeys(RUNS, lambda look: "cpu" if look.count_gpus() == 0 else MISSING),
     # Before the sizes of micro-batches get defaults of their own.
     "actor.cut_updates": lambda look: _cut(look, _MICRO, _CAP, "opd.train_tokens"),
     "actor.cut_reads": lambda look: _cut(look, _READ, _READ_CAP, "opd.read_tokens"),
     "actor.use_dynamic_bsz": _dynamic,
-    "model.name": lambda look: look["model.path"].rstrip("/").rpartition("/")[2] or UNSET,
-    "data.train_batch_size": lambda look: _BATCHES.get(look.kind, 256),
+    "model.name": lambda look: look["model.path"].rstrip("/").rpartition("/")[2] or MISSING,
+    "data.train_batch_size": lambda look: {"grpo": 512, "passrate": 512, "eval": 64}.get(look.kind, 256),
     "data.max_prompt_length": lambda look: 4096 if look.kind == "opd-agent" else 2048,
     "data.max_response_length": _response_length,
     "data.val": dict.fromkeys(SAMPLES, _val_files),
@@ -214,26 +190,25 @@ DEFAULTS: dict[str, Any] = {
     "rollout.val.top_p": {"passrate": 1.0},
     "rollout.val.top_k": {"passrate": -1},
     "eval.save_generations": {"eval": True, "passrate": False},
-    "trainer.gpus_per_node": _gpus,
+    "trainer.gpus_per_node": (lambda look: (look.count_gpus() if look["trainer.nnodes"] == 1 else 0) or 8, 1),
     "actor.learning_rate": lambda look: 1e-5 if look.has("model.lora") else 1e-6,
-    "actor.ppo_mini_batch_size": _mini_batch,
-    _MICRO: _micro_batch,
+    _MINI: _mini_batch,
+    _MICRO: lambda look: micro_batch(look.kind, look[_MINI] * look.num_samples // look.num_groups),
     _READ: lambda look: look[_MICRO],
     _CAP: lambda look: 2 * look.row_length,
     "actor.use_remove_padding": (True, False),
-    "actor.gradient_checkpointing": _offload,
-    "actor.param_offload": _offload,
-    "actor.optimizer_offload": _offload,
+    "actor.gradient_checkpointing": _OFFLOAD,
+    "actor.param_offload": _OFFLOAD,
+    "actor.optimizer_offload": _OFFLOAD,
     "actor.torch_compile": lambda look: look.on_gpu and not look.has("model.lora"),
     "actor.dtype": ("bf16", "fp32"),
     "teacher.dtype": ("bf16", "fp32"),
-    "teacher.offload": _offload,
-    "teacher.max_prompt_length": lambda look: look.row_length if look.has(f"{look.section}.prompt") else UNSET,
+    "teacher.offload": _OFFLOAD,
+    "teacher.max_prompt_length": lambda look: look.row_length if look.has(f"{look.section}.prompt") else MISSING,
     _READ_CAP: _score_budget,
     "model.attn_implementation": _attention,
     "opd.max_length": lambda look: look.row_length,
-    "opd.beta": lambda look: 0.5 if look["opd.loss_type"] == "jsd" else UNSET,
-    "grpo.clip_ratio_low": {"grpo": 0.2},
+    "opd.beta": lambda look: 0.5 if look["opd.loss_type"] == "jsd" else MISSING,
     "grpo.clip_ratio_high": lambda look: 0.28 if look["recipe"] == "grpo" else 0.2,
     "grpo.clip_ratio_c": lambda look: 10.0 if look["recipe"] == "grpo" else 3.0,
     "grpo.kl_loss_coef": lambda look: 0.001 if look["recipe"] == "grpo-native" else 0.0,
@@ -263,8 +238,8 @@ def fill_defaults(
     if kind in DISTILS and not tree.get("teachers"):
         tree.setdefault("teacher", {})
     look = Lookup(kind, cls, tree, count_gpus)
-    given = {key: value.get(kind, UNSET) if isinstance(value, dict) else value for key, value in DEFAULTS.items()}
-    keys = [key for key in given if given[key] is not UNSET and field_at(cls, key)]
+    given = {key: value.get(kind, MISSING) if isinstance(value, dict) else value for key, value in DEFAULTS.items()}
+    keys = [key for key in given if given[key] is not MISSING and field_at(cls, key)]
     values = {path: given[key] for key in keys for path in places(key, tree)}
     for path, value in values.items():
         look.section = path.rpartition(".")[0]
@@ -273,6 +248,6 @@ def fill_defaults(
         with suppress(Unresolvable):
             found = value[0 if look.on_gpu else 1] if isinstance(value, tuple) else value
             found = found(look) if callable(found) else found
-            if found is not UNSET:
+            if found is not MISSING:
                 set_path(tree, path, found)
     return list(values)

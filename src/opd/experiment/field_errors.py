@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from opd.experiment.base import MAX_NAME_CHARS, PATTERN_WORDS, Section, joined
 from opd.experiment.errors import Problem, nearest, show
-from opd.experiment.reader import truth_of
+from opd.experiment.reader import TRUTH_11
 from opd.experiment.tree import field_at, leaf_paths, names_of, section_of, strip_optional
 
 _LORA = "ask for a LoRA student by model.lora: by verl's keys checkpoints could not be merged, nor weights served"
@@ -170,7 +170,7 @@ def _made_of(path: str, value: Any, item: Any, field: FieldInfo | None) -> str:
         near = _near(value, context, field)
         like = (field.examples or [field.default])[0] if field is not None and kind != "literal_error" else None
         return f"did you mean {near}?" if near else f"write one like {show(like)}" if isinstance(like, str) else ""
-    word = truth_of(value) or value.lower()
+    word = TRUTH_11.get(value.lower(), value.lower())
     return f"write {word}, without quotes" if kind in _PLAIN and re.fullmatch(_PLAIN[kind], word) else ""
 
 

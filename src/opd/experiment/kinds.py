@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from opd.experiment import algorithm, sections
 from opd.experiment.base import Kind, Section, key, matching, value_at
 from opd.experiment.prompt_template import PROMPT, names_in
 from opd.experiment.types import EnvName, KeyName, RunName, Text
 
-_STAGE_WORDS = "lower-case letters, digits and `_`, a letter first"
-StageName = Annotated[str, matching(r"^[a-z]([_a-z0-9]*[a-z0-9])?$", _STAGE_WORDS)]
+StageName = Annotated[
+    str, matching(r"^[a-z]([_a-z0-9]*[a-z0-9])?$", "lower-case letters, digits and `_`, a letter first")
+]
 Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
 _KIND = "Kind of experiment."
 _AGENT = "Multi-turn rollouts with tools; unset: single answers."
@@ -29,7 +30,6 @@ class BaseSpec(Section):
 
 
 class RunSpec(BaseSpec):
-    trains: ClassVar[bool] = True
     device: Literal["cuda", "cpu"] = key("Device of trainer and rollout; on a machine without a GPU cpu.", "cuda")
     model: sections.Model = key("The student, or the model that is trained or evaluated.")
     data: sections.Data = key("Prompts, lengths, batch size.")
@@ -163,7 +163,6 @@ class OpdAgentSpec(DistillationSpec):
 
 class EvalSpec(SamplingSpec):
     kind: Literal["eval"] = key(_KIND)
-    trains: ClassVar[bool] = False
     eval: algorithm.Eval = key("What the evaluation asks.")
     agent: sections.Agent | None = key(_AGENT, None)
 
@@ -179,9 +178,7 @@ class ConvertSpec(BaseSpec):
 
 class PipelineSpec(BaseSpec):
     kind: Literal["pipeline"] = key(_KIND)
-    stages: dict[StageName, dict[str, Any]] = key(
-        "Experiments by name; ${stages.NAME.RESULT}: what an earlier stage left; `skip: true`: none.", min_length=1
-    )
+    stages: dict[StageName, dict[str, Any]] = key("Experiments by name: docs/howto/pipelines.md.", min_length=1)
 
 
 AnySamplingSpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec
@@ -199,8 +196,7 @@ _NOT_IDENTITY = {
     "": "name env store output checkpoint stages",
     "model": "name",
     "data": "num_workers train_ratio",
-    "rollout": "gpu_memory_utilization free_cache_engine enforce_eager max_num_seqs max_num_batched_tokens"
-    " logprobs_every num_agent_workers",
+    "rollout": "gpu_memory_utilization free_cache_engine enforce_eager max_num_seqs logprobs_every num_agent_workers",
     "actor": "gradient_checkpointing param_offload optimizer_offload torch_compile ppo_micro_batch_size_per_gpu"
     " log_prob_micro_batch_size_per_gpu ppo_max_token_len_per_gpu log_prob_max_token_len_per_gpu cut_updates cut_reads",
     "teacher": "offload wait_s",

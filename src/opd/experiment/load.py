@@ -29,13 +29,12 @@ def load_text(text: str, *, origin: str = "experiment spec", is_json: bool = Fal
 
 
 def _load(document: Document, *, origin: str, **more: Any) -> Loaded:
-    sources = dict(document.sources)
     try:
-        loaded = parse_tree(document.tree, sources=sources, **more)
+        loaded = parse_tree(document.tree, sources=document.sources, **more)
         if isinstance(loaded.spec, PipelineSpec):
             stages_of(loaded.spec)
     except SpecError as error:
-        raise SpecError([_located(problem, sources) for problem in error.problems], origin=origin) from None
+        raise SpecError([_located(each, document.sources) for each in error.problems], origin=origin) from None
     return replace(loaded, origin=origin)
 
 

@@ -42,18 +42,13 @@ def kind_of(tree: Mapping[str, Any]) -> Kind:
     raise SpecError([Problem(path="kind", value=kind, rule=rule, fix=f"write `kind: {near}`")])
 
 
-def unknown_gpus() -> int | None:
-    """Return None, since the run's machine is another one, or a cluster."""
-    return None
-
-
 def parse_tree(
     source: Mapping[str, Any],
     *,
     env: Mapping[str, str] | None = None,
     sets: Iterable[str] = (),
     overrides: Iterable[str] = (),
-    count_gpus: Callable[[], int | None] = unknown_gpus,
+    count_gpus: Callable[[], int | None] = lambda: None,
     sources: dict[str, str] | None = None,
 ) -> Loaded:
     """Validate a tree of plain values, changed by variables, `path=value` and Hydra overrides.
@@ -66,12 +61,13 @@ def parse_tree(
     kind, problems = kind_of(tree), list[Problem]()
     cls, edits = SPEC_CLASSES[kind], Edits(tree, kind, {} if sources is None else sources, problems)
     expand_models(tree)
-    if isinstance(given := tree.get("overrides"), list):
-        tree["overrides"] = []
-        edits.overrides(given, "overrides")
+    if isinstance(tree.get("overrides"), list):  # validation reports another value
+        edits.overrides(tree.pop("overrides"), "overrides")
     applied, unread = edits.environment(env or {})
     edits.sets(sets)
     edits.overrides(overrides, "command line")
+    if edits.kept:
+        tree.setdefault("overrides", list(edits.kept.values()))
     tree = without_nulls(read_text(json.dumps(tree, ensure_ascii=False), origin="", is_json=True).tree)
     problems += [Problem(path=path, value=REDACTED, rule=SECRET_RULE, fix=SECRET_FIX) for path in secret_paths(tree)]
     chart = {key: tree.pop(key) for key in CHART_KEYS if key in tree}

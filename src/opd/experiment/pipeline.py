@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, cast
 
@@ -46,11 +47,21 @@ class Stage:
     name: str
     tree: Mapping[str, Any]  # the whole experiment, the references in it still as text
     references: References  # by key and text
-    spec: AnySpec  # before anything has run, as far as it is known then
+
+    @cached_property
+    def spec(self) -> AnySpec:
+        """The spec before anything has run, as far as it is known then."""
+        return self.resolved(str)
 
     def resolved(self, value_of: Callable[[Reference], str]) -> AnySpec:
         """Return the spec with the results of earlier stages in place."""
-        return _parsed(self.name, self.tree, self.references, value_of)
+        put = {place: value_of(reference) for place, reference in self.references.items()}
+        try:
+            return cast(
+                AnySpec, parse_tree(_replaced(dict(self.tree), lambda *at: put.get((at[0], at[1]), at[1]))).spec
+            )
+        except SpecError as error:
+            raise SpecError(problem.below(f"stages.{self.name}") for problem in error.problems) from None
 
 
 def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
@@ -73,9 +84,9 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
         references[name] = _references(name, trees, problems)
     found: list[Stage] = []
     for name in _in_order(references, problems):
+        stage = Stage(name=name, tree=trees[name], references=references[name])
         try:
-            parsed = _parsed(name, trees[name], references[name], str)
-            found.append(Stage(name=name, tree=trees[name], references=references[name], spec=parsed))
+            found += [stage] if stage.spec else []
         except SpecError as error:
             problems += error.problems
     if problems := [*problems, *_unsaved(found), *_same(found)]:
@@ -98,11 +109,6 @@ def before_it_runs(stages: Sequence[Stage]) -> list[AnySpec]:
         begun = spec.convert.checkpoint if isinstance(spec, ConvertSpec) else spec.model.path
         begun_with.update({Reference(stage.name, result): begun for result in ("checkpoint", "model")})
     return out
-
-
-def of_stage(name: str, problems: Iterable[Problem]) -> list[Problem]:
-    """Return a stage's problems under the keys of the pipeline's file."""
-    return [problem.below(f"stages.{name}") for problem in problems]
 
 
 def _at(stage: str, key: str, value: object, rule: str, fix: str) -> Problem:
@@ -174,16 +180,6 @@ def _replaced(value: Any, put: Callable[[str, str], str], path: str = "") -> Any
     if isinstance(value, list):
         return [_replaced(item, put, path) for item in value]
     return _REFERENCE.sub(lambda match: put(path, match[1]), value) if isinstance(value, str) else value
-
-
-def _parsed(
-    name: str, tree: Mapping[str, Any], references: References, value_of: Callable[[Reference], str]
-) -> AnySpec:
-    put = {place: value_of(reference) for place, reference in references.items()}
-    try:
-        return cast(AnySpec, parse_tree(_replaced(dict(tree), lambda *at: put.get((at[0], at[1]), at[1]))).spec)
-    except SpecError as error:
-        raise SpecError(of_stage(name, error.problems)) from None
 
 
 def _in_order(references: Mapping[str, References], problems: list[Problem]) -> list[str]:

@@ -25,7 +25,7 @@ _ACTOR, _MODEL, _REF, _ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("acto
 # Of several keys of verl with one key of ours the first is read; all of them are written.
 _SECTIONS: tuple[tuple[str, str, str], ...] = (
     ("data", "data", "train_files:train val_files:val train_batch_size max_prompt_length max_response_length"),
-    ("data", "data", "filter_overlong_prompts:filter_overlong truncation shuffle dataloader_num_workers:num_workers"),
+    ("data", "data", "filter_overlong_prompts:filter_overlong shuffle dataloader_num_workers:num_workers"),
     ("data", "data", "train_max_samples:max_train_samples val_max_samples:max_val_samples"),
     (_MODEL, "model", "path trust_remote_code"),
     (_MODEL, "actor", "use_remove_padding enable_gradient_checkpointing:gradient_checkpointing"),
@@ -42,7 +42,7 @@ _SECTIONS: tuple[tuple[str, str, str], ...] = (
     (_ROLLOUT, "rollout", "n:num_samples temperature top_p top_k"),
     (f"{_ROLLOUT}.val_kwargs", "rollout.val", "n:num_samples temperature top_p top_k"),
     (_ROLLOUT, "rollout", "tensor_model_parallel_size:tensor_parallel_size gpu_memory_utilization free_cache_engine"),
-    (_ROLLOUT, "rollout", "enforce_eager max_num_seqs max_num_batched_tokens agent.num_workers:num_agent_workers"),
+    (_ROLLOUT, "rollout", "enforce_eager max_num_seqs agent.num_workers:num_agent_workers"),
     (f"{_ROLLOUT}.multi_turn", "agent", "max_assistant_turns max_tool_response_length max_parallel_calls"),
     (f"{_ROLLOUT}.multi_turn", "agent", "format:tool_format"),
     ("trainer", "trainer", "nnodes n_gpus_per_node:gpus_per_node"),
@@ -116,16 +116,10 @@ _NOTHING = {"0", "0.0", "false", "null", "none"}
 _POLICY_LOSS = re.compile(rf"{re.escape(_ACTOR)}\.(use_kl_loss|clip_ratio|calculate_entropy|policy_loss\..*)")
 
 
-class RawOverride(NamedTuple):
-    prefix: str
-    key: str
-    value: str | None  # None for `~key`
-
-
-def parse_raw(text: str) -> RawOverride | None:
-    """Return the parts of a raw override, or None if the text is none."""
+def parse_raw(text: str) -> re.Match[str] | None:
+    """Return `prefix`, `key` and `value` (None for `~key`) of a raw override, or None if the text is none."""
     match = _OVERRIDE.fullmatch(text)
-    return RawOverride(*match.groups()) if match and (match["value"] is not None or match["prefix"] == "~") else None
+    return match if match and (match["value"] is not None or match["prefix"] == "~") else None
 
 
 def unquote(text: str) -> str:
@@ -139,6 +133,7 @@ class Edits:
     def __init__(self, tree: dict[str, Any], kind: Kind, sources: dict[str, str], problems: list[Problem]) -> None:
         self.tree, self.kind, self.cls = tree, kind, SPEC_CLASSES[kind]
         self.sources, self.problems = sources, problems
+        self.kept: dict[str, str] = {}  # the overrides that stay, by their keys
 
     def assign(self, path: str, text: str, source: str) -> None:
         """Set a key of the kind to the value that a text means for its type; `null` unsets it, as in Helm."""
@@ -187,52 +182,48 @@ class Edits:
         return tuple(applied), tuple(f"{name} is set but kind {self.kind} does not read it: ignored" for name in unread)
 
     def overrides(self, texts: Iterable[Any], source: str) -> None:
-        """Apply Hydra overrides in order: a key that the spec has is set, any other joins `overrides`."""
-        existing, texts = self.tree.pop("overrides", []), list(texts)
-        if texts and "overrides" not in self.cls.model_fields:
-            return self._refuse("overrides", texts[0], f"kind {self.kind} starts no verl trainer", "remove it", source)
-        if not isinstance(existing, list):
-            self.tree["overrides"] = existing  # validation reports it
-            return
-        kept = [text for text in existing if isinstance(text, str)]
+        """Apply Hydra overrides in order: a key that the spec has is set, any other is kept."""
         for text in texts:
+            if "overrides" not in self.cls.model_fields:
+                return self._refuse("overrides", text, f"kind {self.kind} starts no verl trainer", "remove it", source)
             raw = parse_raw(text) if isinstance(text, str) else None
-            where = f"{source} {raw.key}" if raw else source
+            where = f"{source} {raw['key']}" if raw else source
             if refused := self._refusal(text, raw):
                 self._refuse("overrides", *refused, where)
-            elif raw and raw.value is not None and raw.prefix != "~" and (path := self._path_of(raw)):
-                self.assign(path, raw.value, where)
+            elif raw and raw["value"] is not None and raw["prefix"] != "~" and (path := self._path_of(raw)):
+                self.assign(path, raw["value"], where)
             elif raw:
-                kept = [old for old in kept if (known := parse_raw(old)) is None or known.key != raw.key] + [text]
-        if kept:
-            self.tree["overrides"] = kept
+                self.kept.pop(raw["key"], None)  # the later one has its place, too
+                self.kept[raw["key"]] = text
 
-    def _path_of(self, raw: RawOverride) -> str:
+    def _path_of(self, raw: re.Match[str]) -> str:
         """Return the key of this kind that an override of verl sets, or an empty text."""
-        path = _SPEC_PATH_OF.get(raw.key, "")
+        path = _SPEC_PATH_OF.get(raw["key"], "")
         return path if path and field_at(self.cls, path) else ""
 
     def _refuse(self, path: str, value: Any, rule: str, fix: str, source: str) -> None:
         self.problems.append(Problem(path=path, value=value, rule=rule, fix=fix, source=source))
 
-    def _refusal(self, text: Any, raw: RawOverride | None) -> tuple[Any, str, str] | None:
+    def _refusal(self, text: Any, raw: re.Match[str] | None) -> tuple[Any, str, str] | None:
         """Return value, rule and fix of an override that cannot be used, or None."""
         if isinstance(text, str) and (is_secret_value(text) or without(text) != text):
             return REDACTED, SECRET_RULE, SECRET_FIX
         if raw is None:
             return text, "a raw override is Hydra's `key=value`, `+key=value`, `++key=value` or `~key`", "see `--help`"
-        value, remove = unquote(raw.value or ""), "remove the override"
-        shown = f"{raw.key}={value}"
+        value, remove = unquote(raw["value"] or ""), "remove the override"
+        shown = f"{raw['key']}={value}"
         if value.startswith("{"):
             return shown, "a map could set keys unseen by the spec's checks", "write one override for each key"
-        if raw.prefix != "~" and (reason := refused_key(raw.key, value)):
+        if raw["prefix"] != "~" and (reason := refused_key(raw["key"], value)):
             return shown, reason, remove
         is_known = bool(self._path_of(raw))
-        if raw.key.startswith(_OURS) and (not is_known or raw.prefix == "~"):
-            near = nearest(raw.key, [name for name in _SPEC_PATH_OF if name.startswith(_OURS) and name != raw.key])
+        if raw["key"].startswith(_OURS) and (not is_known or raw["prefix"] == "~"):
+            near = nearest(
+                raw["key"], [name for name in _SPEC_PATH_OF if name.startswith(_OURS) and name != raw["key"]]
+            )
             return text, "this kind has no such key", f"did you mean {near}?" if near else remove
-        lacks = f"it has no {_SPEC_PATH_OF[raw.key]}" if raw.key in _SPEC_PATH_OF and not is_known else ""
-        if "grpo" not in self.cls.model_fields and _POLICY_LOSS.fullmatch(raw.key):
+        lacks = f"it has no {_SPEC_PATH_OF[raw['key']]}" if raw["key"] in _SPEC_PATH_OF and not is_known else ""
+        if "grpo" not in self.cls.model_fields and _POLICY_LOSS.fullmatch(raw["key"]):
             lacks = "the policy loss of verl is kind grpo's"
         if lacks and value.lower() not in _NOTHING:
             return shown, f"this kind does not read it: {lacks}", remove

@@ -19,8 +19,8 @@ import yaml
 from opd.experiment.base import MAX_INTEGER
 from opd.experiment.errors import Problem, SpecError
 
-_TRUTH_11 = {"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false"}
-WORDS_11 = {w for base in _TRUTH_11 for w in (base, base.capitalize(), base.upper())}
+TRUTH_11 = {"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false"}
+WORDS_11 = {w for base in TRUTH_11 for w in (base, base.capitalize(), base.upper())}
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -74,11 +74,6 @@ def without_nulls(tree: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def truth_of(text: str) -> str:
-    """Return `true` or `false` for a word that YAML 1.1 reads so; an empty text for any other."""
-    return _TRUTH_11.get(text.lower(), "")
-
-
 def _number(digits: str) -> int | float:
     """Return a number; a whole one up to 2^53 is an int, since Helm's JSON has `1` where the file has `1.0`."""
     value = float(digits)
@@ -94,7 +89,7 @@ def _scalar(text: str) -> Any:
     bare = text.replace("_", "") if text[0] != "_" else text
     is_number = _NUMBER.fullmatch(bare)
     if text in WORDS_11 or _OTHER_11.fullmatch(bare) or (bare != text and is_number):
-        truth, quoted = truth_of(text), f'quote it: "{text}"'
+        truth, quoted = TRUTH_11.get(text.lower()), f'quote it: "{text}"'
         fix = f"write {truth}, or {quoted} for a text" if truth else f"{quoted}, or write a plain decimal"
         raise Unreadable(_QUOTE_RULE, fix)
     if not is_number:

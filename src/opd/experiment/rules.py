@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from opd.experiment.algorithm import Stage
-from opd.experiment.base import Section, value_at
+from opd.experiment.base import ASKS, TRAINS, value_at
 from opd.experiment.defaults import CONTEXT, micro_batch
 from opd.experiment.errors import Problem
 from opd.experiment.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, RunSpec, SamplingSpec
-from opd.experiment.tree import sections
 
 Problems = Iterator[Problem]
 _SP, _ATTENTION = "actor.ulysses_sequence_parallel_size", "model.attn_implementation"
@@ -22,13 +21,7 @@ _MINI, _STRICT = "actor.ppo_mini_batch_size", "use rollout.schedule: strict"
 def check(spec: BaseSpec) -> list[Problem]:
     """Return every broken rule of the spec: within its sections first, then between them."""
     rules = [rule for cls, of_class in _RULES.items() if isinstance(spec, cls) for rule in of_class]
-    return [*check_sections(spec), *(problem for rule in rules for problem in rule(spec))]
-
-
-def check_sections(section: Section) -> Problems:
-    """Yield what is wrong between the keys of each section."""
-    for path, inner in sections(section):
-        yield from (problem.below(path) for problem in inner.check())
+    return [*spec.broken_rules(), *(problem for rule in rules for problem in rule(spec))]
 
 
 def _policy_loss(spec: GrpoSpec) -> Problems:
@@ -61,13 +54,12 @@ def _batches(spec: RunSpec) -> Problems:
         yield spec.broken(_MINI, f"it must divide data.train_batch_size ({batch})", f"use a divisor of {batch}")
     for key in ("rollout.tensor_parallel_size", _SP):
         if spec.num_ranks % (value_at(spec, key) or 1):
-            yield spec.broken(
-                key, f"it must divide the ranks (nnodes x gpus_per_node = {spec.num_ranks})", "use a divisor"
-            )
-    if spec.trains and mini * rows % spec.num_groups:
+            rule = f"it must divide the ranks (nnodes x gpus_per_node = {spec.num_ranks})"
+            yield spec.broken(key, rule, "use a divisor")
+    if spec.kind in TRAINS and mini * rows % spec.num_groups:
         rule = f"its rows (x {rows} samples = {mini * rows}) must divide over the {spec.num_groups} data-parallel ranks"
         yield spec.broken(_MINI, rule, f"use a multiple of {spec.num_groups}")
-    if not spec.trains and spec.model.lora is not None:
+    if spec.kind in ASKS and spec.model.lora is not None:
         yield spec.broken("model.lora", "this kind trains nothing", "convert the student, and give that model.path")
 
 
@@ -81,7 +73,7 @@ def _micro_batches(spec: RunSpec) -> Problems:
             rule = f"it must (times ulysses_sequence_parallel_size {sharing}) hold the longest row, {row} tokens"
             yield spec.broken(cap, rule, f"use at least {-(-row // sharing)}, or remove the key")
         of_rank, left_over = divmod(prompts * samples, spec.num_groups)
-        by_rows = spec.trains and not spec.actor.use_dynamic_bsz and not batch % mini and not left_over
+        by_rows = spec.kind in TRAINS and not spec.actor.use_dynamic_bsz and not batch % mini and not left_over
         if by_rows and of_rank % value_at(spec, size):
             rows = f"{prompts} prompts x {samples} samples / {spec.num_groups} data-parallel ranks = {of_rank}"
             rule = f"with use_dynamic_bsz off it must divide a rank's rows ({rows})"
@@ -139,14 +131,11 @@ def _served(spec: DistillationSpec) -> Problems:
         return
     for key in ("prompt", "refresh_every"):
         if value_at(spec, f"teacher.{key}"):
-            yield spec.broken(
-                f"teacher.{key}", "a served teacher reads the student's rows, with weights of its own", "remove it"
-            )
-    for key in _keys(spec, "loss_type", "loss_type", lambda loss: loss in ("sampled_reverse_kl", "topk_reverse_kl")):
-        fix = (
-            "use reverse_kl, forward_kl or jsd: a served teacher's are over teacher.top_k tokens and all others as one"
-        )
-        yield spec.broken(key, "a served teacher has its own events", fix)
+            rule = "a served teacher reads the student's rows, with weights of its own"
+            yield spec.broken(f"teacher.{key}", rule, "remove it")
+    for key in _keys(spec, "loss_type", "loss_type", "sampled_reverse_kl", "topk_reverse_kl"):
+        rule = "a served teacher has its own events: its teacher.top_k tokens, and all others as one"
+        yield spec.broken(key, rule, "use reverse_kl, forward_kl or jsd")
     if spec.rollout.temperature != 1:
         rule = "servers report log-probabilities at temperature 1, and others do not follow from the likeliest tokens"
         yield spec.broken("rollout.temperature", rule, "use 1, or let the ranks load the teacher")
@@ -154,15 +143,15 @@ def _served(spec: DistillationSpec) -> Problems:
         yield spec.broken("rollout.schedule", "a served teacher reads whole answers as they come", _STRICT)
 
 
-def _keys(spec: DistillationSpec, of_run: str, of_stage: str, is_meant: Callable[[object], object]) -> list[str]:
-    """Return the keys of the run and of its stages whose value is meant."""
+def _keys(spec: DistillationSpec, of_run: str, of_stage: str, *values: str) -> list[str]:
+    """Return the keys of the run and of its stages that have one of the values; without values any that is not 0."""
     keys = [f"opd.{of_run}", *(f"opd.stages.{index}.{of_stage}" for index in range(len(spec.opd.stages)))]
-    return [key for key in keys if is_meant(value_at(spec, key))]
+    return [key for key in keys if (value_at(spec, key) in values if values else value_at(spec, key))]
 
 
 def _rewards(spec: DistillationSpec) -> Problems:
-    policy = _keys(spec, "policy.weight", "policy_weight", bool)
-    for key in _keys(spec, "reward_beta", "reward_beta", bool) + policy if spec.rollout.num_samples == 1 else ():
+    policy = _keys(spec, "policy.weight", "policy_weight")
+    for key in _keys(spec, "reward_beta", "reward_beta") + policy if spec.rollout.num_samples == 1 else ():
         rule = "rewards are compared between the samples of one prompt, and rollout.num_samples is 1"
         yield spec.broken(key, rule, "set rollout.num_samples to 2 or more, or remove the key")
     for key in policy if spec.opd.horizon.applies == "generate" else ():
@@ -232,10 +221,6 @@ def _schedule(spec: SamplingSpec) -> Problems:
         yield spec.broken("rollout.keep_prefixes", rule, "set free_cache_engine: false, or keep_prefixes: false")
 
 
-def _is_sampled(loss_type: object) -> bool:
-    return loss_type == "sampled_reverse_kl"
-
-
 def _carried_losses(spec: DistillationSpec) -> Problems:
     """Reject losses, rewards and horizons that need an answer's tokens from one update."""
     if spec.rollout.schedule == "strict" or spec.kind != "opd":
@@ -245,11 +230,10 @@ def _carried_losses(spec: DistillationSpec) -> Problems:
     complete = "of complete answers there is nothing to carry over an update"
     shorter = "an answer ends in a later step, whose horizon may be a different one"
     by_rule = {
-        of_prompt: _keys(spec, "policy.weight", "policy_weight", bool)
-        + _keys(spec, "reward_beta", "reward_beta", bool),
-        sampled: _keys(spec, "loss_type", "loss_type", _is_sampled),
-        complete: _keys(spec, "rollouts", "rollouts", lambda value: value == "teacher"),
-        shorter: _keys(spec, "horizon.applies", "horizon", lambda value: value == "generate"),
+        of_prompt: _keys(spec, "policy.weight", "policy_weight") + _keys(spec, "reward_beta", "reward_beta"),
+        sampled: _keys(spec, "loss_type", "loss_type", "sampled_reverse_kl"),
+        complete: _keys(spec, "rollouts", "rollouts", "teacher"),
+        shorter: _keys(spec, "horizon.applies", "horizon", "generate"),
     }
     for rule, keys in by_rule.items():
         yield from (spec.broken(key, rule, f"{_STRICT}, or another value of the key") for key in keys)
@@ -277,10 +261,8 @@ _RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {
 def notes(spec: BaseSpec) -> Iterator[str]:
     """Yield what is allowed but probably not meant, one sentence each."""
     if isinstance(spec, GrpoSpec | DistillationSpec) and spec.rollout.is_truncated:
-        sampled = (
-            isinstance(spec, GrpoSpec) or spec.opd.has_policy or _keys(spec, "loss_type", "loss_type", _is_sampled)
-        )
-        if sampled:
+        keys = () if isinstance(spec, GrpoSpec) else _keys(spec, "loss_type", "loss_type", "sampled_reverse_kl")
+        if isinstance(spec, GrpoSpec) or spec.opd.has_policy or keys:
             cut = "rollout.top_p" if spec.rollout.top_p < 1 else "rollout.top_k"
             yield f"{cut}: answers are sampled among fewer tokens than their log-probabilities are of; 1 and -1 are exact"
     if isinstance(spec, RunSpec):

@@ -110,19 +110,13 @@ class Data(Section):
     max_prompt_length: Count = key("Longest prompt in tokens. Default: 2048; opd-agent: 4096.")
     max_response_length: Count = key("Longest response, with tool replies. Default: 8192; opd-agent 24576; eval 16384.")
     enable_thinking: bool = key("`enable_thinking` given to the chat template, for every model.", True)
-    filter_overlong: bool = key("Drop (and count) prompts longer than max_prompt_length.", True)
-    truncation: Literal["error", "left"] = key("Treatment of an overlong prompt that stays.", "left")
+    filter_overlong: bool = key("Drop (and count) prompts longer than max_prompt_length; false: one is an error.", True)
     shuffle: bool = key("Shuffle the training prompts, by `seed`.", True)
     num_workers: Natural = key("Data loader processes; 0: the trainer itself loads. Default: 8; on a CPU 0.")
     max_train_samples: Count | None = key("Use only so many training prompts (sft: conversations).", None)
     max_val_samples: Count | None = key("Use only so many validation prompts (sft: conversations).", None)
     split: Split = key("One of several disjoint parts of the training prompts, each prompt's by its text.", Split)
     train_ratio: Probability = key("Recorded only: the train share that `opd.data`'s commands were given.", 0.8)
-
-    def check(self) -> Iterator[Problem]:
-        if not self.filter_overlong and self.truncation == "left":
-            rule = "left truncation would cut the system prompt and the instruction first, so it is refused"
-            yield self.broken("truncation", rule, "set data.filter_overlong: true, or data.truncation: error")
 
 
 class Validation(Section):
@@ -144,7 +138,6 @@ class Rollout(Section):
     free_cache_engine: bool = key("Let the server give its memory back while training.", True)
     enforce_eager: bool = key("vLLM without CUDA graphs: starts faster, samples slower.", False)
     max_num_seqs: Count = key("Sequences the server decodes at once.", 256)
-    max_num_batched_tokens: Count = key("Tokens the server processes in one forward.", 8192)
     logprobs_every: Count = key("Steps between checks of sampled probabilities by the actor. Default: 10; on a CPU 1.")
     num_agent_workers: Natural = key("Processes that drive conversations; 0: the trainer. Default: 8; on a CPU 0.")
     schedule: Literal["strict", "carry"] = key("carry (opd): unfinished answers continue under new weights.", "strict")
@@ -215,9 +208,7 @@ class Store(Section):
     url: Text = key("Folder or URL: s3, gs, az, file. Default: output.root/store.", examples=["s3://experiments/opd"])
     endpoint: Endpoint | None = key("S3 server other than AWS's; egress to it is opened.", None, examples=[_MINIO])
     region: Text | None = key("S3 region; unset: the environment's.", None)
-    addressing: Literal["path", "virtual", "auto"] | None = key(
-        "Place of S3's bucket; unset: path with endpoint.", None
-    )
+    addressing: Literal["path", "virtual", "auto"] | None = key("S3's form of URLs; unset: path with endpoint.", None)
 
     def check(self) -> Iterator[Problem]:
         if not is_usable(self.url):

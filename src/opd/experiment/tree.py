@@ -43,17 +43,6 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
-    """Yield a section and every section in it, each with its path in a file."""
-    yield path, section
-    for name, field in type(section).model_fields.items():
-        value, here = getattr(section, name), f"{path}.{field.alias or name}".lstrip(".")
-        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple) else ()
-        for at, item in [(here, value), *((f"{here}.{at}", item) for at, item in items)]:
-            if isinstance(item, Section):
-                yield from sections(item, at)
-
-
 def strip_optional(annotation: Any) -> Any:
     """Return the type within Annotated and `| None`."""
     while True:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import reduce
-from typing import Any, cast
+from typing import Any
 
 from opd.agent.environments import DEFAULT_TOOLSET
 from opd.agent.settings import AGENT_LOOP, SINGLE_TURN
 from opd.experiment.algorithm import MESSAGES
+from opd.experiment.base import value_at
 from opd.experiment.kinds import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, PassRateSpec, SftSpec
 from opd.experiment.raw import VERL_KEYS, parse_raw
 from opd.experiment.run_config import RunFacts
@@ -29,18 +29,13 @@ def hydra_value(value: Any) -> str:
         # Hydra unescapes backslashes before a quote or the text's end only, OmegaConf those before `${`: double these.
         escaped = re.sub(r"(\\*)(\$\{|'|\Z)", lambda m: m[1] * 2 + (f"\\{m[2]}" if m[2] else ""), value)
         return value if _PLAIN.fullmatch(value) else f"'{escaped}'"
-    if value is None or isinstance(value, bool | int | float):
-        return json.dumps(value, allow_nan=False)
-    raise TypeError(f"override value {value!r}: no type that an override can hold")
+    return json.dumps(value, allow_nan=False)
 
 
 ACTOR, REF, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "ref", "rollout", "model"))
 RAY_INIT = "ray_kwargs.ray_init"
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 _REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
-AGENT_REWARD = "opd.agent.environments:compute_score"
-# Keys that may be left to the memory plan: verl's own switch then has the value that costs no memory.
-_PLANNED = ("actor.param_offload", "actor.optimizer_offload", "actor.gradient_checkpointing")
 # A server that spans more GPUs than its tensor-parallel ones: only raw overrides can ask for it.
 _MORE_GPUS = {f"{ROLLOUT}.data_parallel_size", f"{ROLLOUT}.pipeline_model_parallel_size"}
 _ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -53,7 +48,7 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
 
     A raw override of the spec replaces a computed one of the same key and comes last.
     """
-    raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text))}
+    raw = {parsed["key"]: text for text in spec.overrides if (parsed := parse_raw(text))}
     groups = [_direct(spec, run), _models(spec), _rollout(spec, raw), _data(spec), _trainer(spec, run), _ray(spec, run)]
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
     if not isinstance(spec, SftSpec) and not raw.keys() & _REWARD_PATHS:
@@ -65,10 +60,9 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
 def _direct(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     """Yield keys that carry a key of the spec unchanged; without a value verl's default stays."""
     for key, path in VERL_KEYS:
-        value = reduce(lambda section, name: getattr(section, name, None), path.split("."), cast(Any, spec))
-        value = run.model_path or value if path == "model.path" else value
-        if value is not None:
-            yield key, True if value == "auto" and path in _PLANNED else value
+        value = run.model_path if run.model_path and path == "model.path" else value_at(spec, path)
+        if value is not None:  # a key left to the memory plan: verl's own switch gets the value that costs no memory
+            yield key, True if value == "auto" and path.startswith("actor.") else value
 
 
 def _models(spec: AnyRunSpec) -> Pairs:
@@ -125,6 +119,7 @@ def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
 def _data(spec: AnyRunSpec) -> Pairs:
     yield from {"algorithm.adv_estimator": "grpo", "algorithm.use_kl_in_reward": False}.items()
     yield "data.return_raw_chat", True
+    yield "data.truncation", "left" if spec.data.filter_overlong else "error"
     yield "data.seed", spec.seed
     yield "data.trust_remote_code", spec.model.trust_remote_code
     for name, column in spec.data.columns.model_dump(exclude_none=True).items():
@@ -140,7 +135,7 @@ def _data(spec: AnyRunSpec) -> Pairs:
 
 def _reward(spec: AnySamplingSpec) -> Pairs:
     reward, agent = spec.reward, getattr(spec, "agent", None)
-    functions = {"custom": f"{reward.path}:{reward.entry}", "environment": AGENT_REWARD}
+    functions = {"custom": f"{reward.path}:{reward.entry}", "environment": "opd.agent.environments:compute_score"}
     options = "++reward.custom_reward_function.reward_kwargs"
     yield "reward.custom_reward_function.path", "pkg://opd.rewards"
     yield "reward.custom_reward_function.name", "compute_score_async"

@@ -135,20 +135,17 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
     Raises:
         SpecError: with every fault found.
     """
+    spec = inputs.spec
+    is_read_by_vllm = isinstance(spec, EvalSpec) and spec.rollout.name == "vllm"  # its one model, by nothing else
     problems = [
-        *model_problems(inputs.models, may_be_quantized=_is_read_by_vllm(inputs.spec)),
+        *model_problems(inputs.models, may_be_quantized=is_read_by_vllm),
         *_context_problems(inputs),
         *data_problems(inputs.data),
         *place_problems(inputs.places),
-        *environment_problems(inputs.spec),
+        *environment_problems(spec),
     ]
     if problems:
         raise SpecError(problems, origin=origin)
-
-
-def _is_read_by_vllm(spec: AnyRunSpec | None) -> bool:
-    """Return True for a run whose one model only vLLM loads."""
-    return isinstance(spec, EvalSpec) and spec.rollout.name == "vllm"
 
 
 def environment_problems(spec: AnyRunSpec | None) -> Iterator[Problem]:

@@ -106,18 +106,14 @@ def make_world(*, seed: int, num_cities: int) -> World:
     if not 2 <= num_cities <= MAX_CITIES:
         raise ValueError(f"num_cities = {num_cities}: must be between 2 and {MAX_CITIES}, the names there are")
     rng = random.Random(f"{seed}:cities")
-    names = _city_names(rng, num_cities)
+    every = [Word(head.en + tail.en, head.zh + tail.zh) for head in CITY_HEADS for tail in CITY_TAILS]
+    names = rng.sample(every, num_cities)
     cities = [
         City(index, "en", name.en, rng.randrange(MAP_KM), rng.randrange(MAP_KM)) for index, name in enumerate(names)
     ]
     places = [named for city in cities for named in _places(random.Random(f"{seed}:places:{city.id}"), city)]
     trips = _trips(random.Random(f"{seed}:trips"), cities)
     return World(cities, names, places, trips)
-
-
-def _city_names(rng: random.Random, num: int) -> list[Word]:
-    every = [Word(head.en + tail.en, head.zh + tail.zh) for head in CITY_HEADS for tail in CITY_TAILS]
-    return rng.sample(every, num)
 
 
 def _price(rng: random.Random, kind: str) -> int:

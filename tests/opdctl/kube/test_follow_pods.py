@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.opdctl.kube.conftest import FakeApi, Tree
 
-from opdctl.kube.client import ClusterError, ClusterUnreachable
+from opdctl.kube.client import ClusterError
 from opdctl.logs.pods import PodFollower, PodLog, find_log_pods
 
 DONE = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
@@ -40,7 +40,7 @@ class Cluster(FakeApi):
         if "/rayjobs/" in path and all(self.shown.get(name) == len(self.logs[name]) for name in self.pods):
             self.script.pop(0)()
         if self.is_away:
-            raise ClusterUnreachable("no answer")
+            raise ClusterError("no answer")
         return (200, self.job) if "/rayjobs/" in path else (200, {"items": [*self.pods.values()]})
 
     def stream(self, path: str, *, read_timeout_s: float, **query: str | int) -> Iterator[bytes]:
@@ -57,7 +57,7 @@ class Cluster(FakeApi):
         if "follow" in query and self.num_streams % 2 == 0:
             self.shown[name] -= 1
             yield body[:-3]
-            raise ClusterUnreachable("the stream broke off")
+            raise ClusterError("the stream broke off")
         yield body
 
 

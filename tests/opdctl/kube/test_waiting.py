@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from opdctl.kube.rayjob import in_the_way, read_job
-from opdctl.kube.waiting import by_time, pod_lines, why
+from opdctl.kube.waiting import last_s, pod_lines, why
 
 QUOTA = 'pods "r-abc-worker" is forbidden: exceeded quota: opd, requested: requests.nvidia.com/gpu=8'
 
@@ -54,7 +54,7 @@ def test_a_used_up_quota_is_shown_until_the_missing_pod_is_there(
 ) -> None:
     job = read_job(rayjob(jobDeploymentStatus="Initializing", rayClusterName="r-abc"))
     first = event("RayCluster", "r-abc", "FailedToCreateWorkerPod", "first", at="2026-11-21T10:03:00Z")
-    events = by_time([event("RayCluster", "r-abc", "FailedToCreateWorkerPod", QUOTA), first])
+    events = sorted([event("RayCluster", "r-abc", "FailedToCreateWorkerPod", QUOTA), first], key=last_s)
     assert in_the_way(job, pod_lines([pod("head")]), events) == [QUOTA], "the newest message counts"
     later = pod("worker", name="w1")
     later["metadata"]["creationTimestamp"] = "2026-11-21T10:06:00Z"

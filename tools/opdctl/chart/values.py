@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from opd.experiment import FileSpec, Loaded, Problem, SpecError, dump_spec, load_text
 from opd.experiment.base import joined
-from opd.experiment.cluster.rules import load_cluster
+from opd.experiment.cluster import load_cluster
 from opd.experiment.load import read_document
 from opd.experiment.reader import read_text
 from opd.experiment.tree import get_path, merge, set_path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from opdctl.console import Context, Namespace, StoreUrl, binary_file, note, print_json, usage_error
+from opdctl.console import Context, Namespace, Runs, StoreUrl, binary_file, note, print_json, usage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 FORMS = ("table", "json", "csv", "parquet")
-Runs = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Runs; else all of the store.")]
 Output = Annotated[
     Literal["table", "json", "csv", "parquet"] | None,
     typer.Option("--output", "-o", help="Form; else --file's ending."),

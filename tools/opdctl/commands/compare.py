@@ -6,17 +6,10 @@ from typing import Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, Output, StoreUrl, print_json
+from opdctl.console import Context, Namespace, Output, Runs, StoreUrl, print_json
 
-Runs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="RUN", help="Two or more; else all of the store."),
-]
 Base = Annotated[str | None, typer.Option("--base", metavar="RUN", help="The run to compare with.")]
-Metrics = Annotated[
-    list[str] | None,
-    typer.Option("--metric", "-m", metavar="NAME", help="A metric to compare; repeatable."),
-]
+Metrics = Annotated[list[str] | None, typer.Option("--metric", "-m", metavar="NAME", help="A metric; repeatable.")]
 
 
 def compare(
@@ -38,11 +31,10 @@ def compare(
     from opdctl.runs.compare import compare_runs, comparison_sheets
     from opdctl.runs.gather import read_runs
     from opdctl.runs.sheets import runs_sheet
-    from opdctl.tables import show
 
     read = read_runs(runs or [], store=store, namespace=namespace, context=context)
     found = compare_runs(read, read[0].record.run_id if base is None and runs and read else base, metric or [])
     if output == "json":
         print_json({"differences": [row for item in found for row in item.to_rows()]})
     else:
-        show([runs_sheet([run.record for run in read]), *comparison_sheets(found)])
+        print(runs_sheet([run.record for run in read]), *comparison_sheets(found), sep="\n\n")

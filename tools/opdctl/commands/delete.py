@@ -107,7 +107,7 @@ def unused_claims(api: KubeApi) -> list[Tree]:
 
 def _delete_unused(finder: Finder, *, yes: bool) -> None:
     from opdctl.kube.client import RUN_LABEL, unix_s
-    from opdctl.tables import Sheet, ago, show
+    from opdctl.tables import Sheet, ago
 
     api = finder.connect()
     claims = unused_claims(api)
@@ -118,7 +118,7 @@ def _delete_unused(finder: Finder, *, yes: bool) -> None:
         (item["name"], item["spec"]["resources"]["requests"]["storage"], ago(unix_s(item.get("creationTimestamp"))))
         for item in claims
     ]
-    show([Sheet(names=("claim", "size", "made"), lines=lines)])
+    print(Sheet(names=("claim", "size", "made"), lines=lines))
     _confirm(f"delete these {len(claims)} claims with their checkpoints", yes=yes)
     for item in claims:
         api.delete(api.path("persistentvolumeclaims", item["name"]))

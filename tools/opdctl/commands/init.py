@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -48,8 +48,7 @@ def init(
     Examples: `opdctl init --local` · `opdctl init --keys opd.loss_type` · `opdctl init --keys learning`
     """
     from opd.experiment import load_text
-    from opd.experiment.cluster.rules import load_cluster
-    from opd.experiment.parse import unknown_gpus
+    from opd.experiment.cluster import load_cluster
 
     if keys is not None:
         print(*explained(keys), sep="\n")
@@ -70,12 +69,12 @@ def init(
         ]
     answers = _answers(asked)
     text = experiment_text(file, answers, is_local=local)
-    count: Callable[[], int | None] = unknown_gpus
+    here: dict[str, Any] = {}
     if local:
         from opd.launch import count_gpus
 
-        count = count_gpus
-    loaded = load_text(text, origin=str(file), count_gpus=count)  # as the command that comes next reads it
+        here = {"count_gpus": count_gpus}
+    loaded = load_text(text, origin=str(file), **here)  # as the command that comes next reads it
     load_cluster(loaded.chart.get("cluster", {}), loaded.spec, origin=str(file))
     if local:
         from opd.inputs import Inputs, check_inputs

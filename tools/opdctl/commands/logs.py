@@ -45,8 +45,7 @@ def logs(
         _from_store(found.place, attempt, follow=follow, tail=tail)
     else:
         fix = "name the store with --store URL" + (", or leave out --attempt" if attempt else "")
-        why = "; ".join(found.notes)
-        raise ToolError(f"run {found.run_id}: it has no pods to read, and no store: {why}", fix=fix)
+        raise ToolError(f"run {found.run_id}: no pods to read, and no store: {'; '.join(found.notes)}", fix=fix)
 
 
 def _from_pods(found: Found, submission_mode: str, *, follow: bool, tail: int | None) -> None:

@@ -7,12 +7,8 @@ from typing import Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, StoreUrl, binary_file
+from opdctl.console import Context, Namespace, Runs, StoreUrl, binary_file
 
-Runs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="RUN", help="Runs, the base first; else all of the store."),
-]
 File = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="File to write; `-` is stdout.")]
 
 
@@ -23,7 +19,7 @@ def report(
     context: Context = None,
     file: File = Path("report.html"),
 ) -> None:
-    """Write one self-contained HTML page: curves, tables, differences, conversations, sample answers, origin.
+    """Write one self-contained HTML page: curves, tables, differences to the first run, conversations, answers, origin.
 
     Example: `opdctl report my-run -n opd -f report.html`
     """

@@ -64,8 +64,7 @@ def _of_cluster(run: ClusterRun, *, namespace: str) -> list[str]:
     from opd.redaction import redact
     from opdctl.tables import NONE, Sheet, ago, facts
 
-    gone = f"no RayJob in namespace {namespace}: deleted, or cleaned up after its end"
-    rows = [("cluster", gone)]
+    rows = [("cluster", f"no RayJob in namespace {namespace}: deleted, or cleaned up after its end")]
     if run.job is not None:
         rows = [("cluster", run.job.describe()), ("namespace", namespace), ("started", ago(run.job.started_s))]
     lines = [

@@ -32,7 +32,7 @@ Found = TypeVar("Found")
 
 
 class ClusterError(ToolError):
-    """A rejection by the API server; `status` is its HTTP status, `reason` its own word for it."""
+    """A rejection by the API server, by its HTTP status and its own word for it; without an answer the status is 0."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", fix: str = "") -> None:
         super().__init__(message, fix=fix)
@@ -42,15 +42,7 @@ class ClusterError(ToolError):
     @property
     def is_passing(self) -> bool:
         """True where the server may answer the same request a moment later."""
-        return self.status == HTTP_TOO_MANY or self.status >= HTTP_SERVER_ERROR
-
-
-class ClusterUnreachable(ClusterError):
-    """An API server without an answer, no way to it, or an answer that broke off."""
-
-    @property
-    def is_passing(self) -> bool:
-        return True
+        return self.status in (0, HTTP_TOO_MANY) or self.status >= HTTP_SERVER_ERROR
 
 
 def unix_s(stamp: str | None) -> float:
@@ -61,7 +53,7 @@ def unix_s(stamp: str | None) -> float:
 class KubeApi:
     """One namespace of one cluster.
 
-    Raises in every method: `ClusterUnreachable` without an answer, `ClusterError` for a refusal.
+    Every method raises `ClusterError` for a refusal, or where no whole answer came.
     """
 
     def __init__(self, client: Any, *, namespace: str, context: str | None):
@@ -121,7 +113,7 @@ class KubeApi:
                 raise _refusal(f"GET {path}", response.status, response.read())
             yield from response.stream(2**14)
         except urllib3.exceptions.HTTPError as error:
-            raise ClusterUnreachable(f"{path}: the stream broke off: {error}") from error
+            raise ClusterError(f"{path}: the stream broke off: {error}") from error
         finally:
             response.close()
 
@@ -132,7 +124,7 @@ class KubeApi:
         try:
             data: bytes = response.read()
         except urllib3.exceptions.HTTPError as error:
-            raise ClusterUnreachable(f"{method} {path}: the answer broke off: {error}") from error
+            raise ClusterError(f"{method} {path}: the answer broke off: {error}") from error
         finally:
             response.release_conn()
         if response.status >= 300:
@@ -153,7 +145,7 @@ class KubeApi:
             answer = self.client.call_api(*request, _request_timeout=(CONNECT_TIMEOUT_S, read_timeout_s))
         except (urllib3.exceptions.HTTPError, OSError) as error:
             host = self.client.configuration.host
-            raise ClusterUnreachable(
+            raise ClusterError(
                 f"no answer from the API server at {host}: {_short(error)}",
                 fix="check the network and the kubeconfig context (--context)",
             ) from error
@@ -168,7 +160,7 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
     """
     if not is_configured():
         fix = "set KUBECONFIG, or put one at ~/.kube/config"
-        raise ClusterUnreachable("no way to a cluster: there is no kubeconfig", fix=fix)
+        raise ClusterError("no way to a cluster: there is no kubeconfig", fix=fix)
     import yaml
     from kubernetes import client, config
 
@@ -188,7 +180,7 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
     except (config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
         text = f"the kubeconfig is malformed: {' '.join(str(error).split())} ({files or 'as a pod'})"
         fix = "mend the kubeconfig, set KUBECONFIG, or name a context of it with --context"
-        raise ClusterUnreachable(f"no way to a cluster: {text}", fix=fix) from error
+        raise ClusterError(f"no way to a cluster: {text}", fix=fix) from error
     return KubeApi(client.ApiClient(configuration), namespace=namespace or own or "default", context=context)
 
 

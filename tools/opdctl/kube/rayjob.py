@@ -15,7 +15,7 @@ from typing import Any
 from opd.store.access import StoreAddress, address_of
 from opdctl.console import ToolError
 from opdctl.kube.client import KIND_LABEL, KUEUE, RUN_LABEL, ClusterError, KubeApi, Tree, unix_s, wait_until
-from opdctl.kube.waiting import Event, PodLine, blockers, by_time, pod_lines
+from opdctl.kube.waiting import Event, PodLine, blockers, last_s, pod_lines
 
 # Phases that KubeRay leaves by itself, or after a resume.
 LIVE = ("new", "starting", "running", "retrying", "suspending", "suspended", "deleting")
@@ -146,7 +146,7 @@ def look(api: KubeApi, run_id: str) -> ClusterRun:
     if tree is None:
         return ClusterRun(job=None, pods=pod_lines(pods), experiment=experiment)
     job = read_job(tree)
-    events = by_time(api.list(api.path("events")))
+    events = sorted(api.list(api.path("events")), key=last_s)
     lines = pod_lines(pods, events)
     reasons = in_the_way(job, lines, events, workloads_of(api, job))
     return ClusterRun(job=job, pods=lines, blockers=reasons, experiment=experiment)

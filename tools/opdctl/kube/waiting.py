@@ -18,15 +18,10 @@ Event = Mapping[str, Any]
 """A core event (v1)."""
 
 
-def _last_s(event: Event) -> float:
+def last_s(event: Event) -> float:
     """Return the time of an event's last occurrence; events of the newer API have their times in other fields."""
     stamps = ((event.get("series") or {}).get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return max(map(unix_s, stamps))
-
-
-def by_time(events: Iterable[Event]) -> list[Event]:
-    """Return events, oldest first."""
-    return sorted(events, key=_last_s)
 
 
 def blockers(events: Sequence[Event], *, names: Sequence[str], since_s: float) -> list[str]:
@@ -37,7 +32,7 @@ def blockers(events: Sequence[Event], *, names: Sequence[str], since_s: float) -
     latest: dict[tuple[str, str], str] = {}
     for event in events:
         about, reason = event.get("involvedObject", {}), str(event.get("reason", ""))
-        is_relevant = about.get("name") in names and event.get("type") == "Warning" and _last_s(event) >= since_s
+        is_relevant = about.get("name") in names and event.get("type") == "Warning" and last_s(event) >= since_s
         if is_relevant and FAILED_CREATION.match(reason):
             latest[str(about.get("kind")), reason] = str(event.get("message", ""))
     return list(dict.fromkeys(latest.values()))

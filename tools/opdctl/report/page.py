@@ -116,8 +116,8 @@ def _conversations(runs: Sequence[LoadedRun]) -> list[dict[str, Sample]]:
     """Return the conversations of each run's newest file of a partition. An unreadable file is noted."""
     rows: list[dict[str, Sample]] = []
     for run in runs:
-        found = run.listing.store.list(FOLDER) if FOLDER in run.listing.tops else ()
-        newest = {key.rpartition("-")[0]: key for key in sorted(info.key for info in found)}
+        kept = sorted(key for key in run.listing.objects if key.startswith(f"{FOLDER}/"))
+        newest = {key.rpartition("-")[0]: key for key in kept}
         for key in newest.values():
             try:
                 talks = from_lines(run.listing.store.get(key))

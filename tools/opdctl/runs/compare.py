@@ -289,8 +289,9 @@ def comparison_sheets(found: Sequence[Comparison]) -> list[Sheet]:
     """Return the keys in which groups differ from the base, and one row a group and quantity; a star is notable."""
     changes = [(item.after, "\n".join(item.changes) or "(the specs are equal)") for item in found]
     lines = [
-        (item.after, one.quantity, with_error(*one.before), with_error(*one.after), difference_text(one),
-         _interval(one.interval), f"{one.num_pairs} by {one.paired_by}" if one.paired_by else "not paired", one.remark)
+        (item.after, one.quantity, with_error(*one.before), with_error(*one.after),
+         with_error(*one.difference, sign="+") + " *" * one.is_notable, _interval(one.interval),
+         f"{one.num_pairs} by {one.paired_by}" if one.paired_by else "not paired", one.remark)
         for item in found
         for one in item.differences
     ]  # fmt: skip
@@ -299,11 +300,6 @@ def comparison_sheets(found: Sequence[Comparison]) -> list[Sheet]:
         Sheet(names=("group", "what differs"), lines=changes, title=f"base {found[0].before}"),
         Sheet(names=names, lines=lines, caption=ERROR_REMARK),
     ]
-
-
-def difference_text(item: Difference) -> str:
-    """Return `+0.12 ± 0.03 *`; the star means notable."""
-    return f"{with_error(*item.difference, sign='+')}{' *' if item.is_notable else ''}"
 
 
 def _interval(interval: tuple[float, float]) -> str:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from opd.runs.identity import RUN_FILE
 from opdctl.console import note, progress
 from opdctl.runs.find import LONG_PATIENCE_S, Finder, RunPlace
 from opdctl.runs.listing import Listing
@@ -126,7 +127,7 @@ def gather(places: Sequence[RunPlace]) -> list[LoadedRun]:
 def read_place(place: RunPlace) -> LoadedRun | None:
     """Read one run; return None for a folder that is no run."""
     listing = Listing(place.store)
-    if not listing.is_run:
+    if RUN_FILE not in listing:
         return None
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get(CACHE_VARIABLE) or Path(base) / "opd" / "opdctl") / f"v{FORMAT_VERSION}"

@@ -20,7 +20,6 @@ from opd.runs.attempts import (
     attempt_prefix,
     read_owner,
 )
-from opd.runs.identity import RUN_FILE
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, step_folder, step_of
 from opd.runs.stream import part_key
 from opd.runs.summary import SUMMARY_FILE
@@ -63,15 +62,6 @@ class Listing:
 
     def __contains__(self, key: str) -> bool:
         return key in self.objects
-
-    @property
-    def is_run(self) -> bool:
-        return RUN_FILE in self.objects
-
-    @property
-    def tops(self) -> frozenset[str]:
-        """Names at the top of the run directory."""
-        return frozenset(key.partition("/")[0] for key in self.objects)
 
     def attempts(self) -> list[int]:
         """Return the numbers of the attempts that were claimed, ascending."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -14,32 +15,30 @@ from pydantic_core import to_jsonable_python
 from opd.experiment.base import Section, key, matching
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.field_errors import field_problems
+from opd.experiment.kinds import FileSpec
+from opd.experiment.pipeline import Sizes, all_sizes, runs_of
 from opd.experiment.tree import merge
-from opd.experiment.types import Count, EnvName, Natural, Text
+from opd.experiment.types import Count, Natural, Text
 
 _QUANTITIES = "a quantity of Kubernetes: a number, alone or with m, k, M, G, T, P, Ki, Mi, Gi, Ti or Pi"
 _NAMES = "a name in Kubernetes: lower-case letters, digits, `-` and `.`, a letter or digit at both ends"
 _LABELS = "a label's value: letters, digits, `-`, `_` and `.`, a letter or digit at both ends"
 _IMAGES = "an image: a repository in lower-case letters, then `:TAG` or `@sha256:` and 64 digits"
 _IMAGE = r"^[a-z0-9][-a-z0-9._:/]*(:[A-Za-z0-9._-]+)?(@sha256:[0-9a-f]{64})?$"
-_PATHS = "an absolute path, from `/` on, without `:` and without `/` at its end"
-_DEVICES = "a resource of NVIDIA's, nvidia.com/NAME: the image and its kernels are CUDA's"
 QuantityText = Annotated[str, matching(r"^[0-9]+(\.[0-9]+)?(m|k|[MGTP]|[KMGTP]i)?$", _QUANTITIES)]
 Quantity = Annotated[int, Field(ge=0)] | QuantityText
 Resources = dict[str, Quantity]
 ObjectName = Annotated[str, matching(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", _NAMES, max_length=253)]
 LabelValue = Annotated[str, matching(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", _LABELS, max_length=63)]
-AbsolutePath = Annotated[str, matching(r"^/[^:]*[^:/]$", _PATHS)]
+AbsolutePath = Annotated[str, matching(r"^/[^:]*[^:/]$", "an absolute path without `:` and without `/` at its end")]
 ImageRef = Annotated[Text, matching(_IMAGE, _IMAGES)]
-GpuResource = Annotated[Text, matching(r"^nvidia\.com/[-a-zA-Z0-9._]+$", _DEVICES)]
-Lifecycle = Literal["rules", "suspendable"]
+GpuResource = Annotated[Text, matching(r"^nvidia\.com/[-a-zA-Z0-9._]+$", "a resource of NVIDIA's, nvidia.com/NAME")]
 Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PositiveSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Gib = Annotated[float, Field(gt=0, le=2**20)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Cidr = Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")]
-GIB = 2**30
 HEAD_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")  # KubeRay's head service selects by them
 _UNITS = {unit: Decimal(1000) ** power for power, unit in enumerate(["m", "", "k", *"MGTP"], start=-1)}
 _UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTP", start=1)}
@@ -181,7 +180,7 @@ class RayPods(Pods):
         if self.object_store_gib > self.shm_gib:
             rule = f"Ray's object store is in /dev/shm, which has {self.shm_gib:g} GiB"
             yield self.broken("objectStoreGib", rule, "raise shmGib of these pods, or lower objectStoreGib")
-        if memory is not None and number(memory) < self.shm_gib * GIB:
+        if memory is not None and number(memory) < self.shm_gib * 2**30:
             rule = f"/dev/shm counts against the memory limit, which is {memory}"
             yield self.broken("shmGib", rule, "lower it, or raise limits.memory of these pods")
 
@@ -216,12 +215,6 @@ class PodSecurity(ClusterSection):
 class Disruption(ClusterSection):
     budget: bool = key("Render a PodDisruptionBudget: a drain waits for the run's end.", True)
     autoscalers: bool = key("Annotate the pods so that Cluster Autoscaler and Karpenter leave their nodes alone.", True)
-
-
-class EnvVar(ClusterSection):
-    name: EnvName = key("Name.")
-    value: str | None = key("Plain value.", None)
-    value_from: KubeObject | None = key("Reference, as in a Kubernetes container.", None)
 
 
 class Checkpoints(ClusterSection):
@@ -275,7 +268,7 @@ class Secrets(ClusterSection):
 class Cluster(ClusterSection):
     image: Image = key("The image of every pod of the run.", Image)
     submission_mode: Literal["K8sJobMode", "HTTPMode"] = key("HTTPMode: the operator submits.", "K8sJobMode")
-    lifecycle: Lifecycle = key("rules: staged clean-up; suspendable: Kueue can suspend, one time limit.", "rules")
+    lifecycle: Literal["rules", "suspendable"] = key("rules: staged clean-up; suspendable: Kueue may suspend.", "rules")
     clean_up: CleanUp = key("The times of deletion.", CleanUp)
     retries: Retries = key("The numbers of attempts.", Retries)
     deadlines: Deadlines = key("Time limits of the run, both or none; the pods save before they go.", Deadlines)
@@ -293,7 +286,7 @@ class Cluster(ClusterSection):
     service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
     disruption: Disruption = key("Guards of the Ray pods against drains and autoscalers.", Disruption)
     pod_monitor: PodMonitor = key("A PodMonitor of the Prometheus operator, opt-in.", PodMonitor)
-    extra_env: tuple[EnvVar, ...] = key("More variables of every Ray pod; they win.", ())
+    extra_env: KubeObjects = key("More variables of every Ray pod; they win.", ())
     env_from: KubeObjects = key("`envFrom` of every Ray container.", ())
     extra_volumes: KubeObjects = key("More volumes of every Ray pod.", ())
     extra_volume_mounts: KubeObjects = key("More mounts of every Ray container.", ())
@@ -331,11 +324,49 @@ class Cluster(ClusterSection):
                 yield Problem(path=f"worker.{field}", value=self.gpu.resource, rule=rule, fix="remove it here")
 
 
-def parse_cluster(tree: Mapping[str, Any]) -> Cluster:
-    """Return the section of a file over the defaults, validated by fields; `load_cluster` has the rules."""
+def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -> Cluster:
+    """Return the `cluster` section of a file, checked against its experiment; the image may be missing."""
     whole = merge(to_jsonable_python(Cluster(), by_alias=True, exclude_none=True), tree)
     try:
-        return Cluster.model_validate_json(json.dumps(whole))
+        cluster = Cluster.model_validate_json(json.dumps(whole))
     except ValidationError as error:
-        problems = field_problems(error, whole, Cluster, above="cluster")
-    raise SpecError(problem.below("cluster") for problem in problems)
+        found = field_problems(error, whole, Cluster, above="cluster")
+        raise SpecError((problem.below("cluster") for problem in found), origin=origin) from None
+    sizes = all_sizes(spec)
+    found = [*cluster.broken_rules(), *(_workers(cluster, sizes) if sizes else ())]
+    if problems := [*(problem.below("cluster") for problem in found), *_places(cluster, spec)]:
+        raise SpecError(problems, origin=origin)
+    return cluster
+
+
+def _places(cluster: Cluster, spec: FileSpec) -> Iterator[Problem]:
+    """Check that results are kept, and that the tool database is mounted where a run reads it."""
+    url, database = spec.store.url, cluster.tool_database
+    if cluster.checkpoints.ephemeral and ("://" not in url or url.startswith("file://")):
+        fix = "set store.url to s3://..., or cluster.checkpoints.ephemeral: false"
+        yield spec.broken("store.url", "without a claim only an object store keeps results", fix)
+    agents = [agent for run in runs_of(spec) if (agent := getattr(run, "agent", None)) is not None]
+    given = database and (database.claim or database.url)
+    if given and not agents:
+        rule, fix = "no tool uses it: the spec has no `agent`", "remove it, or add agent.database_dir"
+        yield Problem(path="cluster.toolDatabase", value=given, rule=rule, fix=fix)
+    for folder in sorted({agent.database_dir for agent in agents}) if given else ():
+        if not folder.startswith("/"):
+            rule = "the tool database is mounted there, so it is an absolute path"
+            yield Problem(path="agent.database_dir", value=folder, rule=rule, fix="use /databases/NAME")
+
+
+def _workers(cluster: Cluster, all_: list[Sizes]) -> Iterator[Problem]:
+    """Check that pods on several nodes can share the volume, and that Ray's CPUs are enough."""
+    group, volume = cluster.worker, cluster.checkpoints
+    sizes, num_nodes = max(all_, key=lambda each: each.node_cpus), max(each.num_nodes for each in all_)
+    if volume.access_mode == "ReadWriteOnce" and num_nodes > 1 and not volume.ephemeral and volume.claim is None:
+        rule = f"all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is {num_nodes}"
+        fix = "use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true"
+        yield cluster.broken("checkpoints.accessMode", rule, fix)
+    # Ray schedules by the pod's CPUs: its limit, else its request, in whole ones (KubeRay rounds up).
+    field, least = "limits" if "cpu" in group.limits else "requests", sizes.node_cpus
+    cpus = getattr(group, field).get("cpu", least)
+    if sizes.device == "cuda" and math.ceil(number(cpus)) < least:
+        rule = f"Ray places a run by CPUs, and a node needs {least} (3 for each of {sizes.gpus_per_node} ranks)"
+        yield cluster.broken(f"worker.{field}.cpu", rule, f"use at least {least}, or remove the key")
