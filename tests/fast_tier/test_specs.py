@@ -41,10 +41,9 @@ PLACES = {
     "convert": {"head": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
     "warmup-distil-toy": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
     "sparse-to-dense-toy": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
-    "sparse-to-dense-qwen3-8b-to-1.7b": {
-        "head": (1, UNTAINTED),
-        "worker": (1, GPUS & UNTAINTED),
-        "submitter": (1, UNTAINTED),
+    **{
+        name: {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)}
+        for name in ("sparse-to-dense-qwen3-8b-to-1.7b", "sparse-to-dense-smollm2")
     },
 }
 
