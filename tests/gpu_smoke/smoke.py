@@ -1,7 +1,8 @@
 """Program of `make gpu-smoke`: the whole trainer with vLLM on a GPU, and its promises.
 
-Its runs are distillation of two sizes and from two teachers, and the toy task by all weights and by adapters. Further runs
-are GRPO, conversations with tools, an evaluation, and a pipeline of a warm-up and a distillation.
+`lm` is a pipeline on SmolLM2: fine-tuning, GRPO, pass rates, distillation, an evaluation, and the conversions between
+them. `lm-lora` distils it by adapters. Models of random weights are distilled in two sizes, and from two teachers. The toy
+tasks are distillation by all weights and by adapters, GRPO, conversations with tools, an evaluation and a pipeline.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
 files it left. Prints a table, writes `results.json` next to the runs, exits 1 if a promise is broken.
@@ -25,6 +26,7 @@ from typing import Any
 from tests.gpu.facts import machine, write_record
 from tests.gpu.processes import end
 from tests.gpu_smoke.promises import (
+    ACCURACY,
     PEARSON,
     Promise,
     agent_promises,
@@ -39,8 +41,10 @@ from tests.gpu_smoke.promises import (
 from tests.remainders import write_remainders
 
 from opd.experiment import load_spec
+from opd.experiment.base import ASKS
 from opd.experiment.pipeline import FOLDER as STAGES
 from opd.experiment.pipeline import stages_of
+from opd.quickstart import language
 from opd.runs.metrics import read_metrics
 from opd.runs.result import RESULT_FILE
 from opd.store.local import LocalStore
@@ -48,6 +52,8 @@ from opd.store.local import LocalStore
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SPECS = {
+    "lm": ROOT / "manifests/pipelines/sparse-to-dense-smollm2.yaml",
+    "lm-lora": ROOT / "manifests/experiments/quickstart-lm.yaml",
     "opd": HERE / "specs/opd.yaml",
     "teachers": HERE / "specs/teachers.yaml",
     "toy": ROOT / "manifests/experiments/quickstart.yaml",
@@ -59,8 +65,20 @@ SPECS = {
 }
 # The toy task by adapters alone, which vLLM gets merged into the weights at every step.
 LORA = ("model.lora.rank=8", "model.lora.alpha=16", "actor.learning_rate=3e-3")
+# Their files name folders of the project's root.
+ON_SMOLLM2 = ("lm", "lm-lora")
+# The pipeline in few steps, each stage at most a minute after its start.
+LM = (
+    "stages.teacher_sft.trainer={gpus_per_node: 1, total_steps: 40, save_freq: 40, test_freq: 20, val_before_train: true}",
+    "stages.teacher_rl.trainer={gpus_per_node: 1, total_steps: 4, save_freq: 4, test_freq: -1, val_before_train: false}",
+    "stages.distil.trainer={gpus_per_node: 1, total_steps: 12, save_freq: 12, test_freq: -1, val_before_train: false}",
+    "stages.distil.actor.num_warmup_steps=2",
+    *(f"stages.{stage}.data.max_train_samples=256" for stage in ("rates", "distil")),
+    *(f"stages.{stage}.rollout.enforce_eager=true" for stage in ("teacher_rl", "rates", "distil", "final")),
+    "stages.final.rollout.val.num_samples=4",
+)
 # The quickstarts as they run on a laptop, but on a GPU with vLLM.
-QUICKSTARTS = ("toy", "lora", "agent")
+QUICKSTARTS = ("lm-lora", "toy", "lora", "agent")
 ON_A_GPU = (
     "device=cuda", "output.root=out", "store.url=out/store", "data.num_workers=0",
     "rollout.num_agent_workers=0", "rollout.gpu_memory_utilization=0.3", "rollout.enforce_eager=true",
@@ -131,6 +149,10 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     sets += LORA if name == "lora" else ()
     if name == "teachers":
         write_remainders(folder / "assets/remainders", seed=1)
+    if name in ON_SMOLLM2:
+        of_teacher = language.prepare(folder)
+        sets += [*(LM if name == "lm" else (*of_teacher, "trainer.gpus_per_node=1"))]
+        sets += [f"output.root={folder / 'out'}", f"store.url={folder / 'out/store'}"]
     if SPECS[name] == SPECS["opd"]:
         sets += [f"model.path={folder / 'assets/student'}", f"teacher.path={folder / 'assets/teacher'}"]
     words = [sys.executable, "-m", "opd.launch", str(SPECS[name])]
@@ -141,7 +163,12 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     started, wall = time.monotonic(), time.time()
     with log.open("w") as out:
         process = subprocess.Popen(
-            words, cwd=folder, stdout=out, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
+            words,
+            cwd=ROOT if name in ON_SMOLLM2 else folder,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            start_new_session=True,
         )
         returncode = wait(process, timeout_s)
     seconds = time.monotonic() - started
@@ -154,7 +181,7 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
         returncode=returncode,
         seconds=seconds,
         first_step_s=steps[0]["time"] - wall if steps else None,
-        promises=list(_kept(name, spec, rows, run_dir, log)),
+        promises=list(_kept(name, spec, rows, run_dir, folder / "out/store" / name, log)),
         parts=step_parts(rows) if len(steps) > 2 and spec.kind != "pipeline" else {},
         rows=rows,
     )
@@ -165,22 +192,25 @@ def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
     return [dict(row) for row in read_metrics([LocalStore(run_dir)])] if run_dir.exists() else []
 
 
-def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: Path) -> Iterator[Promise]:
+def _kept(
+    name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, stored: Path, log: Path
+) -> Iterator[Promise]:
     """Return the promises of the run's kind; a single broken promise where it did not come that far."""
-    if spec.kind == "eval":
-        result = run_dir.parent / "store" / name / RESULT_FILE
+    if spec.kind in ASKS:
+        result = stored / RESULT_FILE
         yield Promise("finished", result.name if result.exists() else f"no {result}", result.exists())
         if result.exists():
-            yield from eval_promises(run_dir, json.loads(result.read_text()), log.read_text(errors="replace"))
+            said = json.loads(result.read_text()), log.read_text(errors="replace")
+            yield from eval_promises(run_dir, *said, accuracy=ACCURACY[name])
         return
     if spec.kind == "pipeline":
         for stage in stages_of(spec):
             run = stage.spec.name
-            result = run_dir.parent / "store" / name / STAGES / run / RESULT_FILE
+            result = stored / STAGES / run / RESULT_FILE
             yield Promise(f"stage {stage.name} finished", result.name if result.exists() else "none", result.exists())
             of_stage = metrics_of(run_dir / STAGES / run)
             if of_stage and stage.spec.kind != "convert":
-                yield from _kept(name, stage.spec, of_stage, run_dir / STAGES / run, log)
+                yield from _kept(name, stage.spec, of_stage, run_dir / STAGES / run, stored / STAGES / run, log)
         return
     if not training_rows(rows):
         yield Promise("at least one step", "none", False)

@@ -3,10 +3,11 @@
 import pyarrow.parquet as pq
 import pytest
 from tests.gpu_smoke.promises import PEARSON, promises
-from tests.gpu_smoke.smoke import SPECS
+from tests.gpu_smoke.smoke import LM, SPECS
 from tests.remainders import write_remainders
 
 from opd.experiment import load_spec
+from opd.experiment.pipeline import stages_of
 
 
 def test_the_smoke_runs_teachers_each_have_prompts(tmp_path):
@@ -16,6 +17,12 @@ def test_the_smoke_runs_teachers_each_have_prompts(tmp_path):
     assert set(spec.routed) == set(read_by)
     assert len(spec.routed) == 2
     assert min(read_by.count(name) for name in set(read_by)) > 1000
+
+
+def test_the_pipeline_on_smollm2_has_each_kind_but_the_one_with_tools_and_takes_few_steps():
+    stages = stages_of(load_spec(str(SPECS["lm"]), env={}, sets=list(LM), overrides=[]).spec)
+    assert {stage.spec.kind for stage in stages} == {"sft", "grpo", "passrate", "opd", "eval", "convert"}
+    assert max(getattr(stage.spec.trainer, "total_steps", 0) for stage in stages if stage.spec.kind != "convert") == 40
 
 
 @pytest.mark.parametrize(
