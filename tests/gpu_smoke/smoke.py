@@ -210,7 +210,8 @@ def _kept(
             yield Promise(f"stage {stage.name} finished", result.name if result.exists() else "none", result.exists())
             of_stage = metrics_of(run_dir / STAGES / run)
             if of_stage and stage.spec.kind != "convert":
-                yield from _kept(name, stage.spec, of_stage, run_dir / STAGES / run, stored / STAGES / run, log)
+                found = _kept(name, stage.spec, of_stage, run_dir / STAGES / run, stored / STAGES / run, log)
+                yield from (promise._replace(name=f"{stage.name}: {promise.name}") for promise in found)
         return
     if not training_rows(rows):
         yield Promise("at least one step", "none", False)
