@@ -28,6 +28,15 @@ def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(inside
     assert "exists already" in inside(*words).stderr
 
 
+def test_columns_of_ones_own_are_written_where_they_are_needed(inside: Callable, tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"ask": "12+30=", "sum": "42"}\n' * 5)
+    assert "opdctl init --columns" in inside("init", "--local", *LOCAL).stderr
+    done = inside("init", "--local", *LOCAL, "--columns", "ask,sum")
+    assert done.returncode == 0, done.stderr
+    data = load_spec(tmp_path / "exp.yaml").spec.data
+    assert (data.columns.prompt, data.columns.answer) == ("ask", "sum")
+
+
 @pytest.mark.helm
 def test_the_file_of_a_cluster_renders_with_nodes_of_one_size(inside: Callable, tmp_path: Path) -> None:
     assert inside("init", *CLUSTER).returncode == 0
