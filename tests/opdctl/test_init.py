@@ -17,7 +17,10 @@ LOCAL = ("--model", "toy://student", "--data", "d.jsonl", "--teacher", "toy://te
 CLUSTER = (*LOCAL, "--image", DIGEST, "--gpus", 12, "--claim", "models")
 
 
-def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(inside: Callable, tmp_path: Path) -> None:
+def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(
+    inside: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opd.launch.count_gpus", lambda: 0)
     words = ("init", "--local", *LOCAL, "-f", "first.yaml")
     assert "there is no such file" in inside(*words).stderr
     (tmp_path / "d.jsonl").write_text('{"prompt": "12+30="}\n' * 5)  # fewer than the ranks of a node of eight GPUs
@@ -25,6 +28,7 @@ def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(inside
     spec = load_spec(tmp_path / "first.yaml", count_gpus=lambda: 0).spec
     assert (spec.name, spec.teacher.path, spec.data.train) == ("first", "toy://teacher", ("d.jsonl",))
     assert (spec.data.train_batch_size, spec.trainer.test_freq) == (4, -1)
+    assert (spec.device, spec.data.max_prompt_length, spec.data.max_response_length) == ("cpu", 256, 64)
     assert "exists already" in inside(*words).stderr
 
 

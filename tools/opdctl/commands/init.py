@@ -111,7 +111,7 @@ def experiment_text(file: Path, answers: dict[str, Any], columns: str, *, is_loc
     """Return the experiment file; a value is written as JSON, which every YAML reader takes."""
     prompt, _, answer = columns.partition(",")
     value = {name: json.dumps(answer, ensure_ascii=False) for name, answer in answers.items()}
-    seen = _seen(answers, prompt, answer) if is_local else Seen()
+    seen = _seen(answers, prompt, answer, ON_CPU if on_cpu else Seen()) if is_local else Seen()
     lines = [
         f"# On-policy distillation {'on this machine' if is_local else 'on a cluster'}: `opdctl init --keys WORD` explains a key.",
         "kind: opd",
@@ -156,13 +156,17 @@ class Seen(NamedTuple):
     max_response_length: int = 4096
 
 
-def _seen(answers: dict[str, Any], prompt: str, answer: str) -> Seen:
+ON_CPU = Seen(batch_size=16, max_prompt_length=256, max_response_length=64)
+"""As docs/howto/machines.md has it."""
+
+
+def _seen(answers: dict[str, Any], prompt: str, answer: str, seen: Seen) -> Seen:
     """Look at the data's rows and the model's context; what cannot be read is named by the check of inputs."""
     from opd.data.reading import How, RowFault, Unreadable, files_of, raw_rows, read_row
     from opd.experiment.defaults import context_of
     from opd.inputs.models import config_of_folder
 
-    seen, num, truths = Seen(), 0, 0
+    num, truths = 0, 0
     try:
         for path in [] if "://" in answers["data"] else files_of(Path(answers["data"])):
             for number, row in enumerate(raw_rows(path)):
@@ -173,7 +177,7 @@ def _seen(answers: dict[str, Any], prompt: str, answer: str) -> Seen:
     if num:
         seen = seen._replace(has_truths=truths == num)
     if 0 < num < DEFAULT_BATCH:
-        seen = seen._replace(batch_size=2 ** (num.bit_length() - 1))
+        seen = seen._replace(batch_size=min(2 ** (num.bit_length() - 1), seen.batch_size or num))
     if context := context_of(config_of_folder(answers["model"])):
         prompt = min(seen.max_prompt_length, context // 2)
         seen = seen._replace(
