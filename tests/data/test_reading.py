@@ -160,7 +160,8 @@ def test_a_folder_of_several_splits_or_of_none_is_refused(tmp_path, names, said)
 def test_a_folder_is_its_files_with_their_own_types(tmp_path):
     _write(tmp_path / "a.jsonl", [{"question": "q", "answer": 2, "id": 1}, {"question": "q", "answer": "3", "id": "x"}])
     _write(tmp_path / "b.csv", [{"question": "r", "answer": "007"}])
-    (tmp_path / "README.md").write_text("no data")
+    for name in ("README.md", "a.jsonl.lock", "code.tar.gz"):
+        (tmp_path / name).write_text("no data")
     found = read_dataset(str(tmp_path), How())
     assert [row["ground_truth"] for row in found["reward_model"]] == ["2", "3", "007"]
     assert found["data_source"] == ["a", "a", "b"]

@@ -96,9 +96,9 @@ def files_of(path: Path) -> list[Path]:
 
 def _is_unread(file: Path) -> bool:
     """Return True for a file of data in another form than a reader takes."""
-    names = [suffix.lower() for suffix in file.suffixes]
-    is_data = bool({*SUFFIXES, *_OTHER_DATA} & set(names))
-    return is_data and file.name[0] not in "._" and file.is_file() and file.suffix not in SUFFIXES
+    packed = Path(file.stem) if file.suffix in _PACKED else file
+    is_data = packed.suffix.lower() in (*SUFFIXES, *_OTHER_DATA) and file.suffix not in SUFFIXES
+    return is_data and file.name[0] not in "._" and file.is_file()
 
 
 def raw_rows(path: Path, *, limit: int | None = None) -> Iterator[Record | None]:
