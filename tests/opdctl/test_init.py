@@ -43,16 +43,16 @@ def test_columns_of_ones_own_are_written_where_they_are_needed(inside: Callable,
 
 @pytest.mark.helm
 def test_the_file_of_a_cluster_renders_with_nodes_of_one_size(inside: Callable, tmp_path: Path) -> None:
-    assert inside("init", *CLUSTER).returncode == 0
-    spec = load_spec(tmp_path / "exp.yaml").spec
-    assert (spec.trainer.nnodes, spec.trainer.gpus_per_node) == (2, 6)
-    done = inside("render", "exp.yaml", "--charts", CHARTS, OPDCTL_HELM=str(find("helm")))
+    assert inside("init", *CLUSTER, "-f", "My exp.yaml").returncode == 0
+    spec = load_spec(tmp_path / "My exp.yaml").spec
+    assert (spec.name, spec.trainer.nnodes, spec.trainer.gpus_per_node) == ("my-exp", 2, 6)
+    done = inside("render", "My exp.yaml", "--charts", CHARTS, OPDCTL_HELM=str(find("helm")))
     assert done.returncode == 0, done.stderr
     assert DIGEST in done.stdout
     assert 'claimName: "models"' in done.stdout
 
 
-@pytest.mark.parametrize(("words", "code"), [(LOCAL[:4], "no --teacher"), ((*LOCAL, "-f", "A B.yaml"), "name")])
+@pytest.mark.parametrize(("words", "code"), [(LOCAL[:4], "no --teacher"), ((*LOCAL, "-f", "7.yaml"), "name")])
 def test_what_lacks_or_cannot_be_used_is_named_and_no_file_is_written(
     inside: Callable, tmp_path: Path, words: tuple, code: str
 ) -> None:

@@ -109,13 +109,15 @@ def _answers(asked: list[tuple[str, Any, str]]) -> dict[str, Any]:
 
 def experiment_text(file: Path, answers: dict[str, Any], columns: str, *, is_local: bool, on_cpu: bool) -> str:
     """Return the experiment file; a value is written as JSON, which every YAML reader takes."""
+    from opd.experiment.base import joined
+
     prompt, _, answer = columns.partition(",")
     value = {name: json.dumps(answer, ensure_ascii=False) for name, answer in answers.items()}
     seen = _seen(answers, prompt, answer, ON_CPU if on_cpu else Seen()) if is_local else Seen()
     lines = [
         f"# On-policy distillation {'on this machine' if is_local else 'on a cluster'}: `opdctl init --keys WORD` explains a key.",
         "kind: opd",
-        f"name: {json.dumps(file.stem)}",
+        f"name: {json.dumps(joined([file.stem]))}",
         *(["device: cpu   # this machine has no GPU"] if on_cpu else []),
         f"model: {{path: {value['model']}}}",
         f"teacher: {{path: {value['teacher']}}}",
