@@ -39,6 +39,7 @@ def test_columns_of_ones_own_are_written_where_they_are_needed(inside: Callable,
     assert done.returncode == 0, done.stderr
     data = load_spec(tmp_path / "exp.yaml").spec.data
     assert (data.columns.prompt, data.columns.answer) == ("ask", "sum")
+    assert "\nreward: {function: math_reward}" in (tmp_path / "exp.yaml").read_text()
 
 
 @pytest.mark.helm

@@ -129,6 +129,12 @@ def experiment_text(file: Path, answers: dict[str, Any], columns: str, *, is_loc
         f"  max_prompt_length: {seen.max_prompt_length}",
         f"  max_response_length: {seen.max_response_length}",
         "actor: {learning_rate: 1e-6}",
+        *(
+            [
+                r"reward: {function: math_reward}   # right: the last \boxed{} of an answer; exact_match: the whole answer"
+            ]
+            * seen.has_truths
+        ),
         "trainer:",
         "  total_epochs: 1",
         "  save_freq: 20   # steps from checkpoint to checkpoint",
