@@ -187,9 +187,9 @@ def _seen(answers: dict[str, Any], prompt: str, answer: str, seen: Seen) -> Seen
     if 0 < num < DEFAULT_BATCH:
         seen = seen._replace(batch_size=min(2 ** (num.bit_length() - 1), seen.batch_size or num))
     if context := context_of(config_of_folder(answers["model"])):
-        prompt = min(seen.max_prompt_length, context // 2)
+        longest = min(seen.max_prompt_length, context // 2)
         seen = seen._replace(
-            max_prompt_length=prompt, max_response_length=min(seen.max_response_length, context - prompt)
+            max_prompt_length=longest, max_response_length=min(seen.max_response_length, context - longest)
         )
     return seen
 
