@@ -219,6 +219,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
         model_path=fetch("model.path", spec.model.path, spec.model.revision),
         teacher_paths={key: fetch(f"{key}.path", teacher.path, teacher.revision) for key, teacher in teachers.items()},
     )
+    print(f"run {spec.name}, in {run.run_dir}", flush=True)
     START.mark("spec and files")
     entry = importlib.import_module("opd.trainer.entry")
     START.mark("imports")

@@ -122,6 +122,8 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
     ("name", "data", "said"),
     [
         ("a.jsonl", b'{"a": 1}\n\n{"a"', "line 3 is no object"),
+        ("a.jsonl", b'{"a": 1}\n{"a": 1\r\n{}', r"line 2 .*: Expecting ',' delimiter \(character 8\)"),
+        ("a.json", b'{"a": {"0": 1, "1": 2}, "b": {"0": 3, "1": 4}}', "an object of columns, as pandas"),
         ("a.jsonl", b"[1]\n", "row 0 .* is no object in JSON, but list"),
         ("a.jsonl", b"\n", "no rows"),
         ("a.json", b'[{"a": 1}, {', "no JSON"),
@@ -144,6 +146,7 @@ def test_a_damaged_file_is_named_by_its_line(tmp_path, name, data, said):
         (["train.jsonl", "test.jsonl"], "the splits test, train"),
         (["notes.txt"], "no file that ends in"),
         (["part/a.jsonl"], "no file"),
+        (["a.jsonl", "b.jsonl.gz", "c.JSONL", "README.md"], r"data that are not read: b\.jsonl\.gz, c\.JSONL"),
     ],
 )
 def test_a_folder_of_several_splits_or_of_none_is_refused(tmp_path, names, said):
@@ -157,7 +160,8 @@ def test_a_folder_of_several_splits_or_of_none_is_refused(tmp_path, names, said)
 def test_a_folder_is_its_files_with_their_own_types(tmp_path):
     _write(tmp_path / "a.jsonl", [{"question": "q", "answer": 2, "id": 1}, {"question": "q", "answer": "3", "id": "x"}])
     _write(tmp_path / "b.csv", [{"question": "r", "answer": "007"}])
-    (tmp_path / "README.md").write_text("no data")
+    for name in ("README.md", "a.jsonl.lock", "code.tar.gz"):
+        (tmp_path / name).write_text("no data")
     found = read_dataset(str(tmp_path), How())
     assert [row["ground_truth"] for row in found["reward_model"]] == ["2", "3", "007"]
     assert found["data_source"] == ["a", "a", "b"]

@@ -6,7 +6,7 @@ import pytest
 
 from opd.experiment import parse_tree
 from opd.experiment.defaults import context_of
-from opd.experiment.rules import context_problems
+from opd.experiment.rules import config_problems, context_problems
 
 PROMPT = 100
 
@@ -52,3 +52,11 @@ def test_a_row_one_token_too_long_is_refused_with_the_longest_response(kind):
     assert (problem.path, problem.value) == ("data.max_response_length", 925)
     assert "data.max_prompt_length=100 a row has up to 1025 tokens" in problem.rule
     assert problem.fix.startswith("at most 924,")
+
+
+def test_layers_that_the_cpus_server_cannot_cache_are_refused_where_it_answers():
+    config = {"text_config": {"layer_types": ["linear_attention", "full_attention"]}}
+    [problem] = config_problems(spec(8), config)
+    assert problem.path == "model.path"
+    assert "no cache for its layers of linear_attention" in problem.rule
+    assert list(config_problems(spec(8, kind="sft"), config)) == []

@@ -60,24 +60,24 @@ def change(folder: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "said", "fix"),
     [
-        ("no index", ["shards without the index that names them (*.index.json): model-00001-of-00002.safetensors"]),
-        ("half of the shards", ["shards without the index that names them"]),
-        ("one shard of the index", ["1 of the 2 weight files of its model.safetensors.index.json are not there: model-00002"]),
-        ("consolidated", ["consolidated weights only (Mistral's or Llama's own layout): consolidated.safetensors"]),
-        ("adapter", ["adapters only: adapter_model.safetensors"]),
-        ("gguf", ["GGUF only: model.Q4_1.gguf"]),
-        ("nothing", ["it has no tokenizer", "it has no weights that transformers loads"]),
+        ("no index", ["shards without the index that names them (*.index.json): model-00001-of-00002.safetensors"], "download"),
+        ("half of the shards", ["shards without the index that names them"], "download"),
+        ("one shard of the index", ["1 of the 2 weight files of its model.safetensors.index.json are not there: model-00002"], "download"),
+        ("consolidated", ["consolidated weights only (Mistral's or Llama's own layout): consolidated.safetensors"], "Hugging Face's layout"),
+        ("adapter", ["adapters only: adapter_model.safetensors"], "merge_and_unload"),
+        ("gguf", ["GGUF only: model.Q4_1.gguf"], "fetch_smollm2"),
+        ("nothing", ["it has no tokenizer", "it has no weights that transformers loads"], "download"),
     ],
 )  # fmt: skip
-def test_a_folder_that_transformers_cannot_load_is_refused_by_what_it_holds(tmp_path, what, said):
+def test_a_folder_that_transformers_cannot_load_is_refused_by_what_it_holds(tmp_path, what, said, fix):
     folder = Path(write_model(tmp_path / "m"))
     change(folder, what)
-    rules = [problem.rule for problem in faults(folder)]
-    assert len(rules) == len(said)
-    for rule, part in zip(rules, said, strict=True):
-        assert part in rule
+    found = faults(folder)
+    for problem, part in zip(found, said, strict=True):
+        assert part in problem.rule
+        assert fix in problem.fix
 
 
 def test_a_gguf_file_or_folder_is_refused_with_the_command_that_converts_one(tmp_path):
@@ -94,6 +94,7 @@ def test_an_adapter_folder_is_told_what_it_is(tmp_path):
     assert "loads that adapter's base model" in only(folder).rule
     (folder / "config.json").unlink()
     assert "it holds adapters (adapter_config.json)" in only(folder).rule
+    assert "merge_and_unload" in only(folder).fix
 
 
 @pytest.mark.parametrize("method", ["fp8", "mxfp4", "bitsandbytes", "awq", "gptq", "compressed-tensors"])
@@ -103,6 +104,7 @@ def test_quantized_weights_are_refused_but_for_vllm_alone(tmp_path, method, sect
     config = {"quantization_config": {"quant_method": method}}
     (folder / "config.json").write_text(json.dumps({section: config} if section else config))
     assert f"its weights are quantized ({method})" in only(folder).rule
+    assert "dequantized" in only(folder).fix
     assert faults(folder, may_be_quantized=True) == []
 
 

@@ -17,7 +17,10 @@ LOCAL = ("--model", "toy://student", "--data", "d.jsonl", "--teacher", "toy://te
 CLUSTER = (*LOCAL, "--image", DIGEST, "--gpus", 12, "--claim", "models")
 
 
-def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(inside: Callable, tmp_path: Path) -> None:
+def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(
+    inside: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opd.launch.count_gpus", lambda: 0)
     words = ("init", "--local", *LOCAL, "-f", "first.yaml")
     assert "there is no such file" in inside(*words).stderr
     (tmp_path / "d.jsonl").write_text('{"prompt": "12+30="}\n' * 5)  # fewer than the ranks of a node of eight GPUs
@@ -25,21 +28,32 @@ def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(inside
     spec = load_spec(tmp_path / "first.yaml", count_gpus=lambda: 0).spec
     assert (spec.name, spec.teacher.path, spec.data.train) == ("first", "toy://teacher", ("d.jsonl",))
     assert (spec.data.train_batch_size, spec.trainer.test_freq) == (4, -1)
+    assert (spec.device, spec.data.max_prompt_length, spec.data.max_response_length) == ("cpu", 256, 64)
     assert "exists already" in inside(*words).stderr
+
+
+def test_columns_of_ones_own_are_written_where_they_are_needed(inside: Callable, tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"ask": "12+30=", "sum": "42"}\n' * 5)
+    assert "opdctl init --columns" in inside("init", "--local", *LOCAL).stderr
+    done = inside("init", "--local", *LOCAL, "--columns", "ask,sum")
+    assert done.returncode == 0, done.stderr
+    data = load_spec(tmp_path / "exp.yaml").spec.data
+    assert (data.columns.prompt, data.columns.answer) == ("ask", "sum")
+    assert "\nreward: {function: math_reward}" in (tmp_path / "exp.yaml").read_text()
 
 
 @pytest.mark.helm
 def test_the_file_of_a_cluster_renders_with_nodes_of_one_size(inside: Callable, tmp_path: Path) -> None:
-    assert inside("init", *CLUSTER).returncode == 0
-    spec = load_spec(tmp_path / "exp.yaml").spec
-    assert (spec.trainer.nnodes, spec.trainer.gpus_per_node) == (2, 6)
-    done = inside("render", "exp.yaml", "--charts", CHARTS, OPDCTL_HELM=str(find("helm")))
+    assert inside("init", *CLUSTER, "-f", "My exp.yaml").returncode == 0
+    spec = load_spec(tmp_path / "My exp.yaml").spec
+    assert (spec.name, spec.trainer.nnodes, spec.trainer.gpus_per_node) == ("my-exp", 2, 6)
+    done = inside("render", "My exp.yaml", "--charts", CHARTS, OPDCTL_HELM=str(find("helm")))
     assert done.returncode == 0, done.stderr
     assert DIGEST in done.stdout
     assert 'claimName: "models"' in done.stdout
 
 
-@pytest.mark.parametrize(("words", "code"), [(LOCAL[:4], "no --teacher"), ((*LOCAL, "-f", "A B.yaml"), "name")])
+@pytest.mark.parametrize(("words", "code"), [(LOCAL[:4], "no --teacher"), ((*LOCAL, "-f", "7.yaml"), "name")])
 def test_what_lacks_or_cannot_be_used_is_named_and_no_file_is_written(
     inside: Callable, tmp_path: Path, words: tuple, code: str
 ) -> None:

@@ -104,6 +104,16 @@ def test_recorded_answers_are_reported_with_their_scores(worker):
     assert (report.num_trajectories, report.num_failed) == (4, 1)
 
 
+def test_an_answer_without_a_ground_truth_is_not_scored(worker):
+    batch = _batch(2, TRAIN)
+    batch.prompts[0]["reward_model"]["ground_truth"] = None
+    report = asyncio.run(worker.generate(batch))
+    assert [row.is_scored for row in report.rows] == [False, True, True]
+    assert (report.rows[0].info, report.rows[0].score) == ({}, 0.0)
+    worker._reward_function = "package.module:of_my_own"  # may score without one
+    assert all(row.is_scored for row in asyncio.run(worker.generate(batch)).rows)
+
+
 def test_answers_to_train_on_are_rows_in_the_order_of_the_data_with_other_seeds(worker):
     report = asyncio.run(worker.generate(_batch(3, TRAIN)))
     assert [tuple(row.order) for row in report.rows] == [(5, 0), (5, 2), (6, 0), (6, 1), (6, 2)]

@@ -35,6 +35,10 @@ def test_turns_and_tokens_of_tools_are_counted(masks, turns, expected):
     assert {name: found[f"opd/{name}"] for name in expected} == expected
     assert (found["opd/n_correct"], found["opd/accuracy"]) == (1, 0.5)
     assert found["response_length/clip_ratio"] == 0.5
+    rows[1].is_scored = False
+    assert distilled_rows(rows, max_response_length=3)["opd/accuracy"] == 1
+    rows[0].is_scored = False
+    assert "opd/accuracy" not in distilled_rows(rows, max_response_length=3)
 
 
 def test_an_answer_that_never_came_is_wrong_in_a_validation():

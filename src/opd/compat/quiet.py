@@ -1,4 +1,4 @@
-"""Silence for lines that verl 0.9.1 and Ray 2.60 write at each start, or for each answer, and that say nothing of the run."""
+"""Silence for lines of verl 0.9.1, Ray 2.60 and torch 2.11 at each start, or for each answer, that say nothing of the run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ IN_RANK = (
 LOGGERS = {
     "ray._private.authentication.authentication_token_setup": logging.ERROR,  # the token is on by default
     "ray._private.worker": logging.ERROR,  # a local Ray was started; an answer was waited for
+    "torch.fx._symbolic_trace": logging.ERROR,  # torch asks itself by a name that will mean more
     "verl.utils.tokenizer.continuous_token_wiring": logging.ERROR,  # for each answer: verl's default builder is used
 }
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
+_PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
+_OTHER_DATA = (".tsv", ".ndjson", ".arrow")
 PROMPT = "prompt"
 Record = dict[str, Any]
 _CONVERSATIONS = (MESSAGES, "conversations", "conversation")
@@ -72,6 +74,9 @@ def files_of(path: Path) -> list[Path]:
         if len(splits) > 1:
             rule = f"the folder holds the splits {', '.join(sorted(splits))}, and all its files would be read"
             raise Unreadable(rule, f"name the files of one split, of [{names}]")
+        if unread := sorted(file.name for file in path.iterdir() if _is_unread(file)):
+            rule = f"the folder also has data that are not read: {', '.join(unread[:5])}"
+            raise Unreadable(rule, f"unpack or write them as {', '.join(SUFFIXES)}, or take them out of the folder")
         if not found:
             inside = sorted(file.name for file in path.iterdir() if file.is_dir() and any(file.glob("*")))[:5]
             raise Unreadable(
@@ -84,10 +89,17 @@ def files_of(path: Path) -> list[Path]:
         there = f"; {path.parent} has {', '.join(near[:5])}" if near else ""
         raise Unreadable(f"there is no such file{there}", f"name a file that is there (data.dir, {path.parent})")
     if path.suffix not in SUFFIXES:
-        raise Unreadable(
-            f"a data file ends in one of {', '.join(SUFFIXES)}", "write it as one of these, and name it so"
-        )
+        fix = 'rename it if it is one of these (a .csv may have tabs), or write one {"prompt": "..."} a line to a .jsonl file'
+        fix = "unpack it first" if path.suffix in _PACKED else fix
+        raise Unreadable(f"a data file ends in one of {', '.join(SUFFIXES)}", fix)
     return [path]
+
+
+def _is_unread(file: Path) -> bool:
+    """Return True for a file of data in another form than a reader takes."""
+    packed = Path(file.stem) if file.suffix in _PACKED else file
+    is_data = packed.suffix.lower() in (*SUFFIXES, *_OTHER_DATA) and file.suffix not in SUFFIXES
+    return is_data and file.name[0] not in "._" and file.is_file()
 
 
 def raw_rows(path: Path, *, limit: int | None = None) -> Iterator[Record | None]:
@@ -137,15 +149,20 @@ def _json_rows(path: Path, limit: int | None) -> Iterator[Any]:
                 yield None
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line.rstrip())
             except ValueError as error:
                 if not num and path.suffix == ".json":
                     yield from _whole_json(line + file.read())
                     return
-                rule = f"line {number} is no object in JSON: {error}"
+                rule = f"line {number} is no object in JSON: {_why(error)}"
                 raise Unreadable(rule, "mend the line; write one JSON object a line") from error
             yield from _whole_json(line) if not num and path.suffix == ".json" else [row]
             num += 1
+
+
+def _why(error: ValueError) -> str:
+    """Return the fault of a line of JSON, whose position counts within the line."""
+    return f"{error.msg} (character {error.pos + 1})" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _whole_json(text: str) -> list[Any]:
@@ -157,6 +174,12 @@ def _whole_json(text: str) -> list[Any]:
         raise Unreadable(f"the file is no JSON: {error}", fix) from error
     if isinstance(value, dict) and len(value) == 1 and isinstance(rows := next(iter(value.values())), list) and rows:
         value = rows if isinstance(rows[0], dict) and "role" not in rows[0] and "from" not in rows[0] else value
+    if (
+        isinstance(value, dict)
+        and value
+        and all(isinstance(column, dict) and "0" in column for column in value.values())
+    ):
+        raise Unreadable("the file is an object of columns, as pandas writes one", 'to_json(FILE, orient="records")')
     return value if isinstance(value, list) else [value]
 
 

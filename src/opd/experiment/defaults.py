@@ -95,9 +95,20 @@ def _train_files(look: Lookup) -> Any:
 
 def context_of(config: Any) -> int | None:
     """Return the tokens of the longest row that a Hugging Face config allows; None means that it does not say."""
-    configs = [config, config.get("text_config")] if isinstance(config, Mapping) else []
-    found = [part.get(CONTEXT) for part in configs if isinstance(part, Mapping)]
-    return next((length for length in found if isinstance(length, int)), None)
+    found = _of_text(config, CONTEXT)
+    return found if isinstance(found, int) else None
+
+
+def layers_of(config: Any) -> list[str]:
+    """Return the type of each layer, where a Hugging Face config lists them."""
+    found = _of_text(config, "layer_types")
+    return [str(kind) for kind in found] if isinstance(found, list) else []
+
+
+def _of_text(config: Any, key: str) -> Any:
+    """Return the value of a Hugging Face config, or of its part for text."""
+    parts = [config, config.get("text_config")] if isinstance(config, Mapping) else []
+    return next((part[key] for part in parts if isinstance(part, Mapping) and part.get(key) is not None), None)
 
 
 def _response_length(look: Lookup) -> int:

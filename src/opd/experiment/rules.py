@@ -6,10 +6,11 @@ A rule between the keys of one section is that section's `check`. Each function 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from opd.experiment.algorithm import Stage
 from opd.experiment.base import ASKS, TRAINS, value_at
-from opd.experiment.defaults import CONTEXT, micro_batch
+from opd.experiment.defaults import CONTEXT, context_of, layers_of, micro_batch
 from opd.experiment.errors import Problem
 from opd.experiment.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, RunSpec, SamplingSpec
 
@@ -248,6 +249,17 @@ def context_problems(spec: RunSpec, context: int | None) -> Problems:
     most = f"at most {context - prompt}, a smaller" if context > prompt else f"below {context} with a smaller"
     fix = f"{most} data.max_prompt_length, or a model with a larger {CONTEXT} in its config.json"
     yield spec.broken("data.max_response_length", f"{rule} {CONTEXT} (its rope_scaling does not count)", fix)
+
+
+def config_problems(spec: RunSpec, config: Any) -> Problems:
+    """Yield why the model with this Hugging Face config cannot answer the run's prompts."""
+    yield from context_problems(spec, context_of(config))
+    others = sorted(set(layers_of(config)) - {"full_attention"})
+    if others and isinstance(spec, SamplingSpec) and spec.rollout.name == "cpu":
+        rule = f"the CPU's rollout server has no cache for its layers of {', '.join(others)}"
+        yield spec.broken(
+            "model.path", rule, "a model whose layers all have full attention, or device: cuda on a machine with a GPU"
+        )
 
 
 _RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {

@@ -15,9 +15,9 @@ from opd.data.reading import PROMPT, How
 from opd.experiment.algorithm import MESSAGES
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec, SftSpec
-from opd.experiment.rules import context_problems
+from opd.experiment.rules import config_problems
 from opd.inputs.data import DataSet, data_problems
-from opd.inputs.models import context_of_folder, model_problems
+from opd.inputs.models import config_of_folder, model_problems
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -139,7 +139,7 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
     is_read_by_vllm = isinstance(spec, EvalSpec) and spec.rollout.name == "vllm"  # its one model, by nothing else
     problems = [
         *model_problems(inputs.models, may_be_quantized=is_read_by_vllm),
-        *_context_problems(inputs),
+        *_config_problems(inputs),
         *data_problems(inputs.data),
         *place_problems(inputs.places),
         *environment_problems(spec),
@@ -170,8 +170,8 @@ def environment_problems(spec: AnyRunSpec | None) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def _context_problems(inputs: Inputs) -> Iterator[Problem]:
+def _config_problems(inputs: Inputs) -> Iterator[Problem]:
     """Check models on this machine; others have no config here yet."""
     for key, path in inputs.models:
         if inputs.spec is not None and key == "model.path":
-            yield from context_problems(inputs.spec, context_of_folder(path))
+            yield from config_problems(inputs.spec, config_of_folder(path))

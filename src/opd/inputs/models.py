@@ -10,7 +10,6 @@ from typing import Any
 
 from opd.agent.environments import toy_models
 from opd.data import toy
-from opd.experiment.defaults import context_of
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.pipeline import OF_A_STAGE
 from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
@@ -24,16 +23,20 @@ _SHARD = re.compile(r"(?:model|pytorch_model)-\d+-of-\d+\.(?:safetensors|bin)")
 _ADAPTERS = {"adapter_model.safetensors", "adapter_model.bin", "adapter_config.json"}
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack", ".tflite", ".ot")
 _QUANTIZED = ("quantization_config", "compression_config")
-_DEQUANTIZE = (
-    "use the checkpoint in bf16, or write it dequantized with transformers (save_pretrained of the loaded model)"
-)
+_DEQUANTIZE = "use the checkpoint in bf16, or load this one with transformers, dequantized, and save_pretrained it"
 _WRITERS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _LATER = (OF_A_STAGE, "hdfs://")  # there by then, and copied by verl itself
 _COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
-_FROM_GGUF = "a Hugging Face folder, as `python -m opd.data.fetch_smollm2` makes from SmolLM2's GGUF file"
+_FROM_GGUF = (
+    "the model's folder in bf16, or one made of the GGUF file as `python -m opd.data.fetch_smollm2` makes SmolLM2's"
+)
+_MERGE = "AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW) of peft, and copy the tokenizer's files"
 _NUM_SHOWN = 3
 _HUB_TIMEOUT_S = 10.0
 _MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
+
+Fault = tuple[str, str]
+"""Rule and fix."""
 
 
 def _bundled() -> dict[str, Path]:
@@ -62,8 +65,8 @@ def model_problems(models: Sequence[tuple[str, str]], *, may_be_quantized: bool 
             yield Problem(path=key, value=path, rule="GGUF weights are quantized and are not trained", fix=_FROM_GGUF)
         elif folder.is_dir():
             yield from (
-                Problem(path=key, value=path, rule=rule, fix=_COPY)
-                for rule in _folder_faults(folder, may_be_quantized=may_be_quantized)
+                Problem(path=key, value=path, rule=rule, fix=fix)
+                for rule, fix in _folder_faults(folder, may_be_quantized=may_be_quantized)
             )
         elif folder.exists():
             yield Problem(path=key, value=path, rule="this is a file; a model is a folder", fix=str(folder.parent))
@@ -87,69 +90,73 @@ def _address_fault(path: str) -> tuple[str, str]:
     return rule, "write OWNER/NAME, the folder's path, or copy it into such a store"
 
 
-def context_of_folder(path: str) -> int | None:
-    """Return the context of a bundled model or a folder on this machine; None for any other, or an unreadable one."""
+def config_of_folder(path: str) -> Any:
+    """Return the config of a bundled model or a folder on this machine; None for any other, or an unreadable one."""
     try:
-        config = json.loads((Path(_bundled().get(path, path)) / "config.json").read_text(encoding="utf-8"))
+        return json.loads((Path(_bundled().get(path, path)) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return context_of(config) if isinstance(config, dict) else None
 
 
-def _folder_faults(folder: Path, *, may_be_quantized: bool) -> Iterator[str]:
+def _folder_faults(folder: Path, *, may_be_quantized: bool) -> Iterator[Fault]:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         yield from _config_faults(config, may_be_quantized=may_be_quantized)
     except FileNotFoundError:
         inside = sorted(p.parent.name for p in folder.glob("*/config.json"))
-        more = f"; {', '.join(inside[:_NUM_SHOWN])} inside it has" if inside else ""
+        more, fix = f"; {', '.join(inside[:_NUM_SHOWN])} inside it has" if inside else "", _COPY
         if adapters := _ADAPTERS & {file.name for file in folder.iterdir()}:
-            more = f": it holds adapters ({min(adapters)}); merge them into their base model (merge_and_unload of peft)"
-        yield f"it has no config.json, so it is no model{more}"
+            more, fix = f": it holds adapters ({min(adapters)})", f"merge them into their base model: {_MERGE}"
+        yield f"it has no config.json, so it is no model{more}", fix
         return
     except (OSError, ValueError) as error:
-        yield f"its config.json cannot be read: {error}"
+        yield f"its config.json cannot be read: {error}", _COPY
     names = {file.name for file in folder.iterdir()}
     yield from name_faults(names)
     for name in [name for name in _LOADED if name in names][:1]:
-        yield from _index_faults(folder, name) if name.endswith(".json") else filter(None, [_cut_off(folder / name)])
+        faults = _index_faults(folder, name) if name.endswith(".json") else filter(None, [_cut_off(folder / name)])
+        yield from ((rule, _COPY) for rule in faults)
 
 
-def _config_faults(config: Any, *, may_be_quantized: bool) -> Iterator[str]:
+def _config_faults(config: Any, *, may_be_quantized: bool) -> Iterator[Fault]:
     """Yield why a config.json means no model that can be trained or read token by token."""
     if not isinstance(config, dict):
-        yield "its config.json is no JSON object"
+        yield "its config.json is no JSON object", _COPY
         return
     parts = [config, *(part for part in (config.get("text_config"),) if isinstance(part, dict))]
     found = next((part[key] for part in parts for key in _QUANTIZED if part.get(key)), None)
     if found is not None and not may_be_quantized:
         method = found.get("quant_method") if isinstance(found, dict) else found
-        yield f"its weights are quantized ({method}), and FSDP would shard them without their scales; {_DEQUANTIZE}"
+        yield f"its weights are quantized ({method}), and FSDP would shard them without their scales", _DEQUANTIZE
     named = config.get("architectures")
     if isinstance(named, list) and named and not any(str(name).endswith(_WRITERS) for name in named):
-        yield f"it is a {named[0]}, which has no head that writes text: transformers would give it a random one"
+        rule = f"it is a {named[0]}, which has no head that writes text: transformers would give it a random one"
+        yield rule, "a causal language model, whose architecture ends in ForCausalLM"
 
 
-def name_faults(names: Collection[str]) -> Iterator[str]:
+def name_faults(names: Collection[str]) -> Iterator[Fault]:
     """Yield why transformers finds no whole model in a folder, or a repository of the hub, with these files."""
     if not any(name in names for name in _TOKENIZERS):
-        yield f"it has no tokenizer (none of {', '.join(_TOKENIZERS)})"
+        fix = "copy the tokenizer's files from the model's base, or download the model again"
+        yield f"it has no tokenizer (none of {', '.join(_TOKENIZERS)})", fix
     if "adapter_config.json" in names:
-        yield "it has an adapter_config.json, so transformers loads that adapter's base model; merge them, or remove the adapter"
+        rule = "it has an adapter_config.json, so transformers loads that adapter's base model"
+        yield rule, f"remove the adapter's files, or merge them: {_MERGE}"
     if any(name in names for name in _LOADED):
         return
-    kinds = {
-        "adapters only": _ADAPTERS,
-        "consolidated weights only (Mistral's or Llama's own layout)": {
-            n for n in names if n.startswith("consolidated")
-        },
-        "shards without the index that names them (*.index.json)": {n for n in names if _SHARD.fullmatch(n)},
-        "GGUF only": {n for n in names if n.endswith(".gguf")},
-    }
-    found = next(
-        (f"{kind}: {min(of_kind & set(names))}" for kind, of_kind in kinds.items() if of_kind & set(names)), ""
-    )
-    yield f"it has no weights that transformers loads ({' or '.join(_LOADED)})" + (f"; it has {found}" if found else "")
+    kinds = [
+        ("adapters only", _ADAPTERS, f"merge them into their base model: {_MERGE}"),
+        (
+            "consolidated weights only (Mistral's or Llama's own layout)",
+            {n for n in names if n.startswith("consolidated")},
+            "the same model in Hugging Face's layout: `hf download ID` without --include, or a repository whose name ends in -hf",
+        ),
+        ("shards without the index that names them (*.index.json)", {n for n in names if _SHARD.fullmatch(n)}, _COPY),
+        ("GGUF only", {n for n in names if n.endswith(".gguf")}, _FROM_GGUF),
+    ]
+    found = ((f"; it has {kind}: {min(has)}", fix) for kind, files, fix in kinds if (has := files & set(names)))
+    more, fix = next(found, ("", _COPY))
+    yield f"it has no weights that transformers loads ({' or '.join(_LOADED)}){more}", fix
 
 
 def needed_files(names: Collection[str]) -> list[str]:
@@ -191,7 +198,7 @@ def fetch_model(key: str, path: str, revision: str | None) -> str | None:
             return None
         raise
     names = [one.rfilename for one in info.siblings or ()]
-    if problems := [Problem(path=key, value=path, rule=rule, fix=_COPY) for rule in name_faults(names)]:
+    if problems := [Problem(path=key, value=path, rule=rule, fix=fix) for rule, fix in name_faults(names)]:
         raise SpecError(problems)
     if revision is None:
         return None

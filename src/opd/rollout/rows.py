@@ -42,7 +42,7 @@ class Row:
         uid: of its prompt in this step.
         columns: tensors for the ranks. `prompts` and `responses` are token ids; `response_mask` is 1 for a token of the model. A scored
             row has `rm_scores`; where the server reports them there are `rollout_log_probs`. A kind adds scalars or vectors.
-        info: the scorer's own values. num_turns: of the conversation.
+        info: the scorer's own values. is_scored: False where there was no ground truth. num_turns: of the conversation.
         versions: steps of the oldest and the newest weights that wrote the answer. None means that a server wrote nothing.
     """
 
@@ -51,6 +51,7 @@ class Row:
     columns: dict[str, Tensor]
     data_source: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
+    is_scored: bool = True
     num_turns: int = 0
     versions: tuple[int | None, int | None] = (None, None)
 

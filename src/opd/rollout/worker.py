@@ -135,7 +135,7 @@ class RolloutWorker(AgentLoopWorker):
             else:
                 report.rows.append(result)
                 report.num_reward_failed += int(bool(result.info.get("failed", 0)))
-                report.num_unread += is_unread(self._reward_function, result.info)
+                report.num_unread += result.is_scored and is_unread(self._reward_function, result.info)
 
     def _sampling(self, partition: str, step: int) -> dict[str, Any]:
         """Return the sampling parameters of a request.
@@ -172,8 +172,9 @@ class RolloutWorker(AgentLoopWorker):
             if batch.prompt_ids:
                 output.prompt_ids = batch.prompt_ids[place][sample]
             try:
-                await self._score(output, prompt)
-                self._refuse_cut(output)
+                if batch.is_recorded or self._can_score(prompt):
+                    await self._score(output, prompt)
+                    self._refuse_cut(output)
             except Exception as error:
                 raise Unscored(error, self._sample(output, prompt, sample)) from error
             if isinstance(loop, ToolDialogueLoop) and loop.dialogue is not None:
@@ -192,6 +193,11 @@ class RolloutWorker(AgentLoopWorker):
             return row
         finally:
             self.num_finished += 1
+
+    def _can_score(self, prompt: Prompt) -> bool:
+        """Return False for a prompt without the ground truth that a built-in function compares with."""
+        truth = (prompt.get("reward_model") or {}).get("ground_truth")
+        return truth is not None or self._reward_function not in BUILTIN_FUNCTIONS
 
     async def _score(self, output: AgentLoopOutput, prompt: Prompt) -> None:
         """Score an answer that its agent loop has not scored."""
@@ -287,6 +293,7 @@ class RolloutWorker(AgentLoopWorker):
             output.response_mask,
             data_source=str(prompt.get("data_source", "unknown")),
             info=extra.get("reward_extra_info") or {},
+            is_scored=output.reward_score is not None,
             num_turns=int(output.num_turns),
             versions=(extra.get("min_global_steps"), extra.get("max_global_steps")),
         )

@@ -19,10 +19,9 @@ from opd.compat import quiet
 from opd.convert.errors import ConvertError
 from opd.errors import MissingPackage, RunError, Stopped, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError
-from opd.experiment.defaults import context_of
 from opd.experiment.errors import Problem
 from opd.experiment.pipeline import sizes_of
-from opd.experiment.rules import context_problems
+from opd.experiment.rules import config_problems
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.experiment.verl import compute_overrides
 from opd.inputs import DataSet, Inputs, check_inputs, how_of, scorer_of_texts
@@ -215,7 +214,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
         config[KEY] = _with_vocabularies(ours, config, tokenizer).text()
         if (served := ours.distillation.served_teacher) is not None:
             check_served(served, tokenizer)
-    if problems := list(context_problems(ours.spec, context_of(loaded.to_dict()))):
+    if problems := list(config_problems(ours.spec, loaded.to_dict())):
         raise SpecError(problems)
     return models
 

@@ -52,13 +52,15 @@ def distilled_rows(rows: Sequence[Row], *, max_response_length: int) -> dict[str
     Args:
         max_response_length: tokens of a response that has been cut.
     """
-    scores, right = (np.array([getattr(row, name) for row in rows]) for name in ("score", "is_right"))
+    scored = [row for row in rows if row.is_scored]
+    scores, right = (np.array([getattr(row, name) for row in scored]) for name in ("score", "is_right"))
+    of_scores = (
+        {"opd/n_correct": right.sum(), "opd/accuracy": right.mean(), "opd/score_mean": scores.mean()} if scored else {}
+    )
     lengths, turns = (np.array(of) for of in ([len(r.response) for r in rows], [r.num_turns for r in rows]))
     return {
         "opd/valid_rows": float(len(rows)),
-        "opd/n_correct": float(right.sum()),
-        "opd/accuracy": float(right.mean()),
-        "opd/score_mean": float(scores.mean()),
+        **{name: float(value) for name, value in of_scores.items()},
         **answer_lengths(rows),
         "response_length/clip_ratio": float((lengths >= max_response_length).mean()),
         **{f"opd/num_turns/{name}": float(getattr(turns, name)()) for name in ("min", "max", "mean")},

@@ -24,6 +24,10 @@ Model = Annotated[
 ]
 Data = Annotated[str | None, typer.Option("--data", metavar="PATH", help="Training data: a file, a folder, a URL.")]
 Teacher = Annotated[str | None, typer.Option("--teacher", metavar="PATH", help="The teacher, as --model.")]
+Columns = Annotated[
+    str,
+    typer.Option("--columns", metavar="PROMPT,ANSWER", help="Columns of the data, where they have names of their own."),
+]
 Image = Annotated[str | None, typer.Option("--image", metavar="REF", help="Image of the pods, with its digest.")]
 Gpus = Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="Number of GPUs.")]
 Claim = Annotated[
@@ -38,6 +42,7 @@ def init(
     model: Model = None,
     data: Data = None,
     teacher: Teacher = None,
+    columns: Columns = "",
     image: Image = None,
     gpus: Gpus = None,
     claim: Claim = None,
@@ -67,13 +72,14 @@ def init(
             ("gpus", gpus, "Number of GPUs"),
             ("claim", claim, f"Claim with models and data, for {MOUNT} ('': none)"),
         ]
-    answers = _answers(asked)
-    text = experiment_text(file, answers, is_local=local)
     here: dict[str, Any] = {}
+    on_cpu = False
     if local:
         from opd.launch import count_gpus
 
         here = {"count_gpus": count_gpus}
+        on_cpu = count_gpus() == 0
+    text = experiment_text(file, _answers(asked), columns, is_local=local, on_cpu=on_cpu)
     loaded = load_text(text, origin=str(file), **here)  # as the command that comes next reads it
     load_cluster(loaded.chart.get("cluster", {}), loaded.spec, origin=str(file))
     if local:
@@ -83,8 +89,10 @@ def init(
         check_inputs(Inputs.of(spec), origin=str(file))
     file.write_text(text, encoding="utf-8")
     note(f"wrote the file {file}; `opdctl init --keys ''` explains the keys that it may have")
-    after = f"python -m opd.launch {file}" if local else f"opdctl submit {file}"
-    print(f"next:\n  {after} {'--plan' if local else '--site site.yaml -n NAMESPACE'}")
+    after = f"opdctl submit {file} --site site.yaml -n NAMESPACE"
+    if local:
+        after = f"python -m opd.launch {file}" + ("" if on_cpu else " --plan   # then without --plan")
+    print(f"next:\n  {after}")
 
 
 def _answers(asked: list[tuple[str, Any, str]]) -> dict[str, Any]:
@@ -99,23 +107,34 @@ def _answers(asked: list[tuple[str, Any, str]]) -> dict[str, Any]:
     }
 
 
-def experiment_text(file: Path, answers: dict[str, Any], *, is_local: bool) -> str:
+def experiment_text(file: Path, answers: dict[str, Any], columns: str, *, is_local: bool, on_cpu: bool) -> str:
     """Return the experiment file; a value is written as JSON, which every YAML reader takes."""
+    from opd.experiment.base import joined
+
+    prompt, _, answer = columns.partition(",")
     value = {name: json.dumps(answer, ensure_ascii=False) for name, answer in answers.items()}
-    seen = _seen(answers) if is_local else Seen()
+    seen = _seen(answers, prompt, answer, ON_CPU if on_cpu else Seen()) if is_local else Seen()
     lines = [
         f"# On-policy distillation {'on this machine' if is_local else 'on a cluster'}: `opdctl init --keys WORD` explains a key.",
         "kind: opd",
-        f"name: {json.dumps(file.stem)}",
+        f"name: {json.dumps(joined([file.stem]))}",
+        *(["device: cpu   # this machine has no GPU"] if on_cpu else []),
         f"model: {{path: {value['model']}}}",
         f"teacher: {{path: {value['teacher']}}}",
         "data:",
         f"  train: [{value['data']}]",
         f"  val: [{value['data']}]   # better: prompts that the training does not see",
+        *([f"  columns: {json.dumps({'prompt': prompt} | ({'answer': answer} if answer else {}))}"] if prompt else []),
         "  max_val_samples: 100",
         f"  max_prompt_length: {seen.max_prompt_length}",
         f"  max_response_length: {seen.max_response_length}",
         "actor: {learning_rate: 1e-6}",
+        *(
+            [
+                r"reward: {function: math_reward}   # right: the last \boxed{} of an answer; exact_match: the whole answer"
+            ]
+            * seen.has_truths
+        ),
         "trainer:",
         "  total_epochs: 1",
         "  save_freq: 20   # steps from checkpoint to checkpoint",
@@ -145,27 +164,32 @@ class Seen(NamedTuple):
     max_response_length: int = 4096
 
 
-def _seen(answers: dict[str, Any]) -> Seen:
+ON_CPU = Seen(batch_size=16, max_prompt_length=256, max_response_length=64)
+"""As docs/howto/machines.md has it."""
+
+
+def _seen(answers: dict[str, Any], prompt: str, answer: str, seen: Seen) -> Seen:
     """Look at the data's rows and the model's context; what cannot be read is named by the check of inputs."""
     from opd.data.reading import How, RowFault, Unreadable, files_of, raw_rows, read_row
-    from opd.inputs.models import context_of_folder
+    from opd.experiment.defaults import context_of
+    from opd.inputs.models import config_of_folder
 
-    seen, num, truths = Seen(), 0, 0
+    num, truths = 0, 0
     try:
         for path in [] if "://" in answers["data"] else files_of(Path(answers["data"])):
             for number, row in enumerate(raw_rows(path)):
-                found = read_row(row or {}, How(), source=path.stem, number=number)
+                found = read_row(row or {}, How(prompt=prompt, answer=answer), source=path.stem, number=number)
                 num, truths = num + 1, truths + (found["reward_model"]["ground_truth"] is not None)
     except (Unreadable, RowFault):
         num = truths = 0
     if num:
         seen = seen._replace(has_truths=truths == num)
     if 0 < num < DEFAULT_BATCH:
-        seen = seen._replace(batch_size=2 ** (num.bit_length() - 1))
-    if context := context_of_folder(answers["model"]):
-        prompt = min(seen.max_prompt_length, context // 2)
+        seen = seen._replace(batch_size=min(2 ** (num.bit_length() - 1), seen.batch_size or num))
+    if context := context_of(config_of_folder(answers["model"])):
+        longest = min(seen.max_prompt_length, context // 2)
         seen = seen._replace(
-            max_prompt_length=prompt, max_response_length=min(seen.max_response_length, context - prompt)
+            max_prompt_length=longest, max_response_length=min(seen.max_response_length, context - longest)
         )
     return seen
 
