@@ -52,7 +52,7 @@ from opd.store.local import LocalStore
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SPECS = {
-    "lm": ROOT / "manifests/pipelines/sparse-to-dense-smollm2.yaml",
+    "lm": ROOT / "manifests/pipelines/rl-distil-smollm2.yaml",
     "lm-lora": ROOT / "manifests/experiments/quickstart-lm.yaml",
     "opd": HERE / "specs/opd.yaml",
     "teachers": HERE / "specs/teachers.yaml",
