@@ -11,14 +11,13 @@ from transformers.cache_utils import Cache
 
 ATTENTION = "opd_rows"
 Tensors = Sequence[torch.Tensor]
-_MIN_KV_LENGTH = 64
 _MIN_PROMPT_LENGTH = 16
 _CACHE_LINE_FLOATS = 16
 
 
-def kv_bucket(num_tokens: int) -> int:
-    """Return the length of the cache row that holds `num_tokens`: the next power of two, at least 64."""
-    return max(_MIN_KV_LENGTH, 1 << (num_tokens - 1).bit_length())
+def kv_bucket(num_tokens: int, least: int) -> int:
+    """Return the length of the cache row that holds `num_tokens`: the next power of two, at least `least`."""
+    return max(least, 1 << (num_tokens - 1).bit_length())
 
 
 def prompt_bucket(num_tokens: int) -> int:

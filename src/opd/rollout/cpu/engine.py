@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from transformers import DynamicCache
@@ -27,10 +27,8 @@ ROW_UNIT = 32
 torch computes exp, sin, silu and the like two vectors at a time, at most 32 floats, and what is left over at the end of a
 tensor one by one, with other last bits. A multiple of 32 tokens leaves nothing over.
 """
-NUM_ROWS = 2 * ROW_UNIT
-"""Rows of a decode batch. Part of an answer's arithmetic."""
-PREFILL_TOKENS = 1024
-"""Rows x length of a prefill batch, about; a longer prompt is a batch of its own. Part of an answer's arithmetic."""
+NUM_LARGE = 16_000_000
+"""Weights from which a forward costs more by its arithmetic than by its calls."""
 _NUM_CHECKS = 8
 """Tokens that `check_rows` tries: most rows agree by chance where only a last bit depends on the place."""
 _NOT_FINITE = "the rollout's model gives logits that are not finite: are its weights sound?"
@@ -91,6 +89,23 @@ class Request:
         return token in self.sampling.stop_token_ids if self.script is None else len(self.token_ids) == len(self.script)
 
 
+class Shapes(NamedTuple):
+    """Shapes of a model's forwards. They are part of an answer's arithmetic, so they follow from the model alone."""
+
+    num_rows: int
+    """Rows of a decode batch."""
+    prefill_tokens: int
+    """Rows x length of a prefill batch, about; a longer prompt is a batch of its own."""
+    min_kv_length: int
+    """Tokens of the shortest cache row."""
+
+    @classmethod
+    def of(cls, model: torch.nn.Module) -> Self:
+        """Return few large forwards for a small model; for a large model, forwards with little padding."""
+        num_weights = sum(weight.numel() for weight in model.parameters())
+        return cls(2 * ROW_UNIT, 1024, 64) if num_weights < NUM_LARGE else cls(ROW_UNIT, 256, 256)
+
+
 _IDLE = Request(request_id="", prompt_ids=[0], sampling=SamplingParams(max_tokens=1, temperature=0.0))
 
 
@@ -115,9 +130,9 @@ def prefill(
 class DecodeBatch:
     """Requests of one length bucket, one a row, and their cache; rows without a request idle along."""
 
-    def __init__(self, length: int, layer_shapes: list[tuple[int, int]]) -> None:
-        self.cache = RowCache(NUM_ROWS, length, layer_shapes)
-        self.rows: list[Request | None] = [None] * NUM_ROWS
+    def __init__(self, num_rows: int, length: int, layer_shapes: list[tuple[int, int]]) -> None:
+        self.cache = RowCache(num_rows, length, layer_shapes)
+        self.rows: list[Request | None] = [None] * num_rows
 
     @property
     def running(self) -> list[tuple[int, Request]]:
@@ -188,7 +203,7 @@ class RolloutEngine:
             )
         self.model = model
         self.config = config
-        self._layer_shapes = layer_shapes(model.config)
+        self.shapes, self._layer_shapes = Shapes.of(model), layer_shapes(model.config)
         self._waiting: deque[Request] = deque()
         self._batches: dict[int, list[DecodeBatch]] = {}
 
@@ -245,16 +260,16 @@ class RolloutEngine:
         Raises:
             RuntimeError: a row's bits depend on its place, or the weights are not finite.
         """
-        batch = DecodeBatch(kv_bucket(1), self._layer_shapes)
+        batch = DecodeBatch(self.shapes.num_rows, kv_bucket(1, self.shapes.min_kv_length), self._layer_shapes)
         for position in range(_NUM_CHECKS):
-            positions = torch.full((NUM_ROWS,), position)
+            positions = torch.full((self.shapes.num_rows,), position)
             tokens = positions * 7 % self.config.vocab_size
-            logits = batch.next_logits(self.model, tokens, positions, NUM_ROWS)
+            logits = batch.next_logits(self.model, tokens, positions, self.shapes.num_rows)
             if not bool(logits.isfinite().all()):
                 raise RuntimeError(_NOT_FINITE)
-            _require_equal_rows(logits, f"a decode batch of {NUM_ROWS}")
+            _require_equal_rows(logits, f"a decode batch of {self.shapes.num_rows}")
         length = prompt_bucket(1)
-        num_rows = _num_prompt_rows(length)
+        num_rows = self._num_prompt_rows(length)
         prompt = [index * 7 % self.config.vocab_size for index in range(length)]
         for keys in prefill(self.model, [prompt] * num_rows, num_rows, length)[0]:
             _require_equal_rows(keys, f"a prefill of {num_rows} x {length}")
@@ -286,7 +301,7 @@ class RolloutEngine:
         for request in groups.pop(0, []):
             self._place(request)
         for length, requests in sorted(groups.items()):
-            num_rows = _num_prompt_rows(length)
+            num_rows = self._num_prompt_rows(length)
             for start in range(0, len(requests), num_rows):
                 group = requests[start : start + num_rows]
                 filled = prefill(self.model, [request.prompt_ids[:-1] for request in group], num_rows, length)
@@ -296,11 +311,11 @@ class RolloutEngine:
 
     def _place(self, request: Request) -> tuple[DecodeBatch, int]:
         """Give the request a free row in a batch of its length, adding a batch if all are full."""
-        length = kv_bucket(request.position + 1)
+        length = kv_bucket(request.position + 1, self.shapes.min_kv_length)
         batches = self._batches.setdefault(length, [])
         batch = next((batch for batch in batches if None in batch.rows), None)
         if batch is None:
-            batch = DecodeBatch(length, self._layer_shapes)
+            batch = DecodeBatch(self.shapes.num_rows, length, self._layer_shapes)
             batches.append(batch)
         row = batch.rows.index(None)
         batch.rows[row] = request
@@ -315,11 +330,10 @@ class RolloutEngine:
                     target, target_row = self._place(request)
                     target.cache.fill_row(target_row, batch.cache.keys, batch.cache.values, row, request.position)
 
-
-def _num_prompt_rows(length: int) -> int:
-    """Return the rows of a prefill of that length: about the budget, and a multiple of `ROW_UNIT` tokens."""
-    unit = ROW_UNIT // math.gcd(ROW_UNIT, length)
-    return max(unit, PREFILL_TOKENS // length // unit * unit)
+    def _num_prompt_rows(self, length: int) -> int:
+        """Return the rows of a prefill of that length: about the budget, and a multiple of `ROW_UNIT` tokens."""
+        unit = ROW_UNIT // math.gcd(ROW_UNIT, length)
+        return max(unit, self.shapes.prefill_tokens // length // unit * unit)
 
 
 def _require_equal_rows(rows: torch.Tensor, what: str) -> None:
