@@ -74,7 +74,7 @@ $(VENV)/.tool.stamp: $(BIN)/uv uv.lock pyproject.toml
 quickstart: setup ## distil a toy teacher into a student on this machine (SEED=1; minutes)
 	$(BIN)/python -m opd.quickstart --seed $(or $(SEED),1)
 
-quickstart-lm: setup-lm ## distil a pretrained language model on this machine, without a GPU (SEED=1; minutes a step)
+quickstart-lm: setup-lm ## distil a pretrained language model on this machine, without a GPU (SEED=1; a quarter of an hour)
 	$(BIN)/python -m opd.quickstart --task lm --seed $(or $(SEED),1)
 
 run: setup ## run an experiment on this machine (EXP=file.yaml SITE=site.yaml ARGS="--set k=v")

@@ -14,7 +14,7 @@ MODEL, DATA = Path("build/lm/model"), Path("build/lm/data")
 ADAPTER = Path(__file__).parent / "gsm_teacher"
 """The teacher's LoRA adapters; manifests/experiments/smollm2-gsm-teacher.yaml made them."""
 SOURCES = {"gsm_seen": "val_seen.parquet", "gsm_new": "val_new.parquet"}
-NUM_PROBLEMS = 32
+NUM_PROBLEMS = 16
 """Held-out problems of each source."""
 MAX_NEW_TOKENS = 160
 NUM_SAMPLES = 3
