@@ -67,7 +67,9 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
 
 def check(found: Run, exact: Run) -> None:
     """Compare gradients and statistics with float64."""
-    bound = GRADIENT_BOUND * (2 if len(found.grad_hidden) == 1 else 1)  # over several rows, errors of rounding average out
+    bound = GRADIENT_BOUND * (
+        2 if len(found.grad_hidden) == 1 else 1
+    )  # over several rows, errors of rounding average out
     assert relative_error(found.grad_hidden, exact.grad_hidden) < bound
     assert relative_error(found.grad_weight, exact.grad_weight) < bound
     assert relative_error(found.output.loss, exact.output.loss) < VALUE_BOUND

@@ -199,7 +199,7 @@ class Run:
         """
         try:
             if back:
-                for store in reversed(self.stores):  # local disk first: the store may be away
+                for store in reversed(self.stores):  # local disk first: the store may not answer
                     store.delete(f"{self.claim.prefix}/{ENDED_FILE}")
             else:
                 self.claim.end("stopped", "saved for its pods, which are being deleted")
