@@ -32,7 +32,7 @@ MIN_PEARSON = {
 vLLM's and the trainer's, differ by that much."""
 MAX_DIVERGENCE_RATIO = 0.9
 ACCURACY = {"eval": (0.15, 0.7), "lm": (0.002, 0.9)}
-"""Of sampled answers, by run. The toy student (0.455 seen) is right in 0.31 greedy by its provenance.json. A model whose weights
+"""Accuracy of sampled answers, by run. The toy student (0.455 seen) is right in 0.31 greedy by its provenance.json. A model whose weights
 did not arrive is never right."""
 NUM_ENDS = 3
 """Steps averaged at each end of the curve: one step's batch alone is noise."""

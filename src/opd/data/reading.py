@@ -89,8 +89,8 @@ def files_of(path: Path) -> list[Path]:
         there = f"; {path.parent} has {', '.join(near[:5])}" if near else ""
         raise Unreadable(f"there is no such file{there}", f"name a file that is there (data.dir, {path.parent})")
     if path.suffix not in SUFFIXES:
-        fix = 'rename it if it is one of these (a .csv may have tabs), or write one {"prompt": "..."} a line to a .jsonl file'
-        fix = "unpack it first" if path.suffix in _PACKED else fix
+        write = 'rename it if it is one of these (a .csv may have tabs), or write one {"prompt": "..."} a line to a .jsonl file'
+        fix = "unpack it first" if path.suffix in _PACKED else write
         raise Unreadable(f"a data file ends in one of {', '.join(SUFFIXES)}", fix)
     return [path]
 

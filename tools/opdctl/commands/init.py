@@ -73,12 +73,11 @@ def init(
             ("claim", claim, f"Claim with models and data, for {MOUNT} ('': none)"),
         ]
     here: dict[str, Any] = {}
-    on_cpu = False
     if local:
         from opd.launch import count_gpus
 
         here = {"count_gpus": count_gpus}
-        on_cpu = count_gpus() == 0
+    on_cpu = local and count_gpus() == 0
     text = experiment_text(file, _answers(asked), columns, is_local=local, on_cpu=on_cpu)
     loaded = load_text(text, origin=str(file), **here)  # as the command that comes next reads it
     load_cluster(loaded.chart.get("cluster", {}), loaded.spec, origin=str(file))
