@@ -14,6 +14,7 @@ from opd_envs import LANGUAGES, Language
 from opd_envs.database_folder import M, ManifestError, read_manifest
 from opd_envs.rows import AGENT_SCHEMA
 
+FOLDER = "agent_processed"
 TRAIN_FILE = "train.parquet"
 DEFAULT_TRAIN_RATIO = Data.model_fields["train_ratio"].default
 Tables = dict[str, list[Row]]
@@ -26,7 +27,7 @@ def val_file(language: Language) -> str:
 
 def make_parser(*, module: str, description: str, example: str) -> argparse.ArgumentParser:
     """Return a parser with the options of both commands."""
-    parser = command_line.make_parser(module=module, description=description, example=example)
+    parser = command_line.make_parser(module=module, description=description, example=example, folder=FOLDER)
     parser.add_argument(
         "--database-dir",
         type=Path,
@@ -34,7 +35,6 @@ def make_parser(*, module: str, description: str, example: str) -> argparse.Argu
         metavar="DIR",
         help="the tool database that answers the tasks (default: $DATABASE_DIR)",
     )
-    parser.add_argument("--output-dir", type=Path, metavar="DIR", help="default: DATA_DIR/agent_processed")
     parser.add_argument("--languages", nargs="+", choices=LANGUAGES, default=list(LANGUAGES), help="default: both")
     parser.add_argument(
         "--train-ratio",
@@ -81,7 +81,7 @@ def finish(
     Raises:
         RawFileError: there is no row.
     """
-    output_dir = arguments.output_dir or arguments.data_dir / "agent_processed"
+    output_dir = arguments.output_dir or arguments.data_dir / FOLDER
     if not tables:
         raise RawFileError(f"{output_dir}: no row is left; {'; '.join(left_out)}")
     facts = {key: getattr(arguments, key) for key in options} | {"left_out": list(left_out)}

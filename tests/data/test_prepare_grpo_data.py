@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,10 +17,6 @@ DAPO_PATH = "DAPO-Math-17k-dedup/distinct-prompts-with-rewards.parquet"
 
 def prepare(data_dir, *options: str) -> None:
     prepare_grpo_data.main(["--data-dir", str(data_dir), *options])
-
-
-def rows(data_dir, name: str) -> list[dict]:
-    return pq.read_table(data_dir / "grpo_processed" / name).to_pylist()
 
 
 @pytest.mark.slow
@@ -43,20 +38,16 @@ def test_every_filter_drops_its_rows_and_counts_them_once():
         Problem(4, "4", "two truths", "1"),
         Problem(5, "5", "two truths", "2"),
         Problem(6, "6", "exam problem", "1"),
-        Problem(7, "7", "endless " * 50, "1"),
-        Problem(8, "8", "keep me too", "1"),
+        Problem(7, "7", "keep me too", "1"),
     ]
-    filtered = filter_problems(
-        problems, benchmark_questions=["Exam problem"], is_too_long=lambda problem: len(problem.question) > 100
-    )
-    assert [problem.row for problem in filtered.kept] == [0, 8]
+    filtered = filter_problems(problems, benchmark_questions=["Exam problem"])
+    assert [problem.row for problem in filtered.kept] == [0, 7]
     assert filtered.dropped == Counter(
         empty_problem=1,
         empty_answer=1,
         duplicate_problem=1,
         conflicting_answers=2,
         benchmark_problem=1,
-        prompt_too_long=1,
     )
 
 
@@ -78,48 +69,11 @@ def test_the_table_and_the_summary_count_rows_in_and_out(tmp_path, capsys):
     assert dapo["num_raw"] == 13
     assert dapo["num_dropped"] == {"empty_answer": 1, "empty_problem": 1}
     assert sum(dapo["num_written"].values()) == 11
-    assert dapo["notes"] == ["3 prompts carry no DAPO instruction and were taken as they are"]
     printed = capsys.readouterr().out
-    for text in (
-        "13 raw rows",
-        "1 dropped: empty_answer",
-        "1 dropped: empty_problem",
-        "note: dapo: 3 prompts carry no DAPO instruction",
-    ):
+    for text in ("13 raw rows", "1 dropped: empty_answer", "1 dropped: empty_problem"):
         assert text in printed
-
-
-def test_prompts_beyond_the_length_limit_are_dropped_by_the_tokenizers_own_count(tmp_path):
-    write_raw(tmp_path)
-    model = word_tokenizer(tmp_path / "model")
-    # The template adds two words of its own: two words make four tokens, five make seven.
-    short = {"prompt": "two words", "reward_model": {"ground_truth": "1", "style": "rule"}}
-    long = {"prompt": "this one has five words", "reward_model": {"ground_truth": "1", "style": "rule"}}
-    write_parquet(tmp_path / DAPO_PATH, [short, long, {**short, "prompt": "other words"}])
-    prepare(
-        tmp_path, "--sets", "dapo", "--variant", "none", "--tokenizer", str(model), "--max-prompt-length", "4",
-        "--train-ratio", "0.5",
-    )  # fmt: skip
-    summary = json.loads((tmp_path / "grpo_processed" / "summary.json").read_text())
-    assert summary["sets"]["dapo"]["num_dropped"] == {"prompt_too_long": 1}
-    prompts = [
-        row["prompt"][0]["content"] for name in ("train", "val_dapo") for row in rows(tmp_path, f"{name}.parquet")
-    ]
-    assert sorted(prompts) == ["other words", "two words"]
-
-
-def word_tokenizer(path):
-    """A real fast tokenizer whose tokens are words, with a template of `<user> words <end>`."""
-    tokenizers = pytest.importorskip("tokenizers")
-    transformers = pytest.importorskip("transformers")
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "<user>": 1, "<end>": 2}, unk_token="<unk>"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
-    fast.chat_template = "{% for message in messages %}<user> {{ message['content'] }} <end>{% endfor %}"
-    fast.save_pretrained(path)
-    return path
 
 
 @given(st.text(max_size=40))
 def test_stripping_undoes_the_dapo_instruction_around_any_problem(problem):
-    assert strip_dapo_instruction(f"{DAPO_PREFIX}{problem}{DAPO_SUFFIX}").problem == problem.rstrip()
+    assert strip_dapo_instruction(f"{DAPO_PREFIX}{problem}{DAPO_SUFFIX}") == problem.rstrip()

@@ -75,10 +75,11 @@ def wheel(tmp_path, monkeypatch):
     return file
 
 
-def test_held_out_problems_are_not_trained_and_new_templates_are_never_seen(tmp_path, wheel):
+def test_held_out_problems_are_not_trained_and_new_templates_are_never_seen(tmp_path, wheel, monkeypatch):
     out = tmp_path / "gsm"
-    options = ["--out", str(out), "--wheel", str(wheel), "--train", "6", "--seen", "2", "--new", "4"]
-    prepare_gsm_symbolic.main(options)
+    for name, number in {"NUM_TRAIN": 6, "NUM_SEEN": 2, "NUM_NEW": 4}.items():
+        monkeypatch.setattr(prepare_gsm_symbolic, name, number)
+    prepare_gsm_symbolic.main(["--out", str(out), "--wheel", str(wheel)])
     rows = {path.stem: pq.read_table(path).to_pylist() for path in out.glob("*.parquet")}
     sources = {name: {row["data_source"] for row in found} for name, found in rows.items()}
     assert sources == {"train": {"gsm"}, "val_seen": {"gsm_seen"}, "val_new": {"gsm_new"}}

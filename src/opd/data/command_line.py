@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opd.data.math_sources import MathSource, Problems
+from opd.data.math_sources import MathSource, Problem
 from opd.data.raw_files import RawFileError
-from opd.data.rows import Row
+from opd.data.rows import Row, write_files
 
 EXIT_BAD_INPUT = 2
 SUMMARY_FILE = "summary.json"
@@ -27,7 +27,7 @@ class SetReport(NamedTuple):
     dropped: Counter[str]
     num_written: dict[str, int]
     """Rows by the name of the prepared file."""
-    notes: list[str]
+    notes: Sequence[str] = ()
 
 
 def bare_parser(*, module: str, description: str, example: str) -> argparse.ArgumentParser:
@@ -40,8 +40,8 @@ def bare_parser(*, module: str, description: str, example: str) -> argparse.Argu
     )
 
 
-def make_parser(*, module: str, description: str, example: str) -> argparse.ArgumentParser:
-    """Return the parser with the options of all commands."""
+def make_parser(*, module: str, description: str, example: str, folder: str) -> argparse.ArgumentParser:
+    """Return the parser with the options of all commands that read raw files; `folder` of DATA_DIR is the output's."""
     parser = bare_parser(module=module, description=description, example=example)
     parser.add_argument(
         "--data-dir",
@@ -50,6 +50,7 @@ def make_parser(*, module: str, description: str, example: str) -> argparse.Argu
         metavar="DIR",
         help="folder of the raw files (default: $DATA_DIR, else data)",
     )
+    parser.add_argument("--output-dir", type=Path, metavar="DIR", help=f"default: DATA_DIR/{folder}")
     return parser
 
 
@@ -66,19 +67,36 @@ def add_sets_option(parser: argparse.ArgumentParser, sources: Sequence[MathSourc
     )
 
 
-def read_sources(sources: Sequence[MathSource], data_dir: Path) -> dict[str, Problems]:
-    """Read the problems of each source, by its name."""
-    return {source.name: source.read(data_dir / source.raw_path) for source in sources}
+Prepared = tuple[Mapping[str, Sequence[Row]], Counter[str]]
+"""A source's rows by the name of their file, and its drops by reason."""
 
 
-def make_report(
-    source: MathSource, data_dir: Path, problems: Problems, dropped: Counter[str], written: Mapping[str, Sequence[Row]]
-) -> SetReport:
-    """Return the report of one source whose prepared files are `written`."""
-    num_written = {name: len(rows) for name, rows in written.items()}
-    return SetReport(
-        source.name, data_dir / source.raw_path, len(problems.problems), dropped, num_written, problems.notes
-    )
+def prepare_sources(
+    sources: Sequence[MathSource],
+    arguments: argparse.Namespace,
+    prepared: Callable[[MathSource, dict[str, list[Problem]]], Prepared],
+    *,
+    folder: str,
+    options: Sequence[str],
+) -> None:
+    """Write the files of the sources that `--sets` names and `summary.json`, and print the counts.
+
+    Args:
+        prepared: gets a source and the problems of all sources by name.
+        options: names of the arguments that the summary repeats.
+    """
+    chosen = [source for source in sources if source.name in arguments.sets]
+    problems = {source.name: source.read(arguments.data_dir / source.raw_path) for source in chosen}
+    output_dir = arguments.output_dir or arguments.data_dir / folder
+    tables, reports = dict[Path, Sequence[Row]](), list[SetReport]()
+    for source in chosen:
+        files, dropped = prepared(source, problems)
+        tables |= {output_dir / name: rows for name, rows in files.items()}
+        raw, num_written = arguments.data_dir / source.raw_path, {name: len(rows) for name, rows in files.items()}
+        reports.append(SetReport(source.name, raw, len(problems[source.name]), dropped, num_written))
+    facts = {name: getattr(arguments, name) for name in options}
+    write_files(tables, {output_dir / SUMMARY_FILE: summary_json(reports, facts)})
+    print_reports(reports, output_dir)
 
 
 def print_reports(reports: Sequence[SetReport], output_dir: Path) -> None:
@@ -101,7 +119,7 @@ def summary_json(reports: Sequence[SetReport], options: dict[str, Any]) -> str:
             "num_raw": report.num_raw,
             "num_dropped": dict(sorted(report.dropped.items())),
             "num_written": report.num_written,
-            "notes": report.notes,
+            "notes": list(report.notes),
         }
         for report in reports
     }

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from opd.data.raw_files import RawFile, RawFileError, read_raw, require_columns
+from opd.data.raw_files import RawFile, read_raw, require_columns
 from opd.rewards.scorers import bare, decimal, last_boxed
 
 Variant = Literal["boxed", "dapo", "none"]
@@ -21,18 +21,9 @@ DAPO_PREFIX = (
 DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
 
 
-class Stripped(NamedTuple):
-    """A problem without the DAPO instruction."""
-
-    problem: str
-    found: bool
-    """Whether both halves of the instruction were there."""
-
-
-def strip_dapo_instruction(text: str) -> Stripped:
+def strip_dapo_instruction(text: str) -> str:
     """Return the problem inside a DAPO prompt, without each half of the instruction that is there."""
-    found = text.startswith(DAPO_PREFIX) and text.endswith(DAPO_SUFFIX)
-    return Stripped(text.removeprefix(DAPO_PREFIX).removesuffix(DAPO_SUFFIX).rstrip(), found)
+    return text.removeprefix(DAPO_PREFIX).removesuffix(DAPO_SUFFIX).rstrip()
 
 
 def with_instruction(problem: str, variant: Variant) -> str:
@@ -61,13 +52,6 @@ class Problem(NamedTuple):
     style: str = "rule"
 
 
-class Problems(NamedTuple):
-    """A data set as read, with what a person should hear about it."""
-
-    problems: list[Problem]
-    notes: list[str]
-
-
 class MathSource(NamedTuple):
     """One published data set."""
 
@@ -78,10 +62,10 @@ class MathSource(NamedTuple):
     raw_path: str
     """Below the data folder."""
     published_at: str
-    read: Callable[[Path], Problems]
+    read: Callable[[Path], list[Problem]]
 
 
-def read_dapo(path: Path) -> Problems:
+def read_dapo(path: Path) -> list[Problem]:
     """Read DAPO-Math-17k: `prompt` (messages, or a text) and `reward_model` {ground_truth, style}.
 
     A blank problem or ground truth is kept, as "", for the filters to drop and count.
@@ -89,21 +73,18 @@ def read_dapo(path: Path) -> Problems:
     raw = read_raw(path, source=DAPO.published_at)
     require_columns(raw, [("prompt", "reward_model")])
     problems = []
-    num_bare = 0
-    for row in range(len(raw.records)):
-        stripped = strip_dapo_instruction(_user_message(raw, row))
-        num_bare += not stripped.found
-        reward_model = raw.records[row]["reward_model"]
+    for row, record in enumerate(raw.records):
+        question = strip_dapo_instruction(_user_message(raw, row))
+        reward_model = record["reward_model"]
         if not isinstance(reward_model, dict) or "ground_truth" not in reward_model:
             raise raw.error(row, "reward_model", "must be an object with ground_truth")
         truth = reward_model["ground_truth"]
         style = reward_model.get("style") or "rule"
-        problems.append(Problem(row, str(row), stripped.problem, "" if truth is None else str(truth).strip(), style))
-    notes = [f"{num_bare} prompts carry no DAPO instruction and were taken as they are"] if num_bare else []
-    return Problems(problems, notes)
+        problems.append(Problem(row, str(row), question, "" if truth is None else str(truth).strip(), style))
+    return problems
 
 
-def read_aime24(path: Path) -> Problems:
+def read_aime24(path: Path) -> list[Problem]:
     """Read AIME 2024 in any published layout: (id, problem, solution[, answer]) or (ID, Problem, Solution, Answer).
 
     The ground truth is the answer column where there is one, else the *last* box of the solution. In some rows the first box
@@ -117,27 +98,19 @@ def read_aime24(path: Path) -> Problems:
         names if "problem" in raw.columns else ("Problem", "Solution", "Answer", "ID")
     )
     problems = []
-    num_contradicted = 0
     for row, record in enumerate(raw.records):
-        boxed = _aime_integer(last_boxed(str(record.get(solution) or "")) or "")
-        if answer in raw.columns:
-            truth = _aime_integer(raw.answer(row, answer))
-            if truth is None:
-                raise raw.error(row, answer, "must be a whole number from 0 to 999")
-            num_contradicted += boxed is not None and boxed != truth
-        elif boxed is None:
-            raise raw.error(row, solution, "must end in a box with a whole number from 0 to 999")
-        else:
-            truth = boxed
+        has_answer = answer in raw.columns
+        truth = _aime_integer(raw.answer(row, answer) if has_answer else last_boxed(str(record[solution])) or "")
+        if truth is None:
+            rule = "must be" if has_answer else "must end in a box with"
+            raise raw.error(row, answer if has_answer else solution, f"{rule} a whole number from 0 to 999")
         problems.append(Problem(row, str(record.get(identity, row)), raw.text(row, question), str(truth)))
-    contradiction = f"{num_contradicted} solutions box something else than the answer column, which was taken"
-    return Problems(problems, [contradiction] if num_contradicted else [])
+    return problems
 
 
-def read_aime25(path: Path) -> Problems:
+def read_aime25(path: Path) -> list[Problem]:
     """Return AIME 2025: `problem` and `answer`, a whole number from 0 to 999, also in dollars or a box."""
     raw = read_raw(path, source=AIME25.published_at)
-    require_columns(raw, [("problem", "answer")])
     problems = []
     for problem in _text_problems(raw, identity="id"):
         plain = bare(problem.answer)
@@ -145,25 +118,19 @@ def read_aime25(path: Path) -> Problems:
         if not re.fullmatch(r"[0-9]{1,3}(\^\\circ)?", truth):
             raise raw.error(problem.row, "answer", "must be a whole number from 0 to 999")
         problems.append(problem._replace(answer=truth))
-    return Problems(problems, [])
+    return problems
 
 
-def read_math500(path: Path) -> Problems:
+def read_math500(path: Path) -> list[Problem]:
     """Return MATH-500: `problem`, `answer` (its text, out of dollars and box) and `unique_id`."""
-    raw = read_raw(path, source=MATH500.published_at)
-    require_columns(raw, [("problem", "answer")])
-    problems = _text_problems(raw, identity="unique_id")
-    is_wrapped = [problem.answer.startswith(("$", "\\boxed")) for problem in problems]
-    return Problems(
-        [
-            one._replace(answer=bare(one.answer)) if wrapped else one
-            for one, wrapped in zip(problems, is_wrapped, strict=True)
-        ],
-        [],
-    )
+    problems = _text_problems(read_raw(path, source=MATH500.published_at), identity="unique_id")
+    return [
+        one._replace(answer=bare(one.answer)) if one.answer.startswith(("$", "\\boxed")) else one for one in problems
+    ]
 
 
 def _text_problems(raw: RawFile, *, identity: str) -> list[Problem]:
+    require_columns(raw, [("problem", "answer")])
     return [
         Problem(row, str(record.get(identity, row)), raw.text(row, "problem"), raw.answer(row, "answer"))
         for row, record in enumerate(raw.records)
@@ -218,5 +185,3 @@ MATH500 = MathSource(
     read_math500,
 )
 BENCHMARKS = (AIME24, AIME25, MATH500)
-
-__all__ = ["AIME24", "AIME25", "BENCHMARKS", "DAPO", "MATH500", "MathSource", "Problem", "Problems", "RawFileError"]

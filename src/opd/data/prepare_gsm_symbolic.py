@@ -27,6 +27,9 @@ TRAIN, SEEN, NEW = "gsm", "gsm_seen", "gsm_new"
 FILES = {TRAIN: "train.parquet", SEEN: "val_seen.parquet", NEW: "val_new.parquet"}
 NEW_EVERY = 5
 """The last of each five templates is new."""
+NUM_TRAIN, NUM_SEEN, NUM_NEW = 57, 3, 8
+"""Problems of a template: for training, held out of a seen template, of a new template."""
+SEED = 0
 MAX_ATTEMPTS = 200_000
 """Draws of a template's variables; few of the tightest templates' draws satisfy their conditions."""
 EXAMPLE = "  python -m opd.data.prepare_gsm_symbolic --out build/lm/data"
@@ -66,15 +69,13 @@ def gsm_row(drawing: Drawing, *, name: str, index: int, data_source: str, split:
     return {**row, MESSAGES: [*row["prompt"], said]}
 
 
-def split_rows(templates: dict[str, Template], arguments: argparse.Namespace) -> Iterator[tuple[str, Row]]:
+def split_rows(templates: dict[str, Template]) -> Iterator[tuple[str, Row]]:
     """Yield (data source, row) of every problem, template by template."""
     for number, (name, template) in enumerate(templates.items()):
         is_new = number % NEW_EVERY == NEW_EVERY - 1
-        held_out = arguments.new if is_new else arguments.seen
-        count = held_out if is_new else held_out + arguments.train
-        found = drawings(template, random.Random(f"{arguments.seed}:{name}"), count)
-        for index, drawing in enumerate(found):
-            source = NEW if is_new else SEEN if index < held_out else TRAIN
+        count = NUM_NEW if is_new else NUM_SEEN + NUM_TRAIN
+        for index, drawing in enumerate(drawings(template, random.Random(f"{SEED}:{name}"), count)):
+            source = NEW if is_new else SEEN if index < NUM_SEEN else TRAIN
             split: Split = "train" if source == TRAIN else "val"
             row = gsm_row(drawing, name=name, index=index, data_source=source, split=split)
             if row is not None:
@@ -86,13 +87,12 @@ def prepare(arguments: argparse.Namespace) -> None:
     with open_wheel(WHEEL, arguments.wheel) as archive:
         templates = read_templates(archive)
     rows: dict[str, list[Row]] = {source: [] for source in FILES}
-    for source, row in split_rows(templates, arguments):
+    for source, row in split_rows(templates):
         rows[source].append(row)
     for source, part in rows.items():
-        random.Random(f"{arguments.seed}:{source}").shuffle(part)
+        random.Random(f"{SEED}:{source}").shuffle(part)
     summary: dict[str, Any] = {
         "package": WHEEL._asdict(),
-        "options": {name: getattr(arguments, name) for name in ("seed", "train", "seen", "new")},
         "num_rows": {FILES[source]: len(part) for source, part in rows.items()},
         "num_templates": {FILES[source]: len({_template(row) for row in part}) for source, part in rows.items()},
     }
@@ -119,15 +119,6 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the prepared files")
     parser.add_argument("--wheel", type=Path, metavar="FILE", help="the package's wheel, instead of a download")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of every drawing (default: 0)")
-    for option, default, meaning in (
-        ("--train", 57, "training problems of a seen template"),
-        ("--seen", 3, "held-out problems of a seen template"),
-        ("--new", 8, "problems of a new template"),
-    ):
-        parser.add_argument(
-            option, type=command_line.positive, default=default, metavar="N", help=f"{meaning} (default: {default})"
-        )
     command_line.run(prepare, parser.parse_args(argv))
 
 

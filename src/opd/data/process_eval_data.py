@@ -2,37 +2,28 @@
 
 import argparse
 from collections import Counter
-from pathlib import Path
+from functools import partial
 
 from opd.data import command_line
-from opd.data.math_sources import BENCHMARKS, VARIANTS
-from opd.data.rows import Row, benchmark_rows, write_files
+from opd.data.math_sources import BENCHMARKS, VARIANTS, MathSource, Problem
+from opd.data.rows import benchmark_rows
 
 EXAMPLE = """\
   python -m opd.data.process_eval_data --data-dir data
     reads   data/AIME_2024/aime_2024_problems.parquet, data/AIME_2025/train.jsonl, data/MATH-500/test.jsonl
     writes  data/eval_processed/{boxed,dapo,none}/val_{aime24,aime25,math500}.parquet
   python -m opd.data.process_eval_data --sets math500 --variants boxed"""
+FOLDER = "eval_processed"
 
 
 def process(arguments: argparse.Namespace) -> None:
     """Read and write as the command line says."""
-    sources = [source for source in BENCHMARKS if source.name in arguments.sets]
-    problems = command_line.read_sources(sources, arguments.data_dir)
-    output_dir = arguments.output_dir or arguments.data_dir / "eval_processed"
-    tables: dict[Path, list[Row]] = {}
-    reports = []
-    for source in sources:
-        raw = problems[source.name]
-        written = {
-            f"{variant}/val_{source.name}.parquet": benchmark_rows(source, raw.problems, variant)
-            for variant in arguments.variants
-        }
-        tables |= {output_dir / name: rows for name, rows in written.items()}
-        reports.append(command_line.make_report(source, arguments.data_dir, raw, Counter(), written))
-    summary = command_line.summary_json(reports, {"variants": arguments.variants})
-    write_files(tables, {output_dir / command_line.SUMMARY_FILE: summary})
-    command_line.print_reports(reports, output_dir)
+
+    def prepared(source: MathSource, problems: dict[str, list[Problem]]) -> command_line.Prepared:
+        rows = partial(benchmark_rows, source, problems[source.name])
+        return {f"{variant}/val_{source.name}.parquet": rows(variant) for variant in arguments.variants}, Counter()
+
+    command_line.prepare_sources(BENCHMARKS, arguments, prepared, folder=FOLDER, options=["variants"])
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -41,8 +32,8 @@ def main(argv: list[str] | None = None) -> None:
         module="opd.data.process_eval_data",
         description="Prepares AIME24, AIME25 and MATH-500 for evaluation; every problem is kept, in its order.",
         example=EXAMPLE,
+        folder=FOLDER,
     )
-    parser.add_argument("--output-dir", type=Path, metavar="DIR", help="default: DATA_DIR/eval_processed")
     command_line.add_sets_option(parser, BENCHMARKS)
     parser.add_argument(
         "--variants",

@@ -38,7 +38,7 @@ def prepare(arguments: argparse.Namespace) -> None:
             tables.setdefault(file, []).append(generated_row(task, split=split, index=next(indices)))
             num_written[file] += 1
         path, name = arguments.database_dir / MANIFEST_FILE, f"travel_{language}, grade {grade}"
-        reports.append(SetReport(name, path, arguments.num_tasks, Counter(), dict(num_written), []))
+        reports.append(SetReport(name, path, arguments.num_tasks, Counter(), dict(num_written)))
     finish(arguments, tables, reports, options=OPTIONS)
 
 
