@@ -222,7 +222,7 @@ agent-models: setup ## train the agent study's teacher and initial student anew
 	$(BIN)/python -m tests.agent_evidence.make_models
 
 toy-models: setup ## train the quickstart's teacher and initial student anew
-	$(BIN)/python -m opd.data.toy.make_models
+	$(BIN)/python -m tests.toy_models.make_models
 
 clean: ## remove build/, caches and quickstart runs; keep .venv and outputs/
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache

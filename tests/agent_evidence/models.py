@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 from tests.agent_evidence.tokenizer import MODEL_MAX_LENGTH
+from tests.toy_models.models import build_tiny_qwen3
 from torch.nn import functional
 from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 from opd.agent.dialogue import Dialogue
-from opd.data.toy.models import build_tiny_qwen3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from opd.data.reading import How, RowFault, Unreadable, files_of, raw_rows, read_dataset, read_row
+from opd.data.files import Unreadable, files_of, raw_rows
+from opd.data.reading import How, RowFault, read_dataset, read_row
 from opd.experiment.algorithm import MESSAGES
 
 QUESTION = [{"role": "user", "content": "1 + 1?"}]

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tests.toy_models.tokenizer import build_tokenizer
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
-
-from opd.data.toy.tokenizer import build_tokenizer
 
 NUM_VOCAB = 151_936
 HEAD_DIM, NUM_HEADS, NUM_KV_HEADS = 128, 16, 8

@@ -7,7 +7,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from opd.data.toy import TEACHER_DIR
-from opd.data.toy.evaluate import greedy_responses
 from opd.data.toy.task import split_problems
 from opd.quickstart.language import Answer, Problem, accuracy, divergences, greedy_answers, samples
 
@@ -24,10 +23,12 @@ def models():
 
 def test_answers_are_those_of_unpadded_prompts_and_end_with_their_turn(models):
     tokenizer = AutoTokenizer.from_pretrained(TEACHER_DIR, padding_side="left")
-    sums = split_problems().heldout[:6]
-    problems = [Problem(one.messages, one.answer, "toy") for one in sums]
+    problems = [Problem(one.messages, one.answer, "toy") for one in split_problems().heldout[:6]]
+    problems.append(Problem([{"role": "system", "content": "add"}, *problems[0].messages], "", "toy"))
     answers = greedy_answers(models[1], tokenizer, problems)
-    assert [answer.text for answer in answers] == greedy_responses(models[1], tokenizer, sums)
+    alone = [greedy_answers(models[1], tokenizer, [problem])[0] for problem in problems]
+    assert answers == alone
+    assert [answer.text for answer in answers[:-1]] == [problem.truth for problem in problems[:-1]]
     assert all(answer.tokens[-1] == tokenizer.eos_token_id for answer in answers)
 
 

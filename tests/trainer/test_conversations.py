@@ -40,22 +40,17 @@ def test_each_conversation_is_read_as_its_rows(tmp_path):
     assert [found.row(i) for i in range(2)] == [
         row for text in ("42", "7") for row in answered_rows(TOKENIZER, [USER, {"role": "assistant", "content": text}])
     ]
-    assert (found.num_overlong_dropped, found.num_cut, found.num_unanswered) == (0, 0, 0)
+    assert (found.num_overlong_dropped, found.num_cut) == (0, 0)
 
 
 def test_what_does_not_fit_is_dropped_or_cut_and_counted(tmp_path):
     many = SAID | {"content": "price " * 20}
-    found = dataset(tmp_path, [[LONG, SAID], [USER], [USER, many], [USER, SAID, USER, SAID]])
-    assert (len(found), found.num_overlong_dropped, found.num_unanswered, found.num_cut) == (2, 1, 1, 2)
+    found = dataset(tmp_path, [[LONG, SAID], [USER, many], [USER, SAID, USER, SAID]])
+    assert (len(found), found.num_overlong_dropped, found.num_cut) == (2, 1, 2)
     cut = found.row(0)
     assert cut.is_cut
     assert (len(cut.response), cut.mask) == (12, [1] * 12)
     assert END not in TOKENIZER.decode(cut.response, skip_special_tokens=False)
-
-
-def test_data_in_which_the_model_says_nothing_are_refused(tmp_path):
-    with pytest.raises(SpecError, match="the model says nothing in any conversation"):
-        dataset(tmp_path, [[USER], [USER]])
 
 
 def test_tools_are_read_as_json_and_keys_that_other_messages_have_are_not_there(tmp_path):

@@ -33,7 +33,9 @@ def asked(dataset: PromptDataset) -> list[str]:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory) -> Path:
-    return write_parquet(tmp_path_factory.mktemp("toy"), seed=3, num_train=400)[0]
+    train, _ = write_parquet(tmp_path_factory.mktemp("toy"), seed=3)
+    pq.write_table(pq.read_table(train).slice(0, 400), train)
+    return train
 
 
 def half(part: int, seed: int = 1) -> dict:

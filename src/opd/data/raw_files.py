@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from opd.data.reading import Record, Unreadable, raw_rows
+from opd.data.files import Record, Unreadable, raw_rows
 
 
 class RawFileError(ValueError):

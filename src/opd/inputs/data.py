@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from opd.data.files import Unreadable, files_of, raw_rows
 from opd.data.messages import ROLES, part_of
-from opd.data.reading import How, RowFault, Unreadable, files_of, raw_rows, read_row, value_at
+from opd.data.reading import How, RowFault, read_row, value_at
 from opd.data.template_probe import THOUGHT
 from opd.experiment.algorithm import MESSAGES, TOOLS
 from opd.experiment.errors import Problem

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from opd.agent.environments import toy_place
 from opd.data.toy import model_folder
-from opd.data.toy.task import write_conversations, write_parquet
+from opd.data.toy.task import write_parquet
 from opd.experiment.algorithm import MESSAGES
 from opd.experiment.run_config import KEY, RunConfig
 from opd.experiment.types import HUB
@@ -35,8 +35,8 @@ def resolve(config: DictConfig, folder: Path) -> dict[str, str]:
     """
     ours, models, files = RunConfig.of(config), dict[str, str](), dict[str, str]()
     seed = ours.spec.seed
-    makes = write_conversations if config.data.get("prompt_key") == MESSAGES else write_parquet
-    toy_data = cache(lambda: makes(folder, seed=seed))
+    is_sft = config.data.get("prompt_key") == MESSAGES
+    toy_data = cache(lambda: write_parquet(folder, seed=seed, as_conversations=is_sft))
 
     def model(key: str, path: str) -> str:
         if is_store_url(path) and path not in models:

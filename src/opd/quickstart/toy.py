@@ -44,12 +44,15 @@ def folder_accuracies(folders: dict[str, Path]) -> tuple[dict[str, float], int]:
     """Return the greedy accuracy of each Hugging Face folder on all held-out problems, and their number."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from opd.data.toy.evaluate import greedy_accuracy
     from opd.data.toy.task import split_problems
+    from opd.quickstart.language import Problem, greedy_answers
+    from opd.rewards.scorers import exact_match
 
-    problems = split_problems().heldout
+    problems = [Problem(one.messages, one.answer, "toy_add") for one in split_problems().heldout]
     accuracies = {}
     for name, folder in folders.items():
         model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
-        accuracies[name] = greedy_accuracy(model, AutoTokenizer.from_pretrained(folder), problems)
+        answers = greedy_answers(model, AutoTokenizer.from_pretrained(folder, padding_side="left"), problems)
+        right = [exact_match(answer.text, one.truth).acc for answer, one in zip(answers, problems, strict=True)]
+        accuracies[name] = sum(right) / len(problems)
     return accuracies, len(problems)

@@ -29,11 +29,10 @@ class ConversationDataset(PromptDataset):
     """Rows of the conversations in the files' column `messages`; see `opd.data.answered` for what a row is.
 
     A prompt is all before a row's first trained token; `PromptDataset` says what happens to long prompts. A response longer than
-    `data.max_response_length` loses its end. `num_cut` counts these, and `num_unanswered` conversations without an answer.
+    `data.max_response_length` loses its end. `num_cut` counts these. The reader demands an answer of every conversation.
     """
 
     num_cut: int = 0
-    num_unanswered: int = 0
 
     def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset) -> datasets.Dataset:
         tokenizer, key, kwargs, files = self.tokenizer, self.prompt_key, self.template_kwargs, self.original_data_files
@@ -66,12 +65,6 @@ class ConversationDataset(PromptDataset):
             num_proc=self.processes_for(len(dataframe)),
             desc="conversations to token ids",
         )
-        self.num_unanswered = len(dataframe) - len(set(rows[PLACE]))
-        if not len(rows):
-            rule = f"the model says nothing in any conversation of {list(self.original_data_files)}"
-            raise SpecError(
-                [Fault(path="data", rule=rule, fix="conversations with messages of role assistant, in column messages")]
-            )
         kept = self.without_overlong(rows, lambda row: len(row["prompt"]))
         self._num_dropped = len(rows) - len(kept)
         limit = int(self.config.max_response_length)
@@ -80,8 +73,6 @@ class ConversationDataset(PromptDataset):
             logger.warning(
                 "%d of %d rows exceed data.max_response_length=%d and lose their end", self.num_cut, len(kept), limit
             )
-        if self.num_unanswered:
-            logger.warning("%d conversations hold no turn of the model and train nothing", self.num_unanswered)
         return kept
 
     @property

@@ -35,6 +35,7 @@ from tensordict import TensorDict  # noqa: E402
 from tests.benchmarks.gpu.measure import FLOOR_SIDE, Floor, elapsed_ms  # noqa: E402
 from tests.gpu.facts import machine, write_record  # noqa: E402
 from tests.ports import free_ports  # noqa: E402
+from tests.toy_models.tokenizer import build_tokenizer  # noqa: E402
 from tests.update.workers import cut_into_mini_batches, nested, row, tensordict  # noqa: E402
 from transformers import AttentionInterface, AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config  # noqa: E402
 from verl.utils import model as verl_model  # noqa: E402
@@ -44,7 +45,6 @@ from verl.workers.engine_workers import ActorRolloutRefWorker  # noqa: E402
 from verl.workers.rollout import base  # noqa: E402
 from verl.workers.utils.padding import response_from_nested  # noqa: E402
 
-from opd.data.toy.tokenizer import build_tokenizer  # noqa: E402
 from opd.experiment import load_text  # noqa: E402
 from opd.experiment.run_config import KEY, RunFacts  # noqa: E402
 from opd.trainer.entry import compose  # noqa: E402

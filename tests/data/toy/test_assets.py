@@ -2,11 +2,10 @@ import hashlib
 import json
 
 import pytest
+from tests.toy_models.make_models import greedy_accuracy, problems_sha256
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from opd.data.toy import ASSETS_DIR, STUDENT_DIR, TEACHER_DIR
-from opd.data.toy.evaluate import greedy_accuracy
-from opd.data.toy.make_models import problems_sha256
 from opd.data.toy.task import SPLIT_SALT, split_problems
 
 FOLDERS = {"teacher": TEACHER_DIR, "student": STUDENT_DIR}

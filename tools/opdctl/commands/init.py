@@ -169,7 +169,8 @@ ON_CPU = Seen(batch_size=16, max_prompt_length=256, max_response_length=64)
 
 def _seen(answers: dict[str, Any], prompt: str, answer: str, seen: Seen) -> Seen:
     """Look at the data's rows and the model's context; what cannot be read is named by the check of inputs."""
-    from opd.data.reading import How, RowFault, Unreadable, files_of, raw_rows, read_row
+    from opd.data.files import Unreadable, files_of, raw_rows
+    from opd.data.reading import How, RowFault, read_row
     from opd.experiment.defaults import context_of
     from opd.inputs.models import config_of_folder
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ASSETS_DIR = Path(__file__).parent / "assets"
-"""The committed model folders; `python -m opd.data.toy.make_models` makes them."""
+"""The committed model folders; `python -m tests.toy_models.make_models` makes them."""
 TEACHER_DIR = ASSETS_DIR / "teacher"
 """A Hugging Face folder: the teacher, which solves the task (bf16)."""
 STUDENT_DIR = ASSETS_DIR / "student"

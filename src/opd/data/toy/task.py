@@ -3,11 +3,11 @@
 import hashlib
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from opd.data.rows import CONVERSATIONS, Row, write_files
+from opd.data.rows import CONVERSATIONS, SCHEMA, Row, write_files
 from opd.experiment.algorithm import MESSAGES
 
 DATA_SOURCE = "toy_add"
@@ -17,9 +17,6 @@ HELDOUT_FRACTION = 0.05
 VALIDATION_FRACTION = 0.05
 SPLIT_SALT = "opd-toy"
 """Fixed: another salt is another split, and the committed models would have been trained on held-out problems."""
-
-TRAIN_FILE = "train.parquet"
-HELDOUT_FILE = "heldout.parquet"
 
 
 class Problem(NamedTuple):
@@ -121,44 +118,27 @@ def make_row(problem: Problem, split: str) -> Row:
     }
 
 
-def choose(problems: Sequence[Problem], num: int | None, seed: int, name: str) -> list[Problem]:
-    """Return `num` of the problems (None means all) in an order drawn from the seed; ValueError if there are not as many."""
-    if num is not None and not 1 <= num <= len(problems):
-        raise ValueError(
-            f"{name} = {num}: must be between 1 and {len(problems)}, the problems of that split; choose fewer"
-        )
-    return random.Random(seed).sample(list(problems), len(problems) if num is None else num)
-
-
-def write_parquet(
-    out_dir: str | os.PathLike[str], *, seed: int, num_train: int | None = None, num_heldout: int | None = None
-) -> tuple[Path, Path]:
+def write_parquet(out_dir: str | os.PathLike[str], *, seed: int, as_conversations: bool = False) -> tuple[Path, Path]:
     """Write `train.parquet` and `heldout.parquet`, whole or not at all, and return their paths.
 
-    The seed decides the order of the training rows and which of them are there if `num_train` is less than all. The
-    held-out rows do not depend on it: two seeds are judged on the same problems.
+    The seed decides the order of the training rows. The held-out rows do not depend on it: two seeds are judged on the
+    same problems.
+
+    Args:
+        as_conversations: write each question with its answer, for supervised fine-tuning.
     """
-    splits = split_problems()
-    train = choose(splits.train, num_train, seed, "num_train")
-    heldout = choose(splits.heldout, num_heldout, 0, "num_heldout")
-    assert_disjoint(train, heldout)
-    folder = Path(out_dir)
-    paths = folder / TRAIN_FILE, folder / HELDOUT_FILE
-    rows = [make_row(problem, "train") for problem in train], [make_row(problem, "heldout") for problem in heldout]
-    write_files(dict(zip(paths, rows, strict=True)), {})
-    return paths
-
-
-def write_conversations(out_dir: str | os.PathLike[str], *, seed: int) -> tuple[Path, Path]:
-    """Write the files of `write_parquet` as conversations: each question with its answer, for supervised fine-tuning."""
     splits, folder = split_problems(), Path(out_dir)
+    sides = {"train": random.Random(seed).sample(splits.train, len(splits.train))}
+    sides["heldout"] = random.Random(0).sample(splits.heldout, len(splits.heldout))
     tables = {
-        folder / TRAIN_FILE: choose(splits.train, None, seed, "num_train"),
-        folder / HELDOUT_FILE: splits.heldout,
+        folder / f"{split}.parquet": [
+            {MESSAGES: [*one.messages, {"role": "assistant", "content": one.answer}]}
+            if as_conversations
+            else make_row(one, split)
+            for one in problems
+        ]
+        for split, problems in sides.items()
     }
-    rows = {
-        path: [{MESSAGES: [*p.messages, {"role": "assistant", "content": p.answer}]} for p in problems]
-        for path, problems in tables.items()
-    }
-    write_files(rows, {}, schema=CONVERSATIONS)
-    return folder / TRAIN_FILE, folder / HELDOUT_FILE
+    write_files(tables, {}, schema=CONVERSATIONS if as_conversations else SCHEMA)
+    train, heldout = tables
+    return train, heldout

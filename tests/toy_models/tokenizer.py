@@ -1,10 +1,11 @@
 """The toy tokenizer: printable ASCII characters, ChatML's special tokens and a whole-word token for each role."""
 
 import string
-from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from opd.data.toy import STUDENT_DIR
 
 END_OF_TURN = "<|im_end|>"
 PADDING = "<|endoftext|>"
@@ -27,7 +28,6 @@ ROLE_TOKENS = ("system", "user", "assistant", "tool")
 CHARACTERS = string.printable.removesuffix("\t\n\r\x0b\x0c") + "\n"
 """Digits, letters, punctuation, space and newline; any other character becomes UNKNOWN."""
 
-CHAT_TEMPLATE_FILE = Path(__file__).with_name("chat_template.jinja")
 MODEL_MAX_LENGTH = 1024
 
 
@@ -56,5 +56,5 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         model_max_length=MODEL_MAX_LENGTH,
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.chat_template = CHAT_TEMPLATE_FILE.read_text()
+    tokenizer.chat_template = (STUDENT_DIR / "chat_template.jinja").read_text()
     return tokenizer

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
-from opd.data.toy.tokenizer import MODEL_MAX_LENGTH
-
 HEAD_DIM = 32
 INITIALIZER_RANGE = 0.05
 """Wider than Qwen3's 0.02, with which nets as narrow as these stay on the first plateau for longer."""
@@ -20,7 +18,6 @@ def build_tiny_qwen3(
     num_vocab_rows: int,
     max_position_embeddings: int,
     seed: int,
-    tie_word_embeddings: bool = False,
 ) -> Qwen3ForCausalLM:
     """Return a freshly initialised fp32 model, hidden_size // HEAD_DIM heads, whose generation stops at the tokenizer's eos.
 
@@ -39,7 +36,7 @@ def build_tiny_qwen3(
         num_key_value_heads=hidden_size // HEAD_DIM,
         head_dim=HEAD_DIM,
         max_position_embeddings=max_position_embeddings,
-        tie_word_embeddings=tie_word_embeddings,
+        tie_word_embeddings=False,
         initializer_range=INITIALIZER_RANGE,
         **special,
     )
@@ -64,18 +61,3 @@ class ToyShape:
 
 TEACHER = ToyShape(num_layers=3, hidden_size=128, num_vocab_rows=128, dtype=torch.bfloat16)
 STUDENT = ToyShape(num_layers=3, hidden_size=64, num_vocab_rows=112, dtype=torch.float32)
-
-
-def build_model(
-    shape: ToyShape, tokenizer: PreTrainedTokenizerBase, *, seed: int, tie_word_embeddings: bool = False
-) -> Qwen3ForCausalLM:
-    """Return a freshly initialised fp32 model of this shape whose generation stops at the tokenizer's eos."""
-    return build_tiny_qwen3(
-        tokenizer,
-        num_layers=shape.num_layers,
-        hidden_size=shape.hidden_size,
-        num_vocab_rows=shape.num_vocab_rows,
-        max_position_embeddings=MODEL_MAX_LENGTH,
-        seed=seed,
-        tie_word_embeddings=tie_word_embeddings,
-    )

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.toy_models.models import STUDENT, TEACHER, build_tiny_qwen3
+from tests.toy_models.tokenizer import MODEL_MAX_LENGTH, build_tokenizer
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from opd.data.toy import ASSETS_DIR
-from opd.data.toy.evaluate import greedy_accuracy, prompt_token_ids
-from opd.data.toy.models import STUDENT, TEACHER, build_model
 from opd.data.toy.task import SPLIT_SALT, Problem, assert_disjoint, split_problems
-from opd.data.toy.tokenizer import build_tokenizer
+from opd.rewards.scorers import exact_match
 
 SHAPES = {"teacher": TEACHER, "student": STUDENT}
 LOG_EVERY = 50
+MAX_NEW_TOKENS = 8
+"""Twice the answer's three digits and end of turn: a response that runs on is wrong, not cut to a right one."""
 BATCH_SIZE, NUM_WARMUP_STEPS, ADAM_BETAS, GRAD_CLIP = 256, 20, (0.9, 0.98), 1.0
 
 
@@ -54,6 +56,28 @@ def sft_configs(seed: int) -> dict[str, SftConfig]:
 def problems_sha256(problems: Sequence[Problem]) -> str:
     """Return the SHA-256 of the questions, one a line."""
     return hashlib.sha256("\n".join(problem.question for problem in problems).encode()).hexdigest()
+
+
+def prompt_token_ids(
+    tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], *, enable_thinking: bool = True
+) -> torch.Tensor:
+    """Return token ids [P, prompt_len] int64 of the problems' generation prompts (all of one length: operands are padded)."""
+    conversations = [problem.messages for problem in problems]
+    encoded = tokenizer.apply_chat_template(
+        conversations, add_generation_prompt=True, return_dict=False, enable_thinking=enable_thinking
+    )
+    return torch.tensor(encoded)
+
+
+@torch.no_grad()
+def greedy_accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem]) -> float:
+    """Return the share of the problems that the model answers greedily, scored by the reward function of the task's runs."""
+    prompts = prompt_token_ids(tokenizer, problems)
+    output = model.generate(
+        prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=MAX_NEW_TOKENS, do_sample=False
+    )
+    answers = tokenizer.batch_decode(output[:, prompts.shape[1] :], skip_special_tokens=True)
+    return sum(exact_match(a, p.answer).acc for a, p in zip(answers, problems, strict=True)) / len(problems)
 
 
 def train_sft(
@@ -100,9 +124,17 @@ def make_model(name: str, config: SftConfig, tokenizer: PreTrainedTokenizerBase,
     splits = split_problems()
     problems = sorted(set(splits.train) - set(splits.validation))
     assert_disjoint(problems, splits.heldout)
-    model = build_model(SHAPES[name], tokenizer, seed=config.seed)
+    shape = SHAPES[name]
+    model = build_tiny_qwen3(
+        tokenizer,
+        num_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        num_vocab_rows=shape.num_vocab_rows,
+        max_position_embeddings=MODEL_MAX_LENGTH,
+        seed=config.seed,
+    )
     train_sft(name, model, tokenizer, problems, config)
-    model.to(SHAPES[name].dtype)  # type: ignore[arg-type]  # transformers wraps Module.to without its types
+    model.to(shape.dtype)
     model.save_pretrained(out)
     weights = out / "model.safetensors"
     weights.chmod(0o644)  # safetensors writes for its owner alone; a pod runs as another user
@@ -125,7 +157,7 @@ def make_model(name: str, config: SftConfig, tokenizer: PreTrainedTokenizerBase,
 def main(argv: list[str] | None = None) -> None:
     """Make both models, and write their provenance last."""
     parser = argparse.ArgumentParser(
-        prog="python -m opd.data.toy.make_models",
+        prog="python -m tests.toy_models.make_models",
         description="Train the toy teacher and the student's start (some minutes on one core) and save them.",
     )
     parser.add_argument("--out", type=Path, default=ASSETS_DIR, metavar="DIR", help="default: the committed assets")
@@ -134,7 +166,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # a sum's order, and so the weights, would depend on the number of threads
     tokenizer = build_tokenizer()
     provenance: dict[str, Any] = {
-        "made_by": "python -m opd.data.toy.make_models",
+        "made_by": "python -m tests.toy_models.make_models",
         "split_salt": SPLIT_SALT,
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers", "tokenizers")},
     }
