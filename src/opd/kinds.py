@@ -115,8 +115,9 @@ class Sampled(Kind):
         report = job.rollouts.generate(self.ask(job, step))
         report.check()
         if 0 < report.num_trajectories == report.num_unread:
+            scorer = f"reward.function={self.ours.sampling.reward.function}"
             print(
-                f"step {step}: the scorer found no answer in any response, so accuracy 0 says nothing; see reward.function",
+                f"step {step}: {scorer} found no answer in any response, so accuracy 0 says nothing",
                 flush=True,
             )
         return report.rows, {

@@ -10,7 +10,6 @@ from opd.experiment.cluster import load_cluster
 from opd.experiment.tree import set_path
 
 EPHEMERAL = {"checkpoints": {"ephemeral": True}}
-SHA256 = "0" * 64
 KUEUE, VOLCANO = ({"manager": manager, "name": "q"} for manager in ("kueue", "volcano"))
 
 
@@ -38,9 +37,7 @@ RULES = [
     ("opd", {"networkPolicy": {"enabled": False, "acceptOpenNetwork": True}, "auth": {"token": False}}, {},
      "cluster.auth.token", "every pod of the cluster could"),
     ("convert", EPHEMERAL, {"store.url": "file:///x"}, "store.url", "only an object store"),
-    ("convert", {"head": {"labels": {"app.kubernetes.io/name": "x"}}}, {}, "cluster.head.labels", "by this label"),
     ("convert", {"head": {"objectStoreGib": 2.5}}, {}, "cluster.head.objectStoreGib", "which has 2 GiB"),
-    ("opd", {"worker": {"requests": {"nvidia.com/gpu": 8}}}, {}, "cluster.worker.requests", "trainer.gpus_per_node"),
     ("convert", {"head": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}, {}, "cluster.head.requests.cpu",
      "which is 1500m"),
     ("opd", {"worker": {"requests": {"cpu": 23}}}, {}, "cluster.worker.requests.cpu",
@@ -50,12 +47,9 @@ RULES = [
     ("convert", {"head": {"shmGib": 17, "limits": {"memory": "16Gi"}}}, {}, "cluster.head.shmGib", "which is 16Gi"),
     ("opd", {"checkpoints": {"accessMode": "ReadWriteOnce"}}, {"trainer.nnodes": 2}, "cluster.checkpoints.accessMode",
      "trainer.nnodes is 2"),
-    ("opd-agent", {"toolDatabase": {"claim": "c", "url": "https://x/d.tar", "sha256": SHA256}},
-     {"agent.database_dir": "/d"}, "cluster.toolDatabase.url", "from one place"),
     ("opd-agent", {"toolDatabase": {"url": "https://x/d.tar"}}, {"agent.database_dir": "/d"},
      "cluster.toolDatabase.sha256", "belong together"),
     ("opd-agent", {"toolDatabase": {"claim": "c"}}, {}, "agent.database_dir", "absolute path"),
-    ("opd", {"toolDatabase": {"claim": "c"}}, {}, "cluster.toolDatabase", "no `agent`"),
 ]
 # fmt: on
 

@@ -123,24 +123,6 @@ def test_what_cannot_work_is_said_before_any_stage_runs_under_the_key_of_the_pip
     assert words in f"{found.rule} {found.fix}"
 
 
-CONVERT = "{kind: convert, convert: {checkpoint: c/global_step_1, target: out"
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "path"),
-    [
-        ("a_b={kind: eval, model: m}", "a__b={kind: eval, model: m}", "name"),
-        (f"one={CONVERT}}}}}", f"two={CONVERT}/}}}}", "convert.target"),
-        ("one={kind: convert, convert: {checkpoint: c/global_step_1}}", f"two={CONVERT[:-3]}c/global_step_1-huggingface}}}}",
-         "convert.target"),
-    ],
-)  # fmt: skip
-def test_two_stages_with_one_run_or_one_folder_are_refused(first, second, path):
-    found = problem(f"stages.{first}", f"stages.{second}")
-    assert found.path.endswith(f".{path}")
-    assert "has the same" in found.rule
-
-
 def test_a_node_needs_three_cpus_a_rank_and_a_conversion_has_no_workers():
     found = {"wide": {**MINIMAL["opd"], "trainer": {"nnodes": 2, "gpus_per_node": 2}}, "last": MINIMAL["convert"]}
     [sizes] = all_sizes(parse_tree({"kind": "pipeline", "name": "p", "stages": found}).spec)

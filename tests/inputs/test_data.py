@@ -157,6 +157,12 @@ def test_truths_are_needed_where_something_is_learnt_or_reported_from_them(opd, 
     assert {one.key: one.scorer for one in never}["data.val"] == ""
 
 
+def test_a_fault_of_a_file_for_training_and_validation_is_reported_once(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"text": "q"}])
+    [problem] = data_problems([DataSet(key=key, files=[path]) for key in ("data.train", "data.val")])
+    assert problem.path == "data.train"
+
+
 def test_every_fault_is_reported_at_once(tmp_path):
     whole = write_rows(tmp_path / "a.parquet", prompt_rows(2))
     (tmp_path / "b.parquet").write_bytes(b"PAR1")

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from opd.errors import StoreUnavailable
 from opd.experiment import SpecError, parse_tree
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
-from opd.inputs import locations
+from opd.inputs import fetch, locations
 from opd.inputs.fetch import NothingThere
 from opd.trainer.entry import compose, prepare
 
@@ -23,7 +23,7 @@ def fetched(monkeypatch):
         urls.append(url)
         return f"/cache/{url.rpartition('/')[2]}"
 
-    monkeypatch.setattr(locations, "local_copy", local_copy)  # from a real server: tests/runs/s3/test_fetch.py
+    monkeypatch.setattr(fetch, "local_copy", local_copy)  # from a real server: tests/runs/s3/test_fetch.py
     return urls
 
 
@@ -60,7 +60,7 @@ def test_a_url_with_nothing_behind_it_is_a_fault_of_its_key_and_a_store_that_is_
         assert asked == url
         raise raised
 
-    monkeypatch.setattr(locations, "local_copy", local_copy)
+    monkeypatch.setattr(fetch, "local_copy", local_copy)
     values = {"model": "m", "teacher": "t", "train": ["a.parquet"], "val": ["b.parquet"]}
     values[given] = url if isinstance(values[given], str) else [url]
     with pytest.raises(SpecError) as refused:
@@ -77,8 +77,9 @@ def test_a_url_with_nothing_behind_it_is_a_fault_of_its_key_and_a_store_that_is_
 def test_a_fault_in_a_fetched_folder_of_data_has_the_users_own_key_and_url(monkeypatch, tmp_path, key):
     for name in ("a.parquet", "b.jsonl", ".opd-fetched.json"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(locations, "local_copy", lambda url: str(tmp_path))
+    monkeypatch.setattr(fetch, "local_copy", lambda url: str(tmp_path))
     data = {"train": ["toy://train"], "val": ["toy://heldout"], key: ["s3://b/data"]}
+    data |= {"max_prompt_length": 32, "max_response_length": 8}
     tree = {"kind": "opd", "device": "cpu", "model": {"path": "toy://student"}, "teacher": {"path": "toy://teacher"}}
     with pytest.raises(SpecError) as refused:
         prepare(compose(parse_tree(tree | {"data": data}).spec, RunFacts(run_id="r", run_dir=str(tmp_path / "run"))))

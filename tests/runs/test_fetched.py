@@ -28,31 +28,36 @@ def held(folder: str) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if name != RECORD_FILE}
 
 
-def test_a_bit_that_flipped_in_the_cache_is_noticed_and_its_file_fetched_anew(url: str, tmp_path: Path) -> None:
-    folder = local_copy(url, cache=tmp_path / "cache", say=lambda line: None)
+def test_a_bit_that_flipped_in_the_cache_is_noticed_and_its_file_fetched_anew(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = local_copy(url, cache=tmp_path / "cache")
     flip_a_bit(Path(folder) / "model.safetensors")
     untouched = (Path(folder) / "config.json").stat().st_ino
-    said: list[str] = []
-    assert local_copy(url, cache=tmp_path / "cache", say=said.append) == folder
+    capsys.readouterr()
+    assert local_copy(url, cache=tmp_path / "cache") == folder
     assert held(folder) == FILES
-    assert "model.safetensors is not what was fetched" in said[0]
-    assert "1 files" in said[1]
+    damaged, fetched = capsys.readouterr().out.splitlines()
+    assert "model.safetensors does not have the manifest's sha256" in damaged
+    assert "1 files" in fetched
     assert (Path(folder) / "config.json").stat().st_ino == untouched
-    said.clear()
-    local_copy(url, cache=tmp_path / "cache", say=said.append)
-    assert said == []
+    local_copy(url, cache=tmp_path / "cache")
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
     "damage",
     [b"", b"\x00" * 40, b"[]", b"{}", b'{"files": []}', b'{"files": {"a": {"size": 1}}}', b'{"files": {"a": 7}}'],
 )
-def test_a_damaged_record_costs_a_download_and_no_start(url: str, tmp_path: Path, damage: bytes) -> None:
-    folder = local_copy(url, cache=tmp_path / "cache", say=lambda line: None)
+def test_a_damaged_record_costs_a_download_and_no_start(
+    url: str, tmp_path: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = local_copy(url, cache=tmp_path / "cache")
     (Path(folder) / RECORD_FILE).write_bytes(damage)
-    said: list[str] = []
-    assert local_copy(url, cache=tmp_path / "cache", say=said.append) == folder
+    capsys.readouterr()
+    assert local_copy(url, cache=tmp_path / "cache") == folder
     assert held(folder) == FILES
+    said = capsys.readouterr().out.splitlines()
     assert "3 files" in said[-1]
     assert damage == b"{}" or f"{RECORD_FILE} is damaged" in said[0]
 
@@ -76,6 +81,6 @@ def test_an_object_name_that_leads_out_of_the_folder_is_refused_before_anything_
     monkeypatch.setattr(Hostile, "name", name)
     monkeypatch.setattr("opd.inputs.fetch.open_store", lambda url: Hostile(Path(url)))
     with pytest.raises(FetchError, match="lead out of the folder"):
-        mirror(url, tmp_path / "model", say=lambda line: None)
+        mirror(url, tmp_path / "model")
     assert not (tmp_path / "model").exists()
     assert not (tmp_path / "outside").exists()

@@ -33,7 +33,7 @@ imagePullSecrets:
   {{- end }}
 {{- end }}
 {{- $fields := merge (deepCopy (index . 1)) (dict "serviceAccountName" (include "opd.account" (index . 0))) }}
-{{- $ours := list "requests" "limits" "labels" "annotations" "podSpec" "image" "objectStoreGib" "shmGib" "scratchSize" "cpus" "ranks" "onGpu" }}
+{{- $ours := list "requests" "limits" "labels" "annotations" "podSpec" "image" "objectStoreGib" "shmGib" "cpus" "ranks" "onGpu" }}
 {{- range $key, $value := $fields }}
 {{- if and $value (not (has $key $ours)) }}
 {{ dict $key $value | toYaml }}
@@ -45,7 +45,7 @@ imagePullSecrets:
 {{- define "opd.container" -}}
 {{- $image := (index . 0).Values.cluster.image -}}
 image: {{ index . 1 | default $image.ref | quote }}
-imagePullPolicy: {{ $image.pullPolicy | default ($image.local | ternary "Never" "IfNotPresent") }}
+imagePullPolicy: {{ $image.local | ternary "Never" "IfNotPresent" }}
 securityContext:
   {{- include "opd.containerSecurity" . | nindent 2 }}
 {{- end -}}
@@ -135,7 +135,7 @@ env:
      /dev/shm as large as the memory limit. */ -}}
 {{- define "opd.volumes" -}}
 {{- $root := index . 0 -}}{{- $group := index . 1 -}}{{- $cluster := $root.Values.cluster -}}
-- {name: scratch, emptyDir: {sizeLimit: {{ $group.scratchSize | quote }}}}
+- {name: scratch, emptyDir: {sizeLimit: "50Gi"}}
 - {name: home, emptyDir: {sizeLimit: 10Gi}}
 - {name: shared-mem, emptyDir: {medium: Memory, sizeLimit: {{ mulf $group.shmGib 1024 | int64 }}Mi}}
 - name: checkpoints

@@ -39,7 +39,6 @@ Gib = Annotated[float, Field(gt=0, le=2**20)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Cidr = Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")]
-HEAD_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")  # KubeRay's head service selects by them
 _UNITS = {unit: Decimal(1000) ** power for power, unit in enumerate(["m", "", "k", *"MGTP"], start=-1)}
 _UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTP", start=1)}
 KubeObject = dict[str, Any]  # of the Kubernetes API, which validates it
@@ -67,7 +66,6 @@ def _of(cls: type[ClusterSection], **values: float) -> Callable[[], Any]:
 class Image(ClusterSection):
     ref: ImageRef | None = key("Image by digest, as `images/build.sh trainer --push REGISTRY` prints it.", None)
     local: bool = key("Allow a tag: the image was loaded onto the nodes, not pulled.", False)
-    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key("Unset: IfNotPresent; local: Never.", None)
     pull_secrets: tuple[ObjectName, ...] = key("Existing Secrets for the registry, on every pod.", ())
 
 
@@ -86,7 +84,6 @@ class Ttl(ClusterSection):
 class CleanUp(ClusterSection):
     succeeded: Ttl = key("After success (rules).", _of(Ttl, workersSeconds=0, clusterSeconds=120, selfSeconds=86_400))
     failed: Ttl = key("After a failure (rules).", _of(Ttl, workersSeconds=300, clusterSeconds=600, selfSeconds=604_800))
-    suspendable_seconds: Seconds = key("Until the cluster goes (lifecycle suspendable).", 300)
 
 
 class Retries(ClusterSection):
@@ -172,7 +169,6 @@ class Pods(ClusterSection):
 class RayPods(Pods):
     object_store_gib: Gib = key("Ray's object store, part of /dev/shm. Default: head 1, worker 8.")
     shm_gib: Gib = key("Size of /dev/shm, whose use counts against the memory limit. Default: head 2, worker 16.")
-    scratch_size: Quantity = key("Size limit of /tmp: Ray's logs and spilled objects.", "50Gi")
 
     def check(self) -> Iterator[Problem]:
         yield from super().check()
@@ -246,8 +242,6 @@ class ToolDatabase(ClusterSection):
     size: Quantity | None = key("Size limit of the fetched archive and its content. Default: 5Gi.", None)
 
     def check(self) -> Iterator[Problem]:
-        if self.claim is not None and self.url is not None:
-            yield self.broken("url", "the tool database comes from one place", "keep claim or url")
         if (self.url is None) != (self.sha256 is None):
             yield self.broken("sha256", "a fetched database is verified: url and sha256 belong together", "give both")
 
@@ -313,15 +307,6 @@ class Cluster(ClusterSection):
         if not self.auth.token and not self.network_policy.enabled:
             rule = "Ray runs any code that reaches it: without token and network policy, every pod of the cluster could"
             yield self.broken("auth.token", rule, "leave cluster.auth.token or cluster.networkPolicy.enabled true")
-        groups: dict[str, Pods] = {"head": self.head, "submitter": self.submitter, "worker": self.worker}
-        for label, role in ((label, role) for label in HEAD_LABELS for role in groups):
-            if label in groups[role].labels or label in self.labels:
-                rule = "KubeRay's head service finds its pod by this label"
-                yield Problem(path=f"{role}.labels", value=label, rule=rule, fix="use another label")
-        for field in ("limits", "requests"):
-            if self.gpu.resource in getattr(self.worker, field):
-                rule = "GPUs are counted once, in trainer.gpus_per_node"
-                yield Problem(path=f"worker.{field}", value=self.gpu.resource, rule=rule, fix="remove it here")
 
 
 def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -> Cluster:
@@ -341,16 +326,12 @@ def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -
 
 def _places(cluster: Cluster, spec: FileSpec) -> Iterator[Problem]:
     """Check that results are kept, and that the tool database is mounted where a run reads it."""
-    url, database = spec.store.url, cluster.tool_database
+    url, database = spec.store.url, cluster.tool_database or ToolDatabase()
     if cluster.checkpoints.ephemeral and ("://" not in url or url.startswith("file://")):
         fix = "set store.url to s3://..., or cluster.checkpoints.ephemeral: false"
         yield spec.broken("store.url", "without a claim only an object store keeps results", fix)
-    agents = [agent for run in runs_of(spec) if (agent := getattr(run, "agent", None)) is not None]
-    given = database and (database.claim or database.url)
-    if given and not agents:
-        rule, fix = "no tool uses it: the spec has no `agent`", "remove it, or add agent.database_dir"
-        yield Problem(path="cluster.toolDatabase", value=given, rule=rule, fix=fix)
-    for folder in sorted({agent.database_dir for agent in agents}) if given else ():
+    folders = {agent.database_dir for run in runs_of(spec) if (agent := getattr(run, "agent", None)) is not None}
+    for folder in sorted(folders) if database.claim or database.url else ():
         if not folder.startswith("/"):
             rule = "the tool database is mounted there, so it is an absolute path"
             yield Problem(path="agent.database_dir", value=folder, rule=rule, fix="use /databases/NAME")

@@ -89,7 +89,7 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
             found += [stage] if stage.spec else []
         except SpecError as error:
             problems += error.problems
-    if problems := [*problems, *_unsaved(found), *_same(found)]:
+    if problems := [*problems, *_unsaved(found)]:
         raise SpecError(problems)
     return tuple(found)
 
@@ -202,17 +202,6 @@ def _unsaved(stages: Sequence[Stage]) -> Iterator[Problem]:
         if (given := value_at(stage.spec, key)) in (False, -1):
             rule = f"a later stage refers to its {result}, and it keeps none"
             yield _at(stage.name, key, given, rule, f"set it to {value}")
-
-
-def _same(stages: Sequence[Stage]) -> Iterator[Problem]:
-    """Yield a problem for each stage that would write to the run or to the folder of an earlier one."""
-    seen: dict[tuple[str, object], str] = {}
-    for stage in stages:
-        target = value_at(stage.spec, "convert.target") or f"{value_at(stage.spec, 'convert.checkpoint')}-huggingface"
-        folder = [("convert.target", target.rstrip("/"))] if isinstance(stage.spec, ConvertSpec) else []
-        for key, place in [("name", stage.spec.name), *folder]:
-            if (other := seen.setdefault((key, place), stage.name)) != stage.name:
-                yield _at(stage.name, key, place, f"stage {other} has the same", "give the stages different ones")
 
 
 class Sizes(NamedTuple):

@@ -40,9 +40,6 @@ def place_problems(places: Sequence[tuple[str, str]]) -> Iterator[Problem]:
         )
 
 
-__all__ = ["DataSet", "Inputs", "check_inputs", "how_of", "scorer_of_texts"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
     """The files and folders that are looked at.
@@ -51,13 +48,13 @@ class Inputs:
         models: (key of the spec, path) of each model.
         data: each data set.
         places: (key of the spec, path) of a program, a list or a folder that the run reads.
-        spec: whose rows the model must have room for; None means that no check asks.
+        spec: whose rows the model must have room for.
     """
 
     models: Sequence[tuple[str, str]]
     data: Sequence[DataSet]
+    spec: AnyRunSpec
     places: Sequence[tuple[str, str]] = ()
-    spec: AnyRunSpec | None = None
 
     @classmethod
     def of(cls, spec: AnyRunSpec) -> Inputs:
@@ -69,8 +66,9 @@ class Inputs:
         if isinstance(spec, OpdSpec | OpdAgentSpec):
             models += [(f"{key}.path", teacher.path) for key, teacher in spec.named_teachers.items()]
             named["opd.importance.problems.pass_rates"] = spec.opd.importance.problems.pass_rates
-        how = how_of(spec)
-        data = [DataSet(key="data.val", files=spec.data.val, how=how, scorer=scorer_of_texts(spec))]
+        is_sft = isinstance(spec, SftSpec) and spec.sft.teacher_answers is None
+        how = How(MESSAGES if is_sft else PROMPT, spec.data.columns.prompt or "", spec.data.columns.answer or "")
+        data = [DataSet(key="data.val", files=spec.data.val, how=how, scorer=_scorer_of_texts(spec))]
         if not isinstance(spec, EvalSpec):
             train = DataSet(
                 key="data.train",
@@ -78,7 +76,7 @@ class Inputs:
                 batch_size=spec.data.train_batch_size,
                 max_samples=spec.data.max_train_samples,
                 how=how,
-                scorer=scorer_of_texts(spec, of_training=True),
+                scorer=_scorer_of_texts(spec, of_training=True),
                 split=spec.data.split,
                 columns=spec.prompt_columns if isinstance(spec, OpdSpec | OpdAgentSpec) else (),
             )
@@ -98,14 +96,7 @@ class Inputs:
         return cls(models=models, data=data, places=places, spec=spec)
 
 
-def how_of(spec: AnyRunSpec) -> How:
-    """Return what a run reads of its rows."""
-    takes_conversations = isinstance(spec, SftSpec) and spec.sft.teacher_answers is None
-    columns = spec.data.columns
-    return How(MESSAGES if takes_conversations else PROMPT, columns.prompt or "", columns.answer or "")
-
-
-def scorer_of_texts(spec: AnyRunSpec, *, of_training: bool = False) -> str:
+def _scorer_of_texts(spec: AnyRunSpec, *, of_training: bool = False) -> str:
     """Return the name of a reward function that reads ground truths as text.
 
     The name is empty where the function reads what it likes, or nothing is learnt from it.
@@ -135,11 +126,11 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
     Raises:
         SpecError: with every fault found.
     """
-    spec = inputs.spec
+    spec, model = inputs.spec, dict(inputs.models).get("model.path")
     is_read_by_vllm = isinstance(spec, EvalSpec) and spec.rollout.name == "vllm"  # its one model, by nothing else
     problems = [
         *model_problems(inputs.models, may_be_quantized=is_read_by_vllm),
-        *_config_problems(inputs),
+        *(config_problems(spec, config_of_folder(model)) if model else ()),
         *data_problems(inputs.data),
         *place_problems(inputs.places),
         *environment_problems(spec),
@@ -148,10 +139,9 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
         raise SpecError(problems, origin=origin)
 
 
-def environment_problems(spec: AnyRunSpec | None) -> Iterator[Problem]:
+def environment_problems(spec: AnyRunSpec) -> Iterator[Problem]:
     """Yield what is wrong with the environment of a run with tools: not found, or without the reward that scores it."""
-    agent = None if spec is None or isinstance(spec, OpdSpec | SftSpec) else spec.agent
-    if spec is None or isinstance(spec, SftSpec) or agent is None or not agent.enable_tools:
+    if isinstance(spec, OpdSpec | SftSpec) or (agent := spec.agent) is None or not agent.enable_tools:
         return
     is_scored = spec.reward.function == "environment"
     name = agent.toolset or DEFAULT_TOOLSET
@@ -168,10 +158,3 @@ def environment_problems(spec: AnyRunSpec | None) -> Iterator[Problem]:
             path="reward.function", value="environment", rule=rule,
             fix="{function: custom, path: my_reward.py}, or a scorer by name",
         )  # fmt: skip
-
-
-def _config_problems(inputs: Inputs) -> Iterator[Problem]:
-    """Check models on this machine; others have no config here yet."""
-    for key, path in inputs.models:
-        if inputs.spec is not None and key == "model.path":
-            yield from config_problems(inputs.spec, config_of_folder(path))

@@ -1,10 +1,9 @@
-"""Fetches what a run reads from a store URL (models, teachers, data sets) once into a local cache, and verifies it.
+"""Fetching of what a run reads from a store URL (models, teachers, data sets), once into a local cache, and verified.
 
 A folder of the cache mirrors one URL. `.opd-fetched.json` in it names the version of each object that it holds. So a later
-start downloads only what is missing or has changed, and an interrupted start continues file by file. A folder in the store may
-hold `SHA256SUMS` (as `sha256sum` writes it): then every file must be listed there and match. Without it a file is compared
-with the store's own MD5 where that is one, and with its size. What the cache holds is hashed again at every start: a bit that
-has flipped on the disk is noticed, and the file fetched anew.
+start downloads only what is missing or has changed, and an interrupted start continues file by file. A folder may
+hold `SHA256SUMS` (as `sha256sum` writes it): then every file must be listed there and match; without it sizes are compared.
+What the cache holds is hashed again at every start: a bit that has flipped on the disk is noticed, and the file fetched anew.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -29,21 +28,17 @@ from opd.store.base import ObjectInfo, Store, leads_out
 from opd.store.durable import hash_file
 from opd.store.local import LocalStore
 from opd.store.remote import open_store
-from opd.store.transfer import in_threads
+from opd.store.transfer import ListedFile, find_problems, in_threads
 
 CACHE_VARIABLE = "OPD_CACHE_DIR"
 RECORD_FILE = ".opd-fetched.json"
 CHECKSUMS_FILE = "SHA256SUMS"
-PROGRESS_INTERVAL_S = 10.0
 # A part that no process has written to for that long belongs to a process that was killed.
 STALE_PART_S = 3600.0
-_CHUNK_BYTES = 8 * 2**20
 _GIB = 2**30
 _HUB_FIX = (
     "{path: OWNER/NAME, split: train}, with `name` for one of several configurations, or `HF_TOKEN` where it is gated"
 )
-
-Say = Callable[[str], None]
 
 
 class FetchError(RunError):
@@ -52,23 +47,6 @@ class FetchError(RunError):
 
 class NothingThere(FetchError):
     """The store has answered that it has nothing under a URL."""
-
-
-@contextmanager
-def naming(key: str, url: str) -> Iterator[None]:
-    """Raise SpecError in the block for a URL at which there is nothing.
-
-    Args:
-        key: of the spec. url: its value.
-
-    Raises:
-        SpecError: instead of NothingThere.
-    """
-    try:
-        yield
-    except NothingThere as error:
-        fix = "check the path and the bucket"
-        raise SpecError([Problem(path=key, value=url, rule="the store has nothing there", fix=fix)]) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +58,6 @@ class Fetched:
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Digests:
-    md5: str
-    sha256: str
-
-
 def cache_dir() -> Path:
     """Return the folder of fetched files: OPD_CACHE_DIR, else the user's cache."""
     if folder := os.environ.get(CACHE_VARIABLE):
@@ -93,7 +65,7 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opd" / "fetched"
 
 
-def local_copy(url: str, *, cache: Path | None = None, say: Say = print) -> str:
+def local_copy(url: str, *, cache: Path | None = None) -> str:
     """Return the local folder (or file, where the URL names one) with what the URL holds now, verified.
 
     Raises:
@@ -101,16 +73,23 @@ def local_copy(url: str, *, cache: Path | None = None, say: Say = print) -> str:
         StoreError: the store cannot be read.
     """
     url = url.rstrip("/")
-    store, listed, is_file = _listing(url)
     folder = (cache or cache_dir()) / _folder_name(url)
-    _Mirror(url, store, folder, say).update(listed)
+    store, listed, is_file = _listing(url)
+    _update(url, store, listed, folder)
     return str(folder / listed[0].key if is_file else folder)
 
 
 def local_file(key: str, path: str) -> Path:
-    """Return a file that a key of the spec names, from a store URL its local copy; raises as `naming` and `local_copy`."""
-    with naming(key, path):
+    """Return the local copy of a store URL that a key of the spec names, and another path as it is.
+
+    Raises:
+        SpecError: there is nothing at the URL. FetchError, StoreError: as `local_copy`.
+    """
+    try:
         return Path(local_copy(path) if is_store_url(path) else path)
+    except NothingThere as error:
+        fix = "check the path and the bucket"
+        raise SpecError([Problem(path=key, value=path, rule="the store has nothing there", fix=fix)]) from error
 
 
 def hub_copy(key: str, url: str) -> str:
@@ -140,18 +119,11 @@ def hub_copy(key: str, url: str) -> str:
     return str(file)
 
 
-def mirror(url: str, folder: Path, *, say: Say = print) -> int:
-    """Make a folder hold what the URL holds now, verified; what it holds already is not fetched again.
-
-    Returns:
-        Number of files that the URL names.
-
-    Raises:
-        FetchError, StoreError: as `local_copy`.
-    """
+def mirror(url: str, folder: Path) -> int:
+    """Make a folder hold what the URL holds now, as `local_copy` does; return the number of files that the URL names."""
     url = url.rstrip("/")
     store, listed, _ = _listing(url)
-    _Mirror(url, store, folder, say).update(listed)
+    _update(url, store, listed, folder)
     return len(listed)
 
 
@@ -175,164 +147,104 @@ def _listing(url: str) -> tuple[Store, list[ObjectInfo], bool]:
 
 
 def _folder_name(url: str) -> str:
-    """Readable, and its own for each URL."""
+    """Return a readable name, its own for each URL."""
     label = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rpartition("/")[2])[:60]
     return f"{label}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
 
 
-class _Mirror:
-    """The folder of the cache that holds what one URL names."""
-
-    def __init__(self, url: str, store: Store, folder: Path, say: Say) -> None:
-        self.url, self.store, self.folder, self.say = url, store, folder, say
-        self._lock = threading.Lock()
-        self._record = self._read_record()
-
-    def update(self, listed: list[ObjectInfo]) -> None:
-        """Make the folder hold exactly `listed`."""
-        wanted = {info.key: info for info in listed}
-        held = in_threads(self._holds, listed)
-        missing = [info for info, is_held in zip(listed, held, strict=True) if not is_held]
-        if missing:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._sweep()
-            self._check_space(missing)
-            checksums = self._checksums(wanted)
-            with self._progress(sum(info.size for info in missing)):
-                in_threads(lambda info: self._download(info, checksums), missing)
-            kind = CHECKSUMS_FILE if checksums else "sizes and the store's checksums"
-            self.say(f"fetched {self.url}: {len(missing)} files, verified by {kind}, in {self.folder}")
-        for key in set(self._record) - set(wanted):
-            (self.folder / key).unlink(missing_ok=True)
-            del self._record[key]
-            self._write_record()
-
-    def _holds(self, info: ObjectInfo) -> bool:
-        have, path = self._record.get(info.key), self.folder / info.key
-        if have is None or (have.size, have.modified_s) != (info.size, info.modified_s) or not path.is_file():
-            return False
-        try:
-            is_whole = hash_file(path) == (have.size, have.sha256)
-        except OSError:  # a bad sector
-            is_whole = False
-        if not is_whole:
-            self.say(f"{path} is not what was fetched from {self.url} (damaged on this disk?): fetching it anew")
-        return is_whole
-
-    def _download(self, info: ObjectInfo, checksums: Mapping[str, str] | None) -> None:
-        path = self.folder / info.key
-        first: _Digests | None = None
-        while True:
-            self.store.get_file(info.key, path)
-            found = _digests(path)
-            problem = self._problem(info, path, found, checksums)
-            # The store's "MD5" of an encrypted object is none: two equal downloads are then what the object is.
-            if problem is None or (checksums is None and found == first and path.stat().st_size == info.size):
-                break
-            if first is not None:
-                path.unlink()
-                raise FetchError(
-                    f"{self.url}: {info.key} {problem}, twice: the object itself is damaged; upload it again"
-                )
-            first = found
-            self.say(f"fetching {self.url}: {info.key} {problem}: once more")
-        with self._lock:
-            self._record[info.key] = Fetched(size=info.size, modified_s=info.modified_s, sha256=found.sha256)
-            self._write_record()
-
-    def _problem(
-        self, info: ObjectInfo, path: Path, found: _Digests, checksums: Mapping[str, str] | None
-    ) -> str | None:
-        if path.stat().st_size != info.size:
-            return f"came with {path.stat().st_size} bytes instead of {info.size}"
-        if checksums is not None:
-            expected = checksums.get(info.key, found.sha256)
-            return None if found.sha256 == expected else f"has SHA-256 {found.sha256}, {CHECKSUMS_FILE} says {expected}"
-        md5 = self.store.md5(info.key)
-        return None if md5 in (None, found.md5) else f"has MD5 {found.md5}, the store says {md5}"
-
-    def _checksums(self, wanted: Mapping[str, ObjectInfo]) -> dict[str, str] | None:
-        """Return SHA-256 by file, where the folder brings its own."""
-        if CHECKSUMS_FILE not in wanted:
-            return None
-        found = {}
-        for line in self.store.get(CHECKSUMS_FILE).decode().splitlines():
-            digest, _, name = line.strip().partition(" ")
-            found[name.strip().lstrip("*").removeprefix("./")] = digest.lower()
-        if unlisted := sorted(set(wanted) - set(found) - {CHECKSUMS_FILE}):
-            raise FetchError(f"{self.url}/{CHECKSUMS_FILE} does not list {', '.join(unlisted)}: refused")
-        if absent := sorted(set(found) - set(wanted)):
-            raise FetchError(f"{self.url} lacks {', '.join(absent)}, which its {CHECKSUMS_FILE} lists: refused")
-        return found
-
-    def _check_space(self, missing: list[ObjectInfo]) -> None:
-        needed, free = sum(info.size for info in missing), shutil.disk_usage(self.folder).free
-        if needed > free:
-            raise FetchError(
-                f"{self.url} needs {needed / _GIB:.1f} GiB, and {self.folder} has {free / _GIB:.1f} GiB free: make room, or "
-                f"set {CACHE_VARIABLE} to another disk"
-            )
-
-    def _sweep(self) -> None:
-        for part in self._parts():
-            with suppress(FileNotFoundError):  # another start's, which is complete and renamed by now
-                if time.time() - part.stat().st_mtime > STALE_PART_S:
-                    part.unlink()
-
-    def _parts(self) -> list[Path]:
-        return [path for path in self.folder.rglob(".*.part-*") if path.is_file()]
-
-    @contextmanager
-    def _progress(self, num_bytes: int) -> Iterator[None]:
-        """Print a line now and then in the block with what has arrived."""
-        began_s, done = time.monotonic(), threading.Event()
-        before = _num_bytes(self.folder)
-
-        def report() -> None:
-            while not done.wait(PROGRESS_INTERVAL_S):
-                arrived = max(_num_bytes(self.folder) - before, 0)
-                rate = arrived / (time.monotonic() - began_s)
-                self.say(
-                    f"fetching {self.url}: {arrived / _GIB:.2f} of {num_bytes / _GIB:.2f} GiB, {rate / 2**20:.0f} MiB/s"
-                )
-
-        thread = threading.Thread(target=report, name="fetch-progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
-    def _read_record(self) -> dict[str, Fetched]:
-        try:
-            record = LocalStore(self.folder).get_json(RECORD_FILE) or {"files": {}}
-            return {key: Fetched(**entry) for key, entry in record["files"].items()}
-        except (CorruptRecord, KeyError, TypeError, AttributeError) as error:
-            self.say(f"{self.folder / RECORD_FILE} is damaged ({error}): fetching {self.url} anew")
-            return {}
-
-    def _write_record(self) -> None:
-        files = {key: asdict(entry) for key, entry in self._record.items()}
-        LocalStore(self.folder).put_json(RECORD_FILE, {"url": self.url, "files": files})
+def _update(url: str, store: Store, listed: Sequence[ObjectInfo], folder: Path) -> None:
+    """Make the folder hold exactly the listed objects of the URL."""
+    recorded, infos = _recorded(folder, url), {info.key: info for info in listed}
+    held = {
+        key: one
+        for key, one in recorded.items()
+        if key in infos and (one.size, one.modified_s) == (infos[key].size, infos[key].modified_s)
+    }
+    files = [ListedFile(path=key, size=one.size, sha256=one.sha256) for key, one in held.items()]
+    for file, problem in find_problems(folder, files).items():
+        print(f"{folder}: {problem} of {url}: fetching it anew", flush=True)
+        del held[file.path]
+    if missing := [info for info in listed if info.key not in held]:
+        folder.mkdir(parents=True, exist_ok=True)
+        _make_room(url, folder, sum(info.size for info in missing))
+        _download(url, store, missing, folder, held, _checksums(url, store, infos))
+    for key in recorded.keys() - infos.keys():
+        (folder / key).unlink(missing_ok=True)
+    if held != recorded:
+        _write(folder, url, held)
 
 
-def _num_bytes(folder: Path) -> int:
-    """Return the bytes of all files below a folder in which others write and rename."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.stat(os.path.join(parent, name)).st_size
-            except FileNotFoundError:
-                continue
-    return total
+def _download(
+    url: str,
+    store: Store,
+    missing: Sequence[ObjectInfo],
+    folder: Path,
+    held: dict[str, Fetched],
+    checksums: Mapping[str, str],
+) -> None:
+    """Fetch the missing objects; each file is recorded in `held` and on the disk as soon as it is verified."""
+    lock, num_bytes, arrived = threading.Lock(), sum(info.size for info in missing), 0
+
+    def one(info: ObjectInfo) -> None:
+        nonlocal arrived
+        path = folder / info.key
+        store.get_file(info.key, path)
+        size, sha256 = hash_file(path)
+        expected = checksums.get(info.key, sha256)
+        if (size, sha256) != (info.size, expected):
+            path.unlink()
+            of_list = f" and SHA-256 {expected} ({CHECKSUMS_FILE})" if checksums else ""
+            rule = f"{info.key} came with {size} bytes and SHA-256 {sha256}, and not with {info.size} bytes{of_list}"
+            raise FetchError(f"{url}: {rule}: start again, or upload it again if it is damaged there")
+        with lock:
+            held[info.key] = Fetched(size=size, modified_s=info.modified_s, sha256=sha256)
+            _write(folder, url, held)
+            arrived += size
+            if num_bytes > _GIB:
+                print(f"fetching {url}: {arrived / _GIB:.1f} of {num_bytes / _GIB:.1f} GiB", flush=True)
+
+    in_threads(one, missing)
+    verified = CHECKSUMS_FILE if checksums else "their sizes"
+    print(f"fetched {url}: {len(missing)} files, verified by {verified}, in {folder}", flush=True)
 
 
-def _digests(path: Path) -> _Digests:
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            md5.update(chunk)
-            sha256.update(chunk)
-    return _Digests(md5=md5.hexdigest(), sha256=sha256.hexdigest())
+def _checksums(url: str, store: Store, wanted: Mapping[str, ObjectInfo]) -> dict[str, str]:
+    """Return SHA-256 by file; empty where the folder does not bring its own."""
+    if CHECKSUMS_FILE not in wanted:
+        return {}
+    found = {}
+    for line in store.get(CHECKSUMS_FILE).decode().splitlines():
+        digest, _, name = line.strip().partition(" ")
+        found[name.strip().lstrip("*").removeprefix("./")] = digest.lower()
+    if unlisted := sorted(set(wanted) - set(found) - {CHECKSUMS_FILE}):
+        raise FetchError(f"{url}/{CHECKSUMS_FILE} does not list {', '.join(unlisted)}: refused")
+    if absent := sorted(set(found) - set(wanted)):
+        raise FetchError(f"{url} lacks {', '.join(absent)}, which its {CHECKSUMS_FILE} lists: refused")
+    return found
+
+
+def _make_room(url: str, folder: Path, needed: int) -> None:
+    """Delete parts of files that a killed process left, and raise FetchError if the disk is too small."""
+    for part in folder.rglob(".*.part-*"):
+        with suppress(FileNotFoundError):  # another start's, which is complete and renamed by now
+            if time.time() - part.stat().st_mtime > STALE_PART_S:
+                part.unlink()
+    if needed > (free := shutil.disk_usage(folder).free):
+        raise FetchError(
+            f"{url} needs {needed / _GIB:.1f} GiB, and {folder} has {free / _GIB:.1f} GiB free: make room, or "
+            f"set {CACHE_VARIABLE} to another disk"
+        )
+
+
+def _recorded(folder: Path, url: str) -> dict[str, Fetched]:
+    try:
+        record = LocalStore(folder).get_json(RECORD_FILE) or {"files": {}}
+        return {key: Fetched(**entry) for key, entry in record["files"].items()}
+    except (CorruptRecord, KeyError, TypeError, AttributeError) as error:
+        print(f"{folder / RECORD_FILE} is damaged ({error}): fetching {url} anew", flush=True)
+        return {}
+
+
+def _write(folder: Path, url: str, held: Mapping[str, Fetched]) -> None:
+    files = {key: asdict(entry) for key, entry in held.items()}
+    LocalStore(folder).put_json(RECORD_FILE, {"url": url, "files": files})

@@ -13,7 +13,7 @@ from opd.data.toy.task import write_parquet
 from opd.experiment.algorithm import MESSAGES
 from opd.experiment.run_config import KEY, RunConfig
 from opd.experiment.types import HUB
-from opd.inputs.fetch import hub_copy, local_copy, naming
+from opd.inputs.fetch import hub_copy, local_file
 from opd.store.access import is_store_url
 
 _REWARD_DATABASE = "reward.custom_reward_function.reward_kwargs.database_dir"
@@ -40,8 +40,7 @@ def resolve(config: DictConfig, folder: Path) -> dict[str, str]:
 
     def model(key: str, path: str) -> str:
         if is_store_url(path) and path not in models:
-            with naming(f"{key}.path", path):
-                models[path] = local_copy(path)
+            models[path] = str(local_file(f"{key}.path", path))
         return models.get(path) or toy_place(model_folder(path), folder, seed=seed)
 
     def data(key: str, path: str) -> str:
@@ -53,8 +52,7 @@ def resolve(config: DictConfig, folder: Path) -> dict[str, str]:
             files[copy := hub_copy(key, path)] = path
             return copy
         if is_store_url(path):
-            with naming(key, path):
-                files[copy := local_copy(path)] = path
+            files[copy := str(local_file(key, path))] = path
             return copy
         return toy_place(path, folder, seed=seed)
 

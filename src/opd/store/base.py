@@ -96,9 +96,6 @@ class Store(Protocol):
         self.url = url.rstrip("/")
         self.policy = policy
 
-    def _md5(self, key: str) -> str | None:
-        return None
-
     def _keep(self, key: str) -> None:
         """Sync an object; a service lists only objects that it has stored."""
         return None
@@ -141,10 +138,6 @@ class Store(Protocol):
     def info(self, key: str) -> ObjectInfo | None:
         """Return size and time of one object, None where there is none."""
         return self._retrying(f"look up {self.url}/{key}", lambda: self._info(key))
-
-    def md5(self, key: str) -> str | None:
-        """Return the service's own MD5 of the object in hex; None without one."""
-        return self._retrying(f"look up {self.url}/{key}", lambda: self._md5(key), may_be_missing=True)
 
     def exists(self, key: str) -> bool:
         return self.info(key) is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import errno
 import re
 from collections.abc import Callable, Mapping
@@ -31,7 +30,6 @@ CALL_DEADLINE_S = 25.0  # limit of one request: a connection that brings a byte 
 LIST_DEADLINE_S = 600.0  # a listing is one request for each thousand objects
 # A slower transfer does not end in useful time.
 SLOWEST_BYTES_PER_S = 64 * 2**10
-_MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 def open_store(
@@ -135,13 +133,6 @@ class FsspecStore(Store):
     def _info(self, key: str) -> ObjectInfo | None:
         found = self._look("info", self._path(key))
         return _object_info(key, found) if found and found["type"] == "file" else None
-
-    def _md5(self, key: str) -> str | None:
-        entry = self._call("info", self._path(key))
-        if "md5Hash" in entry:  # GCS
-            return base64.b64decode(entry["md5Hash"]).hex()
-        tag = str(entry.get("ETag", "")).strip('"')  # S3's of an upload in several parts has a dash
-        return tag if _MD5.fullmatch(tag) else None
 
     def _children(self, prefix: str) -> list[str]:
         path = self._path(prefix)

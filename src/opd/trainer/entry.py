@@ -24,7 +24,7 @@ from opd.experiment.pipeline import sizes_of
 from opd.experiment.rules import config_problems
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.experiment.verl import compute_overrides
-from opd.inputs import DataSet, Inputs, check_inputs, how_of, scorer_of_texts
+from opd.inputs import Inputs, check_inputs
 from opd.inputs.model_files import check_attention
 from opd.runs import origin
 from opd.runs.claim import attempting, open_run
@@ -220,25 +220,13 @@ def prepare(config: DictConfig) -> dict[str, str]:
 
 
 def _inputs(config: DictConfig) -> Inputs:
-    """Return the config's inputs, which are on this machine by now."""
-    data, ours = config.data, RunConfig.of(config)
-    train = DataSet(
-        key="data.train",
-        files=data.train_files,
-        batch_size=None if config.trainer.get("val_only", False) else data.train_batch_size,
-        max_samples=data.get("train_max_samples"),
-        how=how_of(ours.spec),
-        scorer=scorer_of_texts(ours.spec, of_training=True),
-        split=ours.spec.data.split,
-        columns=() if ours.distillation is None else ours.distillation.prompt_columns,
-        written=data.fetched_from,
-    )
+    """Return the spec's inputs as the config names them, which are on this machine by now."""
+    ours, data = RunConfig.of(config), config.data
+    files = {"data.train": data.train_files, "data.val": data.val_files}
     models = [("model.path", str(config.actor_rollout_ref.model.path))]
     models += [(f"{key}.path", path) for key, path in ours.teacher_paths.items()]
-    val = replace(
-        train, key="data.val", files=data.val_files, batch_size=None, columns=(), scorer=scorer_of_texts(ours.spec)
-    )
-    return Inputs(models=models, data=[train, val], spec=ours.spec)
+    sets = [replace(one, files=files[one.key], written=data.fetched_from) for one in Inputs.of(ours.spec).data]
+    return Inputs(models=models, data=sets, spec=ours.spec)
 
 
 def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> RunConfig:
