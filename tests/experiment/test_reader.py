@@ -3,6 +3,8 @@
 The expected values of Helm's reader were taken from sigs.k8s.io/yaml 1.6.0 (YAMLToJSON), which Helm 4 reads values with.
 """
 
+import time
+
 import pytest
 
 from opd.experiment import SpecError
@@ -76,6 +78,17 @@ def test_json_written_by_helm_gives_the_same_tree():
     json_tree = read(as_helm_writes, is_json=True)
     assert json_tree == yaml_tree
     assert [type(v) for v in json_tree.values()] == [type(v) for v in yaml_tree.values()]
+
+
+def test_a_file_whose_aliases_expand_without_end_is_refused_in_one_line_and_at_once():
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    start = time.process_time()
+    error = refusal("\n".join(levels))
+    assert time.process_time() - start < 1
+    assert error.exit_code == 2
+    (problem,) = error.problems
+    assert "100,000 values" in problem.rule
 
 
 def test_a_duplicate_key_is_refused_with_both_lines():

@@ -26,13 +26,26 @@ def test_a_distillation_whose_forwards_the_plan_cuts_needs_no_sizes_of_verl(mini
     parse_tree(tree_of(minimal, "opd", **prompt, **{"opd.read_tokens": 64, "actor.log_prob_max_token_len_per_gpu": 64}))
 
 
+MICRO = {"actor.ppo_micro_batch_size_per_gpu": 2}
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "words"),
     [
         ("opd", {}, ""),
+        ("opd", MICRO, ""),
+        ("opd", {"data.train_batch_size": 8, "trainer.gpus_per_node": 1}, ""),
+        ("opd", {"data.train_batch_size": 4, "trainer.gpus_per_node": 1, "actor.use_dynamic_bsz": False}, ""),
         ("grpo", {"rollout.top_p": 0.9}, "rollout.top_p"),
         ("opd", {"rollout.top_k": 20}, ""),
         ("opd", {"rollout.top_k": 20, "opd.loss_type": "sampled_reverse_kl"}, "rollout.top_k"),
+        ("opd", MICRO | {"actor.use_dynamic_bsz": True}, "cuts by tokens"),
+        ("opd", MICRO | {"opd.train_tokens": 4096}, "opd.train_tokens"),
+        (
+            "opd",
+            {"actor.ppo_max_token_len_per_gpu": 30000, "actor.use_dynamic_bsz": False},
+            "without actor.use_dynamic_bsz",
+        ),
     ],
 )
 def test_what_is_probably_not_meant_is_remarked_and_nothing_else(kind, changes, words, minimal):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jinja2 import TemplateError
@@ -28,6 +31,30 @@ class UnfitTemplate(SpecError):
         return cls([Problem(path="model.path", value=tokenizer.name_or_path or None, rule=rule, fix=fix)])
 
 
+RENDER_LIMIT_S = 20.0
+"""Limit of one rendering: a template is a program, and may loop for hours."""
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Raise TimeoutError in the block at the limit; only in the main thread, and not within another timer."""
+    is_free = threading.current_thread() is threading.main_thread() and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    if not is_free:
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise TimeoutError(f"it takes longer than {RENDER_LIMIT_S:g} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, RENDER_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, is_finished: bool = False, **kwargs: Any) -> str:
     """Return the messages as the template writes them, with the header of the model's next turn.
 
@@ -41,9 +68,11 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, is_finished
     clean = plain(messages)
 
     def written(messages: list[dict[str, Any]]) -> str:
-        return str(
-            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=not is_finished, **kwargs)
-        )
+        with _limited():
+            text: str = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=not is_finished, **kwargs
+            )
+        return text
 
     try:
         try:

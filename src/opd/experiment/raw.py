@@ -170,8 +170,14 @@ class Edits:
         applied: list[Applied] = []
         given = [variable for variable in VARIABLES if env.get(variable.name)]
         for name, path in (variable[:2] for variable in given if self.kind in variable.kinds):
-            self.assign(path, env[name], f"environment variable {name}")
-            applied.append(Applied(name, path, get_path(self.tree, path)))
+            source = f"environment variable {name}"
+            self.assign(path, env[name], source)
+            value = get_path(self.tree, path)
+            for other in applied:
+                if other.path == path and other.value != value:
+                    rule = f"{other.name}={other.value} and {name}={value} name the same setting and differ"
+                    self._refuse(path, value, rule, f"unset {other.name}", source)
+            applied.append(Applied(name, path, value))
         unread = [variable.name for variable in given if self.kind not in variable.kinds]
         return tuple(applied), tuple(f"{name} is set but kind {self.kind} does not read it: ignored" for name in unread)
 

@@ -27,6 +27,7 @@ _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?
 _OTHER_11 = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)|[-+]?0[xXoObB][0-9a-fA-F]+|[-+]?0[0-9]+")
 _QUOTE_RULE = "YAML 1.1 (Helm) and YAML 1.2 read this unquoted scalar differently, or it is no finite decimal number"
 _KEY_RULE = "not every YAML reader has this key as a plain text; merge keys (<<) are not part of YAML 1.2"
+_MAX_NODES = 100_000  # aliases of aliases could make a small file any size
 
 
 class Unreadable(ValueError):
@@ -106,6 +107,7 @@ class _Yaml:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.sources: dict[str, str] = {}
+        self.num_nodes = 0
 
     def refuse(self, path: str, rule: str, fix: str = "", source: str = "", value: object = None) -> None:
         self.problems.append(Problem(path=path, rule=rule, fix=fix, source=source, value=value))
@@ -125,6 +127,9 @@ class _Yaml:
 
     def _value(self, node: Any, path: str) -> Any:
         line = f"line {node.start_mark.line + 1}"
+        self.num_nodes += 1
+        if self.num_nodes > _MAX_NODES:
+            raise Unreadable(f"with its aliases the file has more than {_MAX_NODES:,} values", "write fewer aliases")
         if node.tag:
             self.refuse(path, "tags are not read", f"remove {node.tag} and quote the value if it is a string", line)
         if node.id == "mapping":

@@ -10,7 +10,7 @@ from typing import Any
 
 from opd.experiment.algorithm import Stage
 from opd.experiment.base import ASKS, TRAINS, value_at
-from opd.experiment.defaults import CONTEXT, context_of, layers_of
+from opd.experiment.defaults import CONTEXT, context_of, layers_of, micro_batch
 from opd.experiment.errors import Problem
 from opd.experiment.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, RunSpec, SamplingSpec
 
@@ -277,3 +277,12 @@ def notes(spec: BaseSpec) -> Iterator[str]:
         if isinstance(spec, GrpoSpec) or spec.opd.has_policy or keys:
             cut = "rollout.top_p" if spec.rollout.top_p < 1 else "rollout.top_k"
             yield f"{cut}: answers are sampled among fewer tokens than their log-probabilities are of; 1 and -1 are exact"
+    if isinstance(spec, RunSpec):
+        by_tokens = spec.actor.use_dynamic_bsz or not spec.update_by_actor
+        rows = spec.actor.ppo_mini_batch_size * spec.num_samples // spec.num_groups
+        default = micro_batch(spec.kind, rows)
+        if by_tokens and spec.actor.ppo_micro_batch_size_per_gpu != default:
+            why = "actor.use_dynamic_bsz cuts by tokens" if spec.update_by_actor else "opd.train_tokens"
+            yield f"actor.ppo_micro_batch_size_per_gpu: not read, because of {why}"
+        if not by_tokens and spec.actor.ppo_max_token_len_per_gpu != 2 * spec.row_length:
+            yield "actor.ppo_max_token_len_per_gpu: not read without actor.use_dynamic_bsz: true"
