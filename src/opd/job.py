@@ -157,7 +157,7 @@ class Job:
         self._weights = CheckpointEngineManager(config=engine, actor_wg=self.ranks, replicas=replicas)
         trackers = Trackers(config, run)
         devices = Counter(self.ranks.tell_device())
-        origin.add(run.stores[0], run.handle.attempt, devices=devices, trackers=trackers.links)
+        origin.add(run.stores[0], run.attempt, devices=devices, trackers=trackers.links)
         watch = FaultWatch(run.stores).see if data.ours.trained.trainer.monitor else None
         self.log = StepLogger(run, trackers, total_steps=data.total_steps, watch=watch)
 

@@ -36,7 +36,7 @@ def train(config: DictConfig, run: Run) -> Ending:
     configure_verl_logging()
     OmegaConf.resolve(config)
     trainer = RunConfig.of(config).spec.trainer
-    folder = str(run.handle.attempt_dir)
+    folder = str(run.attempt_dir)
     PROGRESS.watch(folder=folder, floor_s=trainer.stall_floor_s, factor=trainer.stall_factor)
     PROGRESS.enter("start", 0)
     of_kind = KINDS[RunConfig.of(config).spec.kind]

@@ -68,7 +68,7 @@ def attempt(tmp_path):
     def start(number: int, **eval_keys) -> SimpleNamespace:
         local, remote = (LocalStore(tmp_path / name) for name in (f"disk {number}", "store"))
         run = SimpleNamespace(
-            handle=SimpleNamespace(attempt=number, local_dir=str(local.root), run_id="r"),
+            attempt=number, attempt_dir=local.root / "attempt", local=local,
             stores=(remote, local), remote=remote, asked_in=local.root,
             hand_over=lambda **_: None, storing_the_end=lambda: GracefulStop(),
         )  # fmt: skip

@@ -61,7 +61,8 @@ BUGS = [
     _bug("runs/checkpoints.py", "an older attempt's copy in the store is not replaced", " and (stored is None or stored.attempt < mine.attempt)", " and stored is None"),
     _bug("runs/checkpoints.py", "of two copies of a step the older attempt's is taken", "key=lambda copy: copy[0].attempt, reverse=True", "key=lambda copy: copy[0].attempt"),
     _bug("runs/checkpoints.py", "retention deletes the multiples that it keeps", "if keep_every and step % keep_every == 0", "if keep_every and step % keep_every == 1"),
-    _bug("runs/run.py", "an end that is taken back stays on the disk", "                for store in reversed(self.stores):", "                for store in self.stores[:1]:"),
+    _bug("runs/attempts.py", "an end that is taken back stays on the disk",
+         "        for store in reversed(self.stores):\n            store.delete", "        for store in self.stores[:1]:\n            store.delete"),
     _bug("runs/summary.py", "an overtaken attempt writes the summary", "        self._claim.check()  # right before", "        # right before"),
     _bug("runs/run.py", "an overtaken attempt finishes the run", "        with self.storing_the_end():\n            self.claim.check()\n", "        with self.storing_the_end():\n"),
 ]  # fmt: skip

@@ -111,7 +111,7 @@ def seal(
     reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url, policy=policy))
     run.checkpoints.finalise(step, reports)
     if deleted := run.checkpoints.prune(keep_last=keep.keep_last, keep_every=keep.keep_every):
-        on_ranks(group, delete_steps, run_dir=run.handle.local_dir, steps=deleted)
+        on_ranks(group, delete_steps, run_dir=str(run.local.root), steps=deleted)
         logger.info("retention: removed checkpoints of steps %s", deleted)
 
 
