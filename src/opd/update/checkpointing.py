@@ -69,8 +69,9 @@ def resume(run: Run, group: WorkerGroup, load: Callable[[Path], None]) -> int:
         _check_ranks(decision.manifest, group.world_size)
         if first_failure is None:
             upload_missing(run, group)
+        folder = run.checkpoints.folder(decision.step)
         try:
-            load(Path(str(decision.path)))
+            load(folder)
             return decision.step
         except RayActorError:
             raise  # a worker has died: the checkpoint may be sound
@@ -80,7 +81,7 @@ def resume(run: Run, group: WorkerGroup, load: Callable[[Path], None]) -> int:
             first_failure = first_failure or error
             if decision.step != failed_step:
                 failed_step = decision.step
-                logger.warning("%s cannot be loaded; its files are verified once more", decision.path, exc_info=error)
+                logger.warning("%s cannot be loaded; its files are verified once more", folder, exc_info=error)
                 continue
             lines = str(error).strip().splitlines() or [""]  # a worker's error ends with its traceback's last line
             cause = f"{type(error).__name__}: {lines[-1].strip()[:200]}"
