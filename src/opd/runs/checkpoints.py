@@ -74,8 +74,10 @@ class Checkpoints:
 
     def check_owner(self) -> None:
         """Raise Overtaken as far as can be known; an unreachable store does not stop the training."""
-        self._check([self.local])
-        self._if_store_answers("the look for another owner", lambda store: self._check([store]))
+        check_owner([self.local], self.attempt, self.token)
+        self._if_store_answers(
+            "the look for another owner", lambda store: check_owner([store], self.attempt, self.token)
+        )
 
     def begin(self, step: int) -> bool:
         """Remove an older save of a step before it is saved again; return False for the step that was resumed from."""
@@ -234,9 +236,6 @@ class Checkpoints:
         except StoreError:
             return False
 
-    def _check(self, stores: list[Store]) -> None:
-        check_owner(stores, self.attempt, self.token)
-
     def _if_store_answers(self, what: str, call: Callable[[Store], None]) -> None:
         """Try once in the object store; the training waits, so an unreachable store makes a warning."""
         if self.remote is None:
@@ -250,7 +249,7 @@ class Checkpoints:
         """Write manifest.json, check the owner once more, and write COMPLETE."""
         folder = step_folder(manifest.step)
         store.put(f"{folder}/{MANIFEST_FILE}", manifest.to_bytes())
-        self._check([self.local] if store is self.local else [store, self.local])
+        check_owner([self.local] if store is self.local else [store, self.local], self.attempt, self.token)
         store.put(f"{folder}/{COMPLETE_FILE}", manifest.seal())
 
     def _seal_remote(self, remote: Store, manifest: Manifest) -> list[str]:

@@ -129,7 +129,6 @@ class Run:
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write one row of metrics; raise Overtaken or LeaseLost by the last beat."""
         self._watch.check()
-        self._mirror(METRICS_FILE)
         self.metrics.log(step, metrics)
         self.summary.see(step, metrics)
 
@@ -193,9 +192,11 @@ class Run:
     def __enter__(self) -> Self:
         if self.tee is not None:
             self.tee.start()
-            self._mirror(LOG_FILE)
         self._watch.start()
         if self.remote is not None:
+            for name in (METRICS_FILE, LOG_FILE):
+                key = f"{self.claim.prefix}/{name}"
+                self._streamer.add(path=self.local.local_path(key), store=self.remote, key=key)
             self._streamer.start()
         return self
 
@@ -280,12 +281,6 @@ class Run:
             self.summary.write()
         except StoreError as error:
             logger.info("%s", error)
-
-    def _mirror(self, name: str) -> None:
-        """Make the streamer keep one file of the attempt in the store."""
-        if self.remote is not None:
-            key = f"{self.claim.prefix}/{name}"
-            self._streamer.add(path=self.local.local_path(key), store=self.remote, key=key)
 
     def _upload_streams(self) -> None:
         """Upload the missing bytes of every attempt's files on this disk, also of killed processes."""

@@ -103,17 +103,16 @@ class Streamer:
     """One thread that syncs mirrors every FLUSH_INTERVAL_S, and logs when the store becomes unreachable and reachable."""
 
     def __init__(self) -> None:
-        self._mirrors: dict[str, FileMirror] = {}
+        self._mirrors: list[FileMirror] = []
         self._is_away = False
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def add(self, *, path: Path, store: Store, key: str) -> None:
-        """Keep a file in the store from now on; the next tick is the retry."""
+        """Keep a file in the store from now on, once it exists; the next tick is the retry."""
         with self._lock:
-            if key not in self._mirrors:
-                self._mirrors[key] = FileMirror(path=path, store=store, key=key)
+            self._mirrors.append(FileMirror(path=path, store=store, key=key))
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="opd-run-stream", daemon=True)
@@ -123,7 +122,7 @@ class Streamer:
         """Sync every mirror once; return False if the store did not take all of it."""
         with self._lock:
             failure: Exception | None = None
-            for mirror in self._mirrors.values():  # each one: an unreadable file must not keep the others
+            for mirror in self._mirrors:  # each one: an unreadable file must not keep the others
                 try:
                     mirror.sync()
                 except Exception as error:  # noqa: BLE001 - this thread carries metrics and log: it must not end
@@ -137,7 +136,7 @@ class Streamer:
     def flush(self) -> None:
         """Return when the store holds the files as of the call; raise StoreError after the store's patience."""
         with self._lock:
-            for mirror in self._mirrors.values():
+            for mirror in self._mirrors:
                 mirror.flush()
 
     def close(self) -> bool:

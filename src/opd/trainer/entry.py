@@ -16,7 +16,6 @@ from omegaconf import DictConfig, open_dict
 
 from opd.cluster.supervise import rendezvous_in_a_file
 from opd.compat import quiet
-from opd.convert.errors import ConvertError
 from opd.errors import EXIT_INTERRUPTED, MissingPackage, RunError, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError
 from opd.experiment.errors import Problem
@@ -91,7 +90,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
         tracking.set_wandb_environment(facts.run_id, tags=(spec.kind, spec.model.name))
         claimed = open_run(spec, within=within)
         START.mark("claim")
-        with attempting(claimed, ConvertError):
+        with attempting(claimed):
             try:
                 tracking.write_into(str(claimed.local.root))
                 origin.add(claimed.stores[0], claimed.attempt, **origin.origin())
@@ -103,9 +102,6 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
                 claimed.finish(ending.result)
     except KeyboardInterrupt:  # Ray makes a new one of ours
         return EXIT_INTERRUPTED
-    except ConvertError as error:
-        print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
-        return 1
     except (RunError, SpecError, Unfit) as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code
