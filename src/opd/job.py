@@ -35,10 +35,10 @@ from opd.runs import origin
 from opd.runs.manifest import DATA_FILE
 from opd.runs.run import Run
 from opd.runs.start_times import START
+from opd.trainer import checkpointing
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.run_log import StepLogger
 from opd.trainer.tracking import Trackers
-from opd.update import checkpointing
 
 
 class Data:

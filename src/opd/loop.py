@@ -19,8 +19,9 @@ from opd.rollout.serving import start_cpu_servers
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.runs.start_times import START
+from opd.trainer import checkpointing
 from opd.trainer.run_log import validation_scores
-from opd.update import checkpointing, checks
+from opd.update import checks
 
 SEAL_POLL_S = 5.0
 """Seconds between two looks at a save that the loop waits for."""

@@ -55,7 +55,7 @@ BUGS = [
     _bug("runs/lease.py", "a lock that is held counts as free", "                return True\n", "                return False\n"),
     _bug("runs/attempts.py", "a lock of another machine counts", "    is_here = owner is not None and owner.boot_id != \"\" and owner.boot_id == boot_id()", "    is_here = True"),
     _bug("runs/run.py", "the end does not upload what is left", "            self._upload_streams()\n            # Before", "            # Before"),
-    _bug("update/checkpointing.py", "a save does not wait for the one that is on its way",
+    _bug("trainer/checkpointing.py", "a save does not wait for the one that is on its way",
          "not self._job.ended.wait(within_s)", "not self._job.ended.is_set()"),
     _bug("runs/metrics.py", "the name of the metrics is not synced", "                fsync_folder(self.path.parent)\n", ""),
     _bug("runs/checkpoints.py", "an older attempt's copy in the store is not replaced", " and (stored is None or stored.attempt < mine.attempt)", " and stored is None"),

@@ -16,7 +16,7 @@ from opd.errors import PartLost, RunFinished, Stopped
 from opd.experiment.sections import Checkpoint
 from opd.pods import stop
 from opd.runs.run import Run
-from opd.update import checkpointing
+from opd.trainer import checkpointing
 from opd.update.shards import ShardUploads
 from tests.simulator.copies import HostCopies
 from tests.simulator.oracle import content, state_in

@@ -12,7 +12,7 @@ import pytest
 from opd import ending, loop
 from opd.ending import STOPPED
 from opd.pods import stop
-from opd.update import checkpointing
+from opd.trainer import checkpointing
 
 
 @pytest.fixture

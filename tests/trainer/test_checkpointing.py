@@ -25,8 +25,8 @@ from opd.runs.shards import move_in, sweep_older
 from opd.store.base import NO_RETRY
 from opd.store.durable import hash_file
 from opd.store.remote import open_store
-from opd.update import checkpointing
-from opd.update.checkpointing import Sealing
+from opd.trainer import checkpointing
+from opd.trainer.checkpointing import Sealing
 from opd.update.shards import Background, ShardUploads
 
 

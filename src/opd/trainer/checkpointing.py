@@ -1,4 +1,4 @@
-"""The driver's part of a save and a resume: it calls every rank for its files (`shards.py`), then seals, chooses, prunes (`opd.runs`)."""
+"""The driver's part of a save and a resume: it calls every rank for its files (`opd.update.shards`), then seals, chooses, prunes (`opd.runs`)."""
 
 from __future__ import annotations
 
