@@ -1,4 +1,4 @@
-"""A run's process: its imports, signals, full disk, origin and start times."""
+"""A run's process: its full disk, origin and start times."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from opd.experiment.pipeline import Sizes
 from opd.inputs.fetch import CACHE_VARIABLE, local_copy
 
 NODE_WAIT_S = 900.0  # for pods to be scheduled again and to pull their image
-SETTLE_S = 60.0  # for Ray to place ranks that have room
 # For the only node of an embedded Ray to be registered.
 ALONE_WAIT_S = 30.0
 POLL_S = 1.0
