@@ -10,10 +10,10 @@ from typing import Any
 import ray
 
 from opd.cluster import lost
-from opd.errors import NodeLost
+from opd.errors import EXIT_INTERRUPTED, NodeLost
 from opd.pods import stop
 from opd.runs.progress import PROGRESS
-from opd.runs.run import EXIT_TERMINATED, Run
+from opd.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Ending:
     result: dict[str, Any] | None = None
 
 
-STOPPED = Ending(exit_code=EXIT_TERMINATED)
+STOPPED = Ending(exit_code=EXIT_INTERRUPTED)
 
 
 def serve_pods(run: Run, save: Callable[[], int | None], *, is_over: Callable[[], bool]) -> Ending | None:

@@ -6,19 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+EXIT_INTERRUPTED = 130
 EXIT_NODE_LOST = 76
 """Of a start in a Ray cluster that ended as NodeLost: `opd.pods.start` begins again there. Elsewhere it is 1."""
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal that unwinds the main thread; `opd.trainer.entry.run` and `supervised` end the process with `exit_code`.
+    """A signal that unwinds the main thread; `opd.cluster.supervise` raises it, and the process ends with EXIT_INTERRUPTED.
 
     Ray's calls let no exception but KeyboardInterrupt out of a signal handler.
     """
-
-    def __init__(self, exit_code: int):
-        super().__init__(f"asked to end by a signal ({exit_code})")
-        self.exit_code = exit_code
 
 
 class RunError(Exception):
@@ -94,11 +91,7 @@ class RunFinished(RunError):
 
 
 class RunFatal(RunError):
-    """An earlier attempt ended the run for good; `record` is its fatal.json."""
-
-    def __init__(self, message: str, record: Mapping[str, Any]):
-        super().__init__(message)
-        self.record = dict(record)
+    """An earlier attempt ended the run for good."""
 
 
 class CheckpointError(RunError):

@@ -35,10 +35,10 @@ from opd.runs import origin
 from opd.runs.manifest import DATA_FILE
 from opd.runs.run import Run
 from opd.runs.start_times import START
+from opd.trainer import checkpointing
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.run_log import StepLogger
 from opd.trainer.tracking import Trackers
-from opd.update import checkpointing
 
 
 class Data:
@@ -157,7 +157,7 @@ class Job:
         self._weights = CheckpointEngineManager(config=engine, actor_wg=self.ranks, replicas=replicas)
         trackers = Trackers(config, run)
         devices = Counter(self.ranks.tell_device())
-        origin.add(run.stores[0], run.handle.attempt, devices=devices, trackers=trackers.links)
+        origin.add(run.stores[0], run.attempt, devices=devices, trackers=trackers.links)
         watch = FaultWatch(run.stores).see if data.ours.trained.trainer.monitor else None
         self.log = StepLogger(run, trackers, total_steps=data.total_steps, watch=watch)
 

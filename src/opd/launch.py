@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from opd.cluster.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
+from opd.cluster.supervise import DEFAULT_GRACE_S, supervised
+from opd.errors import EXIT_INTERRUPTED
 from opd.experiment import (
     AnyRunSpec,
     AnySpec,

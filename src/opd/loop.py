@@ -19,8 +19,9 @@ from opd.rollout.serving import start_cpu_servers
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.runs.start_times import START
+from opd.trainer import checkpointing
 from opd.trainer.run_log import validation_scores
-from opd.update import checkpointing, checks
+from opd.update import checks
 
 SEAL_POLL_S = 5.0
 """Seconds between two looks at a save that the loop waits for."""
@@ -36,7 +37,7 @@ def train(config: DictConfig, run: Run) -> Ending:
     configure_verl_logging()
     OmegaConf.resolve(config)
     trainer = RunConfig.of(config).spec.trainer
-    folder = str(run.handle.attempt_dir)
+    folder = str(run.attempt_dir)
     PROGRESS.watch(folder=folder, floor_s=trainer.stall_floor_s, factor=trainer.stall_factor)
     PROGRESS.enter("start", 0)
     of_kind = KINDS[RunConfig.of(config).spec.kind]

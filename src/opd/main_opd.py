@@ -15,7 +15,8 @@ from dataclasses import replace
 import hydra
 from omegaconf import DictConfig
 
-from opd.cluster.supervise import EXIT_INTERRUPTED, supervised
+from opd.cluster.supervise import supervised
+from opd.errors import EXIT_INTERRUPTED
 from opd.experiment import AnyRunSpec, ConvertSpec, PipelineSpec, SpecError
 from opd.experiment.base import DISTILS, joined
 from opd.experiment.errors import Problem

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from opd.cluster.supervise import EXIT_INTERRUPTED, supervised
+from opd.cluster.supervise import supervised
 from opd.convert.target import KEY_FILE
-from opd.errors import CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
+from opd.errors import EXIT_INTERRUPTED, CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
 from opd.experiment import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
 from opd.experiment.base import TRAINS
 from opd.experiment.pipeline import Reference, Stage, stages_of

@@ -63,7 +63,7 @@ def _watch(module) -> None:
     from opd.kinds import Distillation
     from opd.runs.checkpoints import Checkpoints
     from opd.runs.run import Run
-    from opd.update import checkpointing
+    from opd.trainer import checkpointing
 
     mark("import", 0)
     _poison()

@@ -7,7 +7,7 @@ from tests.chaos.context import Case, Context, last_lines
 from tests.chaos.kills import EQUAL
 from tests.chaos.scenario import scenario
 
-from opd.runs.attempts import DEFAULT_LEASE_TTL_S, HEARTBEAT_FILE, OWNER_FILE, attempt_prefix, read_owner
+from opd.runs.attempts import HEARTBEAT_FILE, LEASE_TTL_S, OWNER_FILE, attempt_prefix, read_owner
 from opd.runs.manifest import complete_steps, step_folder
 
 
@@ -31,7 +31,7 @@ def two_attempts(context: Context) -> str:
             f"the third attempt sealed steps {sealed}, and the second froze in its save of step {uploading}",
         )
         waited_s = [_seconds_between(case, attempt) for attempt in (1, 2)]
-        require(min(waited_s) >= DEFAULT_LEASE_TTL_S - 1, f"taken over {waited_s} s after the last sign of life")
+        require(min(waited_s) >= LEASE_TTL_S - 1, f"taken over {waited_s} s after the last sign of life")
         num_before = len(proxy.requests)
         for attempt in (first, second, third):
             attempt.thaw()

@@ -66,9 +66,9 @@ def test_logits_are_those_of_the_trained_weights_after_the_cast(saved, sealed, t
 @pytest.mark.parametrize("mode", ["checkpoint", "base"])
 @pytest.mark.parametrize("case", LORA_CASES, ids=lambda case: case.name)
 def test_a_lora_student_becomes_the_plain_model_that_peft_merges_it_to(saved, sealed, tmp_path, capfd, case, mode):
-    done = convert_checkpoint(Convert(checkpoint=str(sealed(case)), target=str(tmp_path / "out"), dtype=mode))
+    _, record = convert_checkpoint(Convert(checkpoint=str(sealed(case)), target=str(tmp_path / "out"), dtype=mode))
     assert "adding the LoRA student's adapters to 14 of them" in capfd.readouterr().err
-    assert done.record["verification"]["num_tensors"] > 0
+    assert record["verification"]["num_tensors"] > 0
     base = AutoModelForCausalLM.from_pretrained(base_model(saved, case.tied), dtype=torch.float32).state_dict()
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     found = model.state_dict()

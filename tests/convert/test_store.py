@@ -33,8 +33,10 @@ def stored(sealed, s3_url) -> str:  # noqa: F811
 
 
 def test_a_checkpoint_in_the_store_is_verified_on_the_way_and_converted_here(saved, stored, tmp_path):
-    done = convert_checkpoint(Convert(checkpoint=f"{stored}/actor/", target=str(tmp_path / "out"), dtype="checkpoint"))
-    assert (done.record["run_id"], done.record["step"], done.record["checkpoint"]) == ("my-run", STEP, stored)
+    _, record = convert_checkpoint(
+        Convert(checkpoint=f"{stored}/actor/", target=str(tmp_path / "out"), dtype="checkpoint")
+    )
+    assert (record["run_id"], record["step"], record["checkpoint"]) == ("my-run", STEP, stored)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert torch.equal(model.lm_head.weight, full_weights(saved, CASE)["lm_head.weight"])
     assert [path.name for path in tmp_path.glob(".*")] == [], "the download is gone"

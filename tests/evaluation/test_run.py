@@ -68,7 +68,7 @@ def attempt(tmp_path):
     def start(number: int, **eval_keys) -> SimpleNamespace:
         local, remote = (LocalStore(tmp_path / name) for name in (f"disk {number}", "store"))
         run = SimpleNamespace(
-            handle=SimpleNamespace(attempt=number, local_dir=str(local.root), run_id="r"),
+            attempt=number, attempt_dir=local.root / "attempt", local=local,
             stores=(remote, local), remote=remote, asked_in=local.root,
             hand_over=lambda **_: None, storing_the_end=lambda: GracefulStop(),
         )  # fmt: skip
@@ -169,7 +169,7 @@ def test_an_attempt_that_is_asked_to_end_when_all_is_answered_comes_to_its_end(a
 
 
 def test_a_pod_that_has_to_go_hears_that_the_answers_are_stored(attempt, ask, tmp_path):
-    asked = stop.ask(folder := tmp_path / "disk 1", reason="test", hold_s=0)
+    asked = stop.ask(folder := tmp_path / "disk 1", hold_s=0)
     assert ask(attempt(1), _Manager())
     stop.sign_of_life(folder)
     assert stop.wait(folder, asked, timeout_s=5) == 0

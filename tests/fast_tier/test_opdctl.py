@@ -86,7 +86,7 @@ def attempt(tier, run, folder, steps, *, result=None, fatal=None):
         for step in steps:
             open_run.log(step, {"opd/loss": 1 / step, "opd/accuracy": step / 10})
         lines = [*(f"step {step}/4" for step in steps), fatal or "done", ""]
-        open_run.stores[0].put(f"{attempt_prefix(open_run.handle.attempt)}/driver.log", "\n".join(lines).encode())
+        open_run.stores[0].put(f"{attempt_prefix(open_run.attempt)}/driver.log", "\n".join(lines).encode())
         if fatal:
             open_run.fail(fatal, fatal=True)
         else:

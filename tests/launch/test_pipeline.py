@@ -182,7 +182,7 @@ def test_a_signal_between_two_stages_ends_the_pipeline_before_the_next_begins(fo
 
 @pytest.mark.slow
 def test_pods_that_ask_for_a_save_between_stages_are_answered_before_the_next_begins(folder):
-    request = stop.ask(folder / "out" / "pipe", reason="its pod is being deleted", hold_s=0)
+    request = stop.ask(folder / "out" / "pipe", hold_s=0)
     code, output = ended(folder)
     assert code == 0
     assert stop.wait(folder / "out" / "pipe", request, 1) == 0, "no stage had finished"
@@ -197,7 +197,7 @@ def test_pods_that_ask_in_the_pipeline_s_folder_are_answered_by_the_stage_that_r
         if line.startswith("running"):
             break
     stop.sign_of_life(folder / "out" / "pipe")  # as `opd.pods.start` gives it next to the trainer
-    request = stop.ask(folder / "out" / "pipe", reason="its pod is being deleted", hold_s=120)
+    request = stop.ask(folder / "out" / "pipe", hold_s=120)
     assert stop.wait(folder / "out" / "pipe", request, 60) == 12
     running.terminate()  # the stage holds still until its pods are gone
     output, _ = running.communicate(timeout=60)

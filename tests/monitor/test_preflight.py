@@ -144,7 +144,7 @@ def run_with(teachers: dict) -> RunConfig:
 
 
 def _run(folder) -> SimpleNamespace:
-    return SimpleNamespace(stores=[LocalStore(folder / "r")], handle=SimpleNamespace(attempt=1))
+    return SimpleNamespace(stores=[LocalStore(folder / "r")], attempt=1)
 
 
 def test_of_several_teachers_one_whose_template_writes_otherwise_speaks_for_all(student, tmp_path, capsys):

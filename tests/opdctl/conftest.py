@@ -80,7 +80,7 @@ def make_run(tmp_path: Path, store: Path) -> Callable[..., str]:
                 for step, metrics in history.items():
                     run.log(step, metrics)
                 if log:
-                    (run.handle.attempt_dir / "driver.log").write_text(f"attempt {number}\n{log}")
+                    (run.attempt_dir / "driver.log").write_text(f"attempt {number}\n{log}")
                 if result is not None and number == len(histories):
                     run.finish(result)
         return name

@@ -27,8 +27,7 @@ from opdctl.runs.listing import Listing
 def live_run(tmp_path: Path, store: Path) -> Iterator[Run]:
     """A run that is owned by this process, and open."""
     run = Run.open(run_id="live", local_root=tmp_path / "local", spec={"kind": "opd", "trainer": {"total_steps": 10}},
-                   spec_hash="h", store_url=str(store), tee=False, flush_interval_s=0.05,
-                   policy=RetryPolicy(max_elapsed_s=5))  # fmt: skip
+                   spec_hash="h", store_url=str(store), tee=False, policy=RetryPolicy(max_elapsed_s=5))  # fmt: skip
     with run:
         yield run
 

@@ -50,9 +50,9 @@ def test_a_head_that_stays_allows_another_start(tmp_path, counted, monkeypatch):
     assert start.stays(here, [])
     with monkeypatch.context() as patch:
         patch.setattr("socket.gethostname", lambda: "worker")
-        stop.ask(here.run_dir, reason="its pod is being deleted", hold_s=1)
+        stop.ask(here.run_dir, hold_s=1)
     assert start.stays(here, []), "a worker that ends takes no head along"
-    stop.ask(here.run_dir, reason="its pod is being deleted", hold_s=1)
+    stop.ask(here.run_dir, hold_s=1)
     assert not start.stays(here, []), "it has asked itself"
     stop.forget(here.run_dir)
     assert not start.stays(here, [signal.SIGINT])
@@ -66,7 +66,7 @@ def test_where_starts_are_not_counted_there_is_one(tmp_path, counted, monkeypatc
 
 def test_requests_that_cannot_be_read_leave_the_next_start_to_kuberay(tmp_path, counted, capsys):
     here = experiment(tmp_path)
-    request = stop.ask(here.run_dir, reason="its pod is being deleted", hold_s=1)
+    request = stop.ask(here.run_dir, hold_s=1)
     (here.run_dir / stop.FOLDER / f"{request.id}.request").write_text("{")
     assert not start.stays(here, [])
     assert "cannot be read" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def unanswered(run_dir):
 
 
 def test_many_pods_that_ask_at_once_cost_one_save_and_each_gets_the_step(run_dir):
-    requests = [stop.ask(run_dir, reason="test", hold_s=0) for _ in range(5)]
+    requests = [stop.ask(run_dir, hold_s=0) for _ in range(5)]
     assert sorted(unanswered(run_dir), key=str) == sorted(requests, key=str)
     saves = []
     assert stop.serve(run_dir, lambda: saves.append(1) or 7) is True
@@ -47,7 +47,7 @@ def test_many_pods_that_ask_at_once_cost_one_save_and_each_gets_the_step(run_dir
 
 def test_the_trainer_holds_still_after_the_answer_for_as_long_as_the_pods_may_take(run_dir):
     for hold_s in (30, 300, 60):
-        stop.ask(run_dir, reason="test", hold_s=hold_s)
+        stop.ask(run_dir, hold_s=hold_s)
     answered = []
     clock = Clock(lambda: answered.append(not unanswered(run_dir)))
     stop.serve(run_dir, lambda: 1, clock=clock, sleep=clock.sleep)
@@ -56,9 +56,9 @@ def test_the_trainer_holds_still_after_the_answer_for_as_long_as_the_pods_may_ta
 
 
 def test_a_pod_that_asks_during_the_hold_is_answered_without_another_save(run_dir):
-    stop.ask(run_dir, reason="test", hold_s=10)
+    stop.ask(run_dir, hold_s=10)
     saves, late = [], []
-    clock = Clock(lambda: late or late.append(stop.ask(run_dir, reason="late", hold_s=60)))
+    clock = Clock(lambda: late or late.append(stop.ask(run_dir, hold_s=60)))
     stop.serve(run_dir, lambda: saves.append(1) or 7, clock=clock, sleep=clock.sleep)
     assert saves == [1]
     assert stop.wait(run_dir, late[0], timeout_s=5) == 7
@@ -66,7 +66,7 @@ def test_a_pod_that_asks_during_the_hold_is_answered_without_another_save(run_di
 
 
 def test_the_hold_ends_when_the_trainer_has_to_end(run_dir):
-    stop.ask(run_dir, reason="test", hold_s=300)
+    stop.ask(run_dir, hold_s=300)
     clock = Clock()
     assert stop.serve(run_dir, lambda: 7, is_over=lambda: clock.now_s >= 2, clock=clock, sleep=clock.sleep)
     assert clock.now_s == pytest.approx(2)
@@ -74,7 +74,7 @@ def test_the_hold_ends_when_the_trainer_has_to_end(run_dir):
 
 def test_requests_to_an_earlier_trainer_are_forgotten(run_dir):
     for served in (True, False):
-        stop.ask(run_dir, reason="test", hold_s=0)
+        stop.ask(run_dir, hold_s=0)
         if served:
             stop.serve(run_dir, lambda: 1)
     stop.forget(run_dir)
@@ -83,7 +83,7 @@ def test_requests_to_an_earlier_trainer_are_forgotten(run_dir):
 
 
 def test_a_pod_stops_waiting_when_the_trainer_ends(run_dir):
-    request = stop.ask(run_dir, reason="test", hold_s=0)
+    request = stop.ask(run_dir, hold_s=0)
     threading.Timer(0.3, stop.stop_listening, [run_dir]).start()
     began_s = time.monotonic()
     assert stop.wait(run_dir, request, timeout_s=200) is None

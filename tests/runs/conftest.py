@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import opd
+from opd.runs import attempts, stream
 from opd.runs.checkpoints import Checkpoints, ResumeDecision
 from opd.runs.manifest import DRIVER_RANK, Manifest
 from opd.runs.run import Run
@@ -32,18 +33,19 @@ def local_store(tmp_path: Path) -> LocalStore:
 
 
 @pytest.fixture
-def open_run(tmp_path: Path) -> Callable[..., Run]:
-    """Opens run `r` under `tmp_path/local`; keyword arguments override."""
+def open_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+    """Opens run `r` under `tmp_path/local`, without a wait for a living owner; keyword arguments override."""
+    monkeypatch.setattr(attempts, "LEASES_TO_WAIT", 0.0)
+    monkeypatch.setattr(stream, "FLUSH_INTERVAL_S", 0.05)
 
-    def open_it(**overrides: object) -> Run:
+    def open_it(*, lease_ttl_s: float = attempts.LEASE_TTL_S, **overrides: object) -> Run:
+        monkeypatch.setattr(attempts, "LEASE_TTL_S", lease_ttl_s)
         options: dict[str, object] = {
             "run_id": "r",
             "local_root": tmp_path / "local",
             "spec": {"kind": "opd", "seed": 1},
             "spec_hash": "hash-1",
             "tee": False,
-            "max_wait_s": 0.0,
-            "flush_interval_s": 0.05,
             "policy": IMPATIENT,
         }
         return Run.open(**{**options, **overrides})  # type: ignore[arg-type]

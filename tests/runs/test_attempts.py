@@ -15,7 +15,7 @@ import pytest
 
 from opd.errors import LeaseLost, Overtaken, RunIsLive, StoreRefused, StoreUnavailable
 from opd.runs import attempts
-from opd.runs.attempts import Claim, Owner, check_owner, claim_attempt, highest_attempt
+from opd.runs.attempts import LEASES_TO_WAIT, Claim, Owner, check_owner, claim_attempt, highest_attempt
 from opd.runs.lease import Watch
 from opd.store.base import json_bytes
 from opd.store.local import LocalStore
@@ -26,7 +26,7 @@ import socket, sys, time
 from opd.runs.attempts import claim_attempt
 from opd.store.remote import open_store
 socket.gethostname = lambda: "another-pod"
-claim_attempt([open_store(root) for root in sys.argv[1:]], spec_hash="h", lease_ttl_s=3600)
+claim_attempt([open_store(root) for root in sys.argv[1:]], spec_hash="h")
 print("claimed", flush=True)
 time.sleep(3600)
 """
@@ -55,9 +55,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def claim_it(store: LocalStore, **overrides: object) -> Claim:
-    options: dict[str, object] = {"spec_hash": "h", "max_wait_s": 0.0}
-    return claim_attempt([store], **{**options, **overrides})  # type: ignore[arg-type]
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set the leases for which a claim waits for a living owner; none by default."""
+    monkeypatch.setattr(attempts, "LEASES_TO_WAIT", 0.0)
+    return lambda leases: monkeypatch.setattr(attempts, "LEASES_TO_WAIT", leases)
+
+
+def claim_it(store: LocalStore) -> Claim:
+    return claim_attempt([store], spec_hash="h")
 
 
 def plant_owner(store: LocalStore, attempt: int) -> None:
@@ -78,7 +84,7 @@ def test_an_owner_in_another_pod_of_this_node_is_followed_when_it_is_killed_and_
     owner.wait_for("claimed")
     os.kill(owner.process.pid, signal.SIGSTOP)
     with pytest.raises(RunIsLive, match="another-pod"):
-        claim_attempt(stores, spec_hash="h", max_wait_s=0.0)
+        claim_attempt(stores, spec_hash="h")
     owner.process.kill()
     owner.wait()
     owner_file = stores[0].local_path("attempts/0001/owner.json")
@@ -86,9 +92,9 @@ def test_an_owner_in_another_pod_of_this_node_is_followed_when_it_is_killed_and_
     for change in ({"boot_id": "another"}, {"token": "of a claim over this one"}):  # of which the lock says nothing
         stores[0].put_json("attempts/0001/owner.json", {**stores[0].get_json("attempts/0001/owner.json"), **change})
         with pytest.raises(RunIsLive):
-            claim_attempt(stores, spec_hash="h", max_wait_s=0.0)
+            claim_attempt(stores, spec_hash="h")
         owner_file.write_bytes(claimed)
-    assert claim_attempt(stores, spec_hash="h", max_wait_s=0.0).owner.attempt == 2
+    assert claim_attempt(stores, spec_hash="h").owner.attempt == 2
 
 
 def test_a_disk_that_cannot_lock_leaves_the_lease(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +114,12 @@ def test_a_living_owner_on_this_host_keeps_the_run_and_is_named(local_store: Loc
 
 
 def test_a_lease_runs_out_after_a_whole_term_of_its_own_on_our_clock_without_a_beat(
-    local_store: LocalStore, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+    local_store: LocalStore, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+    patience: Callable,
+) -> None:  # fmt: skip
     plant_owner(local_store, 1)
+    monkeypatch.setattr(attempts, "LEASE_TTL_S", 1.0)
+    patience(100.0)
     beats = [10.0]  # once more, by a clock that is an hour off
 
     def beat() -> None:
@@ -118,20 +127,27 @@ def test_a_lease_runs_out_after_a_whole_term_of_its_own_on_our_clock_without_a_b
             local_store.put_json("attempts/0001/heartbeat.json", {"token": "planted-1", "time_s": -3600 + beats.pop()})
 
     clock.while_asleep = beat
-    assert claim_it(local_store, max_wait_s=100.0, lease_ttl_s=1.0).owner.attempt == 2
+    assert claim_it(local_store).owner.attempt == 2
     assert 70.0 < clock.now_s < 75.0
     assert [("on elsewhere" in text, "waiting for its lease" in text) for text in caplog.messages] == [(True, True)]
 
 
-def test_an_owner_that_renews_is_not_waited_for_longer_than_asked(local_store: LocalStore, clock: Clock) -> None:
+def test_an_owner_that_renews_is_waited_for_two_and_a_half_leases(
+    local_store: LocalStore, clock: Clock, patience: Callable
+) -> None:
+    patience(LEASES_TO_WAIT)
     plant_owner(local_store, 1)
     clock.while_asleep = lambda: local_store.put_json("attempts/0001/heartbeat.json", {"time_s": clock.now_s})
     with pytest.raises(RunIsLive, match="elsewhere"):
-        claim_it(local_store, max_wait_s=None)
+        claim_it(local_store)
     assert 150.0 <= clock.now_s < 155.0
 
 
-def test_a_pause_between_two_looks_does_not_count_as_silence(local_store: LocalStore, clock: Clock) -> None:
+def test_a_pause_between_two_looks_does_not_count_as_silence(
+    local_store: LocalStore, clock: Clock, patience: Callable
+) -> None:
+    patience(25.0)
+
     class Sleepy(LocalStore):
         def _get(self, key: str) -> bytes:
             data = super()._get(key)
@@ -142,17 +158,18 @@ def test_a_pause_between_two_looks_does_not_count_as_silence(local_store: LocalS
     plant_owner(local_store, 1)
     local_store.put_json("attempts/0001/heartbeat.json", {"time_s": 0.0})
     with pytest.raises(RunIsLive):
-        claim_it(Sleepy(local_store.root), max_wait_s=1500.0)
+        claim_it(Sleepy(local_store.root))
 
 
 @pytest.mark.parametrize("record", [b'{"attempt": 1, "tok', b"{}"])
 def test_an_owner_record_cut_short_counts_as_claimed_until_its_lease_is_over(
-    local_store: LocalStore, clock: Clock, record: bytes
+    local_store: LocalStore, clock: Clock, record: bytes, patience: Callable
 ) -> None:
     local_store.put("attempts/0001/owner.json", record)
     with pytest.raises(RunIsLive, match="unreadable owner record"):
         claim_it(local_store)
-    assert claim_it(local_store, max_wait_s=100.0).owner.attempt == 2
+    patience(LEASES_TO_WAIT)
+    assert claim_it(local_store).owner.attempt == 2
 
 
 def test_the_highest_attempt_of_any_place_is_followed(tmp_path: Path, local_store: LocalStore) -> None:
@@ -160,7 +177,7 @@ def test_the_highest_attempt_of_any_place_is_followed(tmp_path: Path, local_stor
     plant_owner(local_store, 4)
     local_store.put_json("attempts/0004/ended.json", {})
     local_store.local_path("attempts/0007").mkdir()  # without a record it is a free number
-    claim = claim_attempt([LocalStore(tmp_path / "store"), local_store], spec_hash="h", max_wait_s=0.0)
+    claim = claim_attempt([LocalStore(tmp_path / "store"), local_store], spec_hash="h")
     assert (claim.owner.attempt, highest_attempt(local_store)) == (5, 5)
     assert LocalStore(tmp_path / "store").get("attempts/0005/owner.json") == local_store.get("attempts/0005/owner.json")
 

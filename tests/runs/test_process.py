@@ -1,11 +1,9 @@
-"""A run's process: its imports, signals, full disk, origin and start times."""
+"""A run's process: its full disk, origin and start times."""
 
 from __future__ import annotations
 
 import errno
-import signal
 import subprocess
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,20 +16,6 @@ from opd.runs.origin import _commit_of_checkout, add, file_key, origin
 from opd.runs.result import as_disk_full
 from opd.runs.start_times import StartTimes
 from opd.store.local import LocalStore
-
-
-def test_a_thread_other_than_main_installs_no_signal_handler(open_run: Callable) -> None:
-    before, seen = signal.getsignal(signal.SIGTERM), []
-
-    def body() -> None:
-        with open_run() as run:
-            seen.append(signal.getsignal(signal.SIGTERM))
-            run.finish({})
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    assert [*seen, signal.getsignal(signal.SIGTERM)] == [before, before]
 
 
 def caused(error: Exception, cause: Exception) -> Exception:

@@ -13,7 +13,6 @@ from typing import ClassVar
 import pytest
 
 from opd.errors import AlreadyExists, CorruptRecord, CreateOnlyUnsupported, NoBucket, StoreRefused, StoreUnavailable
-from opd.store.access import open_url
 from opd.store.base import RetryPolicy
 from opd.store.local import LocalStore
 from opd.store.remote import CALL_DEADLINE_S, FsspecStore, open_store
@@ -165,16 +164,13 @@ def test_the_create_only_check_needs_no_right_to_delete(tmp_path: Path) -> None:
 # ---- services (a real S3 server: tests/runs/s3) ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("protocol", "package", "extra"), [("gs", "gcsfs", "gcs"), ("az", "adlfs", "azure")])
+@pytest.mark.parametrize(("protocol", "package"), [("gs", "gcsfs"), ("az", "adlfs")])
 def test_a_store_whose_package_is_missing_names_the_extra_to_install(
-    protocol: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    protocol: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    said = rf"needs {package}, which is not installed: pip install 'opd\[{extra}\]'"
-    with pytest.raises(StoreRefused, match=said):
+    with pytest.raises(StoreRefused, match=rf"nstall {package} .*pip install 'opd\[gcs\]'. for gs://"):
         open_store(f"{protocol}://b/x")
-    with pytest.raises(ImportError, match=said):
-        open_url(f"{protocol}://b/x/config.json", "rb")
 
 
 def test_a_transfer_has_a_second_for_every_64_kib_beside_a_requests_own_time(
@@ -193,10 +189,12 @@ def test_a_transfer_has_a_second_for_every_64_kib_beside_a_requests_own_time(
 
     with open(tmp_path / "shard", "wb") as file:
         file.truncate(64 * 2**20)
-    filesystem = SimpleNamespace(loop=None, _put_file=lambda *paths: None)
+    filesystem = SimpleNamespace(loop=None, _put_file=lambda *paths: None, _rm_file=lambda path: None)
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda call, loop: Transfer())
-    FsspecStore("s3://bucket/r", filesystem=filesystem).put_file("shard", tmp_path / "shard")  # type: ignore[arg-type]
-    assert Transfer.waited_s == [CALL_DEADLINE_S + 1024]
+    store = FsspecStore("s3://bucket/r", filesystem=filesystem)  # type: ignore[arg-type]
+    store.put_file("shard", tmp_path / "shard")
+    store.delete("shard")
+    assert Transfer.waited_s == [CALL_DEADLINE_S + 1024, CALL_DEADLINE_S]
 
 
 def azure(error_code: str) -> FileNotFoundError:

@@ -104,7 +104,7 @@ def test_an_unreachable_store_is_said_once_and_again_when_it_is_back(
 ) -> None:
     root = tmp_path / "store"
     root.write_text("no folder: the store is away")
-    streamer = Streamer(interval_s=3600)
+    streamer = Streamer()
     streamer.add(path=tmp_path / "log", store=LocalStore(root, policy=POLICY), key="log")
     append(tmp_path / "log", b"spooled\n")
     caplog.set_level("WARNING")
@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_keeps_neither_itself_nor_the_ot
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CountingStore(tmp_path / "store")
-    streamer = Streamer(interval_s=3600)
+    streamer = Streamer()
     for name in ("metrics", "log"):
         append(tmp_path / name, b"first\n")
         streamer.add(path=tmp_path / name, store=store, key=name)
@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_keeps_neither_itself_nor_the_ot
         assert streamer.tick() is False
         assert read_streamed(store, "log") == b"first\n"
         with pytest.raises(StoreUnavailable, match=r"metrics: .*Stale"):
-            streamer.flush(POLICY)
+            streamer.flush()
     assert streamer.tick()
     assert read_streamed(store, "metrics") == b"first\n"
 
@@ -148,11 +148,12 @@ def test_the_thread_outlives_any_error_of_a_store(
     append(tmp_path / "log", b"line\n")
     raised: list[str] = []
 
-    def odd(mirror: FileMirror, store: object = None) -> None:
+    def odd(mirror: FileMirror) -> None:
         raised.append("once more")
         raise KeyError("LastModified")
 
-    streamer = Streamer(interval_s=0.01)
+    monkeypatch.setattr("opd.runs.stream.FLUSH_INTERVAL_S", 0.01)
+    streamer = Streamer()
     streamer.add(path=tmp_path / "log", store=store, key="log")
     with monkeypatch.context() as patch:
         patch.setattr(FileMirror, "sync", odd)

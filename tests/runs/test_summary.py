@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from opd.errors import CorruptRecord, StoreUnavailable
-from opd.runs.attempts import DEFAULT_LEASE_TTL_S
+from opd.runs.attempts import LEASE_TTL_S
 from opd.runs.progress import Standing
 from opd.runs.run import Run
 from opd.runs.summary import SUMMARY_FILE, Summary
@@ -93,7 +93,7 @@ def test_a_store_that_rejects_the_summary_ends_no_run(open_run: Callable, monkey
     assert not run.local.exists(SUMMARY_FILE)
 
 
-@pytest.mark.parametrize("age_s", [0.0, -2 * DEFAULT_LEASE_TTL_S, 2 * DEFAULT_LEASE_TTL_S])
+@pytest.mark.parametrize("age_s", [0.0, -2 * LEASE_TTL_S, 2 * LEASE_TTL_S])
 def test_a_summary_without_an_end_is_believed_for_a_lease_by_both_clocks(
     age_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,7 @@ class Machines(Scheduler):
 
         def ask() -> None:
             with contextlib.suppress(StoreError):  # the hook of a pod whose disk is full
-                stop.ask(root, reason="it has to go", hold_s=seconds)
+                stop.ask(root, hold_s=seconds)
 
         self.spawn(pod, "pod", ask)
 

@@ -72,7 +72,7 @@ _TIME = {
 MODULES = (
     "opd.runs.attempts", "opd.runs.lease", "opd.runs.checkpoints", "opd.runs.claim", "opd.runs.metrics", "opd.runs.run", "opd.runs.summary",
     "opd.runs.stream", "opd.runs.shards",
-    "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.update.checkpointing", "opd.update.shards", "opd.cluster.shutdown",
+    "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.trainer.checkpointing", "opd.update.shards", "opd.cluster.shutdown",
 )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def install() -> None:
         if hasattr(module, "ThreadPoolExecutor"):
             module.ThreadPoolExecutor = Pool  # type: ignore[attr-defined]
     from opd.store import base, remote
-    from opd.update import checkpointing
+    from opd.trainer import checkpointing
     from tests.simulator import bucket
 
     FirstTry.real, base.Retrying = base.Retrying, FirstTry  # type: ignore[misc]

@@ -6,6 +6,7 @@ What verl and Ray do in between is simulated: a step takes time, a rank is a pro
 from __future__ import annotations
 
 import functools
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from opd.cluster.shutdown import GracefulStop
 from opd.errors import PartLost, RunFinished, Stopped
 from opd.experiment.sections import Checkpoint
 from opd.pods import stop
-from opd.runs.run import EXIT_TERMINATED, Run
-from opd.update import checkpointing
+from opd.runs.run import Run
+from opd.trainer import checkpointing
 from opd.update.shards import ShardUploads
 from tests.simulator.copies import HostCopies
 from tests.simulator.oracle import content, state_in
@@ -190,7 +191,7 @@ class Trainer:
         world.sleep(world.random.choice(self.plan.paces))
         if any(process.is_dead for process in self.workers.processes):
             raise PartLost(["a rank"])
-        attempt = self.run.handle.attempt
+        attempt = self.run.attempt
         self.state = world.oracle.trained(attempt, step, self.state)
         if step % self.plan.save_every == 0 or step == self.plan.num_steps:
             self._save()
@@ -199,12 +200,12 @@ class Trainer:
         world.oracle.logged(attempt, step, was_fenced=was_fenced, storeless_s=world.now_s - revoked_s)
         self.run.log(step, {"state": self.state, "attempt": attempt})
         self._seal()
-        if stop.serve(Path(self.run.handle.local_dir), self._save_for_pods, is_over=self._is_over):
+        if stop.serve(self.run.local.root, self._save_for_pods, is_over=self._is_over):
             self.run.hand_over(back=True)
             self.world.oracle.taken_back(attempt)
         if self.stop.requested and step < self.plan.num_steps:
             self._save_now()
-            raise Stopped(EXIT_TERMINATED)
+            raise Stopped
 
     def _is_over(self) -> bool:
         return self.stop.requested or self.step >= self.plan.num_steps
@@ -217,7 +218,7 @@ class Trainer:
         staged = self.run.checkpoints.staged(self.step)
         self.workers.save_checkpoint(str(staged / "actor"), None, self.step, None)
         staged.mkdir(parents=True, exist_ok=True)
-        _write(staged / "data.pt", content(self.run.handle.attempt, self.step, DRIVER, "data", self.state))
+        _write(staged / "data.pt", content(self.run.attempt, self.step, DRIVER, "data", self.state))
         self._unsealed = self.step
 
     def _seal(self) -> None:
@@ -235,7 +236,7 @@ class Trainer:
         checkpointing.seal(self.run, self.workers, step, self.keep)
         is_in_store = checkpoints.remote is not None and checkpoints.num_failed_uploads == before
         disks = self.world.disks_of(self.workers.processes)
-        self.world.oracle.sealed(step, self.run.handle.attempt, disks, is_in_store=is_in_store)
+        self.world.oracle.sealed(step, self.run.attempt, disks, is_in_store=is_in_store)
 
     def _wait_for_seal(self) -> None:
         self._saved = self.sealing.wait() or self._saved
@@ -251,14 +252,20 @@ class Trainer:
 
     def _save_for_pods(self) -> int | None:
         step = self._save_now()
-        self.world.oracle.hands_over(self.run.handle.attempt)
+        self.world.oracle.hands_over(self.run.attempt)
         self.run.hand_over()
         return step
+
+
+def _stop(number: int, frame: Any) -> None:
+    """End as the child of `opd.cluster.supervise` does."""
+    raise Stopped
 
 
 def attempt(world: Any) -> None:
     """The driver's main thread."""
     plan, process = world.plan, world.current.process
+    signal.signal(signal.SIGTERM, _stop)
     try:
         run = Run.open(
             run_id="r", local_root=plan.local_root, spec={"seed": 1}, spec_hash="h", store_url=plan.store_url, tee=False
@@ -266,13 +273,13 @@ def attempt(world: Any) -> None:
     except RunFinished:
         world.oracle.finished()
         return
-    process.attempt = run.handle.attempt
-    world.oracle.claimed(run.handle.attempt, run.claim.owner.token)
-    world.oracle.fence(run, "finish", run.handle.attempt)
-    world.oracle.fence(run.summary, "write", run.handle.attempt)
+    process.attempt = run.attempt
+    world.oracle.claimed(run.attempt, run.claim.owner.token)
+    world.oracle.fence(run, "finish", run.attempt)
+    world.oracle.fence(run.summary, "write", run.attempt)
     with run:
-        trainer = Trainer(world, run, Workers(world, world.start_ranks(process), run.handle.attempt))
+        trainer = Trainer(world, run, Workers(world, world.start_ranks(process), run.attempt))
         result = trainer.fit()
-        world.oracle.ending(run.handle.attempt)
+        world.oracle.ending(run.attempt)
         run.finish(result)
     world.oracle.finished()

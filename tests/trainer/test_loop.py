@@ -12,7 +12,7 @@ import pytest
 from opd import ending, loop
 from opd.ending import STOPPED
 from opd.pods import stop
-from opd.update import checkpointing
+from opd.trainer import checkpointing
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ SAVED = ["servers sleep", "save 4", "seal 4"]
 
 def test_servers_sleep_while_a_save_is_asked_for_and_wake_when_the_pod_has_stayed(play, tmp_path):
     made, did = play()
-    stop.ask(tmp_path, reason="a drain", hold_s=0.0)
+    stop.ask(tmp_path, hold_s=0.0)
     assert made._serve() is None
     assert did == [*SAVED, "hand over", "take back", "servers wake"]
 
@@ -68,7 +68,7 @@ def test_a_run_that_is_asked_to_end_saves_its_step_and_leaves_the_servers_asleep
 def test_a_step_that_is_saved_is_not_saved_again(play, tmp_path):
     made, did = play()
     made.saves._sealed = 4
-    stop.ask(tmp_path, reason="a drain", hold_s=0.0)
+    stop.ask(tmp_path, hold_s=0.0)
     assert made._serve() is None
     assert did == ["hand over", "take back"]
 
@@ -84,7 +84,7 @@ def test_pods_that_are_gone_with_their_nodes_end_the_run_with_a_code_of_its_own(
     made, did = play()
     monkeypatch.setenv("RAY_ADDRESS", "a cluster")
     monkeypatch.setattr(ending.lost, "parts_of_lost_nodes", lambda: {"id": "a rank"})
-    stop.ask(tmp_path, reason="a drain", hold_s=60.0)
+    stop.ask(tmp_path, hold_s=60.0)
     found = made._serve()
     assert found is not None
     assert (found.exit_code, found.result) == (76, None)

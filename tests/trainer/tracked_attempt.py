@@ -25,9 +25,9 @@ def main(folder: Path, attempt: int) -> None:
     from opd.trainer.run_log import StepLogger
 
     with Run.open(run_id=RUN_ID, local_root=folder / "out", spec={"a": 1}, spec_hash="h", tee=False) as run:
-        assert run.handle.attempt == attempt
+        assert run.attempt == attempt
         tracking.set_wandb_environment(RUN_ID)
-        tracking.write_into(run.handle.local_dir)
+        tracking.write_into(str(run.local.root))
         trainer = {"logger": ["wandb", "tensorboard", "mlflow"], "project_name": PROJECT, "experiment_name": RUN_ID}
         tree = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}}
         ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id=RUN_ID, run_dir="out/r"))
@@ -37,7 +37,7 @@ def main(folder: Path, attempt: int) -> None:
         for step in STEPS[attempt]:
             logger.log({"opd/loss": step / 10, "opd/attempt": float(attempt)}, step)
         if attempt == 1:
-            [offline] = Path(run.handle.local_dir).glob("wandb/offline-run-*/*.wandb")
+            [offline] = run.local.root.glob("wandb/offline-run-*/*.wandb")
             _wait_for_step(offline, STEPS[1][-1])  # it writes by and by; what it has not written is lost with it
             os.kill(os.getpid(), signal.SIGKILL)
         logger.finish(0)

@@ -21,7 +21,7 @@ from ray._private.state import state as ray_state
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 
-from opd.cluster.nodes import SETTLE_S, shortage
+from opd.cluster.nodes import shortage
 from opd.errors import NodeLost, PartLost, RunError, TooFewNodes
 from opd.experiment.pipeline import Sizes
 
@@ -33,6 +33,7 @@ _SIGNAL = signal.SIGUSR2
 PATIENCE_S = 20.0  # a Ray call of the lost part fails by itself, and a process may end together with the run
 # Ray calls an actor unavailable at once, and its node dead after 15 to 30 s of silence.
 VERDICT_S = 40.0
+SETTLE_S = 60.0  # for Ray to place ranks that have room
 _ANSWER_S = 2.0
 _SERVERS = "vllm_server"  # prefix of verl's names for their actors
 _OOM = -1  # Ray's memory monitor has a cause of its own

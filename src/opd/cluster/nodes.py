@@ -15,7 +15,6 @@ from opd.experiment.pipeline import Sizes
 from opd.inputs.fetch import CACHE_VARIABLE, local_copy
 
 NODE_WAIT_S = 900.0  # for pods to be scheduled again and to pull their image
-SETTLE_S = 60.0  # for Ray to place ranks that have room, and for a larger node to follow nodes that have too few CPUs
 # For the only node of an embedded Ray to be registered.
 ALONE_WAIT_S = 30.0
 POLL_S = 1.0
@@ -32,35 +31,29 @@ def wait_for_nodes(sizes: Sizes, *, is_alone: bool = False, timeout_s: float = N
         is_alone: this process has started Ray, so no other node can join.
 
     Raises:
-        TooFewNodes: the nodes did not come; or all devices did, on nodes whose CPUs stay too few for SETTLE_S.
+        TooFewNodes: the nodes did not come, or stay too small.
     """
-    timeout_s, settle_s = (min(timeout_s, ALONE_WAIT_S), 0.0) if is_alone else (timeout_s, SETTLE_S)
-    start_s = since_s = time.monotonic()
-    said = too_small = ""
+    timeout_s = min(timeout_s, ALONE_WAIT_S) if is_alone else timeout_s
+    start_s, said = time.monotonic(), ""
     while lacking := shortage(sizes):
-        now_s = time.monotonic()
-        if (found := _too_few_cpus(sizes)) != too_small:
-            too_small, since_s = found, now_s
-        if now_s - start_s >= timeout_s or (too_small and now_s - since_s >= settle_s):
-            raise TooFewNodes(f"{too_small or lacking} after {now_s - start_s:.0f} s")
+        waited_s = time.monotonic() - start_s
+        if waited_s >= timeout_s:
+            raise TooFewNodes(f"{lacking} after {waited_s:.0f} s")
         if lacking != said:
             print(f"waiting for nodes, free now: {lacking}", flush=True)
             said = lacking
         time.sleep(POLL_S)
 
 
-def shortage(sizes: Sizes, *, of_all: bool = False) -> str:
+def shortage(sizes: Sizes) -> str:
     """Return what is lacking for the run, with each node that is too small; empty where all of it finds a place.
 
     A node's ranks are one placement group, which takes a single node.
-
-    Args:
-        of_all: count also what is not free.
     """
-    places, small, free = 0, list[str](), {} if of_all else available_resources_per_node()
+    places, small, free = 0, list[str](), available_resources_per_node()
     for node in _working():
-        left = node["Resources"] if of_all else free.get(node["NodeID"], {})
-        cpus, gpus = left.get("CPU", 0.0), _gpus(left)
+        left = free.get(node["NodeID"], {})
+        cpus, gpus = left.get("CPU", 0.0), left.get("GPU", left.get("NPU", 0.0))
         room = int(min(gpus // sizes.gpus_per_node, cpus // sizes.node_cpus))
         places += room
         if not room:
@@ -69,16 +62,6 @@ def shortage(sizes: Sizes, *, of_all: bool = False) -> str:
         return ""
     listed = "; ".join(small[:_MOST_NAMED]) + (f"; and {len(small) - _MOST_NAMED} more" if small[_MOST_NAMED:] else "")
     return f"{places} of {sizes.num_nodes} nodes with {needed(sizes)}; too small: {listed or 'none is there'}"
-
-
-def _too_few_cpus(sizes: Sizes) -> str:
-    """Return the shortage of nodes that have the run's devices and never its CPUs, empty for other nodes."""
-    num_places = sum(_gpus(node["Resources"]) // sizes.gpus_per_node for node in _working())
-    return shortage(sizes, of_all=True) if num_places >= sizes.num_nodes else ""
-
-
-def _gpus(resources: dict[str, float]) -> float:
-    return resources.get("GPU", resources.get("NPU", 0.0))
 
 
 def needed(sizes: Sizes) -> str:

@@ -21,12 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from opd.errors import Stopped
+from opd.errors import EXIT_INTERRUPTED, Stopped
 from opd.experiment import AnyRunSpec
 from opd.runs import stacks
 from opd.runs.progress import PROGRESS, Standing
 
-EXIT_INTERRUPTED = 130
 EXIT_FAILED = 1
 DEFAULT_GRACE_S = 30.0
 _KILL_WAIT_S = 5.0
@@ -64,8 +63,8 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
         stacks.register()
         try:
             return run()
-        except Stopped as stopped:
-            return stopped.exit_code
+        except Stopped:
+            return EXIT_INTERRUPTED
     supervisor = _Supervisor(child, grace_s)
     with supervisor.handling_signals():
         with stall_watch(child):
@@ -203,7 +202,7 @@ def end_descendants() -> int:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped(EXIT_INTERRUPTED)
+    raise Stopped("asked to end by a signal")
 
 
 def _on_launcher_death(number: int, frame: FrameType | None) -> None:

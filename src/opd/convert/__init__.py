@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opd.convert.errors import ConvertError, say
+from opd.convert.errors import say
 from opd.errors import RunError, RunFinished
 from opd.experiment import ConvertSpec
 from opd.runs.claim import attempting, open_run
@@ -24,22 +24,22 @@ def run(spec: ConvertSpec, *, within: Run | None = None) -> int:
         followed.
     """
     try:
-        with attempting(open_run(spec, within=within), ConvertError, OSError) as claimed:
+        with attempting(open_run(spec, within=within)) as claimed:
             PROGRESS.rest("conversion")
             from opd.convert.pipeline import convert_checkpoint  # torch, only once the run is ours
 
-            done = convert_checkpoint(spec.convert)
-            claimed.finish({"target": done.target, "conversion": dict(done.record)})
+            target, record = convert_checkpoint(spec.convert)
+            claimed.finish({"target": target, "conversion": record})
     except RunFinished as finished:
         return _finished_before(spec, finished)
-    except (ConvertError, RunError, OSError) as error:
+    except RunError as error:
         return refused(error)
     return 0
 
 
-def refused(error: ConvertError | RunError | OSError) -> int:
+def refused(error: RunError | OSError) -> int:
     """Print an error and return its exit code."""
-    say(str(error) if isinstance(error, ConvertError | RunError) else f"{type(error).__name__}: {error}")
+    say(str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}")
     return getattr(error, "exit_code", EXIT_FAILED)
 
 

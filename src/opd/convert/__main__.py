@@ -11,7 +11,7 @@ from typing import get_args
 from pydantic import ValidationError
 
 from opd.convert import refused
-from opd.convert.errors import BadRequest, ConvertError, say
+from opd.convert.errors import BadRequest, say
 from opd.errors import RunError
 from opd.experiment.algorithm import Convert
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValidationError as error:
         say(error)
         return BadRequest.exit_code
-    except (ConvertError, RunError, OSError) as error:
+    except (RunError, OSError) as error:
         return refused(error)
     return 0
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from opd.errors import IncompleteCheckpoint
+from opd.errors import IncompleteCheckpoint, RunError
 
 
-class ConvertError(Exception):
-    """The checkpoint is whole but cannot become the folder that was asked for; `exit_code` is the command's."""
-
-    exit_code = 1
+class ConvertError(RunError):
+    """The checkpoint is whole but cannot become the folder that was asked for."""
 
 
 class BadRequest(ConvertError):
@@ -32,15 +30,9 @@ def say(text: object) -> None:
     print(f"opd.convert: {text}", file=sys.stderr, flush=True)
 
 
-class Reporter:
-    """Lines on stderr, and warnings that the model card keeps."""
+class Warnings(list[str]):
+    """Warnings on stderr, which the model card keeps."""
 
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def say(self, text: str) -> None:
-        say(text)
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-        self.say(f"warning: {text}")
+    def add(self, text: str) -> None:
+        self.append(text)
+        say(f"warning: {text}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from opd.convert.errors import ConvertError, Reporter
+from opd.convert.errors import ConvertError, Warnings
 from opd.convert.merger import ShardMerger
 
 # Files of this size load in parallel and can be fetched again one by one.
@@ -66,14 +66,14 @@ def _check_names(names: set[str], model: PreTrainedModel) -> None:
         )
 
 
-def copy_companions(source: Path, folder: Path, reporter: Reporter) -> None:
+def copy_companions(source: Path, folder: Path, warnings: Warnings) -> None:
     """Copy tokenizer, chat template, generation config and custom code as the trainer saved them, byte for byte.
 
     Args:
-        source: the checkpoint's config, tokenizer and code (`LocalShards.huggingface_dir`).
+        source: the checkpoint's config, tokenizer and code.
     """
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns(*_NOT_COPIED), dirs_exist_ok=True)
     if not (source / GENERATION_FILE).exists():
-        reporter.warn(f"the checkpoint has no {GENERATION_FILE}: it was made from the model's config")
+        warnings.add(f"the checkpoint has no {GENERATION_FILE}: it was made from the model's config")
     if not list(folder.glob("tokenizer*")):
-        reporter.warn("the checkpoint has no tokenizer: the model is written without one")
+        warnings.add("the checkpoint has no tokenizer: the model is written without one")

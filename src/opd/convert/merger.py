@@ -54,7 +54,6 @@ class ShardMerger:
         for rank, shard in enumerate(shards):
             if odd := set(shard) ^ set(shards[0]):
                 raise ConvertError(f"ranks 0 and {rank} hold different tensors: {sorted(odd)[:5]}")
-        self.num_ranks = world_size
         self._plain, self._scale = _adapters(actor_dir, shards[0])
         mesh = next((value.device_mesh for value in shards[0].values() if isinstance(value, DTensor)), None)
         if mesh is not None and mesh.mesh_dim_names not in _MESHES:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from opd.agent.environments import toy_models
 from opd.convert.card import make_record, write_card
-from opd.convert.errors import ConvertError, Reporter
+from opd.convert.errors import ConvertError, Warnings, say
 from opd.convert.export import copy_companions, write_model
 from opd.convert.merger import ShardMerger
 from opd.convert.source import Origin, bring_here, find_source
@@ -26,16 +24,11 @@ from opd.memory.shapes import Unplannable, read_config
 _OTHERWISE = "name another with convert.base_model (--base-model), or choose dtype checkpoint or bf16"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conversion:
-    """The place of a converted model; `record` is the content of its conversion.json."""
-
-    target: str
-    record: Mapping[str, Any]
-
-
-def convert_checkpoint(options: Convert) -> Conversion:
+def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
     """Turn a checkpoint into a Hugging Face folder that holds exactly its weights, after one cast.
+
+    Returns:
+        The folder's path or URL, and the content of its conversion.json.
 
     Raises:
         IncompleteCheckpoint: files are missing or not as the manifest says; none of them was loaded.
@@ -43,17 +36,17 @@ def convert_checkpoint(options: Convert) -> Conversion:
         BadRequest: the request cannot be followed.
         StoreError, OSError: a store or disk failed.
     """
-    reporter = Reporter()
-    source = find_source(options.checkpoint, reporter)
+    warnings = Warnings()
+    source = find_source(options.checkpoint, warnings)
     target = choose_target(options.target, source.origin.checkpoint)
-    mode, wanted = _dtype(options, source.origin, reporter)
+    mode, wanted = _dtype(options, source.origin, warnings)
     transformers_logging.disable_progress_bar()  # between our own lines
     with staging(target) as folder, tempfile.TemporaryDirectory(dir=folder, prefix=".opd-convert-") as scratch:
-        shards = bring_here(source, Path(scratch), reporter)
+        actor_dir, companions, world_size = bring_here(source, Path(scratch))
         merger = ShardMerger(
-            shards.actor_dir,
-            huggingface_dir=shards.huggingface_dir,
-            world_size=shards.world_size,
+            actor_dir,
+            huggingface_dir=companions,
+            world_size=world_size,
             trust_remote_code=options.trust_remote_code,
         )
         stored, sizes = merger.dtypes(), merger.num_elements()
@@ -62,34 +55,34 @@ def convert_checkpoint(options: Convert) -> Conversion:
         for name, dtype in dtypes.items():
             counts[dtype] += sizes[name] if dtype.is_floating_point else 0
         [(dtype, _)] = counts.most_common(1)  # what config.json says, and transformers loads with
-        told = f"merging {len(dtypes)} tensors of {merger.num_ranks} ranks to {str(dtype).removeprefix('torch.')}"
+        told = f"merging {len(dtypes)} tensors of {world_size} ranks to {str(dtype).removeprefix('torch.')}"
         adapted = f", adding the LoRA student's adapters to {merger.num_adapted} of them" if merger.num_adapted else ""
-        reporter.say(told + adapted)
+        say(told + adapted)
         written = write_model(folder, merger, dtypes, dtype)
-        copy_companions(shards.huggingface_dir, folder, reporter)
+        copy_companions(companions, folder, warnings)
         verification = None
         if options.verify:
-            reporter.say("comparing the written model with the checkpoint")
+            say("comparing the written model with the checkpoint")
             verification = verify(folder, merger, dtypes)
-            reporter.say(describe(verification))
+            say(describe(verification))
         else:
-            reporter.warn("the written model was not compared with the checkpoint (verify: false)")
+            warnings.add("the written model was not compared with the checkpoint (verify: false)")
         record = make_record(
             source.origin,
             dtypes=[dtypes[name] for name in written],
             dtype_mode=mode,
             num_parameters=sum(sizes[name] for name in written),
-            world_size=shards.world_size,
+            world_size=world_size,
             base_model=options.base_model or source.origin.model_path,
             verification=verification,
-            warnings=reporter.warnings,
+            warnings=warnings,
         )
         write_card(folder, record)
-    reporter.say(f"done: {target.url}")
-    return Conversion(target=target.url, record=record)
+    say(f"done: {target.url}")
+    return target.url, record
 
 
-def _dtype(options: Convert, origin: Origin, reporter: Reporter) -> tuple[str, torch.dtype | None]:
+def _dtype(options: Convert, origin: Origin, warnings: Warnings) -> tuple[str, torch.dtype | None]:
     """Return the dtype mode and the dtype of all floating tensors, None for their own; no large file is read.
 
     A checkpoint that plain verl saved does not name the model it began as: it is written as verl's own merger does.
@@ -98,7 +91,7 @@ def _dtype(options: Convert, origin: Origin, reporter: Reporter) -> tuple[str, t
         return "checkpoint", None
     base = options.base_model or origin.model_path
     if options.dtype == "base" and base is None:
-        reporter.warn(
+        warnings.add(
             f"dtype base: {origin.checkpoint} is outside a run directory, so that its base model is not known; the weights are "
             "written in bf16, as verl's own merger does. Name the base with convert.base_model (--base-model) to follow its "
             "dtype, or choose dtype checkpoint to keep the trainer's"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opd.convert.errors import ConvertError, Reporter, incomplete
+from opd.convert.errors import ConvertError, Warnings, incomplete, say
 from opd.errors import CheckpointError, CorruptRecord
 from opd.runs.identity import RUN_FILE, SPEC_FILE
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, open_sealed, step_of
@@ -53,16 +53,7 @@ class Source:
     origin: Origin
 
 
-@dataclass(frozen=True, kw_only=True)
-class LocalShards:
-    """Files on this machine that may be loaded: the shards, and a folder that holds listed configs and tokenizers alone."""
-
-    actor_dir: Path
-    huggingface_dir: Path
-    world_size: int
-
-
-def find_source(checkpoint: str, reporter: Reporter) -> Source:
+def find_source(checkpoint: str, warnings: Warnings) -> Source:
     """Return the checkpoint at a path or store URL, with or without the trailing /actor.
 
     Raises:
@@ -84,9 +75,7 @@ def find_source(checkpoint: str, reporter: Reporter) -> Source:
     record = (run.get_json(RUN_FILE) if run is not None else None) or {}
     manifest = _read_seal(store, children, in_run_directory=bool(record))
     if manifest is None:
-        reporter.warn(
-            f"{store.url} has no {MANIFEST_FILE}: its files cannot be verified, only that no shard is missing"
-        )
+        warnings.add(f"{store.url} has no {MANIFEST_FILE}: its files cannot be verified, only that no shard is missing")
         files = tuple(ListedFile(path=info.key, size=info.size, sha256=None) for info in store.list(""))
         return Source(store=store, files=files, origin=Origin(checkpoint=store.url, step=step_of(name)))
     spec: dict[str, Any] = {}
@@ -120,10 +109,13 @@ def _read_seal(store: Store, children: set[str], *, in_run_directory: bool) -> M
         raise incomplete(store.url, [f"its seal does not hold: {error}"], RESTORE) from error
 
 
-def bring_here(source: Source, scratch: Path, reporter: Reporter) -> LocalShards:
+def bring_here(source: Source, scratch: Path) -> tuple[Path, Path, int]:
     """Verify the files that the merger will read, after a download into `scratch` from a remote store.
 
     Files that are not read here (optimizer, data position) need only be there in the size that the manifest says.
+
+    Returns:
+        The folder of the shards, a folder with the listed configs and tokenizers alone, and the number of shards.
 
     Raises:
         IncompleteCheckpoint: with every file that is missing or not as the manifest says; nothing was loaded.
@@ -145,7 +137,7 @@ def bring_here(source: Source, scratch: Path, reporter: Reporter) -> LocalShards
     weights, saved = (".safetensors", ".bin", ".index.json"), source.files
     companions = [file for file in saved if file.path.startswith(HUGGINGFACE) and not file.path.endswith(weights)]
     needed = [file for path, file in listed.items() if path in {*shards, ACTOR + LORA_FILE}]
-    reporter.say(f"verifying {len(needed + companions)} files of {store.url}")
+    say(f"verifying {len(needed + companions)} files of {store.url}")
     folder = store.local_path("")
     # Companions are copied, so that a loader that is given their folder finds no others in it.
     broken = bring(store, companions if folder else companions + needed, scratch)
@@ -153,9 +145,7 @@ def bring_here(source: Source, scratch: Path, reporter: Reporter) -> LocalShards
         broken |= find_problems(folder, needed)
     if broken:
         raise incomplete(store.url, broken.values(), RESTORE)
-    return LocalShards(
-        actor_dir=(folder or scratch) / ACTOR, huggingface_dir=scratch / HUGGINGFACE, world_size=world_size
-    )
+    return (folder or scratch) / ACTOR, scratch / HUGGINGFACE, world_size
 
 
 def _world_size(store: Store, sizes: dict[str, int]) -> tuple[int, list[str]]:

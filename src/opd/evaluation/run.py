@@ -7,7 +7,6 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -53,7 +52,7 @@ def run(config: DictConfig, run: Run) -> Ending:
     ours = RunConfig.of(config)
     assert isinstance(ours.spec, EvalSpec)  # no other kind starts here
     PROGRESS.watch(
-        folder=str(run.handle.attempt_dir),
+        folder=str(run.attempt_dir),
         floor_s=ours.spec.trainer.stall_floor_s,
         factor=ours.spec.trainer.stall_factor,
     )
@@ -99,7 +98,7 @@ def _ask(
     if not rows:
         return counts, None
     serving, dialogues = start_servers(config), TrajectoryLog(RunConfig.of(config))
-    origin.add(run.stores[0], run.handle.attempt, devices=Counter(serving.devices), trackers=trackers.links)
+    origin.add(run.stores[0], run.attempt, devices=Counter(serving.devices), trackers=trackers.links)
     manager = RolloutManager(config, serving.client)
     START.mark("rollout server")
     for start in range(0, len(rows), size):
@@ -183,7 +182,7 @@ class Answers:
             self._first_samples.append(self._num_rows_of[problem] * questions.num_samples)
             self._num_rows_of[problem] += 1
         self._answered_before: set[Problem] = set()
-        if run.handle.attempt == 1:
+        if run.attempt == 1:
             return
         stored = max((_read(store) for store in run.stores), key=len)
         num_scored = Counter(_problem_of(sample) for sample in stored if not sample.failed)
@@ -213,7 +212,7 @@ class Answers:
             named["sample_index"] = self._first_samples[row] + sample.sample_index
             self.samples.append(replace(sample, **named, **without))
         if self.samples:
-            write_generations(Path(self._run.handle.local_dir) / GENERATIONS_KEY, self.samples)
+            write_generations(self._run.local.root / GENERATIONS_KEY, self.samples)
             try:
                 self._upload(GENERATIONS_KEY)
                 self.are_stored = True
@@ -256,7 +255,7 @@ class Answers:
         Raises:
             StoreError: with where everything is.
         """
-        write_pass_rates(Path(self._run.handle.local_dir) / PASS_RATES_KEY, self.pass_rates())
+        write_pass_rates(self._run.local.root / PASS_RATES_KEY, self.pass_rates())
         with self._run.storing_the_end():
             self._upload(PASS_RATES_KEY)
             if not self.are_stored:
@@ -264,7 +263,7 @@ class Answers:
 
     def _upload(self, key: str) -> None:
         if self._run.remote is not None:
-            self._run.remote.put_file(key, Path(self._run.handle.local_dir) / key)
+            self._run.remote.put_file(key, self._run.local.root / key)
 
 
 def _problem_of(sample: Sample) -> Problem:

@@ -133,7 +133,7 @@ def tell(
         lines = look(numbers, num_shared_tokens=ours.run.valid_vocab, same_prompt=prompt)
         for line in table(lines):
             print(f"opd.preflight: {line}", flush=True)
-        origin.add(run.stores[0], run.handle.attempt, preflight=list(map(asdict, lines)))
+        origin.add(run.stores[0], run.attempt, preflight=list(map(asdict, lines)))
     except Exception:
         logger.warning("the teacher's preflight has failed", exc_info=True)
 

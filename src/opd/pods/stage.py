@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import fsspec
+
 from opd.errors import RunError
 from opd.inputs.fetch import FetchError, mirror
 from opd.inputs.models import needed_files
-from opd.store.access import is_store_url, open_url
+from opd.store.access import is_store_url, storage_options
 from opd.store.local import LocalStore
 
 RECORD_FILE = ".opd-staged.json"
@@ -76,7 +78,7 @@ def fetch(url: str, sha256: str, folder: Path) -> list[str]:
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         part = Path(scratch) / url.rstrip("/").rpartition("/")[2]
         found = hashlib.sha256()
-        with open_url(url, "rb") as source, open(part, "wb") as target:
+        with fsspec.open(url, "rb", **storage_options(url)) as source, open(part, "wb") as target:
             while chunk := source.read(CHUNK_BYTES):
                 found.update(chunk)
                 target.write(chunk)

@@ -52,17 +52,16 @@ def read_experiment(path: str | Path) -> Experiment:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request to save: its unique id, the pod that asks, the reason, and the trainer's hold after the save in seconds."""
+    """A request to save: its unique id, the pod that asks, and the trainer's hold after the save in seconds."""
 
     id: str
     pod: str
-    reason: str
     hold_s: float
 
 
-def ask(run_dir: Path, *, reason: str, hold_s: float) -> Request:
+def ask(run_dir: Path, *, hold_s: float) -> Request:
     """Leave a request for the trainer."""
-    request = Request(id=uuid.uuid4().hex, pod=socket.gethostname(), reason=reason, hold_s=hold_s)
+    request = Request(id=uuid.uuid4().hex, pod=socket.gethostname(), hold_s=hold_s)
     LocalStore(run_dir / FOLDER).put_json(f"{request.id}.request", asdict(request))
     return request
 
@@ -108,7 +107,7 @@ def serve(
     while waiting or (clock() < until_s and not is_over()):
         for request in waiting:
             LocalStore(run_dir / FOLDER).put_json(f"{request.id}.answer", {"step": step})
-            print(f"asked to save by {request.pod} ({request.reason}): {outcome}", flush=True)
+            print(f"asked to save by {request.pod}, which is being deleted: {outcome}", flush=True)
             until_s = max(until_s, clock() + request.hold_s)
         sleep(min(POLL_INTERVAL_S, max(until_s - clock(), 0.0)))
         waiting = requests(run_dir, answered=False)
@@ -169,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_dir, timeout_s = read_experiment(parser.parse_args(argv).experiment).run_dir, save_seconds()
     said = "no trainer listens: nothing to save"
     if is_listening(run_dir):
-        step = wait(run_dir, ask(run_dir, reason="its pod is being deleted", hold_s=timeout_s), timeout_s)
+        step = wait(run_dir, ask(run_dir, hold_s=timeout_s), timeout_s)
         said = (
             f"no save within {timeout_s:g} s: the last checkpoint counts" if step is None else f"saved at step {step}"
         )

@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")  # str.isdigit accepts "²", and int() rejec
 OWNER_FILE = "owner.json"
 HEARTBEAT_FILE = "heartbeat.json"
 ENDED_FILE = "ended.json"
-DEFAULT_LEASE_TTL_S = 60.0
+LEASE_TTL_S = 60.0
 # A terminating pod may beat through its grace period (30 s by default); then follows one whole lease.
 LEASES_TO_WAIT = 2.5
 
@@ -126,14 +126,13 @@ class Claim:
             if _other_owner(store, self.owner.attempt, self.owner.token) is None:
                 store.put_json(f"{self.prefix}/{ENDED_FILE}", record)
 
+    def take_back_end(self) -> None:
+        """Remove the record of `end`, local disk first: the store may not answer."""
+        for store in reversed(self.stores):
+            store.delete(f"{self.prefix}/{ENDED_FILE}")
 
-def claim_attempt(
-    stores: Sequence[Store],
-    *,
-    spec_hash: str,
-    lease_ttl_s: float = DEFAULT_LEASE_TTL_S,
-    max_wait_s: float | None = None,
-) -> Claim:
+
+def claim_attempt(stores: Sequence[Store], *, spec_hash: str) -> Claim:
     """Claim the number after the highest, and take over from an owner that has ended.
 
     An owner with an end on record, or whose lock under this kernel is released, needs no wait. Any other owner loses the
@@ -143,20 +142,20 @@ def claim_attempt(
         stores: run directories, the arbiter first.
 
     Raises:
-        RunIsLive: the owner renewed its lease for `max_wait_s`, LEASES_TO_WAIT leases by default.
+        RunIsLive: the owner renewed its lease for LEASES_TO_WAIT leases.
     """
     stores[0].check_create_only()
-    deadline_s = time.monotonic() + (LEASES_TO_WAIT * lease_ttl_s if max_wait_s is None else max_wait_s)
+    deadline_s = time.monotonic() + LEASES_TO_WAIT * LEASE_TTL_S
     first = last = None
     since_s = 0.0
     while True:
         highest = max(highest_attempt(store) for store in stores)
         asked_at_s = time.monotonic()  # this process may be paused after the store's answer
-        living = _living(stores, highest, lease_ttl_s)
+        living = _living(stores, highest)
         if living is not None and (last is None or living.sign != last.sign):
             last, since_s = living, time.monotonic()
         if living is None or asked_at_s - since_s > living.lease_ttl_s:
-            claim = _try_claim(stores, highest + 1, spec_hash, lease_ttl_s)
+            claim = _try_claim(stores, highest + 1, spec_hash)
             if claim is not None:
                 return claim
             continue  # another process won this number
@@ -166,7 +165,7 @@ def claim_attempt(
         if first is None:
             first = living
             logger.warning("%s; waiting for its lease to run out", living.message)
-        time.sleep(min(1.0, lease_ttl_s / (2 * BEATS_PER_LEASE)))
+        time.sleep(min(1.0, LEASE_TTL_S / (2 * BEATS_PER_LEASE)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +178,7 @@ class _Living:
     message: str
 
 
-def _living(stores: Sequence[Store], attempt: int, default_ttl_s: float) -> _Living | None:
+def _living(stores: Sequence[Store], attempt: int) -> _Living | None:
     """Return the attempt's signs of life, None after its end."""
     prefix = attempt_prefix(attempt)
     if attempt == 0 or any(store.exists(f"{prefix}/{ENDED_FILE}") for store in stores):
@@ -195,7 +194,7 @@ def _living(stores: Sequence[Store], attempt: int, default_ttl_s: float) -> _Liv
         beat = stores[0].get_json(f"{prefix}/{HEARTBEAT_FILE}") or {}
     except CorruptRecord:
         beat = {}
-    ttl_s = owner.lease_ttl_s if owner else default_ttl_s
+    ttl_s = owner.lease_ttl_s if owner else LEASE_TTL_S
     who = f"pid {owner.pid} on {owner.host}" if owner else "an unreadable owner record"
     last_s = beat.get("time_s", owner.started_at_s if owner else 0.0)
     age_s = max(time.time() - last_s, 0.0) if isinstance(last_s, int | float) else 0.0
@@ -208,7 +207,7 @@ def _living(stores: Sequence[Store], attempt: int, default_ttl_s: float) -> _Liv
     )
 
 
-def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_s: float) -> Claim | None:
+def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str) -> Claim | None:
     owner = Owner(
         attempt=attempt,
         token=uuid.uuid4().hex,
@@ -216,7 +215,7 @@ def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_
         pid=os.getpid(),
         boot_id=boot_id(),
         started_at_s=time.time(),
-        lease_ttl_s=lease_ttl_s,
+        lease_ttl_s=LEASE_TTL_S,
         spec_hash=spec_hash,
     )
     key, data = f"{attempt_prefix(attempt)}/{OWNER_FILE}", json_bytes(dataclasses.asdict(owner))

@@ -28,7 +28,6 @@ class ResumeDecision:
     """The checkpoint to resume from; `step` None means from the start. `rejected` names newer steps with the reasons."""
 
     step: int | None = None
-    path: Path | None = None
     source: str = ""
     manifest: Manifest | None = None
     rejected: tuple[str, ...] = ()
@@ -56,8 +55,6 @@ class Checkpoints:
     before_store_seal: Callable[[], None] = lambda: None
     before_local_seal: Callable[[], None] = lambda: None
     resumed_step: int | None = None
-    # The checkpoint that this attempt has loaded or sealed last.
-    current: Manifest | None = None
     num_failed_uploads: int = 0
     _begun: int | None = None  # the step being saved, or sealed last
     # Reasons why this attempt's resume passed a step over: retention must not count it.
@@ -77,8 +74,10 @@ class Checkpoints:
 
     def check_owner(self) -> None:
         """Raise Overtaken as far as can be known; an unreachable store does not stop the training."""
-        self._check([self.local])
-        self._if_store_answers("the look for another owner", lambda store: self._check([store]))
+        check_owner([self.local], self.attempt, self.token)
+        self._if_store_answers(
+            "the look for another owner", lambda store: check_owner([store], self.attempt, self.token)
+        )
 
     def begin(self, step: int) -> bool:
         """Remove an older save of a step before it is saved again; return False for the step that was resumed from."""
@@ -118,7 +117,6 @@ class Checkpoints:
         if errors:
             self.num_failed_uploads += 1
             logger.warning("global_step_%d is complete on the local disk only: %s", step, "; ".join(errors))
-        self.current = manifest
         return manifest
 
     def upload_missing(self, upload: Fetch) -> list[int]:
@@ -158,11 +156,9 @@ class Checkpoints:
                 if place is self.remote:  # a downloaded copy
                     self.local.put(f"{step_folder(step)}/{MANIFEST_FILE}", manifest.to_bytes())
                     self.local.put(f"{step_folder(step)}/{COMPLETE_FILE}", manifest.seal())
-                self.resumed_step, self.current = step, manifest
+                self.resumed_step = step
                 source, passed_over = "local" if place is self.local else "store", (*rejected, *reasons)
-                return ResumeDecision(
-                    step=step, path=self.folder(step), source=source, manifest=manifest, rejected=passed_over
-                )
+                return ResumeDecision(step=step, source=source, manifest=manifest, rejected=passed_over)
             if reasons:
                 self._unfit[step] = reasons
                 rejected += reasons
@@ -191,7 +187,7 @@ class Checkpoints:
     def pass_over(self, step: int, reason: str) -> None:
         """Mark a chosen step as one that cannot be loaded: `choose` gives the step before from now on."""
         self._unfit[step] = [f"global_step_{step}: {reason}"]
-        self.resumed_step = self.current = None
+        self.resumed_step = None
 
     def prune(self, *, keep_last: int | None, keep_every: int | None = None) -> list[int]:
         """Delete complete checkpoints beyond the last `keep_last`, except for multiples of `keep_every`.
@@ -202,8 +198,6 @@ class Checkpoints:
         Returns:
             Deleted steps, ascending, for ranks with disks of their own to delete; not steps that stay here.
         """
-        if (keep_last is not None and keep_last < 1) or (keep_every is not None and keep_every < 1):
-            raise CheckpointError(f"retention keep_last={keep_last}, keep_every={keep_every}: both must be at least 1")
         if keep_last is None:
             return []
         self.check_owner()
@@ -242,9 +236,6 @@ class Checkpoints:
         except StoreError:
             return False
 
-    def _check(self, stores: list[Store]) -> None:
-        check_owner(stores, self.attempt, self.token)
-
     def _if_store_answers(self, what: str, call: Callable[[Store], None]) -> None:
         """Try once in the object store; the training waits, so an unreachable store makes a warning."""
         if self.remote is None:
@@ -258,7 +249,7 @@ class Checkpoints:
         """Write manifest.json, check the owner once more, and write COMPLETE."""
         folder = step_folder(manifest.step)
         store.put(f"{folder}/{MANIFEST_FILE}", manifest.to_bytes())
-        self._check([self.local] if store is self.local else [store, self.local])
+        check_owner([self.local] if store is self.local else [store, self.local], self.attempt, self.token)
         store.put(f"{folder}/{COMPLETE_FILE}", manifest.seal())
 
     def _seal_remote(self, remote: Store, manifest: Manifest) -> list[str]:

@@ -29,16 +29,15 @@ def open_run(spec: BaseSpec, *, within: Run | None = None) -> Run:
 
 
 @contextlib.contextmanager
-def attempting(claimed: Run, *foreseen: type[Exception]) -> Iterator[Run]:
+def attempting(claimed: Run) -> Iterator[Run]:
     """Enter the attempt; print the traceback of an unforeseen error into its log, and raise Unforeseen from it.
 
-    The caller prints `foreseen` errors in a line, as errors of a run, of its spec and of its inputs.
+    The caller prints errors of a run, of its spec and of its inputs in a line.
     """
-    known: tuple[type[Exception], ...] = (RunError, SpecError, Unfit, *foreseen)
     with claimed:
         try:
             yield claimed
-        except known:
+        except (RunError, SpecError, Unfit):
             raise
         except Exception as error:
             if as_disk_full(error, claimed.local.root) is not None:

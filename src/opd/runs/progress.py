@@ -12,7 +12,7 @@ import mmap
 import statistics
 import struct
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ class Progress:
         self._floor_s, self._factor, self._folder, self._stage = math.inf, 1.0, "", ""
         self._phase, self._step, self._at_s = "", 0, 0.0
         self._longest_s = 0.0
-        self._silences: dict[str, list[float]] = defaultdict(list)
+        self._silences: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_NUM_REMEMBERED))
 
     def watch(self, *, folder: str, floor_s: float, factor: float) -> None:
         """Make silence a stall from now on; with `floor_s` 0 it never is."""
@@ -70,7 +70,7 @@ class Progress:
         """Begin a phase, which is progress too."""
         self._mark()
         if self._phase:
-            self._silences[self._phase] = [*self._silences[self._phase], self._longest_s][-_NUM_REMEMBERED:]
+            self._silences[self._phase].append(self._longest_s)
         self._phase, self._step, self._longest_s = phase, step, 0.0
         self._note(self._limit_s())
 

@@ -6,16 +6,14 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Self
 
-from opd.errors import Overtaken, RunError, Stopped, StoreError, Unforeseen
-from opd.runs.attempts import DEFAULT_LEASE_TTL_S, ENDED_FILE, Claim, attempt_numbers, attempt_prefix, claim_attempt
+from opd.errors import Overtaken, RunError, StoreError, Unforeseen
+from opd.runs.attempts import Claim, attempt_numbers, attempt_prefix, claim_attempt
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.driver_log import LOG_FILE, LogTee
 from opd.runs.identity import settle_identity
@@ -24,34 +22,23 @@ from opd.runs.metrics import METRICS_FILE, MetricsWriter, Row, read_metrics
 from opd.runs.progress import PROGRESS
 from opd.runs.result import FATAL_FILE, INSTALL_VARIABLE, RESULT_FILE, as_disk_full, refuse_if_over
 from opd.runs.stacks import FILE as STACKS_FILE
-from opd.runs.stream import FLUSH_INTERVAL_S, FileMirror, Streamer
+from opd.runs.stream import FileMirror, Streamer
 from opd.runs.summary import FINISHED, SummaryKeeper
 from opd.store.base import DEFAULT_POLICY, NO_RETRY, RetryPolicy, Store
 from opd.store.local import LocalStore
 from opd.store.remote import open_store
 
 logger = logging.getLogger(__name__)
-EXIT_TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunHandle:
-    """Plain data about an attempt."""
-
-    run_id: str
-    local_dir: str
-    attempt: int
-
-    @property
-    def attempt_dir(self) -> Path:
-        return Path(self.local_dir) / attempt_prefix(self.attempt)
 
 
 class Run:
     """One attempt: metrics, checkpoints, the lease, the driver's log and the end. Use as a context manager.
 
-    An exception that leaves the block marks the attempt as failed; `finish` marks the run as done. SIGTERM unwinds the
-    main thread by Stopped, so that everything is flushed.
+    An exception that leaves the block marks the attempt as failed; `finish` marks the run as done.
+
+    Attributes:
+        local: the run directory on this machine. remote: in the object store; None where the local one is the store.
+        attempt: its number. attempt_dir: its local folder. within: the attempt of the pipeline with this stage.
     """
 
     def __init__(
@@ -60,26 +47,24 @@ class Run:
         *,
         run_id: str,
         spec: Mapping[str, Any],
-        flush_interval_s: float = FLUSH_INTERVAL_S,
         tee: bool = True,
         within: Run | None = None,
-        policy: RetryPolicy = DEFAULT_POLICY,
     ):
         *remotes, local = claim.stores
         assert isinstance(local, LocalStore)
         self.local, self.remote = local, remotes[0] if remotes else None
-        self.claim, self.within, self._policy = claim, within, policy
+        self.claim, self.within, self._run_id = claim, within, run_id
         owner = claim.owner
-        self.handle = RunHandle(run_id=run_id, local_dir=str(local.root), attempt=owner.attempt)
-        self.metrics = MetricsWriter(self.handle.attempt_dir / METRICS_FILE)
-        self._streamer = Streamer(interval_s=flush_interval_s)
+        self.attempt, self.attempt_dir = owner.attempt, local.local_path(claim.prefix)
+        self.metrics = MetricsWriter(self.attempt_dir / METRICS_FILE)
+        self._streamer = Streamer()
         self.checkpoints = Checkpoints(
             local=local,
             remote=self.remote,
             attempt=owner.attempt,
             token=owner.token,
             spec_hash=owner.spec_hash,
-            before_store_seal=lambda: self._streamer.flush(policy),
+            before_store_seal=self._streamer.flush,
             before_local_seal=self.metrics.flush,
         )
         # The next beat is the retry, and the end of the run must not wait for retries.
@@ -89,10 +74,9 @@ class Run:
         self._watch = Watch(
             beat=self._renew, term_s=owner.lease_ttl_s, end=lambda: os.kill(os.getpid(), signal.SIGTERM)
         )
-        self.tee = LogTee(self.handle.attempt_dir / LOG_FILE) if tee else None
+        self.tee = LogTee(self.attempt_dir / LOG_FILE) if tee else None
         self._kept: set[str] = set()
         self._has_ended = False
-        self._previous_sigterm: Any = None
 
     @classmethod
     def open(
@@ -104,8 +88,6 @@ class Run:
         spec_hash: str,
         identity: Mapping[str, Any] | None = None,
         store_url: str | None = None,
-        lease_ttl_s: float = DEFAULT_LEASE_TTL_S,
-        max_wait_s: float | None = None,
         policy: RetryPolicy = DEFAULT_POLICY,
         **options: Any,
     ) -> Run:
@@ -114,8 +96,7 @@ class Run:
         Args:
             identity: the fields that `spec_hash` covers, for the diff of a rejected start; `spec` by default.
             store_url: prefix in the object store. None, or `local_root` itself, makes the local run directory the store.
-            max_wait_s: longest wait for a living owner.
-            options: `tee` keeps driver.log, `within` is the attempt of the pipeline with this stage; `flush_interval_s`.
+            options: `tee` keeps driver.log, `within` is the attempt of the pipeline with this stage.
 
         Raises:
             SpecChanged, RunFinished, RunFatal, RunIsLive, CreateOnlyUnsupported, StoreError: see opd.errors.
@@ -128,13 +109,13 @@ class Run:
                 stores = [remote, local]
         settle_identity(stores, run_id=run_id, spec_hash=spec_hash, identity=identity or spec, spec=spec)
         refuse_if_over(stores[0])
-        claim = claim_attempt(stores, spec_hash=spec_hash, lease_ttl_s=lease_ttl_s, max_wait_s=max_wait_s)
+        claim = claim_attempt(stores, spec_hash=spec_hash)
         try:
             refuse_if_over(stores[0])  # the previous owner may have finished the run meanwhile
         except RunError:
             claim.end("not needed")
             raise
-        run = cls(claim, run_id=run_id, spec=spec, policy=policy, **options)
+        run = cls(claim, run_id=run_id, spec=spec, **options)
         run._upload_streams()
         return run
 
@@ -148,7 +129,6 @@ class Run:
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write one row of metrics; raise Overtaken or LeaseLost by the last beat."""
         self._watch.check()
-        self._mirror(METRICS_FILE)
         self.metrics.log(step, metrics)
         self.summary.see(step, metrics)
 
@@ -187,7 +167,7 @@ class Run:
     @property
     def asked_in(self) -> Path:
         """The folder in which the pods of this process ask for a save (`opd.pods.stop`): the outermost run's."""
-        return Path(self.handle.local_dir) if self.within is None else self.within.asked_in
+        return self.local.root if self.within is None else self.within.asked_in
 
     def hand_over(self, *, back: bool = False) -> None:
         """Mark this attempt and its outer run as ended, so that the next attempt need not wait for their leases.
@@ -199,12 +179,11 @@ class Run:
         """
         try:
             if back:
-                for store in reversed(self.stores):  # local disk first: the store may not answer
-                    store.delete(f"{self.claim.prefix}/{ENDED_FILE}")
+                self.claim.take_back_end()
             else:
                 self.claim.end("stopped", "saved for its pods, which are being deleted")
         except StoreError as error:
-            logger.warning("attempt %d may look %s: %s", self.handle.attempt, "ended" if back else "alive", error)
+            logger.warning("attempt %d may look %s: %s", self.attempt, "ended" if back else "alive", error)
         if self.within is not None:
             self.within.hand_over(back=back)
 
@@ -213,12 +192,12 @@ class Run:
     def __enter__(self) -> Self:
         if self.tee is not None:
             self.tee.start()
-            self._mirror(LOG_FILE)
         self._watch.start()
         if self.remote is not None:
+            for name in (METRICS_FILE, LOG_FILE):
+                key = f"{self.claim.prefix}/{name}"
+                self._streamer.add(path=self.local.local_path(key), store=self.remote, key=key)
             self._streamer.start()
-        if threading.current_thread() is threading.main_thread():
-            self._previous_sigterm = signal.signal(signal.SIGTERM, _stop)
         return self
 
     def close(self) -> None:
@@ -228,10 +207,7 @@ class Run:
         self._watch.stop()
         self.metrics.close()
         if not self._streamer.close():
-            logger.warning("not uploaded yet: %s; the next start on this machine uploads it", self.handle.attempt_dir)
-        if self._previous_sigterm is not None:
-            signal.signal(signal.SIGTERM, self._previous_sigterm)
-            self._previous_sigterm = None
+            logger.warning("not uploaded yet: %s; the next start on this machine uploads it", self.attempt_dir)
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Upload all streams, then write result.json, and return it. Later output is not logged.
@@ -243,7 +219,7 @@ class Run:
         with self.storing_the_end():
             self.claim.check()
             self.close()
-            self._streamer.flush(self._policy)  # these mirrors know of uploads without an answer
+            self._streamer.flush()  # these mirrors know of uploads without an answer
             self._upload_streams()
             # Before the attempt's end: a launcher that waits for it would find no result yet, and start the run again.
             record = {**result, **self._signed(), "spec_hash": self.claim.owner.spec_hash, "finished_at_s": time.time()}
@@ -252,12 +228,12 @@ class Run:
         try:
             self._end(FINISHED, result=result)
         except StoreError as error:
-            logger.warning("the end of attempt %d is not marked: %s", self.handle.attempt, error)
+            logger.warning("the end of attempt %d is not marked: %s", self.attempt, error)
         return record
 
     def fail(self, error: BaseException | str, *, fatal: bool = False) -> None:
         """Mark the attempt as failed; with `fatal` also the run, so that no later attempt tries again."""
-        why = error.__cause__ if isinstance(error, Stopped | Unforeseen) and error.__cause__ is not None else error
+        why = error.__cause__ if isinstance(error, Unforeseen) else error
         text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         if fatal:
             self.claim.check()
@@ -268,7 +244,7 @@ class Run:
         self._end("overtaken" if isinstance(error, Overtaken) else outcome, text)
 
     def _signed(self) -> dict[str, Any]:
-        return {"run_id": self.handle.run_id, "attempt": self.handle.attempt}
+        return {"run_id": self._run_id, "attempt": self.attempt}
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         ending: RunError | None = as_disk_full(error, self.local.root) if isinstance(error, Exception) else None
@@ -281,7 +257,7 @@ class Run:
         try:
             self._end("stopped") if why is None else self.fail(why)
         except StoreError as away:
-            logger.warning("the end of attempt %d is not marked, its lease runs out: %s", self.handle.attempt, away)
+            logger.warning("the end of attempt %d is not marked, its lease runs out: %s", self.attempt, away)
         if ending is not None:
             raise ending from error
 
@@ -306,12 +282,6 @@ class Run:
         except StoreError as error:
             logger.info("%s", error)
 
-    def _mirror(self, name: str) -> None:
-        """Make the streamer keep one file of the attempt in the store."""
-        if self.remote is not None:
-            key = f"{self.claim.prefix}/{name}"
-            self._streamer.add(path=self.local.local_path(key), store=self.remote, key=key)
-
     def _upload_streams(self) -> None:
         """Upload the missing bytes of every attempt's files on this disk, also of killed processes."""
         if self.remote is None:
@@ -320,8 +290,4 @@ class Run:
             for name in (METRICS_FILE, LOG_FILE, STACKS_FILE):
                 key = f"{attempt_prefix(attempt)}/{name}"
                 if (path := self.local.local_path(key)).is_file():
-                    FileMirror.resume(path=path, store=self.remote, key=key).sync()
-
-
-def _stop(signum: int, frame: FrameType | None) -> None:
-    raise Stopped(EXIT_TERMINATED)
+                    FileMirror.resume(path=path, store=self.remote, key=key).flush()

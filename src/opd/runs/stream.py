@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opd.errors import StoreUnavailable
-from opd.store.base import NO_RETRY, RetryPolicy, Store
+from opd.store.base import NO_RETRY, Store, patiently
 
 logger = logging.getLogger(__name__)
 
@@ -65,19 +65,23 @@ class FileMirror:
         part, start, synced = max(len(sizes) - 1, 0), sum(sizes[:-1]), sum(sizes)
         return cls(path=path, store=store, key=key, part=part, part_start=start, synced_bytes=synced)
 
-    def sync(self, store: Store | None = None) -> None:
-        """Upload until the store, which may have another patience here, holds the file as of the call.
+    def flush(self) -> None:
+        """Sync with the patience of the store; raises as `sync`."""
+        patiently(self.store.policy, self.sync)
+
+    def sync(self) -> None:
+        """Upload until the store holds the file as of the call, each part by one request: a retry would hide a lost answer.
 
         A StoreError also says that the file cannot be read; the next call continues.
         """
         try:
             size = os.path.getsize(self.path) if self.path.exists() else 0
             while self.synced_bytes < size:
-                self._sync_part(size, store)
+                self._sync_part(size)
         except OSError as error:  # ESTALE of a network file system
             raise StoreUnavailable(f"cannot read {self.path}: {error}") from error
 
-    def _sync_part(self, size: int, store: Store | None) -> None:
+    def _sync_part(self, size: int) -> None:
         with open(self.path, "rb") as file:
             file.seek(self.part_start)
             data = file.read(min(size - self.part_start, self.part_bytes + 1))
@@ -87,10 +91,8 @@ class FileMirror:
             data = data[: line_end or self.part_bytes]
         if self._unsure_bytes:
             data, is_full = data[: self._unsure_bytes], True
-        # A patient store's retries hide lost answers: a part that it wrote does not grow either.
-        is_full = is_full or store is not None
         self._unsure_bytes = len(data)
-        (store or self.store).put(part_key(self.key, self.part), data)
+        self.store.with_policy(NO_RETRY).put(part_key(self.key, self.part), data)
         self._unsure_bytes = 0
         self.synced_bytes = self.part_start + len(data)
         if is_full:
@@ -98,21 +100,19 @@ class FileMirror:
 
 
 class Streamer:
-    """One thread that syncs mirrors every `interval_s`, and logs when the store becomes unreachable and reachable."""
+    """One thread that syncs mirrors every FLUSH_INTERVAL_S, and logs when the store becomes unreachable and reachable."""
 
-    def __init__(self, *, interval_s: float = FLUSH_INTERVAL_S) -> None:
-        self.interval_s = interval_s
-        self._mirrors: dict[str, FileMirror] = {}
+    def __init__(self) -> None:
+        self._mirrors: list[FileMirror] = []
         self._is_away = False
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def add(self, *, path: Path, store: Store, key: str) -> None:
-        """Keep a file in the store from now on; the next tick is the retry."""
+        """Keep a file in the store from now on, once it exists; the next tick is the retry."""
         with self._lock:
-            if key not in self._mirrors:
-                self._mirrors[key] = FileMirror(path=path, store=store.with_policy(NO_RETRY), key=key)
+            self._mirrors.append(FileMirror(path=path, store=store, key=key))
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="opd-run-stream", daemon=True)
@@ -122,7 +122,7 @@ class Streamer:
         """Sync every mirror once; return False if the store did not take all of it."""
         with self._lock:
             failure: Exception | None = None
-            for mirror in self._mirrors.values():  # each one: an unreadable file must not keep the others
+            for mirror in self._mirrors:  # each one: an unreadable file must not keep the others
                 try:
                     mirror.sync()
                 except Exception as error:  # noqa: BLE001 - this thread carries metrics and log: it must not end
@@ -133,14 +133,11 @@ class Streamer:
                 logger.warning("the object store is %s", state)
             return failure is None
 
-    def flush(self, policy: RetryPolicy) -> None:
-        """Return when the store holds the files as of the call; raise StoreError after the policy's patience."""
+    def flush(self) -> None:
+        """Return when the store holds the files as of the call; raise StoreError after the store's patience."""
         with self._lock:
-            for mirror in self._mirrors.values():
-                try:
-                    mirror.sync()  # one try, so that the mirror knows of an upload without an answer
-                except StoreUnavailable:
-                    mirror.sync(mirror.store.with_policy(policy))
+            for mirror in self._mirrors:
+                mirror.flush()
 
     def close(self) -> bool:
         """Stop the thread and sync once more; return False if something is left on disk only."""
@@ -150,5 +147,5 @@ class Streamer:
         return self.tick()
 
     def _run(self) -> None:
-        while not self._stop.wait(self.interval_s):
+        while not self._stop.wait(FLUSH_INTERVAL_S):
             self.tick()

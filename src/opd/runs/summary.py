@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from opd.errors import CorruptRecord
 from opd.runs import headline
-from opd.runs.attempts import DEFAULT_LEASE_TTL_S, Claim
+from opd.runs.attempts import LEASE_TTL_S, Claim
 from opd.runs.headline import first_of
 from opd.runs.manifest import newest_complete
 from opd.runs.metrics import as_float, as_number
@@ -50,7 +50,7 @@ class Summary(BaseModel):
     @property
     def is_current(self) -> bool:
         """True for an end, and for a record younger than a lease by both clocks."""
-        return bool(self.outcome) or abs(time.time() - self.time_s) <= DEFAULT_LEASE_TTL_S
+        return bool(self.outcome) or abs(time.time() - self.time_s) <= LEASE_TTL_S
 
     @property
     def may_go_on(self) -> bool:

@@ -6,7 +6,6 @@ In a pod the mounted file is final. On a person's machine the shell's endpoint, 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Mapping, MutableMapping
@@ -32,11 +31,6 @@ URL_RULE = (
     "folder's path that does not look like a URL"
 )
 URL_FIX = "write s3://BUCKET/PREFIX (an S3 server other than AWS's goes into store.endpoint), or a folder's path"
-# Protocol -> (its fsspec package, the extra of `opd` with it); the images have both.
-EXTRAS = {
-    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
-    **dict.fromkeys(("az", "abfs", "abfss"), ("adlfs", "azure")),
-}
 SILENCE_S = 20.0  # longest silence of an S3 server within one try
 
 
@@ -89,22 +83,6 @@ def apply_experiment(
     environment.update(experiment.get("env") or {})
     store = store_variables(experiment.get("store") or {})
     environment.update(store if is_final else under(store, environment))
-
-
-def require_package(url: str) -> None:
-    """Raise ImportError, with the extra to install, if the package of a URL's protocol is missing."""
-    protocol = url.partition("://")[0]
-    package, extra = EXTRAS.get(protocol, ("", ""))
-    if package and importlib.util.find_spec(package) is None:
-        raise ImportError(f"{protocol}:// needs {package}, which is not installed: pip install 'opd[{extra}]'")
-
-
-def open_url(url: str, mode: str) -> Any:
-    """Return fsspec's context manager of the file at a URL; raise ImportError without the protocol's package."""
-    import fsspec
-
-    require_package(url)
-    return fsspec.open(url, mode, **storage_options(url))
 
 
 def storage_options(

@@ -6,6 +6,7 @@ Every call has one bounded retry for transient failures; a permanent failure end
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import random
@@ -165,7 +166,7 @@ class Store(Protocol):
 
     def with_policy(self, policy: RetryPolicy) -> Self:
         """Return the same store with another patience."""
-        twin = self.child("")
+        twin = copy.copy(self)
         twin.policy = policy
         return twin
 
@@ -222,18 +223,22 @@ class Store(Protocol):
             except self.native_errors as error:
                 raise self._translate(error, what) from error
 
-        policy = self.policy
-        exponential = wait_exponential(multiplier=policy.first_wait_s, max=policy.max_wait_s)
-        retrying = Retrying(
-            retry=retry_if_exception_type(StoreUnavailable),
-            wait=lambda state: exponential(state) + _JITTER.uniform(0, policy.first_wait_s),
-            stop=stop_after_delay(policy.max_elapsed_s),
-            before_sleep=lambda state: logger.warning(
-                "retry %d: %s", state.attempt_number, state.outcome and state.outcome.exception()
-            ),
-            reraise=True,
-        )
-        return retrying(once)
+        return patiently(self.policy, once)
+
+
+def patiently(policy: RetryPolicy, call: Callable[[], T]) -> T:
+    """Return the call's answer; call again after each StoreUnavailable, for as long as the policy says."""
+    exponential = wait_exponential(multiplier=policy.first_wait_s, max=policy.max_wait_s)
+    retrying = Retrying(
+        retry=retry_if_exception_type(StoreUnavailable),
+        wait=lambda state: exponential(state) + _JITTER.uniform(0, policy.first_wait_s),
+        stop=stop_after_delay(policy.max_elapsed_s),
+        before_sleep=lambda state: logger.warning(
+            "retry %d: %s", state.attempt_number, state.outcome and state.outcome.exception()
+        ),
+        reraise=True,
+    )
+    return retrying(call)
 
 
 def json_bytes(record: Mapping[str, Any]) -> bytes:

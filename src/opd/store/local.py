@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -49,27 +51,28 @@ class LocalStore(Store):
         make_folder(folder, self._synced_folders)
         return folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
-    def _put(self, key: str, data: bytes) -> None:
+    @contextlib.contextmanager
+    def _replacing(self, key: str) -> Iterator[Path]:
+        """Let the block write a file, which then gets the key's name."""
         temporary = self._temporary(key)
         try:
-            _write_synced(temporary, data)
+            yield temporary
             os.replace(temporary, self.local_path(key))
         finally:
             temporary.unlink(missing_ok=True)
         fsync_folder(temporary.parent)
 
+    def _put(self, key: str, data: bytes) -> None:
+        with self._replacing(key) as temporary:
+            _write_synced(temporary, data)
+
     def _put_file(self, key: str, path: Path) -> None:
         target = self.local_path(key)
         if target.exists() and os.path.samefile(path, target):
             return  # the run directory is the store
-        temporary = self._temporary(key)
-        try:
+        with self._replacing(key) as temporary:
             shutil.copyfile(path, temporary)
             fsync_file(temporary)
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
-        fsync_folder(temporary.parent)
 
     def _create(self, key: str, data: bytes) -> None:
         # A hard link is as exclusive as O_EXCL, and the file has all its bytes when it gets its name.

@@ -14,7 +14,7 @@ from typing import Any, Self
 import fsspec
 
 from opd.errors import AlreadyExists, CreateOnlyUnsupported, NoBucket, StoreError, StoreRefused, StoreUnavailable
-from opd.store.access import CREATE_ONLY_PROTOCOLS, require_package, storage_options
+from opd.store.access import CREATE_ONLY_PROTOCOLS, storage_options
 from opd.store.base import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 from opd.store.local import LocalStore
 
@@ -170,11 +170,11 @@ def _filesystem(
 ) -> fsspec.AbstractFileSystem:
     is_s3 = CREATE_ONLY_PROTOCOLS[protocol] == "s3"
     try:
-        require_package(url)
         options = storage_options(url, environment, silence_s=silence_s)
         filesystem = fsspec.filesystem(protocol, use_listings_cache=False, **options)
     except ImportError as error:
-        raise StoreRefused(f"object store {url!r}: {error}") from error
+        fix = "`pip install 'opd[gcs]'` for gs://, 'opd[azure]' for az://"
+        raise StoreRefused(f"object store {url!r}: {error}: {fix}") from error
     if is_s3 and filesystem.retries != 1:  # fsspec keeps one for equal options
         filesystem.retries = 1  # the bounded, named retries are Store's
         filesystem._call_s3 = _refusing_no_listing(filesystem._call_s3)

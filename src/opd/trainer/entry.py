@@ -16,8 +16,7 @@ from omegaconf import DictConfig, open_dict
 
 from opd.cluster.supervise import rendezvous_in_a_file
 from opd.compat import quiet
-from opd.convert.errors import ConvertError
-from opd.errors import MissingPackage, RunError, Stopped, Unfit
+from opd.errors import EXIT_INTERRUPTED, MissingPackage, RunError, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError
 from opd.experiment.errors import Problem
 from opd.experiment.pipeline import sizes_of
@@ -28,7 +27,7 @@ from opd.inputs import Inputs, check_inputs
 from opd.inputs.model_files import check_attention
 from opd.runs import origin
 from opd.runs.claim import attempting, open_run
-from opd.runs.run import EXIT_TERMINATED, Run
+from opd.runs.run import Run
 from opd.runs.start_times import START
 from opd.trainer import tracking
 from opd.trainer.processes import set_process_environment, start_ray
@@ -79,7 +78,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
         within: the attempt of the pipeline that the run is a stage of.
 
     Returns:
-        0 done (or done before). 143 asked to stop. EXIT_NODE_LOST a Ray cluster lost a node of the run. 2 another spec has this
+        0 done (or done before). 130 asked to stop. EXIT_NODE_LOST a Ray cluster lost a node of the run. 2 another spec has this
         name, or models or installation cannot do what the spec asks for. 1 every other end.
     """
     set_process_environment(spec.device)
@@ -91,21 +90,18 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
         tracking.set_wandb_environment(facts.run_id, tags=(spec.kind, spec.model.name))
         claimed = open_run(spec, within=within)
         START.mark("claim")
-        with attempting(claimed, ConvertError):
+        with attempting(claimed):
             try:
-                tracking.write_into(claimed.handle.local_dir)
-                origin.add(claimed.stores[0], claimed.handle.attempt, **origin.origin())
+                tracking.write_into(str(claimed.local.root))
+                origin.add(claimed.stores[0], claimed.attempt, **origin.origin())
                 ending = _work(spec, config, claimed)
             except (Unfit, SpecError) as error:
                 claimed.fail(error, fatal=facts.in_ray_cluster)
                 raise
             if ending.result is not None:
                 claimed.finish(ending.result)
-    except KeyboardInterrupt as asked:  # Ray makes a new one of ours
-        return asked.exit_code if isinstance(asked, Stopped) else EXIT_TERMINATED
-    except ConvertError as error:
-        print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
-        return 1
+    except KeyboardInterrupt:  # Ray makes a new one of ours
+        return EXIT_INTERRUPTED
     except (RunError, SpecError, Unfit) as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code
@@ -123,7 +119,7 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
     from opd.cluster.nodes import fetch_on_nodes, needed, wait_for_nodes
 
     if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
-        config.actor_rollout_ref.model.path = _converted(spec, spec.eval.checkpoint, Path(claimed.handle.local_dir))
+        config.actor_rollout_ref.model.path = _converted(spec, spec.eval.checkpoint, claimed.local.root)
     sizes = sizes_of(spec)
     print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
     print("starting Ray", flush=True)

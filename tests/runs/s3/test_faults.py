@@ -173,10 +173,13 @@ def _without_time(answer: object) -> object:
     return (answer.key, answer.size) if hasattr(answer, "modified_s") else answer
 
 
-def test_closing_returns_when_the_fault_has_ended(s3_url: str, spoiled: Callable, tmp_path: Path) -> None:
+def test_closing_returns_when_the_fault_has_ended(
+    s3_url: str, spoiled: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store(s3_url, policy=NO_RETRY)
     store.exists("warm-up")
-    streamer = Streamer(interval_s=0.01)
+    monkeypatch.setattr("opd.runs.stream.FLUSH_INTERVAL_S", 0.01)
+    streamer = Streamer()
     (tmp_path / "log").write_bytes(b"line\n" * 100)
     left = spoiled(drip)
     streamer.add(path=tmp_path / "log", store=store, key="log")

@@ -12,9 +12,9 @@ from typing import Any
 from opd.errors import CorruptRecord
 from opd.runs.attempts import (
     ATTEMPTS_FOLDER,
-    DEFAULT_LEASE_TTL_S,
     ENDED_FILE,
     HEARTBEAT_FILE,
+    LEASE_TTL_S,
     OWNER_FILE,
     attempt_of,
     attempt_prefix,
@@ -50,7 +50,7 @@ class AttemptLine:
     @property
     def is_alive(self) -> bool:
         """True while its lease holds."""
-        return not self.outcome and abs(time.time() - self.last_sign_s) <= DEFAULT_LEASE_TTL_S
+        return not self.outcome and abs(time.time() - self.last_sign_s) <= LEASE_TTL_S
 
 
 class Listing:

@@ -25,8 +25,8 @@ from opd.runs.shards import move_in, sweep_older
 from opd.store.base import NO_RETRY
 from opd.store.durable import hash_file
 from opd.store.remote import open_store
-from opd.update import checkpointing
-from opd.update.checkpointing import Sealing
+from opd.trainer import checkpointing
+from opd.trainer.checkpointing import Sealing
 from opd.update.shards import Background, ShardUploads
 
 
@@ -52,9 +52,9 @@ class Ranks:
 ONE, TWO = Ranks(Rank(0)), Ranks(Rank(0), Rank(1))
 
 
-def attempt(folder: Path, *, lease_ttl_s: float = 1.0) -> Run:
+def attempt(folder: Path) -> Run:
     store = folder / "store"
-    options = {"store_url": str(store), "tee": False, "policy": NO_RETRY, "lease_ttl_s": lease_ttl_s}
+    options = {"store_url": str(store), "tee": False, "policy": NO_RETRY}
     return Run.open(run_id="r", local_root=folder / "out", spec={"a": 1}, spec_hash="h", **options)
 
 
@@ -224,11 +224,11 @@ def overtaking(run: Run) -> SimpleNamespace:
     for place in run.stores:
         place.put_json("attempts/0002/owner.json", {**owner, "process": process})
     checkpoints = Checkpoints(local=run.local, remote=run.remote, attempt=2, token="second", spec_hash="h")
-    return SimpleNamespace(checkpoints=checkpoints, handle=run.handle)
+    return SimpleNamespace(checkpoints=checkpoints, local=run.local)
 
 
 def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_sealed_on_the_same_disk(tmp_path):
-    with attempt(tmp_path, lease_ttl_s=600) as run:
+    with attempt(tmp_path) as run:
         assert run.checkpoints.begin(1)
         successor = overtaking(run)
         save(successor, TWO, 1)

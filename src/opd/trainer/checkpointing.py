@@ -1,4 +1,4 @@
-"""The driver's part of a save and a resume: it calls every rank for its files (`shards.py`), then seals, chooses, prunes (`opd.runs`)."""
+"""The driver's part of a save and a resume: it calls every rank for its files (`opd.update.shards`), then seals, chooses, prunes (`opd.runs`)."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ def resume(run: Run, group: WorkerGroup, load: Callable[[Path], None]) -> int:
         _check_ranks(decision.manifest, group.world_size)
         if first_failure is None:
             upload_missing(run, group)
+        folder = run.checkpoints.folder(decision.step)
         try:
-            load(Path(str(decision.path)))
+            load(folder)
             return decision.step
         except RayActorError:
             raise  # a worker has died: the checkpoint may be sound
@@ -80,7 +81,7 @@ def resume(run: Run, group: WorkerGroup, load: Callable[[Path], None]) -> int:
             first_failure = first_failure or error
             if decision.step != failed_step:
                 failed_step = decision.step
-                logger.warning("%s cannot be loaded; its files are verified once more", decision.path, exc_info=error)
+                logger.warning("%s cannot be loaded; its files are verified once more", folder, exc_info=error)
                 continue
             lines = str(error).strip().splitlines() or [""]  # a worker's error ends with its traceback's last line
             cause = f"{type(error).__name__}: {lines[-1].strip()[:200]}"
@@ -111,7 +112,7 @@ def seal(
     reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url, policy=policy))
     run.checkpoints.finalise(step, reports)
     if deleted := run.checkpoints.prune(keep_last=keep.keep_last, keep_every=keep.keep_every):
-        on_ranks(group, delete_steps, run_dir=run.handle.local_dir, steps=deleted)
+        on_ranks(group, delete_steps, run_dir=str(run.local.root), steps=deleted)
         logger.info("retention: removed checkpoints of steps %s", deleted)
 
 
