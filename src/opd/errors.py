@@ -94,11 +94,7 @@ class RunFinished(RunError):
 
 
 class RunFatal(RunError):
-    """An earlier attempt ended the run for good; `record` is its fatal.json."""
-
-    def __init__(self, message: str, record: Mapping[str, Any]):
-        super().__init__(message)
-        self.record = dict(record)
+    """An earlier attempt ended the run for good."""
 
 
 class CheckpointError(RunError):

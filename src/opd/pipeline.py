@@ -9,14 +9,13 @@ The running stage answers there, and between stages the pipeline does.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from opd.cluster.supervise import EXIT_INTERRUPTED, supervised
+from opd.cluster.supervise import supervised
 from opd.convert.target import KEY_FILE
 from opd.errors import CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
 from opd.experiment import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
@@ -55,32 +54,10 @@ def run(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str, grace_
         0 where all stages are finished, else the exit code of the stage that is not.
     """
     parent, code = os.getpid(), EXIT_NEXT_STAGE
-    with _noting_signals() as seen:
-
-        def one_stage() -> int:
-            return EXIT_INTERRUPTED if seen else _one_stage(spec, start, is_final=is_final, origin=origin)
-
-        while code == EXIT_NEXT_STAGE and os.getpid() == parent:  # `supervised` also returns in the child, to end it
-            code = supervised(one_stage, grace_s=grace_s)
+    one_stage = functools.partial(_one_stage, spec, start, is_final=is_final, origin=origin)
+    while code == EXIT_NEXT_STAGE and os.getpid() == parent:  # `supervised` also returns in the child, to end it
+        code = supervised(one_stage, grace_s=grace_s)
     return code
-
-
-@contextlib.contextmanager
-def _noting_signals() -> Iterator[list[int]]:
-    """Note signals that come between two stages, when `supervised` does not look; then no stage begins."""
-    seen: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    parent = os.getpid()
-    try:
-        yield seen
-    finally:
-        if os.getpid() == parent:  # the child's handlers are its own
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str) -> int:

@@ -40,8 +40,7 @@ def refuse_if_over(store: Store) -> None:
     store.keep(FATAL_FILE)
     raise RunFatal(
         f"{store.url} ended for good in attempt {fatal.get('attempt')}: {fatal.get('reason')}\n"
-        f"mend the cause, then `opdctl submit FILE --retry` (or delete {store.url}/{FATAL_FILE}), or start under another name",
-        fatal,
+        f"mend the cause, then `opdctl submit FILE --retry` (or delete {store.url}/{FATAL_FILE}), or start under another name"
     )
 
 

@@ -8,7 +8,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from opd.cluster.supervise import stay_on_loopback
 from opd.compat import quiet
-from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.inputs.fetch import cache_dir
 from opd.runs import stacks
 
@@ -134,6 +133,8 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
     """
     import ray
 
+    from opd.compat import ray_start
+
     quiet.mute()
     if ray.is_initialized():
         return False
@@ -150,13 +151,11 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
         init = {"address": "local", "num_cpus": num_cpus} | {
             key: value for key, value in init.items() if value is not None
         }
-    with ExitStack() as start:
-        if not joins:
-            start.enter_context(patient_start())
-            start.enter_context(own_job_id())
-            if init.get("include_dashboard") is False:
-                start.enter_context(bare_node())
-        start.enter_context(_importing(*_HEAVY))
+        ray_start.wait_longer()
+        ray_start.draw_job_id()
+        if init.get("include_dashboard") is False:
+            ray_start.leave_out_daemons()
+    with _importing(*_HEAVY):
         ray.init(**init, runtime_env=runtime_env)
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
     return not joins
