@@ -77,13 +77,6 @@ def test_wandb_s_key_in_netrc_counts_for_its_host(keyless, monkeypatch):
     tracking.check_installed(["wandb"])
 
 
-def test_an_address_is_told_without_its_credentials():
-    assert (
-        tracking.without_credentials("https://me:secret@mlflow.example:5000/a/#/b")
-        == "https://mlflow.example:5000/a/#/b"
-    )
-
-
 ALL_STEPS = list(range(9))
 ROOT = Path(__file__).parents[2]
 

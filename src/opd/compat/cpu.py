@@ -17,7 +17,8 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed
-from verl.plugin.platform import PlatformBase, PlatformRegistry, set_platform
+from verl.plugin.platform import PlatformRegistry, set_platform
+from verl.plugin.platform.platform_cuda import PlatformCUDA
 
 ROLLOUT_NAME = "cpu"
 
@@ -64,11 +65,11 @@ device = SimpleNamespace(
 
 
 @PlatformRegistry.register(platform="cpu")
-class PlatformCPU(PlatformBase):
+class PlatformCPU(PlatformCUDA):
     """verl on plain CPUs: gloo collectives, and Ray's *logical* GPUs as slots for workers.
 
     verl places a worker on a bundle with a "GPU". `ray.init(num_gpus=N)` declares N such slots on a machine that has
-    none, so that placement groups, rank order and colocation work unchanged.
+    none, so that placement groups, rank order and colocation work unchanged. Names in Ray are CUDA's.
     """
 
     device_name = vendor_name = "cpu"
@@ -95,18 +96,9 @@ class PlatformCPU(PlatformBase):
     def communication_backend_name(self) -> str:
         return "gloo"
 
-    def visible_devices_envvar(self) -> str:
-        return "CUDA_VISIBLE_DEVICES"
-
     @contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
         yield
-
-    def ray_resource_name(self) -> str:
-        return "GPU"
-
-    def ray_noset_envvars(self) -> list[str]:
-        return []
 
     def is_ipc_supported(self) -> bool:
         return False

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from opd.errors import IncompleteCheckpoint
+from opd.errors import IncompleteCheckpoint, RunError
 
 
-class ConvertError(Exception):
-    """The checkpoint is whole but cannot become the folder that was asked for; `exit_code` is the command's."""
-
-    exit_code = 1
+class ConvertError(RunError):
+    """The checkpoint is whole but cannot become the folder that was asked for."""
 
 
 class BadRequest(ConvertError):

@@ -16,7 +16,6 @@ from omegaconf import DictConfig, open_dict
 
 from opd.cluster.supervise import rendezvous_in_a_file
 from opd.compat import quiet
-from opd.convert.errors import ConvertError
 from opd.errors import MissingPackage, RunError, Stopped, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError
 from opd.experiment.errors import Problem
@@ -90,7 +89,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
         check_attention(config.actor_rollout_ref.model.override_config.get("attn_implementation"))
         claimed = open_run(spec, within=within)
         START.mark("claim")
-        with attempting(claimed, ConvertError):
+        with attempting(claimed):
             try:
                 tracking.set_environment(facts.run_id, claimed.handle.local_dir)
                 origin.add(claimed.stores[0], claimed.handle.attempt, **origin.origin())
@@ -102,9 +101,6 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
                 claimed.finish(ending.result)
     except KeyboardInterrupt as asked:  # Ray makes a new one of ours
         return asked.exit_code if isinstance(asked, Stopped) else EXIT_TERMINATED
-    except ConvertError as error:
-        print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
-        return 1
     except (RunError, SpecError, Unfit) as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code

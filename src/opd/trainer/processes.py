@@ -37,7 +37,6 @@ _PROCESS_ENVIRONMENT = (
     "SAGEMAKER_CONTAINER_LOG_LEVEL",
     "TOKENIZERS_PARALLELISM",
     "TQDM_DISABLE",
-    "VERL_ENGINE_DEVICE",
     "VERL_FULL_DETERMINISM",
     "VERL_LOGGING_LEVEL",
     "VERL_USE_EXTERNAL_MODULES",
@@ -96,7 +95,6 @@ def set_process_environment(device: str) -> None:
         modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]
         os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join([CPU_PROFILE, *modules])
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models: more threads wait for each other
-        os.environ["VERL_ENGINE_DEVICE"] = "cuda"  # verl registers its FSDP engines for accelerators only
         if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
             del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray raises on an empty one
 

@@ -96,26 +96,20 @@ class Trackers:
             config=None if record else params,
         )
         self._wandb = self._tracking.logger.get("wandb")
-        self._mlflow_url = ""
         if "mlflow" in self._tracking.logger:
             import mlflow
 
             active: Any = mlflow.active_run()
-            info, server = active.info, mlflow.get_tracking_uri().rstrip("/")
-            self._mlflow_url = f"{server}/#/experiments/{info.experiment_id}/runs/{info.run_id}"
-            run.stores[0].put_json(MLFLOW_RECORD, {"run_id": info.run_id})
+            run.stores[0].put_json(MLFLOW_RECORD, {"run_id": active.info.run_id})
         # A resumed run repeats the steps after its checkpoint. MLflow and TensorBoard would show both, so trackers keep the first
         # attempt's; the run's own metrics take the latest.
         self._logged_until = max((int(row["step"]) for row in run.history()), default=-1)
 
     @property
     def links(self) -> dict[str, str]:
-        """Return addresses of this run for a browser, by tracker that has a server, without credentials."""
-        wandb = (self._wandb.run.url if self._wandb is not None else None) or ""
-        found = {"wandb": str(wandb), "mlflow": self._mlflow_url}
-        return {
-            name: without_credentials(url) for name, url in found.items() if url.startswith(("http://", "https://"))
-        }
+        """Return the run's address at W&B, by that name; nothing where W&B has no server."""
+        url = None if self._wandb is None else self._wandb.run.url
+        return {"wandb": str(url)} if url else {}
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
         """Log a step's numbers, unless an earlier attempt did, and write at once: no later attempt logs them again."""
@@ -131,12 +125,6 @@ class Trackers:
     def finish(self, exit_code: int) -> None:
         """Close every tracker."""
         self._tracking.finish(exit_code=exit_code)
-
-
-def without_credentials(url: str) -> str:
-    """Return `http://user:password@host/path` without the user and the password."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 GAUGES = {
