@@ -38,7 +38,7 @@ def convert_checkpoint(options: Convert) -> Conversion:
     """Turn a checkpoint into a Hugging Face folder that holds exactly its weights, after one cast.
 
     Raises:
-        IncompleteCheckpoint: files are missing or not as the manifest says; none of them was loaded.
+        CheckpointError: files are missing or not as the manifest says; none of them was loaded.
         ConvertError: the checkpoint cannot become this folder; nothing is left of it.
         BadRequest: the request cannot be followed.
         StoreError, OSError: a store or disk failed.

@@ -67,7 +67,7 @@ def find_source(checkpoint: str, reporter: Reporter) -> Source:
 
     Raises:
         ConvertError: there is none.
-        IncompleteCheckpoint: it was never finished, or its seal does not hold.
+        CheckpointError: it was never finished, or its seal does not hold.
         StoreError: the store cannot be reached.
     """
     url = checkpoint.rstrip("/").removesuffix("/actor")
@@ -126,7 +126,7 @@ def bring_here(source: Source, scratch: Path, reporter: Reporter) -> LocalShards
     Files that are not read here (optimizer, data position) need only be there in the size that the manifest says.
 
     Raises:
-        IncompleteCheckpoint: with every file that is missing or not as the manifest says; nothing was loaded.
+        CheckpointError: with every file that is missing or not as the manifest says; nothing was loaded.
     """
     store, listed = source.store, {file.path: file for file in source.files}
     sizes = {info.key: info.size for info in store.list("")}

@@ -45,7 +45,7 @@ def prepare(out: Path) -> list[str]:
     steps = [
         (MODEL, ["opd.data.fetch_smollm2", "--out", str(MODEL)]),
         (DATA, ["opd.data.prepare_gsm_symbolic", "--out", str(DATA)]),
-        (teacher, ["opd.quickstart.adapter", "merge", str(MODEL), str(ADAPTER), str(teacher)]),
+        (teacher, ["opd.quickstart.adapter", str(MODEL), str(ADAPTER), str(teacher)]),
     ]
     for folder, command in steps:
         if not folder.exists():

@@ -7,8 +7,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,24 +98,11 @@ def set_process_environment(device: str) -> None:
             del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray raises on an empty one
 
 
-@contextmanager
-def _importing(*modules: str) -> Iterator[None]:
-    """Import modules in a thread until the block ends; what a module raises, its next import raises again.
-
-    Only for packages that neither Ray nor verl is part of: two threads that import one cycle may get half-made modules.
-    """
-
-    def work() -> None:
-        with suppress(ImportError):
-            for name in modules:
-                importlib.import_module(name)
-
-    thread = threading.Thread(target=work, name="imports")
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
+def _import_heavy() -> None:
+    """Import packages that neither Ray nor verl is part of: two threads that import one cycle may get half-made modules."""
+    with suppress(ImportError):  # the next import of the module raises it again
+        for name in _HEAVY:
+            importlib.import_module(name)
 
 
 def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
@@ -134,8 +120,6 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
     from opd.compat import ray_start
 
     quiet.mute()
-    if ray.is_initialized():
-        return False
     init: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     runtime_env = init.pop("runtime_env", None) or {}
     # A raylet that others started does not have this process's environment.
@@ -153,7 +137,9 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
         ray_start.draw_job_id()
         if init.get("include_dashboard") is False:
             ray_start.leave_out_daemons()
-    with _importing(*_HEAVY):
-        ray.init(**init, runtime_env=runtime_env)
+    imports = threading.Thread(target=_import_heavy, name="imports")
+    imports.start()
+    ray.init(**init, runtime_env=runtime_env)
+    imports.join()
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
     return not joins
