@@ -18,7 +18,7 @@ import torch.distributed.tensor  # allow-lists the parts of a sharded tensor
 from numpy._core.multiarray import _reconstruct
 
 # In addition to tensors and plain values: numpy's generator, which verl saves with a rank's extra state.
-ALLOWED: list[Callable[..., Any]] = [
+ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     _reconstruct,
     np.ndarray,
     np.dtype,
