@@ -81,7 +81,8 @@ def start_with_models(config: DictConfig, ranks: Any, *, role: str, pool: Any) -
     if config.actor_rollout_ref.rollout.name != VLLM:
         ranks.init_model()
         START.mark("models")
-        return Servers.create(config=config, worker_group=ranks, rollout_resource_pool=pool)
+        servers: Servers = Servers.create(config=config, worker_group=ranks, rollout_resource_pool=pool)
+        return servers
     placed = [Placed(rank) for rank in ranks.workers]
     ray.get([rank.answer for rank in placed])  # before the call to load: a rank takes calls in no order
     loading = ranks.execute_all_async(f"{role}_init_model")  # the name of a colocated worker's method
@@ -93,8 +94,8 @@ def start_with_models(config: DictConfig, ranks: Any, *, role: str, pool: Any) -
     async def start() -> Servers:
         group = SimpleNamespace(workers=placed, world_size=len(placed))
         starting = Servers.create(config=config, worker_group=group, rollout_resource_pool=pool)
-        servers, _ = await asyncio.gather(starting, load())  # the first error of both ends the start
-        return servers
+        found: tuple[Servers, None] = await asyncio.gather(starting, load())  # the first error of both ends the start
+        return found[0]
 
     return asyncio.run(start())
 
