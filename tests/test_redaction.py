@@ -53,8 +53,8 @@ from opd.redaction import MAX_CHARS, is_secret_name, is_secret_value, redact, re
     ],
 )
 def test_a_secret_in_a_text_is_taken_out(text: str) -> None:
-    assert "sesame" not in redact(text, environment={})
-    assert "<redacted>" in redact(text, environment={})
+    assert "sesame" not in redact(text)
+    assert "<redacted>" in redact(text)
 
 
 @pytest.mark.parametrize(
@@ -67,18 +67,19 @@ def test_a_secret_in_a_text_is_taken_out(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_value_that_shows_what_it_is_is_taken_out_anywhere(value: str) -> None:
-    assert redact(f"got {value}, tried again", environment={}) == "got <redacted>, tried again"
+    assert redact(f"got {value}, tried again") == "got <redacted>, tried again"
 
 
 def test_what_a_terminal_would_obey_is_written_out() -> None:
     hostile = "a\x1b]0;owned\x07b\x9b2Jc\x7f\u202ed\ud800\x85\r"
-    assert redact(hostile, environment={}) == "a\\x1b]0;owned\\x07b\\x9b2Jc\\x7f\\u202ed\ufffd\\x85\\r"
-    assert redact("\x1b[1;31mred\x1b[0m\n\tnext", environment={}) == "red\n\tnext", "colours go, lines and tabs stay"
+    assert redact(hostile) == "a\\x1b]0;owned\\x07b\\x9b2Jc\\x7f\\u202ed\ufffd\\x85\\r"
+    assert redact("\x1b[1;31mred\x1b[0m\n\tnext") == "red\n\tnext", "colours go, lines and tabs stay"
 
 
-def test_secret_values_of_the_environment_are_taken_out_wherever_they_occur() -> None:
-    environment = {"RAY_AUTH_TOKEN": "open-sesame", "HOME": "/home/me", "SHORT_KEY": "1"}
-    assert redact("got open-sesame at /home/me 1", environment=environment) == "got <redacted> at /home/me 1"
+def test_secret_values_of_the_environment_are_taken_out_wherever_they_occur(monkeypatch) -> None:
+    for name, value in {"RAY_AUTH_TOKEN": "open-sesame", "HOME": "/home/me", "SHORT_KEY": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert redact("got open-sesame at /home/me 1") == "got <redacted> at /home/me 1"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_secret_values_of_the_environment_are_taken_out_wherever_they_occur() ->
     ],
 )
 def test_innocent_texts_stay_as_they_are(text: str) -> None:
-    assert redact(text, environment={}) == text
+    assert redact(text) == text
 
 
 def test_values_under_secret_names_go_whatever_they_look_like() -> None:
@@ -142,14 +143,14 @@ def test_time_grows_with_the_text_and_not_with_its_square(unit: str) -> None:
     def seconds(num_chars: int) -> float:
         text = (unit * num_chars)[:num_chars]
         begin = time.process_time()
-        redact(text, environment={})
+        redact(text)
         return time.process_time() - begin
 
     assert seconds(160_000) < 40 * max(seconds(16_000), 0.005)
 
 
 def test_a_text_without_end_is_cut() -> None:
-    shown = redact("a " * MAX_CHARS, environment={})
+    shown = redact("a " * MAX_CHARS)
     assert len(shown) < MAX_CHARS + 100
     assert "characters left out" in shown
 

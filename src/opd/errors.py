@@ -95,15 +95,7 @@ class RunFatal(RunError):
 
 
 class CheckpointError(RunError):
-    """A checkpoint cannot be written or read."""
-
-
-class IncompleteCheckpoint(CheckpointError):
-    """The checkpoint that was asked for is missing, unfinished or damaged."""
-
-
-class UnsafePath(CheckpointError):
-    """A manifest names a path that leaves its checkpoint folder."""
+    """A checkpoint cannot be written or read, is unfinished or damaged, or names a path outside its folder."""
 
 
 class Unfit(ValueError):

@@ -22,15 +22,13 @@ from verl.single_controller.ray import (
 from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
 from verl.utils.config import omega_conf_to_dataclass
 
-from opd.compat import vllm_servers
 from opd.compat.plain_loads import plain_loads
-from opd.experiment import OpdSpec
 from opd.experiment.run_config import KEY, RunConfig
 from opd.monitor.monitor import FaultWatch
 from opd.rollout.batches import Prompt
 from opd.rollout.manager import RolloutManager
 from opd.rollout.rows import Row, share_out
-from opd.rollout.serving import Servers
+from opd.rollout.serving import start_with_models
 from opd.runs import origin
 from opd.runs.manifest import DATA_FILE
 from opd.runs.run import Run
@@ -147,11 +145,7 @@ class Job:
         START.mark("tokenizer and data")
         self.pool, self.ranks = start_ranks(config, worker, role)
         START.mark("worker processes")
-        keeps = isinstance(self.ours.spec, OpdSpec) and self.ours.spec.rollout.keep_prefixes
-        with vllm_servers.begun_beside_models(config, role=role, keeps_prefixes=keeps) as load_models:
-            load_models(self.ranks)
-            START.mark("models")
-            replicas = self._start_servers() if serves else []
+        replicas = self._load_models(role, serves=serves)
         engine = omega_conf_to_dataclass(config.actor_rollout_ref.rollout.checkpoint_engine)
         engine.backend = "naive"  # the ranks hand their weights to the servers on their own devices
         self._weights = CheckpointEngineManager(config=engine, actor_wg=self.ranks, replicas=replicas)
@@ -161,9 +155,13 @@ class Job:
         watch = FaultWatch(run.stores).see if data.ours.trained.trainer.monitor else None
         self.log = StepLogger(run, trackers, total_steps=data.total_steps, watch=watch)
 
-    def _start_servers(self) -> list[Any]:
-        """Launch rollout servers and workers; return the servers' replicas."""
-        servers = Servers.create(config=self.config, worker_group=self.ranks, rollout_resource_pool=self.pool)
+    def _load_models(self, role: str, *, serves: bool) -> list[Any]:
+        """Have the ranks load their models, and start rollout servers and workers; return the servers' replicas."""
+        if not serves:
+            self.ranks.init_model()
+            START.mark("models")
+            return []
+        servers = start_with_models(self.config, self.ranks, role=role, pool=self.pool)
         self.rollouts = RolloutManager(self.config, servers.get_client())
         START.mark("rollout server")
         replicas: list[Any] = servers.get_replicas()
@@ -176,34 +174,29 @@ class Job:
         ranks._dispatch_info.setdefault("actor", ranks._query_dispatch_info("actor"))
         return int(max(ranks._dispatch_info["actor"])) + 1
 
-    @property
-    def update_settings(self) -> dict[str, Any]:
-        """Return how the ranks cut a step's rows into updates, in verl's words."""
+    def call_ranks(self, method: str, rows: Sequence[Row], **settings: Any) -> tuple[Any, dict[str, float]]:
+        """Give every rank its part of the rows in one dispatch, filled up to whole updates.
+
+        Args:
+            settings: values that every rank gets with its part, in addition to verl's of how a step is cut into updates.
+
+        Returns:
+            The lists of counts that the ranks' method returns, and metrics of how evenly the rows were shared out.
+        """
         config = self.config.actor_rollout_ref
         mini_batch = config.actor.ppo_mini_batch_size * config.rollout.n
-        return {
+        settings = {
             "global_batch_size": mini_batch,
             "mini_batch_size": mini_batch,
             "epochs": config.actor.ppo_epochs,
             "seed": config.actor.data_loader_seed,
             "dataloader_kwargs": {"shuffle": config.actor.shuffle},
             "temperature": config.rollout.temperature,
-        }
-
-    def call_ranks(self, method: str, rows: Sequence[Row], **settings: Any) -> tuple[Any, dict[str, float]]:
-        """Give every rank its part of the rows in one dispatch, filled up to whole updates.
-
-        Args:
-            settings: values that every rank gets with its part.
-
-        Returns:
-            The lists of counts that the ranks' method returns, and metrics of how evenly the rows were shared out.
-        """
-        settings = self.update_settings | settings
+        } | settings
         batch, metrics = share_out(
             rows,
             num_ranks=self.num_groups,
-            multiple_of=settings["mini_batch_size"],
+            multiple_of=mini_batch,
             eos_token_id=self.data.tokenizer.eos_token_id,
             settings=settings,
         )

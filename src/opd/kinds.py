@@ -21,8 +21,7 @@ from opd.runs.run import Run
 from opd.trainer import metrics as made
 from opd.trainer.carried import CarriedRows
 from opd.trainer.conversations import GivenAnswers
-from opd.trainer.measured_rates import Measuring
-from opd.trainer.problem_weights import ProblemWeights
+from opd.trainer.problem_weights import Measuring, ProblemWeights
 from opd.trainer.row_facts import RowFacts, TeacherRoute, put_advantages
 from opd.trainer.row_signs import RowSigns, generation_header
 from opd.trainer.stages import Stages
@@ -114,12 +113,6 @@ class Sampled(Kind):
         assert job.rollouts is not None
         report = job.rollouts.generate(self.ask(job, step))
         report.check()
-        if 0 < report.num_trajectories == report.num_unread:
-            scorer = f"reward.function={self.ours.sampling.reward.function}"
-            print(
-                f"step {step}: {scorer} found no answer in any response, so accuracy 0 says nothing",
-                flush=True,
-            )
         return report.rows, {
             "rollout/trajectories": float(report.num_trajectories),
             "rollout/failed": float(report.num_failed),

@@ -161,10 +161,10 @@ def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> in
 
 def plan(loaded: Loaded, args: argparse.Namespace) -> int:
     """Print the memory of a GPU in each phase; 2 where it does not fit."""
+    from opd.memory.command import run as print_plan
+
     apply_experiment(dump_spec(loaded.spec), is_final=not args.env)
-    command = importlib.import_module("opd.memory.command")
-    code: int = command.run(loaded)
-    return code
+    return print_plan(loaded)
 
 
 def print_overrides(spec: AnySpec) -> None:
@@ -205,10 +205,10 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
     from opd.inputs import Inputs, check_inputs
 
     apply_experiment(dump_spec(spec), is_final=is_final)
-    code: int
     if isinstance(spec, ConvertSpec):
-        code = importlib.import_module("opd.convert").run(spec, within=within)
-        return code
+        from opd.convert import run as convert
+
+        return convert(spec, within=within)
     try:
         check_machine(spec, origin=origin)
         check_inputs(Inputs.of(spec), origin=origin)
@@ -222,10 +222,10 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
     )
     print(f"run {spec.name}, in {run.run_dir}", flush=True)
     START.mark("spec and files")
-    entry = importlib.import_module("opd.trainer.entry")
+    from opd.trainer.entry import run as work
+
     START.mark("imports")
-    code = entry.run(spec, run, within=within)
-    return code
+    return work(spec, run, within=within)
 
 
 def check_machine(spec: AnyRunSpec, *, origin: str = "") -> None:

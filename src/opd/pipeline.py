@@ -9,24 +9,20 @@ The running stage answers there, and between stages the pipeline does.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from opd.cluster.supervise import supervised
-from opd.convert.target import KEY_FILE
-from opd.errors import EXIT_INTERRUPTED, CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
+from opd.errors import CorruptRecord, RunError, RunFinished, SpecChanged
 from opd.experiment import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
-from opd.experiment.base import TRAINS
 from opd.experiment.pipeline import Reference, Stage, stages_of
-from opd.experiment.sections import Trainer
 from opd.inputs import Inputs, check_inputs
 from opd.pods import stop
 from opd.runs.claim import attempting, open_run, refuse
-from opd.runs.manifest import is_fit, step_folder
+from opd.runs.manifest import step_folder
 from opd.runs.progress import PROGRESS
 from opd.runs.result import RESULT_FILE
 from opd.runs.run import Run
@@ -55,32 +51,10 @@ def run(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str, grace_
         0 where all stages are finished, else the exit code of the stage that is not.
     """
     parent, code = os.getpid(), EXIT_NEXT_STAGE
-    with _noting_signals() as seen:
-
-        def one_stage() -> int:
-            return EXIT_INTERRUPTED if seen else _one_stage(spec, start, is_final=is_final, origin=origin)
-
-        while code == EXIT_NEXT_STAGE and os.getpid() == parent:  # `supervised` also returns in the child, to end it
-            code = supervised(one_stage, grace_s=grace_s)
+    one_stage = functools.partial(_one_stage, spec, start, is_final=is_final, origin=origin)
+    while code == EXIT_NEXT_STAGE and os.getpid() == parent:  # `supervised` also returns in the child, to end it
+        code = supervised(one_stage, grace_s=grace_s)
     return code
-
-
-@contextlib.contextmanager
-def _noting_signals() -> Iterator[list[int]]:
-    """Note signals that come between two stages, when `supervised` does not look; then no stage begins."""
-    seen: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    parent = os.getpid()
-    try:
-        yield seen
-    finally:
-        if os.getpid() == parent:  # the child's handlers are its own
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str) -> int:
@@ -104,7 +78,6 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
                 if code := start(resolved, claimed):
                     claimed.fail(f"stage {name}: its run {resolved.name} ended with exit code {code}")
                     return code
-                verify(name, resolved)
                 finished[name] = resolved
             for step, run_spec in enumerate(finished.values(), start=1):
                 claimed.log(step, {"pipeline/stages": step, **_headline(run_spec)})
@@ -144,7 +117,6 @@ def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]
     """Return the finished stages by name with their specs, in order, and the next stage, or None.
 
     Raises:
-        CheckpointError: what a stage refers to is not in the store.
         SpecError: a result makes no usable key of a stage.
         StoreError: the store does not answer.
     """
@@ -159,52 +131,15 @@ def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]
         spec = finished[reference.stage]
         if isinstance(spec, ConvertSpec):
             return spec.convert.target or str(_result(spec)["target"])
-        key = files.get(reference.result) or step_folder(_last_step(spec, _result(spec)))
+        key = files.get(reference.result) or step_folder(_result(spec)["steps"])
         return f"{spec.store.url}/{spec.name}/{key}"
 
     for stage in stages:
         spec = stage.resolved(value_of)
         if _result(spec).get("spec_hash") != spec_hash(spec):
-            for reference in dict.fromkeys(stage.references.values()):  # results of other stages may be deleted
-                _see_that_it_is_there(reference, finished[reference.stage], value_of(reference))
             return finished, (stage.name, spec)
         finished[stage.name] = spec
     return finished, None
-
-
-def _see_that_it_is_there(reference: Reference, spec: AnySpec, url: str) -> None:
-    """Raise CheckpointError if a result of a finished stage that the next stage reads is gone."""
-    if reference.result == "checkpoint":
-        verify(reference.stage, spec)
-        return
-    where, file = (url, KEY_FILE) if reference.result == "model" else url.rsplit("/", 1)
-    if not open_store(where).exists(file):
-        raise CheckpointError(
-            f"stage {reference.stage} ({_store(spec).url}) is finished, but what it left, {url}, is gone: bring it back, or "
-            f"delete the stage's {RESULT_FILE}, and the stage makes it again"
-        )
-
-
-def verify(name: str, spec: AnySpec) -> None:
-    """Raise CheckpointError unless a finished stage has its result and, if it saves, a whole sealed last checkpoint in the store.
-
-    Files are compared by size here, and by hash when they are loaded.
-    """
-    result, where = _result(spec), f"stage {name} ({_store(spec).url})"
-    if result.get("spec_hash") != spec_hash(spec):
-        raise CheckpointError(f"{where} ended well without a {RESULT_FILE} of this experiment")
-    step = _last_step(spec, result)
-    saves = isinstance(trainer := getattr(spec, "trainer", None), Trainer) and trainer.save_freq > 0
-    if saves and not is_fit(_store(spec), step, spec_hash(spec), is_own_disk=False):
-        raise CheckpointError(
-            f"{where} is finished, but {step_folder(step)}, its last, is not sealed and whole in the store: bring it back, or "
-            f"delete the stage's {RESULT_FILE}, and the stage resumes from an earlier one"
-        )
-
-
-def _last_step(spec: AnySpec, result: Mapping[str, Any]) -> int:
-    """Return the last step of a finished stage, 0 if its kind has none."""
-    return int(result.get("steps", 0)) if spec.kind in TRAINS else 0
 
 
 def _store(spec: AnySpec) -> Store:

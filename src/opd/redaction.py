@@ -114,13 +114,9 @@ def without(text: str, secrets: tuple[str, ...] = ()) -> str:
     return _SHAPES.sub(REDACTED, text)
 
 
-def redact(text: str, *, environment: Mapping[str, str] | None = None) -> str:
-    """Return the text without secrets and without characters that a terminal obeys.
-
-    Args:
-        environment: variables whose secret values are removed as well; by default the process's own.
-    """
-    return _shown(text, secret_values(os.environ if environment is None else environment))
+def redact(text: str) -> str:
+    """Return the text without secrets, also of this process's environment, and without characters that a terminal obeys."""
+    return _shown(text, secret_values(os.environ))
 
 
 def one_line(text: str) -> str:

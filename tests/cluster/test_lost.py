@@ -73,12 +73,12 @@ _PART = """
     import ray
     from opd.errors import PartLost
     from opd.cluster.lost import Watch, looks, lost_parts
-    from opd.compat.ray_start import patient_start
+    from opd.compat.ray_start import wait_longer
     from opd.experiment.pipeline import Sizes
 
     where, end_s = sys.argv[1], float(sys.argv[2])
-    with patient_start():
-        ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80_000_000, log_to_driver=False)
+    wait_longer()
+    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80_000_000, log_to_driver=False)
 
     class Queue:
         def pid(self):

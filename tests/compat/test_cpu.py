@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 import torch.distributed
-from torch.distributed.fsdp import _fully_shard
 from verl.utils import distributed as verl_distributed
 
 
@@ -15,24 +14,18 @@ def in_fresh_process(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
 
 
-OFFLOADED_FORWARD = """
-import torch, torch.distributed, torch.distributed.fsdp
-from torch.distributed.fsdp import _fully_shard
-{profile}
-torch.distributed.init_process_group("{backend}", rank=0, world_size=1, store=torch.distributed.HashStore())
-model = torch.nn.Linear(4, 2, bias=False)
-weight = model.weight.detach().clone()
-mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
-policy = torch.distributed.fsdp.CPUOffloadPolicy(pin_memory=True)
-torch.distributed.fsdp.fully_shard(model, mesh=mesh, offload_policy=policy)
-print(isinstance(policy, _fully_shard.CPUOffloadPolicy), torch.allclose(model(torch.ones(1, 4)), weight.sum(1)))
+GROUP = """
+import torch.distributed
+import opd.compat.cpu
+torch.distributed.init_process_group("cpu:gloo,cpu:gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+print(torch.distributed.get_backend())
 """
 
 
 @pytest.mark.slow
-def test_with_the_profile_fsdp2_offloads_over_a_backend_named_twice():
-    result = in_fresh_process(OFFLOADED_FORWARD.format(profile="import opd.compat.cpu", backend="cpu:gloo,cpu:gloo"))
-    assert result.stdout.strip().endswith("True True"), result.stderr
+def test_with_the_profile_a_backend_may_be_named_twice():
+    result = in_fresh_process(GROUP)
+    assert result.stdout.strip().endswith("gloo"), result.stderr
 
 
 def test_torch_still_refuses_a_backend_named_twice():
@@ -43,21 +36,6 @@ def test_torch_still_refuses_a_backend_named_twice():
 def test_verl_still_names_the_cpu_backend_twice_on_a_cpu():
     source = inspect.getsource(verl_distributed.initialize_global_process_group_ray)
     assert 'f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"' in source
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="memory can be pinned for this machine's GPU")
-def test_torch_still_cannot_offload_with_pinned_memory_on_a_cpu():
-    result = in_fresh_process(OFFLOADED_FORWARD.format(profile="", backend="gloo"))
-    assert result.returncode != 0
-    assert ".pin_memory()" in result.stderr
-    assert _fully_shard.CPUOffloadPolicy().pin_memory
-
-
-def test_verl_still_pins_the_memory_of_forward_only_engines():
-    from verl.workers.engine.fsdp import transformer_impl
-
-    assert "CPUOffloadPolicy(pin_memory=True)" in inspect.getsource(transformer_impl.FSDPEngine._build_fsdp_module)
 
 
 @pytest.mark.slow

@@ -9,13 +9,10 @@ import pytest
 import torch
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 
+from opd.compat import host_copies
 from opd.compat.host_copies import HostCopies
 
 GIB = 2**30
-
-
-def copies(room: int = GIB) -> HostCopies:
-    return HostCopies(room=lambda: room)
 
 
 def later(taker: HostCopies, **saved: object) -> list:
@@ -29,6 +26,7 @@ def later(taker: HostCopies, **saved: object) -> list:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(host_copies, "free_bytes", lambda: GIB)
     return tmp_path
 
 
@@ -38,7 +36,7 @@ def test_verls_save_still_writes_by_torch_save_within_the_call():
 
 def test_a_file_holds_what_there_was_when_it_was_saved(folder):
     weight = torch.arange(6.0).reshape(2, 3)
-    writes = later(copies(), model={"weight": weight, "row": weight[1], "step": 3, "list": [(1, "a")]})
+    writes = later(HostCopies(), model={"weight": weight, "row": weight[1], "step": 3, "list": [(1, "a")]})
     weight.zero_()
     assert list(folder.iterdir()) == []
     for write in writes:
@@ -50,9 +48,10 @@ def test_a_file_holds_what_there_was_when_it_was_saved(folder):
     assert (found["step"], found["list"]) == (3, [(1, "a")])
 
 
-def test_the_next_save_takes_no_more_memory_though_the_storages_are_new(folder):
+def test_the_next_save_takes_no_more_memory_though_the_storages_are_new(folder, monkeypatch):
     room = [GIB, 0]  # for one look
-    taker = HostCopies(room=lambda: room.pop(0))
+    monkeypatch.setattr(host_copies, "free_bytes", lambda: room.pop(0))
+    taker = HostCopies()
     for value in (1.0, 2.0):
         for write in later(taker, model=torch.full((1000,), value)):
             write()
@@ -60,8 +59,9 @@ def test_the_next_save_takes_no_more_memory_though_the_storages_are_new(folder):
     assert room == [0], "the second save found its place"
 
 
-def test_a_file_for_which_there_is_no_memory_is_written_at_once_and_a_line_says_so(folder, caplog):
-    taker = copies(room=1000)
+def test_a_file_for_which_there_is_no_memory_is_written_at_once_and_a_line_says_so(folder, monkeypatch, caplog):
+    monkeypatch.setattr(host_copies, "free_bytes", lambda: 1000)
+    taker = HostCopies()
     assert len(later(taker, small=torch.ones(10), large=torch.ones(1000), extra=torch.ones(1))) == 2
     assert torch.equal(torch.load(folder / "large", weights_only=True), torch.ones(1000))
     assert [path.name for path in folder.iterdir()] == ["large"]

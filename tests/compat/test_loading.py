@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tests.update.models import save_model, uneven_rows
 from tests.update.workers import Case, run_cases
 from torch import distributed, nn
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.fsdp import fully_shard
 from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
@@ -109,18 +109,6 @@ class TestShardedBeforeTheyCome:
         assert {(parameter.dtype, str(parameter.device)) for parameter in model.parameters()} == {
             (torch.float32, "cpu")
         }
-
-    def test_one_that_waits_on_the_host_gets_its_memory_there(self, monkeypatch):
-        """Check the host's side alone; tests/gpu check that FSDP and verl take it from there."""
-        model = nn.Linear(4, 4)
-        monkeypatch.setattr(transformer_impl, "apply_fsdp2", lambda *_: None)
-        options = {
-            "mesh": SimpleNamespace(device_type="a device that is not here"),
-            "offload_policy": CPUOffloadPolicy(),
-        }
-        with sharded_before_they_come(torch.float32):
-            transformer_impl.apply_fsdp2(model, options, None)
-        assert {str(parameter.device) for parameter in model.parameters()} == {"cpu"}
 
 
 class TestNeeded:

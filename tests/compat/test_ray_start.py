@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 from ray._private import services
 
-from opd.compat.ray_start import patient_start
+from opd.compat.ray_start import wait_longer
 
-START, ANSWER = WAITS = ("RAY_gcs_server_port_wait_time_s", "RAY_gcs_rpc_server_connect_timeout_s")
+WAITS = ("RAY_gcs_server_port_wait_time_s", "RAY_gcs_rpc_server_connect_timeout_s")
 
 
 @pytest.fixture(autouse=True)
-def _nobody_set_the_waits(monkeypatch):
+def _the_waits_of_this_process_stay(monkeypatch):
     for name in WAITS:
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "150")
+
+
+def without_waits():
+    return {name: value for name, value in os.environ.items() if name not in WAITS}
 
 
 def looks(monkeypatch, *, num_failures):
@@ -36,32 +40,24 @@ def looks(monkeypatch, *, num_failures):
 
 def test_a_node_that_registers_late_is_found_in_one_call(monkeypatch):
     asked = looks(monkeypatch, num_failures=3)
-    with patient_start():
-        assert services.get_node("head:6379", "n1") == {"node_manager_port": 1}
+    wait_longer()
+    assert services.get_node("head:6379", "n1") == {"node_manager_port": 1}
     assert asked == [("head:6379", "n1")] * 4
-
-
-def test_ray_is_as_it_was_afterwards(monkeypatch):
-    looks(monkeypatch, num_failures=0)
-    before = services.get_node
-    with patient_start(timeout_s=90):
-        assert [os.environ[name] for name in WAITS] == ["90", "90"]
-    assert services.get_node is before
-    assert not os.environ.keys() & set(WAITS)
 
 
 _TWO_RUNS = """
 import os
 import ray
-from opd.compat.ray_start import own_job_id, patient_start
+from opd.compat.ray_start import draw_job_id, wait_longer
 
 @ray.remote(num_cpus=0)
 def job_id():
     return ray.get_runtime_context().get_job_id(), os.environ["RAY_gcs_rpc_server_connect_timeout_s"]
 
+wait_longer(90)
+draw_job_id()
 for _ in range(2):
-    with patient_start(90), own_job_id():
-        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     print("job", ray.get_runtime_context().get_job_id(), *ray.get(job_id.remote()))
     ray.shutdown()
 """
@@ -71,7 +67,7 @@ for _ in range(2):
 def jobs():
     """Return of each of two runs the jobs of driver and worker, and the worker's limit of waiting for the control store."""
     words = [sys.executable, "-c", _TWO_RUNS]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=True)
+    done = subprocess.run(words, env=without_waits(), capture_output=True, text=True, timeout=280, check=True)
     return [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("job ")]
 
 
@@ -87,7 +83,7 @@ def test_a_worker_waits_for_the_control_store_as_long_as_the_start_did(jobs):
 
 
 def test_verl_still_names_its_sockets_by_the_job_s_id_alone():
-    """If this fails, verl tells two runs of a host apart by itself: `own_job_id` can go."""
+    """If this fails, verl tells two runs of a host apart by itself: `draw_job_id` can go."""
     verl = importlib.util.find_spec("verl")
     assert verl is not None
     assert verl.origin is not None
@@ -100,9 +96,10 @@ def test_verl_still_names_its_sockets_by_the_job_s_id_alone():
 
 BARE = """
 import psutil, ray
-from opd.compat.ray_start import bare_node, patient_start
-with patient_start(), bare_node():
-    ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="ERROR")
+from opd.compat.ray_start import leave_out_daemons, wait_longer
+wait_longer()
+leave_out_daemons()
+ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="ERROR")
 print(ray.get(ray.remote(lambda: "answered").remote()))
 print([child.cmdline() for child in psutil.Process().children()])
 ray.shutdown()

@@ -21,7 +21,7 @@ import vllm
 from verl.workers.rollout.vllm_rollout import vllm_rollout
 print(json.dumps({{
     "is_verl_s": adapter is vllm_rollout.ServerAdapter,
-    "is_based_on_verl_s": issubclass(adapter, vllm_rollout.ServerAdapter),
+    "sender": vllm_rollout.BucketedWeightSender.__module__,
     "sleep_level": vllm_rollout.VLLM_SLEEP_LEVEL,
     "asked_for": asked_for,
     "engine_afterwards": getattr(vllm.LLM, "__name__", None),
@@ -44,8 +44,7 @@ def play(*command):
 @pytest.mark.parametrize("worker", ["opd_worker", "policy_worker"])
 def test_a_rank_has_verl_s_adapter_without_vllm_s_engine(worker):
     found = play("-c", PROGRAM.format(more=f"import opd.update.{worker}"))
-    assert found["is_based_on_verl_s"]
-    assert not found["is_verl_s"]
+    assert (found["is_verl_s"], found["sender"]) == (True, "opd.compat.vllm_ranks")
     assert found["sleep_level"] == 2
     assert not [name for name in found["asked_for"] if not name.startswith("vllm.distributed")]
     assert found["engine_afterwards"] == "LLM"  # who asks for it then gets it
@@ -54,5 +53,25 @@ def test_a_rank_has_verl_s_adapter_without_vllm_s_engine(worker):
 def test_verl_still_imports_vllm_s_engine_for_it():
     found = play("-c", PROGRAM.format(more=""))
     assert found["is_verl_s"]
+    assert found["sender"].startswith("verl.")
     assert found["sleep_level"] == 2
     assert "vllm:LLM" in found["asked_for"]
+
+
+UNTAKEN = """
+import asyncio, json
+from tests.compat.vllm_start import no_vllm
+no_vllm.install()
+from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
+from opd.compat import cpu, vllm_ranks
+vllm_ranks.TAKE_S = 0.2
+sender = vllm_ranks.bounded(BucketedWeightSender)("ipc://{folder}/socket", bucket_size_mb=1, use_shm=True)
+try:
+    asyncio.run(sender.async_send_weights(iter([])))
+except RuntimeError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def test_weights_that_no_server_takes_end_with_an_error(tmp_path):
+    assert play("-c", UNTAKEN.format(folder=tmp_path)).startswith("vLLM has taken no part of the weights for 0 s")

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from opd.convert.errors import BadRequest
 from opd.convert.pipeline import convert_checkpoint
-from opd.errors import IncompleteCheckpoint
+from opd.errors import CheckpointError
 from opd.experiment.algorithm import Convert
 from opd.store.remote import open_store
 
@@ -49,7 +49,7 @@ def test_an_object_that_is_not_as_the_manifest_says_is_refused(stored, tmp_path)
     data = bytearray(store.get(name))
     data[100] ^= 1
     store.put(name, bytes(data))
-    with pytest.raises(IncompleteCheckpoint, match=f"{name} does not have the manifest's sha256"):
+    with pytest.raises(CheckpointError, match=f"{name} does not have the manifest's sha256"):
         convert_checkpoint(Convert(checkpoint=stored, target=str(tmp_path / "out"), dtype="checkpoint"))
     assert list(tmp_path.glob("out*")) == []
 

@@ -1,26 +1,20 @@
-"""Weights that rank 0 sends into a model that was sharded without memory, on a CUDA device: kept there, and waiting on the host."""
+"""Weights that rank 0 sends into a model that was sharded without memory, on a CUDA device."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 from tests.gpu import needs
 from torch import distributed, nn
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.fsdp import fully_shard
 from verl.utils.fsdp_utils import fsdp2_load_full_state_dict
 from verl.workers.engine.fsdp import transformer_impl
 
 from opd.compat.loading import sharded_before_they_come
 
-needs.devices(1, "weights are pinned on the host beside a CUDA device")
+needs.devices(1, "weights are kept on a CUDA device")
 
 
-@pytest.mark.parametrize(
-    ("policy", "kept_on"),
-    [(None, "cuda"), (CPUOffloadPolicy(pin_memory=True), "cpu")],
-    ids=["on the device", "on the host"],
-)
-def test_a_model_has_the_weights_that_it_is_sent_and_computes_with_them(group, monkeypatch, policy, kept_on):
+def test_a_model_has_the_weights_that_it_is_sent_and_computes_with_them(group, monkeypatch):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 4, bias=False)).bfloat16().requires_grad_(False)
     rows, weights = torch.randn(8, 16), model.state_dict()
@@ -34,9 +28,9 @@ def test_a_model_has_the_weights_that_it_is_sent_and_computes_with_them(group, m
     monkeypatch.setattr(transformer_impl, "apply_fsdp2", shard)
     mesh = distributed.init_device_mesh("cuda", (1,))
     with sharded_before_they_come(torch.float32):
-        transformer_impl.apply_fsdp2(model, {"mesh": mesh, "offload_policy": policy}, None)
-        fsdp2_load_full_state_dict(model, dict(weights), mesh, policy)  # it puts its own tensors in
+        transformer_impl.apply_fsdp2(model, {"mesh": mesh}, None)
+        fsdp2_load_full_state_dict(model, dict(weights), mesh, None)  # it puts its own tensors in
     for name, parameter in model.named_parameters():
-        assert parameter.device.type == kept_on
+        assert parameter.device.type == "cuda"
         assert torch.equal(parameter.to_local().cpu(), weights[name].float())
     torch.testing.assert_close(model(rows.cuda()).cpu(), expected, rtol=1e-3, atol=1e-3)

@@ -17,9 +17,9 @@ from opd.cluster.supervise import supervised
 
 def run():
     import ray
-    from opd.compat.ray_start import patient_start
-    with patient_start():
-        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80_000_000)
+    from opd.compat.ray_start import wait_longer
+    wait_longer()
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80_000_000)
 
     @ray.remote
     class Busy:

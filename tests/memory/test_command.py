@@ -32,8 +32,8 @@ def told(tmp_path, capsys):
 def test_a_gpu_that_the_table_lacks_is_named_with_the_key_that_helps(told):
     code, out, _ = told(gpu="p5.48xlarge")
     assert code == 0
-    assert "cluster.gpu.type p5.48xlarge is not in the table (B200, H200, " in out
-    assert out.rstrip().endswith("so set opd.gpu_memory_gib")
+    assert "cluster.gpu.type p5.48xlarge is none of B200, H200, " in out
+    assert out.rstrip().endswith("set it, or opd.gpu_memory_gib")
     assert "opd.gpu_memory_gib" not in told(gpu="p5.48xlarge", kind="sft")[1], "it has no such key"
 
 
@@ -53,14 +53,14 @@ class NoCredentialsError(Exception):
     """botocore's is no OSError either."""
 
 
-def test_a_config_that_cannot_be_read_is_told_by_key_and_fix(told, monkeypatch):
+def test_a_config_that_cannot_be_read_is_told_by_path_and_fix(told, monkeypatch):
     def refuse(path, revision):
         raise NoCredentialsError("Unable to locate\ncredentials")
 
     monkeypatch.setattr(shapes, "_config_text", refuse)
     code, _, said = told("model.path=s3://bucket/model")
     assert code == 2
-    assert said.startswith("opd.launch: --plan: model.path: s3://bucket/model: its config.json cannot be read")
+    assert said.startswith("opd.launch: --plan: s3://bucket/model: its config.json cannot be read")
     assert "(NoCredentialsError: Unable to locate credentials); name a folder that has one" in said
 
 

@@ -46,7 +46,7 @@ def test_what_is_given_up_follows_the_memory_down():
     assert any(not spills and teacher for _, spills, teacher, _ in order)
 
 
-AUTO = {"checkpointing": None, "activation_share": None, "compiled": True}
+AUTO = {"checkpointing": None, "compiled": True}
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ HEAVY = replace(TEACHER, layers=150)
 
 def test_micro_batches_are_as_long_as_wished_where_what_was_given_up_later_makes_room_for_them():
     facts = {
-        "teachers": ((HEAVY, 2),), "train_tokens": 2000, "least_train_tokens": 1000, "mini_rows": 400, "rows_per_step": 400, "cache_bytes": 0,
+        "teachers": ((HEAVY, 2),), "train_tokens": 2000, "least_train_tokens": 1000, "mini_rows": 400, "rows_per_step": 400, "keeps_hidden": False,
     }  # fmt: skip
     plan = make_plan(job(**facts, device_bytes=peak(job(**facts, offload_teacher=True))))
     assert plan.fits
@@ -112,7 +112,6 @@ def smallest_device(job) -> int:
             {"offload_optimizer": None},
             "actor.optimizer_offload: auto",
         ),
-        ({"cache_bytes": 5120}, {"cache_bytes": None}, "opd.cache_gib: remove it: fits"),
         ({"checkpointing": False}, {"checkpointing": None}, "actor.gradient_checkpointing: auto: fits"),
         ({"train_tokens": 160}, {"train_tokens": 20}, "opd.train_tokens, or actor.ppo_micro_batch_size_per_gpu"),
         ({"score_tokens": 4000}, {"score_tokens": 20}, "opd.read_tokens: 20"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from opd.data.toy import TEACHER_DIR
 from opd.data.toy.task import split_problems
+from opd.quickstart.adapter import merge
 from opd.quickstart.language import Answer, Problem, accuracy, divergences, greedy_answers, samples
 
 
@@ -53,3 +55,21 @@ def test_accuracy_counts_the_problems_of_its_source_and_samples_show_both_answer
     assert accuracy(problems, before, "gsm_seen") == (0.5, pytest.approx(0.3536, abs=1e-4))
     assert accuracy(problems, after, "gsm_new").mean == 1
     assert r"  after:  so \boxed{2}" in samples(problems, before, after)
+
+
+def test_a_teacher_is_its_base_with_the_adapters_products(tmp_path):
+    layer = "model.layers.0.self_attn.q_proj"
+    adapted = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(TEACHER_DIR, dtype="float32"),
+        LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM"),
+    )
+    adapted.save_pretrained(tmp_path / "adapters")
+    merge(TEACHER_DIR, tmp_path / "adapters", tmp_path / "out")
+    base, found = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype="float32").get_submodule(layer).weight
+        for folder in (TEACHER_DIR, tmp_path / "out")
+    )
+    lora = adapted.base_model.model.get_submodule(layer)
+    expected = base + 2 * lora.lora_B.default.weight @ lora.lora_A.default.weight
+    assert not torch.allclose(found, base, atol=1e-3)
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-3)

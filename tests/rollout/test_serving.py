@@ -30,7 +30,7 @@ class _Replica:
 @pytest.fixture
 def config(monkeypatch):
     monkeypatch.setattr(serving.RolloutReplicaRegistry, "get", lambda name: _Replica)
-    monkeypatch.setattr(serving.vllm_servers, "with_servers", lambda replica: replica)
+    monkeypatch.setattr(serving, "with_servers", lambda replica: replica)
     monkeypatch.setattr(_Replica, "launched", [])
     rollout = {
         "name": "vllm",

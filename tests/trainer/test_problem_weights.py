@@ -22,8 +22,7 @@ from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.rows import Order, row_of
 from opd.rollout.seeds import PASS_RATES
 from opd.trainer.dataset import PromptDataset
-from opd.trainer.measured_rates import Measuring
-from opd.trainer.problem_weights import ProblemWeights
+from opd.trainer.problem_weights import Measuring, ProblemWeights
 from opd.trainer.row_facts import RowFacts
 from opd.weights.stages import Schedule
 

@@ -77,26 +77,6 @@ def test_wandb_s_key_in_netrc_counts_for_its_host(keyless, monkeypatch):
     tracking.check_installed(["wandb"])
 
 
-@pytest.fixture
-def no_wandb(monkeypatch):
-    """No variable of W&B in the environment, and none left in it; the environment itself stays, for libraries keep hold of it."""
-    for name in ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_TAGS"):
-        monkeypatch.setenv(name, "")  # so that the end of the test takes away what is set in between
-        monkeypatch.delenv(name)
-
-
-def test_the_model_s_name_is_a_tag_in_wandb(no_wandb):
-    tracking.set_wandb_environment("my-run", tags=("opd", "Qwen3, 8B" + "x" * 99))
-    assert os.environ["WANDB_TAGS"] == "opd," + ("Qwen3  8B" + "x" * 99)[:64]
-
-
-def test_an_address_is_told_without_its_credentials():
-    assert (
-        tracking.without_credentials("https://me:secret@mlflow.example:5000/a/#/b")
-        == "https://mlflow.example:5000/a/#/b"
-    )
-
-
 ALL_STEPS = list(range(9))
 ROOT = Path(__file__).parents[2]
 

@@ -26,8 +26,7 @@ def main(folder: Path, attempt: int) -> None:
 
     with Run.open(run_id=RUN_ID, local_root=folder / "out", spec={"a": 1}, spec_hash="h", tee=False) as run:
         assert run.attempt == attempt
-        tracking.set_wandb_environment(RUN_ID)
-        tracking.write_into(str(run.local.root))
+        tracking.set_environment(RUN_ID, run.local.root)
         trainer = {"logger": ["wandb", "tensorboard", "mlflow"], "project_name": PROJECT, "experiment_name": RUN_ID}
         tree = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}}
         ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id=RUN_ID, run_dir="out/r"))

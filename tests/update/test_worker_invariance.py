@@ -69,7 +69,7 @@ def _one_rank(case: Case) -> dict[str, Case]:
     by_aggregation = {mode: cut(case, overrides=[f"opd.loss_agg_mode={mode}"]) for mode in PER_ROW}
     on_host = [f"{FSDP}.{part}_offload=True" for part in ("param", "optimizer")]
     long = ["opd.max_length=64", "opd.train_tokens=32", "opd.read_tokens=32"]
-    planned = [*LEFT_TO_THE_PLAN, "teacher.offload=auto", "opd.activation_budget=0.5"]
+    planned = [*LEFT_TO_THE_PLAN, "teacher.offload=auto"]
     return by_aggregation | {
         "gradient checkpointing": cut(case, overrides=CHECKPOINTING),
         "offload": cut(case, overrides=on_host),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.vllm_cpu.served import Served
 
-from opd.compat.vllm_answers import server_of
+from opd.compat.vllm_servers import server_of
 from opd.data.toy import STUDENT_DIR
 
 if TYPE_CHECKING:

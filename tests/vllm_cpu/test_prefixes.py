@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.vllm_cpu.served import Served
 
-from opd.compat.vllm_answers import begun_under, server_of
+from opd.compat.vllm_servers import begun_under, server_of
 from opd.data.toy import STUDENT_DIR
 
 BLOCK = 16

@@ -1,7 +1,7 @@
 """The CPU profile: makes verl 0.9.1 run on a machine without an accelerator.
 
 `VERL_USE_EXTERNAL_MODULES=opd.compat.cpu` has verl import this module at the end of `import verl`, in every process of a run.
-It sets the platform, changes two functions of torch and registers the rollout named "cpu", which is imported when first used.
+It sets the platform, changes a function of torch and registers the rollout named "cpu", which is imported when first used.
 Each change has a test in tests/compat/test_cpu.py that fails as soon as the unchanged code works.
 """
 
@@ -11,15 +11,14 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import torch
 import torch.distributed
-import torch.distributed.fsdp
-from verl.plugin.platform import PlatformBase, PlatformRegistry, set_platform
+from verl.plugin.platform import PlatformRegistry, set_platform
+from verl.plugin.platform.platform_cuda import PlatformCUDA
 
 ROLLOUT_NAME = "cpu"
 
@@ -66,11 +65,11 @@ device = SimpleNamespace(
 
 
 @PlatformRegistry.register(platform="cpu")
-class PlatformCPU(PlatformBase):
+class PlatformCPU(PlatformCUDA):
     """verl on plain CPUs: gloo collectives, and Ray's *logical* GPUs as slots for workers.
 
     verl places a worker on a bundle with a "GPU". `ray.init(num_gpus=N)` declares N such slots on a machine that has
-    none, so that placement groups, rank order and colocation work unchanged.
+    none, so that placement groups, rank order and colocation work unchanged. Names in Ray are CUDA's.
     """
 
     device_name = vendor_name = "cpu"
@@ -97,18 +96,9 @@ class PlatformCPU(PlatformBase):
     def communication_backend_name(self) -> str:
         return "gloo"
 
-    def visible_devices_envvar(self) -> str:
-        return "CUDA_VISIBLE_DEVICES"
-
     @contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
         yield
-
-    def ray_resource_name(self) -> str:
-        return "GPU"
-
-    def ray_noset_envvars(self) -> list[str]:
-        return []
 
     def is_ipc_supported(self) -> bool:
         return False
@@ -131,21 +121,6 @@ def accept_one_backend_named_twice() -> None:
     torch.distributed.init_process_group = init_process_group
 
 
-def offload_without_pinned_memory() -> None:
-    """Make FSDP2's `CPUOffloadPolicy()` ignore `pin_memory`, which needs an accelerator.
-
-    verl 0.9.1 (`_build_fsdp_module`) hard-codes `CPUOffloadPolicy(pin_memory=True)` for every forward-only engine, GRPO's
-    reference policy among them; torch 2.11 then calls `Tensor.pin_memory()`, which raises.
-    """
-
-    @dataclass
-    class CPUOffloadPolicy(torch.distributed.fsdp.CPUOffloadPolicy):
-        def __post_init__(self) -> None:
-            self.pin_memory = False
-
-    torch.distributed.fsdp.CPUOffloadPolicy = CPUOffloadPolicy  # type: ignore[misc]
-
-
 def _load_replica() -> type[Any]:
     replica: type[Any] = importlib.import_module("opd.rollout.cpu.replica").CPURolloutReplica
     return replica
@@ -161,7 +136,6 @@ def _register_rollout() -> None:
 
 set_platform(PlatformCPU())
 accept_one_backend_named_twice()
-offload_without_pinned_memory()
 # verl registers its FSDP engines for cuda and npu only; they run on any torch device, and this is verl's own switch.
 os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
 _register_rollout()

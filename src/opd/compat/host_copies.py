@@ -33,15 +33,10 @@ class NoRoom(Exception):
 
 
 class HostCopies(StateDictStager):
-    """A rank's copies of what it saves: as large as its weights, optimizer and extra state, pinned where they come from a GPU.
+    """A rank's copies of what it saves: as large as its weights, optimizer and extra state, pinned where they come from a GPU."""
 
-    Args:
-        room: returns the bytes of host memory that may be taken now.
-    """
-
-    def __init__(self, room: Callable[[], int] | None = None):
+    def __init__(self) -> None:
         super().__init__()
-        self._room = room or free_bytes
         self._free: defaultdict[tuple[int, bool], list[torch.UntypedStorage]] = defaultdict(list)
         self._used: list[tuple[tuple[int, bool], torch.UntypedStorage]] = []
 
@@ -83,7 +78,7 @@ class HostCopies(StateDictStager):
         if found := self._free[key]:
             buffer = found.pop()
         else:
-            num_bytes, room = key[0], self._room()
+            num_bytes, room = key[0], free_bytes()
             if num_bytes > room:
                 raise NoRoom(
                     f"no host memory for the copy of a checkpoint: the next tensor takes {num_bytes / 2**20:.0f} MiB, and "

@@ -18,7 +18,7 @@ import torch
 import verl.utils.model
 from safetensors import safe_open
 from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.fsdp import fully_shard
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from verl.utils.fsdp_utils import maybe_patch_fsdp_module
@@ -86,10 +86,7 @@ def sharded_before_they_come(dtype: torch.dtype, *, as_one: bool = False) -> Ite
                 fully_shard(module, **options)
         else:
             shard(module, options, *args)
-        # With an offload policy, as verl gives its reference, FSDP pins every shard on the host. A parameter that was made on
-        # the device would then be on another device than its shard, and verl cannot move that.
-        waits = isinstance(options.get("offload_policy"), CPUOffloadPolicy)
-        device = "cpu" if waits else options["mesh"].device_type
+        device = options["mesh"].device_type
         module._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
 
     transformer_impl.apply_fsdp2 = apply

@@ -18,10 +18,8 @@ import torch.distributed.tensor  # allow-lists the parts of a sharded tensor
 from numpy._core.multiarray import _reconstruct
 
 # In addition to tensors and plain values: numpy's generator, which verl saves with a rank's extra state.
-# numpy 1 wrote the same function under its old module's name.
 ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     _reconstruct,
-    (_reconstruct, "numpy.core.multiarray._reconstruct"),
     np.ndarray,
     np.dtype,
     type(np.dtype(np.uint32)),

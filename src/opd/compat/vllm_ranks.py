@@ -3,21 +3,18 @@
 verl 0.9.1 imports `vllm.LLM` (`verl.third_party.vllm`), and all that it needs, for a name that nothing reads. The import takes
 8 to 15 s at the end of a rank's loading of its models.
 
-Weights go to vLLM's worker by a socket on which verl 0.9.1 waits for an answer without end. No answer comes where the engine has
-died or the worker cannot load them. Here the error of the call by which vLLM takes them ends the sending. An engine that dies meanwhile
-leaves the call unanswered until the run is found stalled.
+Weights go to vLLM's worker by a socket on which verl 0.9.1 waits for an answer without end. None comes from a worker that
+cannot load them, such as one without memory.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 from typing import Any
 
 from verl.workers.rollout import base
 
-_TAKE_WEIGHTS = "update_weights_from_ipc"
-_POLL_MS = 500
-_LAST_POLL_MS = 10_000
+TAKE_S = 300.0
+"""Seconds within which a part of the weights is taken: a bound on hanging, not on slowness."""
 
 
 def register() -> None:
@@ -35,59 +32,29 @@ def __getattr__(name: str) -> Any:
         from verl.workers.rollout.vllm_rollout import vllm_rollout
     finally:
         del vllm.LLM
-    globals()[name] = _ending_with_the_taking(vllm_rollout)
-    return globals()[name]
+    vllm_rollout.BucketedWeightSender = bounded(vllm_rollout.BucketedWeightSender)
+    return vllm_rollout.ServerAdapter
 
 
-def _ending_with_the_taking(rollout: Any) -> type[Any]:
-    """Return verl's adapter, whose sender of weights ends with the call that takes them."""
-    taking: list[concurrent.futures.Future[Any]] = []
+def bounded(sender: type[Any]) -> type[Any]:
+    """Return verl's sender of weights, which waits up to `TAKE_S` for each answer, and does not wait for a reader at its end."""
+    import zmq  # comes with vLLM
 
-    class Sender(rollout.BucketedWeightSender):
+    class Sender(sender):
         socket: Any
 
         def _init_socket(self) -> None:
             super()._init_socket()
-            if taking:  # the first rank of a server of several GPUs makes the call
-                self.socket = Answered(self.socket, taking.pop())
+            for option in (zmq.SNDTIMEO, zmq.RCVTIMEO):
+                self.socket.setsockopt(option, int(1000 * TAKE_S))
+            self.socket.setsockopt(zmq.LINGER, 0)  # else its end waits for a reader
 
-    class ServerAdapter(rollout.ServerAdapter):
-        async def _execute_method(self, method: str, *args: Any, **kwargs: Any) -> Any:
-            result = await super()._execute_method(method, *args, **kwargs)
-            if method == _TAKE_WEIGHTS and result is not None:
-                taking[:] = [result.future()]
-            return result
+        async def async_send_weights(self, weights: Any) -> None:
+            try:
+                await super().async_send_weights(weights)
+            except zmq.Again as error:
+                raise RuntimeError(
+                    f"vLLM has taken no part of the weights for {TAKE_S:.0f} s; its own error, if it had one, is above in the log"
+                ) from error
 
-    rollout.BucketedWeightSender = Sender
-    return ServerAdapter
-
-
-class Answered:
-    """A sender's socket (zmq's) that waits for an answer as long as the call that takes the weights runs."""
-
-    def __init__(self, socket: Any, taking: concurrent.futures.Future[Any]):
-        self._socket = socket
-        self._taking = taking
-
-    def send_pyobj(self, part: Any) -> None:
-        self._await("POLLOUT")
-        self._socket.send_pyobj(part)
-
-    def recv(self) -> bytes:
-        self._await("POLLIN")
-        answer: bytes = self._socket.recv()
-        return answer
-
-    def close(self) -> None:
-        self._socket.close(linger=0)  # else it waits for a reader of its last words
-
-    def _await(self, name: str) -> None:
-        """Wait for an event; raise the error that ended the taking, or RuntimeError if it ended with a part unanswered."""
-        import zmq  # comes with vLLM
-
-        event = getattr(zmq, name)
-        while not self._socket.poll(_POLL_MS, event):
-            if self._taking.done():
-                self._taking.result()
-                if not self._socket.poll(_LAST_POLL_MS, event):  # it may have come in between
-                    raise RuntimeError("vLLM has ended taking the weights, and a part of them is not answered")
+    return Sender

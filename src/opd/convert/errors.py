@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from opd.errors import IncompleteCheckpoint, RunError
+from opd.errors import CheckpointError, RunError
 
 
 class ConvertError(RunError):
@@ -18,9 +18,9 @@ class BadRequest(ConvertError):
     exit_code = 2
 
 
-def incomplete(where: str, problems: Iterable[str], fix: str) -> IncompleteCheckpoint:
+def incomplete(where: str, problems: Iterable[str], fix: str) -> CheckpointError:
     """Return one error: the checkpoint, all its problems, and the fix."""
-    return IncompleteCheckpoint(
+    return CheckpointError(
         "\n".join([f"checkpoint {where} cannot be converted:", *(f"  - {problem}" for problem in problems), fix])
     )
 

@@ -84,11 +84,6 @@ class ShardMerger:
     def num_adapted(self) -> int:
         return sum(made_of.up is not None for made_of in self._plain.values())
 
-    def adapter_tensors(self) -> dict[str, torch.Tensor]:
-        """Return the whole adapters by their stored names; none of a student without adapters."""
-        parts = [name for made_of in self._plain.values() for name in (made_of.down, made_of.up) if name is not None]
-        return {name: self._whole(name) for name in parts}
-
     def tensor(self, name: str) -> torch.Tensor:
         """Return one whole tensor in its stored dtype, adapter added; it may be a view of a mapped file.
 

@@ -31,7 +31,7 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
         The folder's path or URL, and the content of its conversion.json.
 
     Raises:
-        IncompleteCheckpoint: files are missing or not as the manifest says; none of them was loaded.
+        CheckpointError: files are missing or not as the manifest says; none of them was loaded.
         ConvertError: the checkpoint cannot become this folder; nothing is left of it.
         BadRequest: the request cannot be followed.
         StoreError, OSError: a store or disk failed.

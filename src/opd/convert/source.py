@@ -58,7 +58,7 @@ def find_source(checkpoint: str, warnings: Warnings) -> Source:
 
     Raises:
         ConvertError: there is none.
-        IncompleteCheckpoint: it was never finished, or its seal does not hold.
+        CheckpointError: it was never finished, or its seal does not hold.
         StoreError: the store cannot be reached.
     """
     url = checkpoint.rstrip("/").removesuffix("/actor")
@@ -118,7 +118,7 @@ def bring_here(source: Source, scratch: Path) -> tuple[Path, Path, int]:
         The folder of the shards, a folder with the listed configs and tokenizers alone, and the number of shards.
 
     Raises:
-        IncompleteCheckpoint: with every file that is missing or not as the manifest says; nothing was loaded.
+        CheckpointError: with every file that is missing or not as the manifest says; nothing was loaded.
     """
     store, listed = source.store, {file.path: file for file in source.files}
     sizes = {info.key: info.size for info in store.list("")}

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from opd.experiment.base import Section, key, named
 from opd.experiment.errors import Problem
-from opd.experiment.types import Count, Dtype, Extras, Natural, Offload, Paths, Positive, Probability, Text, Weight
+from opd.experiment.types import Count, Dtype, Extras, Natural, Offload, Paths, Positive, Text, Weight
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -177,10 +177,8 @@ class Opd(Section):
     policy: Policy = key("A policy gradient on the responses' scores in the same update.", Policy)
     chunk_size: Count = key("Tokens whose logits exist at once on the plain path (CPU, fp32, other GPUs).", 256)
     max_length: Count = key("Longest prompt + response in tokens. Default: their sum in `data`.")
-    cache_gib: Weight | None = key("GiB of GPU memory for the teacher's hidden states; unset: the plan's.", None)
     gpu_memory_gib: Positive | None = key("GiB of one GPU that the memory plan may use; unset: the GPU's.", None)
     workspace_gib: Positive | None = key("GiB of a GPU for logits; unset: 1.3 with fused kernels, else 2.6.", None)
-    activation_budget: Probability | None = key("Share of a layer's activations that is kept; unset: planned.", None)
     read_tokens: Count | None = key("Tokens of a forward without a gradient on a GPU; unset: by the memory plan.", None)
     train_tokens: Count | None = key("Tokens of a forward and backward on a GPU; unset: by the memory plan.", None)
     max_unshared_mass: Share = key("Largest mean probability of tokens that only one model's tokenizer has.", 0.05)

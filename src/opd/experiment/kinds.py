@@ -200,8 +200,7 @@ _NOT_IDENTITY = {
     "actor": "gradient_checkpointing param_offload optimizer_offload torch_compile ppo_micro_batch_size_per_gpu"
     " log_prob_micro_batch_size_per_gpu ppo_max_token_len_per_gpu log_prob_max_token_len_per_gpu cut_updates cut_reads",
     "teacher": "offload wait_s",
-    "opd": "chunk_size cache_gib workspace_gib activation_budget read_tokens train_tokens gpu_memory_gib"
-    " max_unshared_mass num_kept_rollouts",
+    "opd": "chunk_size workspace_gib read_tokens train_tokens gpu_memory_gib max_unshared_mass num_kept_rollouts",
     "eval": "save_generations",
     "convert": "target trust_remote_code verify",
     "trainer": "loggers project master_port total_epochs total_steps save_freq test_freq val_before_train"

@@ -7,10 +7,9 @@ import sys
 from opd.errors import StoreUnavailable
 from opd.experiment import Loaded, OpdAgentSpec, OpdSpec, SpecError, TrainSpec
 from opd.experiment.rules import context_problems
-from opd.experiment.sections import Model, Teacher
 from opd.memory.job import GIB
-from opd.memory.plan import Plan, make_plan
-from opd.memory.shapes import ModelShape, Unplannable, read_shape
+from opd.memory.plan import make_plan
+from opd.memory.shapes import Unplannable, read_shape
 from opd.memory.sources import job_from_spec, update_settings
 from opd.memory.table import render
 
@@ -38,12 +37,12 @@ def run(loaded: Loaded) -> int:
     try:
         if not isinstance(spec, TrainSpec):
             raise Unplannable(f"sizes training (kind opd, opd-agent, grpo, sft); kind {spec.kind} has no plan")
-        student = _shape("model.path", spec.model)
-        named = spec.named_teachers if isinstance(spec, OpdSpec | OpdAgentSpec) else {}
-        teachers = [_shape(f"{key}.path", teacher) for key, teacher in named.items()] or [student] * spec.has_reference
+        student = read_shape(spec.model.path, revision=spec.model.revision)
+        named = spec.named_teachers.values() if isinstance(spec, OpdSpec | OpdAgentSpec) else ()
+        teachers = [read_shape(each.path, revision=each.revision) for each in named] or [student] * spec.has_reference
     except (Unplannable, StoreUnavailable) as error:
         print(f"opd.launch: --plan: {error}", file=sys.stderr)
-        return error.exit_code if isinstance(error, StoreUnavailable) else EXIT_REFUSED
+        return error.exit_code
     if problems := list(context_problems(spec, student.context)):
         print(SpecError(problems, origin=loaded.origin), file=sys.stderr)
         return EXIT_REFUSED
@@ -58,21 +57,9 @@ def run(loaded: Loaded) -> int:
     )
     print(render(plan))
     if gib is None:
-        print(_unknown(plan, "opd.gpu_memory_gib" if named else "", name))
-    return 0 if plan.fits else EXIT_REFUSED
-
-
-def _shape(key: str, model: Model | Teacher) -> ModelShape:
-    try:
-        return read_shape(model.path, revision=model.revision)
-    except Unplannable as error:
-        raise Unplannable(f"{key}: {error}") from error
-
-
-def _unknown(plan: Plan, key: str, name: str | None) -> str:
-    """Return the memory that is needed, and the keys by which the device is known; `key` is one that only some kinds have."""
-    how = f"name it by {key and f'{key}, or by '}cluster.gpu.type"
-    if name is not None:
         known = ", ".join(part for part, _, _ in PRODUCTS)
-        how = f"cluster.gpu.type {name} is not in the table ({known}){key and f', so set {key}'}"
-    return f"the device's memory is not known, {plan.peak.total / GIB:.2f} GiB are needed: {how}"
+        print(
+            f"the device's memory is not known, {plan.peak.total / GIB:.2f} GiB are needed: cluster.gpu.type {name or '(not set)'} is none "
+            f"of {known}; set it{', or opd.gpu_memory_gib' if named else ''}"
+        )
+    return 0 if plan.fits else EXIT_REFUSED

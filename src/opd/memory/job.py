@@ -28,12 +28,10 @@ class Job:
         least_train_tokens: tokens to which the plan lowers `train_tokens` before it gives up what costs more time.
         score_tokens: tokens of one forward without a gradient, at most; with `score_is_planned` the plan may lower it.
         checkpointing: the backward recomputes activations, layer by layer.
-        activation_share: share that compiled layers keep of their activations without checkpointing.
         workspace_bytes: bytes of the head's logits.
         rollout_share: share of the device that the rollout server takes while it samples. None means that there is no server.
         rollout_sleeps: the server gives that memory back while training.
         rollout_ranks: ranks that share the server's weights.
-        cache_bytes: bytes that hidden states may take on the device. None means all that is left.
         device_bytes: the device's memory. None means that it is not known.
     """
 
@@ -54,13 +52,11 @@ class Job:
     score_tokens: int = 0
     score_is_planned: bool = False
     checkpointing: Wish
-    activation_share: float | None = 1.0
     compiled: bool = False
     workspace_bytes: int = 0
     rollout_share: float | None = None
     rollout_sleeps: bool = True
     rollout_ranks: int = 1
-    cache_bytes: int | None = None
     device_bytes: int | None = None
     offload_teacher: Wish = None
     offload_params: Wish = None
@@ -85,17 +81,9 @@ class Job:
     def trained_params(self) -> int:
         return self.student.num_params if self.adapter_params is None else self.adapter_params
 
-    def sums_updates(self, train_tokens: int) -> bool:
-        """Return True if an update has several micro-batches, over which gradients are summed and weights stay gathered."""
-        return self.mini_rows * self.row_tokens > train_tokens
-
     def shared(self, size: int) -> int:
         """Return one rank's share of the bytes of sharded weights."""
         return _share(size, self.num_ranks)
-
-    def loss_tokens(self, train_tokens: int) -> int:
-        """Return the response tokens of one micro-batch of the student on this rank."""
-        return _share(train_tokens * self.response_tokens, self.row_tokens * self.sequence_ranks)
 
 
 def _share(size: int, ranks: int) -> int:

@@ -200,7 +200,7 @@ def _gathered(job: Job, choice: Choice) -> int:
 
 def _logits(job: Job, choice: Choice) -> int:
     """Return the bytes of the head's chunks, the hidden states of both sides that it reads, and the gradient it returns."""
-    tokens = job.loss_tokens(choice.train_tokens)
+    tokens = -(-choice.train_tokens * job.response_tokens // (job.row_tokens * job.sequence_ranks))
     return job.workspace_bytes + tokens * (2 * job.compute_bytes * job.student.hidden + job.widest_bytes)
 
 

@@ -65,7 +65,7 @@ def _filled(job: Job) -> Plan:
 
 def _plan(job: Job, choice: Choice) -> Plan:
     """Return the plan of a choice; over one micro-batch an update nothing is summed or kept gathered."""
-    if not job.sums_updates(choice.train_tokens):
+    if job.mini_rows * job.row_tokens <= choice.train_tokens:
         choice = replace(choice, defer_sync=False, keep_gathered=False)
     return Plan(job=job, choice=choice, phases=phases_of(job, choice))
 
@@ -78,7 +78,7 @@ def _least(job: Job) -> Choice:
         offload_optimizer=job.offload_optimizer is not False,
         defer_sync=False,
         keep_gathered=False,
-        cache_bytes=0 if job.cache_bytes is None else _wanted_cache(job),
+        cache_bytes=0,
         checkpointing=checkpointing,
         activation_share=share,
         score_tokens=min(job.score_tokens, job.teacher_row_tokens) if job.score_is_planned else job.score_tokens,
@@ -88,27 +88,19 @@ def _least(job: Job) -> Choice:
 
 def _activations(job: Job) -> list[tuple[bool, float]]:
     """Return (checkpointing, share kept) of each way to keep activations that the wishes allow, the fastest first."""
-    compiled = SHARES if job.compiled else SHARES[:1]
-    shares = compiled if job.activation_share is None else (job.activation_share,)
-    kept = [(False, share) for share in shares]
+    kept = [(False, share) for share in (SHARES if job.compiled else SHARES[:1])]
     # A layer that is computed again keeps what it makes: to recompute it in part once more would save nothing.
-    again = (True, shares[0])
+    again = (True, SHARES[0])
     if job.checkpointing is None:
         # The bytes that a mixture of experts keeps are not known well enough.
         return [again] if job.student.num_experts else [*kept, again]
     return [again] if job.checkpointing else kept
 
 
-def _wanted_cache(job: Job) -> int:
-    return job.hidden_bytes if job.cache_bytes is None else min(job.cache_bytes, job.hidden_bytes)
-
-
 def _cached(job: Job, choice: Choice) -> Iterator[Choice]:
     """Yield the choice with as many hidden states on the device as there is room for."""
-    if job.cache_bytes is not None:
-        return
     phases = [phase for phase in phases_of(job, replace(choice, cache_bytes=1)) if "hidden states" in phase.parts]
-    wanted = _wanted_cache(job)
+    wanted = job.hidden_bytes
     if phases and job.device_bytes is not None:
         wanted = max(0, min(wanted, job.device_bytes + 1 - max(phase.total for phase in phases)))
     yield replace(choice, cache_bytes=wanted)
@@ -170,8 +162,6 @@ def _changes(plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
     refused = {"teacher.offload": "offload_teacher", "actor.optimizer_offload": "offload_optimizer",
                "actor.param_offload": "offload_params", "actor.gradient_checkpointing": "checkpointing"}  # fmt: skip
     yield from ((f"{key}: auto", {name: None}) for key, name in refused.items() if getattr(job, name) is False)
-    if job.cache_bytes is not None:
-        yield "opd.cache_gib: remove it", {"cache_bytes": None}
     if job.rollout_share and not job.rollout_sleeps:
         yield "rollout.free_cache_engine: true", {"rollout_sleeps": True}
     if job.rollout_share and plan.excess[0]:  # the largest tenth with which the server's own phase fits

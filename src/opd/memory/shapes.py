@@ -19,6 +19,8 @@ MAX_REASON_CHARS = 400
 class Unplannable(ValueError):
     """A model whose config cannot be read, or does not say its sizes in the way of Llama and its relatives."""
 
+    exit_code = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:

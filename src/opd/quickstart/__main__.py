@@ -13,12 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from opd import launch
 from opd.quickstart import language, toy
-from opd.quickstart.report import Report, print_report
-from opd.quickstart.watch import save_learning_curve, watch
+from opd.quickstart.report import Report, print_report, save_learning_curve
 
 RUN_NAME = "quickstart"
-LOG_FILE = "run.log"
 
 
 class Task(NamedTuple):
@@ -38,35 +37,27 @@ TASKS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run the experiment in a fresh folder; return the exit code."""
-    started = time.time()
+    started, this = time.time(), os.getpid()
     os.environ["TQDM_DISABLE"] = "1"  # transformers draws a bar over every folder it loads
     args = _arguments(argv)
     task = TASKS[args.task]
     spec, out = Path(args.spec or Path(__file__).parent / task.spec), Path(args.out or task.out)
-    if out.exists() and any(out.iterdir()) and not (out / LOG_FILE).exists():
+    if out.exists() and any(out.iterdir()) and not (out / RUN_NAME).exists():
         print(f"--out {out}: a folder of something else; name one that is new, or a quickstart's", file=sys.stderr)
         return 2
     shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    log = out / LOG_FILE
-    log.touch()  # the mark of a quickstart's folder
+    (out / RUN_NAME).mkdir(parents=True)  # the mark of a quickstart's folder
     try:
         settings = task.prepare(out)
     except subprocess.CalledProcessError as error:
         return error.returncode
-    print(f"distilling on-policy: {spec.name}, seed {args.seed}; everything else is in {log}\n", flush=True)
-    command = [sys.executable, "-m", "opd.launch", str(spec), "--seed", str(args.seed), "--name", RUN_NAME]
+    print(f"distilling on-policy: {spec.name}, seed {args.seed}\n", flush=True)
+    words = [str(spec), "--seed", str(args.seed), "--name", RUN_NAME]
     for setting in (f"output.root={out}", f"store.url={out / 'store'}", *settings, *args.set):
-        command += ["--set", setting]
-    try:
-        returncode = watch(command, log)
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return 130
-    if returncode != 0:
-        print(f"\nthe run ended with exit code {returncode}; last lines of {log}:", file=sys.stderr)
-        print("".join(log.read_text().splitlines(keepends=True)[-25:]), file=sys.stderr)
-        return returncode
+        words += ["--set", setting]
+    code = launch.main(words)
+    if code or os.getpid() != this:  # the run's own process ends here too
+        return code
     report(task, out, args.seed, started)
     return 0
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from opd.quickstart.report import Estimate, Report, mean_of, share
@@ -44,7 +45,7 @@ def prepare(out: Path) -> list[str]:
     steps = [
         (MODEL, ["opd.data.fetch_smollm2", "--out", str(MODEL)]),
         (DATA, ["opd.data.prepare_gsm_symbolic", "--out", str(DATA)]),
-        (teacher, ["opd.quickstart.adapter", "merge", str(MODEL), str(ADAPTER), str(teacher)]),
+        (teacher, ["opd.quickstart.adapter", str(MODEL), str(ADAPTER), str(teacher)]),
     ]
     for folder, command in steps:
         if not folder.exists():
@@ -150,11 +151,6 @@ def samples(problems: Sequence[Problem], before: Sequence[Answer], after: Sequen
     """Return three problems with the answers before and after, as lines of text."""
     lines = []
     for problem, old, new in list(zip(problems, before, after, strict=True))[:NUM_SAMPLES]:
-        lines += ["", f"problem: {_short(problem.messages[-1]['content'])} (answer: {problem.truth})"]
-        lines += [f"  before: {_short(old.text)}", f"  after:  {_short(new.text)}"]
+        lines += ["", f"problem: {shorten(problem.messages[-1]['content'], MAX_SHOWN)} (answer: {problem.truth})"]
+        lines += [f"  before: {shorten(old.text, MAX_SHOWN)}", f"  after:  {shorten(new.text, MAX_SHOWN)}"]
     return lines
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_SHOWN else f"{line[:MAX_SHOWN]}…"

@@ -1,4 +1,4 @@
-"""A quickstart's measurements: estimates with standard errors, as a table and as JSON."""
+"""A quickstart's measurements: estimates with standard errors as a table and as JSON, and the picture of the learning curve."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+
+_BLUE, _ORANGE, _GREY, _GREEN = "#2b6cb0", "#dd6b20", "#718096", "#2f855a"
 
 
 class Estimate(NamedTuple):
@@ -74,3 +76,40 @@ def print_report(report: Report, result: Mapping[str, Any], picture: Path) -> No
 
 def _shown(cell: Estimate | None) -> tuple[str, str]:
     return ("", "") if cell is None else (f"{cell.mean:.3f}", f"{cell.error:.3f}")
+
+
+def save_learning_curve(path: Path, rows: Sequence[Mapping[str, Any]], report: Report) -> None:
+    """Draw accuracy (held-out greedy, and of the training rollouts) and divergence by step, one above the other."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    train = [row for row in rows if "opd/loss" in row]
+    rolled = [row["opd/accuracy"] for row in train]
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(8, 5.6), sharex=True, height_ratios=(3, 2), constrained_layout=True
+    )
+    top.axhline(report.teacher, color=_GREEN, linestyle="--", linewidth=1, label="teacher, held-out")
+    top.plot(_steps(train), rolled, color=_GREY, linewidth=1, alpha=0.8,
+             label="student's rollouts (temperature 1)")  # fmt: skip
+    top.plot(*zip(*report.heldout, strict=True), color=_BLUE, marker="o", linewidth=2,
+             label="student, held-out (greedy)")  # fmt: skip
+    highest = max(report.teacher, *rolled, *(accuracy for _, accuracy in report.heldout))
+    top.set(ylabel="accuracy", ylim=(0, min(1.04, 1.3 * highest + 0.02)))
+    top.set_title(report.title, loc="left", fontsize=11)
+    top.legend(loc="lower right", frameon=False, fontsize=9)
+    bottom.plot(_steps(train), [row["opd/loss"] for row in train], color=_ORANGE, linewidth=1.5, label="divergence")
+    bottom.plot(_steps(train), [row["opd/entropy"] for row in train], color=_GREY, linewidth=1, label="student entropy")
+    bottom.set(xlabel="training step", ylabel="nats a token")
+    bottom.set_ylim(bottom=0)
+    bottom.legend(loc="upper right", frameon=False, fontsize=9)
+    for axis in (top, bottom):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def _steps(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    return [int(row["step"]) for row in rows]

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -18,9 +19,12 @@ from verl.workers.rollout.replica import RolloutMode, RolloutReplica, RolloutRep
 from verl.workers.rollout.router import DEFAULT_ROUTING_CACHE_SIZE
 
 from opd.cluster.nodes import working_nodes
-from opd.compat import vllm_servers
+from opd.compat.vllm_servers import Placed, with_servers
+from opd.experiment import OpdSpec
+from opd.experiment.run_config import RunConfig
+from opd.runs.start_times import START
 
-CPU_ROLLOUT = "cpu"
+CPU_ROLLOUT, VLLM = "cpu", "vllm"
 NO_GPU = "CPU"
 
 
@@ -51,12 +55,49 @@ class Servers(LLMServerManager):
     Counters in the processes that ask route the requests: verl 0.9.1 starts an actor for it, whose process imports verl for 5 to 8 s.
     """
 
+    def __init__(self, config: DictConfig, **more: Any) -> None:
+        if config.actor_rollout_ref.rollout.name == VLLM:
+            spec = RunConfig.of(config).spec
+            keeps = isinstance(spec, OpdSpec) and spec.rollout.keep_prefixes
+            self.rollout_replica_class = with_servers(RolloutReplicaRegistry.get(VLLM), keeps_prefixes=keeps)
+        super().__init__(config, **more)
+
     async def _init_global_load_balancer(self) -> None:
         self.global_load_balancer = None
 
     def get_client(self, client_cls: type | None = None, **kwargs: Any) -> LLMServerClient:
         """Return the client that asks these servers."""
         return InProcessClient(self.config, dict(zip(self.server_addresses, self.server_handles, strict=True)))
+
+
+def start_with_models(config: DictConfig, ranks: Any, *, role: str, pool: Any) -> Servers:
+    """Have the ranks load their models, and start the run's servers.
+
+    vLLM's begin while the models load: verl 0.9.1 makes their actors afterwards, and each imports vLLM for 15 s first.
+
+    Args:
+        ranks: verl's group of workers. role: its name of the models that a rank holds. pool: of the ranks' devices.
+    """
+    if config.actor_rollout_ref.rollout.name != VLLM:
+        ranks.init_model()
+        START.mark("models")
+        servers: Servers = Servers.create(config=config, worker_group=ranks, rollout_resource_pool=pool)
+        return servers
+    placed = [Placed(rank) for rank in ranks.workers]
+    ray.get([rank.answer for rank in placed])  # before the call to load: a rank takes calls in no order
+    loading = ranks.execute_all_async(f"{role}_init_model")  # the name of a colocated worker's method
+
+    async def load() -> None:
+        await asyncio.gather(*loading)
+        START.mark("models")
+
+    async def start() -> Servers:
+        group = SimpleNamespace(workers=placed, world_size=len(placed))
+        starting = Servers.create(config=config, worker_group=group, rollout_resource_pool=pool)
+        found: tuple[Servers, None] = await asyncio.gather(starting, load())  # the first error of both ends the start
+        return found[0]
+
+    return asyncio.run(start())
 
 
 @dataclass(kw_only=True)
@@ -136,7 +177,7 @@ async def _launch_vllm(config: DictConfig, places: Sequence[ActorHandle]) -> dic
     role = config.actor_rollout_ref
     rollout = role.rollout
     size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
-    replica_class = vllm_servers.with_servers(RolloutReplicaRegistry.get(rollout.name))
+    replica_class = with_servers(RolloutReplicaRegistry.get(rollout.name))
 
     async def launch(rank: int) -> RolloutReplica:
         replica = replica_class(

@@ -29,7 +29,7 @@ from opd.agent.metrics import AgentCounts
 from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN
 from opd.agent.trajectories import Trajectory, num_kept
 from opd.compat import quiet
-from opd.compat.vllm_answers import begun_under
+from opd.compat.vllm_servers import begun_under
 from opd.data.turn_ends import end_tokens, named_ends
 from opd.errors import UnusableInput
 from opd.evaluation.samples import Sample, further_numbers

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opd.errors import CheckpointError, CorruptRecord, UnsafePath
+from opd.errors import CheckpointError, CorruptRecord
 from opd.store.base import Store
 from opd.store.transfer import ListedFile
 
@@ -43,7 +43,7 @@ class FileEntry(ListedFile):
         is_text = self.path.isprintable() and "\\" not in self.path
         if not is_text or any(part in ("", ".", "..") or len(part.encode()) > 255 for part in self.path.split("/")):
             rule = "must be relative, normal, inside its checkpoint folder, and of names that a file system takes"
-            raise UnsafePath(f"manifest path {self.path[:80]!r}: {rule}")
+            raise CheckpointError(f"manifest path {self.path[:80]!r}: {rule}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
-        """Read a manifest; raise CorruptRecord for any other content, UnsafePath for a path that leaves its folder."""
+        """Read a manifest; raise CorruptRecord for any other content, CheckpointError for a path that leaves its folder."""
         try:
             record: dict[str, Any] = json.loads(data)
             files = tuple(FileEntry(**entry) for entry in record.pop("files"))

@@ -87,12 +87,11 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
         START.mark("config")
         tracking.check_installed(config.trainer.logger)
         check_attention(config.actor_rollout_ref.model.override_config.get("attn_implementation"))
-        tracking.set_wandb_environment(facts.run_id, tags=(spec.kind, spec.model.name))
         claimed = open_run(spec, within=within)
         START.mark("claim")
         with attempting(claimed):
             try:
-                tracking.write_into(str(claimed.local.root))
+                tracking.set_environment(facts.run_id, claimed.local.root)
                 origin.add(claimed.stores[0], claimed.attempt, **origin.origin())
                 ending = _work(spec, config, claimed)
             except (Unfit, SpecError) as error:

@@ -1,19 +1,28 @@
-"""Weights of the training prompts by the pass rates of a file, or by pass rates that the run has measured since."""
+"""Weights of the training prompts by the pass rates of a file, or by pass rates of the present student that the run measures."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from opd.cluster.shutdown import GracefulStop
 from opd.errors import CheckpointError
-from opd.evaluation.pass_rates import PassRate, read_pass_rates, weights_bytes, weights_key, write_pass_rates
+from opd.evaluation.pass_rates import PassRate, by_prompt, read_pass_rates, weights_bytes, weights_key, write_pass_rates
+from opd.evaluation.results import is_right
+from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.algorithm import ProblemImportance
 from opd.experiment.errors import Problem, SpecError
 from opd.inputs.fetch import local_file
+from opd.rollout.batches import Batch
+from opd.rollout.manager import RolloutManager
+from opd.rollout.seeds import PASS_RATES
 from opd.runs.run import Run
 from opd.trainer.dataset import PromptDataset
 from opd.weights.problems import weights_of_problems
@@ -63,7 +72,9 @@ class ProblemWeights:
     def _use(self, rates: Mapping[str, PassRate]) -> None:
         """Weigh by these pass rates; raise ValueError, and change nothing, if they lack prompts or give none a weight."""
         of_rows = _of_rows(rates, self._ids)
-        self._weights, self._rates = problem_weights(of_rows, self._problems), of_rows
+        shares = torch.tensor([rate.pass_rate for rate in of_rows], dtype=torch.float64)
+        self._weights = weights_of_problems(shares, self._problems, num_samples=min(rate.k for rate in of_rows))
+        self._rates = of_rows
 
     def use_measured(self, rates: Mapping[str, PassRate], failed_share: float, *, step: int) -> bool:
         """Weigh by measured rates from a step on, and return True, or keep the present weights with a warning.
@@ -118,14 +129,57 @@ class ProblemWeights:
                 raise CheckpointError(f"{folder / CHECKPOINT_FILE}: {error}") from error
 
 
-def problem_weights(rates: Sequence[PassRate], problems: ProblemImportance) -> Tensor:
-    """Return [P] float64 weights of P prompts by their pass rates, with a mean of 1.
+class Measuring:
+    """Answers to every prompt, `recompute.num_samples` each, sampled and scored as in training before a step.
 
-    Raises:
-        ValueError: as the functions of `opd.weights.problems`, which have the formulas.
+    Seeds of step, prompt and sample draw the answers: the same weights give the same rates, in any attempt.
     """
-    p = torch.tensor([rate.pass_rate for rate in rates], dtype=torch.float64)
-    return weights_of_problems(p, problems, num_samples=min(rate.k for rate in rates))
+
+    def __init__(self, spec: OpdSpec | OpdAgentSpec, dataset: PromptDataset, *, step: int) -> None:
+        self._dataset, self._step = dataset, step
+        self._num_samples = spec.opd.importance.problems.recompute.num_samples
+        self._batch_size = spec.data.train_batch_size
+        self._right, self._num_scored = Counter[int](), 0
+
+    def measure(self, manager: RolloutManager, stop: GracefulStop) -> Iterator[None]:
+        """Ask every prompt; yield after each batch, where the loop ends a run that `stop` has cut.
+
+        Raises:
+            RuntimeError: not a single answer of a batch came.
+        """
+        num = len(self._dataset)
+        # In even parts: a last batch of a single prompt that cannot be answered would end the run.
+        for part in np.array_split(range(num), max(math.ceil(num / self._batch_size), 1)):
+            prompts = [self._dataset[int(row)] | {"uid": str(row)} for row in part]
+            batch = Batch(
+                prompts=prompts,
+                partition=PASS_RATES,
+                step=self._step,
+                num_samples=self._num_samples,
+                is_recorded=True,
+            )
+            report = manager.generate(batch, stop)
+            report.check()
+            self._right.update(sample.problem_index for sample in report.samples if is_right(sample))
+            self._num_scored += sum(not sample.failed for sample in report.samples)
+            yield
+
+    def rates(self, checkpoint: str) -> dict[str, PassRate]:
+        """Return the pass rates by the prompts' ids; an answer that never came, or whose scorer failed, is wrong.
+
+        Args:
+            checkpoint: name of the model in the file of pass rates.
+        """
+        k = self._num_samples
+        return by_prompt(
+            PassRate(prompt_id=name, pass_rate=self._right[row] / k, k=k, checkpoint=checkpoint)
+            for row, name in enumerate(self._dataset.prompt_ids())
+        )
+
+    @property
+    def failed_share(self) -> float:
+        """Return the share of the answers that never came, or whose scorer failed."""
+        return 1.0 - self._num_scored / (len(self._dataset) * self._num_samples)
 
 
 def _of_rows(by_prompt: Mapping[str, PassRate], ids: list[str]) -> list[PassRate]:

@@ -7,8 +7,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from opd.cluster.supervise import stay_on_loopback
 from opd.compat import quiet
-from opd.compat.ray_start import bare_node, own_job_id, patient_start
 from opd.inputs.fetch import cache_dir
 from opd.runs import stacks
 
@@ -38,7 +36,6 @@ _PROCESS_ENVIRONMENT = (
     "SAGEMAKER_CONTAINER_LOG_LEVEL",
     "TOKENIZERS_PARALLELISM",
     "TQDM_DISABLE",
-    "VERL_ENGINE_DEVICE",
     "VERL_FULL_DETERMINISM",
     "VERL_LOGGING_LEVEL",
     "VERL_USE_EXTERNAL_MODULES",
@@ -97,29 +94,15 @@ def set_process_environment(device: str) -> None:
         modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]
         os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join([CPU_PROFILE, *modules])
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models: more threads wait for each other
-        os.environ["VERL_ENGINE_DEVICE"] = "cuda"  # verl registers its FSDP engines for accelerators only
         if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
             del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray raises on an empty one
 
 
-@contextmanager
-def _importing(*modules: str) -> Iterator[None]:
-    """Import modules in a thread until the block ends; what a module raises, its next import raises again.
-
-    Only for packages that neither Ray nor verl is part of: two threads that import one cycle may get half-made modules.
-    """
-
-    def work() -> None:
-        with suppress(ImportError):
-            for name in modules:
-                importlib.import_module(name)
-
-    thread = threading.Thread(target=work, name="imports")
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
+def _import_heavy() -> None:
+    """Import packages that neither Ray nor verl is part of: two threads that import one cycle may get half-made modules."""
+    with suppress(ImportError):  # the next import of the module raises it again
+        for name in _HEAVY:
+            importlib.import_module(name)
 
 
 def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
@@ -134,9 +117,9 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
     """
     import ray
 
+    from opd.compat import ray_start
+
     quiet.mute()
-    if ray.is_initialized():
-        return False
     init: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     runtime_env = init.pop("runtime_env", None) or {}
     # A raylet that others started does not have this process's environment.
@@ -150,13 +133,13 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
         init = {"address": "local", "num_cpus": num_cpus} | {
             key: value for key, value in init.items() if value is not None
         }
-    with ExitStack() as start:
-        if not joins:
-            start.enter_context(patient_start())
-            start.enter_context(own_job_id())
-            if init.get("include_dashboard") is False:
-                start.enter_context(bare_node())
-        start.enter_context(_importing(*_HEAVY))
-        ray.init(**init, runtime_env=runtime_env)
+        ray_start.wait_longer()
+        ray_start.draw_job_id()
+        if init.get("include_dashboard") is False:
+            ray_start.leave_out_daemons()
+    imports = threading.Thread(target=_import_heavy, name="imports")
+    imports.start()
+    ray.init(**init, runtime_env=runtime_env)
+    imports.join()
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
     return not joins

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from opd.runs.headline import (
@@ -25,23 +25,6 @@ Watch = Callable[[int, Mapping[str, Any]], tuple[dict[str, float], list[str]]]
 """(step, row) -> further metrics of the row, and lines about it."""
 
 
-def format_duration(seconds: float) -> str:
-    """Return `1:15` for 75 and `1:06:40` for 4000."""
-    if not math.isfinite(seconds):
-        return "?"
-    minutes, secs = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
-
-
-BAR_WIDTH = 16
-
-
-def progress_bar(done: int, total: int) -> str:
-    filled = round(BAR_WIDTH * done / max(total, 1))
-    return "█" * filled + "░" * (BAR_WIDTH - filled)
-
-
 # (label, metric names of which the first present is shown, format)
 _LINE = (
     ("loss", LOSS_KEYS, "{:.4f}"),
@@ -51,8 +34,6 @@ _LINE = (
     ("tok/s", THROUGHPUT_KEYS, "{:.0f}"),
     ("s", STEP_SECONDS_KEYS, "{:.2f}"),
 )
-
-
 _PROBLEMS = ("rollout/failed", "reward/failed", "opd/skipped", "actor/skipped")
 
 
@@ -102,10 +83,10 @@ class StepLogger:
         now, total = time.monotonic(), self._total_steps
         if self._first is None:
             self._first = (step, now)
-            step_s = float(first_of(data, STEP_SECONDS_KEYS) or math.nan)
+            step_s = float(first_of(data, STEP_SECONDS_KEYS) or 0.0)
         else:
             step_s = (now - self._first[1]) / (step - self._first[0])
-        cells = [f"{progress_bar(step, total)} step {step:>{len(str(total))}}/{total}"]
+        cells = [f"step {step:>{len(str(total))}}/{total}"]
         for label, names, form in _LINE:
             value = first_of(data, names)
             if value is not None:
@@ -113,7 +94,7 @@ class StepLogger:
             if label == "loss" and (score := rollout_score(data)) is not None:
                 cells.append(f"{'acc' if score.is_share else 'score'} {score.value:.3f}")
         cells += [f"{name}={data[name]:.0f}!" for name in _PROBLEMS if data.get(name)]
-        return "  ".join([*cells, f"eta {format_duration(step_s * (total - step))}"])
+        return "  ".join([*cells, f"eta {timedelta(seconds=round(step_s * (total - step)))}"])
 
     def finish(self, exit_code: int) -> None:
         """Close the trackers; 0 means that the run is done."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import netrc
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +18,6 @@ from opd.experiment.run_config import KEY, RunConfig
 from opd.runs.run import Run
 
 MLFLOW_RECORD = "mlflow.json"
-_MAX_WANDB_TAG_CHARS = 64  # W&B refuses a run with a longer one
 _WANDB_URL = "https://api.wandb.ai"
 _WITHOUT_KEY = ("offline", "disabled", "dryrun")
 # "console" is our own line a step, "file" the run's metrics.
@@ -62,20 +61,10 @@ def _has_wandb_key() -> bool:
         return False
 
 
-def set_wandb_environment(run_id: str, *, tags: Sequence[str] = ()) -> None:
-    """Make the run id W&B's too, so that a later attempt continues the same W&B run (verl would start another).
-
-    Args:
-        tags: names by which W&B may group runs, such as the model's.
-    """
+def set_environment(run_id: str, run_dir: str | Path) -> None:
+    """Make the run id W&B's too, so that a later attempt continues the same run, and have trackers write files into the run directory."""
     os.environ.setdefault("WANDB_RUN_ID", run_id)
     os.environ.setdefault("WANDB_RESUME", "allow")
-    if tags:
-        os.environ.setdefault("WANDB_TAGS", ",".join(tag.replace(",", " ")[:_MAX_WANDB_TAG_CHARS] for tag in tags))
-
-
-def write_into(run_dir: str | Path) -> None:
-    """Have trackers write their files on this machine into the run directory, not into the current folder."""
     os.environ.setdefault("TENSORBOARD_DIR", str(Path(run_dir) / "tensorboard"))
     os.environ.setdefault("WANDB_DIR", str(run_dir))
     os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{run_dir}/mlflow.db")
@@ -107,40 +96,28 @@ class Trackers:
             config=None if record else params,
         )
         self._wandb = self._tracking.logger.get("wandb")
-        self._mlflow_url = ""
         if "mlflow" in self._tracking.logger:
             import mlflow
 
             active: Any = mlflow.active_run()
-            info, server = active.info, mlflow.get_tracking_uri().rstrip("/")
-            self._mlflow_url = f"{server}/#/experiments/{info.experiment_id}/runs/{info.run_id}"
-            run.stores[0].put_json(MLFLOW_RECORD, {"run_id": info.run_id})
-        # A resumed run repeats the steps after its checkpoint. MLflow and TensorBoard would show both, so they keep the first
+            run.stores[0].put_json(MLFLOW_RECORD, {"run_id": active.info.run_id})
+        # A resumed run repeats the steps after its checkpoint. MLflow and TensorBoard would show both, so trackers keep the first
         # attempt's; the run's own metrics take the latest.
         self._logged_until = max((int(row["step"]) for row in run.history()), default=-1)
 
     @property
     def links(self) -> dict[str, str]:
-        """Return addresses of this run for a browser, by tracker that has a server, without credentials."""
-        wandb = (self._wandb.run.url if self._wandb is not None else None) or ""
-        found = {"wandb": str(wandb), "mlflow": self._mlflow_url}
-        return {
-            name: without_credentials(url) for name, url in found.items() if url.startswith(("http://", "https://"))
-        }
+        """Return the run's address at W&B, by that name; nothing where W&B has no server."""
+        url = None if self._wandb is None else self._wandb.run.url
+        return {"wandb": str(url)} if url else {}
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
-        """Log a step's numbers; a step that an earlier attempt logged goes to W&B's server alone, which drops the rows that it has.
-
-        The others must write at once, since a later attempt logs none of these steps again.
-        """
-        is_repeated = step <= self._logged_until
-        takes_repeated = self._wandb is not None and not self._wandb.run.offline
+        """Log a step's numbers, unless an earlier attempt did, and write at once: no later attempt logs them again."""
+        if step <= self._logged_until:
+            return
         numbers = {name: float(value) for name, value in data.items() if isinstance(value, int | float)}
-        if not is_repeated:
-            self._tracking.log(data=numbers, step=step)
-        elif takes_repeated:
-            self._tracking.log(data=numbers, step=step, backend=["wandb"])
-        if self._wandb is not None and (takes_repeated or not is_repeated):
+        self._tracking.log(data=numbers, step=step)
+        if self._wandb is not None:
             self._wandb.log({}, step=step, commit=True)  # else it keeps a step's row back until the next one begins
         if (tensorboard := self._tracking.logger.get("tensorboard")) is not None:
             tensorboard.writer.flush()  # else every two minutes
@@ -148,12 +125,6 @@ class Trackers:
     def finish(self, exit_code: int) -> None:
         """Close every tracker."""
         self._tracking.finish(exit_code=exit_code)
-
-
-def without_credentials(url: str) -> str:
-    """Return `http://user:password@host/path` without the user and the password."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 GAUGES = {

@@ -126,15 +126,12 @@ class StudentWorker(ShardUploads, ActorRolloutRefWorker):
             num_sharing=group if 0 < group < world else world,
             device=student.device,
         )
-        planned = 1.0 if self.plan is None else self.plan.choice.activation_share
         # Layers that are compiled from now on keep about this share of what their backward needs, and recompute the cheapest.
-        functorch.activation_memory_budget = update_settings(spec).activation_budget or planned
+        functorch.activation_memory_budget = 1.0 if self.plan is None else self.plan.choice.activation_share
         for engine in (student, *self.readers):
             engine.read_tokens = read_tokens(spec, self.plan)
-        cache_gib = update_settings(spec).cache_gib
-        if self.plan is not None and self.plan.job.device_bytes is not None:
-            cache_gib = self.plan.choice.cache_bytes / GIB
-        self.cache = HiddenCache(device_gib=math.inf if cache_gib is None else cache_gib, device=student.device)
+        cache_gib = math.inf if self.plan is None else self.plan.choice.cache_bytes / GIB
+        self.cache = HiddenCache(device_gib=cache_gib, device=student.device)
         if self.plan is None:
             return
         choice = self.plan.choice

@@ -26,7 +26,7 @@ from verl.single_controller.base.decorator import Dispatch, register
 
 from opd.cluster.lost import Watch, looks
 from opd.cluster.nodes import wait_for_nodes, working_nodes
-from opd.compat.ray_start import patient_start
+from opd.compat.ray_start import wait_longer
 from opd.errors import TooFewNodes
 from opd.experiment import ConvertSpec, parse_tree
 from opd.experiment.pipeline import sizes_of
@@ -108,9 +108,9 @@ def main(num_nodes: int, gpus: int) -> None:
     """Play one size on a head that offers nothing, first with one CPU less on each node, then with all of them."""
     # A raylet ends where its agent is not up in 15 s, most of which the agent's dashboard takes on a busy machine.
     ray._private.utils.get_dashboard_dependency_error = lambda: ImportError("no dashboard is needed")
-    with patient_start():
-        cluster = Cluster(initialize_head=True, head_node_args={**node_options(0, 0), "include_dashboard": False})
-        ray.init(address=cluster.address, log_to_driver=False)
+    wait_longer()
+    cluster = Cluster(initialize_head=True, head_node_args={**node_options(0, 0), "include_dashboard": False})
+    ray.init(address=cluster.address, log_to_driver=False)
     config = config_of(num_nodes, gpus)
     sizes = sizes_of(RunConfig.of(config).spec)
     for _ in range(num_nodes):
