@@ -34,9 +34,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **op
 
 
 LOOK_UP = Tool("look_up", "Look up a person's number.", Name, _look_up)
-ENVIRONMENT = Environment(
-    tools={"look_up": LOOK_UP}, open_database=_open_database, reward=f"{__name__}:compute_score"
-)
+ENVIRONMENT = Environment(tools={"look_up": LOOK_UP}, open_database=_open_database, reward=f"{__name__}:compute_score")
 
 
 def write(folder: Path) -> None:

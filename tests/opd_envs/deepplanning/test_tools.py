@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
 from tests.agent_evidence.play import make_environment
@@ -156,8 +155,7 @@ def test_a_pool_of_processes_answers_from_the_rows_own_case_and_language(importe
 
 
 def test_a_row_without_a_case_ends_the_run_and_says_what_to_prepare(imported):
-    found = replace(settings(imported), toolset=TOOLSET.format("en"))
-    environment = make_environment(MODELS[STUDENT], found)
+    environment = make_environment(MODELS[STUDENT], settings(imported, toolset=TOOLSET.format("en")))
     try:
         with pytest.raises(ValueError, match=r"extra_info.case_id is not set: agent.toolset = deepplanning-en"):
             environment.tools({"case_id": None})
