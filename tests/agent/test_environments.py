@@ -6,6 +6,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,13 +14,13 @@ import pytest
 import yaml
 from tests.agent import book
 from tests.minimal import MINIMAL
+from tests.scoring import compute_score
 
 from opd.agent import load_environment
 from opd.agent.environments import DEFAULT_TOOLSET, NoEnvironment, source_of
 from opd.agent.tool_pool import ToolPool
 from opd.experiment import parse_tree
 from opd.inputs import environment_problems
-from opd.rewards import compute_score
 
 GUIDE = Path(__file__).parents[2] / "docs/howto/tools.md"
 RECORD = "from tests.agent.book import ENVIRONMENT as BOOK, LOOK_UP\nfrom dataclasses import replace\n"
@@ -73,7 +74,7 @@ def test_a_run_is_refused_whose_environment_is_missing_or_has_no_reward(tmp_path
 
 def ask(folder, toolset: str, tool: str, **arguments):
     async def call():
-        with ToolPool(folder, num_processes=1, timeout_s=60, toolset=toolset) as pool:
+        with closing(ToolPool(folder, num_processes=1, timeout_s=60, toolset=toolset)) as pool:
             return await pool.call(tool, arguments), await pool.call(tool, dict.fromkeys(arguments, "Nobody"))
 
     return asyncio.run(call())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
@@ -311,60 +310,8 @@ BUILTIN_FUNCTIONS: dict[str, BuiltinFunction] = {
 }
 
 
-class ScoreTask(NamedTuple):
-    """One answer to score."""
-
-    function: str
-    """A name in `BUILTIN_FUNCTIONS`, `package.module:callable` or `path/to/file.py:callable`."""
-    data_source: str
-    solution: str
-    ground_truth: Any
-    extra_info: dict[str, Any]
-    kwargs: dict[str, Any]
-
-    @property
-    def isolated(self) -> bool:
-        """True if the pool must run it: built-in string work is bounded, other code may hang."""
-        builtin = BUILTIN_FUNCTIONS.get(self.function)
-        return builtin is None or builtin.isolated
-
-
-class Failure(NamedTuple):
-    """The reason why an answer has no score."""
-
-    reason: str
-    worst_score: float | None = None
-    """The lowest score that a custom function declares (`function.worst_score`); None means that it declares none."""
-
-
-def builtin_call(task: ScoreTask) -> Callable[[], Score]:
-    """Return the checked call of a built-in scorer; it reads a number as ground truth as its text.
-
-    Raises:
-        TypeError: the task has an option that the scorer lacks.
-    """
-    scorer = BUILTIN_FUNCTIONS[task.function].scorer
-    parameters = inspect.signature(scorer).parameters.values()
-    options = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-    if unknown := sorted(task.kwargs.keys() - options):
-        known = ", ".join(sorted(options)) or "none"
-        raise TypeError(f"reward function {task.function} has no option {', '.join(unknown)}: its options are {known}")
-    return lambda: scorer(task.solution, str(task.ground_truth), **task.kwargs)
-
-
 def as_answer(function: str, ground_truth: str) -> str:
     """Return an answer that says a ground truth as a built-in function looks for it."""
     if function == "exact_match":
         return ground_truth
     return f"Answer: {bare(ground_truth)}" if function == "math_dapo" else f"\\boxed{{{bare(ground_truth)}}}"
-
-
-def misread(function: str, ground_truth: str) -> bool:
-    """Return True if a built-in function finds an answer that is the ground truth itself wrong."""
-    solution = as_answer(function, ground_truth)
-    try:
-        return BUILTIN_FUNCTIONS[function].scorer(solution, ground_truth).acc != 1.0
-    except ImportError:
-        raise
-    except Exception:  # noqa: BLE001  a scorer may raise anything of a text that it cannot read
-        return True

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import closing
 
 import pytest
 from tests.agent_evidence.play import make_environment
@@ -147,7 +148,7 @@ def test_a_pool_of_processes_answers_from_the_rows_own_case_and_language(importe
         cases = ("en/0", "zh/1", "en/99")
         return [await pool.call("query_hotel_info", STAY | {"hotelStar": "3"}, case_id=case) for case in cases]
 
-    with ToolPool(imported, num_processes=1, timeout_s=60.0, toolset=TOOLSET.format("en")) as pool:
+    with closing(ToolPool(imported, num_processes=1, timeout_s=60.0, toolset=TOOLSET.format("en"))) as pool:
         *replies, absent = asyncio.run(ask(pool))
     found = [json.loads(reply.text)[0] for reply in replies]
     assert [(hotel["name"], hotel["price"]) for hotel in found] == [("Lark Inn", "300.0"), ("云雀客栈", "301.0")]
