@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from functools import lru_cache, partial
 from pickle import PicklingError
 from typing import Any
@@ -52,7 +53,7 @@ async def compute_score_async(
             verl's own signature `(data_source, solution_str, ground_truth, extra_info, **kwargs)`. It returns a number,
             or a dict with `score` and optionally `acc`, `pred` and further numbers. It runs in the pool.
         timeout_s: deadline of one call in the pool, counted from when the scorer starts.
-        function_kwargs: options of the function (`math_dapo`: strict_box, box_fallback).
+        function_kwargs: options of a custom function.
 
     Raises:
         ValueError: unknown function.
@@ -77,7 +78,7 @@ def check_function(function: str, **function_kwargs: Any) -> None:
     if not task.isolated:
         _run_here(task)
         return
-    with new_pool() as pool:
+    with closing(new_pool()) as pool:
         result = _result(_submitted(pool, task, None).result())
     if isinstance(result, Failure):
         raise ImportError(f"the reward function cannot be imported: {result.reason}")
@@ -96,7 +97,7 @@ def misread(function: str, truths: Collection[str]) -> list[str]:
     if BUILTIN_FUNCTIONS[function].isolated:
         asked = [truth for truth in truths if not _PLAIN_TRUTH.fullmatch(truth)][:_MAX_VERIFIED]
         tasks = [ScoreTask(function, "", as_answer(function, truth), truth, {}, {}) for truth in asked]
-        with new_pool() as pool:
+        with closing(new_pool()) as pool:
             outcomes = [_submitted(pool, task, DEFAULT_TRUTH_S) for task in tasks]
             found = [_result(outcome.result()) for outcome in outcomes]
     else:

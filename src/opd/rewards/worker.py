@@ -48,15 +48,11 @@ def builtin_call(task: ScoreTask) -> Callable[[], Score]:
     """Return the checked call of a built-in scorer; it reads a number as ground truth as its text.
 
     Raises:
-        TypeError: the task has an option that the scorer lacks.
+        TypeError: the task has options, and built-in scorers take none.
     """
-    scorer = BUILTIN_FUNCTIONS[task.function].scorer
-    parameters = inspect.signature(scorer).parameters.values()
-    options = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-    if unknown := sorted(task.kwargs.keys() - options):
-        known = ", ".join(sorted(options)) or "none"
-        raise TypeError(f"reward function {task.function} has no option {', '.join(unknown)}: its options are {known}")
-    return lambda: scorer(task.solution, str(task.ground_truth), **task.kwargs)
+    if task.kwargs:
+        raise TypeError(f"reward function {task.function} has no option {', '.join(task.kwargs)}: it takes none")
+    return partial(BUILTIN_FUNCTIONS[task.function].scorer, task.solution, str(task.ground_truth))
 
 
 def serve() -> Handle:
