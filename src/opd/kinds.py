@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opd.agent.trajectories import TrajectoryLog
+from opd.agent.trajectories import keep_trajectories
 from opd.cluster.shutdown import GracefulStop
 from opd.experiment import OpdAgentSpec, OpdSpec, SftSpec
 from opd.job import Data, Job
@@ -102,9 +102,6 @@ class Kind:
 class Sampled(Kind):
     """A kind whose rows are answers of the rollout servers."""
 
-    def prepare(self) -> None:
-        self._dialogues = TrajectoryLog(self.ours)
-
     def ask(self, job: Job, step: int) -> Batch:
         """Return the step's prompts."""
         num = int(job.config.actor_rollout_ref.rollout.n)
@@ -149,7 +146,7 @@ class Sampled(Kind):
 
     def _keep_dialogues(self, report: RolloutReport) -> dict[str, float]:
         """Store the report's conversations; return their metrics."""
-        self._dialogues.write(self.run, report.trajectories)
+        keep_trajectories(self.run, self.ours, report.trajectories)
         return report.agent.metrics()
 
 
