@@ -156,7 +156,6 @@ class Grpo(Sampled):
     worker = policy_worker.PolicyWorker
 
     def prepare(self) -> None:
-        super().prepare()
         self.role = "actor_rollout_ref" if self.ours.spec.has_reference else "actor_rollout"
 
     def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
@@ -190,7 +189,6 @@ class Distillation(Sampled):
         self._weights = ProblemWeights.of(train, spec.opd.importance.problems, self.run)
 
     def prepare(self) -> None:
-        super().prepare()
         data, spec, opd = self.data, self.spec, self.spec.opd
         self.role = "actor_rollout_ref" if spec.named_teachers else "actor_rollout"  # a served teacher is no rank's
         self._tokens = TokenLog(spec, self.run)

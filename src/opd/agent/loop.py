@@ -1,4 +1,4 @@
-"""The agent loop that verl runs: our dialogues, and what those of one process share (tools, checked chat template)."""
+"""The agent loop that verl runs: our dialogues, and the tools and the checked chat template that a process's dialogues share."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class Shared:
 
     Raises:
         UnfitTemplate: the chat template cannot carry tool conversations exactly.
-        ValueError: the spec has no `agent`, or names an unknown tool format, no usable database, or a limit of replies that
-            leaves no room for the mark of a cut reply.
+        ValueError: the spec has no `agent`, an unknown tool format or no usable database. Or its limit of replies leaves no
+            room for the mark of a cut reply.
     """
 
     def __init__(self, config: Any, tokenizer: Any, *, own_tools: Sequence[Any] = (), has_pool: bool = True):

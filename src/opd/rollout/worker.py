@@ -320,8 +320,3 @@ def _ends_the_run(error: object) -> TypeGuard[Exception]:
     if not isinstance(error, ray.exceptions.RayTaskError):
         return isinstance(error, TeacherUnreachable | UnusableInput)
     return type(error.cause).__name__ == "EngineDeadError"  # of a module that only the server imports
-
-
-@ray.remote
-class RolloutActor(RolloutWorker):
-    """`RolloutWorker` as an actor, for `rollout.agent.num_workers` >= 1."""
