@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opd.agent.trajectories import TrajectoryLog
+from opd.agent.trajectories import keep_trajectories
 from opd.cluster.shutdown import GracefulStop
 from opd.experiment import OpdAgentSpec, OpdSpec, SftSpec
 from opd.job import Data, Job
@@ -101,9 +101,6 @@ class Kind:
 class Sampled(Kind):
     """A kind whose rows are answers of the rollout servers."""
 
-    def prepare(self) -> None:
-        self._dialogues = TrajectoryLog(self.ours)
-
     def ask(self, job: Job, step: int) -> Batch:
         """Return the step's prompts."""
         num = int(job.config.actor_rollout_ref.rollout.n)
@@ -143,7 +140,7 @@ class Sampled(Kind):
 
     def _keep_dialogues(self, report: RolloutReport) -> dict[str, float]:
         """Store the report's conversations; return their metrics."""
-        self._dialogues.write(self.run, report.trajectories)
+        keep_trajectories(self.run, self.ours, report.trajectories)
         return report.agent.metrics()
 
 
@@ -153,7 +150,6 @@ class Grpo(Sampled):
     worker = policy_worker.PolicyWorker
 
     def prepare(self) -> None:
-        super().prepare()
         self.role = "actor_rollout_ref" if self.ours.spec.has_reference else "actor_rollout"
 
     def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
@@ -187,7 +183,6 @@ class Distillation(Sampled):
         self._weights = ProblemWeights.of(train, spec.opd.importance.problems, self.run)
 
     def prepare(self) -> None:
-        super().prepare()
         data, spec, opd = self.data, self.spec, self.spec.opd
         self.role = "actor_rollout_ref" if spec.named_teachers else "actor_rollout"  # a served teacher is no rank's
         self._tokens = TokenLog(spec, self.run)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel
+from tests.agent.book import ENVIRONMENT as BOOK
 
 from opd.agent.tools import Tool
-from opd.agent.toy import ENVIRONMENT as BOOK
 
 
 class Target(BaseModel):

@@ -13,8 +13,8 @@ from tests.agent_evidence.tokenizer import build_tokenizer
 
 from opd.agent.conversation import Conversation
 from opd.agent.dialogue import Dialogue, DialogueRunner, Limits, Sampled
+from opd.agent.loop import truncate_reply
 from opd.agent.parsing import CallParser, HermesParser
-from opd.agent.shared import truncate_reply
 
 TOKENIZER = build_tokenizer(["system user assistant price city name the of"] * 3)
 END = TOKENIZER.eos_token

@@ -6,23 +6,24 @@ import asyncio
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from tests.agent import book
 from tests.minimal import MINIMAL
+from tests.scoring import compute_score
 
 from opd.agent import load_environment
-from opd.agent import toy as book
 from opd.agent.environments import DEFAULT_TOOLSET, NoEnvironment, source_of
 from opd.agent.tool_pool import ToolPool
 from opd.experiment import parse_tree
 from opd.inputs import environment_problems
-from opd.rewards import compute_score
 
 GUIDE = Path(__file__).parents[2] / "docs/howto/tools.md"
-RECORD = "from opd.agent.toy import ENVIRONMENT as BOOK, LOOK_UP\nfrom dataclasses import replace\n"
+RECORD = "from tests.agent.book import ENVIRONMENT as BOOK, LOOK_UP\nfrom dataclasses import replace\n"
 BROKEN = {
     "absent.py": (None, "ImportError: there is no Python file"),
     "no.such.module": (None, "ModuleNotFoundError: No module named 'no'; registered are "),
@@ -36,7 +37,7 @@ BROKEN = {
 
 def test_an_environment_is_found_by_its_registered_name_its_module_and_its_file(tmp_path):
     (tmp_path / "mine.py").write_text(RECORD + "MINE = BOOK\n")
-    for name in ("toy", "opd.agent.toy", "opd.agent.toy:ENVIRONMENT", f"{tmp_path / 'mine.py'}:MINE"):
+    for name in ("tests.agent.book", "tests.agent.book:ENVIRONMENT", f"{tmp_path / 'mine.py'}:MINE"):
         assert load_environment(name).tools == book.ENVIRONMENT.tools
     assert load_environment(DEFAULT_TOOLSET).reward == "opd_envs.travel.reward:compute_score"
 
@@ -62,18 +63,18 @@ def test_a_run_is_refused_whose_environment_is_missing_or_has_no_reward(tmp_path
     (tmp_path / "bare.py").write_text(RECORD + "ENVIRONMENT = replace(BOOK, reward='')\n")
     bare = {"database_dir": "/d", "toolset": str(tmp_path / "bare.py")}
     assert refused() == []
-    assert refused(agent={"database_dir": "/d", "toolset": "toy"}) == []
+    assert refused(agent={"database_dir": "/d", "toolset": "tests.agent.book"}) == []
     assert refused(agent=bare) == [("reward.function", f"agent.toolset = {bare['toolset']} has no reward of its own")]
     assert refused(agent=bare, reward={"function": "exact_match"}) == []
-    ((path, rule),) = refused(agent={"database_dir": "/d", "toolset": "tyo"})
-    assert (path, "did you mean toy?" in rule) == ("agent.toolset", True)
+    ((path, rule),) = refused(agent={"database_dir": "/d", "toolset": "travle"})
+    assert (path, "did you mean travel?" in rule) == ("agent.toolset", True)
     own = {"database_dir": "/d", "tool_config_path": "tools.yaml"}
     assert refused(agent=own) == [("reward.function", "tools of agent.tool_config_path have no reward")]
 
 
 def ask(folder, toolset: str, tool: str, **arguments):
     async def call():
-        with ToolPool(folder, num_processes=1, timeout_s=60, toolset=toolset) as pool:
+        with closing(ToolPool(folder, num_processes=1, timeout_s=60, toolset=toolset)) as pool:
             return await pool.call(tool, arguments), await pool.call(tool, dict.fromkeys(arguments, "Nobody"))
 
     return asyncio.run(call())
@@ -82,16 +83,6 @@ def ask(folder, toolset: str, tool: str, **arguments):
 def scores(toolset: str, truth: str) -> list[float]:
     options = {"function": "opd.agent.environments:compute_score", "timeout_s": 60, "toolset": toolset}
     return [compute_score("x", f"It is {text}.", truth, **options)["score"] for text in (truth, "none")]
-
-
-def test_the_toy_world_is_written_answered_and_scored(tmp_path):
-    book.write(tmp_path)
-    row = pq.read_table(tmp_path / "val.parquet").to_pylist()[0]
-    name, number = row["extra_info"]["problem_id"], row["reward_model"]["ground_truth"]
-    found, missing = ask(tmp_path, "toy", "look_up", name=name)
-    assert number in found.text
-    assert missing.error == "bad_arguments"
-    assert scores("toy", number) == [1.0, 0.0]
 
 
 def test_the_guides_key_value_world_is_written_answered_scored_and_accepted(tmp_path):

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.agent import book
 from tests.processes import is_running
 
-from opd.agent import toy
 from opd.agent.tool_pool import ToolPool, ToolPoolError
 
 TOOLSET = str(Path(__file__).with_name("misbehaving_tools.py"))
@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 def make_pool(tmp_path_factory):
     pools = []
     folder = tmp_path_factory.mktemp("book")
-    toy.write(folder)
+    book.write(folder)
 
     def make(*, num_processes: int = 1, timeout_s: float = PATIENCE_S) -> ToolPool:
         pools.append(ToolPool(folder, num_processes=num_processes, timeout_s=timeout_s, toolset=TOOLSET))
@@ -117,7 +117,7 @@ def test_a_tool_cannot_write_a_file(make_pool, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["exit", "idle", "busy"])
 def test_no_tool_process_outlives_its_parent(tmp_path, how):
-    toy.write(tmp_path)
+    book.write(tmp_path)
     script = textwrap.dedent(
         f"""
         import asyncio, json, os, signal, sys, threading, time

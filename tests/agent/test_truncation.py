@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from opd.agent.shared import TRUNCATION_MARK, truncate_reply
+from opd.agent.loop import TRUNCATION_MARK, truncate_reply
 
 CORPUS = ['{"hotels": [{"name": "Jade Inn", "price": 437}]}', "the plan of a trip", "酒店 酒店 火锅"]
 TEXTS = st.text(alphabet=st.sampled_from('ab{}":, 酒店火锅🏯é\n'), max_size=200)

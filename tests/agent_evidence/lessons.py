@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from opd.agent.dialogue import Dialogue, Sampled
-from opd.agent.shared import Shared
+from opd.agent.loop import Shared
 from opd_envs.travel.database import PRICE_RANGES
 from opd_envs.travel.generate import answer_text
 from opd_envs.travel.task import Question, parse_task

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+from tests.agent_evidence.settings import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS
 from transformers import AutoConfig, AutoTokenizer
 
 from opd.agent.dialogue import Dialogue, Sampled
-from opd.agent.environments import compute_score, tool_schemas
-from opd.agent.loop import pool_of
-from opd.agent.settings import FINAL_TEXT, AgentSettings
-from opd.agent.shared import Shared
+from opd.agent.environments import compute_score
+from opd.agent.loop import Shared
+from opd.agent.settings import FINAL_TEXT
 from opd.agent.tools import ToolReply
 from opd.rollout.cpu.engine import EngineConfig
 from opd.rollout.cpu.server import RolloutServer, ServerConfig
@@ -29,16 +30,15 @@ class Played:
     breakdown: Mapping[str, float | str]
 
 
-def make_environment(folder: Path, settings: AgentSettings) -> Shared:
+def make_environment(folder: Path, config: DictConfig) -> Shared:
     """The environment for the model in `folder`."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    return Shared(settings, tokenizer, schemas=tool_schemas(settings.toolset), pool=pool_of(settings))
+    return Shared(config, AutoTokenizer.from_pretrained(folder))
 
 
 def play(
     folder: Path,
     rows: Sequence[Mapping[str, Any]],
-    settings: AgentSettings,
+    settings: DictConfig,
     *,
     temperature: float = 0.0,
     seed: int = 0,
@@ -59,7 +59,7 @@ def play(
 
         environment.pool.call = blank
     try:
-        return asyncio.run(_play(environment, _server_config(folder, settings), rows, settings, temperature, seed))
+        return asyncio.run(_play(environment, _server_config(folder), rows, temperature, seed))
     finally:
         environment.pool.close()
 
@@ -68,7 +68,6 @@ async def _play(
     environment: Shared,
     config: ServerConfig,
     rows: Sequence[Mapping[str, Any]],
-    settings: AgentSettings,
     temperature: float,
     seed: int,
 ) -> list[Played]:
@@ -93,22 +92,21 @@ async def _play(
         text = environment.tokenizer.decode(dialogue.response_ids, skip_special_tokens=True)
         found = compute_score(
             row["data_source"], text, row["reward_model"]["ground_truth"], told,
-            toolset=settings.toolset, database_dir=settings.database_dir,
+            toolset=environment.toolset, database_dir=environment.agent.database_dir,
         )  # fmt: skip
         return Played(dialogue=dialogue, score=float(found["score"]), breakdown=found)
 
     return list(await asyncio.gather(*(one(index, row) for index, row in enumerate(rows))))
 
 
-def _server_config(folder: Path, settings: AgentSettings) -> ServerConfig:
+def _server_config(folder: Path) -> ServerConfig:
     config = AutoConfig.from_pretrained(folder)
-    limits = settings.limits
     return ServerConfig(
         engine=EngineConfig(
             vocab_size=min(len(AutoTokenizer.from_pretrained(folder)), config.vocab_size),
             eos_token_ids=frozenset({config.eos_token_id}),
-            max_model_len=limits.max_prompt_tokens + limits.max_response_tokens,
-            response_length=limits.max_response_tokens,
+            max_model_len=MAX_PROMPT_TOKENS + MAX_RESPONSE_TOKENS,
+            response_length=MAX_RESPONSE_TOKENS,
         ),
         hf_config=config,
         model_path=str(folder),

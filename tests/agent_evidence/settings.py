@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opd.agent.dialogue import Limits
-from opd.agent.environments import DEFAULT_TOOLSET
-from opd.agent.settings import AgentSettings
+from omegaconf import DictConfig, OmegaConf
+from tests.minimal import MINIMAL
+
+from opd.experiment import parse_tree
+from opd.experiment.run_config import KEY, RunConfig, RunFacts
 
 MAX_PROMPT_TOKENS = 128
 MAX_RESPONSE_TOKENS = 192
@@ -14,18 +16,17 @@ MAX_ASSISTANT_TURNS = 3
 MAX_REPLY_TOKENS = 64
 
 
-def settings(database: Path) -> AgentSettings:
-    """As the evidence's experiment has them."""
-    return AgentSettings(
-        limits=Limits(
-            max_prompt_tokens=MAX_PROMPT_TOKENS,
-            max_response_tokens=MAX_RESPONSE_TOKENS,
-            max_assistant_turns=MAX_ASSISTANT_TURNS,
-        ),
-        tool_format="hermes",
-        max_reply_tokens=MAX_REPLY_TOKENS,
-        database_dir=str(database),
-        call_timeout_s=10.0,
-        num_tool_processes=2,
-        toolset=DEFAULT_TOOLSET,
-    )
+def settings(database: Path, **agent: str) -> DictConfig:
+    """As the evidence's experiment has them; `agent` are further keys of its section."""
+    tree = MINIMAL["opd-agent"] | {
+        "data": {"max_prompt_length": MAX_PROMPT_TOKENS, "max_response_length": MAX_RESPONSE_TOKENS},
+        "agent": {
+            "database_dir": str(database),
+            "max_assistant_turns": MAX_ASSISTANT_TURNS,
+            "max_tool_response_length": MAX_REPLY_TOKENS,
+            "num_tool_processes": 2,
+            **agent,
+        },
+    }
+    ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="evidence", run_dir=""))
+    return OmegaConf.create({KEY: ours.text(), "data": {}})

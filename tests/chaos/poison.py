@@ -11,13 +11,13 @@ from tests.chaos import marks
 from tests.chaos.attempt import ROOT, RUN_ID, require
 from tests.chaos.context import Case, Context
 from tests.chaos.scenario import scenario
+from tests.scripted import override
 
 from opd.agent.trajectories import from_lines
-from opd.experiment.verl import hydra_value
 from opd.runs.metrics import read_metrics
+from opd_envs.travel.toy import MODELS, STUDENT
 
 HOSTILE = Path(__file__).parent / "specs" / "hostile.yaml"
-_SCRIPT = "++actor_rollout_ref.rollout.engine_kwargs.cpu.script"
 # A turn each; the JSON escapes of half a character are plain text until a call is parsed.
 TURNS = (
     r'<tool_call>{"name": "nosuch", "arguments": {"city": "\ud800"}}</tool_call>',
@@ -57,7 +57,7 @@ def skipped_update(context: Context) -> str:
     has_own_reference=True,
 )
 def hostile_output(context: Context) -> str:
-    options = {"spec": HOSTILE, "overrides": (f"{_SCRIPT}={hydra_value(list(TURNS))}",)}
+    options = {"spec": HOSTILE, "overrides": (override(context.folder, {"": TURNS}, MODELS[STUDENT]),)}
     reference = context.case("reference", **options)
     reference.finish()
     case = context.case("run", **options)

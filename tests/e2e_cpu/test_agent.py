@@ -11,17 +11,16 @@ import pytest
 from tests.e2e_cpu import probe
 from tests.e2e_cpu.masks import Masks, read_by_the_student, records, said_by_the_rollout
 from tests.e2e_cpu.runs import ROOT, TIMEOUT_S, Outcome, command, finish
+from tests.scripted import override as scripted_by
 from transformers import AutoTokenizer
 
 from opd.agent.environments import tool_schemas
 from opd.agent.trajectories import from_lines
 from opd.data.rows import write_files
-from opd.experiment.verl import hydra_value
 from opd_envs.rows import AGENT_SCHEMA
 from opd_envs.travel.toy import MODELS, STUDENT, make_world, open_world, rows
 
 TOOLSET = str(ROOT / "tests" / "agent" / "faulty_tools.py")
-SCRIPT = "++actor_rollout_ref.rollout.engine_kwargs.cpu.script"
 BATCH = 16
 
 
@@ -56,7 +55,7 @@ def start(folder: Path) -> Outcome:
     write_files({folder / "train.parquet": tasks(database)}, {}, schema=AGENT_SCHEMA)
     sets = [f"agent.database_dir={database}", f"agent.toolset={TOOLSET}", f"data.train=[{folder / 'train.parquet'}]"]
     # The last text is in every prompt: what is not scripted is the model's.
-    raw = [f"{SCRIPT}.{key}={hydra_value(turns)}" for key, turns in (SCRIPTED | {"assistant": [None]}).items()]
+    raw = [scripted_by(folder, SCRIPTED | {"assistant": [None]}, MODELS[STUDENT])]
     with (folder / "run.log").open("w") as log:
         process = subprocess.Popen(
             [*command("opd-agent", sets), "--", *raw], cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True

@@ -60,26 +60,6 @@ def test_an_evaluation_keeps_every_answer_of_every_file_and_ends_with_a_table(tm
     assert any("num_dropped" in line and line.rstrip(" │").endswith("0") for line in outcome.output.splitlines())
 
 
-def test_answers_that_cannot_be_scored_are_kept_all_the_same(tmp_path):
-    # It can be imported where the run is started and nowhere else, like one whose licence or library a node lacks.
-    (tmp_path / "scorer.py").write_text(
-        "from pathlib import Path\n"
-        "seen = Path(__file__).with_suffix('.seen')\n"
-        "if seen.exists():\n"
-        "    raise ImportError('no licence left')\n"
-        "seen.touch()\n"
-        "def score(data_source, solution_str, ground_truth, extra_info): return 1.0\n"
-    )
-    scorer = ("reward.function=custom", f"reward.path={tmp_path / 'scorer.py'}", "reward.entry=score")
-    outcome = run(tmp_path, "passrate", *scorer, "data.max_val_samples=5", "eval.save_generations=true")
-    assert outcome.returncode == 1
-    assert "could not be scored" in outcome.output
-    for folder in (outcome.run_dir, tmp_path / "out" / "store" / "passrate"):
-        samples = read_generations((folder / "eval" / "generations.parquet").read_bytes())
-        assert len(samples) == 5 * 4
-        assert all(sample.failed and sample.response and sample.acc == 0.0 for sample in samples)
-
-
 def test_a_killed_measuring_of_pass_rates_asks_the_others_and_ends_in_the_same_rates(tmp_path):
     sets = ("data.max_val_samples=400",)
     whole = run(tmp_path / "whole", "passrate", *sets).must_be_clean()

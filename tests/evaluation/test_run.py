@@ -84,7 +84,7 @@ def ask(monkeypatch):
     serving = SimpleNamespace(client=None, devices=["CPU"])
     monkeypatch.setattr(evaluation, "start_servers", lambda config: serving)
     monkeypatch.setattr(evaluation.RunConfig, "of", lambda config: SimpleNamespace(agent=None))
-    monkeypatch.setattr(evaluation, "TrajectoryLog", lambda ours: SimpleNamespace(write=lambda *_: None))
+    monkeypatch.setattr(evaluation, "keep_trajectories", lambda *_: None)
 
     def asking(of: SimpleNamespace, manager: _Manager, *, is_stopped: bool = False) -> bool:
         monkeypatch.setattr(evaluation, "RolloutManager", manager)

@@ -30,7 +30,7 @@ def child() -> Iterator[ChildProcess]:
     child = ChildProcess("opd.isolation.serving", ["opd.rewards.worker:serve"])
     yield child
     child.kill()
-    child.disconnect()
+    child.connection.close()
 
 
 def test_a_child_that_sends_nothing_is_late(child: ChildProcess) -> None:
@@ -77,4 +77,4 @@ def test_what_a_child_has_started_ends_with_it_and_has_no_credentials(
         assert "HTTPS_PROXY" not in names
     finally:
         child.kill()
-        child.disconnect()
+        child.connection.close()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.scoring import compute_score
 
 from opd.losses import divergence
-from opd.rewards import compute_score
 
 
 def scored(function: str, answer: str, truth: str) -> dict[str, Any]:

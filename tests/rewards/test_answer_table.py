@@ -4,8 +4,9 @@ import time
 from typing import NamedTuple
 
 import pytest
+from tests.scoring import compute_score
 
-from opd.rewards import BUILTIN_FUNCTIONS, compute_score
+from opd.rewards import BUILTIN_FUNCTIONS
 
 MB = 1_000_000
 BOUND_S = 5.0

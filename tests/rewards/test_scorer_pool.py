@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from tests.processes import is_running
+from tests.scoring import compute_score
 
 from opd.isolation.pool import ProcessPool
-from opd.rewards import Score, compute_score
+from opd.rewards import Score
 from opd.rewards.dispatch import new_pool, score_in
-from opd.rewards.scorers import Failure, ScoreTask
+from opd.rewards.worker import Failure, ScoreTask
 
 PATIENCE_S = 60.0
 """A deadline for what should be quick: only a hang can reach it."""

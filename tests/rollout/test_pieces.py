@@ -119,3 +119,15 @@ def test_a_piece_that_the_server_aborts_ends_no_answer():
     with pytest.raises(RuntimeError, match=r"aborted a piece of row 7 at 2 of 2000 tokens"):
         asyncio.run(client.generate("", prompt_ids=[1], sampling_params={}))
     assert not row.is_complete
+
+
+@pytest.mark.parametrize(("tokens", "version"), [([], 1), ([5], None)])
+def test_a_piece_without_tokens_or_without_the_weights_that_made_it_is_an_error(tokens, version):
+    class Silent:
+        async def generate(self, *_: Any, **__: Any) -> TokenOutput:
+            return TokenOutput(token_ids=tokens, extra_fields={"global_steps": version})
+
+    row = CarriedRow(number=7, index=1, sample=0, limit=20)
+    client = PieceClient(Silent(), row, run_seed=3, ends=frozenset(), num_tokens=20)
+    with pytest.raises(RuntimeError, match=f"gave {len(tokens)} tokens, made by weights of step {version}"):
+        asyncio.run(client.generate("", prompt_ids=[1], sampling_params={}))

@@ -102,6 +102,7 @@ def test_recorded_answers_are_reported_with_their_scores(worker):
     assert {(sample.problem_index, sample.sample_index): sample.acc for sample in report.samples} == came
     assert [sample.numbers for sample in report.samples] == [{"is_short": 1.0, "rate": 0.25}] * len(came)
     assert (report.num_trajectories, report.num_failed) == (4, 1)
+    assert worker.num_finished == 4
 
 
 def test_an_answer_without_a_ground_truth_is_not_scored(worker):
@@ -128,6 +129,9 @@ def test_an_answer_that_the_limit_cut_off_is_wrong_in_every_number(worker):
     worker._refuse_cut(cut)
     assert cut.reward_score == 0.0
     assert cut.extra_fields["reward_extra_info"] == {"score": 0.0, "acc": 0.0, "pred": "7"}
+    for ids in ([2] * 7 + [1], [2] * 7):  # an end token, or room for more
+        assert not worker._is_cut_off(SimpleNamespace(response_ids=ids))
+    assert worker._is_cut_off(SimpleNamespace(response_ids=[1] * 7 + [2]))
 
 
 def test_an_engine_that_is_dead_ends_the_run_after_what_was_answered_has_been_reported(worker):
@@ -258,3 +262,4 @@ def test_a_complete_row_trains_behind_the_prompt_that_its_tokens_followed(worker
         )  # fmt: skip
         row = asyncio.run(worker._trajectory(batch, 0, 1))
         assert (row.prompt.tolist(), row.response.tolist(), row.order.sample) == (ids, [7, 8], 1)
+        assert row.columns["rm_scores"].tolist() == [0.0, 1.0]

@@ -7,7 +7,15 @@ import torch
 from torch import tensor
 
 from opd.experiment.algorithm import TokenImportance
-from opd.weights.tokens import Tokens, choose_tokens, select_tokens, selection_metrics, soft_or
+from opd.weights.tokens import (
+    TOKEN_SCORES,
+    Tokens,
+    choose_tokens,
+    register_token_score,
+    select_tokens,
+    selection_metrics,
+    soft_or,
+)
 
 SEED = (0,)
 
@@ -158,3 +166,14 @@ def test_metrics_are_shares_quadrants_and_quantiles():
         | {"q3": 1 / 6, "q3_selected": 1 / 2, "q4": 2 / 6, "q4_selected": 0.0}
     )
     assert selection_metrics(kept[:0], row[:0], {}) == {}
+
+
+def test_a_registered_score_stays_the_function_that_it_was(monkeypatch):
+    monkeypatch.setattr("opd.weights.tokens.TOKEN_SCORES", dict(TOKEN_SCORES))
+
+    @register_token_score("mine")
+    def mine(tokens: Tokens):
+        return tokens.entropy
+
+    assert callable(mine)
+    assert mine.__name__ == "mine"

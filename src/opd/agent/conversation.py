@@ -8,7 +8,8 @@ writes for the whole conversation.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +22,7 @@ _ASKED, _SAID, _CALLED = "opd-asked", "opd-said", "opd_called_"
 _PROBES: tuple[tuple[str, ...], ...] = (("opd-reply-1",), ("opd-reply-2", "二百公里 200 km"), ('{"opd": 3}\n4',))
 """Replies of three turns, by which a template is judged. A turn of two is what a model may make of any limit: calls beyond
 `max_parallel_calls` are answered, not run."""
+_MARKUP = re.compile(r"[<\[].+[>\]]", re.DOTALL)
 _QUESTION = {"role": "user", "content": _ASKED}
 
 
@@ -47,8 +49,10 @@ class Conversation:
         self._tools = list(tools) if tools else None
         self._max_calls = max_parallel_calls
         self._kwargs = dict(template_kwargs or {})
-        # Longest first: a marker that contains another is broken as a whole.
-        self._markers = sorted(_markers(tokenizer), key=len, reverse=True)
+        # Control tokens, or markup in any text. Longest first: a marker that contains another is broken as a whole.
+        tokens = tokenizer.added_tokens_decoder.values()
+        texts = [one.content for one in tokens if one.special or _MARKUP.fullmatch(one.content)]
+        self._markers = sorted(texts, key=len, reverse=True)
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return ids of the messages and the header of the model's first turn."""
@@ -156,14 +160,6 @@ class Conversation:
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def _markers(tokenizer: Any) -> Iterator[str]:
-    """Return the texts that the tokenizer reads as control tokens or markup in any text."""
-    for token in tokenizer.added_tokens_decoder.values():
-        text = token.content
-        if token.special or (len(text) > 2 and text[0] in "<[" and text[-1] in ">]"):
-            yield text
 
 
 def _call_id(turn: int, call: int) -> str:

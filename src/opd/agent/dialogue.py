@@ -178,8 +178,10 @@ class DialogueRunner:
             return ANSWERED
         if len(dialogue.turns) >= limits.max_assistant_turns:
             return ASSISTANT_TURNS
-        turn.calls, broken = await self._answer(calls, tools)
-        dialogue.num_markers_broken += broken
+        surplus = [number >= limits.max_parallel_calls for number in range(len(calls))]
+        answers = await asyncio.gather(*(self._answer(*call, tools) for call in zip(calls, surplus, strict=True)))
+        turn.calls = [record for record, _ in answers]
+        dialogue.num_markers_broken += sum(broken for _, broken in answers)
         replies = self.conversation.after_turn(
             [call.reply for call in turn.calls],
             last_token=last,
@@ -198,13 +200,8 @@ class DialogueRunner:
             token_ids = self._tokenizer(spoken, add_special_tokens=False)["input_ids"]
         return await self.parser.parse(spoken, token_ids)
 
-    async def _answer(self, calls: Sequence[ToolCall], tools: Tools) -> tuple[list[CallRecord], int]:
-        """Return a record for each call in its order, and how many markers were broken up in the replies."""
-        limit = self.limits.max_parallel_calls
-        answers = await asyncio.gather(*(self._one(call, i >= limit, tools) for i, call in enumerate(calls)))
-        return [record for record, _ in answers], sum(broken for _, broken in answers)
-
-    async def _one(self, call: ToolCall, surplus: bool, tools: Tools) -> tuple[CallRecord, int]:
+    async def _answer(self, call: ToolCall, surplus: bool, tools: Tools) -> tuple[CallRecord, int]:
+        """Return the record of a call, and how many markers were broken up in the reply."""
         seconds, error, problem = 0.0, True, call.problem
         if surplus:
             problem = f"not run: at most {self.limits.max_parallel_calls} call(s) a turn"

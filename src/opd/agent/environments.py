@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from opd.agent.tools import Tool, schemas_of
+from opd.agent.tools import Tool, schema_of
 from opd.isolation.serving import load_named
 
 GROUP = "opd.environments"
@@ -109,8 +109,8 @@ def _known(name: str, registered: Mapping[str, object]) -> str:
 
 
 def tool_schemas(toolset: str) -> list[dict[str, Any]]:
-    """Return the descriptions of an environment's tools, as a chat template takes them."""
-    return schemas_of(load_environment(toolset).tools)
+    """Return the descriptions of an environment's tools in their order, as a chat template takes them."""
+    return [schema_of(tool) for tool in load_environment(toolset).tools.values()]
 
 
 def toy_models() -> dict[str, Path]:

@@ -1,8 +1,10 @@
-"""The agent loop that verl runs: our dialogue in verl's registry, with one environment a process."""
+"""The agent loop that verl runs: our dialogues, and the tools and the checked chat template that a process's dialogues share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -14,46 +16,187 @@ from verl.experimental.agent_loop.agent_loop import (
     register,
 )
 
-from opd.agent.dialogue import Dialogue, Sampled
-from opd.agent.environments import tool_schemas
+from opd.agent.conversation import Conversation
+from opd.agent.dialogue import Dialogue, DialogueRunner, Limits, Sampled
+from opd.agent.environments import DEFAULT_TOOLSET, load_environment, tool_schemas
 from opd.agent.metrics import num_turns
-from opd.agent.settings import AGENT_LOOP, ENDING, FINAL_TEXT, AgentSettings
-from opd.agent.shared import Shared
+from opd.agent.settings import AGENT_LOOP, CASE_ID, ENDING, EPISODE_SEED, FINAL_TEXT, TOOL_SELECTION
 from opd.agent.tool_pool import ToolPool
-from opd.agent.verl_tools import VerlTools
+from opd.agent.tools import ToolReply
+from opd.agent.verl_tools import VerlTools, call_parser
+from opd.experiment.run_config import KEY, RunConfig
 
-_SHARED: dict[AgentSettings, Shared] = {}
+TRUNCATION_MARK = " …[truncated]"
+_MAX_CHARS_PER_TOKEN = 256
+"""No vocabulary has a longer token: text beyond this bound is dropped before it is tokenised."""
+
+
+def truncate_reply(text: str, *, tokenizer: Any, max_tokens: int) -> tuple[str, bool]:
+    """Return the text, or its longest beginning that with the mark has at most `max_tokens` tokens, and whether it was cut.
+
+    The cut is between two tokens of the text as it is tokenised by itself, and between two characters.
+
+    Args:
+        tokenizer: of transformers, a fast one (it tells which characters a token covers).
+
+    Raises:
+        ValueError: a limit too small for the mark.
+    """
+
+    def encoded(of: str) -> Any:
+        return tokenizer(of, add_special_tokens=False, return_offsets_mapping=True)
+
+    bounded = text[: _MAX_CHARS_PER_TOKEN * (max_tokens + 1)]
+    offsets = encoded(bounded)["offset_mapping"]
+    if len(offsets) <= max_tokens and len(bounded) == len(text):
+        return text, False
+    for num_kept in range(min(max_tokens, len(offsets) - 1), -1, -1):
+        end = offsets[num_kept - 1][1] if num_kept else 0
+        if offsets[num_kept][0] < end:  # the next token is another part of the same character
+            continue
+        shortened = bounded[:end] + TRUNCATION_MARK
+        if len(encoded(shortened)["input_ids"]) <= max_tokens:  # the seam may tokenise differently
+            return shortened, True
+    raise ValueError(
+        f"agent.max_tool_response_length = {max_tokens}: the mark {TRUNCATION_MARK!r} of a cut reply does not fit; raise it"
+    )
+
+
+@dataclass(kw_only=True)
+class EpisodeTools:
+    """The pool's tools as one episode sees them."""
+
+    pool: ToolPool
+    names: Collection[str]
+    episode_seed: int | None
+    case_id: str | None
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolReply:
+        """Run one call."""
+        return await self.pool.call(name, arguments, episode_seed=self.episode_seed, case_id=self.case_id)
+
+
+class Shared:
+    """The runners of a run's conversations, one for each selection of tools, and the pool of tools.
+
+    Args:
+        config: the trainer's.
+        tokenizer: the student's.
+        own_tools: verl's tool objects of `agent.tool_config_path`.
+        has_pool: False where no tool is run.
+
+    Raises:
+        UnfitTemplate: the chat template cannot carry tool conversations exactly.
+        ValueError: the spec has no `agent`, an unknown tool format or no usable database. Or its limit of replies leaves no
+            room for the mark of a cut reply.
+    """
+
+    def __init__(self, config: Any, tokenizer: Any, *, own_tools: Sequence[Any] = (), has_pool: bool = True):
+        ours = RunConfig.of(config)
+        agent, data = ours.agent, ours.spec.data
+        if agent is None:
+            raise ValueError(f"agent loop {AGENT_LOOP} needs a tool database: set agent.database_dir in the spec")
+        self.agent, self.tokenizer = agent, tokenizer
+        self.toolset = agent.toolset or DEFAULT_TOOLSET
+        self.pool: ToolPool | None = None
+        if agent.tool_config_path is not None:
+            schemas = [tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True) for tool in own_tools]
+        else:
+            schemas = tool_schemas(self.toolset)
+            if has_pool:
+                self.pool = ToolPool(
+                    str(ours.database_dir),
+                    num_processes=agent.num_tool_processes,
+                    timeout_s=agent.call_timeout_s,
+                    toolset=self.toolset,
+                )
+        self._schemas = {schema["function"]["name"]: schema for schema in schemas}
+        self._template_kwargs = config.data.get("apply_chat_template_kwargs")
+        self._limits = Limits(
+            max_prompt_tokens=data.max_prompt_length,
+            max_response_tokens=data.max_response_length,
+            max_assistant_turns=agent.max_assistant_turns,
+            max_parallel_calls=agent.max_parallel_calls,
+        )
+        self._runners: dict[tuple[str, ...], DialogueRunner] = {}
+        self._truncate = partial(truncate_reply, tokenizer=tokenizer, max_tokens=agent.max_tool_response_length)
+        self._truncate("x " * agent.max_tool_response_length * 2)
+        runner = self.runner({})
+        runner.conversation.verify(sorted(runner.end_tokens))
+
+    def tool_names(self, extra_info: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the tools that a row is offered, in their fixed order.
+
+        Raises:
+            ValueError: the row selects a tool that there is not.
+        """
+        selection = extra_info.get(TOOL_SELECTION)
+        if selection is None:
+            return tuple(self._schemas)
+        unknown = sorted(set(selection) - set(self._schemas))
+        if unknown:
+            raise ValueError(
+                f"extra_info.{TOOL_SELECTION} names {', '.join(unknown)}; the tools are {', '.join(self._schemas)}"
+            )
+        return tuple(name for name in self._schemas if name in set(selection))
+
+    def runner(self, extra_info: Mapping[str, Any]) -> DialogueRunner:
+        """Return the runner for a row's tools."""
+        names = self.tool_names(extra_info)
+        if names not in self._runners:
+            schemas = [self._schemas[name] for name in names]
+            self._runners[names] = DialogueRunner(
+                tokenizer=self.tokenizer,
+                conversation=Conversation(
+                    self.tokenizer,
+                    tools=schemas,
+                    template_kwargs=self._template_kwargs,
+                    max_parallel_calls=self._limits.max_parallel_calls,
+                ),
+                parser=call_parser(self.agent.tool_format, self.tokenizer, schemas),
+                truncate=self._truncate,
+                limits=self._limits,
+            )
+        return self._runners[names]
+
+    def tools(self, extra_info: Mapping[str, Any]) -> EpisodeTools:
+        """Return the pool's tools in a row's episode and case.
+
+        Raises:
+            ValueError: the row selects a tool that there is not, or names no case and the tools need one.
+        """
+        assert self.pool is not None  # the loop gives conversations with a user's own tools these
+        environment = load_environment(self.toolset)
+        seed, case_id = extra_info.get(EPISODE_SEED), extra_info.get(CASE_ID)
+        if environment.needs_case and case_id is None:
+            raise ValueError(
+                f"extra_info.{CASE_ID} is not set: agent.toolset = {self.toolset} has a database for each task; "
+                f"give data of {environment.prepare or 'its own preparation'}"
+            )
+        return EpisodeTools(
+            pool=self.pool,
+            names=self.tool_names(extra_info),
+            episode_seed=None if seed is None else int(seed),
+            case_id=case_id if environment.needs_case else None,
+        )
+
+    def final_text(self, dialogue: Dialogue) -> str:
+        """Return the model's last turn as text without control tokens; empty if it still asked for tools."""
+        if not dialogue.turns or dialogue.turns[-1].calls:
+            return ""
+        said = dialogue.response_ids[len(dialogue.response_ids) - dialogue.turns[-1].num_tokens :]
+        text: str = self.tokenizer.decode(said, skip_special_tokens=True)
+        return text
+
+
+_SHARED: dict[str, Shared] = {}
 
 
 def shared(config: Any, tokenizer: Any, own_tools: Sequence[Any] = ()) -> Shared:
-    """Return what the conversations of this process share; the first call makes it and checks the chat template.
-
-    Args:
-        own_tools: verl's tool objects of `agent.tool_config_path`.
-
-    Raises:
-        UnfitTemplate: the model's chat template cannot carry tool conversations.
-        ValueError: an unknown tool format, or no usable database.
-    """
-    settings = AgentSettings.of(config)
-    if settings not in _SHARED:
-        if settings.uses_own_tools:
-            pool = None
-            schemas = [tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True) for tool in own_tools]
-        else:
-            pool, schemas = pool_of(settings), tool_schemas(settings.toolset)
-        _SHARED[settings] = Shared(settings, tokenizer, schemas=schemas, pool=pool)
-    return _SHARED[settings]
-
-
-def pool_of(settings: AgentSettings) -> ToolPool:
-    """Return the processes of the environment's tools."""
-    return ToolPool(
-        settings.database_dir,
-        num_processes=settings.num_tool_processes,
-        timeout_s=settings.call_timeout_s,
-        toolset=settings.toolset,
-    )
+    """Return what the conversations of this process share; the first call makes it, as `Shared`."""
+    if config[KEY] not in _SHARED:
+        _SHARED[config[KEY]] = Shared(config, tokenizer, own_tools=own_tools)
+    return _SHARED[config[KEY]]
 
 
 @register(AGENT_LOOP)
@@ -80,20 +223,16 @@ class ToolDialogueLoop(AgentLoopBase):
             served.append(out)
             return Sampled(token_ids=out.token_ids, logprobs=out.log_probs or None)
 
-        if not self._own_tools:
-            tools = self._shared.tools(extra)
-            self.dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=tools)
-            return self._output(self.dialogue, served)
-        offered = {name: self._own_tools[name] for name in self._shared.tool_names(extra)}
-        own = VerlTools(offered, row.get("tools_kwargs") or {}, self._shared.settings.call_timeout_s)
+        own: VerlTools | None = None
+        if self._own_tools:
+            offered = {name: self._own_tools[name] for name in self._shared.tool_names(extra)}
+            own = VerlTools(offered, row.get("tools_kwargs") or {}, self._shared.agent.call_timeout_s)
+        tools = own or self._shared.tools(extra)
         try:
-            self.dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=own)
+            self.dialogue = dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=tools)
         finally:
-            await own.release()
-        return self._output(self.dialogue, served)
-
-    def _output(self, dialogue: Dialogue, served: Sequence[Any]) -> AgentLoopOutput:
-        """Return what verl's loops return; `served` are the server's outputs."""
+            if own is not None:
+                await own.release()
         return AgentLoopOutput(
             prompt_ids=dialogue.prompt_ids,
             response_ids=dialogue.response_ids,

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from opd.agent.environments import DEFAULT_TOOLSET, Environment, load_environment
+from opd.agent.environments import Environment, load_environment
 from opd.agent.tools import BadArguments, ToolReply, parse_arguments, render
 from opd.isolation.pool import ProcessPool
 from opd.isolation.serving import Handle, limit
@@ -53,9 +53,7 @@ class ToolPool:
         NoEnvironment: no such environment.
     """
 
-    def __init__(
-        self, database_dir: str | Path, *, num_processes: int, timeout_s: float, toolset: str = DEFAULT_TOOLSET
-    ) -> None:
+    def __init__(self, database_dir: str | Path, *, num_processes: int, timeout_s: float, toolset: str) -> None:
         verify_database = load_environment(toolset).verify_database
         if verify_database is not None:
             verify_database(Path(database_dir))
@@ -96,12 +94,6 @@ class ToolPool:
     def close(self) -> None:
         """End the tool processes."""
         self._pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _error(kind: str, message: str, seconds: float = 0.0, fault: str | None = None) -> ToolReply:

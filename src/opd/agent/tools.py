@@ -96,28 +96,19 @@ def _faults(tool: Tool, error: ValidationError) -> str:
     return f"{'; '.join(sentences)}. {tool.name} takes: {names}"
 
 
-def schemas_of(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
-    """Return the tools in OpenAI's function format, in their order: a chat template takes them as `tools`."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": _parameters(tool.arguments),
-            },
-        }
-        for tool in tools.values()
-    ]
+def schema_of(tool: Tool) -> dict[str, Any]:
+    """Return the tool in OpenAI's function format, as a chat template takes it."""
+    model = tool.arguments.model_json_schema()
+    parameters = {
+        "type": "object",
+        "properties": {name: _property(spec) for name, spec in model.get("properties", {}).items()},
+        "required": model.get("required", []),
+    }
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return {"type": "function", "function": function}
 
 
 _KEPT_KEYS = ("type", "description", "enum", "items", "minimum", "maximum", "pattern")
-
-
-def _parameters(model: type[BaseModel]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    properties = {name: _property(spec) for name, spec in schema.get("properties", {}).items()}
-    return {"type": "object", "properties": properties, "required": schema.get("required", [])}
 
 
 def _property(spec: dict[str, Any]) -> dict[str, Any]:

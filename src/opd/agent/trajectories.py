@@ -109,14 +109,8 @@ def num_kept(ours: RunConfig) -> int:
     return 0 if ours.agent is None else ours.agent.num_kept_trajectories
 
 
-class TrajectoryLog:
-    """The kept conversations of a run, in its directory."""
-
-    def __init__(self, ours: RunConfig) -> None:
-        self._num_kept = num_kept(ours)
-
-    def write(self, run: Run, trajectories: Iterable[Trajectory]) -> None:
-        """Write one file for each partition and step among them; each rollout process kept as many as the run is to keep."""
-        ordered = sorted(trajectories, key=lambda item: (item.partition, item.step, item.data_index, item.sample))
-        batches = groupby(ordered, key=lambda item: (item.partition, item.step))
-        run.keep({file_key(*batch): to_lines(list(group)[: self._num_kept]) for batch, group in batches})
+def keep_trajectories(run: Run, ours: RunConfig, trajectories: Iterable[Trajectory]) -> None:
+    """Write one file for each partition and step; each rollout process kept as many as the run is to keep."""
+    ordered = sorted(trajectories, key=lambda item: (item.partition, item.step, item.data_index, item.sample))
+    batches = groupby(ordered, key=lambda item: (item.partition, item.step))
+    run.keep({file_key(*batch): to_lines(list(group)[: num_kept(ours)]) for batch, group in batches})

@@ -14,7 +14,7 @@ from rich.console import Console
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import get_dataset_class
 
-from opd.agent.trajectories import TrajectoryLog
+from opd.agent.trajectories import keep_trajectories
 from opd.cluster.shutdown import GracefulStop
 from opd.ending import STOPPED, Ending, serve_pods
 from opd.errors import StoreError
@@ -97,7 +97,7 @@ def _ask(
     counts, rows, size = RolloutReport(), answers.rows_to_ask(), questions.batch_size
     if not rows:
         return counts, None
-    serving, dialogues = start_servers(config), TrajectoryLog(RunConfig.of(config))
+    serving = start_servers(config)
     origin.add(run.stores[0], run.attempt, devices=Counter(serving.devices), trackers=trackers.links)
     manager = RolloutManager(config, serving.client)
     START.mark("rollout server")
@@ -106,7 +106,7 @@ def _ask(
         report = manager.generate(questions.batch(rows[start : start + size]), stop)
         answers.keep(report)
         report.check()
-        dialogues.write(run, report.trajectories)
+        keep_trajectories(run, RunConfig.of(config), report.trajectories)
         counts.add(report)
         print(f"answered {min(start + size, len(rows))} of {len(rows)} prompts", flush=True)
         if report.num_cut or start + size < len(rows):

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from opd.agent.environments import tool_schemas
-from opd.agent.settings import AGENT_LOOP, AgentSettings
-from opd.agent.shared import Shared
+from opd.agent.loop import Shared
+from opd.agent.settings import AGENT_LOOP
 from opd.data.chat_template import render
 from opd.data.template_probe import check_template
 from opd.data.turn_ends import end_tokens
@@ -44,8 +43,7 @@ def check_chat_template(config: DictConfig, tokenizer: Any, shapes: Collection[t
         render(tokenizer, _QUESTION, **template)
         check_template(tokenizer, shapes, is_trained=is_trained, template=template)
         return
-    settings = AgentSettings.of(config)
-    Shared(settings, tokenizer, schemas=[] if settings.uses_own_tools else tool_schemas(settings.toolset))
+    Shared(config, tokenizer, has_pool=False)
     check_template(tokenizer, shapes, is_trained=is_trained, template=template)
 
 

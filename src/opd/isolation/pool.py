@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from opd.isolation.serving import REFUSED
 from opd.redaction import without_secrets
@@ -77,10 +77,6 @@ class ChildProcess:
             self._process.wait(REAP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             logger.error("child process %d does not end %g s after SIGKILL", self.pid, REAP_TIMEOUT_S)
-
-    def disconnect(self) -> None:
-        """Close the connection; for the thread that uses it."""
-        self.connection.close()
 
     def exit_status(self) -> str:
         """Return ` with exit status N` of a process that died, else an empty text."""
@@ -168,12 +164,6 @@ class ProcessPool:
             thread.join()
         atexit.unregister(self._at_exit)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _closed_error(self) -> Exception:
         return RuntimeError(f"the {self._name} pool is closed")
 
@@ -199,11 +189,10 @@ class ProcessPool:
     def _ask(self, child: ChildProcess, request: _Request) -> Outcome:
         """Return the end of a request; a child that is late or dies is killed."""
         started, note, limit_s = time.monotonic(), None, START_TIMEOUT_S
-        has_begun = False
         try:
             child.connection.send_bytes(request.payload)
             kind, *said = child.receive(limit_s)
-            child.has_started = has_begun = True
+            child.has_started = True
             if kind == REFUSED:
                 return Outcome(said[0](said[1]), "refused", said[1])
             (note,) = said
@@ -220,7 +209,7 @@ class ProcessPool:
                 failure, reason = "late", f"no answer in {limit_s:g} s"
             else:
                 failure, reason = "died", f"its process died{child.exit_status()}"
-            if not (has_begun or child.has_started):
+            if not child.has_started:
                 failure, reason = "not_started", f"{reason} before it took a request"
             return Outcome(None, failure, reason, note, seconds)  # type: ignore[arg-type]
 
@@ -240,7 +229,7 @@ class ProcessPool:
         if child is None:
             return
         child.kill()
-        child.disconnect()
+        child.connection.close()
         with self._lock:
             self._children.discard(child)
 

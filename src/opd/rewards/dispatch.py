@@ -2,25 +2,17 @@
 
 import asyncio
 import logging
-import os
 import re
-import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from contextlib import closing
+from functools import lru_cache, partial
 from pickle import PicklingError
 from typing import Any
 
 from opd.isolation.pool import Outcome, ProcessPool
-from opd.rewards import scorers
-from opd.rewards.scorers import (
-    BUILTIN_FUNCTIONS,
-    NO_ANSWER,
-    NO_ANSWER_PREDICTIONS,
-    Failure,
-    Score,
-    ScoreTask,
-    builtin_call,
-)
+from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, NO_ANSWER_PREDICTIONS, Score, as_answer
+from opd.rewards.worker import Failure, ScoreTask, builtin_call, scored
 from opd.text import storable
 
 logger = logging.getLogger(__name__)
@@ -61,23 +53,18 @@ async def compute_score_async(
             verl's own signature `(data_source, solution_str, ground_truth, extra_info, **kwargs)`. It returns a number,
             or a dict with `score` and optionally `acc`, `pred` and further numbers. It runs in the pool.
         timeout_s: deadline of one call in the pool, counted from when the scorer starts.
-        function_kwargs: options of the function (`math_dapo`: strict_box, box_fallback).
+        function_kwargs: options of a custom function.
 
     Raises:
-        ValueError: unknown function, or a number that must be positive and is not.
+        ValueError: unknown function.
         ImportError: the function, or a library it is built on, cannot be imported.
         TypeError: options that the function does not take, or an `extra_info` that cannot be pickled.
     """
     task = ScoreTask(function, data_source, solution_str, ground_truth, dict(extra_info or {}), function_kwargs)
-    _check(task, timeout_s)
+    _check(task)
     if not task.isolated:
         return _row(task, _run_here(task))
     return _row(task, await score_in(_scorer_pool(), task, timeout_s))
-
-
-def compute_score(*arguments: Any, **options: Any) -> RewardRow:
-    """Score one answer as `compute_score_async`, and wait for it; in a thread without an event loop."""
-    return asyncio.run(compute_score_async(*arguments, **options))
 
 
 def check_function(function: str, **function_kwargs: Any) -> None:
@@ -87,16 +74,14 @@ def check_function(function: str, **function_kwargs: Any) -> None:
         ValueError | ImportError | TypeError: as `compute_score`.
     """
     task = ScoreTask(function, "", "", "", {}, function_kwargs)
-    _check(task, timeout_s=1.0)
+    _check(task)
     if not task.isolated:
         _run_here(task)
         return
-    with new_pool() as pool:
-        outcome = _submitted(pool, task, None).result()
-    if outcome.failure == "refused":
-        raise _refusal(outcome)
-    if outcome.failure is not None:
-        raise ImportError(f"the reward function cannot be imported: {outcome.reason}")
+    with closing(new_pool()) as pool:
+        result = _result(_submitted(pool, task, None).result())
+    if isinstance(result, Failure):
+        raise ImportError(f"the reward function cannot be imported: {result.reason}")
 
 
 _PLAIN_TRUTH = re.compile(r"-?[0-9]+(\.[0-9]+)?|[A-Za-z]+")
@@ -109,26 +94,20 @@ def misread(function: str, truths: Collection[str]) -> list[str]:
 
     Of a function that needs the pool, only truths that are neither a number nor a word are asked for, at most a hundred.
     """
-    if not BUILTIN_FUNCTIONS[function].isolated:
+    if BUILTIN_FUNCTIONS[function].isolated:
+        asked = [truth for truth in truths if not _PLAIN_TRUTH.fullmatch(truth)][:_MAX_VERIFIED]
+        tasks = [ScoreTask(function, "", as_answer(function, truth), truth, {}, {}) for truth in asked]
+        with closing(new_pool()) as pool:
+            outcomes = [_submitted(pool, task, DEFAULT_TRUTH_S) for task in tasks]
+            found = [_result(outcome.result()) for outcome in outcomes]
+    else:
+        asked, scorer = list(truths), BUILTIN_FUNCTIONS[function].scorer
         try:
-            return [truth for truth in truths if scorers.misread(function, truth)]
+            found = [scored(partial(scorer, as_answer(function, truth), truth), ImportError) for truth in asked]
         except ImportError:
             return []
-    odd = [truth for truth in truths if not _PLAIN_TRUTH.fullmatch(truth)][:_MAX_VERIFIED]
-    if not odd:
-        return []
-
-    async def wrong(pool: ProcessPool, truth: str) -> bool:
-        task = ScoreTask(function, "", scorers.as_answer(function, truth), truth, {}, {})
-        result = await score_in(pool, task, timeout_s=DEFAULT_TRUTH_S)
-        return isinstance(result, Failure) or result.acc != 1.0
-
-    async def verdicts(pool: ProcessPool) -> list[bool]:
-        return await asyncio.gather(*(wrong(pool, truth) for truth in odd))
-
-    with new_pool() as pool:
-        found = asyncio.run(verdicts(pool))
-    return [truth for truth, is_wrong in zip(odd, found, strict=True) if is_wrong]
+    verdicts = zip(asked, found, strict=True)
+    return [truth for truth, result in verdicts if isinstance(result, Failure) or result.acc != 1.0]
 
 
 def new_pool() -> ProcessPool:
@@ -136,16 +115,8 @@ def new_pool() -> ProcessPool:
     return ProcessPool("opd.rewards.worker:serve", num_processes=NUM_PROCESSES, name="score")
 
 
-_pools: dict[int, ProcessPool] = {}
-_pools_lock = threading.Lock()
-
-
-def _scorer_pool() -> ProcessPool:
-    """Return this process's pool; a forked child gets its own, as it cannot share its parent's connections."""
-    with _pools_lock:
-        if (pid := os.getpid()) not in _pools:
-            _pools[pid] = new_pool()
-        return _pools[pid]
+_scorer_pool = lru_cache(maxsize=1)(new_pool)
+"""Returns this process's pool."""
 
 
 async def score_in(pool: ProcessPool, task: ScoreTask, timeout_s: float) -> Score | Failure:
@@ -155,9 +126,12 @@ async def score_in(pool: ProcessPool, task: ScoreTask, timeout_s: float) -> Scor
         ImportError | TypeError: the scorer cannot be imported, or called with these arguments.
         RuntimeError: the pool is closed.
     """
-    outcome = await asyncio.wrap_future(_submitted(pool, task, timeout_s))
+    return _result(await asyncio.wrap_future(_submitted(pool, task, timeout_s)))
+
+
+def _result(outcome: Outcome) -> Score | Failure:
     if outcome.failure == "refused":
-        raise _refusal(outcome)
+        raise type(outcome.value)(f"the reward function cannot be called: {outcome.reason}")
     if outcome.failure is not None:
         return Failure(outcome.reason, outcome.note)
     result: Score | Failure = outcome.value
@@ -174,30 +148,17 @@ def _submitted(pool: ProcessPool, task: ScoreTask, timeout_s: float | None) -> F
         ) from error
 
 
-def _refusal(outcome: Outcome) -> Exception:
-    refused: Exception = type(outcome.value)(f"the reward function cannot be called: {outcome.reason}")
-    return refused
-
-
-def _check(task: ScoreTask, timeout_s: float) -> None:
+def _check(task: ScoreTask) -> None:
     if task.function not in BUILTIN_FUNCTIONS and not _CUSTOM_FUNCTION.fullmatch(task.function):
         raise ValueError(
             f"reward function = {task.function!r}: must be one of {', '.join(sorted(BUILTIN_FUNCTIONS))}, "
             "package.module:callable or /path/to/file.py:callable"
         )
-    if not timeout_s > 0:
-        raise ValueError(f"reward timeout_s = {timeout_s!r}: must be a positive number of seconds")
 
 
 def _run_here(task: ScoreTask) -> Score | Failure:
-    """Run a built-in scorer, whose work is bounded, in this process."""
-    call = builtin_call(task)
-    try:
-        return call()
-    except ImportError:  # a broken installation, not a difficult answer
-        raise
-    except Exception as error:  # noqa: BLE001  the contract: a scorer may raise anything and its answer keeps its row
-        return Failure(f"raised {type(error).__name__}: {error}")
+    """Run a built-in scorer, whose work is bounded, in this process; raise ImportError of a broken installation."""
+    return scored(builtin_call(task), ImportError)
 
 
 def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache, wraps
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -165,19 +164,9 @@ class Score(NamedTuple):
     """Further named numbers of a custom function, passed on to verl as they are."""
 
 
-def _of_whole(worst_score: float) -> Callable[[Callable[..., Score]], Callable[..., Score]]:
-    """Return a decorator of scorers by which an answer that was cut off within its thought has no answer."""
-
-    def decorator(scorer: Callable[..., Score]) -> Callable[..., Score]:
-        @wraps(scorer)
-        def scored(solution: str, ground_truth: str, **options: Any) -> Score:
-            if "<think>" in solution.rpartition("</think>")[2]:
-                return Score(worst_score, 0.0, NO_ANSWER)
-            return scorer(solution, ground_truth, **options)
-
-        return scored
-
-    return decorator
+def _is_thought(solution: str) -> bool:
+    """Return True for an answer that was cut off within its thought, and so has no answer."""
+    return "<think>" in solution.rpartition("</think>")[2]
 
 
 def exact_match(solution: str, ground_truth: str) -> Score:
@@ -187,10 +176,9 @@ def exact_match(solution: str, ground_truth: str) -> Score:
     return Score(correct, correct, pred[:MAX_ANSWER_CHARS])
 
 
-@_of_whole(0.0)
 def math_reward(solution: str, ground_truth: str) -> Score:
     r"""Return 1 if the last `\boxed{}` equals the ground truth in `canonical` form, else 0."""
-    answer = last_boxed(solution)
+    answer = None if _is_thought(solution) else last_boxed(solution)
     if answer is None:
         return Score(0.0, 0.0, NO_ANSWER)
     if len(answer) > MAX_ANSWER_CHARS or len(ground_truth) > MAX_ANSWER_CHARS:
@@ -200,32 +188,16 @@ def math_reward(solution: str, ground_truth: str) -> Score:
     return Score(correct, correct, pred)
 
 
-@_of_whole(-1.0)
-def math_dapo(solution: str, ground_truth: str, *, strict_box: bool = False, box_fallback: bool = False) -> Score:
-    r"""Return +1 or -1: the last `Answer: ...` line of the last 300 characters, Minerva normalisation (verl's) of both sides.
-
-    Args:
-        strict_box: read the last `\boxed{}` of the last 100 characters instead, compared unchanged.
-        box_fallback: take that box where there is no `Answer:` line, as verl 0.9.1's `compute_score` does. By default
-            such an answer is `[INVALID]`, the published DAPO rule.
-    """
-    verl = load_verl_scorer("math_dapo")
-    tail, ground_truth = solution[-DAPO_TAIL_CHARS:].translate(_MINUS), bare(ground_truth)
-    pred: str | None
-    if strict_box:
-        sign, pred = verl.is_correct_strict_box(tail, ground_truth)
-        correct = sign == 1
-    else:
-        correct, pred = verl.is_correct_minerva(tail, ground_truth)
-        if pred == MINERVA_NO_ANSWER and box_fallback:
-            sign, pred = verl.is_correct_strict_box(tail, ground_truth)
-            correct = sign == 1
-    if not strict_box and pred is not None and (value := decimal(pred)) is not None:
+def math_dapo(solution: str, ground_truth: str) -> Score:
+    r"""Return +1 or -1: the last `Answer: ...` line of the last 300 characters, Minerva normalisation (verl's) of both sides."""
+    tail = "" if _is_thought(solution) else solution[-DAPO_TAIL_CHARS:].translate(_MINUS)
+    ground_truth = bare(ground_truth)
+    correct, pred = load_verl_scorer("math_dapo").is_correct_minerva(tail, ground_truth)
+    if (value := decimal(pred)) is not None:
         pred, correct = value, correct or value == decimal(ground_truth)
-    return Score(1.0 if correct else -1.0, float(correct), MINERVA_NO_ANSWER if pred is None else pred)
+    return Score(1.0 if correct else -1.0, float(correct), pred)
 
 
-@_of_whole(0.0)
 def math_verify(solution: str, ground_truth: str) -> Score:
     r"""Return 1 if the library math-verify finds the answer mathematically equal to the ground truth, else 0.
 
@@ -241,7 +213,7 @@ def math_verify(solution: str, ground_truth: str) -> Score:
     if not gold:
         raise ValueError(f"math-verify cannot read the ground truth {ground_truth!r}")
     boxed = last_boxed(solution)
-    is_cut = boxed is None and _BOX.search(solution)
+    is_cut = _is_thought(solution) or (boxed is None and _BOX.search(solution))
     solution = solution.translate(_MINUS)
     if boxed:
         solution = solution.replace(f"{{{boxed.translate(_MINUS)}}}", f"{{{bare(boxed)}}}")
@@ -311,60 +283,8 @@ BUILTIN_FUNCTIONS: dict[str, BuiltinFunction] = {
 }
 
 
-class ScoreTask(NamedTuple):
-    """One answer to score."""
-
-    function: str
-    """A name in `BUILTIN_FUNCTIONS`, `package.module:callable` or `path/to/file.py:callable`."""
-    data_source: str
-    solution: str
-    ground_truth: Any
-    extra_info: dict[str, Any]
-    kwargs: dict[str, Any]
-
-    @property
-    def isolated(self) -> bool:
-        """True if the pool must run it: built-in string work is bounded, other code may hang."""
-        builtin = BUILTIN_FUNCTIONS.get(self.function)
-        return builtin is None or builtin.isolated
-
-
-class Failure(NamedTuple):
-    """The reason why an answer has no score."""
-
-    reason: str
-    worst_score: float | None = None
-    """The lowest score that a custom function declares (`function.worst_score`); None means that it declares none."""
-
-
-def builtin_call(task: ScoreTask) -> Callable[[], Score]:
-    """Return the checked call of a built-in scorer; it reads a number as ground truth as its text.
-
-    Raises:
-        TypeError: the task has an option that the scorer lacks.
-    """
-    scorer = BUILTIN_FUNCTIONS[task.function].scorer
-    parameters = inspect.signature(scorer).parameters.values()
-    options = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-    if unknown := sorted(task.kwargs.keys() - options):
-        known = ", ".join(sorted(options)) or "none"
-        raise TypeError(f"reward function {task.function} has no option {', '.join(unknown)}: its options are {known}")
-    return lambda: scorer(task.solution, str(task.ground_truth), **task.kwargs)
-
-
 def as_answer(function: str, ground_truth: str) -> str:
     """Return an answer that says a ground truth as a built-in function looks for it."""
     if function == "exact_match":
         return ground_truth
     return f"Answer: {bare(ground_truth)}" if function == "math_dapo" else f"\\boxed{{{bare(ground_truth)}}}"
-
-
-def misread(function: str, ground_truth: str) -> bool:
-    """Return True if a built-in function finds an answer that is the ground truth itself wrong."""
-    solution = as_answer(function, ground_truth)
-    try:
-        return BUILTIN_FUNCTIONS[function].scorer(solution, ground_truth).acc != 1.0
-    except ImportError:
-        raise
-    except Exception:  # noqa: BLE001  a scorer may raise anything of a text that it cannot read
-        return True

@@ -1,4 +1,6 @@
-"""The scorer process: imports a scorer, and runs it on one answer at a time (`opd.isolation.serving`)."""
+"""One answer to score, and the scorer process: it imports a scorer and runs it on one answer at a time."""
+
+from __future__ import annotations
 
 import importlib
 import inspect
@@ -7,21 +9,50 @@ import math
 import resource
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from opd.isolation.serving import Handle, limit, load_named
-from opd.rewards.scorers import (
-    BUILTIN_FUNCTIONS,
-    MAX_ANSWER_CHARS,
-    NO_ANSWER,
-    Failure,
-    Score,
-    ScoreTask,
-    builtin_call,
-)
+from opd.rewards.scorers import BUILTIN_FUNCTIONS, MAX_ANSWER_CHARS, NO_ANSWER, Score
 
 MAX_DATA_BYTES = 4 << 30
 """A scorer that eats memory gets a MemoryError, so that the kernel has no reason to kill the trainer."""
+
+
+class ScoreTask(NamedTuple):
+    """One answer to score."""
+
+    function: str
+    """A name in `BUILTIN_FUNCTIONS`, `package.module:callable` or `path/to/file.py:callable`."""
+    data_source: str
+    solution: str
+    ground_truth: Any
+    extra_info: dict[str, Any]
+    kwargs: dict[str, Any]
+
+    @property
+    def isolated(self) -> bool:
+        """True if the pool must run it: built-in string work is bounded, other code may hang."""
+        builtin = BUILTIN_FUNCTIONS.get(self.function)
+        return builtin is None or builtin.isolated
+
+
+class Failure(NamedTuple):
+    """The reason why an answer has no score."""
+
+    reason: str
+    worst_score: float | None = None
+    """The lowest score that a custom function declares (`function.worst_score`); None means that it declares none."""
+
+
+def builtin_call(task: ScoreTask) -> Callable[[], Score]:
+    """Return the checked call of a built-in scorer; it reads a number as ground truth as its text.
+
+    Raises:
+        TypeError: the task has options, and built-in scorers take none.
+    """
+    if task.kwargs:
+        raise TypeError(f"reward function {task.function} has no option {', '.join(task.kwargs)}: it takes none")
+    return partial(BUILTIN_FUNCTIONS[task.function].scorer, task.solution, str(task.ground_truth))
 
 
 def serve() -> Handle:
@@ -38,7 +69,7 @@ def _handle(task: ScoreTask) -> tuple[Callable[[], Score | Failure], float | Non
     if task.function in BUILTIN_FUNCTIONS:
         if task.function == "math_verify":
             _preload_math_verify()
-        return partial(_scored, builtin_call(task)), None
+        return partial(scored, builtin_call(task)), None
     function = _custom_function(task.function)
     arguments = {
         "data_source": task.data_source,
@@ -48,13 +79,20 @@ def _handle(task: ScoreTask) -> tuple[Callable[[], Score | Failure], float | Non
         **task.kwargs,
     }
     inspect.signature(function).bind(**arguments)
-    return partial(_scored, lambda: _as_score(function(**arguments))), _declared_worst(function)
+    return partial(scored, lambda: _as_score(function(**arguments))), _declared_worst(function)
 
 
-def _scored(call: Callable[[], Score]) -> Score | Failure:
+def scored(call: Callable[[], Score], raised: type[Exception] | tuple[()] = ()) -> Score | Failure:
+    """Return what a scorer says of an answer; it may raise anything, and its answer keeps its row.
+
+    Args:
+        raised: errors of the installation and not of the answer, which the caller gets.
+    """
     try:
         return call()
-    except Exception as error:  # noqa: BLE001  the contract: a scorer may raise anything and its answer keeps its row
+    except raised:
+        raise
+    except Exception as error:  # noqa: BLE001  see above
         return Failure(f"raised {type(error).__name__}: {error}")
 
 

@@ -186,10 +186,30 @@ class Carry:
             rows = [CarriedRow(**fields) for fields in state[name]]
             for row in rows:
                 row.pieces = [(int(version), int(num)) for version, num in row.pieces]
-                if sum(num for _, num in row.pieces) != len(row.tokens):
-                    raise ValueError(f"row {row.number} has {len(row.tokens)} tokens, and versions of another number")
             setattr(self, name, rows)
         self._clock, self._num_begun, self._is_cold = state["clock"], state["num_begun"], state["is_cold"]
+
+    def save(self, folder: Path) -> None:
+        """Save with a step's checkpoint."""
+        (folder / CHECKPOINT_FILE).write_text(json.dumps(self.state()))
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` saved.
+
+        Raises:
+            CheckpointError: the file is missing, or holds something else.
+            OSError: the disk fails now, which says nothing about the checkpoint.
+        """
+        path = folder / CHECKPOINT_FILE
+        try:
+            self.restore(json.loads(path.read_text()))
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise CheckpointError(
+                f"{path} is no file of rollout.schedule carry ({why}); resume from an earlier checkpoint"
+            ) from error
 
     def _fill_warm(self, draw: Draw, advance: Advance) -> None:
         slots = self._slots(draw)
@@ -287,28 +307,3 @@ class Carry:
         self.waiting[:0] = sorted(unused, key=lambda row: row.number)
         self._clock += self.round_tokens
         made.num_rounds += 1
-
-
-def save(carry: Carry, folder: Path) -> None:
-    """Save with a step's checkpoint."""
-    (folder / CHECKPOINT_FILE).write_text(json.dumps(carry.state()))
-
-
-def load(carry: Carry, folder: Path) -> None:
-    """Restore what `save` saved.
-
-    Raises:
-        CheckpointError: the file is missing, or holds something else.
-        OSError: the disk fails now, which says nothing about the checkpoint.
-    """
-    path = folder / CHECKPOINT_FILE
-    try:
-        state: dict[str, Any] = json.loads(path.read_text())
-        carry.restore(state)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise CheckpointError(
-            f"{path} is no file of rollout.schedule carry ({why}); resume from an earlier checkpoint"
-        ) from error

@@ -18,7 +18,7 @@ from opd.cluster.nodes import working_nodes
 from opd.cluster.shutdown import GracefulStop
 from opd.rollout.batches import Batch, Begun, RolloutReport
 from opd.rollout.carry import Growth
-from opd.rollout.worker import RolloutActor, RolloutWorker
+from opd.rollout.worker import RolloutWorker
 from opd.runs.progress import PROGRESS
 
 PROGRESS_POLL_S = 5.0
@@ -43,11 +43,11 @@ class RolloutManager:
             threading.Thread(target=self._loop.run_forever, name="rollout", daemon=True).start()
             self._local = asyncio.run_coroutine_threadsafe(_local(config, llm_client), self._loop).result()
             return
-        nodes = working_nodes()
+        nodes, actor = working_nodes(), ray.remote(RolloutWorker)
         for i in range(num_workers):
             affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(nodes[i % len(nodes)], soft=True)
             options = {"name": f"rollout_worker_{i}_{uuid4().hex[:8]}", "scheduling_strategy": affinity}
-            self._actors.append(RolloutActor.options(**options).remote(config, llm_client))
+            self._actors.append(actor.options(**options).remote(config, llm_client))
 
     def generate(self, batch: Batch, stop: GracefulStop | None = None) -> RolloutReport:
         """Answer all prompts and return the report of all workers; `RolloutReport.check` raises what ended one of them.

@@ -47,9 +47,6 @@ class SeededClient:
         self._key = (run_seed, partition, step, data_index, sample)
         self._turn = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
     async def generate(self, request_id: str, *, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
         seed = request_seed(*self._key, self._turn)
         self._turn += 1

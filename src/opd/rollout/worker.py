@@ -48,14 +48,6 @@ logger = logging.getLogger(__name__)
 quiet.mute(*quiet.IN_ROLLOUT)
 
 
-class Unscored(RuntimeError):
-    """An answer that was given and could not be scored at all: the reward function is at fault, not the answer."""
-
-    def __init__(self, error: Exception, sample: Sample):
-        super().__init__(f"its answer could not be scored: {type(error).__name__}: {error}")
-        self.sample = sample
-
-
 class GivenAnswer:
     """A stand-in for the server's client that returns one given answer, without probabilities."""
 
@@ -124,8 +116,6 @@ class RolloutWorker(AgentLoopWorker):
             elif isinstance(result, BaseException):
                 report.num_failed += 1
                 report.first_error = report.first_error or str(result)
-                if isinstance(result, Unscored) and batch.is_recorded:
-                    report.samples.append(result.sample)
                 index, trace = batch.prompts[place]["index"], None if has_traced else result
                 logger.warning("rollout of data row %s, sample %d failed: %s", index, sample, result, exc_info=trace)
                 has_traced = True
@@ -171,12 +161,9 @@ class RolloutWorker(AgentLoopWorker):
                 raise RuntimeError(f"agent loop {name} returned no response token, or several outputs")
             if batch.prompt_ids:
                 output.prompt_ids = batch.prompt_ids[place][sample]
-            try:
-                if batch.is_recorded or self._can_score(prompt):
-                    await self._score(output, prompt)
-                    self._refuse_cut(output)
-            except Exception as error:
-                raise Unscored(error, self._sample(output, prompt, sample)) from error
+            if batch.is_recorded or self._can_score(prompt):
+                await self._score(output, prompt)
+                self._refuse_cut(output)
             if isinstance(loop, ToolDialogueLoop) and loop.dialogue is not None:
                 self._report.agent.add(AgentCounts.of(loop.dialogue))
                 if (place, sample) in self._kept:
@@ -307,9 +294,7 @@ class RolloutWorker(AgentLoopWorker):
     def _sample(self, output: AgentLoopOutput, prompt: Prompt, sample: int) -> Sample:
         """Return an evaluation's record of one answer."""
         info = output.extra_fields.get("reward_extra_info", {})
-        is_scored = output.reward_score is not None
-        score = float(output.reward_score or 0.0) if is_scored else worst_score(self._reward_function)
-        num_tokens = len(output.response_ids)
+        score = float(output.reward_score or 0.0)
         return Sample(
             run_id=self.ours.run.run_id,
             step=int(prompt["global_steps"]),
@@ -322,9 +307,9 @@ class RolloutWorker(AgentLoopWorker):
             ground_truth=str((prompt["reward_model"] or {}).get("ground_truth", "")),
             score=score,
             acc=float(info.get("acc", score > 0)),
-            failed=bool(info.get("failed", not is_scored)),
+            failed=bool(info.get("failed", False)),
             response_ids=array("i", output.response_ids),
-            num_tokens=num_tokens,
+            num_tokens=len(output.response_ids),
             truncated=self._is_cut_off(output),
             numbers=further_numbers(info),
         )
@@ -335,8 +320,3 @@ def _ends_the_run(error: object) -> TypeGuard[Exception]:
     if not isinstance(error, ray.exceptions.RayTaskError):
         return isinstance(error, TeacherUnreachable | UnusableInput)
     return type(error.cause).__name__ == "EngineDeadError"  # of a module that only the server imports
-
-
-@ray.remote
-class RolloutActor(RolloutWorker):
-    """`RolloutWorker` as an actor, for `rollout.agent.num_workers` >= 1."""

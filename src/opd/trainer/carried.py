@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from opd.agent.settings import LOOP_COLUMN, SINGLE_TURN
 from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.errors import Problem, SpecError
 from opd.rollout.batches import Batch, Prompt
-from opd.rollout.carry import Carry, Growth, Slot, Update, load, save
+from opd.rollout.carry import Carry, Growth, Slot, Update
 from opd.rollout.manager import RolloutManager
 from opd.rollout.seeds import TRAIN
 from opd.trainer.dataset import PromptDataset
@@ -40,6 +39,7 @@ class CarriedRows:
             raise SpecError([Problem(path="data.train", value=list(spec.data.train), rule=rule, fix=fix)])
         rows = spec.data.train_batch_size * rollout.num_samples
         self.carry = Carry(rows=rows, in_flight=in_flight, max_age=max_age, longest=self._limit)
+        self.save, self.load = self.carry.save, self.carry.load
         self._update = Update()
 
     @classmethod
@@ -83,11 +83,3 @@ class CarriedRows:
             "rollout/failed": float(self._update.num_failed),
         }
         return self._update.metrics(step - 1) | ended
-
-    def save(self, folder: Path) -> None:
-        """Save with a step's checkpoint."""
-        save(self.carry, folder)
-
-    def load(self, folder: Path) -> None:
-        """Continue with what `save` saved; raises as `opd.rollout.carry.load`."""
-        load(self.carry, folder)

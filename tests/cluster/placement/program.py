@@ -91,7 +91,7 @@ def on(node: str, actor: type, **options: Any) -> Any:
 
 def other_actors(config: Any) -> list[Any]:
     """Start rollout workers and rollout servers by the options of those who start them, without bodies."""
-    rollout_manager.RolloutActor = ray.remote(Empty)
+    rollout_manager.RolloutWorker = Empty
     rollouts = rollout_manager.RolloutManager(config, None)._actors
     nodes = working_nodes()
     num_servers = config.trainer.nnodes * config.trainer.n_gpus_per_node

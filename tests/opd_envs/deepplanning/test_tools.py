@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from dataclasses import replace
+from contextlib import closing
 
 import pytest
 from tests.agent_evidence.play import make_environment
@@ -148,7 +148,7 @@ def test_a_pool_of_processes_answers_from_the_rows_own_case_and_language(importe
         cases = ("en/0", "zh/1", "en/99")
         return [await pool.call("query_hotel_info", STAY | {"hotelStar": "3"}, case_id=case) for case in cases]
 
-    with ToolPool(imported, num_processes=1, timeout_s=60.0, toolset=TOOLSET.format("en")) as pool:
+    with closing(ToolPool(imported, num_processes=1, timeout_s=60.0, toolset=TOOLSET.format("en"))) as pool:
         *replies, absent = asyncio.run(ask(pool))
     found = [json.loads(reply.text)[0] for reply in replies]
     assert [(hotel["name"], hotel["price"]) for hotel in found] == [("Lark Inn", "300.0"), ("云雀客栈", "301.0")]
@@ -156,8 +156,7 @@ def test_a_pool_of_processes_answers_from_the_rows_own_case_and_language(importe
 
 
 def test_a_row_without_a_case_ends_the_run_and_says_what_to_prepare(imported):
-    found = replace(settings(imported), toolset=TOOLSET.format("en"))
-    environment = make_environment(MODELS[STUDENT], found)
+    environment = make_environment(MODELS[STUDENT], settings(imported, toolset=TOOLSET.format("en")))
     try:
         with pytest.raises(ValueError, match=r"extra_info.case_id is not set: agent.toolset = deepplanning-en"):
             environment.tools({"case_id": None})

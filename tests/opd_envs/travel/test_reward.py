@@ -2,9 +2,9 @@
 
 import pytest
 from tests.opd_envs.travel.conftest import NUM_CITIES
+from tests.scoring import compute_score as compute_score_in_pool
 
 from opd.agent.tools import render
-from opd.rewards import compute_score as compute_score_in_pool
 from opd_envs.database_folder import ManifestError
 from opd_envs.scoring import last_block, task_text
 from opd_envs.travel.answers import find_answer, says

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import json
+from contextlib import closing
 
 import pytest
 from verl.tools.schemas import OpenAIFunctionToolSchema
@@ -79,7 +80,7 @@ def test_a_pool_answers_in_the_episode_of_the_row(database, database_dir):
             for seed in (None, 3, 4)
         ]
 
-    with ToolPool(database_dir, num_processes=1, timeout_s=60.0) as pool:
+    with closing(ToolPool(database_dir, num_processes=1, timeout_s=60.0, toolset="travel")) as pool:
         replies = asyncio.run(ask(pool))
     assert [json.loads(reply.text) for reply in replies] == [{"price": price} for price in prices]
     assert (len(set(prices)), {reply.error for reply in replies}) == (3, {None})

@@ -106,3 +106,14 @@ def test_weights_that_are_not_finite_stop_the_engine():
         answer_one(engine, [5], max_tokens=2)
     with pytest.raises(RuntimeError, match="not finite"):
         engine.check_rows()
+
+
+def test_requests_that_wait_and_that_run_are_unfinished():
+    engine = make_engine(tiny_model(), max_num_seqs=1)
+    for name in "abc":
+        engine.submit([5, 6], {"max_tokens": 2, "ignore_eos": True}, name)
+    counts = [engine.num_unfinished]
+    while engine.num_unfinished:
+        engine.step()
+        counts.append(engine.num_unfinished)
+    assert counts == [3, 3, 2, 2, 1, 1, 0]

@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+import torch
 from tests.rollout.cpu.tiny import tiny_model
 from verl.workers.config import HFModelConfig, RolloutConfig
 
+from opd.rollout.cpu import replica
 from opd.rollout.cpu.engine import EngineConfig
 from opd.rollout.cpu.replica import server_config
 
@@ -63,3 +65,16 @@ def test_verls_configs_become_ours(model_folder):
 def test_what_the_rollout_cannot_honour_is_refused_by_name(model_folder, changes, message):
     with pytest.raises(ValueError, match=message):
         server_config(rollout_config(**changes), HFModelConfig(path=model_folder))
+
+
+def test_weights_are_sent_in_pieces_of_whole_tensors_and_the_last_is_marked(monkeypatch):
+    monkeypatch.setattr(replica, "_WEIGHT_PIECE_BYTES", 8)
+    weights = [
+        (name, torch.full((size,), float(size), requires_grad=True))
+        for name, size in zip("abcd", (1, 1, 3, 1), strict=True)
+    ]
+    pieces = list(replica._pieces(weights))
+    assert [(sorted(piece), last) for piece, last in pieces] == [(["a", "b"], False), (["c"], False), (["d"], True)]
+    assert pieces[1][0]["c"].tolist() == [3.0] * 3
+    assert not pieces[1][0]["c"].requires_grad
+    assert [(len(piece), last) for piece, last in replica._pieces([])] == [(0, True)]

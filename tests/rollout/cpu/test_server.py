@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import torch
 from tests.rollout.cpu.tiny import server_config, tiny_model
+from tests.scripted import Script, override
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 
 from opd.rollout.cpu.engine import RolloutEngine
 from opd.rollout.cpu.model import check_complete
-from opd.rollout.cpu.server import RolloutServer, Script
+from opd.rollout.cpu.server import RolloutServer
 
 
 def with_server(scenario: Callable[[RolloutServer], Awaitable[None]], *, load: bool = True, **changes) -> None:
@@ -101,3 +103,15 @@ def test_a_script_answers_by_assistant_turn_and_repeats_its_last_reply(tokenizer
     assert script.reply(first) == [7, 2]
     assert script.reply([*first, 7, 2, *ASSISTANT]) == [8, 2]
     assert script.reply([*first, 7, 2, *ASSISTANT, 8, 2, *ASSISTANT]) == [8, 2]
+
+
+def test_a_server_answers_by_the_script_of_a_file(tokenizer_folder, tmp_path):
+    named = override(tmp_path, {"sum": ["call"], "": [None]}, Path(tokenizer_folder)).partition("=")[2]
+
+    async def scenario(server):
+        said = await server.generate(USER + SUM + ASSISTANT, {"max_tokens": 4}, "scripted")
+        assert said.token_ids == [7, 2]
+        sampled = await server.generate(USER + WEATHER + ASSISTANT, {"max_tokens": 4, "ignore_eos": True}, "sampled")
+        assert len(sampled.token_ids) == 4
+
+    with_server(scenario, script=named)

@@ -5,7 +5,7 @@ and the first of them sends the weights.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import ray
@@ -32,8 +32,7 @@ def server_name(replica_rank: int) -> str:
 def server_config(rollout: RolloutConfig, model: HFModelConfig) -> ServerConfig:
     """Translate verl's rollout and model configs.
 
-    `rollout.engine_kwargs.cpu` takes `script`: a list of replies by assistant turn, or a mapping from a text in the prompt
-    to such a list (see `opd.rollout.cpu.server.Script`).
+    `rollout.engine_kwargs.cpu` takes `script` (see `ServerConfig`).
 
     Raises:
         ValueError: an unknown key, or a setting that the CPU rollout cannot honour.
@@ -62,8 +61,7 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig) -> ServerConfig:
         model_path=str(model.local_path),
         load_weights=rollout.load_format != "dummy",
         trust_remote_code=model.trust_remote_code,
-        script=dict(script) if isinstance(script, Mapping) else {"": list(script)} if script else None,
-        tokenizer_path=str(model.local_tokenizer_path),
+        script=script,
     )
 
 

@@ -8,80 +8,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from opd.isolation.serving import load_named
 from opd.rollout.cpu.engine import EngineConfig, Request, RolloutEngine
 from opd.rollout.cpu.model import build_model, check_complete
 
 Result = TypeVar("Result")
-ASSISTANT_HEADER = "<|im_start|>assistant"
-"""Opens an assistant turn in the chat template; the prompt of turn k contains it k times (from 1)."""
-END_OF_TURN = "<|im_end|>"
-"""Ends each scripted reply."""
 
 
 @dataclass(kw_only=True)
-class VerlTokenOutput:
-    """The fields of `verl.workers.rollout.replica.TokenOutput` (0.9.1) that the CPU rollout fills.
-
-    It arrives at a Ray caller as verl's class, which this process does not import.
-    """
+class TokenOutput:
+    """The fields of `verl.workers.rollout.replica.TokenOutput` (0.9.1), which this process does not import."""
 
     token_ids: list[int]
     log_probs: list[float] | None
+    extra_fields: dict[str, Any]
     stop_reason: str = "completed"  # an end token or the length, as verl's vLLM server reports both
     num_preempted: int = 0
-    extra_fields: dict[str, Any] = field(default_factory=dict)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _token_output, (asdict(self),)
-
-
-def _token_output(fields: dict[str, Any]) -> Any:
-    from verl.workers.rollout.replica import TokenOutput
-
-    return TokenOutput(**fields)
-
-
-class Script:
-    """Scripted replies instead of sampled ones, for tests of tools.
-
-    Args:
-        replies: text -> one reply per assistant turn, the last repeating; the first text that the prompt contains counts.
-            None leaves a turn to the model.
-        tokenizer_path: folder of the model's tokenizer.
-    """
-
-    def __init__(self, replies: Mapping[str, Sequence[str | None]], tokenizer_path: str) -> None:
-        from tokenizers import Tokenizer
-
-        self._tokenizer = Tokenizer.from_file(str(Path(tokenizer_path) / "tokenizer.json"))
-        self._replies = {
-            key: [None if reply is None else self._encode(reply + END_OF_TURN) for reply in of_key]
-            for key, of_key in replies.items()
-        }
-
-    def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def reply(self, prompt_ids: Sequence[int]) -> list[int] | None:
-        """Return the tokens to answer this prompt with. None means that the model answers.
-
-        Raises:
-            ValueError: no text of the script occurs in the prompt.
-        """
-        prompt: str = self._tokenizer.decode(list(prompt_ids), skip_special_tokens=False)
-        for key, replies in self._replies.items():
-            if key in prompt:
-                turn = max(prompt.count(ASSISTANT_HEADER) - 1, 0)
-                return replies[min(turn, len(replies) - 1)]
-        raise ValueError(f"script: none of {', '.join(map(repr, self._replies))} occurs in the prompt {prompt[:200]!r}")
+    routed_experts: None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +44,8 @@ class ServerConfig:
     load_weights: bool
     """Read the weights of `model_path`; False waits for the trainer's."""
     trust_remote_code: bool = False
-    script: Mapping[str, Sequence[str | None]] | None = None
-    """See `Script`."""
-    tokenizer_path: str = ""
+    script: str | None = None
+    """`package.module:function` or `file.py:function` for tests: prompt's token ids -> the answer's; None samples it."""
 
 
 class RolloutServer:
@@ -108,7 +56,7 @@ class RolloutServer:
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        self._script = Script(config.script, config.tokenizer_path).reply if config.script else None
+        self._script = load_named(config.script, "_opd_script") if config.script else None
         self._has_weights, self._is_checked = config.load_weights, False
         self._came: set[str] = set()
         self._global_steps: int | None = None
@@ -166,7 +114,7 @@ class RolloutServer:
         request_id: str,
         image_data: Any = None,
         video_data: Any = None,
-    ) -> VerlTokenOutput:
+    ) -> TokenOutput:
         """Answer one prompt.
 
         Raises:
@@ -186,7 +134,7 @@ class RolloutServer:
         if self._stepping is None or self._stepping.done():
             self._stepping = asyncio.create_task(self._step_to_end())
         request = await answer
-        return VerlTokenOutput(
+        return TokenOutput(
             token_ids=request.token_ids,
             log_probs=request.logprobs if request.sampling.logprobs else None,
             extra_fields={"global_steps": self._global_steps, "num_cached_tokens": 0},
