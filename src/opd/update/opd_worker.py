@@ -17,19 +17,20 @@ from verl.utils.debug import marked_timer
 from verl.workers.config import DistillationConfig
 
 from opd.batch.builder import TEACHER_PROMPTS, OpdBatch, build_opd_batch
+from opd.batch.rows import RolloutRows
 from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.algorithm import LossType, Stage
 from opd.experiment.sections import Teacher
-from opd.losses import Loss, Output, Weights
+from opd.losses import EventTargets, Loss, Output, Weights
 from opd.losses.terms import STATISTICS
-from opd.rollout.rows import FILLER_TOKENS
+from opd.rollout.rows import FILLER_TOKENS, IDS, LOG_PROBS
 from opd.update.head import Counts, HeadLoss, LossTask
 from opd.update.policy_loss import Clips, vanilla
 from opd.update.reading import choose, keep_horizon, keep_rows, keep_shared
 from opd.update.signs import WatchedWeights, neighbour_signs, preference_signs, token_signs
 from opd.update.step_metrics import CHOICE, micro_batch_counts, over_sequence, policy_counts
 from opd.update.student import StudentWorker
-from opd.update.teachers import SelfTeachers, ServedStates, TeacherStates, read_teachers
+from opd.update.teachers import SelfTeachers, TeacherStates, read_teachers
 from opd.update.token_view import Seen, TokenView
 from opd.weights.stages import Schedule
 from opd.weights.tokens import scored_divergence
@@ -67,7 +68,6 @@ class DivergenceLoss(HeadLoss):
     spec: OpdSpec | OpdAgentSpec
     stage: Stage
     policy_weight: float
-    states: TeacherStates
     view: TokenView | None
     nonfinite: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
@@ -77,7 +77,7 @@ class DivergenceLoss(HeadLoss):
         if selection.needs_teacher:
             assert self.stage.loss_type is not None  # `Schedule` fills it in
             loss = loss_of(self.spec, self.stage, scored_divergence(selection.score, self.stage.loss_type))
-            return HeadLoss(rows=self.rows, loss=loss, states=self.states, options=self.options)
+            return HeadLoss(rows=self.rows, loss=loss, states=self.states, events=self.events, options=self.options)
         loss, options = Loss(temperature=self.loss.temperature), {**self.options, "watch": ("entropy",)}
         return HeadLoss(rows=self.rows, loss=loss, options=options)
 
@@ -180,9 +180,8 @@ class OPDWorker(StudentWorker):
             student.reset_optimizer()
         watched = WatchedWeights(student.module) if self.spec.trainer.monitor else None
         metrics = self.train(data, loss, timing)
-        self._loss = loss
-        loss.states.heads.clear()
-        moved = loss.states.cache.counts()
+        self._loss = replace(loss, states=None, events=None)
+        moved = self.cache.counts()
         if student.use_ulysses_sp:
             moved = over_sequence(moved, student.ulysses_parallel_group)
         if metrics is None:
@@ -208,7 +207,6 @@ class OPDWorker(StudentWorker):
         of_rows = data["teacher"].tolist() if self.spec.teachers else None
         self._row_names = _row_names(data)
         assert stage.loss_type is not None  # `Schedule` fills it in
-        states = TeacherStates if self.readers else ServedStates
         loss = DivergenceLoss(
             spec=self.spec,
             stage=stage,
@@ -216,8 +214,9 @@ class OPDWorker(StudentWorker):
             rows=rows,
             loss=loss_of(self.spec, stage, stage.loss_type),
             weights=Weights(divergence=divergence[row], policy=policy[row] if has_policy else None),
-            inputs=data["advantage"][row] if has_policy else None,
-            states=states(self.cache, sorted(self.spec.teachers), of_rows),
+            policy_inputs=data["advantage"][row] if has_policy else None,
+            states=TeacherStates(self.cache, sorted(self.spec.teachers), of_rows) if self.readers else None,
+            events=None if self.readers else served_events(data, rows),
             over_rows=opd.loss_agg_mode != "token-mean",
             options={
                 "watch": STATISTICS if self.readers else STATISTICS[:1],
@@ -231,8 +230,8 @@ class OPDWorker(StudentWorker):
     def _read_teachers(self, data: TensorDict, batch: OpdBatch, loss: DivergenceLoss) -> None:
         """Fill the loss's states with what the teachers read of the trained tokens, and with their heads."""
         rows, own = loss.rows, batch.teacher_rows
-        if isinstance(loss.states, ServedStates):
-            return loss.states.fill(data, rows)
+        if loss.states is None:  # a served teacher has read the answers as they came
+            return
         if own is not None:
             rows, data = replace(own, response_mask=rows.response_mask), data.select("opd_row")
             data["input_ids"], data["position_ids"] = own.nested(own.input_ids), own.nested(own.position_ids)
@@ -252,6 +251,14 @@ class OPDWorker(StudentWorker):
         assert self._loss is not None
         assert self._loss.view is not None
         return self._loss.view.seen
+
+
+def served_events(data: TensorDict, rows: RolloutRows) -> EventTargets:
+    """Return the events [T, k] of the rows' trained tokens, from the columns that the rollout has brought."""
+    masks = rows.response_mask.split(rows.response_lens.tolist())
+    columns = (zip(data[name].unbind(), masks, strict=True) for name in (IDS, LOG_PROBS))
+    ids, log_probs = (torch.cat([values[mask] for values, mask in column]) for column in columns)
+    return EventTargets(ids.long(), log_probs)
 
 
 def _read_by_teacher(data: TensorDict) -> Tensor:

@@ -53,9 +53,9 @@ class PolicyLoss(HeadLoss):
         counts = rows.response_lens
         is_response = torch.arange(int(counts.max())) < counts[:, None]
         mask = torch.zeros_like(is_response).masked_scatter(is_response, rows.response_mask)
-        assert self.inputs is not None
+        assert self.policy_inputs is not None
         old = None if self.old_log_probs is None else self.old_log_probs[tokens]
-        return WholeLoss(self.config, mask, old, self.inputs[tokens, 0], _sizes(micro_batch))
+        return WholeLoss(self.config, mask, old, self.policy_inputs[tokens, 0], _sizes(micro_batch))
 
     def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
         found, weights = output.statistics, task.weights.policy
@@ -148,7 +148,7 @@ class PolicyWorker(StudentWorker):
                 entropy=config.entropy_coeff * weights if config.entropy_coeff else None,
                 divergence=None if states is None else config.kl_loss_coef * weights,
             ),
-            inputs=torch.stack([advantages, torch.zeros_like(advantages) if known is None else known], dim=1),
+            policy_inputs=torch.stack([advantages, torch.zeros_like(advantages) if known is None else known], dim=1),
             old_log_probs=self.old_log_probs(data, rows, timing),
             states=states,
             options={"watch": ("entropy",), "sizes": self.sizes},

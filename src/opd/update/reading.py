@@ -64,7 +64,7 @@ def choose(
     rank = distributed.get_rank(engine.ulysses_parallel_group) if engine.use_ulysses_sp else None
     if loss.view is not None:
         loss.view.chosen(kept, scores, speaks=not rank)
-    if selection.needs_teacher:
+    if selection.needs_teacher and loss.states is not None:
         for row, of_row in enumerate(kept.split(counts)):
             loss.states.keep(row, of_row, rank)
     loss = loss.keeping(kept)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from opd.losses import Output
 from opd.runs.headline import JUDGED_TOKENS, LEAST, MOST
-from opd.update.head import Counts, LossTask, Reference
+from opd.update.head import Counts, LossTask
 from opd.update.parked import local
 
 # Twice the largest half-precision number: logits that a model gives differ by no more, so only a floored log-probability
@@ -69,12 +69,11 @@ def neighbour_signs(task: LossTask) -> Counts:
     """
     if task.own is not None:
         return {}
-    several = [each for each in task.references if isinstance(each, Reference)]
-    if len(several) > 1:
-        found_of = [neighbour_signs(task.of(each)) for each in several]
+    if len(task.references) > 1:
+        found_of = [neighbour_signs(task.of(each)) for each in task.references]
         return {name: sum(found[name] for found in found_of) for name in found_of[0]}
     positions, ids = task.positions[: NUM_COMPARED + 1], task.token_ids[: NUM_COMPARED + 1]
-    [reference] = several
+    [reference] = task.references
     weight, hidden = reference.weight, reference.hidden()[: len(ids)].float()
     vocab = task.sizes.get("valid_vocab") or len(weight)
     rows = weight[ids.clamp(0, vocab - 1)]
