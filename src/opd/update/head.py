@@ -38,10 +38,6 @@ class CollectTask(NamedTuple):
 
     positions: Tensor
 
-    def to(self, device: torch.device) -> CollectTask:
-        """Return the task with its tensor on a device."""
-        return CollectTask(self.positions.to(device, non_blocking=True))
-
     def output(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """Return the hidden states."""
         return hidden
@@ -64,8 +60,7 @@ class Reference(NamedTuple):
         return HiddenTargets(self.hidden(), self.weight)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossTask:
+class LossTask(NamedTuple):
     """Compute the loss of the tokens at `positions` inside the head's forward.
 
     Args:
@@ -91,17 +86,13 @@ class LossTask:
     references: tuple[Reference, ...] = ()
     own: Tensor | None = None
     watch: tuple[str, ...] = ()
-    sizes: Mapping[str, Any] = field(default_factory=dict)
-    entries: Mapping[str, int] = field(default_factory=dict)
-
-    def to(self, device: torch.device) -> LossTask:
-        """Return the task with its tensors on a device."""
-        return replace(self, **tree_map_only(Tensor, lambda each: each.to(device, non_blocking=True), vars(self)))
+    sizes: Mapping[str, Any] = {}
+    entries: Mapping[str, int] = {}
 
     def of(self, reference: Reference) -> LossTask:
         """Return the task of one reference's tokens alone."""
         own = of_tokens(self, reference.tokens, "positions", "token_ids", "token_rows", *PER_TOKEN)
-        return replace(self, references=(reference,), **own)
+        return self._replace(references=(reference,), **own)
 
     def output(self, hidden: Tensor, weight: Tensor) -> Output:
         """Return the loss and statistics of the student's `hidden` [T, d] through its whole head `weight` [V, d]."""
@@ -155,6 +146,12 @@ def of_tokens(holder: object, tokens: Tensor | None, *names: str) -> dict[str, A
 
 AnyTask = TypeVar("AnyTask", CollectTask, LossTask)
 """A task of a step."""
+
+
+def to_device(task: AnyTask, device: torch.device) -> AnyTask:
+    """Return a task with its tensors on a device."""
+    moved: AnyTask = tree_map_only(Tensor, lambda each: each.to(device, non_blocking=True), task)
+    return moved
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from opd.rollout.rows import FILLER_TOKENS, IDS, LOG_PROBS
 from opd.update.head import Counts, HeadLoss, LossTask
 from opd.update.policy_loss import Clips, vanilla
 from opd.update.reading import choose, keep_horizon, keep_rows, keep_shared
-from opd.update.signs import WatchedWeights, neighbour_signs, preference_signs, token_signs
+from opd.update.signs import neighbour_signs, preference_signs, token_signs, watched_entries, weight_signs
 from opd.update.step_metrics import CHOICE, micro_batch_counts, over_sequence, policy_counts
 from opd.update.student import StudentWorker
 from opd.update.teachers import SelfTeachers, TeacherStates, read_teachers
@@ -75,8 +75,7 @@ class DivergenceLoss(HeadLoss):
         """Return the pass that scores tokens by entropy, and by the divergence of `opd.importance.tokens` where it needs one."""
         selection = self.spec.opd.importance.tokens
         if selection.needs_teacher:
-            assert self.stage.loss_type is not None  # `Schedule` fills it in
-            loss = loss_of(self.spec, self.stage, scored_divergence(selection.score, self.stage.loss_type))
+            loss = loss_of(self.spec, self.stage, scored_divergence(selection.score, self.loss.kind))
             return HeadLoss(rows=self.rows, loss=loss, states=self.states, events=self.events, options=self.options)
         loss, options = Loss(temperature=self.loss.temperature), {**self.options, "watch": ("entropy",)}
         return HeadLoss(rows=self.rows, loss=loss, options=options)
@@ -130,17 +129,6 @@ class OPDWorker(StudentWorker):
         every = {key: teacher.refresh_every for key, teacher in self.spec.named_teachers.items()}
         self._self_teachers = SelfTeachers(engines=dict(zip(every, self.readers, strict=True)), every=every)
 
-    def check_models(self) -> None:
-        if not self.readers:
-            return super().check_models()
-        student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.readers[0]))
-        if student != teacher:
-            raise ValueError(
-                f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
-                f"alike, the actor's is {student}; remove the override"
-            )
-        return super().check_models()
-
     def write_checkpoint(self, local_path: str, global_step: int) -> None:
         super().write_checkpoint(local_path, global_step)
         self._self_teachers.save(Path(local_path), step=global_step)
@@ -178,17 +166,18 @@ class OPDWorker(StudentWorker):
             loss = replace(loss, old_log_probs=self.old_log_probs(data, loss.rows, timing))
         if self._schedule.resets_optimizer(step):
             student.reset_optimizer()
-        watched = WatchedWeights(student.module) if self.spec.trainer.monitor else None
+        before = watched_entries(student.module) if self.spec.trainer.monitor else None
         metrics = self.train(data, loss, timing)
         self._loss = replace(loss, states=None, events=None)
-        moved = self.cache.counts()
+        cached = self.cache.counts()
         if student.use_ulysses_sp:
-            moved = over_sequence(moved, student.ulysses_parallel_group)
+            cached = over_sequence(cached, student.ulysses_parallel_group)
         if metrics is None:
             return None
-        metrics |= moved | ({} if watched is None else watched.moved())
+        if before is not None:
+            metrics |= weight_signs(before, watched_entries(student.module))
         metrics |= {f"{CHOICE}{name}": [value] for name, value in chosen.items()}
-        return metrics | {"sum/unshared_tokens": [float(num_left_out)]}
+        return metrics | cached | {"sum/unshared_tokens": [float(num_left_out)]}
 
     def _prepare(self, data: TensorDict, step: int, shown: tuple[int, ...]) -> tuple[OpdBatch, DivergenceLoss]:
         """Return the step's rows and their loss; tokens beyond the horizon and rows without weight leave the masks of `data`."""

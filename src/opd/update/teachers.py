@@ -15,7 +15,6 @@ from torch import Tensor, distributed
 from verl.utils import tensordict_utils as tu
 
 from opd.batch.rows import LossPositions, RolloutRows, loss_positions
-from opd.errors import CheckpointError
 from opd.experiment.sections import Teacher
 from opd.runs.manifest import step_of
 from opd.update.attention import Slice
@@ -159,7 +158,7 @@ class SelfTeachers:
         """Refresh the teachers that are due before a step; 0 means an unknown step."""
         for key, engine in self.engines.items():
             if step > 1 and teachers_step(step, self.every[key]) == step - 1:
-                engine.load_local_weights(student.local_weights(), "the student's")
+                engine.load_local_weights(student.local_weights())
 
     def save(self, folder: Path, *, step: int) -> None:
         """Save this rank's part of the teachers that are neither the start nor the student of this checkpoint."""
@@ -170,21 +169,10 @@ class SelfTeachers:
 
     def load(self, folder: Path) -> None:
         """Load the teachers that a checkpoint's folder `actor` has."""
-        step = step_of(folder.parent.name)
-        if step is None and any(self.every.values()):
-            raise CheckpointError(
-                f"{folder}: not in a folder global_step_N, so it is not known which weights the teachers had"
-            )
-        if not (needed := self._needed(step or 0)):
-            return
-        path = folder / _own_file()
-        if not path.exists():
-            raise CheckpointError(
-                f"{path}: not there, and refreshed teachers ({', '.join(needed)}) cannot be had from elsewhere"
-            )
-        weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        for key in needed:
-            self.engines[key].load_local_weights(weights[key], f"the saved {key}'s")
+        if needed := self._needed(step_of(folder.parent.name) or 0):
+            weights = torch.load(folder / _own_file(), map_location="cpu", weights_only=True, mmap=True)
+            for key in needed:
+                self.engines[key].load_local_weights(weights[key])
 
     def _needed(self, step: int) -> list[str]:
         """Return the keys of the teachers that after `step` are neither the start nor the student."""
