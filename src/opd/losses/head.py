@@ -79,8 +79,9 @@ def head_loss(
     given = (targets, advantages, old_log_probs, slopes, chunk, workspace_gib, tuple(watch))
     request = Request(ids, weights, loss, vocab, *given)
     request.check(hidden)
+    depends = any(each is not None for each in (*weights, slopes))
     # A Function's forward cannot see the caller's grad mode.
-    trains = request.has_gradient and torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    trains = depends and torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     chosen = choose_backend(weight, request, backend, trains=trains)
     total, statistics = _HeadLoss.apply(hidden, weight, request, chosen, trains)
     is_unknown = (ids < 0) | (ids >= vocab)

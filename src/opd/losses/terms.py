@@ -129,11 +129,6 @@ class Request:
         more = {"advantages": self.advantages, "old_log_probs": self.old_log_probs, "slopes": self.slopes}
         return self.weights._asdict() | more
 
-    @property
-    def has_gradient(self) -> bool:
-        """Return True if the loss depends on the inputs: a term has weights or slopes."""
-        return any(each is not None for each in (*self.weights, self.slopes))
-
     def check(self, hidden: Tensor) -> None:
         """Refuse a call that lacks an input of one of its terms, or whose inputs differ in length."""
         targets, top_k = self.targets, self.loss.top_k

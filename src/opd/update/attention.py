@@ -155,9 +155,11 @@ def check_shareable(config: PretrainedConfig, num_ranks: int, name: str) -> None
         raise Unfit(f"{what}: only attention layers over text can be shared, it has {', '.join(others) or 'images'}")
 
 
-for _name, _attention in (
-    (VARLEN, varlen_attention),
-    *((SHARED[name], _exchanging(each)) for name, each in ((VARLEN, varlen_attention), ("sdpa", packed_sdpa))),
-):
+_FORMS = {
+    VARLEN: varlen_attention,
+    SHARED[VARLEN]: _exchanging(varlen_attention),
+    SHARED["sdpa"]: _exchanging(packed_sdpa),
+}
+for _name, _attention in _FORMS.items():
     AttentionInterface.register(_name, _attention)
     AttentionMaskInterface.register(_name, lambda *args, **kwargs: None)  # packed rows need no mask

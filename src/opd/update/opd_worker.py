@@ -16,7 +16,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.workers.config import DistillationConfig
 
-from opd.batch.builder import TEACHER_PROMPTS, OpdBatch, build_opd_batch
+from opd.batch.builder import TEACHER_PROMPTS, build_opd_batch
 from opd.batch.rows import RolloutRows
 from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.algorithm import LossType, Stage
@@ -26,14 +26,14 @@ from opd.losses.terms import STATISTICS
 from opd.rollout.rows import FILLER_TOKENS, IDS, LOG_PROBS
 from opd.update.head import Counts, HeadLoss, LossTask
 from opd.update.policy_loss import Clips, vanilla
-from opd.update.reading import choose, keep_horizon, keep_rows, keep_shared
+from opd.update.reading import before_unshared, choose, keep_tokens
 from opd.update.signs import neighbour_signs, preference_signs, token_signs, watched_entries, weight_signs
 from opd.update.step_metrics import CHOICE, micro_batch_counts, over_sequence, policy_counts
 from opd.update.student import StudentWorker
 from opd.update.teachers import SelfTeachers, TeacherStates, read_teachers
 from opd.update.token_view import Seen, TokenView
 from opd.weights.stages import Schedule
-from opd.weights.tokens import scored_divergence
+from opd.weights.tokens import places, scored_divergence
 
 
 def is_sampled(spec: OpdSpec | OpdAgentSpec, stage: Stage) -> bool:
@@ -150,15 +150,14 @@ class OPDWorker(StudentWorker):
         settings = (("training_step", 0), ("seed", 0), ("shown_rows", ()))
         step, seed, shown = (tu.get_non_tensor_data(data, *setting) for setting in settings)
         selection, student = self.opd.importance.tokens, self.student_engine
-        num_left_out = keep_shared(data, self.facts.valid_vocab, _read_by_teacher(data))
-        batch, loss = self._prepare(data, step, shown)
+        loss, teacher_rows, num_left_out = self._prepare(data, step, shown)
         data = data.exclude(TEACHER_PROMPTS)  # the student has no use for them
         self._self_teachers.before(step, student)
         chosen: dict[str, float] = {}
         for phase in ("choose", "teachers") if not selection.needs_teacher else ("teachers", "choose"):
             if phase == "teachers":
                 with marked_timer("teacher_s", timing):
-                    self._read_teachers(data, batch, loss)
+                    self._read_teachers(data, loss, teacher_rows)
             elif selection.score != "none":
                 with marked_timer("score_s", timing):
                     loss, chosen = choose(data, loss, student, seed=(seed, step))
@@ -179,20 +178,32 @@ class OPDWorker(StudentWorker):
         metrics |= {f"{CHOICE}{name}": [value] for name, value in chosen.items()}
         return metrics | cached | {"sum/unshared_tokens": [float(num_left_out)]}
 
-    def _prepare(self, data: TensorDict, step: int, shown: tuple[int, ...]) -> tuple[OpdBatch, DivergenceLoss]:
-        """Return the step's rows and their loss; tokens beyond the horizon and rows without weight leave the masks of `data`."""
+    def _prepare(
+        self, data: TensorDict, step: int, shown: tuple[int, ...]
+    ) -> tuple[DivergenceLoss, RolloutRows | None, int]:
+        """Return the step's loss, rows of the teacher's own, and the number of tokens after one that the teacher lacks.
+
+        Tokens that the teacher cannot read, or beyond the horizon, leave both masks of `data`. Tokens of rows without weight leave
+        `response_mask` alone: they reach no head, and count in the loss's divisor.
+        """
         stage, weights, opd, facts = self._schedule.stage(step), self._schedule.weights_at(step), self.opd, self.facts
-        if (horizon := self._schedule.num_tokens(step)) is not None:
-            keep_horizon(data, tokens=horizon)
-        has_policy, of_row = opd.has_policy and bool(weights.policy), torch.ones_like(data["sample_weights"])
-        if opd.loss_agg_mode == "seq-mean-token-mean":  # a row counts by the mean of its tokens
-            of_row = of_row / torch.stack([mask.sum() for mask in data["loss_mask"].unbind()]).clamp(min=1)
-        divergence, policy = weights.divergence * data["sample_weights"] * of_row, weights.policy * of_row
-        keep_rows(data, (divergence != 0) | (policy != 0) if has_policy else divergence != 0)
         # Rows that only fill the step up train nothing; no other row may be longer than agreed.
         batch = build_opd_batch(data, max_length=max(opd.max_length, FILLER_TOKENS))
         rows, entries = batch.rows, {"student": facts.student_vocab, "teacher": facts.teacher_vocab}
-        row = rows.row_of_response_token[rows.response_mask]
+        row = rows.row_of_response_token
+        counted = rows.response_mask & before_unshared(batch.teacher_rows or rows, facts.valid_vocab)
+        num_left_out = int((rows.response_mask & ~counted).sum())
+        if (horizon := self._schedule.num_tokens(step)) is not None:
+            counted[counted.clone()] = places(row[counted])[0] < horizon
+        has_policy, of_row = opd.has_policy and bool(weights.policy), torch.ones_like(data["sample_weights"])
+        if opd.loss_agg_mode == "seq-mean-token-mean":  # a row counts by the mean of its tokens
+            of_row = of_row / replace(rows, response_mask=counted).num_trained_tokens.clamp(min=1)
+        divergence, policy = weights.divergence * data["sample_weights"] * of_row, weights.policy * of_row
+        needed = (divergence != 0) | (policy != 0) if has_policy else divergence != 0
+        rows = replace(rows, response_mask=counted & needed[row])
+        keep_tokens(data, counted, "loss_mask")
+        keep_tokens(data, rows.response_mask, "response_mask")
+        row = row[rows.response_mask]
         of_rows = data["teacher"].tolist() if self.spec.teachers else None
         self._row_names = _row_names(data)
         assert stage.loss_type is not None  # `Schedule` fills it in
@@ -214,11 +225,11 @@ class OPDWorker(StudentWorker):
             },
             view=TokenView(rows, data["row_id"].tolist(), shown) if shown else None,
         )
-        return batch, loss
+        return loss, batch.teacher_rows, num_left_out
 
-    def _read_teachers(self, data: TensorDict, batch: OpdBatch, loss: DivergenceLoss) -> None:
-        """Fill the loss's states with what the teachers read of the trained tokens, and with their heads."""
-        rows, own = loss.rows, batch.teacher_rows
+    def _read_teachers(self, data: TensorDict, loss: DivergenceLoss, own: RolloutRows | None) -> None:
+        """Fill the loss's states with what the teachers read of the trained tokens, in `own` rows if any, and their heads."""
+        rows = loss.rows
         if loss.states is None:  # a served teacher has read the answers as they came
             return
         if own is not None:
@@ -248,15 +259,6 @@ def served_events(data: TensorDict, rows: RolloutRows) -> EventTargets:
     columns = (zip(data[name].unbind(), masks, strict=True) for name in (IDS, LOG_PROBS))
     ids, log_probs = (torch.cat([values[mask] for values, mask in column]) for column in columns)
     return EventTargets(ids.long(), log_probs)
-
-
-def _read_by_teacher(data: TensorDict) -> Tensor:
-    """Return nested [B, j] rows that the teacher reads: prompts of its own, if it has any, with the responses."""
-    if TEACHER_PROMPTS not in data:
-        ids: Tensor = data["input_ids"]
-        return ids
-    pairs = zip(data[TEACHER_PROMPTS].unbind(), data["responses"].unbind(), strict=True)
-    return torch.nested.as_nested_tensor([torch.cat(pair) for pair in pairs], layout=torch.jagged)
 
 
 def _row_names(data: TensorDict) -> list[str]:
