@@ -37,6 +37,7 @@ _ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
         ("reward.reward_model.enable=True", "reward.function"),
         (f"{_ACTOR}.strategy=megatron", "Megatron"),
         (f"+{_ACTOR}.megatron.tensor_model_parallel_size=2", "Megatron"),
+        ("actor_rollout_ref.ref.ulysses_sequence_parallel_size=1", "share sequences alike"),
         ("distillation.enabled=True", "distillation"),
         (f"{_ACTOR}.checkpoint.save_contents=['model','extra']", "resume"),
         (f"{_ACTOR}.checkpoint={{save_contents:[model]}}", "map"),

@@ -63,14 +63,3 @@ def test_packed_rows_see_themselves_and_their_past_alone(exact, rounded, compile
     # Same rounding, other order of sums; a row that saw its neighbour would be off by tens of per cent.
     assert found[0] < 1.5 * rounded[0] + 1e-3
     assert found[1] < 1.5 * rounded[1] + 1e-3
-
-
-def test_padded_rows_are_refused():
-    model = _model(VARLEN)
-    ids = torch.ones(2, 8, dtype=torch.int64, device="cuda")
-    with pytest.raises(ValueError, match="packed"):
-        model(input_ids=ids, attention_mask=None, use_cache=False)
-    padded = torch.ones_like(ids)
-    padded[0, :3] = 0
-    with pytest.raises(ValueError, match="takes no padding"):
-        model(input_ids=ids, attention_mask=padded, use_cache=False)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from opd.losses.padded_head import ENTRY_MULTIPLE, PaddedHead, padded_entries
+from opd.losses.padded_head import ENTRY_MULTIPLE, PaddedHead
 
 COUNTS = (1, 63, 64, 65, 251)
 
@@ -30,9 +30,11 @@ def normal(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("entries", COUNTS)
 def test_products_are_those_of_the_head_over_a_rounded_number_of_entries(entries):
-    whole, hidden, gradient = normal(entries + 9, 24), normal(8, 24), torch.zeros(8, padded_entries(entries)).double()
+    whole, hidden = normal(entries + 9, 24), normal(8, 24)
     whole[entries:] = torch.nan  # of entries that do not count
-    weight, gradient[:, :entries] = whole[:entries], normal(8, entries)
+    weight = whole[:entries]
+    gradient = torch.zeros(8, PaddedHead(weight).padded).double()
+    gradient[:, :entries] = normal(8, entries)
     with ProductSizes() as products:
         head = PaddedHead(weight)
         logits = head.logits(hidden, torch.empty_like(gradient))
@@ -48,5 +50,5 @@ def test_the_head_is_not_copied():
     weight = normal(1271, 24)
     head = PaddedHead(weight)
     weight[0] = 0.0
-    logits = head.logits(normal(5, 24), torch.empty(5, padded_entries(1271), dtype=torch.float64))
+    logits = head.logits(normal(5, 24), torch.empty(5, head.padded, dtype=torch.float64))
     assert torch.count_nonzero(logits[:, 0]) == 0

@@ -107,12 +107,6 @@ def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(t
     assert "model_world_size_2_rank_1.pt" in caplog.text
 
 
-def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_the_number_it_needs(tmp_path):
-    saved(tmp_path, TWO, 1)
-    with attempt(tmp_path) as run, pytest.raises(CheckpointError, match=r"saved by 2 ranks, and this run has 4.* to 2"):
-        checkpointing.resume(run, Ranks(*map(Rank, range(4))), load=lambda folder: None)
-
-
 class Malice:
     """A pickle that runs code when it is loaded."""
 

@@ -12,7 +12,7 @@ import torch
 from opd.experiment import load_text
 from opd.rollout.rows import Order, Row, row_of
 from opd.trainer.token_log import MAX_TOKENS, TokenLog, file_key, pieces
-from opd.update.token_view import RowView, Seen
+from opd.update.token_view import RowView
 
 
 class Bytes:
@@ -81,13 +81,10 @@ def test_what_was_seen_stands_at_its_tokens_and_a_long_response_is_cut(tmp_path)
     view = RowView(trained=trained, kept=values == 0, entropy=values, divergence=values / 3)
     kept = log(tmp_path, "opd.importance.tokens.score=q3")
     shown = kept.choose(6, 6, [row((4, 0), list(b"2 + 2?"), [97] * num, float("nan")), row((5, 0), [97], [97])])
-    seen = Seen(rows={shown[0]: view}, covers_all=False)
-    seen.density[1, 2] = 5, 4
-    kept.keep(6, read=lambda: [seen], loss_type="reverse_kl", tokenizer=Bytes())
+    kept.keep(6, read=lambda: [{shown[0]: view}], loss_type="reverse_kl", tokenizer=Bytes())
     step = json.loads((tmp_path / file_key(6)).read_bytes())
     [kept_row] = step.pop("rows")
-    assert step == {"step": 6, "score": "q3", "ratio": step["ratio"], "divergence": "forward_kl", "covers_all": False,
-                    "density": [[1, 2, 5, 4]]}  # fmt: skip
+    assert step == {"step": 6, "score": "q3", "ratio": step["ratio"], "divergence": "forward_kl"}
     assert (kept_row["prompt"], kept_row["score"], kept_row["num_tokens"]) == ("2 + 2?", None, num)
     assert {len(kept_row[name]) for name in ("texts", "trained", "kept", "entropy", "divergence")} == {MAX_TOKENS}
     assert kept_row["entropy"][:6] == [0.0, None, None, None, 2.0, None]
@@ -108,7 +105,7 @@ def test_a_kept_step_names_the_divergence_that_its_stage_scores_by(tmp_path, sco
     for step, loss_type in ((1, "forward_kl"), (2, "reverse_kl")):
         [number] = kept.choose(step, 2, [row((4, 0), [1], [1])])
         one, unknown = np.ones(1, bool), np.full(1, np.nan, np.float32)
-        seen = Seen(rows={number: RowView(trained=one, kept=one, entropy=unknown, divergence=unknown)})
+        seen = {number: RowView(trained=one, kept=one, entropy=unknown, divergence=unknown)}
         kept.keep(step, read=lambda seen=seen: [seen], loss_type=loss_type, tokenizer=Bytes())
     steps = [json.loads((tmp_path / file_key(step)).read_bytes()) for step in (1, 2)]
     assert [step["divergence"] for step in steps] == labels

@@ -181,15 +181,6 @@ def test_rows_come_back_in_the_order_asked_for_without_the_micro_batch_they_were
     assert (cache.device_bytes, cache.copied_bytes) == (10 * 8 * 4, 0)
 
 
-def test_a_row_is_put_once_a_step(cache):
-    cache.put(0, torch.zeros(2, 8))
-    with pytest.raises(ValueError, match="row 0: its hidden states are in the cache already"):
-        cache.put(0, torch.zeros(2, 8))
-    cache.clear()
-    cache.put(0, torch.ones(2, 8))
-    assert torch.equal(cache.fetch([0])(), torch.ones(2, 8))
-
-
 def test_pieces_of_pinned_memory_do_not_overlap_and_are_used_again(cache, monkeypatch):
     empty, slabs = torch.empty, []
 

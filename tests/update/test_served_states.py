@@ -9,8 +9,7 @@ from opd.batch.rows import RolloutRows, loss_positions
 from opd.losses import HiddenTargets, Loss, Weights, head_loss
 from opd.rollout.rows import IDS, LOG_PROBS
 from opd.update.head import HeadLoss
-from opd.update.teacher_cache import HiddenCache
-from opd.update.teachers import ServedStates
+from opd.update.opd_worker import served_events
 
 VOCAB, WIDTH, TOP_K = 13, 4, 5
 PROMPTS, RESPONSES = (3, 2), (4, 3)
@@ -36,13 +35,12 @@ def test_a_micro_batch_of_rows_in_another_order_has_the_teachers_own_events():
         name: torch.nested.as_nested_tensor(list(values.split(RESPONSES)), layout=torch.jagged)
         for name, values in columns.items()
     }
-    states = ServedStates(HiddenCache(device_gib=1.0, device=torch.device("cpu")))
-    states.fill(TensorDict(nested, batch_size=2), rows)
+    events = served_events(TensorDict(nested, batch_size=2), rows)
 
     order = [1, 0]
     starts = torch.tensor([7, 0])  # of the rows in the flattened states
     weights = Weights(divergence=torch.rand(6))
-    loss = HeadLoss(rows=rows, loss=Loss("reverse_kl"), weights=weights, states=states)
+    loss = HeadLoss(rows=rows, loss=Loss("reverse_kl"), weights=weights, events=events)
     task = loss.task(TensorDict({"opd_row": torch.tensor(order)}, batch_size=2), starts, None)
     output = task.output(student[task.positions], heads[0])
 
@@ -60,7 +58,6 @@ def test_a_micro_batch_of_rows_in_another_order_has_the_teachers_own_events():
 
 
 def test_tokens_that_a_choice_drops_leave_their_events():
-    states = ServedStates(HiddenCache(device_gib=1.0, device=torch.device("cpu")))
     rows = RolloutRows(
         input_ids=torch.arange(5), prompt_lens=torch.tensor([2]), response_lens=torch.tensor([3]),
         response_mask=torch.tensor([True, True, True]),
@@ -68,6 +65,5 @@ def test_tokens_that_a_choice_drops_leave_their_events():
     ids = torch.arange(6, dtype=torch.int32).view(3, 2)
     data = {IDS: [ids], LOG_PROBS: [-torch.ones(3, 2)]}
     nested = {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in data.items()}
-    states.fill(TensorDict(nested, batch_size=1), rows)
-    states.keep(0, torch.tensor([True, False, True]), None)
-    assert states.events[0].ids.tolist() == [[0, 1], [4, 5]]
+    loss = HeadLoss(rows=rows, loss=Loss(), events=served_events(TensorDict(nested, batch_size=1), rows))
+    assert loss.keeping(torch.tensor([True, False, True])).events.ids.tolist() == [[0, 1], [4, 5]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -15,7 +14,14 @@ from opd.experiment.sections import Rollout
 from opd.losses import Loss, Weights
 from opd.update.head import LossTask, Reference
 from opd.update.opd_worker import is_sampled, loss_of
-from opd.update.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
+from opd.update.signs import (
+    neighbour_signs,
+    preference_signs,
+    sign_metrics,
+    token_signs,
+    watched_entries,
+    weight_signs,
+)
 
 WIDTH, VOCAB = 16, 32
 
@@ -79,12 +85,12 @@ def test_a_teacher_that_is_read_one_position_off_prefers_the_neighbours(shift, s
     task, _ = made(20, ids=ids)
     weight = torch.eye(VOCAB, WIDTH * 2)
     right = weight[(ids + shift) % VOCAB]  # a teacher that is sure of the token at `shift` from the right one
-    sure = dataclasses.replace(task, references=(Reference(lambda: right, weight),))
+    sure = task._replace(references=(Reference(lambda: right, weight),))
     assert sign_metrics(counted(neighbour_signs, sure)) == {
         "opd/teacher_prefers_neighbour": share,
         "opd/teacher_pairs": 19,
     }
-    apart = dataclasses.replace(sure, positions=task.positions * 2)
+    apart = sure._replace(positions=task.positions * 2)
     assert counted(neighbour_signs, apart)["sum/neighbours"] == 0
 
 
@@ -98,7 +104,7 @@ def test_of_several_teachers_each_is_asked_for_the_neighbours_of_its_own_rows():
         Reference(lambda: right[first], weight, "a", (0,), first),
         Reference(lambda: shifted[second], weight, "b", (0,), second),
     )
-    found = counted(neighbour_signs, dataclasses.replace(task, references=references))
+    found = counted(neighbour_signs, task._replace(references=references))
     assert sign_metrics(found) == {"opd/teacher_prefers_neighbour": 0.5, "opd/teacher_pairs": 18}
 
 
@@ -117,11 +123,12 @@ def test_a_teacher_that_likes_the_better_answers_correlates_with_the_score():
 
 def test_weights_that_an_update_leaves_are_told_from_those_that_it_moves():
     module = torch.nn.Linear(4, 3)
-    watched = WatchedWeights(module)
+    before = watched_entries(module)
     for factor in (1.0, 1.1):
         with torch.no_grad():
             module.bias.mul_(factor)
-        moved = sign_metrics({name: value for name, [value] in watched.moved().items()})["opd/weight_change"]
+        counts = weight_signs(before, watched_entries(module))
+        moved = sign_metrics({name: value for name, [value] in counts.items()})["opd/weight_change"]
         assert (moved > 0) is (factor != 1.0)
 
 

@@ -8,7 +8,8 @@ from tests.update.exact import load
 from tests.update.models import save_model
 from tests.update.workers import Case, row, run_cases, tensordict
 
-from opd.update.reading import keep_shared
+from opd.batch.builder import rows_from_batch
+from opd.update.reading import before_unshared
 
 # Ids below 61 are both models'; the student's tokenizer has 70, the teacher's 64, which is all its embedding holds.
 SHARED, STUDENT, TEACHER = 61, 70, 64
@@ -26,10 +27,9 @@ slow = pytest.mark.slow
     ],
 )
 def test_a_response_is_trained_up_to_its_first_token_that_the_teacher_lacks(rows, masks):
-    data = tensordict(rows)
-    assert keep_shared(data, SHARED, data["input_ids"]) == 3
-    for name in ("response_mask", "loss_mask"):
-        assert [mask.tolist() for mask in data[name].unbind()] == masks
+    batch = rows_from_batch(tensordict(rows))
+    kept = batch.response_mask & before_unshared(batch, SHARED)
+    assert [mask.int().tolist() for mask in kept.split(batch.response_lens.tolist())] == masks
 
 
 READ = [row([3, 4, 5], [6, 7, 8, 9]), row([9, 8], [11, 12, 60, 14, 15]), row([20], [21, 22]), row([30, 31], [32])]

@@ -230,7 +230,7 @@ def run_case(case: Case) -> dict[str, Any]:
     from verl.utils import tensordict_utils as tu
 
     from opd.update import step_metrics as step_counts
-    from opd.update.token_view import Seen
+    from opd.update.token_view import seen_by_all
 
     worker, data = _fresh_worker(case)
     engine, teacher = worker.student_engine, worker.readers[0]
@@ -254,7 +254,7 @@ def run_case(case: Case) -> dict[str, Any]:
         "served": {name: weight.cpu() for name, weight in engine.get_per_tensor_param(base_sync_done=True)[0]},
         "has_moved": any(not torch.equal(before[name], weights[name]) for name in weights),
         "nonfinite_rows": _of_ranks(worker.read_nonfinite_rows()),
-        "seen": Seen.of_ranks(_of_ranks(worker.read_token_view() if case.shown else Seen())),
+        "seen": seen_by_all(_of_ranks(worker.read_token_view() if case.shown else {})),
         "gradients": gradients,
         "places": places | {"done": _places(worker)},
         "collectives": dict(collectives.counts),

@@ -23,7 +23,8 @@ SEED = (0,)
 def kept_places(scores, ratio, row=None, **options) -> list[int]:
     scores = torch.as_tensor(scores, dtype=torch.float32)
     row = torch.zeros(len(scores), dtype=torch.int64) if row is None else tensor(row)
-    return select_tokens(scores, row, ratio=ratio, **options).nonzero().flatten().tolist()
+    selection = TokenImportance(score="entropy", ratio=ratio, **options)
+    return select_tokens(scores, row, selection, seed=SEED).nonzero().flatten().tolist()
 
 
 def scored(entropy, divergence, **clips) -> torch.Tensor:
@@ -133,13 +134,13 @@ def test_a_score_of_ones_own_is_a_function_named_in_the_experiment():
 
 def test_a_token_is_sampled_alike_with_any_other_tokens():
     scores, row = torch.rand(60, generator=torch.manual_seed(1)), torch.arange(6).repeat_interleave(10)
-    options = {"ratio": 0.4, "mode": "sample", "seed": (11, 3)}
-    whole = select_tokens(scores, row, **options)
+    selection = TokenImportance(ratio=0.4, mode="sample")
+    whole = select_tokens(scores, row, selection, seed=(11, 3))
     order = torch.tensor([4, 0, 5, 2, 1, 3])  # other ranks, other micro-batches, another order of rollouts
     for part in order.split(2):
         inside = torch.isin(row, part)
-        assert torch.equal(select_tokens(scores[inside], row[inside], **options), whole[inside])
-    other_seeds = [select_tokens(scores, row, **options | {"seed": seed}) for seed in ((1, 3), (11, 1), (11, 2))]
+        assert torch.equal(select_tokens(scores[inside], row[inside], selection, seed=(11, 3)), whole[inside])
+    other_seeds = [select_tokens(scores, row, selection, seed=seed) for seed in ((1, 3), (11, 1), (11, 2))]
     assert len({tuple(kept.tolist()) for kept in [whole, *other_seeds]}) == 4
 
 
@@ -147,7 +148,7 @@ def test_tokens_are_sampled_in_proportion_to_their_scores():
     # One of three a rollout, scores 1 : 2 : 5 over 4,000 rollouts: standard errors are at most 0.008.
     num_rows = 4000
     scores, row = tensor([1.0, 2.0, 5.0]).repeat(num_rows), torch.arange(num_rows).repeat_interleave(3)
-    kept = select_tokens(scores, row, ratio=0.34, mode="sample", seed=(3,))
+    kept = select_tokens(scores, row, TokenImportance(ratio=0.34, mode="sample"), seed=(3,))
     shares = kept.view(num_rows, 3).double().mean(dim=0)
     torch.testing.assert_close(shares, tensor([1 / 8, 2 / 8, 5 / 8]).double(), rtol=0, atol=0.03)
 

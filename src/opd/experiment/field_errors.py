@@ -26,12 +26,14 @@ _UNREAD = "nothing reads this key of verl: there is no critic; reward.function s
 _FILES = "a run reads no `matrix` (`opdctl submit` starts a run for each cell) and no --set cluster.KEY=VALUE"
 _CONTENTS = re.compile(r"(^|\.)actor\.checkpoint\.(save|load)_contents$")
 _UNRESUMABLE = "no run could resume from a checkpoint with less than model, optimizer and extra, and none is sealed"
+_SHARED = "student and teacher share sequences alike, by actor.ulysses_sequence_parallel_size"
 _OFF = "null none false 0"
 # (pattern of a dotted key, values that are harmless, reason); the fix is to remove the key
 _REFUSED: tuple[tuple[str, str, str], ...] = (
     (r"(^|\.)(lora|lora_\w+|target_parameters|save_lora_only)(\.|$)", _OFF, _LORA),
     (r"(^|\.)(strategy|model_engine)$|(^|\.)megatron(\.|$)", "fsdp2 dp", _MEGATRON),
     (r"^distillation\.enabled$", _OFF, _NATIVE),
+    (r"(^|\.)ref\.(\w+\.)?ulysses_sequence_parallel_size$", "", _SHARED),
     (r"(^|\.)policy_loss\.loss_mode$", _LOSSES, _MICRO_BATCH),
     (r"(^|\.)adv_estimator$", _ESTIMATORS, _CRITIC),
     (r"(^|\.)(rollout_correction\.\w+|reward_model\.enable|use_kl_in_reward|actor\.use_kl_loss)$", _OFF, _UNREAD),

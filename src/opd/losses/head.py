@@ -5,44 +5,35 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from opd.head_form import BackendName
-from opd.losses.chunks import Forward, run_chunks
+from opd.losses.chunks import run_chunks
 from opd.losses.divergences import compute_dtype
 from opd.losses.padded_head import Trained
 from opd.losses.terms import Loss, Output, Request, Targets, Weights, counted_vocab
+
+if TYPE_CHECKING:
+    from opd.losses.hopper import HopperBackend
 
 logger = logging.getLogger(__name__)
 
 UNSHARED_ROWS = 1024  # whose tokens' entries of the head are gathered at once
 
 
-class Backend(Protocol):
-    """A faster form of some calls. It registers itself in `BACKENDS` when its package is imported."""
-
-    def obstacle(self, weight: Tensor, request: Request) -> str | None:
-        """Return the reason why the backend cannot run a call with a gradient. None means that it can."""
-
-    def forward(self, hidden: Tensor, weight: Tensor, request: Request, trained: Trained) -> Forward:
-        """Run a call; the gradients are for a loss whose own gradient is 1."""
-
-
-BACKENDS: dict[str, Backend] = {}
-"""Forms that `head_loss` prefers to the compiled form, by name."""
-
-
 @functools.cache
-def load_backends() -> None:
-    """Import the package that registers the fused kernels; without it, or without its modules, the compiled form runs."""
+def fused_backend() -> HopperBackend | None:
+    """Return the fused kernels. None means that their package, or a module that it needs, is missing."""
     try:
-        importlib.import_module("opd.losses.hopper")
+        found: HopperBackend = importlib.import_module("opd.losses.hopper").HopperBackend()
     except ModuleNotFoundError as error:
         logger.info("the loss has no fused kernels: %s", error)
+        return None
+    return found
 
 
 def head_loss(
@@ -88,8 +79,9 @@ def head_loss(
     given = (targets, advantages, old_log_probs, slopes, chunk, workspace_gib, tuple(watch))
     request = Request(ids, weights, loss, vocab, *given)
     request.check(hidden)
+    depends = any(each is not None for each in (*weights, slopes))
     # A Function's forward cannot see the caller's grad mode.
-    trains = request.has_gradient and torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    trains = depends and torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     chosen = choose_backend(weight, request, backend, trains=trains)
     total, statistics = _HeadLoss.apply(hidden, weight, request, chosen, trains)
     is_unknown = (ids < 0) | (ids >= vocab)
@@ -102,16 +94,14 @@ def choose_backend(weight: Tensor, request: Request, backend: BackendName | None
     """Return the form that runs a call."""
     if backend in ("plain", "compiled") or (backend is None and weight.device.type != "cuda"):
         return backend or "plain"
-    load_backends()
-    reasons: dict[str, str] = {}
-    for name, each in BACKENDS.items():
-        obstacle = each.obstacle(weight, request) if trains else "no gradient is asked for"
-        if obstacle is None and backend in (None, name):
-            return name  # type: ignore[return-value]  # a name of `BackendName`
-        reasons[name] = obstacle or ""
+    fused = fused_backend()
+    obstacle: str | None = "no gradient is asked for"
+    if fused is None:
+        obstacle = "its package or a module that it needs is missing"
+    elif trains and (obstacle := fused.obstacle(weight, request)) is None:
+        return "fused"
     if backend is not None:
-        reason = reasons.get(backend, "its package or a module that it needs is missing")
-        raise ValueError(f"backend={backend!r}: {reason}; leave backend unset for the compiled form")
+        raise ValueError(f"backend={backend!r}: {obstacle}; leave backend unset for the compiled form")
     return "compiled"
 
 
@@ -120,12 +110,15 @@ class _HeadLoss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, request: Request, name: BackendName, trains: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        run = BACKENDS[name].forward if name in BACKENDS else functools.partial(run_chunks, compile=name == "compiled")
+        fused = fused_backend() if name == "fused" else None
+        run = functools.partial(run_chunks, compile=name == "compiled") if fused is None else fused.forward
         trained = Trained(*(trains and needed for needed in ctx.needs_input_grad[:2]))
         # verl runs the forward under bf16 autocast, which would round every logit to 8 significant bits.
         with torch.autocast(hidden.device.type, enabled=False):
             result = run(hidden, weight, request, trained)
-        ctx.gradients, ctx.weight_dtype = (result.grad_hidden, result.grad_weight), _grad_dtype(weight)
+        ctx.gradients, ctx.weight_dtype = (result.grad_hidden, result.grad_weight), weight.dtype
+        if weight.is_leaf:  # it may ask for a gradient of another dtype than its own, or of any
+            ctx.weight_dtype = torch.float32 if weight.grad_dtype is None else weight.grad_dtype
         ctx.set_materialize_grads(False)
         return result.loss, result.statistics
 
@@ -146,13 +139,6 @@ class _HeadLoss(torch.autograd.Function):
                 out = torch.empty_like(grad_weight, dtype=ctx.weight_dtype)
             grad_weight = torch.mul(grad_weight, grad_loss, out=out)
         return grad_hidden, grad_weight, None, None, None
-
-
-def _grad_dtype(weight: Tensor) -> torch.dtype:
-    """Return the dtype in which autograd takes this tensor's gradient; a leaf may ask for another than its own, or any."""
-    if not weight.is_leaf:
-        return weight.dtype
-    return torch.float32 if weight.grad_dtype is None else weight.grad_dtype
 
 
 @torch.no_grad()

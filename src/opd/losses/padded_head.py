@@ -13,18 +13,13 @@ from torch import Tensor
 ENTRY_MULTIPLE = 64  # 128 bytes of 16-bit logits, so that padded rows start on 128 bytes
 
 
-def padded_entries(entries: int) -> int:
-    """Return the columns of logits, and of their gradient, for a number of entries."""
-    return -(-entries // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
-
-
 class PaddedHead:
     """A view of the head's V entries that count up to the last whole multiple, and a copy of the rest with zeros after."""
 
     def __init__(self, head: Tensor) -> None:
         self.entries, self.width = head.shape
         self.dtype = head.dtype
-        self.padded = padded_entries(self.entries)
+        self.padded = -(-self.entries // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
         self._whole = self.entries - self.entries % ENTRY_MULTIPLE
         self._head = head[: self._whole]
         self._rest = head.new_zeros(self.padded - self._whole, self.width)
@@ -99,7 +94,11 @@ class Gradients:
         out = self.weight[: self._head.padded]
         accumulate(out, gradient.T, states.to(gradient.dtype), beta=float(start > 0), alpha=alpha)
         for columns, values in _entries(kept):
-            add_rows(self.weight, columns, values.unsqueeze(1) * states)
+            rows = values.unsqueeze(1) * states
+            if rows.device.type == "cuda":  # sorts the places first, where index_add_ adds in any order
+                self.weight.index_put_((columns,), rows.to(self.weight.dtype), accumulate=True)
+            else:
+                self.weight.index_add_(0, columns, rows.to(self.weight.dtype))
 
     def whole(self) -> tuple[Tensor | None, Tensor | None]:
         """Return both gradients; of entries that do not count it is 0."""
@@ -120,11 +119,3 @@ def accumulate(out: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: f
         torch.addmm(out, a, b, beta=beta, alpha=alpha, out=out)
     else:
         torch.addmm(out, a, b, out_dtype=out.dtype, beta=beta, alpha=alpha, out=out)
-
-
-def add_rows(out: Tensor, places: Tensor, rows: Tensor) -> None:
-    """Add rows [n, d] to the rows of `out` [V, d] at some places, which may repeat, in a fixed order."""
-    if out.device.type == "cuda":  # sorts the places first, where index_add_ adds in any order
-        out.index_put_((places,), rows.to(out.dtype), accumulate=True)
-    else:
-        out.index_add_(0, places, rows.to(out.dtype))

@@ -61,17 +61,6 @@ class Weights(NamedTuple):
     nll: Tensor | None = None
     entropy: Tensor | None = None
 
-    def at(self, tokens: slice | Tensor) -> Weights:
-        """Return the weights of some tokens, by a slice, a mask or their indices."""
-        return Weights(*(None if each is None else each[tokens] for each in self))
-
-    def needed(self) -> Tensor:
-        """Return the indices of the tokens with any weight, ascending. Only these need to reach the head."""
-        given = [each != 0 for each in self if each is not None]
-        if not given:
-            raise ValueError("Weights: no term has weights; give those of one term or more")
-        return torch.stack(given).any(0).nonzero().squeeze(-1)
-
 
 class HiddenTargets(NamedTuple):
     """A teacher's hidden states [T, d_T] after its final norm, and its head [V_T, d_T] without a bias."""
@@ -139,11 +128,6 @@ class Request:
         """Return the inputs of one number per token, by name."""
         more = {"advantages": self.advantages, "old_log_probs": self.old_log_probs, "slopes": self.slopes}
         return self.weights._asdict() | more
-
-    @property
-    def has_gradient(self) -> bool:
-        """Return True if the loss depends on the inputs: a term has weights or slopes."""
-        return any(each is not None for each in (*self.weights, self.slopes))
 
     def check(self, hidden: Tensor) -> None:
         """Refuse a call that lacks an input of one of its terms, or whose inputs differ in length."""

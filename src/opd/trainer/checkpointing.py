@@ -11,7 +11,6 @@ from typing import Any
 from ray.exceptions import RayActorError
 from verl.single_controller.base import WorkerGroup
 
-from opd.errors import CheckpointError
 from opd.experiment.sections import Checkpoint
 from opd.runs.checkpoints import Fetch
 from opd.runs.manifest import DRIVER_RANK, Manifest
@@ -66,7 +65,6 @@ def resume(run: Run, group: WorkerGroup, load: Callable[[Path], None]) -> int:
             if first_failure is not None:
                 raise first_failure
             return 0
-        _check_ranks(decision.manifest, group.world_size)
         if first_failure is None:
             upload_missing(run, group)
         folder = run.checkpoints.folder(decision.step)
@@ -173,13 +171,3 @@ def _everywhere(run: Run, group: WorkerGroup, function: Callable[..., list[str]]
         return [problem for problems in found for problem in problems]
 
     return call
-
-
-def _check_ranks(manifest: Manifest, num_ranks: int) -> None:
-    saved_by = len({entry.rank for entry in manifest.files} - {DRIVER_RANK})
-    if saved_by != num_ranks:
-        raise CheckpointError(
-            f"global_step_{manifest.step} was saved by {saved_by} ranks, and this run has {num_ranks}: FSDP's shards fit "
-            f"the number they were saved by; set trainer.nnodes x trainer.gpus_per_node to {saved_by}, or convert the "
-            "checkpoint and start another run from that model"
-        )

@@ -13,7 +13,7 @@ from opd.experiment.algorithm import LossType
 from opd.rollout.rows import Row
 from opd.runs.run import Run
 from opd.text import shortened, storable
-from opd.update.token_view import RowView, Seen
+from opd.update.token_view import RowView, Seen, seen_by_all
 from opd.weights.tokens import scored_divergence
 
 MAX_TOKENS = 1024
@@ -48,19 +48,13 @@ class TokenLog:
         """Write the rows that were chosen, if any were; `read` asks every rank, `loss_type` is the stage's."""
         if not self._shown:
             return
-        seen, selection = Seen.of_ranks(read()), self._spec.opd.importance.tokens
-        places = np.argwhere(seen.density[..., 0])
+        seen, selection = seen_by_all(read()), self._spec.opd.importance.tokens
         tokens = {
             "step": step,
             "score": selection.score,
             "ratio": selection.ratio,
             "divergence": scored_divergence(selection.score, loss_type),
-            "covers_all": seen.covers_all,
-            # (bin of the entropy, bin of the divergence, tokens there, tokens of these in the loss), without empty bins.
-            "density": [[h, d, *map(int, seen.density[h, d])] for h, d in places.tolist()],
-            "rows": [
-                _row(row, seen.rows[number], tokenizer) for number, row in self._shown.items() if number in seen.rows
-            ],
+            "rows": [_row(row, seen[number], tokenizer) for number, row in self._shown.items() if number in seen],
         }
         self._run.keep({file_key(step): json.dumps(tokens, ensure_ascii=False).encode()})
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
+from torch.distributed.nn.functional import all_to_all_single
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 from verl.utils.ulysses import get_ulysses_sequence_parallel_group
@@ -64,7 +65,7 @@ def varlen_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_q: Tensor,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
@@ -72,11 +73,6 @@ def varlen_attention(
     """Return [1, T, H, d]: causal attention within each row of a packed batch by torch's flash kernel (16-bit, CUDA)."""
     from torch.nn.attention.varlen import varlen_attn
 
-    if query.shape[0] != 1 or cu_seq_lens_q is None:
-        raise ValueError(
-            f"attn_implementation={VARLEN}: got a batch of {query.shape[0]} rows, bounds {cu_seq_lens_q}; it takes rows packed "
-            "into one, with their bounds: set actor.use_remove_padding: true, or another attn_implementation"
-        )
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
     longest = q.shape[0]  # a bound: reading the longest row back would wait for the device
     window = (-1, 0) if sliding_window is None else (sliding_window - 1, 0)
@@ -112,25 +108,11 @@ def packed_sdpa(
     return out.transpose(1, 2), None
 
 
-def no_mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> None:
-    """Return no mask, since packed rows need none; refuse padding, which would be attended to."""
-    if attention_mask is not None and not bool(attention_mask.all()):
-        raise ValueError("attention over packed rows takes no padding: set actor.use_remove_padding: true, or use sdpa")
-
-
-class _Exchange(torch.autograd.Function):
-    """Sends piece i of [n, ...] to rank i of the group; gradients go back the same way."""
-
-    @staticmethod
-    def forward(ctx: Any, pieces: Tensor, group: ProcessGroup) -> Tensor:
-        ctx.group = group
-        received = torch.empty_like(pieces, memory_format=torch.contiguous_format)
-        distributed.all_to_all_single(received, pieces.contiguous(), group=group)
-        return received
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _Exchange.forward(ctx, gradients[0], ctx.group), None
+def _exchange(pieces: Tensor, group: ProcessGroup) -> Tensor:
+    """Send piece i of [n, ...] to rank i of the group; gradients go back the same way."""
+    pieces = pieces.contiguous()
+    received: Tensor = all_to_all_single(torch.empty_like(pieces), pieces, group=group)
+    return received
 
 
 def _exchanging(attention: Callable[..., tuple[Tensor, None]]) -> Callable[..., tuple[Tensor, None]]:
@@ -146,10 +128,10 @@ def _exchanging(attention: Callable[..., tuple[Tensor, None]]) -> Callable[..., 
         repeats = max(1, size // key.shape[1])
         states = [query[0], *(each[0].repeat_interleave(repeats, dim=0) for each in (key, value))]
         pieces = torch.cat([each.unflatten(0, (size, -1)) for each in states], dim=1)  # [n, heads, T / n, d]
-        received = _Exchange.apply(pieces, group).transpose(0, 1).flatten(1, 2)
+        received = _exchange(pieces, group).transpose(0, 1).flatten(1, 2)
         q, k, v = received.split([len(each) // size for each in states])
         out, _ = attention(module, q[None], k[None], v[None], None, **kwargs)
-        received = _Exchange.apply(out[0].unflatten(0, (size, -1)), group)
+        received = _exchange(out[0].unflatten(0, (size, -1)), group)
         return received.transpose(0, 1).flatten(1, 2)[None], None
 
     # A compiled layer breaks here: no collective is ever planned into, or recomputed by, a graph.
@@ -160,9 +142,8 @@ def _exchanging(attention: Callable[..., tuple[Tensor, None]]) -> Callable[..., 
 def check_shareable(config: PretrainedConfig, num_ranks: int, name: str) -> None:
     """Refuse a model whose attention `num_ranks` ranks cannot share."""
     what = f"{name}: ulysses_sequence_parallel_size={num_ranks}"
-    implementation = config._attn_implementation
-    if implementation not in SHARED:
-        raise Unfit(f"{what} needs attn_implementation {' or '.join(SHARED)}, got {implementation}")
+    if config._attn_implementation not in SHARED:
+        raise Unfit(f"{what} needs attn_implementation {' or '.join(SHARED)}, got {config._attn_implementation}")
     heads, key_heads = config.num_attention_heads, config.num_key_value_heads
     if heads % num_ranks or (key_heads % num_ranks and num_ranks % key_heads):
         raise Unfit(
@@ -174,9 +155,11 @@ def check_shareable(config: PretrainedConfig, num_ranks: int, name: str) -> None
         raise Unfit(f"{what}: only attention layers over text can be shared, it has {', '.join(others) or 'images'}")
 
 
-for _name, _attention in (
-    (VARLEN, varlen_attention),
-    *((SHARED[name], _exchanging(each)) for name, each in ((VARLEN, varlen_attention), ("sdpa", packed_sdpa))),
-):
+_FORMS = {
+    VARLEN: varlen_attention,
+    SHARED[VARLEN]: _exchanging(varlen_attention),
+    SHARED["sdpa"]: _exchanging(packed_sdpa),
+}
+for _name, _attention in _FORMS.items():
     AttentionInterface.register(_name, _attention)
-    AttentionMaskInterface.register(_name, no_mask)
+    AttentionMaskInterface.register(_name, lambda *args, **kwargs: None)  # packed rows need no mask

@@ -60,15 +60,9 @@ class TeacherEngine(HeadEngine):
     def _build_lr_scheduler(self, optimizer: None) -> None:
         return None
 
-    def load_local_weights(self, weights: Mapping[str, Tensor], whose: str) -> None:
-        """Take this rank's part of each weight from `weights`, in this teacher's dtype; `whose` is for the error."""
-        own = self.local_weights()
-        if {name: part.shape for name, part in own.items()} != {name: part.shape for name, part in weights.items()}:
-            raise ValueError(
-                f"teacher {self.model_config.path}: {whose} weights have other names or shapes than its own on this rank; a "
-                "teacher that is refreshed must be the student's model and be spread over the same ranks"
-            )
-        for name, part in own.items():
+    def load_local_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take this rank's part of each weight, in this teacher's dtype, from `weights` of the same model on as many ranks."""
+        for name, part in self.local_weights().items():
             part.copy_(weights[name])
 
     def head_weight(self) -> Tensor:
@@ -151,16 +145,6 @@ class StudentEngine(HeadEngine):
         """Forget AdamW's moments and their count."""
         self.optimizer.state.clear()
 
-    def forward_backward_batch(
-        self, data: TensorDict, loss_function: HeadLoss, forward_only: bool = False
-    ) -> dict[str, Any]:
-        if loss_function.over_rows:
-            num_rows = torch.tensor(sum(bool(mask.any()) for mask in data["loss_mask"].unbind()), device=self.device)
-            distributed.all_reduce(num_rows, group=self.get_data_parallel_group())
-            tu.assign_non_tensor(data, batch_num_rows=num_rows.item())
-        output: dict[str, Any] = super().forward_backward_batch(data, loss_function, forward_only)
-        return output
-
     def forward_step(
         self, micro_batch: TensorDict, loss_function: HeadLoss, forward_only: bool
     ) -> tuple[Tensor, dict[str, Any]]:
@@ -169,12 +153,18 @@ class StudentEngine(HeadEngine):
         # one division, here. Each of the ranks that share a sequence has the loss of its own tokens only.
         num_ranks = micro_batch["dp_size"] * self.ulysses_sequence_parallel_size
         divisor = loss_function.divisor(micro_batch)
-        loss = finite_or_nan(output.loss * (num_ranks / max(divisor, 1)), output.statistics["nonfinite"])
+        loss = output.loss * (num_ranks / max(divisor, 1))
+        is_finite = torch.isfinite(loss.detach()) & ~output.statistics["nonfinite"].any().to(loss.device)
+        loss = loss * torch.where(is_finite, 1.0, math.nan)  # nan in every gradient: the update is skipped
         metrics = loss_function.metrics(micro_batch, task, output, first_update=self.num_updates == 0)
         return loss, {"model_output": {}, "loss": loss.detach(), "metrics": metrics}
 
     def train_batch(self, data: TensorDict, loss_function: HeadLoss) -> dict[str, Any]:
         """Make an update; the host reads its counts once, after the optimizer's step has been queued."""
+        if loss_function.over_rows:
+            num_rows = torch.tensor(sum(bool(mask.any()) for mask in data["loss_mask"].unbind()), device=self.device)
+            distributed.all_reduce(num_rows, group=self.get_data_parallel_group())
+            tu.assign_non_tensor(data, batch_num_rows=num_rows.item())
         output: dict[str, Any] = super().train_batch(data, loss_function)
         norm = output["metrics"].pop("grad_norm", None)
         read = on_host(output["metrics"] | {"loss": output["loss"]})
@@ -225,9 +215,3 @@ def clip_gradients(parameters: Iterable[Tensor], most: float) -> Tensor:
                 norm = squared.sqrt()
     torch._foreach_mul_(shards, (most / (norm + 1e-6)).clamp(max=1.0))
     return norm
-
-
-def finite_or_nan(loss: Tensor, nonfinite: Tensor) -> Tensor:
-    """Return the loss, or nan for it and every gradient if it or a token of `nonfinite` [N] bool is not finite."""
-    is_finite = torch.isfinite(loss.detach()) & ~nonfinite.any().to(loss.device)
-    return loss * torch.where(is_finite, 1.0, math.nan)

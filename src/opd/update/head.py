@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Counts = dict[str, Tensor | float]
 """Numbers of a micro-batch by name; a tensor is a scalar on its device."""
+PER_TOKEN = ("weights", "policy_inputs", "old_log_probs", "events")
+"""Fields of a loss and of its tasks that have an entry for each trained token."""
 Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Log-probabilities [T] of a micro-batch's tokens -> its loss, and the derivatives [T] of it by them."""
 
@@ -35,10 +37,6 @@ class CollectTask(NamedTuple):
     """Return the hidden states at `positions` ([N] int64, indices into the flattened tokens) and no logits."""
 
     positions: Tensor
-
-    def to(self, device: torch.device) -> CollectTask:
-        """Return the task with its tensor on a device."""
-        return CollectTask(self.positions.to(device, non_blocking=True))
 
     def output(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """Return the hidden states."""
@@ -62,23 +60,13 @@ class Reference(NamedTuple):
         return HiddenTargets(self.hidden(), self.weight)
 
 
-class ServedReference(NamedTuple):
-    """Log-probabilities that a served teacher has reported of tokens of a micro-batch."""
-
-    events: EventTargets
-
-    def targets(self) -> EventTargets:
-        """Return the targets of the divergence."""
-        return self.events
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossTask:
+class LossTask(NamedTuple):
     """Compute the loss of the tokens at `positions` inside the head's forward.
 
     Args:
         positions, token_ids, token_rows: [T] int64: places in the flattened input, the tokens predicted there, and their rows.
         policy_inputs, old_log_probs: [T] of the policy loss, the first also [T, n].
+        events: of a served teacher, in the place of `references`.
         slopes: the derivative of a loss of the whole micro-batch, which costs another pass through the head.
         references: the model of the divergence; of several teachers each with its own tokens.
         own: [M] bool, the tokens of M that this rank holds, where ranks share a sequence. None means all.
@@ -93,36 +81,30 @@ class LossTask:
     loss: Loss
     policy_inputs: Tensor | None = None
     old_log_probs: Tensor | None = None
+    events: EventTargets | None = None
     slopes: Slopes | None = None
-    references: tuple[Reference | ServedReference, ...] = ()
+    references: tuple[Reference, ...] = ()
     own: Tensor | None = None
     watch: tuple[str, ...] = ()
-    sizes: Mapping[str, Any] = field(default_factory=dict)
-    entries: Mapping[str, int] = field(default_factory=dict)
-
-    def to(self, device: torch.device) -> LossTask:
-        """Return the task with its tensors on a device."""
-        return replace(self, **tree_map_only(Tensor, lambda each: each.to(device, non_blocking=True), vars(self)))
+    sizes: Mapping[str, Any] = {}
+    entries: Mapping[str, int] = {}
 
     def of(self, reference: Reference) -> LossTask:
         """Return the task of one reference's tokens alone."""
-        names = ("positions", "token_ids", "token_rows", "weights", "policy_inputs", "old_log_probs")
-        per_token = {name: getattr(self, name) for name in names}
-        own = tree_map_only(Tensor, lambda each: each[reference.tokens], per_token)
-        return replace(self, references=(reference,), **own)
+        own = of_tokens(self, reference.tokens, "positions", "token_ids", "token_rows", *PER_TOKEN)
+        return self._replace(references=(reference,), **own)
 
     def output(self, hidden: Tensor, weight: Tensor) -> Output:
         """Return the loss and statistics of the student's `hidden` [T, d] through its whole head `weight` [V, d]."""
         if len(self.references) > 1:
-            several = [each for each in self.references if isinstance(each, Reference)]
-            places = [each.tokens for each in several if each.tokens is not None]
-            parts = [self.of(each).output(hidden[each.tokens], weight) for each in several]
+            places = [each.tokens for each in self.references if each.tokens is not None]
+            parts = [self.of(each).output(hidden[each.tokens], weight) for each in self.references]
             return Output.joined(parts, places)
         temperature, slopes = self.loss.temperature, None
         if self.slopes is not None:
             current = token_log_probs(hidden.detach(), weight, self.token_ids, temperature=temperature, **self.sizes)
             _, slopes = self.slopes(current)
-        targets = self.references[0].targets() if self.references else None
+        targets = self.references[0].targets() if self.references else self.events
         output = head_loss(
             hidden,
             weight,
@@ -156,8 +138,20 @@ class LossTask:
         return output
 
 
+def of_tokens(holder: object, tokens: Tensor | None, *names: str) -> dict[str, Any]:
+    """Return some fields with the entries of `tokens`, [T] bool or indices, alone."""
+    found: dict[str, Any] = {name: getattr(holder, name) for name in names}
+    return tree_map_only(Tensor, lambda each: each[tokens], found)  # type: ignore[no-any-return]
+
+
 AnyTask = TypeVar("AnyTask", CollectTask, LossTask)
 """A task of a step."""
+
+
+def to_device(task: AnyTask, device: torch.device) -> AnyTask:
+    """Return a task with its tensors on a device."""
+    moved: AnyTask = tree_map_only(Tensor, lambda each: each.to(device, non_blocking=True), task)
+    return moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +159,7 @@ class HeadLoss:
     """A loss that the student's head computes. Without weights it reads statistics; subclasses count more of a step.
 
     Args:
-        rows: this rank's rows; their T trained tokens have weights, inputs and old log-probabilities on the host.
+        rows: this rank's rows; their T trained tokens have weights, inputs, old log-probabilities and events on the host.
         states: what other models have read of the rows.
         over_rows: the update's rows with trained tokens divide its sum, not their tokens.
         options: further fields of `LossTask`.
@@ -174,8 +168,9 @@ class HeadLoss:
     rows: RolloutRows
     loss: Loss
     weights: Weights = field(default_factory=Weights)
-    inputs: Tensor | None = None
+    policy_inputs: Tensor | None = None
     old_log_probs: Tensor | None = None
+    events: EventTargets | None = None
     states: TeacherStates | None = None
     over_rows: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -201,13 +196,11 @@ class HeadLoss:
             positions=found.flat_index,
             token_ids=found.token_ids,
             token_rows=found.row,
-            weights=self.weights.at(tokens),
             loss=self.loss,
-            policy_inputs=None if self.inputs is None else self.inputs[tokens],
-            old_log_probs=None if self.old_log_probs is None else self.old_log_probs[tokens],
             slopes=slopes,
             references=references,
             own=mask,
+            **of_tokens(self, tokens, *PER_TOKEN),
             **self.options,
         )
 
@@ -215,8 +208,7 @@ class HeadLoss:
         """Return the loss of some trained tokens; `kept` is [T] bool on the host."""
         mask = self.rows.response_mask.clone()
         mask[self.rows.response_mask] = kept
-        inputs = None if self.inputs is None else self.inputs[kept]
-        return replace(self, rows=replace(self.rows, response_mask=mask), weights=self.weights.at(kept), inputs=inputs)
+        return replace(self, rows=replace(self.rows, response_mask=mask), **of_tokens(self, kept, *PER_TOKEN))
 
     def slopes(self, micro_batch: TensorDict, tokens: Tensor) -> Slopes | None:
         """Return the derivative of a loss over whole rows of these tokens. None means that every token has a loss of its own."""

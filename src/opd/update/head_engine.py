@@ -30,7 +30,7 @@ from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored
 from opd.lora import Adapted, merged, plain_tensors
 from opd.memory.sources import is_one_unit
 from opd.update.attention import SHARED, Slice, check_shareable, row_arguments
-from opd.update.head import AnyTask, CollectTask, DistillationHead, check_head_is_plain, run_with_task
+from opd.update.head import AnyTask, CollectTask, DistillationHead, check_head_is_plain, run_with_task, to_device
 from opd.update.packing import may_pack, own_attention
 from opd.update.parked import local
 
@@ -182,7 +182,7 @@ class HeadEngine(FSDPEngineWithLMHead):
     def run(self, micro_batch: TensorDict, task_of: TaskOf[AnyTask]) -> tuple[AnyTask, Any]:
         """Return the head's task of a micro-batch, on the device, and the head's output."""
         inputs, starts, own = self._inputs(micro_batch)
-        task = task_of(micro_batch, starts, own).to(self.device)
+        task = to_device(task_of(micro_batch, starts, own), self.device)
         with self.autocast():
             return task, run_with_task(self.module, self.head, task, **inputs)
 
@@ -263,5 +263,5 @@ class HeadEngine(FSDPEngineWithLMHead):
             return self._collected(places, inputs)
 
     def _collected(self, places: Tensor, inputs: dict[str, Any]) -> Tensor:
-        hidden: Tensor = run_with_task(self.module, self.head, CollectTask(places).to(self.device), **inputs)
+        hidden: Tensor = run_with_task(self.module, self.head, CollectTask(places.to(self.device)), **inputs)
         return hidden

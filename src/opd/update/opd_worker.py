@@ -16,23 +16,24 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.workers.config import DistillationConfig
 
-from opd.batch.builder import TEACHER_PROMPTS, OpdBatch, build_opd_batch
+from opd.batch.builder import TEACHER_PROMPTS, build_opd_batch
+from opd.batch.rows import RolloutRows
 from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.algorithm import LossType, Stage
 from opd.experiment.sections import Teacher
-from opd.losses import Loss, Output, Weights
+from opd.losses import EventTargets, Loss, Output, Weights
 from opd.losses.terms import STATISTICS
-from opd.rollout.rows import FILLER_TOKENS
+from opd.rollout.rows import FILLER_TOKENS, IDS, LOG_PROBS
 from opd.update.head import Counts, HeadLoss, LossTask
 from opd.update.policy_loss import Clips, vanilla
-from opd.update.reading import choose, keep_horizon, keep_rows, keep_shared
-from opd.update.signs import WatchedWeights, neighbour_signs, preference_signs, token_signs
+from opd.update.reading import before_unshared, choose, keep_tokens
+from opd.update.signs import neighbour_signs, preference_signs, token_signs, watched_entries, weight_signs
 from opd.update.step_metrics import CHOICE, micro_batch_counts, over_sequence, policy_counts
 from opd.update.student import StudentWorker
-from opd.update.teachers import SelfTeachers, ServedStates, TeacherStates, read_teachers
+from opd.update.teachers import SelfTeachers, TeacherStates, read_teachers
 from opd.update.token_view import Seen, TokenView
 from opd.weights.stages import Schedule
-from opd.weights.tokens import scored_divergence
+from opd.weights.tokens import places, scored_divergence
 
 
 def is_sampled(spec: OpdSpec | OpdAgentSpec, stage: Stage) -> bool:
@@ -67,7 +68,6 @@ class DivergenceLoss(HeadLoss):
     spec: OpdSpec | OpdAgentSpec
     stage: Stage
     policy_weight: float
-    states: TeacherStates
     view: TokenView | None
     nonfinite: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
@@ -75,9 +75,8 @@ class DivergenceLoss(HeadLoss):
         """Return the pass that scores tokens by entropy, and by the divergence of `opd.importance.tokens` where it needs one."""
         selection = self.spec.opd.importance.tokens
         if selection.needs_teacher:
-            assert self.stage.loss_type is not None  # `Schedule` fills it in
-            loss = loss_of(self.spec, self.stage, scored_divergence(selection.score, self.stage.loss_type))
-            return HeadLoss(rows=self.rows, loss=loss, states=self.states, options=self.options)
+            loss = loss_of(self.spec, self.stage, scored_divergence(selection.score, self.loss.kind))
+            return HeadLoss(rows=self.rows, loss=loss, states=self.states, events=self.events, options=self.options)
         loss, options = Loss(temperature=self.loss.temperature), {**self.options, "watch": ("entropy",)}
         return HeadLoss(rows=self.rows, loss=loss, options=options)
 
@@ -130,17 +129,6 @@ class OPDWorker(StudentWorker):
         every = {key: teacher.refresh_every for key, teacher in self.spec.named_teachers.items()}
         self._self_teachers = SelfTeachers(engines=dict(zip(every, self.readers, strict=True)), every=every)
 
-    def check_models(self) -> None:
-        if not self.readers:
-            return super().check_models()
-        student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.readers[0]))
-        if student != teacher:
-            raise ValueError(
-                f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
-                f"alike, the actor's is {student}; remove the override"
-            )
-        return super().check_models()
-
     def write_checkpoint(self, local_path: str, global_step: int) -> None:
         super().write_checkpoint(local_path, global_step)
         self._self_teachers.save(Path(local_path), step=global_step)
@@ -162,15 +150,14 @@ class OPDWorker(StudentWorker):
         settings = (("training_step", 0), ("seed", 0), ("shown_rows", ()))
         step, seed, shown = (tu.get_non_tensor_data(data, *setting) for setting in settings)
         selection, student = self.opd.importance.tokens, self.student_engine
-        num_left_out = keep_shared(data, self.facts.valid_vocab, _read_by_teacher(data))
-        batch, loss = self._prepare(data, step, shown)
+        loss, teacher_rows, num_left_out = self._prepare(data, step, shown)
         data = data.exclude(TEACHER_PROMPTS)  # the student has no use for them
         self._self_teachers.before(step, student)
         chosen: dict[str, float] = {}
         for phase in ("choose", "teachers") if not selection.needs_teacher else ("teachers", "choose"):
             if phase == "teachers":
                 with marked_timer("teacher_s", timing):
-                    self._read_teachers(data, batch, loss)
+                    self._read_teachers(data, loss, teacher_rows)
             elif selection.score != "none":
                 with marked_timer("score_s", timing):
                     loss, chosen = choose(data, loss, student, seed=(seed, step))
@@ -178,37 +165,48 @@ class OPDWorker(StudentWorker):
             loss = replace(loss, old_log_probs=self.old_log_probs(data, loss.rows, timing))
         if self._schedule.resets_optimizer(step):
             student.reset_optimizer()
-        watched = WatchedWeights(student.module) if self.spec.trainer.monitor else None
+        before = watched_entries(student.module) if self.spec.trainer.monitor else None
         metrics = self.train(data, loss, timing)
-        self._loss = loss
-        loss.states.heads.clear()
-        moved = loss.states.cache.counts()
+        self._loss = replace(loss, states=None, events=None)
+        cached = self.cache.counts()
         if student.use_ulysses_sp:
-            moved = over_sequence(moved, student.ulysses_parallel_group)
+            cached = over_sequence(cached, student.ulysses_parallel_group)
         if metrics is None:
             return None
-        metrics |= moved | ({} if watched is None else watched.moved())
+        if before is not None:
+            metrics |= weight_signs(before, watched_entries(student.module))
         metrics |= {f"{CHOICE}{name}": [value] for name, value in chosen.items()}
-        return metrics | {"sum/unshared_tokens": [float(num_left_out)]}
+        return metrics | cached | {"sum/unshared_tokens": [float(num_left_out)]}
 
-    def _prepare(self, data: TensorDict, step: int, shown: tuple[int, ...]) -> tuple[OpdBatch, DivergenceLoss]:
-        """Return the step's rows and their loss; tokens beyond the horizon and rows without weight leave the masks of `data`."""
+    def _prepare(
+        self, data: TensorDict, step: int, shown: tuple[int, ...]
+    ) -> tuple[DivergenceLoss, RolloutRows | None, int]:
+        """Return the step's loss, rows of the teacher's own, and the number of tokens after one that the teacher lacks.
+
+        Tokens that the teacher cannot read, or beyond the horizon, leave both masks of `data`. Tokens of rows without weight leave
+        `response_mask` alone: they reach no head, and count in the loss's divisor.
+        """
         stage, weights, opd, facts = self._schedule.stage(step), self._schedule.weights_at(step), self.opd, self.facts
-        if (horizon := self._schedule.num_tokens(step)) is not None:
-            keep_horizon(data, tokens=horizon)
-        has_policy, of_row = opd.has_policy and bool(weights.policy), torch.ones_like(data["sample_weights"])
-        if opd.loss_agg_mode == "seq-mean-token-mean":  # a row counts by the mean of its tokens
-            of_row = of_row / torch.stack([mask.sum() for mask in data["loss_mask"].unbind()]).clamp(min=1)
-        divergence, policy = weights.divergence * data["sample_weights"] * of_row, weights.policy * of_row
-        keep_rows(data, (divergence != 0) | (policy != 0) if has_policy else divergence != 0)
         # Rows that only fill the step up train nothing; no other row may be longer than agreed.
         batch = build_opd_batch(data, max_length=max(opd.max_length, FILLER_TOKENS))
         rows, entries = batch.rows, {"student": facts.student_vocab, "teacher": facts.teacher_vocab}
-        row = rows.row_of_response_token[rows.response_mask]
+        row = rows.row_of_response_token
+        counted = rows.response_mask & before_unshared(batch.teacher_rows or rows, facts.valid_vocab)
+        num_left_out = int((rows.response_mask & ~counted).sum())
+        if (horizon := self._schedule.num_tokens(step)) is not None:
+            counted[counted.clone()] = places(row[counted])[0] < horizon
+        has_policy, of_row = opd.has_policy and bool(weights.policy), torch.ones_like(data["sample_weights"])
+        if opd.loss_agg_mode == "seq-mean-token-mean":  # a row counts by the mean of its tokens
+            of_row = of_row / replace(rows, response_mask=counted).num_trained_tokens.clamp(min=1)
+        divergence, policy = weights.divergence * data["sample_weights"] * of_row, weights.policy * of_row
+        needed = (divergence != 0) | (policy != 0) if has_policy else divergence != 0
+        rows = replace(rows, response_mask=counted & needed[row])
+        keep_tokens(data, counted, "loss_mask")
+        keep_tokens(data, rows.response_mask, "response_mask")
+        row = row[rows.response_mask]
         of_rows = data["teacher"].tolist() if self.spec.teachers else None
         self._row_names = _row_names(data)
         assert stage.loss_type is not None  # `Schedule` fills it in
-        states = TeacherStates if self.readers else ServedStates
         loss = DivergenceLoss(
             spec=self.spec,
             stage=stage,
@@ -216,8 +214,9 @@ class OPDWorker(StudentWorker):
             rows=rows,
             loss=loss_of(self.spec, stage, stage.loss_type),
             weights=Weights(divergence=divergence[row], policy=policy[row] if has_policy else None),
-            inputs=data["advantage"][row] if has_policy else None,
-            states=states(self.cache, sorted(self.spec.teachers), of_rows),
+            policy_inputs=data["advantage"][row] if has_policy else None,
+            states=TeacherStates(self.cache, sorted(self.spec.teachers), of_rows) if self.readers else None,
+            events=None if self.readers else served_events(data, rows),
             over_rows=opd.loss_agg_mode != "token-mean",
             options={
                 "watch": STATISTICS if self.readers else STATISTICS[:1],
@@ -226,13 +225,13 @@ class OPDWorker(StudentWorker):
             },
             view=TokenView(rows, data["row_id"].tolist(), shown) if shown else None,
         )
-        return batch, loss
+        return loss, batch.teacher_rows, num_left_out
 
-    def _read_teachers(self, data: TensorDict, batch: OpdBatch, loss: DivergenceLoss) -> None:
-        """Fill the loss's states with what the teachers read of the trained tokens, and with their heads."""
-        rows, own = loss.rows, batch.teacher_rows
-        if isinstance(loss.states, ServedStates):
-            return loss.states.fill(data, rows)
+    def _read_teachers(self, data: TensorDict, loss: DivergenceLoss, own: RolloutRows | None) -> None:
+        """Fill the loss's states with what the teachers read of the trained tokens, in `own` rows if any, and their heads."""
+        rows = loss.rows
+        if loss.states is None:  # a served teacher has read the answers as they came
+            return
         if own is not None:
             rows, data = replace(own, response_mask=rows.response_mask), data.select("opd_row")
             data["input_ids"], data["position_ids"] = own.nested(own.input_ids), own.nested(own.position_ids)
@@ -254,13 +253,12 @@ class OPDWorker(StudentWorker):
         return self._loss.view.seen
 
 
-def _read_by_teacher(data: TensorDict) -> Tensor:
-    """Return nested [B, j] rows that the teacher reads: prompts of its own, if it has any, with the responses."""
-    if TEACHER_PROMPTS not in data:
-        ids: Tensor = data["input_ids"]
-        return ids
-    pairs = zip(data[TEACHER_PROMPTS].unbind(), data["responses"].unbind(), strict=True)
-    return torch.nested.as_nested_tensor([torch.cat(pair) for pair in pairs], layout=torch.jagged)
+def served_events(data: TensorDict, rows: RolloutRows) -> EventTargets:
+    """Return the events [T, k] of the rows' trained tokens, from the columns that the rollout has brought."""
+    masks = rows.response_mask.split(rows.response_lens.tolist())
+    columns = (zip(data[name].unbind(), masks, strict=True) for name in (IDS, LOG_PROBS))
+    ids, log_probs = (torch.cat([values[mask] for values, mask in column]) for column in columns)
+    return EventTargets(ids.long(), log_probs)
 
 
 def _row_names(data: TensorDict) -> list[str]:

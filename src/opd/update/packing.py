@@ -10,11 +10,11 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from opd.errors import Unfit
 
@@ -65,7 +65,13 @@ def may_pack(module: Any, name: str, *, packed: Forward, alone: Forward, dtype: 
     """
     rows = probe_rows(module.config)
     expected = torch.cat([alone([row]) for row in rows])
-    with _rounded(module, dtype):
+
+    def round_off(embedding: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        """Change the embeddings by about a rounding of this precision."""
+        noise = torch.rand(output.shape, generator=torch.Generator().manual_seed(0)).to(output) - 0.5
+        return output * (1 + torch.finfo(dtype).eps * noise)
+
+    with module.get_input_embeddings().register_forward_hook(round_off):
         rounded = torch.cat([alone([row]) for row in rows])
     least = max(16 * torch.finfo(dtype).eps, 1e-3)
     allowed = (4 * part_errors(rounded, expected)).clamp(least, MOST)
@@ -100,43 +106,27 @@ def own_attention(config: Any) -> Iterator[None]:
         config._attn_implementation = kept
 
 
-@contextmanager
-def _rounded(module: Any, dtype: torch.dtype) -> Iterator[None]:
-    """Change the embeddings by about a rounding of this precision."""
-
-    def round_off(embedding: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        noise = torch.rand(output.shape, generator=torch.Generator().manual_seed(0)).to(output) - 0.5
-        return output * (1 + torch.finfo(dtype).eps * noise)
-
-    hook = module.get_input_embeddings().register_forward_hook(round_off)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
 def _departing(module: nn.Module, packed: Callable[[], object], alone: Callable[[], object], allowed: Tensor) -> str:
     """Return the names of the first layers whose outputs differ by more than `allowed`."""
     kinds = set(getattr(module, "_no_split_modules", None) or ())
-    layers = {name: one for name, one in module.named_modules() if type(one).__name__.removeprefix("FSDP") in kinds}
+    layers = {one: name for name, one in module.named_modules() if type(one).__name__.removeprefix("FSDP") in kinds}
 
-    def outputs(forward: Callable[[], object]) -> dict[str, Tensor]:
-        seen: dict[str, list[Tensor]] = {name: [] for name in layers}
+    def outputs(forward: Callable[[], object]) -> dict[nn.Module, Tensor]:
+        seen: dict[nn.Module, list[Tensor]] = {layer: [] for layer in layers}
 
-        def note(layer: nn.Module, inputs: Any, output: Any, *, name: str) -> None:
-            hidden = output[0] if isinstance(output, tuple) else output
-            seen[name].append(hidden.reshape(-1, hidden.shape[-1]).float())
+        def note(layer: nn.Module, inputs: Any, output: Any) -> None:
+            if layer in seen:
+                hidden = output[0] if isinstance(output, tuple) else output
+                seen[layer].append(hidden.reshape(-1, hidden.shape[-1]).float())
 
-        hooks = [layer.register_forward_hook(partial(note, name=name)) for name, layer in layers.items()]
-        forward()
-        for hook in hooks:
-            hook.remove()
-        return {name: torch.cat(parts) for name, parts in seen.items()}
+        with register_module_forward_hook(note):
+            forward()
+        return {layer: torch.cat(parts) for layer, parts in seen.items()}
 
     found, expected = outputs(packed), outputs(alone)
-    apart = [name for name in layers if (token_errors(found[name], expected[name]) > allowed).any()]
+    apart = [layer for layer in layers if (token_errors(found[layer], expected[layer]) > allowed).any()]
     mixing = {
-        name: [kind for part in layers[name].children() if not _PARTS.search(kind := type(part).__name__)]
-        for name in apart[:3]
+        layers[layer]: [kind for part in layer.children() if not _PARTS.search(kind := type(part).__name__)]
+        for layer in apart[:3]
     }
     return ", ".join(f"{name} ({', '.join(kinds)})" for name, kinds in mixing.items()) or "the last norm"

@@ -60,9 +60,7 @@ LOCAL: Mapping[str, Callable[[Tensor, Tensor, Tensor, Clips], Tensor]] = {
     "cispo": cispo,
     "dro": dro,
 }
-"""Losses of one pass, by verl's names."""
-WHOLE = ("dppo_tv", "dppo_kl", "gspo", "sapo")
-"""Losses of two passes: verl's own functions over the rows of a micro-batch."""
+"""Losses of one pass, by verl's names. Others take two passes, by verl's own functions over the rows of a micro-batch."""
 
 
 def clip_counts(clips: Clips, log_prob: Tensor, old: Tensor, advantages: Tensor) -> dict[str, Tensor]:
@@ -102,21 +100,13 @@ class TokenLoss:
 
 
 def token_loss(config: ActorConfig, *, kl: str | None) -> TokenLoss:
-    """Return the part of the loss that is local to a token; refuse a policy loss that is none of ours."""
+    """Return the part of the loss that is local to a token."""
     mode, beta = str(config.policy_loss.get("loss_mode", "vanilla")), config.policy_loss.get("dro_beta")
-    if mode not in (*LOCAL, *WHOLE):
-        raise Unfit(
-            f"actor_rollout_ref.actor.policy_loss.loss_mode={mode}: it needs statistics of a whole micro-batch that depend on how "
-            f"rows are cut; use one of {', '.join((*LOCAL, *WHOLE))}"
-        )
     if mode == "dro" and not beta:
         raise Unfit(
             "actor_rollout_ref.actor.policy_loss.dro_beta is not set: loss_mode dro needs it; set a positive number"
         )
-    low, high = (
-        config.clip_ratio if each is None else each for each in (config.clip_ratio_low, config.clip_ratio_high)
-    )
-    clips = Clips(low, high, config.clip_ratio_c, float(beta or 0.0))
+    clips = Clips(config.clip_ratio_low, config.clip_ratio_high, config.clip_ratio_c, float(beta or 0.0))
     return TokenLoss(mode if mode in LOCAL else None, clips, kl, config.kl_loss_coef if kl else 0.0)
 
 
@@ -134,39 +124,37 @@ def divisor_of(config: ActorConfig, *, batch_num_tokens: float, global_batch_siz
     return max({"token-mean": float(batch_num_tokens), "token-sum": 1.0}.get(config.loss_agg_mode, by_rows), 1.0)
 
 
-@dataclass(frozen=True)
-class WholeLoss:
-    """verl's policy loss over the rows of a micro-batch, and its derivatives by the tokens' log-probabilities.
+def whole_loss(
+    log_prob: Tensor,
+    *,
+    config: ActorConfig,
+    mask: Tensor,
+    old: Tensor | None,
+    advantages: Tensor,
+    sizes: Mapping[str, Any],
+) -> tuple[Tensor, Tensor]:
+    """Return verl's policy loss over the rows of a micro-batch, and its derivatives [N] by log-probabilities [N].
 
     The padded rows have N trained tokens at `mask` [B, T] bool. No `old` [N] means the current log-probabilities. The divisor
-    of verl's `batch_num_tokens` and `global_batch_size` multiplies the derivatives.
+    of verl's `batch_num_tokens` and `global_batch_size` multiplies both.
     """
+    mask = mask.to(log_prob.device)
 
-    config: ActorConfig
-    mask: Tensor
-    old: Tensor | None
-    advantages: Tensor
-    sizes: Mapping[str, Any]
-
-    def __call__(self, log_prob: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss and its derivatives [N] of log-probabilities [N]."""
-        sizes = {**self.sizes, "loss_scale_factor": self.config.loss_scale_factor, "dp_size": 1}
-        with torch.enable_grad():
-            current = log_prob.detach().requires_grad_()
-            config = replace(self.config, global_batch_info=sizes)
-            total, _ = get_policy_loss_fn(config.policy_loss.get("loss_mode"))(
-                old_log_prob=self._padded(log_prob.detach() if self.old is None else self.old.to(current)),
-                log_prob=self._padded(current),
-                advantages=self._padded(self.advantages.to(current)),
-                response_mask=self.mask.to(current.device),
-                loss_agg_mode=config.loss_agg_mode,
-                config=config,
-            )
-            (slopes,) = torch.autograd.grad(total, current)
-        divisor = divisor_of(self.config, **self.sizes)
-        return total.detach() * divisor, slopes * divisor
-
-    def _padded(self, values: Tensor) -> Tensor:
+    def padded(values: Tensor) -> Tensor:
         """Return [B, T] of values [N] at the trained tokens, 0 elsewhere."""
-        blank = torch.zeros(self.mask.shape, dtype=values.dtype, device=values.device)
-        return blank.masked_scatter(self.mask.to(values.device), values)
+        return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(mask, values)
+
+    with torch.enable_grad():
+        current = log_prob.detach().requires_grad_()
+        info = {**sizes, "loss_scale_factor": config.loss_scale_factor, "dp_size": 1}
+        total, _ = get_policy_loss_fn(config.policy_loss.get("loss_mode"))(
+            old_log_prob=padded(log_prob.detach() if old is None else old.to(current)),
+            log_prob=padded(current),
+            advantages=padded(advantages.to(current)),
+            response_mask=mask,
+            loss_agg_mode=config.loss_agg_mode,
+            config=replace(config, global_batch_info=info),
+        )
+        (slopes,) = torch.autograd.grad(total, current)
+    divisor = divisor_of(config, **sizes)
+    return total.detach() * divisor, slopes * divisor

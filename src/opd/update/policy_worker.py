@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,8 +21,8 @@ from opd.errors import Unfit
 from opd.experiment import GrpoSpec
 from opd.experiment.sections import Teacher
 from opd.losses import Loss, Output, Weights
-from opd.update.head import Counts, HeadLoss, LossTask
-from opd.update.policy_loss import TokenLoss, WholeLoss, clip_counts, divisor_of, token_loss, token_weights
+from opd.update.head import Counts, HeadLoss, LossTask, Slopes
+from opd.update.policy_loss import TokenLoss, clip_counts, divisor_of, token_loss, token_weights, whole_loss
 from opd.update.signs import flatten
 from opd.update.step_metrics import agreement, agreement_metrics, shared_metrics, totals
 from opd.update.student import StudentWorker
@@ -46,16 +47,17 @@ class PolicyLoss(HeadLoss):
     def divisor(self, micro_batch: TensorDict) -> float:
         return divisor_of(self.config, **_sizes(micro_batch))
 
-    def slopes(self, micro_batch: TensorDict, tokens: Tensor) -> WholeLoss | None:
+    def slopes(self, micro_batch: TensorDict, tokens: Tensor) -> Slopes | None:
         if self.tokens.mode is not None:
             return None
         rows = self.rows.select(micro_batch["opd_row"].tolist())
         counts = rows.response_lens
         is_response = torch.arange(int(counts.max())) < counts[:, None]
         mask = torch.zeros_like(is_response).masked_scatter(is_response, rows.response_mask)
-        assert self.inputs is not None
+        assert self.policy_inputs is not None
         old = None if self.old_log_probs is None else self.old_log_probs[tokens]
-        return WholeLoss(self.config, mask, old, self.inputs[tokens, 0], _sizes(micro_batch))
+        given: dict[str, Any] = {"old": old, "advantages": self.policy_inputs[tokens, 0], "sizes": _sizes(micro_batch)}
+        return partial(whole_loss, config=self.config, mask=mask, **given)
 
     def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
         found, weights = output.statistics, task.weights.policy
@@ -148,7 +150,7 @@ class PolicyWorker(StudentWorker):
                 entropy=config.entropy_coeff * weights if config.entropy_coeff else None,
                 divergence=None if states is None else config.kl_loss_coef * weights,
             ),
-            inputs=torch.stack([advantages, torch.zeros_like(advantages) if known is None else known], dim=1),
+            policy_inputs=torch.stack([advantages, torch.zeros_like(advantages) if known is None else known], dim=1),
             old_log_probs=self.old_log_probs(data, rows, timing),
             states=states,
             options={"watch": ("entropy",), "sizes": self.sizes},

@@ -9,9 +9,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, distributed
 
+from opd.batch.rows import RolloutRows
 from opd.update.head import HeadLoss
 from opd.update.head_engine import HeadEngine
-from opd.weights.tokens import choose_tokens, places, selection_metrics
+from opd.weights.tokens import choose_tokens, selection_metrics
 
 if TYPE_CHECKING:
     from opd.update.opd_worker import DivergenceLoss
@@ -64,50 +65,25 @@ def choose(
     rank = distributed.get_rank(engine.ulysses_parallel_group) if engine.use_ulysses_sp else None
     if loss.view is not None:
         loss.view.chosen(kept, scores, speaks=not rank)
-    if selection.needs_teacher:
+    if selection.needs_teacher and loss.states is not None:
         for row, of_row in enumerate(kept.split(counts)):
             loss.states.keep(row, of_row, rank)
     loss = loss.keeping(kept)
-    keep_tokens(data, loss.rows.response_mask)
+    keep_tokens(data, loss.rows.response_mask, "response_mask", "loss_mask")
     return loss, selection_metrics(is_kept, rows, whole)
 
 
-def keep_tokens(data: TensorDict, kept: Tensor, names: Sequence[str] = ("response_mask", "loss_mask")) -> None:
-    """Leave only the tokens of `kept`, [N] bool over all response tokens, in the masks; verl counts tokens by `loss_mask`."""
+def keep_tokens(data: TensorDict, kept: Tensor, *names: str) -> None:
+    """Leave only the tokens of `kept`, [N] bool over all response tokens, in these masks; verl counts tokens by `loss_mask`."""
     for name in names:
         mask = data[name]
         values = torch.cat(mask.unbind())
         data[name] = torch.nested.nested_tensor_from_jagged(values * kept.to(values), mask.offsets())
 
 
-def keep_horizon(data: TensorDict, *, tokens: int) -> None:
-    """Leave only the first trained tokens of each row in the masks."""
-    kept = torch.cat(data["response_mask"].unbind()).bool()
-    kept[kept.clone()] = places(_row_of_token(data)[kept])[0] < tokens
-    keep_tokens(data, kept)
-
-
-def keep_rows(data: TensorDict, needed: Tensor) -> None:
-    """Leave only tokens of the rows `needed` [B] bool for the head; the others count in the loss's divisor all the same."""
-    if not bool(needed.all()):
-        keep_tokens(data, needed[_row_of_token(data)], ("response_mask",))
-
-
-def _row_of_token(data: TensorDict) -> Tensor:
-    lengths = data["response_mask"].offsets().diff()
-    return torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
-
-
-def keep_shared(data: TensorDict, shared: int, read: Tensor) -> int:
-    """Leave only tokens before a row's first id from `shared` on, which the teacher lacks; return the number of others.
-
-    It reads the nested [B, j] rows `read`, which end with the responses.
-    """
-    if not read.values().numel() or int(read.values().max()) < shared:
-        return 0
-    masks = data["response_mask"].unbind()
-    is_read = [(row >= shared).cumsum(0) == 0 for row in read.unbind()]
-    kept = torch.cat([row[len(row) - len(mask) :] for row, mask in zip(is_read, masks, strict=True)])
-    num_left_out = int((torch.cat(masks).bool() & ~kept).sum())
-    keep_tokens(data, kept)
-    return num_left_out
+def before_unshared(rows: RolloutRows, shared: int) -> Tensor:
+    """Return [N] bool over all response tokens: those before the row's first id from `shared` on, which the teacher lacks."""
+    lacks = rows.input_ids >= shared
+    num, starts = lacks.cumsum(0), rows.offsets[:-1]
+    is_read = num == (num - lacks.long())[starts].repeat_interleave(rows.lens)
+    return is_read[rows.position_ids >= rows.prompt_lens.repeat_interleave(rows.lens)]

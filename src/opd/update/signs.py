@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from opd.losses import Output
 from opd.runs.headline import JUDGED_TOKENS, LEAST, MOST
-from opd.update.head import Counts, LossTask, Reference
+from opd.update.head import Counts, LossTask
 from opd.update.parked import local
 
 # Twice the largest half-precision number: logits that a model gives differ by no more, so only a floored log-probability
@@ -69,12 +69,11 @@ def neighbour_signs(task: LossTask) -> Counts:
     """
     if task.own is not None:
         return {}
-    several = [each for each in task.references if isinstance(each, Reference)]
-    if len(several) > 1:
-        found_of = [neighbour_signs(task.of(each)) for each in several]
+    if len(task.references) > 1:
+        found_of = [neighbour_signs(task.of(each)) for each in task.references]
         return {name: sum(found[name] for found in found_of) for name in found_of[0]}
     positions, ids = task.positions[: NUM_COMPARED + 1], task.token_ids[: NUM_COMPARED + 1]
-    [reference] = several
+    [reference] = task.references
     weight, hidden = reference.weight, reference.hidden()[: len(ids)].float()
     vocab = task.sizes.get("valid_vocab") or len(weight)
     rows = weight[ids.clamp(0, vocab - 1)]
@@ -103,25 +102,19 @@ def preference_signs(token_rows: Tensor, scores: Tensor, output: Output) -> Coun
     }  # fmt: skip
 
 
-class WatchedWeights:
-    """A few entries of every parameter of this rank before an update."""
+@torch.no_grad()
+def watched_entries(module: nn.Module) -> Tensor:
+    """Return a few entries [M] of every trained parameter of this rank, in fp64 on the host."""
+    if torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()  # what an offload leaves on the host may still be on its way there
+    trained = (local(parameter) for parameter in module.parameters() if parameter.requires_grad)
+    return torch.cat([part.reshape(-1)[-NUM_WATCHED:].float() for part in trained]).cpu().double()
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._before = self._read()
 
-    def moved(self) -> dict[str, list[float]]:
-        """Return sums of squares of the entries and of their changes, as lists."""
-        entries = {"sum/weights_moved": self._read() - self._before, "sum/weights": self._before}
-        return {name: [float(each.square().sum())] for name, each in entries.items()}
-
-    @torch.no_grad()
-    def _read(self) -> Tensor:
-        """Return the entries [M] in fp64 on the host."""
-        if torch.cuda.is_available():
-            torch.cuda.current_stream().synchronize()  # what an offload leaves on the host may still be on its way there
-        trained = (local(parameter) for parameter in self._module.parameters() if parameter.requires_grad)
-        return torch.cat([part.reshape(-1)[-NUM_WATCHED:].float() for part in trained]).cpu().double()
+def weight_signs(before: Tensor, after: Tensor) -> dict[str, list[float]]:
+    """Return sums of squares of watched entries and of their changes by an update, as lists."""
+    entries = {"sum/weights_moved": after - before, "sum/weights": before}
+    return {name: [float(each.square().sum())] for name, each in entries.items()}
 
 
 def flatten(value: Any) -> list[float]:

@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup
 
 from opd.experiment.algorithm import Reduction
 from opd.losses import Output
-from opd.update.head import Counts, LossTask, Reference
+from opd.update.head import Counts, LossTask
 from opd.update.signs import extreme_signs, flatten, sign_metrics
 
 TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers
@@ -116,7 +116,7 @@ def micro_batch_counts(
         if name == "teacher_entropy" or name.startswith("unshared_")
     }
     sums |= {f"sum/{TEACHER}{name}/{of}": 0.0 for name in teachers for of in _OF_TEACHER}
-    for part in (each for each in task.references if teachers and isinstance(each, Reference)):
+    for part in task.references if teachers else ():
         own = divergence[part.tokens]
         num_rows = float(sum(num_trained[row] > 0 for row in part.rows))
         counts: tuple[Tensor | float, ...] = own.sum(), float(len(own)), num_rows

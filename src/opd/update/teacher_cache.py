@@ -32,8 +32,6 @@ class HiddenCache:
 
     def put(self, row: int, hidden: Tensor) -> None:
         """Keep the hidden states [n, d] of a row; the caller may drop them."""
-        if row in self._rows:
-            raise ValueError(f"row {row}: its hidden states are in the cache already; clear() it between steps")
         size = hidden.nbytes
         if self._stream is None or self.device_bytes + size <= self.budget_bytes:
             # A row of a micro-batch is a view of all of it, and would keep its spilled neighbours on the device.

@@ -15,14 +15,11 @@ from torch import Tensor, distributed
 from verl.utils import tensordict_utils as tu
 
 from opd.batch.rows import LossPositions, RolloutRows, loss_positions
-from opd.errors import CheckpointError
 from opd.experiment.sections import Teacher
-from opd.losses import EventTargets
-from opd.rollout.rows import IDS, LOG_PROBS
 from opd.runs.manifest import step_of
 from opd.update.attention import Slice
 from opd.update.engines import StudentEngine, TeacherEngine
-from opd.update.head import CollectTask, Reference, ServedReference
+from opd.update.head import CollectTask, Reference
 from opd.update.head_engine import READ
 from opd.update.teacher_cache import Fetch, HiddenCache
 
@@ -68,9 +65,7 @@ class TeacherStates:
             self.cache.keep(row, kept[self.holders[row] == rank])
             self.holders[row] = self.holders[row][kept]
 
-    def for_head(
-        self, numbers: list[int], found: LossPositions, own: Slice | None
-    ) -> tuple[Reference | ServedReference, ...]:
+    def for_head(self, numbers: list[int], found: LossPositions, own: Slice | None) -> tuple[Reference, ...]:
         """Return what was read of a micro-batch's rows, by their numbers and their trained tokens' positions."""
         if self.of_rows is None:
             hidden = self.cache.fetch(numbers)
@@ -87,33 +82,6 @@ class TeacherStates:
             hidden = self.cache.fetch([numbers[row] for row in rows])
             references.append(Reference(hidden, self.heads[number], self.names[number], tuple(rows), tokens))
         return tuple(references)
-
-
-@dataclass(frozen=True)
-class ServedStates(TeacherStates):
-    """Events of a served teacher: ids and log-probabilities [n, k] of each row's n trained tokens, on the host."""
-
-    events: dict[int, EventTargets] = field(default_factory=dict)
-
-    def fill(self, data: TensorDict, rows: RolloutRows) -> None:
-        """Take the events of the rows' trained tokens from the columns that the rollout has brought."""
-        masks = rows.response_mask.split(rows.response_lens.tolist())
-        for row, (mask, ids, log_probs) in enumerate(
-            zip(masks, data[IDS].unbind(), data[LOG_PROBS].unbind(), strict=True)
-        ):
-            self.events[row] = EventTargets(ids[mask].long(), log_probs[mask])
-
-    def keep(self, row: int, kept: Tensor, rank: int | None) -> None:
-        self.events[row] = EventTargets(*(part[kept] for part in self.events[row]))
-
-    def for_head(
-        self, numbers: list[int], found: LossPositions, own: Slice | None
-    ) -> tuple[Reference | ServedReference, ...]:
-        ids, log_probs = (torch.cat(parts) for parts in zip(*(self.events[row] for row in numbers), strict=True))
-        if own is not None:
-            mine = own.select(found)[1].to(ids.device)
-            ids, log_probs = ids[mine], log_probs[mine]
-        return (ServedReference(EventTargets(ids, log_probs)),)
 
 
 def read_teachers(
@@ -190,7 +158,7 @@ class SelfTeachers:
         """Refresh the teachers that are due before a step; 0 means an unknown step."""
         for key, engine in self.engines.items():
             if step > 1 and teachers_step(step, self.every[key]) == step - 1:
-                engine.load_local_weights(student.local_weights(), "the student's")
+                engine.load_local_weights(student.local_weights())
 
     def save(self, folder: Path, *, step: int) -> None:
         """Save this rank's part of the teachers that are neither the start nor the student of this checkpoint."""
@@ -201,21 +169,10 @@ class SelfTeachers:
 
     def load(self, folder: Path) -> None:
         """Load the teachers that a checkpoint's folder `actor` has."""
-        step = step_of(folder.parent.name)
-        if step is None and any(self.every.values()):
-            raise CheckpointError(
-                f"{folder}: not in a folder global_step_N, so it is not known which weights the teachers had"
-            )
-        if not (needed := self._needed(step or 0)):
-            return
-        path = folder / _own_file()
-        if not path.exists():
-            raise CheckpointError(
-                f"{path}: not there, and refreshed teachers ({', '.join(needed)}) cannot be had from elsewhere"
-            )
-        weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        for key in needed:
-            self.engines[key].load_local_weights(weights[key], f"the saved {key}'s")
+        if needed := self._needed(step_of(folder.parent.name) or 0):
+            weights = torch.load(folder / _own_file(), map_location="cpu", weights_only=True, mmap=True)
+            for key in needed:
+                self.engines[key].load_local_weights(weights[key])
 
     def _needed(self, step: int) -> list[str]:
         """Return the keys of the teachers that after `step` are neither the start nor the student."""

@@ -43,6 +43,7 @@ class Schedule:
 
     opd: Opd
     stages: tuple[Stage, ...]
+    weights: tuple[Weights, ...]
     ends: tuple[int, ...]
     total_steps: int
     response_length: int
@@ -51,14 +52,19 @@ class Schedule:
     def of(cls, opd: Opd, *, total_steps: int, response_length: int) -> Schedule:
         """Return the schedule of an experiment; without stages it is one stage."""
         loss = {"loss_type": opd.loss_type, "loss_params": opd.loss_params, "beta": opd.beta}
-        weights = {"divergence_weight": opd.divergence_weight, "policy_weight": opd.policy.weight}
-        stages = []
-        for stage in opd.stages or (Stage(),):
-            unset = {key: value for key, value in weights.items() if getattr(stage, key) is None}
-            stages.append(stage.model_copy(update=unset if stage.loss_type else unset | loss))
+        stages = opd.stages or (Stage(),)
+        divergence, policy = opd.divergence_weight, opd.policy.weight
+        weights = [
+            Weights(
+                divergence if stage.divergence_weight is None else stage.divergence_weight,
+                policy if stage.policy_weight is None else stage.policy_weight,
+            )
+            for stage in stages
+        ]
         return cls(
             opd=opd,
-            stages=tuple(stages),
+            stages=tuple(stage if stage.loss_type else stage.model_copy(update=loss) for stage in stages),
+            weights=tuple(weights),
             ends=last_steps([stage.until for stage in stages], total_steps=total_steps),
             total_steps=total_steps,
             response_length=response_length,
@@ -74,13 +80,13 @@ class Schedule:
 
     def weights_at(self, step: int) -> Weights:
         """Return the weights of a step; a linear stage's go from those before it, or the run's, to its own in its last step."""
-        number, stage = self.number(step), self.stage(step)
-        own = _weights(stage)
-        if stage.weight_schedule == "constant":
+        number = self.number(step)
+        own = self.weights[number]
+        if self.stages[number].weight_schedule == "constant":
             return own
         begin, before = 1, Weights(self.opd.divergence_weight, self.opd.policy.weight)
         if number:
-            begin, before = self.ends[number - 1], _weights(self.stages[number - 1])
+            begin, before = self.ends[number - 1], self.weights[number - 1]
         way = self.ends[number] - begin
         share = min(max((step - begin) / way, 0.0), 1.0) if way > 0 else 1.0
         return Weights(*(first + (last - first) * share for first, last in zip(before, own, strict=True)))
@@ -109,9 +115,3 @@ class Schedule:
         if step > way:
             return None
         return tokens + max(self.response_length - tokens, 0) * max(step - 1, 0) // way
-
-
-def _weights(stage: Stage) -> Weights:
-    assert stage.divergence_weight is not None
-    assert stage.policy_weight is not None
-    return Weights(stage.divergence_weight, stage.policy_weight)

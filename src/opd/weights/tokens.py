@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from opd.experiment.algorithm import LossType, Mode, Scope, Score, TokenImportance
+from opd.experiment.algorithm import LossType, Score, TokenImportance
 from opd.losses.divergences import own_function
 
 QUANTILES = (0.5, 0.9, 0.98)
@@ -65,10 +65,6 @@ class Tokens(NamedTuple):
 TokenScore = Callable[[Tokens], Tensor]
 
 
-def _random(tokens: Tokens) -> Tensor:
-    return torch.ones(len(tokens.row_index), device=tokens.row_index.device)
-
-
 def _position(tokens: Tokens) -> Tensor:
     """Return the share of its row's tokens up to a token, from the start or, with `first`, from the end."""
     place, size = places(tokens.row_index)
@@ -93,7 +89,7 @@ def _finite_or_first(values: Tensor) -> Tensor:
 
 
 TOKEN_SCORES: dict[str, TokenScore] = {
-    "random": _random,
+    "random": lambda tokens: torch.ones(len(tokens.row_index), device=tokens.row_index.device),
     "position": _position,
     "entropy": lambda tokens: _finite_or_first(tokens.entropy),
     "divergence": lambda tokens: _finite_or_first(tokens.divergence),
@@ -128,25 +124,10 @@ def choose_tokens(selection: TokenImportance, row_index: Tensor, *, seed: tuple[
     if (name := selection.score) == "none":
         return torch.ones_like(row_index, dtype=torch.bool)
     function = TOKEN_SCORES.get(name) or own_function("opd.importance.tokens.score", name, TOKEN_SCORES)
-    return select_tokens(
-        function(Tokens(selection, row_index, **values)),
-        row_index,
-        ratio=selection.ratio,
-        mode="sample" if name == "random" else selection.mode,
-        scope=selection.scope,
-        seed=seed,
-    )
+    return select_tokens(function(Tokens(selection, row_index, **values)), row_index, selection, seed=seed)
 
 
-def select_tokens(
-    scores: Tensor,
-    row_index: Tensor,
-    *,
-    ratio: float,
-    mode: Mode = "topk",
-    scope: Scope = "rollout",
-    seed: tuple[int, ...] = (0,),
-) -> Tensor:
+def select_tokens(scores: Tensor, row_index: Tensor, selection: TokenImportance, *, seed: tuple[int, ...]) -> Tensor:
     """Return [T] bool: floor(ratio * m) of the m tokens of each rollout, or of all rollouts together.
 
     The ratio is taken as written: 0.29 of 100 is 29, which floats would make 28. A nan counts as inf, and of equal scores the
@@ -154,11 +135,12 @@ def select_tokens(
     `row_index` [T] int64 numbers the rollouts alike in any micro-batch and on any rank.
     """
     scores = torch.nan_to_num(_wide(scores), nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    mode = "sample" if selection.score == "random" else selection.mode
     if mode == "sample":
         scores = _sampling_keys(scores, row_index, seed)
-    group = row_index if scope == "rollout" else torch.zeros_like(row_index)
+    group = row_index if selection.scope == "rollout" else torch.zeros_like(row_index)
     _, group, sizes = group.unique(return_inverse=True, return_counts=True)
-    most = torch.tensor([int(Fraction(str(ratio)) * size) for size in sizes.tolist()], device=group.device)
+    most = torch.tensor([int(Fraction(str(selection.ratio)) * size) for size in sizes.tolist()], device=group.device)
     best = scores.argsort(descending=mode != "bottomk", stable=True)
     kept = torch.zeros_like(row_index, dtype=torch.bool)
     kept[best] = places(group[best])[0] < most[group[best]]

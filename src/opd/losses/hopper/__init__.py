@@ -1,4 +1,4 @@
-"""The fused kernels for Hopper GPUs as a backend of `head_loss`, which the import registers; no kernel is compiled yet."""
+"""The fused kernels for Hopper GPUs as a backend of `head_loss`; the import compiles no kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from torch import Tensor
 
 from opd.head_form import Need, fused_lacks
 from opd.losses.chunks import Forward
-from opd.losses.head import BACKENDS
 from opd.losses.hopper.loop import run
 from opd.losses.padded_head import Trained
 from opd.losses.terms import HiddenTargets, Request
@@ -52,6 +51,3 @@ class HopperBackend:
             forward, is_wide = run(hidden, weight, request, trained, is_wide=is_wide)
         self._num_wide = self._num_wide + 1 if is_wide else 0
         return forward
-
-
-BACKENDS["fused"] = HopperBackend()
