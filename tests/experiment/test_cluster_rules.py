@@ -11,7 +11,7 @@ from opd.experiment.tree import set_path
 
 EPHEMERAL = {"checkpoints": {"ephemeral": True}}
 SHA256 = "0" * 64
-KUEUE, VOLCANO = ({"manager": manager, "name": "q"} for manager in ("kueue", "volcano"))
+KUEUE = {"manager": "kueue", "name": "q"}
 
 
 def broken(kind, cluster, keys):
@@ -34,7 +34,6 @@ RULES = [
     ("opd", {"deadlines": {"activeSeconds": 900, "preRunningSeconds": 600}}, {}, "cluster.deadlines.activeSeconds",
      "deadlines.preRunningSeconds + stop.saveSeconds = 900"),
     ("opd", {"queue": KUEUE}, {}, "cluster.lifecycle", "Kueue suspends runs"),
-    ("opd", {"queue": VOLCANO, "submissionMode": "HTTPMode"}, {}, "cluster.submissionMode", "in K8sJobMode only"),
     ("opd", {"networkPolicy": {"enabled": False, "acceptOpenNetwork": True}, "auth": {"token": False}}, {},
      "cluster.auth.token", "every pod of the cluster could"),
     ("convert", EPHEMERAL, {"store.url": "file:///x"}, "store.url", "only an object store"),

@@ -68,7 +68,7 @@ def test_logs_go_over_the_attempts_in_order(inside: Callable, make_run: Callable
         "===== attempt 1 =====", "hello 1", "HF_TOKEN=<redacted>",
         "===== attempt 2 =====", "hello 2", "HF_TOKEN=<redacted>",
     ]  # fmt: skip
-    assert inside("logs", "r", "--store", store, "--tail", "1", "--attempt", "1").stdout.splitlines() == ["HF_TOKEN=<redacted>"]  # fmt: skip
+    assert inside("logs", "r", "--store", store, "--tail", "1").stdout.splitlines() == ["HF_TOKEN=<redacted>"]  # fmt: skip
 
 
 def test_pull_brings_a_verified_checkpoint_and_goes_on_where_it_was_interrupted(inside: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip

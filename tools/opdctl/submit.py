@@ -135,8 +135,8 @@ class Order:
 class Sender:
     """Sends experiments to one namespace; with `is_retry` also runs that ended for good."""
 
-    def __init__(self, api: KubeApi, *, charts: Path | None, is_retry: bool = False):
-        self.api, self.charts, self.is_retry = api, charts, is_retry
+    def __init__(self, api: KubeApi, *, is_retry: bool):
+        self.api, self.is_retry = api, is_retry
         self._unreadable: set[str] = set()
 
     def prepare(self, experiments: Sequence[Experiment]) -> list[Order]:
@@ -166,7 +166,7 @@ class Sender:
         install(order.experiment, chart=order.chart, api=self.api)
 
     def _order(self, item: Experiment) -> Order:
-        chart, run_id = find_chart(item.spec.kind, self.charts), item.run_id
+        chart, run_id = find_chart(item.spec.kind), item.run_id
         cluster, (store, stored) = look(self.api, run_id), self._stored(item)
         name = Name(run_id=run_id, cluster=cluster, release=release_status(run_id, self.api), **stored)
         return Order(experiment=item, chart=chart, why=decide(name, item.spec, is_retry=self.is_retry), store=store)

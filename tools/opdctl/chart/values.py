@@ -43,24 +43,16 @@ def load_experiments(
     file: Path,
     *,
     site: Path | None = None,
-    overlays: Iterable[Path] = (),
     env: Mapping[str, str],
     sets: Iterable[str] = (),
-    image: str | None = None,
 ) -> list[Experiment]:
     """Read an experiment file; a `matrix` gives one experiment a cell.
 
     Args:
         site: a file with the keys that every run on a cluster shares; the experiment's keys win.
-        overlays: files whose keys win over the file's; maps are merged, other values replaced, as by Helm.
         env: variables of the original to apply.
     """
-    tree = read_document(file, site=site).tree
-    for overlay in overlays:
-        tree = merge(tree, read_document(overlay).tree)
-    if image is not None:
-        tree = merge(tree, {"cluster": {"image": {"ref": image}}})
-    tree, others = _with_cluster(tree, sets)
+    tree, others = _with_cluster(read_document(file, site=site).tree, sets)
     origin = str(file)
     if "matrix" not in tree:
         return [_load(tree, env, others, origin=origin)]

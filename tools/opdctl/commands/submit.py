@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.commands.render import Charts, Env, File, Image, Name, Overlays, Sets, Site, experiments_of
+from opdctl.commands.render import Env, File, Name, Sets, Site, experiments_of
 from opdctl.console import Context, Namespace
 
 Retry = Annotated[bool, typer.Option("--retry", help="Resume a run that ended for good.")]
@@ -15,13 +15,10 @@ Retry = Annotated[bool, typer.Option("--retry", help="Resume a run that ended fo
 def submit(
     experiment: File,
     site: Site = None,
-    values: Overlays = None,
     sets: Sets = None,
     env: Env = False,
     name: Name = None,
     retry: Retry = False,
-    image: Image = None,
-    charts: Charts = None,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
@@ -35,9 +32,9 @@ def submit(
     from opdctl.kube.client import connect
     from opdctl.submit import Sender
 
-    found = experiments_of(experiment, site=site, values=values, sets=sets, env=env, name=name, image=image)
+    found = experiments_of(experiment, site=site, sets=sets, env=env, name=name)
     api = connect(namespace=namespace, context=context)
-    sender = Sender(api, charts=charts, is_retry=retry)
+    sender = Sender(api, is_retry=retry)
     orders = sender.prepare(found)
     for order in orders:
         why = f": {redact(order.why)}" if order.why else ""
