@@ -21,7 +21,7 @@ from opd.experiment.cluster import Cluster  # noqa: E402
 from opd.experiment.keys import Key, keys_of  # noqa: E402
 from opd.launch import parser  # noqa: E402
 from opd.monitor.faults import FAULTS  # noqa: E402
-from opdctl.cli import GROUPS, app  # noqa: E402
+from opdctl.cli import COMMANDS, app  # noqa: E402
 
 
 def _cell(text: str) -> str:
@@ -93,12 +93,10 @@ def tool() -> str:
     program: Any = typer.main.get_command(app)
     context = type(program).context_class(program, info_name="opdctl")
     text = ""
-    for group, names in GROUPS.items():
-        text += f"\n## {group}\n"
-        for name in names:
-            command = program.commands[name]
-            own = type(command).context_class(command, info_name=name, parent=context)
-            text += f"\n### opdctl {name}\n\n```text\n{command.get_help(own).rstrip()}\n```\n"
+    for name in COMMANDS:
+        command = program.commands[name]
+        own = type(command).context_class(command, info_name=name, parent=context)
+        text += f"\n### opdctl {name}\n\n```text\n{command.get_help(own).rstrip()}\n```\n"
     return text
 
 

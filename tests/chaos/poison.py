@@ -77,7 +77,6 @@ def hostile_output(context: Context) -> str:
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tools")),
                 "KUBECONFIG": str(context.folder / "no-kubeconfig"),
-                "OPDCTL_CACHE_DIR": str(context.folder / "cache"),
             },
             capture_output=True, text=True, check=False,
         )  # fmt: skip

@@ -28,7 +28,6 @@ class Tool:
             **tier.user(namespace).environment,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools")]),
             "OPDCTL_HELM": str(gotools.find("helm")),
-            "OPDCTL_CACHE_DIR": str(folder / "cache"),
             "COLUMNS": "400",
             **environment,
         }

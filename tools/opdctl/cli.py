@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from opdctl.console import EXIT_OK, EXIT_USAGE, ToolError, run_guarded, usage_error
 
-USAGE = "Usage: opdctl COMMAND ...   (opdctl COMMAND --help, opdctl --version, opdctl --install-completion)\n"
 EPILOG = """A RUN is its name (in a namespace or below --store), or the path or URL of its directory.
-Exit codes: 0 done, 1 failure, 2 bad spec or usage, 130 interrupted.
-"""
-# Commands by the groups of `opdctl --help`; each is a function of its own name in a module of its own name.
-GROUPS = {
-    "Start": ("init", "render", "doctor", "submit"),
-    "Watch": ("list", "status", "logs", "wait"),
-    "End": ("cancel", "delete"),
-    "Results": ("collect", "compare", "report", "pull"),
-}
+Exit codes: 0 done, 1 failure, 2 bad spec or usage, 130 interrupted."""
+# Each is a function of its own name in a module of its own name.
+COMMANDS = (
+    "init", "render", "doctor", "submit", "list", "status", "logs", "wait", "cancel", "delete", "collect", "compare",
+    "report", "pull",
+)  # fmt: skip
 # A class of click in older versions of typer and of typer in newer versions; only its subclasses have public names.
 _UsageError: Any = typer.BadParameter.__base__
 
-
-class Grouped(TyperGroup):
-    """The program, with its help on one screen of plain text: to import rich takes longer than a command."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(USAGE)
-        for title, names in GROUPS.items():
-            formatter.write(f"{title}:\n")
-            formatter.write_dl([(f"  {name}", _gist(self.commands[name].help or "")) for name in names])
-        formatter.write(EPILOG)
-
-
-def _gist(text: str) -> str:
-    """Return the first clause of a help text."""
-    return re.split(r"[:;.]", text)[0]
-
-
 app = typer.Typer(
     name="opdctl",
-    cls=Grouped,
-    rich_markup_mode=None,
+    epilog=EPILOG,
+    rich_markup_mode=None,  # to import rich takes longer than a command
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -70,7 +47,7 @@ def common(
     """Run experiments on a cluster and read their results."""
 
 
-for name in (name for names in GROUPS.values() for name in names):
+for name in COMMANDS:
     own = {"list": "list_runs"}.get(name, name)
     app.command(name)(getattr(import_module(f"opdctl.commands.{own}"), own))
 
@@ -93,7 +70,3 @@ def _invoke(arguments: list[str]) -> int:
     if not arguments:
         return EXIT_USAGE
     return code if isinstance(code, int) else EXIT_OK
-
-
-if __name__ == "__main__":
-    main()

@@ -171,7 +171,8 @@ def _read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
         evaluation = {}
         problems.append(f"{RESULT_FILE}: eval is left out ({type(error).__name__}: {error})")
     newest = listing.newest()
-    state, detail = ("not started", "") if newest is None else ("running", "")
+    # An attempt without an end is running while its lease holds.
+    state, detail = "not started" if newest is None else "running" if newest.is_alive else "silent", ""
     if records[RESULT_FILE] is not None:
         state = "succeeded"
     elif (fatal := records[FATAL_FILE]) is not None:
@@ -201,16 +202,6 @@ def _read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
         spec=spec,
     )  # fmt: skip
     return record, table
-
-
-def as_of_now(record: RunRecord, listing: Listing) -> RunRecord:
-    """Return the record with its state and last sign by the newest heartbeat, which no cache holds.
-
-    An attempt without an end is running while its lease holds, then silent.
-    """
-    if record.state not in ("running", "silent") or (newest := listing.newest()) is None:
-        return record
-    return replace(record, state="running" if newest.is_alive else "silent", last_sign_s=newest.last_sign_s)
 
 
 def _evaluation(values: Mapping[str, Any]) -> dict[str, Any]:
