@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -26,17 +26,8 @@ class PlanError(ValueError):
     """A text without a plan; the message says why."""
 
 
-class Opened(Protocol):
-    """An open database folder."""
-
-    @property
-    def manifest(self) -> FolderManifest:
-        """The folder's manifest."""
-
-
 T = TypeVar("T")
 P = TypeVar("P", bound=BaseModel)
-D = TypeVar("D", bound=Opened)
 
 
 def task_text(task: Record) -> str:
@@ -103,19 +94,18 @@ def as_plan(model: type[P], value: object) -> P:
         raise PlanError(_first(error, "plan")) from error
 
 
-def check_made_for(extra_info: Mapping[str, Any], folder: str, database: D, *, made_by: str) -> D:
-    """Return the database of a row.
+def check_made_for(extra_info: Mapping[str, Any], folder: str, manifest: FolderManifest, *, made_by: str) -> None:
+    """Check that a row's task was made for the database.
 
     Raises:
         ManifestError: the row's task was made for another database.
     """
-    made_for, found = extra_info.get("database_id"), database.manifest.database_id
+    made_for, found = extra_info.get("database_id"), manifest.database_id
     if made_for is not None and made_for != found:
         raise ManifestError(
             f"{folder}: is database {found}, this task was made for {made_for} and may have no solution here; "
             f"give the database that {made_by} was given, or prepare the data anew"
         )
-    return database
 
 
 def reward_row(

@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from opd_envs import LANGUAGES, Language, database_folder
-from opd_envs.database_folder import FolderManifest, open_read_only
+from opd_envs import LANGUAGES, Language
+from opd_envs.database_folder import FolderManifest, open_read_only, read_manifest
 from opd_envs.deepplanning.layout import TABLES, Table, case_name
 
 DATABASE_FILES: Mapping[Language, str] = {language: f"deepplanning_{language}.sqlite" for language in LANGUAGES}
@@ -88,16 +88,11 @@ class Database:
 
 
 def open_database(folder: str | Path) -> Database:
-    """Open an imported folder for reading; `verify_database` compares hashes.
+    """Open an imported folder for reading.
 
     Raises:
         ManifestError: the folder is no such database, or a file is missing or has another size.
     """
     root = Path(folder)
-    manifest = database_folder.read_manifest(root, Manifest)
+    manifest = read_manifest(root, Manifest)
     return Database({name: open_read_only(root / DATABASE_FILES[name]) for name in manifest.cases}, manifest)
-
-
-def verify_database(folder: Path) -> Manifest:
-    """Verify the folder's hashes (`database_folder.read_manifest`)."""
-    return database_folder.read_manifest(folder, Manifest, compare_hashes=True)

@@ -23,8 +23,6 @@ from opd_envs.database_folder import new_folder, write_manifest, written
 from opd_envs.deepplanning.database import CREATE, DATABASE_FILES, Manifest, insert_statement
 from opd_envs.deepplanning.layout import ARCHIVES, PUBLISHED_AT, TABLES, TRAINS, Table
 
-MAX_BYTES = 16 * 2**30
-"""Most bytes of all members, unpacked."""
 _MAX_FIELD_CHARS = 2**17  # csv's own limit, which is the process's: a reader of other files may have raised it
 _MEMBER = re.compile(r"(?:[^/]+/)*id_([A-Za-z0-9_-]{1,40})/([a-z]+/[a-z_]+\.csv)")
 _UNREADABLE = (
@@ -52,7 +50,7 @@ class Archive:
     """The files of one archive by case and table.
 
     Raises:
-        ImportRefused: no zip archive, an archive beyond `MAX_BYTES` or without cases, or a file twice.
+        ImportRefused: no zip archive, an archive without cases, or a file twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,9 +67,6 @@ class Archive:
                 if (found[1], found[2]) in self._members:
                     raise ImportRefused(f"{path.name}: id_{found[1]}/{found[2]}: is in the archive twice")
                 self._members[found[1], found[2]] = entry
-        num_bytes = sum(entry.file_size for entry in self._members.values())
-        if num_bytes > MAX_BYTES:
-            raise ImportRefused(f"{path}: has {num_bytes} bytes unpacked, at most {MAX_BYTES} are read")
         if not self._members:
             raise ImportRefused(f"{path}: has no file of the form id_N/{TRAINS.file}")
 
