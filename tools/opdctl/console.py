@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import math
 import os
 import sys
@@ -49,18 +48,6 @@ def usage_error(message: str, *, fix: str = "") -> ToolError:
 def note(message: str) -> None:
     """Print one remark for the user."""
     print(redact(message), file=sys.stderr)
-
-
-def progress(title: str, total: int) -> Callable[[], None]:
-    """Return the function to call after each of `total` items, which counts them on a terminal's stderr."""
-    numbers = itertools.count(1)
-
-    def advance() -> None:
-        number = next(numbers)
-        if total > 1 and sys.stderr.isatty():
-            print(f"\r{title}: {number} of {total}", end="\n" * (number == total), file=sys.stderr, flush=True)
-
-    return advance
 
 
 def print_json(tree: Any, *, file: IO[str] | None = None) -> None:

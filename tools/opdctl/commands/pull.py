@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note, progress
+from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note
 
 if TYPE_CHECKING:
     from opdctl.runs.find import RunPlace
@@ -66,9 +66,7 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None) -> tup
     target.mkdir(parents=True, exist_ok=True)
     (target / COMPLETE_FILE).unlink(missing_ok=True)
     source = place.store.child(step_folder(chosen))
-    advance = progress(f"global_step_{chosen}", len(manifest.files))
-    problems = bring(source, manifest.files, target, on_done=lambda file: advance())
-    if problems:
+    if problems := bring(source, manifest.files, target):
         if not place.store.exists(f"{step_folder(chosen)}/{COMPLETE_FILE}"):  # retention deletes it first
             raise pruned
         text = "; ".join(problems.values())

@@ -7,7 +7,8 @@ from typing import Any
 
 from opd.errors import CorruptRecord
 from opd.runs.origin import file_key
-from opdctl.runs.gather import NUM_THREADS, LoadedRun, in_threads
+from opd.store.transfer import in_threads
+from opdctl.runs.gather import NUM_THREADS, LoadedRun
 from opdctl.runs.record import RunRecord
 from opdctl.tables import NONE, Sheet, duration, moment
 

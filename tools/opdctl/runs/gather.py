@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from opd.runs.identity import RUN_FILE
-from opdctl.console import note, progress
+from opd.store.transfer import in_threads
+from opdctl.console import note
 from opdctl.runs.find import LONG_PATIENCE_S, Finder, RunPlace
 from opdctl.runs.listing import Listing
 from opdctl.runs.metrics import series
@@ -20,8 +20,6 @@ from opdctl.runs.record import RunRecord, read_run, told_apart
 
 # Downloads wait for the network, Arrow parses without the GIL; each run in flight holds its own bytes only.
 NUM_THREADS = 6
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 GENERATIONS_KEY = "eval/generations.parquet"
 EVALUATIONS_SCHEMA = pa.schema(
     [("step", pa.int64()), ("data_source", pa.string()), ("quantity", pa.string()), ("statistic", pa.string()),
@@ -103,20 +101,3 @@ def read_place(place: RunPlace) -> LoadedRun | None:
         return None
     record, metrics = read_run(listing, run_id=place.run_id)
     return LoadedRun(record=record, listing=listing, metrics=metrics)
-
-
-def in_threads(call: Callable[[Item], Result], items: Sequence[Item], *, num_threads: int) -> list[Result]:
-    """Call for each item in threads, counted on a terminal; return the results in the items' order.
-
-    The first failure is raised, and the other calls are not waited for.
-    """
-    pool = ThreadPoolExecutor(min(num_threads, max(len(items), 1)), thread_name_prefix="opdctl-gather")
-    try:
-        futures = [pool.submit(call, item) for item in items]
-        advance = progress("reading runs", len(items))
-        for future in as_completed(futures):
-            future.result()
-            advance()
-        return [future.result() for future in futures]
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
