@@ -30,15 +30,14 @@ def submit(
     """
     from opd.redaction import redact
     from opdctl.kube.client import connect
-    from opdctl.submit import Sender
+    from opdctl.submit import prepare, send
 
     found = experiments_of(experiment, site=site, sets=sets, env=env, name=name)
     api = connect(namespace=namespace, context=context)
-    sender = Sender(api, is_retry=retry)
-    orders = sender.prepare(found)
+    orders = prepare(api, found, is_retry=retry)
     for order in orders:
         why = f": {redact(order.why)}" if order.why else ""
-        sender.send(order)
+        send(api, order)
         print(f"{order.experiment.run_id}  {'resumed' if order.why else 'submitted'}{why}", flush=True)
     where = f"-n {api.namespace}" + (f" --context {context}" if context else "")
     print("next:")

@@ -6,7 +6,6 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from opd.errors import StoreUnavailable
 from opd.redaction import redact
 from opd.runs.driver_log import LOG_FILE
 from opd.runs.result import FATAL_FILE, RESULT_FILE
@@ -63,33 +62,21 @@ class LogReader:
         return wait_until(look, pause=lambda: time.sleep(self.poll_s))
 
     def _print(self, listing: Listing, *, is_final: bool) -> int:
-        attempts = listing.folders()
-        num_before, held = self._num_lines, list[str]()
+        attempts, lines = listing.folders(), list[str]()
         for number in attempts:
-            position = self._positions.setdefault(number, Position())
-            try:
-                self._fetch(listing, number, position)
-            except StoreUnavailable:
-                if self.tail is not None:
-                    self._positions.clear()  # nothing is printed yet: the next look begins anew
-                raise
-            lines = position.take(is_final=is_final or number != attempts[-1])
-            if lines and not position.has_header and len(attempts) > 1:
-                lines.insert(0, f"===== attempt {number} =====")
-            position.has_header = position.has_header or bool(lines)
-            if self.tail is None:
-                self._emit(lines)
-            else:
-                held += lines
-        if self.tail is not None:
-            self._emit(held[-self.tail :])
-            self.tail = None
-        return self._num_lines - num_before
-
-    def _emit(self, lines: list[str]) -> None:
+            self._fetch(listing, number, self._positions.setdefault(number, Position()))
+        for number in attempts:
+            position = self._positions[number]
+            new = position.take(is_final=is_final or number != attempts[-1])
+            if new and not position.has_header and len(attempts) > 1:
+                lines.append(f"===== attempt {number} =====")
+            position.has_header = position.has_header or bool(new)
+            lines += new
+        lines, self.tail = lines[-(self.tail or 0) :], None
         for line in lines:
             print(redact(line))
         self._num_lines += len(lines)
+        return self._num_lines
 
     def _fetch(self, listing: Listing, attempt: int, position: Position) -> None:
         """Add the bytes by which the attempt's log has grown; a failure half way keeps what came before it."""
