@@ -1,4 +1,4 @@
-"""`python tools/gotools.py install|path|module`: Go programs and modules by name and version, cached outside the work tree.
+"""`python tools/gotools.py install|path`: Go programs and modules by name and version, cached outside the work tree.
 
 It uses the standard library only, so that `make tools` needs no environment. `go install` builds a program of a version
 named here. Other programs come from a folder with committed go.mod and go.sum (`lock`), which has all versions.
@@ -202,14 +202,13 @@ def main() -> int:
     wanted = commands.add_parser("install", help=f"build what is missing; groups: {', '.join(GROUPS)}")
     wanted.add_argument("names", nargs="+", choices=[*GROUPS, *PROGRAMS], metavar="PROGRAM|GROUP")
     commands.add_parser("path", help="print where a program is").add_argument("name", choices=PROGRAMS)
-    commands.add_parser("module", help="print where a module's sources are").add_argument("name", choices=MODULES)
     args = parser.parse_args()
     try:
         if args.command == "install":
             for name in dict.fromkeys(name for given in args.names for name in GROUPS.get(given, (given,))):
                 print(f"{name}: {install(name)}")
         else:
-            print(find(args.name) if args.command == "path" else module(args.name))
+            print(find(args.name))
     except ToolError as error:
         print(f"gotools: {error}", file=sys.stderr)
         return 1

@@ -94,8 +94,8 @@ def constraints_of(queries, number):
             lambda q: constraints_of(q, 0).update(train_x={"hotel_name": "Hotel A"}),
             r"hard_constraints.train_x must name an entry in outbound_train_no or inbound_train_no",
         ),
-        (lambda q: q.__setitem__(4, "x"), r"must be a JSON array of objects"),
-        (lambda q: q.clear(), r"must be a JSON array of objects that is not empty"),
+        (lambda q: q.__setitem__(4, "x"), r"row 4 \(counted from 0\) is no object in JSON"),
+        (lambda q: q.clear(), r"has no rows"),
     ],
 )
 def test_a_malformed_file_is_one_line_that_names_file_row_and_column(published, imported, capsys, change, message):
