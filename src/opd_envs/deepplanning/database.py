@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -42,12 +41,6 @@ def insert_statement(table: Table) -> str:
     return f"INSERT INTO {table.name} VALUES ({', '.join('?' * (2 + len(table.columns)))})"
 
 
-@lru_cache(maxsize=256)
-def _select(table: Table, wanted: tuple[str, ...]) -> str:
-    where = "".join(f" AND {name} = ?" for name in wanted)
-    return f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE case_id = ?{where} ORDER BY line"
-
-
 class Case:
     """The entries of one query; every value is the text of the published file."""
 
@@ -58,7 +51,9 @@ class Case:
 
     def rows(self, table: Table, **wanted: str) -> list[dict[str, str]]:
         """Return the rows whose columns are exactly as `wanted`, in the order of the file."""
-        found = self._connection.execute(_select(table, tuple(wanted)), (self._case_id, *wanted.values()))
+        where = " AND ".join(f"{name} = ?" for name in ("case_id", *wanted))
+        select = f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE {where} ORDER BY line"
+        found = self._connection.execute(select, (self._case_id, *wanted.values()))
         return [dict(zip(table.columns, values, strict=True)) for values in found]
 
 
