@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -61,13 +60,13 @@ def print_json(tree: Any, *, file: IO[str] | None = None) -> None:
 
 def _finite(value: Any) -> Any:
     """Return the value with NaN and infinities as the strings of the trainer's metrics."""
+    from opd.runs.metrics import as_number
+
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_finite(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return as_number(value) if isinstance(value, float) else value
 
 
 @contextmanager
