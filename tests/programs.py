@@ -13,11 +13,9 @@ import gotools
 def need(*names: str, build: bool = False) -> None:
     """Skip or fail the test unless all programs are there; with `build`, Go builds the missing ones first."""
     try:
-        if build:
-            gotools.install_all(names)
         for name in names:
             if name in gotools.PROGRAMS:
-                gotools.find(name)
+                (gotools.install if build else gotools.find)(name)
             elif shutil.which(name) is None:
                 raise gotools.ToolError(f"{name} is not on PATH")
     except gotools.ToolError as error:

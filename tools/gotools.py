@@ -1,4 +1,4 @@
-"""`python tools/gotools.py install|path|module`: Go programs and modules by name and version, cached outside the work tree.
+"""`python tools/gotools.py install|path`: Go programs and modules by name and version, cached outside the work tree.
 
 It uses the standard library only, so that `make tools` needs no environment. `go install` builds a program of a version
 named here. Other programs come from a folder with committed go.mod and go.sum (`lock`), which has all versions.
@@ -16,8 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,7 +93,6 @@ GROUPS = {
     "charts": ("helm", "kubeconform", "netpol-analyzer"),
     "fast-tier": ("helm", *_CONTROL_PLANE, "kueue", "kwok", "registry"),
     "cluster": ("helm", *_CONTROL_PLANE, "kubelet", "kube-proxy", "coredns", "versitygw"),
-    "sbom": ("syft",),
 }
 # Sources of the objects that charts are checked against: the operators' own CRDs and the API of this Kubernetes.
 MODULES = {
@@ -129,8 +126,7 @@ def find(name: str) -> Path:
         ToolError: there is neither.
     """
     if (path := _found(name)) is None:
-        group = next(group for group, names in GROUPS.items() if name in names)
-        text = f"{name} is neither on PATH nor at {installed(name)}: run `python tools/gotools.py install {group}`"
+        text = f"{name} is neither on PATH nor at {installed(name)}: run `python tools/gotools.py install {name}`"
         raise ToolError(text)
     return path
 
@@ -142,29 +138,19 @@ def _found(name: str) -> Path | None:
 
 
 def install(name: str) -> Path:
-    """Build one program where it is missing; return its path."""
-    return install_all([name])[name]
+    """Build a program where it is missing; return its path.
 
-
-def install_all(names: Iterable[str]) -> dict[str, Path]:
-    """Build missing programs, one lock after the other; return the path of each program.
-
-    One command builds the programs of one lock, so that what they share is compiled once. Compiling yields to other work
-    (nice); `GOFLAGS=-p=1` bounds it to one core.
+    Go compiles once what programs share. Compiling yields to other work (nice); `GOFLAGS=-p=1` bounds it to one core.
 
     Raises:
-        ToolError: Go is absent or a build failed; the text names the programs.
+        ToolError: Go is absent or the build failed.
     """
-    names = list(names)
-    groups: dict[str, list[str]] = {}
-    for name in (name for name in names if not _found(name)):
-        groups.setdefault(PROGRAMS[name].lock or name, []).append(name)
-    for key, group in groups.items():
-        with one_builder(Path(key).name):
-            # Another process may have built them while this one waited.
-            if wanted := [name for name in group if not _found(name)]:
-                _build(wanted)
-    return {name: find(name) for name in names}
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with open(cache_dir() / f".{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process at a time builds a program
+        if not _found(name):
+            _build(name)
+    return find(name)
 
 
 def module(name: str) -> Path:
@@ -182,37 +168,18 @@ def module(name: str) -> Path:
     return Path(json.loads(_go(["mod", "download", "-json", asked], what=name, folder=folder))["Dir"])
 
 
-def _build(names: list[str]) -> None:
-    programs = [PROGRAMS[name] for name in names]
-    what = ", ".join(names)
+def _build(name: str) -> None:
+    program, target = PROGRAMS[name], installed(name)
+    flags = ["-trimpath", f"-ldflags={program.ldflags()}"]
     with tempfile.TemporaryDirectory(dir=cache_dir()) as folder:
-        if programs[0].lock:
-            flags = ["-mod=readonly", "-trimpath", f"-ldflags={max((p.ldflags() for p in programs), key=len)}"]
-            command = ["build", *flags, "-o", f"{folder}/", *(program.package for program in programs)]
-            _go(command, what=what, folder=ROOT / programs[0].lock, CGO_ENABLED="0")
+        if program.lock:
+            command = ["build", "-mod=readonly", *flags, "-o", f"{folder}/{name}", program.package]
+            _go(command, what=name, folder=ROOT / program.lock, CGO_ENABLED="0")
         else:
-            package = f"{programs[0].package}@{programs[0].version}"
-            command = ["install", "-trimpath", f"-ldflags={programs[0].ldflags()}", package]
-            _go(command, what=what, GOBIN=folder, CGO_ENABLED="0")
-        for name, program in zip(names, programs, strict=True):
-            target = installed(name)
-            target.parent.mkdir(exist_ok=True)
-            (Path(folder) / _executable(program.package)).replace(target)
-
-
-def _executable(package: str) -> str:
-    """Return `go build`'s name of a package's program: the last element of its path that is no major version."""
-    *_, before, last = package.split("/")
-    return before if re.fullmatch(r"v\d+", last) else last
-
-
-@contextmanager
-def one_builder(name: str) -> Iterator[None]:
-    """Let one process at a time make the object of this name in the cache."""
-    cache_dir().mkdir(parents=True, exist_ok=True)
-    with open(cache_dir() / f".{name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+            command = ["install", *flags, f"{program.package}@{program.version}"]
+            _go(command, what=name, GOBIN=folder, CGO_ENABLED="0")
+        target.parent.mkdir(exist_ok=True)
+        (Path(folder) / name).replace(target)
 
 
 def _go(arguments: list[str], *, what: str, folder: Path | None = None, **environment: str) -> str:
@@ -228,30 +195,20 @@ def _go(arguments: list[str], *, what: str, folder: Path | None = None, **enviro
     return done.stdout
 
 
-def _program_or_group(name: str) -> str:
-    """Return a known name; `choices` of argparse would reject an empty list."""
-    if name not in {*GROUPS, *PROGRAMS}:
-        text = f"{name!r} is neither a group ({', '.join(GROUPS)}) nor one of {', '.join(PROGRAMS)}"
-        raise argparse.ArgumentTypeError(text)
-    return name
-
-
 def main() -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     wanted = commands.add_parser("install", help=f"build what is missing; groups: {', '.join(GROUPS)}")
-    wanted.add_argument("names", nargs="*", default=["charts"], type=_program_or_group, metavar="PROGRAM|GROUP")
+    wanted.add_argument("names", nargs="+", choices=[*GROUPS, *PROGRAMS], metavar="PROGRAM|GROUP")
     commands.add_parser("path", help="print where a program is").add_argument("name", choices=PROGRAMS)
-    commands.add_parser("module", help="print where a module's sources are").add_argument("name", choices=MODULES)
     args = parser.parse_args()
     try:
         if args.command == "install":
-            names = dict.fromkeys(name for given in args.names for name in GROUPS.get(given, (given,)))
-            for name, path in install_all(names).items():
-                print(f"{name}: {path}")
+            for name in dict.fromkeys(name for given in args.names for name in GROUPS.get(given, (given,))):
+                print(f"{name}: {install(name)}")
         else:
-            print(find(args.name) if args.command == "path" else module(args.name))
+            print(find(args.name))
     except ToolError as error:
         print(f"gotools: {error}", file=sys.stderr)
         return 1

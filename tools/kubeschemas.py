@@ -1,13 +1,12 @@
-"""`python tools/kubeschemas.py`: strict JSON Schemas of the kinds that the charts render, made from Go modules.
+"""Strict JSON Schemas of the kinds that the charts render, made from Go modules.
 
 The schemas are stricter than the API server: a field that the server would silently drop is an error here. It is unknown, or
-below an object without declared fields. The program prints the location pattern that kubeconform takes.
+below an object without declared fields.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,10 @@ def location() -> str:
     folder = gotools.cache_dir() / f"schemas-{versions}-{'-'.join(MONITORING)}"
     done = folder / "complete"
     if not done.is_file():
-        with gotools.one_builder("schemas"):
-            if not done.is_file():  # another process may have made them while this one waited
-                folder.mkdir(parents=True, exist_ok=True)
-                for name, text in schemas().items():
-                    (folder / name).write_text(text)
-                done.touch()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in schemas().items():
+            (folder / name).write_text(text)
+        done.touch()
     return str(folder / PATTERN)
 
 
@@ -105,11 +102,3 @@ def _link(name: str) -> str:
 
 def _file(group: str, version: str, kind: str) -> str:
     return f"{group}_{version}_{kind.lower()}.json"  # as PATTERN
-
-
-if __name__ == "__main__":
-    try:
-        print(location())
-    except gotools.ToolError as error:
-        print(f"kubeschemas: {error}", file=sys.stderr)
-        sys.exit(1)

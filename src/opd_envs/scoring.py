@@ -1,8 +1,7 @@
 """Parts that the rewards share: the task of a row, the block of an answer, the task's database, the reward's row."""
 
-import json
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -26,17 +25,8 @@ class PlanError(ValueError):
     """A text without a plan; the message says why."""
 
 
-class Opened(Protocol):
-    """An open database folder."""
-
-    @property
-    def manifest(self) -> FolderManifest:
-        """The folder's manifest."""
-
-
 T = TypeVar("T")
 P = TypeVar("P", bound=BaseModel)
-D = TypeVar("D", bound=Opened)
 
 
 def task_text(task: Record) -> str:
@@ -65,57 +55,44 @@ def last_block(text: str, tag: str) -> str | None:
     return None if start < 0 else text[start + len(tag) + 2 : end]
 
 
-def find_block(text: str, tag: str) -> str:
-    """Return the text of the last `<tag>`.
+def find_plan(text: str) -> str:
+    """Return the text of the last `<plan>`.
 
     Raises:
         PlanError: there is no block, or it is too long.
     """
-    block = last_block(text, tag)
+    block = last_block(text, "plan")
     if block is None:
-        raise PlanError(f"there is no <{tag}>...</{tag}>")
+        raise PlanError("there is no <plan>...</plan>")
     if len(block) > MAX_BLOCK_CHARS:
-        raise PlanError(f"the {tag} has {len(block)} characters, more than {MAX_BLOCK_CHARS}")
+        raise PlanError(f"the plan has {len(block)} characters, more than {MAX_BLOCK_CHARS}")
     return block
 
 
-def read_json(block: str) -> object:
-    """Return the JSON of a block.
+def read_plan(model: type[P], block: str | dict[str, Any]) -> P:
+    """Return a plan from JSON text or from its tree.
 
     Raises:
-        PlanError: it is no JSON.
+        PlanError: it is no JSON, or has another form; the message names the first wrong field.
     """
     try:
-        return json.loads(block)
-    except (ValueError, RecursionError) as error:  # also an integer of more than 4300 digits
-        raise PlanError(f"the plan is not JSON: {error}") from error
-
-
-def as_plan(model: type[P], value: object) -> P:
-    """Return JSON as a plan.
-
-    Raises:
-        PlanError: it has another form; the message names the first wrong field.
-    """
-    try:
-        return model.model_validate(value)
+        return model.model_validate_json(block) if isinstance(block, str) else model.model_validate(block)
     except ValidationError as error:
         raise PlanError(_first(error, "plan")) from error
 
 
-def check_made_for(extra_info: Mapping[str, Any], folder: str, database: D, *, made_by: str) -> D:
-    """Return the database of a row.
+def check_made_for(extra_info: Mapping[str, Any], folder: str, manifest: FolderManifest, *, made_by: str) -> None:
+    """Check that a row's task was made for the database.
 
     Raises:
         ManifestError: the row's task was made for another database.
     """
-    made_for, found = extra_info.get("database_id"), database.manifest.database_id
+    made_for, found = extra_info.get("database_id"), manifest.database_id
     if made_for is not None and made_for != found:
         raise ManifestError(
             f"{folder}: is database {found}, this task was made for {made_for} and may have no solution here; "
             f"give the database that {made_by} was given, or prepare the data anew"
         )
-    return database
 
 
 def reward_row(

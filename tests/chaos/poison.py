@@ -72,12 +72,11 @@ def hostile_output(context: Context) -> str:
     require(shortest > len(TURNS), f"{len(kept)} conversations are kept, the shortest of {shortest} pieces")
     for words in (("list",), ("status", RUN_ID), ("report", RUN_ID, "-f", str(context.folder / "report.html"))):
         shown = subprocess.run(
-            [sys.executable, "-m", "opdctl.cli", *words, "--store", str(case.folder / "store")],
+            [sys.executable, "-m", "opdctl", *words, "--store", str(case.folder / "store")],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tools")),
                 "KUBECONFIG": str(context.folder / "no-kubeconfig"),
-                "OPDCTL_CACHE_DIR": str(context.folder / "cache"),
             },
             capture_output=True, text=True, check=False,
         )  # fmt: skip

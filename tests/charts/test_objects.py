@@ -78,19 +78,13 @@ def test_the_notes_hold_the_exact_commands_of_this_run():
         "kubectl delete rayjob my-run -n opd --ignore-not-found && helm uninstall my-run -n opd",
         "kubectl wait --for=create job/my-run -n opd",
         "kubectl delete pvc my-run-checkpoints -n opd",
-        "9000 s after its start",
     ):
         assert command in text
-    assert "kubectl patch" not in text  # a run with deletion rules cannot be suspended
 
 
-def test_the_notes_follow_mode_lifecycle_and_queue():
-    text = notes("eval", "cluster.lifecycle=suspendable", "cluster.checkpoints.claim=mine")
-    assert "-c log --tail=-1 -l opd/run-id=my-run,app.kubernetes.io/component=head" in text
-    assert "kubectl patch rayjob my-run" in text
+def test_the_notes_of_a_run_on_a_claim_of_the_user_delete_none():
+    text = notes("eval", "cluster.checkpoints.claim=mine")
     assert "delete pvc" not in text
-    text = notes("opd", "cluster.lifecycle=suspendable", "cluster.queue.manager=kueue", "cluster.queue.name=training")
-    assert "kubectl patch rayjob" not in text, "Kueue suspends a run that it holds"
 
 
 def test_every_run_below_an_umbrella_chart_has_its_own_name(tmp_path):

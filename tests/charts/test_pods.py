@@ -9,20 +9,16 @@ from opd.pods.stop import DEFAULT_ROOT
 from opd.store.access import STORE_VARIABLES
 
 NAME = "opd-qwen3-8b-to-1.7b"
-MODES = ("K8sJobMode", "HTTPMode")
 # With an init container.
 FETCH = {"agent": {"database_dir": "/db"}, "cluster": {"toolDatabase": {"url": "s3://b/db.tar.gz", "sha256": "0" * 64}}}
 ALLOWED = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI"}
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", FILE_KINDS)
-def test_every_pod_meets_pod_security_restricted_and_asks_for_what_it_uses(kind, mode):
-    layers = ({"cluster": {"submissionMode": mode}}, FETCH if kind == "opd-agent" else {})
-    trees = objects(kind, *layers)
+def test_every_pod_meets_pod_security_restricted_and_asks_for_what_it_uses(kind):
+    trees = objects(kind, FETCH if kind == "opd-agent" else {})
     pods_of = dict(pod_templates(trees))
     left_out = {"worker"} if kind == "convert" else set()
-    left_out |= {"submitter"} if mode == "HTTPMode" else set()
     assert set(pods_of) == {"head", "worker", "submitter", "check"} - left_out
     accounts = {tree["metadata"]["name"] for tree in trees if tree["kind"] == "ServiceAccount"}
     for pod in pods_of.values():
@@ -100,11 +96,9 @@ def test_a_variable_is_set_once_and_the_experiments_outranks_ours_and_extra_env_
     assert entries[-1:] == extra
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_env_and_the_stores_server_are_in_every_container(mode):
+def test_env_and_the_stores_server_are_in_every_container():
     told = {"endpoint": "https://minio.example:9000", "region": "eu-1", "addressing": "virtual"}
-    submission = {"cluster": {"submissionMode": mode}}
-    values = {"env": {"NCCL_DEBUG": "INFO"}, "store": {"url": "s3://runs/opd", **told}, **submission}
+    values = {"env": {"NCCL_DEBUG": "INFO"}, "store": {"url": "s3://runs/opd", **told}}
     expected = {"NCCL_DEBUG": "INFO", **{STORE_VARIABLES[key][0]: value for key, value in told.items()}}
     for pod in pods("opd-agent", values, FETCH, experiment="opd-agent-quickstart").values():
         for container in containers(pod):

@@ -69,13 +69,12 @@ def lost_without_notice(run: Run) -> None:
     run.scene.promise(f"{run.name}: the next step ends in time", seconds <= MOST_SECONDS_LOST, f"{seconds:.0f} s")
 
 
-def one_ray_cluster(run: Run, mode: str, **num_of: int) -> None:
+def one_ray_cluster(run: Run, **num_of: int) -> None:
     """Promise one Ray cluster with so many pods of each role, the lost ones included."""
-    seen = run.last_rayjob()["spec"]["submissionMode"]
     names = {job.get("status", {}).get("rayClusterName", "") for job in run.changes("rayjobs")} - {""}
     pods = {role: run.pod_names(role) for role in num_of}
-    is_kept = seen == mode and len(names) == 1 and num_of == {role: len(found) for role, found in pods.items()}
-    run.scene.promise(f"{run.name}: one Ray cluster, another pod", is_kept, f"{seen}: {names}, {pods}")
+    is_kept = len(names) == 1 and num_of == {role: len(found) for role, found in pods.items()}
+    run.scene.promise(f"{run.name}: one Ray cluster, another pod", is_kept, f"{names}, {pods}")
 
 
 def part_killed(run: Run, part: str, kill: Tree) -> None:
@@ -183,7 +182,6 @@ def kinds(scene: Scene) -> None:
     grpo = _submit(
         scene,
         "grpo",
-        "HTTPMode",
         SPECS / "grpo.yaml",
         "worker.yaml",
         "grpo-from-s3.yaml",
@@ -197,7 +195,7 @@ def kinds(scene: Scene) -> None:
     _stage_database(scene)
     database = ("agent.database_dir=/databases/travel", "cluster.toolDatabase.claim=travel-database")
     files = ("worker.yaml", "opd-agent.yaml")
-    agent = _submit(scene, "opd-agent", "K8sJobMode", EXPERIMENTS / "opd-agent-quickstart.yaml", *files, sets=database)
+    agent = _submit(scene, "opd-agent", EXPERIMENTS / "opd-agent-quickstart.yaml", *files, sets=database)
     _trained(agent, 2)
     claims = {
         (role_of(pod), volume["persistentVolumeClaim"]["claimName"])
@@ -208,18 +206,18 @@ def kinds(scene: Scene) -> None:
     wanted = {("head", "travel-database"), ("worker", "travel-database")}
     scene.promise("opd-agent: head and worker mount the claim with the tool database", wanted <= claims, claims)
 
-    evaluation = _submit(scene, "eval", "HTTPMode", SPECS / "eval.yaml", "worker.yaml", "eval.yaml")
+    evaluation = _submit(scene, "eval", SPECS / "eval.yaml", "worker.yaml")
     names = [name for name in evaluation.objects() if name.endswith(".parquet")]
     is_kept = bool(names) and evaluation.kept("store/result.json").is_file()
     scene.promise("eval: result and generations are in the store", is_kept, names)
 
     of_grpo = f"s3://{BUCKET}/{PREFIX}/grpo"
     sets = (f"convert.checkpoint={of_grpo}/checkpoints/global_step_3", f"convert.target={of_grpo}/model")
-    _submit(scene, "convert", "K8sJobMode", EXPERIMENTS / "convert.yaml", "convert.yaml", sets=sets)
+    _submit(scene, "convert", EXPERIMENTS / "convert.yaml", "convert.yaml", sets=sets)
     converted(scene, f"{PREFIX}/grpo/model/")
 
 
-def _submit(scene: Scene, kind: str, mode: str, experiment: Path, *overrides: str, sets: tuple[str, ...] = ()) -> Run:
+def _submit(scene: Scene, kind: str, experiment: Path, *overrides: str, sets: tuple[str, ...] = ()) -> Run:
     run = Run(scene, kind, kind)
     with run.recorded():
         run.submit(experiment, *overrides, sets=sets)
@@ -227,8 +225,6 @@ def _submit(scene: Scene, kind: str, mode: str, experiment: Path, *overrides: st
             run.until_ended()
     run.uninstall()
     succeeded(run)
-    seen = run.last_rayjob()["spec"]["submissionMode"]
-    scene.promise(f"{kind} is submitted in {mode}", seen == mode, seen)
     return run
 
 
@@ -389,7 +385,7 @@ def worker_lost(scene: Scene) -> None:
             run.until_ended()
     run.uninstall()
     succeeded(run)
-    one_ray_cluster(run, "K8sJobMode", head=1, worker=2)
+    one_ray_cluster(run, head=1, worker=2)
     whole(run, num_attempts=2, most_recomputed=LOST)
     lost_without_notice(run)
     part_killed(run, "kubelet", kill)
@@ -399,24 +395,21 @@ def worker_lost(scene: Scene) -> None:
 
 
 def head_lost(scene: Scene) -> None:
-    """The head is lost in mid-step, the operator submitting; then the same with a submitter, and the operator is killed."""
-    for name, mode in (("head-lost-http", "HTTPMode"), ("head-lost-job", "K8sJobMode")):
-        run, kill = Run(scene, "opd", name), None
-        with run.recorded():
-            run.install(QUICKSTART, *FAULTS, sets=(f"cluster.submissionMode={mode}",))
-            with run.followed():
-                _lose_in_mid_step(run, "head")
-                if mode == "K8sJobMode":
-                    run.until_step(3, after=run.until_attempt(2))
-                    kill = scene.kill_part("ray-operator")
-                run.until_ended()
-        run.uninstall()
-        succeeded(run)
-        one_ray_cluster(run, mode, head=2)
-        whole(run, num_attempts=2, most_recomputed=LOST)
-        lost_without_notice(run)
-        if kill is not None:
-            part_killed(run, "the operator", kill)
+    """The head is lost in mid-step; the operator is killed while the second attempt trains."""
+    run = Run(scene, "opd", "head-lost")
+    with run.recorded():
+        run.install(QUICKSTART, *FAULTS)
+        with run.followed():
+            _lose_in_mid_step(run, "head")
+            run.until_step(3, after=run.until_attempt(2))
+            kill = scene.kill_part("ray-operator")
+            run.until_ended()
+    run.uninstall()
+    succeeded(run)
+    one_ray_cluster(run, head=2)
+    whole(run, num_attempts=2, most_recomputed=LOST)
+    lost_without_notice(run)
+    part_killed(run, "the operator", kill)
 
 
 def _lose_in_mid_step(run: Run, role: str) -> None:

@@ -10,7 +10,7 @@ from opd.experiment.cluster import load_cluster
 from opd.experiment.tree import set_path
 
 EPHEMERAL = {"checkpoints": {"ephemeral": True}}
-KUEUE, VOLCANO = ({"manager": manager, "name": "q"} for manager in ("kueue", "volcano"))
+KUEUE = {"manager": "kueue", "name": "q"}
 
 
 def broken(kind, cluster, keys):
@@ -33,7 +33,6 @@ RULES = [
     ("opd", {"deadlines": {"activeSeconds": 900, "preRunningSeconds": 600}}, {}, "cluster.deadlines.activeSeconds",
      "deadlines.preRunningSeconds + stop.saveSeconds = 900"),
     ("opd", {"queue": KUEUE}, {}, "cluster.lifecycle", "Kueue suspends runs"),
-    ("opd", {"queue": VOLCANO, "submissionMode": "HTTPMode"}, {}, "cluster.submissionMode", "in K8sJobMode only"),
     ("opd", {"networkPolicy": {"enabled": False, "acceptOpenNetwork": True}, "auth": {"token": False}}, {},
      "cluster.auth.token", "every pod of the cluster could"),
     ("convert", EPHEMERAL, {"store.url": "file:///x"}, "store.url", "only an object store"),

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.charts.helm import CHARTS, EXPERIMENTS, IMAGE
+from tests.charts.helm import EXPERIMENTS, IMAGE
 from tests.fast_tier.tier import ROOT, FastTier
 
 import gotools
+from opd.experiment.load import read_document
+from opd.experiment.tree import merge
 
 TIMEOUT_S = 300
 
@@ -26,15 +28,13 @@ class Tool:
             **tier.user(namespace).environment,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools")]),
             "OPDCTL_HELM": str(gotools.find("helm")),
-            "OPDCTL_CHARTS": str(CHARTS),
-            "OPDCTL_CACHE_DIR": str(folder / "cache"),
             "COLUMNS": "400",
             **environment,
         }
 
     def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """A command's end; the namespace is the kubeconfig's."""
-        command = [sys.executable, "-m", "opdctl.cli", *map(str, arguments)]
+        command = [sys.executable, "-m", "opdctl", *map(str, arguments)]
         done = subprocess.run(
             command,
             env=self.environment,
@@ -52,9 +52,7 @@ class Tool:
         self, experiment: str, *words: object, layer: dict[str, Any] | None = None, name: str, verb: str = "submit"
     ) -> subprocess.CompletedProcess[str]:
         """`opdctl submit` (or another verb) of an example under a name, with values over it."""
-        files: list[object] = []
-        for number, tree in enumerate([IMAGE, *([layer] if layer else [])]):
-            path = self.folder / f"layer-{number}.json"
-            path.write_text(json.dumps(tree))
-            files += ["-f", path]
-        return self(verb, EXPERIMENTS[experiment], *files, "--name", name, *words)
+        tree = merge(merge(read_document(EXPERIMENTS[experiment]).tree, IMAGE), layer or {})
+        file = self.folder / "exp.json"
+        file.write_text(json.dumps(tree))
+        return self(verb, file, "--name", name, *words)

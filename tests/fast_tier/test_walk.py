@@ -60,9 +60,7 @@ class Walker:
         for name in ("kubectl", "helm"):
             (tools / name).symlink_to(gotools.find(name))
         program = tools / "opdctl"
-        program.write_text(
-            f'#!/bin/sh\nPYTHONPATH={ROOT}/src:{ROOT}/tools exec {os.sys.executable} -m opdctl.cli "$@"\n'
-        )
+        program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT}/src:{ROOT}/tools exec {os.sys.executable} -m opdctl "$@"\n')
         program.chmod(0o755)
         (folder / "charts").symlink_to(CHARTS)
         shutil.copytree(ROOT / "manifests", folder / "manifests")
@@ -71,7 +69,7 @@ class Walker:
         """The command in the checkout's folder; what it exports stays."""
         user = self.tier.admin if is_admin else self.tier.user(NAMESPACE)
         environment = {**user.environment, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "COLUMNS": "400",
-                       "AWS_EC2_METADATA_DISABLED": "true", "OPDCTL_CHARTS": str(CHARTS)}  # fmt: skip
+                       "AWS_EC2_METADATA_DISABLED": "true"}  # fmt: skip
         script = "\n".join(["set -e", *self.exports, command])
         if command.startswith("export "):
             self.exports.append(command)

@@ -24,7 +24,7 @@ ROOT = GOLDEN.parents[1]
 SITES = ROOT / "manifests" / "sites"
 IMAGE = "registry.example.com/opd@sha256:" + "0123456789abcdef" * 4
 RENDERED = ("grpo", "opd-agent")
-"""Kinds whose manifests are kept: HTTPMode in a queue, and K8sJobMode with tools, and RDMA."""
+"""Kinds whose manifests are kept: one in a queue, and one with tools and RDMA."""
 # Breaks of a long line of JSON (the spec in the ConfigMap), so that a difference is a short line too.
 _BREAKS = (("\\n", "\\n\n  "), (',"', ',\n  "'))
 
@@ -51,7 +51,7 @@ def manifests(folder: Path) -> None:
         patch.setenv(helm.HELM_VARIABLE, str(find("helm")))
         for kind in RENDERED:
             found[kind].pop("hub", False)
-            chart = helm.find_chart(kind, ROOT / "charts")
+            chart = helm.find_chart(kind)
             text = helm.template(_load(found[kind]), chart=chart, namespace="opd")
             for mark, broken in _BREAKS:
                 text = text.replace(mark, broken)
@@ -81,7 +81,7 @@ def _load(tree: dict[str, Any]) -> Experiment:
         file = Path(folder) / "experiment.json"
         file.write_text(json.dumps(tree))
         below = SITES / f"{site}.yaml" if site else None
-        [experiment] = load_experiments(file, site=below, env={}, sets=["name=run"], image=IMAGE)
+        [experiment] = load_experiments(file, site=below, env={}, sets=["name=run", f"cluster.image.ref={IMAGE}"])
         return experiment
 
 

@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 from opd.experiment import parse_tree
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.inputs.locations import resolve
-from opd_envs.travel.database import verify_folder
+from opd_envs.database_folder import read_manifest
+from opd_envs.travel.database import Manifest
 from opd_envs.travel.toy import MODELS, STUDENT
 
 SPEC = {"kind": "grpo", "model": {"path": "agent://student"}, "agent": {"database_dir": "agent://database"}}
@@ -30,7 +31,7 @@ def test_every_agent_path_is_replaced_and_others_stay(tmp_path):
     resolve(found, tmp_path)
     assert found.actor_rollout_ref.model.path == str(MODELS[STUDENT])
     assert RunConfig.of(found).database_dir == found.reward.custom_reward_function.reward_kwargs.database_dir
-    verify_folder(tmp_path / "database")
+    read_manifest(tmp_path / "database", Manifest, compare_hashes=True)
     assert found.data.val_files == [str(tmp_path / "heldout.parquet"), "else.parquet"]
     assert RunConfig.of(found).teacher_paths == {}
 

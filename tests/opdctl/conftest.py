@@ -25,13 +25,11 @@ SPEC = {
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test reads what another one cached, nor a person's own cache, and none asks a person's own cluster."""
+def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test asks a person's own cluster or store."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setenv("OPDCTL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("OPDCTL_STORE", raising=False)
-    return tmp_path / "cache"
 
 
 @pytest.fixture

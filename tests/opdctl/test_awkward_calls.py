@@ -49,13 +49,13 @@ SETS = (
     "model={",
 )
 CALLS = [
-    *(("", f"{command} @/{file}") for command in ("render", "submit", "doctor --no-cluster") for file in FILES),
+    *(("", f"{command} @/{file}") for command in ("render", "submit", "doctor") for file in FILES),
     *((f"kube-{name}", f"{command} -n x") for name in ("broken", "list", "empty", "wrong", "away")
       for command in ("status r", "list", "collect r", "delete r", "submit @/exp.yaml", "doctor")),
     *(("", f"{command} --store {store}") for store in STORES
       for command in ("status r", "logs r", "wait r --timeout 60", "list", "pull r", "compare a b", "report r")),
-    *(("", f"render @/exp.yaml --image {DIGEST} --set {text}") for text in SETS),
-    *(("", words) for words in ("nonsense", "wait r --timeout nan", "logs r --attempt 0", "compare a", "init --keys opd.los_type")),
+    *(("", f"render @/exp.yaml --set cluster.image.ref={DIGEST} --set {text}") for text in SETS),
+    *(("", words) for words in ("nonsense", "wait r --timeout nan", "logs r --tail 0", "compare a", "init --keys opd.los_type")),
 ]  # fmt: skip
 
 
@@ -74,8 +74,7 @@ def test_no_awkward_call_ends_with_a_traceback(inside: Callable, corner: Path) -
 
 @pytest.mark.parametrize(
     "words",
-    ["report r -f {}", "collect r -o csv -f {}", "collect r -o json -f {}", "pull r --step 1 --into {}",
-     "pull r --folder attempts --into {}"],
+    ["report r -f {}", "collect r -o csv -f {}", "collect r -o json -f {}", "pull r --step 1 --into {}"],
 )  # fmt: skip
 def test_a_place_that_cannot_be_written_is_named(
     inside: Callable, make_run: Callable, store: Path, corner: Path, words: str

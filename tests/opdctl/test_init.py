@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.charts.helm import CHARTS, DIGEST
+from tests.charts.helm import DIGEST
 
 from gotools import find
 from opd.experiment import load_spec
@@ -47,7 +47,7 @@ def test_the_file_of_a_cluster_renders_with_nodes_of_one_size(inside: Callable, 
     assert inside("init", *CLUSTER, "-f", "My exp.yaml").returncode == 0
     spec = load_spec(tmp_path / "My exp.yaml").spec
     assert (spec.name, spec.trainer.nnodes, spec.trainer.gpus_per_node) == ("my-exp", 2, 6)
-    done = inside("render", "My exp.yaml", "--charts", CHARTS, OPDCTL_HELM=str(find("helm")))
+    done = inside("render", "My exp.yaml", OPDCTL_HELM=str(find("helm")))
     assert done.returncode == 0, done.stderr
     assert DIGEST in done.stdout
     assert 'claimName: "models"' in done.stdout

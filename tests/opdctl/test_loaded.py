@@ -98,16 +98,6 @@ def test_the_base_is_the_best_that_has_finished_unless_one_is_named(seeds: Path,
     assert "base new-s1\n" in inside(*words, "--base", "new-s1").stdout
 
 
-def test_a_cache_that_cannot_be_written_costs_no_run_its_metrics(
-    make_run: Callable, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_run("r", attempts=[{1: {"opd/loss": 2.0}, 2: {"opd/loss": 1.0}}])
-    (tmp_path / "no-folder").write_text("")
-    monkeypatch.setenv("OPDCTL_CACHE_DIR", str(tmp_path / "no-folder"))
-    run = opdctl.load(str(store / "r"))
-    assert (run.record.last_step, run.metrics["opd/loss"].to_pylist()) == (2, [2.0, 1.0])
-
-
 def test_a_run_that_is_deleted_while_it_is_read_costs_no_other_its_row(make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
     class Deleted(LocalStore):
         def _get(self, key: str) -> bytes:

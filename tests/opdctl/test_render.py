@@ -26,9 +26,7 @@ def test_a_sweep_renders_one_file_a_cell(helm: str, inside: Callable, tmp_path: 
     text = (ROOT / "manifests" / "experiments" / "quickstart.yaml").read_text()
     text = text.replace("seed: 1\n", "matrix: {seed: [3, 4]}\n")
     (tmp_path / "sweep.yaml").write_text(text)
-    done = inside(
-        "render", "sweep.yaml", "--image", IMAGE, "--charts", ROOT / "charts", "--into", "out", OPDCTL_HELM=helm
-    )
+    done = inside("render", "sweep.yaml", "--set", f"cluster.image.ref={IMAGE}", "--into", "out", OPDCTL_HELM=helm)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["quickstart-seed-3.yaml", "quickstart-seed-4.yaml"]  # fmt: skip
     documents = list(yaml.safe_load_all((tmp_path / "out" / "quickstart-seed-4.yaml").read_text()))

@@ -36,7 +36,6 @@ def test_a_name_gets_its_cell_and_a_long_one_a_hash_that_does_not_change(tmp_pat
         ({"seed": [1, 1]}, "matrix", "twice"),
         ({"seed": []}, "matrix.seed", "seed: [1, 2, 3]"),
         ([1, 2], "matrix", "seed: [1, 2, 3]"),
-        ({"seed": list(range(100)), "opd.beta": list(range(100))}, "matrix", "split the sweep"),
         ({"loss_type": [1, 2]}, "loss_type", "opd.loss_type"),
     ],
 )

@@ -3,14 +3,10 @@
 import hashlib
 import io
 import json
-import signal
-import subprocess
-import sys
 import tarfile
 
 import pytest
 
-from opd.pods.follow import poll
 from opd.pods.stage import RECORD_FILE, FetchError, fetch, main
 
 
@@ -73,37 +69,6 @@ def test_an_archive_with_links_devices_or_a_way_out_is_refused(tmp_path, name, k
 def test_the_command_says_what_went_wrong_in_one_line(tmp_path, capsys):
     assert main([f"file://{tmp_path}/absent", "--sha256", "0" * 64, "--to", str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
-
-
-# ---- the log container -------------------------------------------------------------------------------------------------
-
-
-def test_new_bytes_of_all_sessions_are_printed_once_through_the_link_that_moves(tmp_path):
-    out, offsets, link = io.BytesIO(), {}, tmp_path / "latest"
-    assert poll(link, offsets, out) == 0  # Ray has not made its folder yet
-    for number in (1, 2):
-        folder = tmp_path / f"session-{number}"
-        folder.mkdir()
-        (folder / "job-driver-a.log").symlink_to("gone")
-        (folder / "job-driver-x.log").write_bytes(b"session %d\nha" % number)
-        (folder / "raylet.out").write_text("noise")
-        link.unlink(missing_ok=True)
-        link.symlink_to(folder)
-        assert poll(link, offsets, out) == 12
-        assert poll(link, offsets, out) == 0
-        with (folder / "job-driver-x.log").open("ab") as file:
-            file.write(b"lf\n\xff\n")
-        assert poll(link, offsets, out) == 5
-    assert out.getvalue() == b"session 1\nhalf\n\xff\nsession 2\nhalf\n\xff\n"
-
-
-def test_a_terminated_container_ends_at_once(tmp_path):
-    (tmp_path / "job-driver-x.log").write_text("hello\n")
-    command = [sys.executable, "-m", "opd.pods.follow", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "hello\n"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0
 
 
 # ---- the job that fills a claim (S3: tests/runs/s3) --------------------------------------------------------------------

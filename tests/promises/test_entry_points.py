@@ -113,7 +113,7 @@ def test_the_pods_start_the_run_that_the_file_says(rendered, experiment):
 
 @pytest.mark.helm
 def test_render_prints_what_helm_prints(rendered, experiment):
-    words = opdctl("render", experiment, "--name", "opd-run", "--charts", ROOT / "charts")
+    words = opdctl("render", experiment, "--name", "opd-run")
     done = run(words, variables={"OPDCTL_HELM": str(helm_program())})
     assert done.returncode == 0, done.stderr
     assert done.stdout == rendered

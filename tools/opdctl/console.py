@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -51,18 +49,6 @@ def note(message: str) -> None:
     print(redact(message), file=sys.stderr)
 
 
-def progress(title: str, total: int) -> Callable[[], None]:
-    """Return the function to call after each of `total` items, which counts them on a terminal's stderr."""
-    numbers = itertools.count(1)
-
-    def advance() -> None:
-        number = next(numbers)
-        if total > 1 and sys.stderr.isatty():
-            print(f"\r{title}: {number} of {total}", end="\n" * (number == total), file=sys.stderr, flush=True)
-
-    return advance
-
-
 def print_json(tree: Any, *, file: IO[str] | None = None) -> None:
     """Print plain values for programs: without secrets, NaN and infinities as texts."""
     import json
@@ -74,13 +60,13 @@ def print_json(tree: Any, *, file: IO[str] | None = None) -> None:
 
 def _finite(value: Any) -> Any:
     """Return the value with NaN and infinities as the strings of the trainer's metrics."""
+    from opd.runs.metrics import as_number
+
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_finite(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return as_number(value) if isinstance(value, float) else value
 
 
 @contextmanager

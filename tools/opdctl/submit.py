@@ -132,65 +132,57 @@ class Order:
     store: Store | None
 
 
-class Sender:
-    """Sends experiments to one namespace; with `is_retry` also runs that ended for good."""
+def prepare(api: KubeApi, experiments: Sequence[Experiment], *, is_retry: bool) -> list[Order]:
+    """Decide on each experiment, with `is_retry` also on runs that ended for good; nothing is changed yet."""
+    unreadable: set[str] = set()
+    orders = [_order(api, item, unreadable, is_retry=is_retry) for item in experiments]
+    runs = [
+        (order.experiment, Rendered(template(order.experiment, chart=order.chart, namespace=api.namespace)))
+        for order in orders
+    ]
+    # Pods wait for an object that does not exist; a check that may not read is left out.
+    for check in check_named(api, runs):
+        if check.state == MISSING:
+            note(f"warning: {check.message}; fix: {check.fix}")
+    for item, rendered in runs:
+        _try(api, item.run_id, rendered)
+    return orders
 
-    def __init__(self, api: KubeApi, *, charts: Path | None, is_retry: bool = False):
-        self.api, self.charts, self.is_retry = api, charts, is_retry
-        self._unreadable: set[str] = set()
 
-    def prepare(self, experiments: Sequence[Experiment]) -> list[Order]:
-        """Decide on each experiment; nothing is changed yet."""
-        orders = [self._order(item) for item in experiments]
-        runs = [
-            (order.experiment, Rendered(template(order.experiment, chart=order.chart, namespace=self.api.namespace)))
-            for order in orders
-        ]
-        # Pods wait for an object that does not exist; a check that may not read is left out.
-        for check in check_named(self.api, runs):
-            if check.state == MISSING:
-                note(f"warning: {check.message}; fix: {check.fix}")
-        for order, (_, rendered) in zip(orders, runs, strict=True):
-            self._try(order, rendered)
-        return orders
+def send(api: KubeApi, order: Order) -> None:
+    """Install one; a run that is resumed loses its old release first, not its claim."""
+    run_id = order.experiment.run_id
+    if order.why:
+        uninstall(run_id, api)
+        api.delete(api.path("rayjobs", run_id))  # made without Helm
+        wait_until_gone(api, run_id, timeout_s=TIMEOUT_S)
+        if order.store is not None:
+            order.store.delete(FATAL_FILE)
+    install(order.experiment, chart=order.chart, api=api)
 
-    def send(self, order: Order) -> None:
-        """Install one; a run that is resumed loses its old release first, not its claim."""
-        run_id = order.experiment.run_id
-        if order.why:
-            uninstall(run_id, self.api)
-            self.api.delete(self.api.path("rayjobs", run_id))  # made without Helm
-            wait_until_gone(self.api, run_id, timeout_s=TIMEOUT_S)
-            if order.store is not None:
-                order.store.delete(FATAL_FILE)
-        install(order.experiment, chart=order.chart, api=self.api)
 
-    def _order(self, item: Experiment) -> Order:
-        chart, run_id = find_chart(item.spec.kind, self.charts), item.run_id
-        cluster, (store, stored) = look(self.api, run_id), self._stored(item)
-        name = Name(run_id=run_id, cluster=cluster, release=release_status(run_id, self.api), **stored)
-        return Order(experiment=item, chart=chart, why=decide(name, item.spec, is_retry=self.is_retry), store=store)
-
-    def _stored(self, item: Experiment) -> tuple[Store | None, dict[str, Any]]:
-        """Return a run's store and its records; None for the run's own volume and for an unreadable store."""
-        at = readable(address_of(dump_spec(item.spec)))
-        if at is None or at.url in self._unreadable:
-            return None, {}
-        store = open_place(at).child(item.run_id)
+def _order(api: KubeApi, item: Experiment, unreadable: set[str], *, is_retry: bool) -> Order:
+    """Decide on one experiment; a store that cannot be read is noted once, in `unreadable`."""
+    run_id, at, stored = item.run_id, readable(address_of(dump_spec(item.spec))), dict[str, Any]()
+    store = open_place(at).child(run_id) if at is not None and at.url not in unreadable else None
+    if at is not None and store is not None:
         try:
-            return store, read_stored(store)
+            stored = read_stored(store)
         except StoreError as error:
-            self._unreadable.add(at.url)
+            store = None
+            unreadable.add(at.url)
             note(f"warning: the store cannot be read from here, so only the cluster shows taken names: {error}")
-            return None, {}
+    name = Name(run_id=run_id, cluster=look(api, run_id), release=release_status(run_id, api), **stored)
+    why = decide(name, item.spec, is_retry=is_retry)
+    return Order(experiment=item, chart=find_chart(item.spec.kind), why=why, store=store)
 
-    def _try(self, order: Order, rendered: Rendered) -> None:
-        """Try every object and pod on the API server; a used-up quota makes pods wait, and the run is installed."""
-        rejected, waiting = dry_run(self.api, rendered)
-        for error in waiting:
-            note(f"warning: {order.experiment.run_id} will wait: {error}")
-        if rejected:
-            lines = "\n".join(f"  {error}" for error in rejected)
-            fix = next((error.fix for error in rejected if error.fix), "mend the keys that the server names")
-            text = f"the API server rejects {order.experiment.run_id}:\n{lines}"
-            raise ToolError(text, fix=fix, exit_code=EXIT_USAGE)
+
+def _try(api: KubeApi, run_id: str, rendered: Rendered) -> None:
+    """Try every object and pod on the API server; a used-up quota makes pods wait, and the run is installed."""
+    rejected, waiting = dry_run(api, rendered)
+    for error in waiting:
+        note(f"warning: {run_id} will wait: {error}")
+    if rejected:
+        lines = "\n".join(f"  {error}" for error in rejected)
+        fix = next((error.fix for error in rejected if error.fix), "mend the keys that the server names")
+        raise ToolError(f"the API server rejects {run_id}:\n{lines}", fix=fix, exit_code=EXIT_USAGE)

@@ -89,7 +89,7 @@
 {{- end -}}
 {{- range concat ($spec.initContainers | default list) $spec.containers -}}
 {{- if not .image -}}
-{{- include "opd.fail" (list (printf "cluster.%s.podSpec.containers" $role) "no container of the pod has this name, and a new one needs an image" "name the chart's container (ray-head, ray-worker, submitter, log), or give an image" .name) -}}
+{{- include "opd.fail" (list (printf "cluster.%s.podSpec.containers" $role) "no container of the pod has this name, and a new one needs an image" "name the chart's container (ray-head, ray-worker, submitter), or give an image" .name) -}}
 {{- end -}}
 {{- $paths := list -}}
 {{- range .volumeMounts -}}

@@ -40,8 +40,8 @@ def bare_parser(*, module: str, description: str, example: str) -> argparse.Argu
     )
 
 
-def make_parser(*, module: str, description: str, example: str, folder: str) -> argparse.ArgumentParser:
-    """Return the parser with the options of all commands that read raw files; `folder` of DATA_DIR is the output's."""
+def make_parser(*, module: str, description: str, example: str, folder: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of a command that reads raw files; with `folder`, the output's below DATA_DIR, it has `--output-dir`."""
     parser = bare_parser(module=module, description=description, example=example)
     parser.add_argument(
         "--data-dir",
@@ -50,7 +50,8 @@ def make_parser(*, module: str, description: str, example: str, folder: str) -> 
         metavar="DIR",
         help="folder of the raw files (default: $DATA_DIR, else data)",
     )
-    parser.add_argument("--output-dir", type=Path, metavar="DIR", help=f"default: DATA_DIR/{folder}")
+    if folder is not None:
+        parser.add_argument("--output-dir", type=Path, metavar="DIR", help=f"default: DATA_DIR/{folder}")
     return parser
 
 

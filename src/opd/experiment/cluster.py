@@ -261,7 +261,6 @@ class Secrets(ClusterSection):
 
 class Cluster(ClusterSection):
     image: Image = key("The image of every pod of the run.", Image)
-    submission_mode: Literal["K8sJobMode", "HTTPMode"] = key("HTTPMode: the operator submits.", "K8sJobMode")
     lifecycle: Literal["rules", "suspendable"] = key("rules: staged clean-up; suspendable: Kueue may suspend.", "rules")
     clean_up: CleanUp = key("The times of deletion.", CleanUp)
     retries: Retries = key("The numbers of attempts.", Retries)
@@ -301,9 +300,6 @@ class Cluster(ClusterSection):
         if manager == "kueue" and self.lifecycle != "suspendable":
             rule = "Kueue suspends runs, which KubeRay refuses for a RayJob with deletion rules"
             yield self.broken("lifecycle", rule, "set cluster.lifecycle: suspendable")
-        if manager == "volcano" and self.submission_mode != "K8sJobMode":
-            rule = "KubeRay writes Volcano's gang metadata in K8sJobMode only"
-            yield self.broken("submissionMode", rule, "set cluster.submissionMode: K8sJobMode")
         if not self.auth.token and not self.network_policy.enabled:
             rule = "Ray runs any code that reaches it: without token and network policy, every pod of the cluster could"
             yield self.broken("auth.token", rule, "leave cluster.auth.token or cluster.networkPolicy.enabled true")

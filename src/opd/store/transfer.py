@@ -29,7 +29,6 @@ class ListedFile:
 
 
 F = TypeVar("F", bound=ListedFile)
-OnDone = Callable[[ListedFile], object]
 
 
 def _compare(folder: Path, file: ListedFile) -> str | None:
@@ -59,7 +58,7 @@ def find_problems(folder: Path, files: Sequence[F]) -> dict[F, str]:
     return _problems(lambda file: _find_problem(folder, file), files)
 
 
-def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = lambda file: None) -> dict[F, str]:
+def bring(store: Store, files: Sequence[F], folder: Path) -> dict[F, str]:
     """Download and verify the listed files that a folder does not hold as listed; return why files are still not so.
 
     Raises:
@@ -80,15 +79,15 @@ def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = l
         except OSError as error:
             raise StoreUnavailable(f"{file.path} of {store.url} has arrived and cannot be read: {error}") from error
 
-    return _problems(one, files, on_done)
+    return _problems(one, files)
 
 
-def in_threads(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return `[call(item) for item in items]`, `NUM_THREADS` at a time.
+def in_threads(call: Callable[[T], R], items: Iterable[T], *, num_threads: int = NUM_THREADS) -> list[R]:
+    """Return `[call(item) for item in items]`, `num_threads` at a time.
 
     After an error of a call no further call begins, and the running ones end first. A signal's exception waits for none.
     """
-    pool = ThreadPoolExecutor(NUM_THREADS)
+    pool = ThreadPoolExecutor(num_threads)
     try:
         return list(pool.map(call, items))
     except (RunError, OSError):
@@ -98,13 +97,6 @@ def in_threads(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _problems(
-    check: Callable[[F], str | None], files: Sequence[F], on_done: OnDone = lambda file: None
-) -> dict[F, str]:
-    def checked(file: F) -> str | None:
-        problem = check(file)
-        on_done(file)
-        return problem
-
-    found = zip(files, in_threads(checked, files), strict=True)
+def _problems(check: Callable[[F], str | None], files: Sequence[F]) -> dict[F, str]:
+    found = zip(files, in_threads(check, files), strict=True)
     return {file: problem for file, problem in found if problem}

@@ -2,12 +2,11 @@
 
 import sqlite3
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from opd_envs import LANGUAGES, Language, database_folder
-from opd_envs.database_folder import FolderManifest, open_read_only
+from opd_envs import LANGUAGES, Language
+from opd_envs.database_folder import FolderManifest, open_read_only, read_manifest
 from opd_envs.deepplanning.layout import TABLES, Table, case_name
 
 DATABASE_FILES: Mapping[Language, str] = {language: f"deepplanning_{language}.sqlite" for language in LANGUAGES}
@@ -42,12 +41,6 @@ def insert_statement(table: Table) -> str:
     return f"INSERT INTO {table.name} VALUES ({', '.join('?' * (2 + len(table.columns)))})"
 
 
-@lru_cache(maxsize=256)
-def _select(table: Table, wanted: tuple[str, ...]) -> str:
-    where = "".join(f" AND {name} = ?" for name in wanted)
-    return f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE case_id = ?{where} ORDER BY line"
-
-
 class Case:
     """The entries of one query; every value is the text of the published file."""
 
@@ -58,7 +51,9 @@ class Case:
 
     def rows(self, table: Table, **wanted: str) -> list[dict[str, str]]:
         """Return the rows whose columns are exactly as `wanted`, in the order of the file."""
-        found = self._connection.execute(_select(table, tuple(wanted)), (self._case_id, *wanted.values()))
+        where = " AND ".join(f"{name} = ?" for name in ("case_id", *wanted))
+        select = f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE {where} ORDER BY line"
+        found = self._connection.execute(select, (self._case_id, *wanted.values()))
         return [dict(zip(table.columns, values, strict=True)) for values in found]
 
 
@@ -88,16 +83,11 @@ class Database:
 
 
 def open_database(folder: str | Path) -> Database:
-    """Open an imported folder for reading; `verify_database` compares hashes.
+    """Open an imported folder for reading.
 
     Raises:
         ManifestError: the folder is no such database, or a file is missing or has another size.
     """
     root = Path(folder)
-    manifest = database_folder.read_manifest(root, Manifest)
+    manifest = read_manifest(root, Manifest)
     return Database({name: open_read_only(root / DATABASE_FILES[name]) for name in manifest.cases}, manifest)
-
-
-def verify_database(folder: Path) -> Manifest:
-    """Verify the folder's hashes (`database_folder.read_manifest`)."""
-    return database_folder.read_manifest(folder, Manifest, compare_hashes=True)

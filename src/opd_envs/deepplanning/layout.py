@@ -80,8 +80,3 @@ TABLES = (TRAINS, FLIGHTS, HOTELS, ATTRACTIONS, LOCATIONS, DISTANCES, RESTAURANT
 def case_name(language: str, number: str) -> str:
     """Return the `extra_info.case_id` of a query, for example `en/17`."""
     return f"{language}/{number}"
-
-
-def point(row: Mapping[str, str]) -> str:
-    """Return a row's coordinates in the form of the distance matrix."""
-    return f"{row['latitude']},{row['longitude']}"

@@ -3,28 +3,24 @@
 Archives are read member by member and never unpacked, so that no name in them reaches the disk.
 """
 
-import argparse
 import csv
 import io
-import os
 import re
 import sys
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from zlib import error as ZlibError
 
+from opd.data.command_line import make_parser
 from opd.store.durable import hash_file
 from opd_envs import LANGUAGES, Language
 from opd_envs.database_folder import new_folder, write_manifest, written
 from opd_envs.deepplanning.database import CREATE, DATABASE_FILES, Manifest, insert_statement
 from opd_envs.deepplanning.layout import ARCHIVES, PUBLISHED_AT, TABLES, TRAINS, Table
 
-MAX_BYTES = 16 * 2**30
-"""Most bytes of all members, unpacked."""
 _MAX_FIELD_CHARS = 2**17  # csv's own limit, which is the process's: a reader of other files may have raised it
 _MEMBER = re.compile(r"(?:[^/]+/)*id_([A-Za-z0-9_-]{1,40})/([a-z]+/[a-z_]+\.csv)")
 _UNREADABLE = (
@@ -38,7 +34,6 @@ _UNREADABLE = (
 )
 """Errors of a damaged or encrypted archive or member, and of a member that is no CSV in UTF-8."""
 EXAMPLE = """\
-example:
   python -m opd_envs.deepplanning.make_database --out databases/deepplanning
     reads   data/DeepPlanning/travelplanning/database/database_{en,zh}.zip, or one of them
     writes  databases/deepplanning/{deepplanning_en.sqlite,deepplanning_zh.sqlite,manifest.json}"""
@@ -52,7 +47,7 @@ class Archive:
     """The files of one archive by case and table.
 
     Raises:
-        ImportRefused: no zip archive, an archive beyond `MAX_BYTES` or without cases, or a file twice.
+        ImportRefused: no zip archive, an archive without cases, or a file twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,9 +64,6 @@ class Archive:
                 if (found[1], found[2]) in self._members:
                     raise ImportRefused(f"{path.name}: id_{found[1]}/{found[2]}: is in the archive twice")
                 self._members[found[1], found[2]] = entry
-        num_bytes = sum(entry.file_size for entry in self._members.values())
-        if num_bytes > MAX_BYTES:
-            raise ImportRefused(f"{path}: has {num_bytes} bytes unpacked, at most {MAX_BYTES} are read")
         if not self._members:
             raise ImportRefused(f"{path}: has no file of the form id_N/{TRAINS.file}")
 
@@ -79,10 +71,6 @@ class Archive:
     def cases(self) -> list[str]:
         """Ids of the cases, numbers in their order."""
         return sorted({case for case, _ in self._members}, key=lambda case: (len(case), case))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._zip.close()
 
     def rows(self, case: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
         """Yield a file's rows with their line numbers and every column of the table.
@@ -130,11 +118,11 @@ def import_archives(archives: Mapping[Language, Path], folder: Path) -> Manifest
     cases: dict[Language, tuple[str, ...]] = {}
     with new_folder(folder) as scratch:
         for language, path in archives.items():
-            with closing(Archive(path)) as archive:
-                num_rows += _write(scratch / DATABASE_FILES[language], language, archive)
-                cases[language] = tuple(archive.cases)
-                for name, number in sorted(archive.num_missing.items()):
-                    print(f"note: {path.name}: {name}: missing in {number} cases")
+            archive = Archive(path)
+            num_rows += _write(scratch / DATABASE_FILES[language], language, archive)
+            cases[language] = tuple(archive.cases)
+            for name, number in sorted(archive.num_missing.items()):
+                print(f"note: {path.name}: {name}: missing in {number} cases")
         return write_manifest(
             scratch,
             Manifest,
@@ -158,20 +146,12 @@ def _write(path: Path, language: Language, archive: Archive) -> Counter[str]:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command; a fault of an archive ends it with exit code 2."""
-    parser = argparse.ArgumentParser(
-        prog="python -m opd_envs.deepplanning.make_database",
+    parser = make_parser(
+        module="opd_envs.deepplanning.make_database",
         description="Writes DeepPlanning's archives as the tool database of agent.toolset deepplanning-en and -zh.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        example=EXAMPLE,
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
-    parser.add_argument(
-        "--data-dir",
-        type=Path,
-        default=os.environ.get("DATA_DIR", "data"),
-        metavar="DIR",
-        help="holds DeepPlanning/ (default: $DATA_DIR, else data)",
-    )
     arguments = parser.parse_args(argv)
     paths = {language: arguments.data_dir / ARCHIVES[language] for language in LANGUAGES}
     archives = {language: path for language, path in paths.items() if path.is_file()}

@@ -1,19 +1,17 @@
 """`python -m opd_envs.deepplanning.prepare`: the published queries as rows over the imported database."""
 
 import argparse
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping
 from itertools import count
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
 from opd.data import command_line
 from opd.data.command_line import SetReport
-from opd.data.raw_files import RawFileError
+from opd.data.raw_files import RawFile, RawFileError, read_raw
 from opd_envs.deepplanning.database import Manifest
 from opd_envs.deepplanning.layout import FOLDER, PUBLISHED_AT, QUERY_FILES, case_name
 from opd_envs.deepplanning.task import BenchmarkTrip, EntryKind, entry_kind
@@ -39,44 +37,6 @@ _NAME_FIELDS: Mapping[EntryKind, tuple[str, ...]] = {
 _BUDGET = "budget_constraint"
 
 
-class Raw(NamedTuple):
-    """One published file."""
-
-    path: Path
-    records: list[dict[str, Any]]
-
-    def error(self, row: int, column: str, rule: str) -> RawFileError:
-        """Return the error of one cell; `row` counts from 0 here and from 1 in the message."""
-        found = json.dumps(self.records[row].get(column), ensure_ascii=False)[:120]
-        return RawFileError(f"{self.path}: row {row + 1}, column {column!r}: {rule}, found {found}")
-
-    def text(self, row: int, column: str) -> str:
-        """Return a text that is not empty.
-
-        Raises:
-            RawFileError: there is none.
-        """
-        value = self.records[row].get(column)
-        if not isinstance(value, str) or not value.strip():
-            raise self.error(row, column, "must be a text that is not empty")
-        return value
-
-
-def read_queries(path: Path) -> Raw:
-    """Read a published file: one JSON array of objects.
-
-    Raises:
-        RawFileError: no JSON, or no array of objects.
-    """
-    try:
-        records = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RawFileError(f"{path}: not JSON ({error})") from error
-    if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
-        raise RawFileError(f"{path}: must be a JSON array of objects that is not empty")
-    return Raw(path, records)
-
-
 def prepare(arguments: argparse.Namespace) -> None:
     """Read the query files that are there, split the queries and write the rows."""
     manifest = manifest_of(arguments.database_dir, Manifest)
@@ -89,7 +49,7 @@ def prepare(arguments: argparse.Namespace) -> None:
         if not path.is_file():
             left_out.append(f"{path}: no such file")
             continue
-        raw, name = read_queries(path), f"deepplanning_travel_{language}"
+        raw, name = read_raw(path, source=PUBLISHED_AT), f"deepplanning_travel_{language}"
         train_ids = _train_ids(raw, arguments.train_ratio, arguments.seed)
         dropped: Counter[str] = Counter()
         unchecked: Counter[str] = Counter()
@@ -123,14 +83,14 @@ def prepare(arguments: argparse.Namespace) -> None:
     finish(arguments, tables, reports, options=OPTIONS, left_out=left_out)
 
 
-def _train_ids(raw: Raw, train_ratio: float, seed: int) -> set[str]:
+def _train_ids(raw: RawFile, train_ratio: float, seed: int) -> set[str]:
     """Draw the ids on the training side from the sorted ids alone: a query and its translation are on the same side."""
     ids = sorted({raw.text(row, "id") for row in range(len(raw.records))})
     random.Random(seed).shuffle(ids)
     return set(ids[: int(len(ids) * train_ratio)])
 
 
-def _trip(raw: Raw, row: int, unchecked: Counter[str]) -> BenchmarkTrip | None:
+def _trip(raw: RawFile, row: int, unchecked: Counter[str]) -> BenchmarkTrip | None:
     """Return the task of a query; None where none of its constraints can be checked.
 
     Raises:

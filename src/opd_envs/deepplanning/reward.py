@@ -40,7 +40,8 @@ def compute_score(
     """
     info = extra_info or {}
     task = parse_task(ground_truth)
-    database = check_made_for(info, database_dir, _opened(database_dir), made_by=MADE_BY)
+    database = _opened(database_dir)
+    check_made_for(info, database_dir, database.manifest, made_by=MADE_BY)
     judgement = judge_plan(solution_str, task, database.in_case(str(info.get(CASE_ID))))
     checks = {f"commonsense_{name}": holds for name, holds in judgement.commonsense.items()}
     checks |= {f"hard_{name}": holds for name, holds in judgement.hard.items()}

@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from pydantic import Field, TypeAdapter, field_validator
+from pydantic import Field, TypeAdapter
 
 from opd_envs.scoring import Record, read_task
 
@@ -28,13 +28,6 @@ class BenchmarkTrip(Record):
     max_budget: float | None = None
     required_names: dict[str, tuple[str, ...]] = Field(default={})
     """Entries by the name of the published constraint; the plan must name each of them."""
-
-    @field_validator("required_names")
-    @classmethod
-    def _of_a_known_kind(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        if unknown := [name for name in value if entry_kind(name) is None]:
-            raise ValueError(f"{unknown[0]}: must begin with {', '.join(get_args(EntryKind))}")
-        return value
 
 
 _ADAPTER = TypeAdapter(BenchmarkTrip)

@@ -22,7 +22,6 @@ from opd_envs.deepplanning.layout import (
     RESTAURANTS,
     TRAINS,
     Table,
-    point,
 )
 from opd_envs.deepplanning.words import DESCRIPTIONS, LABELS, Description, Labels
 
@@ -161,7 +160,7 @@ def _near(case: Case, arguments: Any) -> Reply:
     found = case.rows(RESTAURANTS, query_latitude=arguments.latitude, query_longitude=arguments.longitude)
     if not found:
         asked = f"{arguments.latitude},{arguments.longitude}"
-        if all(point(row) != asked for row in case.rows(LOCATIONS)):
+        if all(f"{row['latitude']},{row['longitude']}" != asked for row in case.rows(LOCATIONS)):
             raise BadArguments(LABELS[case.language].no_point.format("latitude, longitude", shown(asked)))
     return [_renamed(row, _RESTAURANT) | _listed("tags", row) for row in found] or _nothing(case)
 

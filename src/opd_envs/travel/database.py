@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from opd_envs import LANGUAGES, Language, database_folder
-from opd_envs.database_folder import FolderManifest, open_read_only
+from opd_envs import LANGUAGES, Language
+from opd_envs.database_folder import FolderManifest, open_read_only, read_manifest
 from opd_envs.travel.entries import City, Mode, Place, PlaceKind, Trip
 
 DATABASE_FILES: dict[Language, str] = {language: f"travel_{language}.sqlite" for language in LANGUAGES}
@@ -50,11 +50,6 @@ class Manifest(FolderManifest):
     """Raise it with each change of tables or columns, so that an older folder is rejected."""
     seed: int
     num_cities: int
-
-
-def verify_folder(folder: Path) -> Manifest:
-    """Verify the folder's hashes (`database_folder.read_manifest`)."""
-    return database_folder.read_manifest(folder, Manifest, compare_hashes=True)
 
 
 def episode_price(stored: int, kind: str, entry_id: int, seed: int | None) -> int:
@@ -163,11 +158,11 @@ class Database:
 
 
 def open_database(folder: str | Path) -> Database:
-    """Open a database folder for reading; `verify_folder` compares hashes.
+    """Open a database folder for reading.
 
     Raises:
         ManifestError: the folder is no database or is damaged.
     """
     root = Path(folder)
-    manifest = database_folder.read_manifest(root, Manifest)
+    manifest = read_manifest(root, Manifest)
     return Database({language: open_read_only(root / name) for language, name in DATABASE_FILES.items()}, manifest)

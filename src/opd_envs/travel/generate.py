@@ -5,6 +5,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from opd_envs import Language
@@ -109,31 +110,6 @@ def _choice(database: Database, rng: random.Random, cities: Sequence[City]) -> _
     return question, ("search_trains",), answer_text(right_answer(question, database))
 
 
-def _one_day(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
-    return _trip(database, rng, rng.choice(cities), 0, None, num_demands=1)
-
-
-def _short_trip(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
-    return _trip(database, rng, rng.choice(cities), 1, _mode(rng), num_demands=2)
-
-
-def _long_trip(database: Database, rng: random.Random, cities: Sequence[City]) -> _Drawn:
-    return _trip(database, rng, rng.choice(cities), 2, _mode(rng), num_demands=4)
-
-
-_DRAWS: dict[int, Callable[[Database, random.Random, Sequence[City]], _Drawn]] = {
-    0: _look_up,
-    1: _choice,
-    2: _one_day,
-    3: _short_trip,
-    4: _long_trip,
-}
-
-
-def _mode(rng: random.Random) -> Mode | None:
-    return rng.choice(("train", "flight", None))
-
-
 def _destination(database: Database, rng: random.Random, start: City, home: City, mode: Mode | None) -> City:
     """Draw a city with trips from `start` and to `home`."""
     back = {city.id for city in connected(database, home, mode)}  # trips come in both directions
@@ -144,9 +120,11 @@ def _destination(database: Database, rng: random.Random, start: City, home: City
 
 
 def _trip(
-    database: Database, rng: random.Random, origin: City, num_stays: int, mode: Mode | None, *, num_demands: int
+    database: Database, rng: random.Random, cities: Sequence[City], *, num_stays: int, num_demands: int
 ) -> _Drawn:
     """Draw a trip to so many cities with its reference plan, and demands that the plan meets."""
+    origin = rng.choice(cities)
+    mode: Mode | None = rng.choice(("train", "flight", None)) if num_stays else None
     visited = [origin]
     for _ in range(num_stays):
         visited.append(_destination(database, rng, visited[-1], origin, mode))
@@ -173,6 +151,15 @@ def _trip(
     if not judgement.passed:
         raise RuntimeError(f"the reference plan violates a rule: the scheduler and the checks disagree: {judgement}")
     return task, _tools(num_stays > 0, mode), solution
+
+
+_DRAWS: dict[int, Callable[[Database, random.Random, Sequence[City]], _Drawn]] = {
+    0: _look_up,
+    1: _choice,
+    2: partial(_trip, num_stays=0, num_demands=1),
+    3: partial(_trip, num_stays=1, num_demands=2),
+    4: partial(_trip, num_stays=2, num_demands=4),
+}
 
 
 def _demands(

@@ -1,10 +1,10 @@
 """`python -m opd_envs.travel.make_database`: the tool database of a seed, the same bytes each time."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from opd.data.command_line import bare_parser
 from opd_envs import LANGUAGES, Language
 from opd_envs.database_folder import new_folder, write_manifest, written
 from opd_envs.travel.database import CREATE, DATABASE_FILES, FEATURE_SEPARATOR, Manifest
@@ -12,7 +12,6 @@ from opd_envs.travel.world import MAX_CITIES, World, make_world
 
 DEFAULT_NUM_CITIES = 240
 EXAMPLE = """\
-example:
   python -m opd_envs.travel.make_database --seed 42 --out databases/travel
     writes databases/travel/{travel_en.sqlite,travel_zh.sqlite,manifest.json}: the folder for agent.database_dir"""
 
@@ -55,11 +54,10 @@ def _write_file(path: Path, world: World, language: Language) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m opd_envs.travel.make_database",
+    parser = bare_parser(
+        module="opd_envs.travel.make_database",
         description="Writes the travel database that the agent's tools read, in English and Chinese.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        example=EXAMPLE,
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--seed", type=int, default=42, metavar="N", help="of everything in it (default: 42)")

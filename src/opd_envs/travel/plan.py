@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from opd_envs.scoring import as_plan, find_block, read_json
+from opd_envs.scoring import find_plan, read_plan
 from opd_envs.travel.entries import minutes_of
 
 
@@ -47,4 +47,4 @@ def parse_plan(text: str) -> Plan:
     Raises:
         PlanError: no block, no JSON, or another form.
     """
-    return as_plan(Plan, read_json(find_block(text, "plan")))
+    return read_plan(Plan, find_plan(text))

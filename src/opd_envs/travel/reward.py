@@ -42,8 +42,8 @@ def compute_score(
     """
     info = extra_info or {}
     task = parse_task(ground_truth)
-    stored = check_made_for(info, database_dir, _opened(database_dir), made_by=MADE_BY)
-    seed = info.get(EPISODE_SEED)
+    stored, seed = _opened(database_dir), info.get(EPISODE_SEED)
+    check_made_for(info, database_dir, stored.manifest, made_by=MADE_BY)
     database = stored.in_episode(None if seed is None else int(seed))
     score = _score_answer if isinstance(task, Question) else _score_plan
     return score(solution_str, task, info, database)  # type: ignore[arg-type]  # chosen by the task's own type

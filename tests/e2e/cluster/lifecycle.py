@@ -82,7 +82,8 @@ def up(say: Say, *, archives: tuple[Path, ...] = (), timeout_s: float = 900) -> 
     _check_machine()
     begin = time.monotonic()
     say("parts ...")
-    gotools.install_all(gotools.GROUPS["cluster"])
+    for name in gotools.GROUPS["cluster"]:
+        gotools.install(name)
     kubeschemas.crd_files()  # downloads what the namespaces have no network for
     debian = packages.unpacked()
     pause = images.pause_archive()

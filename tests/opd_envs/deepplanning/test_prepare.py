@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.opd_envs.deepplanning.published import query, write_data
 
-from opd_envs.deepplanning.database import verify_database
+from opd_envs.database_folder import read_manifest
+from opd_envs.deepplanning.database import Manifest
 from opd_envs.deepplanning.layout import QUERY_FILES
 from opd_envs.deepplanning.make_database import main as import_main
 from opd_envs.deepplanning.prepare import main
@@ -66,7 +67,7 @@ def test_queries_are_split_by_id_and_name_their_case(published, imported):
     ids = {row["extra_info"]["problem_id"].rsplit("-", 1)[1] for row in train}
     assert set(Counter(row["data_source"] for row in train).values()) == {len(ids)}  # a translation is on the same side
     assert {row["extra_info"]["case_id"] for row in every} == {f"{name}/{n}" for name in ("en", "zh") for n in range(9)}
-    assert {row["extra_info"]["database_id"] for row in every} == {verify_database(imported).database_id}
+    assert {row["extra_info"]["database_id"] for row in every} == {read_manifest(imported, Manifest).database_id}
     assert sorted(row["extra_info"]["index"] for row in every) == list(range(18))
     assert "Day 1:" in train[0]["prompt"][0]["content"]
     named = {"hotel_cheapest_star": ("Hotel A",), "restaurant_near": ("Diner",), "train_seat_status": ("G1",)}
@@ -93,8 +94,8 @@ def constraints_of(queries, number):
             lambda q: constraints_of(q, 0).update(train_x={"hotel_name": "Hotel A"}),
             r"hard_constraints.train_x must name an entry in outbound_train_no or inbound_train_no",
         ),
-        (lambda q: q.__setitem__(4, "x"), r"must be a JSON array of objects"),
-        (lambda q: q.clear(), r"must be a JSON array of objects that is not empty"),
+        (lambda q: q.__setitem__(4, "x"), r"row 4 \(counted from 0\) is no object in JSON"),
+        (lambda q: q.clear(), r"has no rows"),
     ],
 )
 def test_a_malformed_file_is_one_line_that_names_file_row_and_column(published, imported, capsys, change, message):

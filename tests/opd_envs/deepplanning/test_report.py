@@ -88,11 +88,11 @@ def test_the_total_is_the_number_behind_its_words(text, total):
         ("Day 1:\n12:00-13:00 | meal", "is not of the form"),
         ("Day 1:\n12:00-13:00 | meal | " + "x" * MAX_LINE_CHARS, f"more than {MAX_LINE_CHARS}"),
         ("".join(f"Day {number}:\n" for number in range(32)), "at most 31"),
-        ("{", "not JSON"),
+        ("{", "Invalid JSON"),
         ('{"daily_plans": []}', "at least 1"),
         ('{"daily_plans": [{"activities": [{"details": {"cost": NaN}}]}]}', "finite"),
         ('{"daily_plans": 1}', "daily_plans"),
-        ('{"a": ' + "[" * 90_000, "not JSON"),
+        ('{"a": ' + "[" * 90_000, "Invalid JSON"),
         ("x" * (MAX_BLOCK_CHARS + 1), "characters, more than"),
     ],
 )

@@ -9,8 +9,8 @@ import sys
 import pytest
 from tests.opd_envs.travel.conftest import NUM_CITIES, SEED
 
-from opd_envs.database_folder import MANIFEST_FILE, ManifestError
-from opd_envs.travel.database import DATABASE_FILES, PRICE_RANGES, episode_price, open_database, verify_folder
+from opd_envs.database_folder import MANIFEST_FILE, ManifestError, read_manifest
+from opd_envs.travel.database import DATABASE_FILES, PRICE_RANGES, Manifest, episode_price, open_database
 from opd_envs.travel.make_database import main
 
 
@@ -22,7 +22,7 @@ def test_a_seed_gives_the_same_bytes_in_another_process(database_dir, tmp_path):
     command = [sys.executable, "-m", "opd_envs.travel.make_database", "--out", tmp_path / "again"]
     subprocess.run([*command, f"--seed={SEED}", f"--num-cities={NUM_CITIES}"], check=True, capture_output=True)
     assert contents(tmp_path / "again") == contents(database_dir)
-    assert verify_folder(database_dir).seed == SEED
+    assert read_manifest(database_dir, Manifest, compare_hashes=True).seed == SEED
 
 
 def test_both_languages_hold_the_same_entries_under_other_names(database):
@@ -78,7 +78,7 @@ def test_a_missing_manifest_or_file_a_wrong_size_or_hash_and_another_format_are_
     victim.write_bytes(data)
     open_database(folder).close()
     with pytest.raises(ManifestError, match=r"travel_zh.sqlite: has SHA-256 [0-9a-f]{64}, its manifest says"):
-        verify_folder(folder)
+        read_manifest(folder, Manifest, compare_hashes=True)
     victim.write_bytes(data[:-1])
     with pytest.raises(ManifestError, match=r"travel_zh.sqlite: has \d+ bytes, its manifest says \d+"):
         open_database(folder)

@@ -9,7 +9,7 @@ import pytest
 from tests.opdctl.kube.conftest import FakeApi, Tree
 
 from opdctl.kube.client import ClusterError
-from opdctl.logs.pods import PodFollower, PodLog, find_log_pods
+from opdctl.logs.pods import PodFollower
 
 DONE = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
 
@@ -81,7 +81,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], tuple[list[st
 
     def run(api: Cluster) -> tuple[list[str], list[str]]:
         printed: list[str] = []
-        PodFollower(api, "r", "K8sJobMode", poll_s=0.0, silent_s=0.0, out=printed.append).follow()
+        PodFollower(api, "r", poll_s=0.0, silent_s=0.0, out=printed.append).follow()
         assert api.script == []
         return printed, said
 
@@ -140,21 +140,20 @@ def test_a_pod_that_stays_silent_at_the_end_is_given_up_and_the_store_is_named(
 def test_a_tail_leaves_out_nothing_that_a_silent_container_prints_later(rayjob: Callable, submitter: Callable) -> None:
     api = Cluster(rayjob())
     api.pods["s1"], api.logs["s1"] = submitter("s1", 1), []
-    log = PodLog(api, find_log_pods(api, "r", "K8sJobMode")[0], tail=2)
-    assert list(log.lines(follow=True)) == []
+    printed: list[str] = []
+    follower = PodFollower(api, "r", tail=2, out=printed.append)
+    follower._read("s1", follow=True)
+    follower.tail = None
     api.add("s1", "a", "b", "c")
-    assert list(log.lines(follow=False)) == ["a", "b", "c"]
+    follower._read("s1", follow=False)
+    assert printed == ["a", "b", "c"]
 
 
-def test_the_log_is_the_submitter_s_or_that_of_the_head_s_log_container(pod: Callable, submitter: Callable) -> None:
-    pods = [pod("submitter", name="s1"), submitter("s0", 0, phase="Failed"), pod("head", name="h")]
-    pods[0]["metadata"]["creationTimestamp"] = "2026-11-21T10:30:00Z"
+def test_the_pods_of_the_log_come_oldest_first(submitter: Callable) -> None:
+    pods = [submitter("s1", 30), submitter("s0", 0, phase="Failed")]
 
     def answer(method: str, path: str, query: dict) -> tuple[int, Tree]:
-        role = query["labelSelector"].rpartition("=")[2]
-        return 200, {"items": [one for one in pods if one["metadata"]["labels"]["app.kubernetes.io/component"] == role]}
+        assert query["labelSelector"] == "opd/run-id=r,app.kubernetes.io/component=submitter"
+        return 200, {"items": pods}
 
-    found = find_log_pods(FakeApi(answer), "r", "K8sJobMode")
-    assert [(one.name, one.has_started, one.is_over) for one in found] == [("s0", True, True), ("s1", False, False)]
-    [head] = find_log_pods(FakeApi(answer), "r", "HTTPMode")
-    assert (head.name, head.container) == ("h", "log")
+    assert [*PodFollower(FakeApi(answer), "r").pods().items()] == [("s0", True), ("s1", False)]

@@ -50,8 +50,10 @@ def rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
     def render(text: str) -> tuple[Experiment, str]:
         (tmp_path / "exp.yaml").write_text(text)
-        [item] = load_experiments(tmp_path / "exp.yaml", site=SITES["k3s"], env={}, image=DIGEST)
-        return item, helm.template(item, chart=helm.find_chart("opd", ROOT / "charts"), namespace="opd")
+        [item] = load_experiments(
+            tmp_path / "exp.yaml", site=SITES["k3s"], env={}, sets=[f"cluster.image.ref={DIGEST}"]
+        )
+        return item, helm.template(item, chart=helm.find_chart("opd"), namespace="opd")
 
     return render
 

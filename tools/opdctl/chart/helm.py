@@ -16,7 +16,6 @@ from opdctl.console import ToolError, usage_error
 from opdctl.kube.client import KubeApi
 
 HELM_VARIABLE = "OPDCTL_HELM"
-CHARTS_VARIABLE = "OPDCTL_CHARTS"
 TIMEOUT_S = 300.0
 # A node without the image pulls it for the chart's pre-install check: as long as the check's own deadline.
 CHECK_S = 1800.0
@@ -36,17 +35,15 @@ def find_helm() -> str:
     return found
 
 
-def find_chart(kind: str, charts: Path | None) -> Path:
-    """Return the chart of a kind: below `charts`, $OPDCTL_CHARTS, ./charts, this checkout's or this wheel's charts."""
-    variable = os.environ.get(CHARTS_VARIABLE)
-    chosen = charts or (Path(variable) if variable else None)
+def find_chart(kind: str) -> Path:
+    """Return the chart of a kind: below ./charts, or this checkout's or this wheel's charts."""
     own = Path(__file__).parents[1]
-    candidates = [chosen] if chosen else [Path("charts"), own.parents[1] / "charts", own / "charts"]
+    candidates = [Path("charts"), own.parents[1] / "charts", own / "charts"]
     for folder in candidates:
         if (folder / kind / "Chart.yaml").is_file():
             return folder / kind
     places = " nor ".join(str(folder / kind) for folder in candidates)
-    raise usage_error(f"the chart of kind {kind} is not at {places}", fix="name the charts' folder with --charts")
+    raise usage_error(f"the chart of kind {kind} is not at {places}", fix="call opdctl in a checkout of the project")
 
 
 def _where(api: KubeApi) -> list[str]:

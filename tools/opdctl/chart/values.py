@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,6 @@ from opd.experiment.reader import read_text
 from opd.experiment.tree import get_path, merge, set_path
 
 NAME_VARIABLE = "RUN_ID"
-MAX_CELLS = 1000
 _EXAMPLE = "matrix: {seed: [1, 2, 3]}"
 
 
@@ -43,24 +41,16 @@ def load_experiments(
     file: Path,
     *,
     site: Path | None = None,
-    overlays: Iterable[Path] = (),
     env: Mapping[str, str],
     sets: Iterable[str] = (),
-    image: str | None = None,
 ) -> list[Experiment]:
     """Read an experiment file; a `matrix` gives one experiment a cell.
 
     Args:
         site: a file with the keys that every run on a cluster shares; the experiment's keys win.
-        overlays: files whose keys win over the file's; maps are merged, other values replaced, as by Helm.
         env: variables of the original to apply.
     """
-    tree = read_document(file, site=site).tree
-    for overlay in overlays:
-        tree = merge(tree, read_document(overlay).tree)
-    if image is not None:
-        tree = merge(tree, {"cluster": {"image": {"ref": image}}})
-    tree, others = _with_cluster(tree, sets)
+    tree, others = _with_cluster(read_document(file, site=site).tree, sets)
     origin = str(file)
     if "matrix" not in tree:
         return [_load(tree, env, others, origin=origin)]
@@ -121,9 +111,6 @@ def _check_matrix(matrix: Any, origin: str) -> None:
     for key, values in matrix.items():
         if not isinstance(values, list) or not values:
             _refuse(f"matrix.{key}", values, "a list of one or more values", _EXAMPLE, origin)
-    num_cells = math.prod(map(len, matrix.values()))
-    if num_cells > MAX_CELLS:
-        _refuse("matrix", num_cells, f"at most {MAX_CELLS} cells", "split the sweep", origin)
 
 
 def _refuse(path: str, value: Any, rule: str, fix: str, origin: str) -> NoReturn:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note
-
-if TYPE_CHECKING:
-    from opdctl.runs.find import RunPlace
 
 # For KubeRay and the kubelet, beyond the pods' own grace.
 MARGIN_S = 120.0
@@ -35,18 +30,6 @@ def cancel(run: Run, store: StoreUrl = None, namespace: Namespace = None, contex
         note(f"run {found.run_id} has ended already ({job.describe()}): the rest of it is deleted")
     api.delete(api.path("rayjobs", found.run_id))
     wait_until_gone(api, found.run_id, timeout_s=job.grace_s + MARGIN_S)
-    print(f"{found.run_id}  cancelled; {_saved(found.place)}")
+    print(f"{found.run_id}  cancelled")
     print(f"next:\n  opdctl submit EXP.yaml --name {found.run_id} -n {api.namespace}    (resumes it)")
     print(f"  opdctl delete {found.run_id} -n {api.namespace}")
-
-
-def _saved(place: RunPlace | None) -> str:
-    """Return what a cancelled run keeps, as its store shows it."""
-    from opdctl.runs.gather import gather
-
-    if place is None:
-        return "no store shows from here what it saved: the newest checkpoint on its volume counts"
-    record = gather([place])[0].record
-    steps = record.complete_steps
-    found = f"the newest complete checkpoint is step {steps[-1]}" if steps else "no checkpoint is complete"
-    return f"{found}, after {record.last_step or 0} {'stages' if record.kind == 'pipeline' else 'steps'}"

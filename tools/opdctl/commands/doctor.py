@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.commands.render import Charts, Image, Name, Overlays, Sets, Site, experiments_of
-from opdctl.console import EXIT_FAILURE, EXIT_OK, Context, Namespace, Output, StoreUrl, ToolError, note, print_json
+from opdctl.commands.render import Name, Sets, Site, experiments_of
+from opdctl.console import EXIT_FAILURE, EXIT_OK, Context, Namespace, Output, ToolError, note, print_json
 
 if TYPE_CHECKING:
     from opd.store.access import StoreAddress
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from opdctl.doctor import Check
 
 File = Annotated[Path | None, typer.Argument(metavar="EXP.yaml", help="Experiment file.")]
-NoCluster = Annotated[bool, typer.Option("--no-cluster", help="Leave out the cluster.")]
 FORWARD = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in this shell; a server inside the cluster is reached by a forwarded "
     "port and AWS_ENDPOINT_URL"
@@ -30,15 +29,10 @@ ANY_IMAGE = f"image.invalid/opd@sha256:{'0' * 64}"
 def doctor(
     experiment: File = None,
     site: Site = None,
-    values: Overlays = None,
     sets: Sets = None,
     name: Name = None,
-    image: Image = None,
-    store: StoreUrl = None,
-    charts: Charts = None,
     namespace: Namespace = None,
     context: Context = None,
-    no_cluster: NoCluster = False,
     output: Output = "table",
 ) -> None:
     """Check a run's preconditions; exit 1 if anything is MISSING.
@@ -52,26 +46,26 @@ def doctor(
     from opdctl.kube.client import ClusterError, connect, is_configured
 
     api, checks, in_cluster, found = None, list[Check](), list[Check](), list["Experiment"]()
-    if not no_cluster and namespace is None and context is None and not is_configured():
+    if namespace is None and context is None and not is_configured():
         note("note: no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)")
-    elif not no_cluster:
+    else:
         try:
             api = connect(namespace=namespace, context=context)
         except ClusterError as error:
             in_cluster = [Check("cluster", MISSING, str(error), error.fix)]
 
     def read(file: Path) -> str:
-        found.extend(experiments_of(file, site=site, values=values, sets=sets, name=name, image=image))
+        found.extend(experiments_of(file, site=site, sets=sets, name=name))
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         return f"{file}: kind {found[0].spec.kind}, name {found[0].run_id}{more}"
 
     if experiment is not None:
         checks.append(checked("spec", partial(read, experiment)))
     item, text = found[0] if found else None, ""
-    if at := store or (address_of(dump_spec(item.spec)) if item is not None else None):
-        checks.append(check_store(at))
     if item is not None:
-        of_chart, text = _check_chart(item, charts, namespace=api.namespace if api else namespace or "default")
+        if (at := address_of(dump_spec(item.spec))) is not None:
+            checks.append(check_store(at))
+        of_chart, text = _check_chart(item, namespace=api.namespace if api else namespace or "default")
         checks += of_chart
     checks += check_cluster(api, item, text) if api is not None else in_cluster
     if output == "json":
@@ -84,17 +78,16 @@ def doctor(
     raise typer.Exit(EXIT_FAILURE if any(check.state == MISSING for check in checks) else EXIT_OK)
 
 
-def check_store(at: str | StoreAddress) -> Check:
+def check_store(at: StoreAddress) -> Check:
     """Check that the store can be written from here, and that it decides which of two attempts was first.
 
     It writes one small object, which stays. A run's own credentials and network may reach a store that this shell cannot.
     """
     from opd.errors import StoreError, StoreUnavailable
-    from opd.store.access import StoreAddress
     from opdctl.doctor import MISSING, OK, UNSEEN, WARNING, Check
     from opdctl.runs.find import open_place, readable
 
-    if isinstance(at, StoreAddress) and readable(at) is None:
+    if readable(at) is None:
         text = f"store.url is {at.url}: a folder of the run's own volume, which only its pods see"
         fix = "set store.url to a bucket (s3://BUCKET/PREFIX), to read results from anywhere"
         return Check("store", WARNING, text, fix)
@@ -104,14 +97,14 @@ def check_store(at: str | StoreAddress) -> Check:
     except ToolError as error:
         return Check("store", MISSING, str(error), error.fix)
     except StoreError as error:
-        if isinstance(at, StoreAddress) and (isinstance(error, StoreUnavailable) or "credentials" in str(error)):
+        if isinstance(error, StoreUnavailable) or "credentials" in str(error):
             return Check("store", UNSEEN, f"not from this shell: {error}", FORWARD)
         fix = "check the URL, the credentials in the environment and that the bucket exists"
         return Check("store", MISSING, str(error), fix)
     return Check("store", OK, f"{place.url}: writable, create-only writes are honoured")
 
 
-def _check_chart(item: Experiment, charts: Path | None, *, namespace: str) -> tuple[list[Check], str]:
+def _check_chart(item: Experiment, *, namespace: str) -> tuple[list[Check], str]:
     """Check image reference and chart; return the rendered text, too, empty where the chart rejects the file."""
     from opd.experiment.tree import merge
     from opdctl.chart.helm import find_chart, template
@@ -120,13 +113,13 @@ def _check_chart(item: Experiment, charts: Path | None, *, namespace: str) -> tu
     text, ref = "", ((item.values.get("cluster") or {}).get("image") or {}).get("ref")
     image = Check("image", OK, f"{ref}: only the nodes can try to pull it")
     if not ref:
-        fix = "`images/build.sh trainer --push REGISTRY` prints the reference: set cluster.image.ref, or use --image"
+        fix = "`images/build.sh trainer --push REGISTRY` prints the reference for cluster.image.ref"
         image = Check("image", MISSING, "cluster.image.ref is not set: the chart rejects the file", fix)
         item = replace(item, values=merge(item.values, {"cluster": {"image": {"ref": ANY_IMAGE}}}))
 
     def render() -> str:
         nonlocal text
-        chart = find_chart(item.spec.kind, charts)
+        chart = find_chart(item.spec.kind)
         text = template(item, chart=chart, namespace=namespace)
         return f"{chart} renders it"
 

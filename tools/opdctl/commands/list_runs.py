@@ -76,7 +76,8 @@ def live_runs(api: KubeApi) -> list[Job]:
 def _records(finder: Finder) -> list[RunRecord]:
     """Return the record of every run that has started, as far as a list shows it; a run that cannot be read is noted."""
     from opd.errors import StoreError, StoreUnavailable
-    from opdctl.runs.gather import in_threads, read_place
+    from opd.store.transfer import in_threads
+    from opdctl.runs.gather import read_place
     from opdctl.runs.record import told_apart
 
     causes: dict[str, StoreError] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,9 +12,6 @@ if TYPE_CHECKING:
     from opdctl.runs.find import Found, RunPlace
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")]
-Attempt = Annotated[
-    int | None, typer.Option("--attempt", min=1, metavar="N", help="This attempt only, from the store.")
-]
 Tail = Annotated[int | None, typer.Option("--tail", min=1, metavar="N", help="Begin with the last N lines.")]
 
 
@@ -23,7 +19,6 @@ def logs(
     run: Run,
     store: StoreUrl = None,
     follow: Follow = False,
-    attempt: Attempt = None,
     tail: Tail = None,
     namespace: Namespace = None,
     context: Context = None,
@@ -32,48 +27,43 @@ def logs(
 
     -f follows the pods of a live run; otherwise the store is read. The last line, on stderr, is the state.
 
-    Examples: `opdctl logs -f my-run -n opd` · `opdctl logs my-run --attempt 2 --tail 20`
+    Examples: `opdctl logs -f my-run -n opd` · `opdctl logs my-run --tail 20`
     """
     from opdctl.runs.find import LONG_PATIENCE_S, Finder
 
     found = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S).locate(run)
     job = found.in_cluster.job if found.in_cluster is not None else None
     is_live = job is not None and job.is_live
-    if job is not None and attempt is None and (found.place is None or (follow and is_live)):
-        _from_pods(found, job.submission_mode, follow=follow, tail=tail)
+    if job is not None and (found.place is None or (follow and is_live)):
+        _from_pods(found, follow=follow, tail=tail)
     elif found.place is not None:
-        _from_store(found.place, attempt, follow=follow, tail=tail)
+        _from_store(found.place, follow=follow, tail=tail)
     else:
-        fix = "name the store with --store URL" + (", or leave out --attempt" if attempt else "")
-        raise ToolError(f"run {found.run_id}: no pods to read, and no store: {'; '.join(found.notes)}", fix=fix)
+        text = f"run {found.run_id}: no pods to read, and no store: {'; '.join(found.notes)}"
+        raise ToolError(text, fix="name the store with --store URL")
 
 
-def _from_pods(found: Found, submission_mode: str, *, follow: bool, tail: int | None) -> None:
+def _from_pods(found: Found, *, follow: bool, tail: int | None) -> None:
     from opdctl.kube.rayjob import read_job
     from opdctl.logs.pods import PodFollower
 
     assert found.api is not None
     api, run_id = found.api, found.run_id
-    pods = PodFollower(api, run_id, submission_mode, tail=tail)
+    pods = PodFollower(api, run_id, tail=tail)
     if not (pods.follow() if follow else pods.print_now()):
         note("no log yet: `opdctl status` shows the reason")
     tree = api.find(api.path("rayjobs", run_id))
     note(f"run {run_id}: {read_job(tree).describe() if tree is not None else 'its RayJob is gone'}")
 
 
-def _from_store(place: RunPlace, attempt: int | None, *, follow: bool, tail: int | None) -> None:
+def _from_store(place: RunPlace, *, follow: bool, tail: int | None) -> None:
     from opdctl.logs.store import LogReader
     from opdctl.runs.listing import Listing
+    from opdctl.tables import ago
 
-    if attempt is not None and attempt not in (there := Listing(place.store).folders()) and not follow:
-        known = ", ".join(map(str, there)) or "none yet"
-        raise ToolError(f"run {place.run_id} has no attempt {attempt}", fix=f"its attempts: {known}")
-    reader = LogReader(place.store, attempt=attempt, tail=tail)
+    reader = LogReader(place.store, tail=tail)
     if not (reader.follow() if follow else reader.print_new()):
         note(f"no log yet at {place.store.url}: the first lines appear some seconds after the start")
-    listing = Listing(place.store)
-    if shown := attempt or max(listing.attempts(), default=0):
-        line = listing.attempt_line(shown)
-        silent_s = max(time.time() - line.last_sign_s, 0)
-        alive = f"attempt {shown} is running: its last sign of life came {silent_s:.0f} s ago"
-        note(f"attempt {shown} ended: {line.end}" if line.end else alive)
+    if (last := Listing(place.store).newest()) is not None:
+        alive = f"attempt {last.attempt} is running: its last sign of life came {ago(last.last_sign_s)}"
+        note(f"attempt {last.attempt} ended: {last.end}" if last.end else alive)

@@ -1,4 +1,4 @@
-"""`opdctl pull`: a checkpoint or any folder of a run, verified; an interrupted pull is resumed."""
+"""`opdctl pull`: a checkpoint of a run, verified; an interrupted pull is resumed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note, progress, usage_error
+from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note
 
 if TYPE_CHECKING:
     from opdctl.runs.find import RunPlace
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 Step = Annotated[
     int | None, typer.Option("--step", min=0, metavar="N", help="Step of the checkpoint; else the newest.")
 ]
-Folder = Annotated[str | None, typer.Option("--folder", metavar="NAME", help="Another folder instead: eval, model.")]
 Into = Annotated[Path | None, typer.Option("--into", metavar="DIR", help="Folder to write; else RUN/... here.")]
 
 
@@ -25,10 +24,9 @@ def pull(
     namespace: Namespace = None,
     context: Context = None,
     step: Step = None,
-    folder: Folder = None,
     into: Into = None,
 ) -> None:
-    """Download a complete checkpoint, verified by its sha256; or another folder of the run.
+    """Download a complete checkpoint, verified by its sha256.
 
     After an interruption run it again: files that arrived whole stay.
 
@@ -36,14 +34,8 @@ def pull(
     """
     from opdctl.runs.find import LONG_PATIENCE_S, Finder
 
-    if folder is not None and step is not None:
-        raise usage_error("--folder and --step exclude each other", fix="give one of them")
     finder = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S)
     [place] = finder.places([run])
-    if folder is not None:
-        target = into or Path(place.run_id) / folder
-        note(f"{pull_folder(place, folder, target)} files of {folder} in the folder {target}")
-        return
     target, done = pull_checkpoint(place, step, into)
     note(f"global_step_{done} of {place.run_id}: complete and verified in the folder {target}")
 
@@ -74,9 +66,7 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None) -> tup
     target.mkdir(parents=True, exist_ok=True)
     (target / COMPLETE_FILE).unlink(missing_ok=True)
     source = place.store.child(step_folder(chosen))
-    advance = progress(f"global_step_{chosen}", len(manifest.files))
-    problems = bring(source, manifest.files, target, on_done=lambda file: advance())
-    if problems:
+    if problems := bring(source, manifest.files, target):
         if not place.store.exists(f"{step_folder(chosen)}/{COMPLETE_FILE}"):  # retention deletes it first
             raise pruned
         text = "; ".join(problems.values())
@@ -87,31 +77,3 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None) -> tup
     (target / MANIFEST_FILE).write_bytes(manifest.to_bytes())
     (target / COMPLETE_FILE).write_bytes(manifest.seal())
     return target, chosen
-
-
-def pull_folder(place: RunPlace, folder: str, into: Path) -> int:
-    """Download every object below a folder of the run; files of the right size stay. Return the number of files."""
-    from opd.store.base import ObjectInfo, leads_out
-    from opd.store.transfer import in_threads
-
-    prefix = folder.strip("/")
-    if leads_out(prefix):
-        raise ToolError(f"--folder {folder}: not inside the run {place.run_id}", fix="name a folder of the run")
-    found = place.store.list(prefix)
-    if not found:
-        names = ", ".join(place.store.children("")) or "nothing"
-        raise ToolError(f"run {place.run_id} has no folder {folder!r}", fix=f"it has: {names}")
-    if outside := [info.key for info in found if leads_out(info.key.removeprefix(f"{prefix}/"))]:
-        names = ", ".join(map(repr, outside[:3]))
-        raise ToolError(f"objects of {place.run_id} would be written outside {into}: {names}")
-    into.mkdir(parents=True, exist_ok=True)
-    advance = progress(prefix, len(found))
-
-    def fetch(info: ObjectInfo) -> None:
-        path = into / info.key.removeprefix(f"{prefix}/")
-        if not path.is_file() or path.stat().st_size != info.size:
-            place.store.get_file(info.key, path)
-        advance()
-
-    in_threads(fetch, found)
-    return len(found)

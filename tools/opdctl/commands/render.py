@@ -14,14 +14,9 @@ if TYPE_CHECKING:
     from opdctl.chart.values import Experiment
 
 File = Annotated[Path, typer.Argument(metavar="EXP.yaml", help="Experiment file; `matrix`: a sweep.")]
-Overlays = Annotated[
-    list[Path] | None, typer.Option("--values", "-f", metavar="FILE", help="Its keys win over EXP.yaml's.")
-]
 Site = Annotated[Path | None, typer.Option("--site", metavar="FILE", envvar="OPDCTL_SITE", help="What all runs share.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set a key of the spec.")]
-Image = Annotated[str | None, typer.Option("--image", metavar="REF", help="cluster.image.ref, with its digest.")]
 Into = Annotated[Path | None, typer.Option("--into", metavar="DIR", help="Folder for one file a run.")]
-Charts = Annotated[Path | None, typer.Option("--charts", metavar="DIR", help="Folder of the charts.")]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the release.")]
 Env = Annotated[bool, typer.Option("--env", help="Apply the original's environment variables.")]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the run.")]
@@ -30,13 +25,10 @@ Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name o
 def render(
     experiment: File,
     site: Site = None,
-    values: Overlays = None,
     sets: Sets = None,
     env: Env = False,
     name: Name = None,
-    image: Image = None,
     into: Into = None,
-    charts: Charts = None,
     namespace: Namespace = "default",
 ) -> None:
     """Render the manifests of an experiment: as `helm template` does, for every cell of its `matrix`.
@@ -45,8 +37,8 @@ def render(
     """
     from opdctl.chart.helm import find_chart, template
 
-    for item in experiments_of(experiment, site=site, values=values, sets=sets, env=env, name=name, image=image):
-        text = template(item, chart=find_chart(item.spec.kind, charts), namespace=namespace)
+    for item in experiments_of(experiment, site=site, sets=sets, env=env, name=name):
+        text = template(item, chart=find_chart(item.spec.kind), namespace=namespace)
         if into is None:
             print(text, end="" if text.endswith("\n") else "\n")
             continue
@@ -55,21 +47,14 @@ def render(
 
 
 def experiments_of(
-    experiment: Path,
-    *,
-    site: Path | None,
-    values: list[Path] | None,
-    sets: list[str] | None,
-    env: bool = False,
-    name: str | None,
-    image: str | None,
+    experiment: Path, *, site: Path | None, sets: list[str] | None, env: bool = False, name: str | None
 ) -> list[Experiment]:
     """Read the experiments that a command line names, and print the remarks about them."""
     from opdctl.chart.values import load_experiments
 
     all_sets = [*(sets or []), *([f"name={name}"] if name is not None else [])]
     variables = os.environ if env else {}
-    found = load_experiments(experiment, site=site, overlays=values or [], env=variables, sets=all_sets, image=image)
+    found = load_experiments(experiment, site=site, env=variables, sets=all_sets)
     for item in found:
         for remark in item.notes:
             note(f"note: {item.run_id}: {remark}")

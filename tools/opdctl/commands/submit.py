@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.commands.render import Charts, Env, File, Image, Name, Overlays, Sets, Site, experiments_of
+from opdctl.commands.render import Env, File, Name, Sets, Site, experiments_of
 from opdctl.console import Context, Namespace
 
 Retry = Annotated[bool, typer.Option("--retry", help="Resume a run that ended for good.")]
@@ -15,13 +15,10 @@ Retry = Annotated[bool, typer.Option("--retry", help="Resume a run that ended fo
 def submit(
     experiment: File,
     site: Site = None,
-    values: Overlays = None,
     sets: Sets = None,
     env: Env = False,
     name: Name = None,
     retry: Retry = False,
-    image: Image = None,
-    charts: Charts = None,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
@@ -33,15 +30,14 @@ def submit(
     """
     from opd.redaction import redact
     from opdctl.kube.client import connect
-    from opdctl.submit import Sender
+    from opdctl.submit import prepare, send
 
-    found = experiments_of(experiment, site=site, values=values, sets=sets, env=env, name=name, image=image)
+    found = experiments_of(experiment, site=site, sets=sets, env=env, name=name)
     api = connect(namespace=namespace, context=context)
-    sender = Sender(api, charts=charts, is_retry=retry)
-    orders = sender.prepare(found)
+    orders = prepare(api, found, is_retry=retry)
     for order in orders:
         why = f": {redact(order.why)}" if order.why else ""
-        sender.send(order)
+        send(api, order)
         print(f"{order.experiment.run_id}  {'resumed' if order.why else 'submitted'}{why}", flush=True)
     where = f"-n {api.namespace}" + (f" --context {context}" if context else "")
     print("next:")

@@ -49,7 +49,6 @@ class JobState:
     job_status: str
     why: str
     ray_cluster: str
-    submission_mode: str
     queue: str
     num_failed: int
     backoff_limit: int
@@ -89,7 +88,6 @@ def read_job(tree: Mapping[str, Any]) -> JobState:
         job_status=status.get("jobStatus", ""),
         why=": ".join(filter(None, (status.get("reason"), status.get("message", "").strip()))),
         ray_cluster=status.get("rayClusterName", ""),
-        submission_mode=spec.get("submissionMode", "K8sJobMode"),
         queue=labels.get(QUEUE_LABEL, ""),
         num_failed=int(status.get("failed") or 0),
         backoff_limit=int(spec.get("backoffLimit") or 0),

@@ -1,4 +1,4 @@
-"""A run's log from its pods, followed over reconnects, new pods and new Ray clusters.
+"""A run's log from the pods of its submitter, followed over reconnects, new pods and new Ray clusters.
 
 The kubelet stamps every line. The API server ends a stream after a while. The next stream begins a few seconds before the
 last stamp, and lines that were printed before are left out by stamp and text.
@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from opd.redaction import redact
 from opdctl.console import note
 from opdctl.kube.client import HTTP_NOT_FOUND, ROLE_LABEL, RUN_LABEL, ClusterError, KubeApi, unix_s, wait_until
 from opdctl.kube.rayjob import read_job
 
-# (role of the pod, container) by submission mode, as the charts make them.
-LOG_CONTAINERS = {"K8sJobMode": ("submitter", "submitter"), "HTTPMode": ("head", "log")}
+SUBMITTER = "submitter"
+"""The role of the pods that print the log, and the name of their container."""
 # A silent connection is opened anew after this long.
 READ_TIMEOUT_S = 30.0
 # `sinceTime` has whole seconds, and stamps of stdout and stderr cross by less than one second.
@@ -31,100 +29,48 @@ POLL_S = 2.0
 SILENT_S = 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogPod:
-    """A container that prints a log; `is_over` once it will print nothing more."""
-
-    name: str
-    container: str
-    has_started: bool
-    is_over: bool
-
-
-def find_log_pods(api: KubeApi, run_id: str, submission_mode: str) -> list[LogPod]:
-    """Return the pods that print the run's log, oldest first: one a submission or head."""
-    role, container = LOG_CONTAINERS[submission_mode]
-    pods = api.list(api.path("pods"), selector=f"{RUN_LABEL}={run_id},{ROLE_LABEL}={role}")
-    pods.sort(key=lambda pod: (unix_s(pod["metadata"].get("creationTimestamp")), pod["metadata"]["name"]))
-    return [_log_pod(pod, container) for pod in pods]
-
-
-def _log_pod(pod: Mapping[str, Any], container: str) -> LogPod:
-    status = pod.get("status", {})
-    seen: Mapping[str, Any] = next(
-        (item for item in status.get("containerStatuses", []) if item["name"] == container), {}
-    )
-    # Between two restarts a container waits, and its log is the last start's.
-    states = {*seen.get("state", {}), *seen.get("lastState", {})}
-    return LogPod(
-        name=pod["metadata"]["name"],
-        container=container,
-        has_started=bool(states & {"running", "terminated"}),
-        is_over=status.get("phase") in ("Succeeded", "Failed"),
-    )
-
-
 class PodLog:
-    """Lines of one container's log over any number of streams; each comes out once, without its stamp.
-
-    Stamps of stdout and stderr may cross, so the order does not count. After a reconnect each line of the last `OVERLAP_S`
-    seconds is left out as often as it came before.
+    """Lines of one pod's log over any number of streams; each comes out once, without its stamp.
 
     Args:
         tail: the number of last lines to begin with.
     """
 
-    def __init__(self, api: KubeApi, pod: LogPod, *, tail: int | None = None):
-        self.api, self.pod, self.tail = api, pod, tail
-        self._recent: deque[tuple[float, str]] = deque()
-        self._first_s: float | None = None
-        self._newest_s = 0.0
-        self._to_skip: Counter[str] = Counter()
+    def __init__(self, api: KubeApi, name: str, *, tail: int | None = None):
+        self.api, self.name, self.tail = api, name, tail
+        self._recent: dict[str, float] = {}
+        self._first_s = 0.0
 
     def lines(self, *, follow: bool) -> Iterator[str]:
         """Yield new lines until the stream ends; the half line of a broken stream comes whole with the next stream.
 
         A ClusterError means that the stream broke or cannot be opened; a further call continues.
         """
-        query: dict[str, str | int] = {"container": self.pod.container, "timestamps": "true"}
+        query: dict[str, str | int] = {"container": SUBMITTER, "timestamps": "true"}
         query |= {"follow": "true"} if follow else {}
-        if self._newest_s:
-            query["sinceTime"] = self.reconnect()
+        if self._recent:
+            since_s = math.floor(max(self._recent.values())) - OVERLAP_S
+            self._recent = {line: stamp_s for line, stamp_s in self._recent.items() if stamp_s >= since_s}
+            query["sinceTime"] = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         elif self.tail:
             query["tailLines"] = self.tail
         rest = b""
-        path = self.api.path("pods", self.pod.name, "log")
-        for chunk in self.api.stream(path, read_timeout_s=READ_TIMEOUT_S, **query):
+        for chunk in self.api.stream(self.api.path("pods", self.name, "log"), read_timeout_s=READ_TIMEOUT_S, **query):
             *whole, rest = (rest + chunk).split(b"\n")
-            yield from (text for text in map(self.take, whole) if text is not None)
-        if not self._newest_s:
-            self.tail = None  # a container without a line: what it prints later is new
+            yield from self._new(whole)
         if rest and not follow:  # an ended container's last words need no line end
-            yield from (text for text in [self.take(rest)] if text is not None)
+            yield from self._new([rest])
 
-    def reconnect(self) -> str:
-        """Prepare for the next stream; return the time from which to read (RFC 3339)."""
-        since_s = math.floor(self._newest_s) - OVERLAP_S
-        self._to_skip = Counter(line for stamp_s, line in self._recent if stamp_s >= since_s)
-        return datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-    def take(self, data: bytes) -> str | None:
-        """Return the line without its stamp; None if it came before, or is older than the first line of a tail."""
-        line = data.decode(errors="replace")
-        if self._to_skip.get(line):
-            self._to_skip[line] -= 1
-            return None
-        stamp, _, text = line.partition(" ")
-        stamp_s = unix_s(stamp)
-        if self._first_s is None:
-            self._first_s = stamp_s if self.tail else 0.0
-        if stamp_s < self._first_s:
-            return None
-        self._recent.append((stamp_s, line))
-        self._newest_s = max(self._newest_s, stamp_s)
-        while self._recent[0][0] < self._newest_s - 2 * OVERLAP_S:
-            self._recent.popleft()
-        return text
+    def _new(self, lines: list[bytes]) -> Iterator[str]:
+        """Yield the lines that did not come before, and that are not older than the first line of a tail."""
+        for line in (data.decode(errors="replace") for data in lines):
+            stamp, _, text = line.partition(" ")
+            stamp_s = unix_s(stamp)
+            if self.tail and not self._recent:
+                self._first_s = stamp_s
+            if line not in self._recent and stamp_s >= self._first_s:
+                self._recent[line] = stamp_s
+                yield text
 
 
 @dataclass
@@ -139,7 +85,6 @@ class PodFollower:
 
     api: KubeApi
     run_id: str
-    submission_mode: str
     tail: int | None = None
     poll_s: float = POLL_S
     silent_s: float = SILENT_S
@@ -151,70 +96,70 @@ class PodFollower:
 
     def print_now(self) -> int:
         """Print the present lines of the pods; return their number."""
-        for pod in find_log_pods(self.api, self.run_id, self.submission_mode):
-            if pod.has_started:
-                self._read(pod, follow=False)
+        for name in self.pods():
+            self._read(name, follow=False)
         return self.num_lines
 
     def follow(self) -> int:
         """Print until the RayJob has ended or is gone and its pods are read; wait for an unreachable API server."""
 
         def look() -> int | str:
-            try:
-                tree = self.api.find(self.api.path("rayjobs", self.run_id))
-                is_over = tree is None or not read_job(tree).is_live
-                is_quiet = self._follow_pods(is_over=is_over)
-            except ClusterError:
-                self._silent_since.clear()
-                raise
+            tree = self.api.find(self.api.path("rayjobs", self.run_id))
+            is_over = tree is None or not read_job(tree).is_live
+            awaited = self._read_pods(is_over=is_over)
             self.tail = None  # later pods are read whole
-            return self.num_lines if is_quiet and is_over else ""
+            return self.num_lines if is_over and awaited is None else awaited or ""
 
         return wait_until(look, pause=lambda: time.sleep(self.poll_s))
 
-    def _follow_pods(self, *, is_over: bool) -> bool:
-        """Read every pod as far as possible; return True if no pod is left to read."""
-        pods = find_log_pods(self.api, self.run_id, self.submission_mode)
-        for name in sorted(self._logs.keys() - self._done - {pod.name for pod in pods}):
+    def pods(self) -> dict[str, bool]:
+        """Return whether each pod that prints the log has ended, oldest first: one a submission."""
+        pods = self.api.list(self.api.path("pods"), selector=f"{RUN_LABEL}={self.run_id},{ROLE_LABEL}={SUBMITTER}")
+        pods.sort(key=lambda pod: (unix_s(pod["metadata"].get("creationTimestamp")), pod["metadata"]["name"]))
+        return {pod["metadata"]["name"]: pod["status"].get("phase") in ("Succeeded", "Failed") for pod in pods}
+
+    def _read_pods(self, *, is_over: bool) -> str | None:
+        """Read every pod as far as possible; return the reason to wait for one, None where there is none."""
+        pods = self.pods()
+        for name in sorted(self._logs.keys() - self._done - pods.keys()):
             self._lose(name, "went before it was read to its end")
-        for place, pod in enumerate(pods):
-            if pod.name in self._done or not pod.has_started:
+        for name, has_ended in pods.items():
+            if name in self._done:
                 continue
-            # HTTPMode's log container runs as long as its head.
-            is_final = pod.is_over or is_over
-            has_next = any(later.has_started for later in pods[place + 1 :])
+            is_final = has_ended or is_over
             try:
-                self._read(pod, follow=not is_final)
-                self._silent_since.pop(pod.name, None)
-                self._done |= {pod.name} if is_final else set()
+                self._read(name, follow=not is_final)
             except ClusterError as error:
                 if not error.is_passing:
                     raise
-                is_needed = not (is_final or has_next)
-                if error.status == 0 and is_needed:
-                    return False  # a broken stream is opened again at once
-                if pod.name not in self._silent_since:
-                    note(f"pod {pod.name} cannot be read, waiting for it: {error}")
-                since_s = self._silent_since.setdefault(pod.name, time.monotonic())
+                since_s = self._silent_since.setdefault(name, time.monotonic())
+                is_needed = not is_final and name == [*pods][-1]
                 if is_needed or time.monotonic() - since_s < self.silent_s:
-                    return False  # the lines of the next pod come after its own
-                self._lose(pod.name, f"is given up after {self.silent_s:g} s")
-        return all(pod.name in self._done for pod in pods)
+                    # The lines of the next pod come after its own; a broken stream is opened again.
+                    return f"pod {name} cannot be read, waiting for it: {error}" if error.status else ""
+                self._lose(name, f"is given up after {self.silent_s:g} s")
+            else:
+                self._silent_since.pop(name, None)
+                self._done |= {name} if is_final else set()
+        return None
 
     def _lose(self, name: str, why: str) -> None:
         self._done.add(name)
         note(f"pod {name} {why}: `opdctl logs {self.run_id}` reads the rest from the store")
 
-    def _read(self, pod: LogPod, *, follow: bool) -> None:
+    def _read(self, name: str, *, follow: bool) -> None:
         """Print new lines; a container that is gone or has not started has none."""
-        if pod.name not in self._logs:
-            if self._logs:
-                self.out(f"===== pod {pod.name} =====")
-            self._logs[pod.name] = PodLog(self.api, pod, tail=self.tail)
+        is_new = name not in self._logs
+        log = self._logs.setdefault(name, PodLog(self.api, name, tail=self.tail))
         try:
-            for line in self._logs[pod.name].lines(follow=follow):
+            for line in log.lines(follow=follow):
+                if is_new and self.num_lines:
+                    self.out(f"===== pod {name} =====")
+                is_new = False
                 self.out(redact(line))
                 self.num_lines += 1
         except ClusterError as error:
             if error.status != HTTP_NOT_FOUND and "is waiting to start" not in str(error):
                 raise
+        if is_new:
+            del self._logs[name]  # it has printed nothing yet

@@ -6,9 +6,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from opd.errors import StoreUnavailable
 from opd.redaction import redact
-from opd.runs.attempts import ENDED_FILE, attempt_prefix
 from opd.runs.driver_log import LOG_FILE
 from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.store.base import Store
@@ -42,7 +40,6 @@ class LogReader:
     """Prints driver logs; parts of a log only grow, and only the last part does."""
 
     store: Store
-    attempt: int | None = None
     tail: int | None = None
     poll_s: float = POLL_S
     _positions: dict[int, Position] = field(default_factory=dict)
@@ -53,48 +50,33 @@ class LogReader:
         return self._print(Listing(self.store), is_final=True)
 
     def follow(self) -> int:
-        """Print until the run or attempt ends, also while the store is unreachable for some time."""
+        """Print until the run ends, also while the store is unreachable for some time."""
 
         def look() -> int | str:
             listing = Listing(self.store)
-            is_over = RESULT_FILE in listing or FATAL_FILE in listing or self._attempt_is_over(listing)
+            is_over = RESULT_FILE in listing or FATAL_FILE in listing
             self._print(listing, is_final=is_over)
             sys.stdout.flush()
             return self._num_lines if is_over else ""
 
         return wait_until(look, pause=lambda: time.sleep(self.poll_s))
 
-    def _attempt_is_over(self, listing: Listing) -> bool:
-        return self.attempt is not None and f"{attempt_prefix(self.attempt)}/{ENDED_FILE}" in listing
-
     def _print(self, listing: Listing, *, is_final: bool) -> int:
-        attempts = [number for number in listing.folders() if self.attempt in (None, number)]
-        num_before, held = self._num_lines, list[str]()
+        attempts, lines = listing.folders(), list[str]()
         for number in attempts:
-            position = self._positions.setdefault(number, Position())
-            try:
-                self._fetch(listing, number, position)
-            except StoreUnavailable:
-                if self.tail is not None:
-                    self._positions.clear()  # nothing is printed yet: the next look begins anew
-                raise
-            lines = position.take(is_final=is_final or number != attempts[-1])
-            if lines and not position.has_header and len(listing.folders()) > 1:
-                lines.insert(0, f"===== attempt {number} =====")
-            position.has_header = position.has_header or bool(lines)
-            if self.tail is None:
-                self._emit(lines)
-            else:
-                held += lines
-        if self.tail is not None:
-            self._emit(held[-self.tail :])
-            self.tail = None
-        return self._num_lines - num_before
-
-    def _emit(self, lines: list[str]) -> None:
+            self._fetch(listing, number, self._positions.setdefault(number, Position()))
+        for number in attempts:
+            position = self._positions[number]
+            new = position.take(is_final=is_final or number != attempts[-1])
+            if new and not position.has_header and len(attempts) > 1:
+                lines.append(f"===== attempt {number} =====")
+            position.has_header = position.has_header or bool(new)
+            lines += new
+        lines, self.tail = lines[-(self.tail or 0) :], None
         for line in lines:
             print(redact(line))
         self._num_lines += len(lines)
+        return self._num_lines
 
     def _fetch(self, listing: Listing, attempt: int, position: Position) -> None:
         """Add the bytes by which the attempt's log has grown; a failure half way keeps what came before it."""

@@ -109,8 +109,6 @@ def thin(grid: np.ndarray, width: int, steps: np.ndarray, values: np.ndarray) ->
 def pack(runs: Sequence[LoadedRun], groups: Sequence[Group]) -> str:
     """Return base64 of the zlib-compressed JSON that assets/curves.js reads; empty without any curve.
 
-    Metrics are read twice, so that one run's table is in memory at a time.
-
     Args:
         groups: `runs` by experiment; each group is drawn as its mean and band.
     """

@@ -92,7 +92,6 @@ def report_page(runs: Sequence[LoadedRun]) -> str:
         written_at=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         parts=[part for part in parts if part.sheets or part.answers or part.lines],
         curves=curves,
-        is_large=few is not runs,
     )  # fmt: skip
     return storable(page)
 

@@ -1,4 +1,4 @@
-"""Origin of runs: attempts, versions, images, GPU-hours, trackers, and the preflight's findings."""
+"""Origin of runs: attempts, versions, images, GPU-hours, and the preflight's findings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from opd.errors import CorruptRecord
 from opd.runs.origin import file_key
-from opdctl.runs.gather import NUM_THREADS, LoadedRun, in_threads
+from opd.store.transfer import in_threads
+from opdctl.runs.gather import NUM_THREADS, LoadedRun
 from opdctl.runs.record import RunRecord
 from opdctl.tables import NONE, Sheet, duration, moment
 
@@ -43,13 +44,6 @@ class Origin:
         return num_gpus(self.record) * sum(spans) / 3600
 
     @property
-    def trackers(self) -> list[str]:
-        """Addresses of the run's trackers that a browser may follow."""
-        found = self.known("trackers")
-        urls = found.values() if isinstance(found, dict) else ()
-        return [url for url in urls if isinstance(url, str) and url.startswith(("http://", "https://"))]
-
-    @property
     def preflight(self) -> list[tuple[str, str, str]]:
         """Name, verdict and finding of each check of the teacher, as `opd.monitor.preflight` keeps them; other content is left out."""
         kept = self.known("preflight")
@@ -80,10 +74,10 @@ def _record(run: LoadedRun, key: str) -> Mapping[str, Any]:
 def tables(runs: Sequence[LoadedRun]) -> list[Sheet]:
     """Return the origin of the runs, their attempts, and the preflight's findings."""
     found = in_threads(Origin, runs, num_threads=NUM_THREADS)
-    names = ("run", "opd (commit)", "image", "GPU-hours", "seed", "spec hash", "store and trackers")
+    names = ("run", "opd (commit)", "image", "GPU-hours", "seed", "spec hash", "store")
     lines = [
         (item.record.run_id, item.version, str(item.known("image") or NONE), f"{item.gpu_hours:.3g}",
-         str(item.record.spec.get("seed", NONE)), item.record.spec_hash[:12], "\n".join([item.record.url, *item.trackers]))
+         str(item.record.spec.get("seed", NONE)), item.record.spec_hash[:12], item.record.url)
         for item in found
     ]  # fmt: skip
     heads = ("run", "attempt", "host", "devices", "started", "ran for", "ended")

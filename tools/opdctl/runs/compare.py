@@ -290,7 +290,8 @@ def comparison_sheets(found: Sequence[Comparison]) -> list[Sheet]:
     changes = [(item.after, "\n".join(item.changes) or "(the specs are equal)") for item in found]
     lines = [
         (item.after, one.quantity, with_error(*one.before), with_error(*one.after),
-         with_error(*one.difference, sign="+") + " *" * one.is_notable, _interval(one.interval),
+         with_error(*one.difference, sign="+") + " *" * one.is_notable,
+         NONE if math.isnan(one.interval[0]) else "{:+.4g} … {:+.4g}".format(*one.interval),
          f"{one.num_pairs} by {one.paired_by}" if one.paired_by else "not paired", one.remark)
         for item in found
         for one in item.differences
@@ -300,8 +301,3 @@ def comparison_sheets(found: Sequence[Comparison]) -> list[Sheet]:
         Sheet(names=("group", "what differs"), lines=changes, title=f"base {found[0].before}"),
         Sheet(names=names, lines=lines, caption=ERROR_REMARK),
     ]
-
-
-def _interval(interval: tuple[float, float]) -> str:
-    low, high = interval
-    return NONE if math.isnan(low) else f"{low:+.4g} … {high:+.4g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import NoReturn
 from urllib.parse import urlsplit
 
 from opd.errors import StoreError
+from opd.experiment.errors import nearest
 from opd.runs.identity import RUN_FILE
 from opd.store.access import URL_FIX, URL_RULE, StoreAddress, address_of, is_usable, under
 from opd.store.base import RetryPolicy, Store
@@ -192,8 +192,8 @@ def _in_store(root: Store, run_id: str) -> str:
 
 
 def _near(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(names), 1)
-    return f": did you mean {near[0]}?" if near else ""
+    near = nearest(name, list(names))
+    return f": did you mean {near}?" if near else ""
 
 
 def _is_no_folder(url: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from dataclasses import dataclass
@@ -22,7 +20,6 @@ from opd.runs.attempts import (
 )
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, step_folder, step_of
 from opd.runs.stream import part_key
-from opd.runs.summary import SUMMARY_FILE
 from opd.store.base import ObjectInfo, Store
 from opdctl.tables import duration
 
@@ -91,18 +88,6 @@ class Listing:
              "is_complete": f"{step_folder(step)}/{COMPLETE_FILE}" in self}
             for step, files in sorted(found.items())
         ]  # fmt: skip
-
-    def fingerprint(self) -> str:
-        """Return a hash that changes with every object but heartbeats and the summary.
-
-        Streamed files only grow and records are written once, so key, size and modification time show every change.
-        """
-        marks = sorted(
-            (info.key, info.size, info.modified_s)
-            for info in self.objects.values()
-            if not info.key.endswith(f"/{HEARTBEAT_FILE}") and info.key != SUMMARY_FILE
-        )
-        return hashlib.sha256(json.dumps(marks).encode()).hexdigest()
 
     def attempt_lines(self) -> list[AttemptLine]:
         return [self.attempt_line(attempt) for attempt in self.attempts()]

@@ -165,13 +165,9 @@ def _read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
                for name in (RUN_FILE, SPEC_FILE, RESULT_FILE, FATAL_FILE)}  # fmt: skip
     spec: dict[str, Any] = redact_tree(records[SPEC_FILE] or {})
     result = redact_tree(records[RESULT_FILE])
-    try:
-        evaluation = {name: _evaluation(values) for name, values in ((result or {}).get("eval") or {}).items()}
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        evaluation = {}
-        problems.append(f"{RESULT_FILE}: eval is left out ({type(error).__name__}: {error})")
     newest = listing.newest()
-    state, detail = ("not started", "") if newest is None else ("running", "")
+    # An attempt without an end is running while its lease holds.
+    state, detail = "not started" if newest is None else "running" if newest.is_alive else "silent", ""
     if records[RESULT_FILE] is not None:
         state = "succeeded"
     elif (fatal := records[FATAL_FILE]) is not None:
@@ -193,7 +189,7 @@ def _read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
                 if name not in RESERVED_KEYS and len(values := series(table, name)[1])},
         validation={name: [float(values[0]), float(values[-1])] for name in filter(is_validation, table.column_names)
                     if len(values := series(table, name)[1])},
-        evaluation=evaluation,
+        evaluation={name: _evaluation(values) for name, values in ((result or {}).get("eval") or {}).items()},
         checkpoints=listing.checkpoints(),
         result=result,
         problems=[redact(problem) for problem in problems],
@@ -201,16 +197,6 @@ def _read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
         spec=spec,
     )  # fmt: skip
     return record, table
-
-
-def as_of_now(record: RunRecord, listing: Listing) -> RunRecord:
-    """Return the record with its state and last sign by the newest heartbeat, which no cache holds.
-
-    An attempt without an end is running while its lease holds, then silent.
-    """
-    if record.state not in ("running", "silent") or (newest := listing.newest()) is None:
-        return record
-    return replace(record, state="running" if newest.is_alive else "silent", last_sign_s=newest.last_sign_s)
 
 
 def _evaluation(values: Mapping[str, Any]) -> dict[str, Any]:

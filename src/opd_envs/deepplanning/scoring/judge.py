@@ -117,7 +117,7 @@ def _is_grounded(trip: PlannedTrip) -> bool:
     return all(
         any(
             activity.details.name in tables.get(activity.type, {})
-            or (activity.type == INTERCITY and entries.prices(activity.details.number) is not None)
+            or (activity.type == INTERCITY and activity.details.number in entries.prices)
             for activity in day.activities
         )
         for day in trip.plan.days[:-1] or trip.plan.days

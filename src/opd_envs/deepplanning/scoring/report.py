@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from opd_envs.deepplanning.scoring.plan import ATTRACTION, BUFFER, HOTEL, INTERCITY, MEAL, TRAVEL_CITY, Plan
-from opd_envs.scoring import PlanError, as_plan, find_block, read_json
+from opd_envs.scoring import PlanError, find_plan, read_plan
 
 MAX_LINE_CHARS = 600
 _DAY = re.compile(r"(?:day\s?|第\s?(?=[0-9]{1,3}\s?天))([0-9]{1,3})(?:\s?天)?\s?(?:[:：(（,，–—-].*)?", re.IGNORECASE)
@@ -40,9 +40,9 @@ def parse_plan(text: str, *, places: Collection[str]) -> Plan:
     Raises:
         PlanError: there is no block; the message names the first unreadable part of one.
     """
-    block = find_block(text, "plan")
+    block = find_plan(text)
     bare = _FENCE.sub("", block).strip()
-    return as_plan(Plan, read_json(bare) if bare.startswith("{") else read_report(block, places))
+    return read_plan(Plan, bare if bare.startswith("{") else read_report(block, places))
 
 
 def read_report(text: str, places: Collection[str]) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def validated_transportation(trip: PlannedTrip) -> bool:
     """Check that each trip has number, stations and a cost, which is a price of its number in a timetable."""
     for ride in trip.plan.of(INTERCITY):
         stated = ride.details
-        prices = trip.entries.prices(stated.number)
+        prices = trip.entries.prices.get(stated.number)
         if not (stated.number and stated.origin and stated.destination) or stated.cost in (None, "") or prices is None:
             return False
         cost = amount(stated.cost)

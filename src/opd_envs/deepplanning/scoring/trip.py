@@ -76,7 +76,7 @@ class Entries:
         return found
 
     @cached_property
-    def _prices(self) -> dict[str, list[str]]:
+    def prices(self) -> dict[str, list[str]]:
         """Prices of each flight, else train, by its number."""
         prices: dict[str, list[str]] = {}
         for table, number in ((TRAINS, "train_no"), (FLIGHTS, "flight_no")):
@@ -86,10 +86,6 @@ class Entries:
                     found.setdefault(row[number].strip(), []).append(row["price"])
             prices |= found
         return prices
-
-    def prices(self, number: str) -> list[str] | None:
-        """Return the prices of a flight or train; None where no timetable has the number."""
-        return self._prices.get(number)
 
     def city_of(self, station: str) -> str | None:
         """Return the city of a station: by the timetables, else the two Chinese characters at its name's beginning."""

@@ -10,7 +10,6 @@
     new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 
   const canPool = groups.length < runs.length;
-  let shown; // numbers of the runs or groups that are drawn
   let range = null; // the zoomed steps of all charts
   const figures = new Map(); // chart -> { element, plot, isLog, uplot }
   const isPooled = () => canPool && of("pooled").checked;
@@ -30,19 +29,8 @@
     return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(5)));
   }
 
-  // The exponential moving average, corrected for its start.
-  function smooth(values, weight) {
-    let sum = 0, norm = 0;
-    return values.map((value) => {
-      if (value == null) return null;
-      sum = weight * sum + (1 - weight) * value;
-      norm = weight * norm + (1 - weight);
-      return sum / norm;
-    });
-  }
-
   // The lines of a chart: of each run or group the mean and, for several seeds or thinned steps, lowest and highest values.
-  function content(chart, weight) {
+  function content(chart) {
     const members = new Map();
     for (const line of chart.lines) {
       const entity = isPooled() ? runs[line.run].group : line.run;
@@ -50,10 +38,10 @@
     }
     const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
     return [...members].sort((a, b) => a[0] - b[0]).map(([entity, lines]) => {
-      const column = (name, combine) => smooth(lines[0].y.map((_, i) => {
+      const column = (name, combine) => lines[0].y.map((_, i) => {
         const found = lines.map((line) => (line[name] || line.y)[i]).filter((value) => value != null);
         return found.length ? combine(found) : null;
-      }), weight);
+      });
       const hasBand = lines.length > 1 || Boolean(lines[0].low);
       return { entity, y: column("y", mean), ...(hasBand ? { low: column("low", (all) => Math.min(...all)), high: column("high", (all) => Math.max(...all)) } : {}) };
     });
@@ -65,7 +53,7 @@
     figure.uplot = null;
     if (figure.element.hidden) return;
     const style = getComputedStyle(document.body), ink = style.getPropertyValue("--muted"), grid = { stroke: style.getPropertyValue("--line"), width: 1 };
-    const lines = content(chart, Number(of("smoothing").value)).filter((line) => shown.has(line.entity));
+    const lines = content(chart);
     const drawable = (values) => figure.isLog ? values.map((value) => value > 0 ? value : null) : values;
     const data = [chart.steps], series = [{ label: "step" }], bands = [];
     for (const line of lines) {
@@ -85,7 +73,6 @@
       scales: { x: { time: false, range: (_, low, high) => range || (high > low ? [low, high] : [low - 1, high + 1]) }, y: { distr: figure.isLog ? 3 : 1 } },
       axes: [{ ...axis, size: 30 }, { ...axis, size: 58, values: (_, values) => values.map(text) }],
       cursor: { sync: { key: "step", setSeries: false }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoom(null) } },
-      legend: { show: lines.length <= COLOURS.length },
       hooks: { setSelect: [(u) => u.select.width > 4 && zoom([0, u.select.width].map((width) => u.posToVal(u.select.left + width, "x")))] },
     }, data, figure.plot);
   }
@@ -93,7 +80,6 @@
   const redraw = () => charts.forEach(draw);
   function zoom(wanted) {
     range = wanted;
-    of("zoom-all").disabled = !wanted;
     redraw();
   }
 
@@ -104,16 +90,6 @@
     box.addEventListener("change", () => onChange(box.checked));
     make(label, "span", words);
     return label;
-  }
-
-  function listRuns() {
-    const list = of("run-list");
-    list.replaceChildren();
-    shown = new Set(names().keys());
-    names().forEach((name, entity) => {
-      const label = tickBox(list, name, true, (isTicked) => { shown[isTicked ? "add" : "delete"](entity); redraw(); });
-      label.style.borderLeft = `.8rem solid ${COLOURS[entity % COLOURS.length]}`;
-    });
   }
 
   for (const chart of charts) {
@@ -133,17 +109,10 @@
     figures.set(chart, figure);
     tickBox(of("metric-list"), chart.title, chart.shown, (isTicked) => { element.hidden = !isTicked; draw(chart); }).title = chart.metric;
   }
-  of("metric-search").addEventListener("input", () => {
-    const word = of("metric-search").value.toLowerCase();
-    for (const label of of("metric-list").children) label.hidden = !label.textContent.toLowerCase().includes(word);
-  });
   of("pooled").closest("label").hidden = !canPool;
-  of("pooled").addEventListener("change", () => { listRuns(); redraw(); });
-  of("smoothing").addEventListener("input", redraw);
-  of("zoom-all").addEventListener("click", () => zoom(null));
+  of("pooled").addEventListener("change", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   addEventListener("resize", redraw);
-  listRuns();
   of("curves-wait").hidden = true;
   of("curves-body").hidden = false;
   redraw();
