@@ -21,7 +21,7 @@ from typing import NamedTuple
 from tests.chaos import kills, outages, overtaken, poison, ranks, stalls  # noqa: F401 - the scenarios enter themselves
 from tests.chaos.attempt import ROOT, Broken
 from tests.chaos.context import Context, Shared
-from tests.chaos.scenario import SCENARIOS, Scenario
+from tests.chaos.scenario import SCENARIOS
 from tests.commit import this_commit
 
 FOLDER = ROOT / "build" / "chaos"
@@ -50,15 +50,15 @@ def main() -> int:
     if unknown := [name for name in args.names if name not in SCENARIOS]:
         parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
     folder = args.folder.resolve()  # runs have working directories of their own
-    chosen = [SCENARIOS[name] for name in args.names or SCENARIOS]
+    chosen = args.names or list(SCENARIOS)
     for asked in (signal.SIGTERM, signal.SIGINT):  # also where a shell started this in the background
         signal.signal(asked, _interrupt)
     shared = Shared(folder=_emptied(folder / "shared"), seed=args.seed, say=_say)
     rows = []
     try:
-        for number, one in enumerate(chosen, start=1):
-            _say(f"{one.name}: {one.done}")
-            rows.append(row := play(one, shared, folder / one.name))
+        for number, name in enumerate(chosen, start=1):
+            _say(f"{name}: {SCENARIOS[name].done}")
+            rows.append(row := play(name, shared, folder / name))
             verdict = "ok" if row.ok else "FAILED"
             _say(f"[{number}/{len(chosen)}] {row.scenario}: {verdict} in {row.seconds:.0f} s: {row.observed}")
     finally:
@@ -70,14 +70,11 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def play(one: Scenario, shared: Shared, folder: Path) -> Row:
+def play(name: str, shared: Shared, folder: Path) -> Row:
     """Run one scenario in its emptied folder, which stays only if it fails; its processes never do."""
-    started_s = time.monotonic()
+    one, started_s = SCENARIOS[name], time.monotonic()
     try:
-        if not one.has_own_reference:
-            shared.reference()
-        started_s = time.monotonic()
-        context = Context(name=one.name, folder=_emptied(folder), shared=shared, say=lambda text: _say(f"  {text}"))
+        context = Context(folder=_emptied(folder), shared=shared)
         try:
             observed, ok = one.run(context), True
         finally:
@@ -89,7 +86,7 @@ def play(one: Scenario, shared: Shared, folder: Path) -> Row:
         traceback.print_exc()
         observed, ok = f"{type(error).__name__}: {error}", False
     seconds = round(time.monotonic() - started_s, 1)
-    return Row(one.name, one.done, one.promised, observed.replace(f"{ROOT}/", ""), seconds, ok)
+    return Row(name, one.done, one.promised, observed.replace(f"{ROOT}/", ""), seconds, ok)
 
 
 def markdown(rows: list[Row]) -> str:

@@ -27,7 +27,6 @@ _TWO_RANKS = ("trainer.gpus_per_node=2",)
 @scenario(
     done="2 ranks on Ray nodes with a disk each, store on S3; all killed, the driver's and one rank's disk lost",
     promised="each rank saves, uploads and fetches its own shards; ends equal to the uninterrupted run of 2 ranks",
-    has_own_reference=True,
 )
 def two_ranks_own_disks(context: Context) -> str:
     _require_namespaces()
@@ -44,7 +43,7 @@ def two_ranks_own_disks(context: Context) -> str:
         with pods.cluster(folder, num_workers=2, shared=False, environment=environment) as cluster:
             cluster.submit(*words, job="first")
             _wait_for_step(cluster, places, 3)
-            time.sleep(random.Random(context.seed).uniform(0.0, 2.0))
+            time.sleep(random.Random(context.shared.seed).uniform(0.0, 2.0))
             cluster.stop()
         newest = max(complete_steps([places.store]))
         _must_be_disjoint(folder, newest)
