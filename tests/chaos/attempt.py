@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from tests.processes import marked
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = Path(__file__).parent / "specs" / "chaos.yaml"
@@ -18,8 +19,6 @@ RUN_ID = "chaos"
 # Far above any start: a bound on hanging, not on slowness.
 TIMEOUT_S = 900.0
 _POLL_S = 0.002
-TAG = "OPD_CHAOS_ATTEMPT"
-"""Variable of all processes of an attempt."""
 
 
 class Broken(AssertionError):
@@ -161,13 +160,8 @@ class Attempt:
                 process.kill()
 
     def leftovers(self) -> list[psutil.Process]:
-        """Living processes that inherited this attempt's environment, wherever they hang by now."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(TAG) == self.tag:
-                    found.append(process)
-        return found
+        """Return living processes that inherited this attempt's environment, wherever they hang by now."""
+        return marked(self.tag)
 
     def must_leave_nothing(self) -> None:
         """Raises Broken if a process stays: the launcher's grace period is the longest that one may take to end."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos import marks
-from tests.chaos.attempt import ROOT, RUN_ID, SPEC, TAG, Attempt, require
+from tests.chaos.attempt import ROOT, RUN_ID, SPEC, Attempt, require
 from tests.chaos.compare import Places, differences
+from tests.processes import MARK
 from tests.runs.s3 import server as s3
 
 from opd.runs.manifest import complete_steps
@@ -64,7 +65,7 @@ class Case:
             "VERL_USE_EXTERNAL_MODULES": marks.__name__,
             marks.FILE: str(self.folder / f"attempt-{number}.marks"),
             marks.FREEZE_AT: freeze_at,
-            TAG: (tag := uuid.uuid4().hex),
+            MARK: (tag := uuid.uuid4().hex),
             **self.environment,
         }
         words += ["--", *self.overrides]

@@ -11,13 +11,14 @@ import http.client
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,9 @@ from typing import Any
 import pytest
 from tests.e2e.cluster.probes import is_listening
 from tests.ports import free_ports
+
+from opd.runs.manifest import complete_steps, step_folder
+from opd.store.local import LocalStore
 
 ADDRESS = "127.0.0.1"
 START_TIMEOUT_S = 600.0
@@ -266,3 +270,45 @@ def cluster(
         yield pods
     finally:
         pods.stop()
+
+
+def resumed_without_two_disks(
+    folder: Path,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    store: LocalStore,
+    *,
+    step: int,
+    random_s: float = 0,
+) -> int:
+    """Kill two ranks with a disk each once a step is sealed; run again without the disks of the head and of one rank.
+
+    Args:
+        words: the job's command.
+        store: the run's place in its bucket.
+        random_s: so long after the step all pods are killed.
+
+    Returns:
+        The newest sealed step at the kill, from which the second job resumed.
+    """
+    with cluster(folder, num_workers=2, shared=False, environment=environment) as pods:
+        pods.submit(*words, job="first")
+
+        def is_sealed() -> bool:
+            assert pods.has_ended("first") is None, pods.log("first")
+            return step in complete_steps([store])
+
+        wait_for(is_sealed, START_TIMEOUT_S, f"checkpoint {step}", lambda: pods.log("first"))
+        time.sleep(random_s)
+        pods.stop()
+    newest = complete_steps([store])[-1]
+    disks = [folder / "pods" / name / "volume" / "out" / store.root.name for name in ("head", "worker-0", "worker-1")]
+    shards = [sorted(path.name for path in disk.glob(f"{step_folder(newest)}/actor/model_*")) for disk in disks]
+    assert sorted(shards) == [[], ["model_world_size_2_rank_0.pt"], ["model_world_size_2_rank_1.pt"]]
+    for name in ("head", "worker-1"):
+        shutil.rmtree(folder / "pods" / name)
+    with cluster(folder, num_workers=2, shared=False, environment=environment) as pods:
+        pods.submit(*words, job="second")
+        assert pods.wait("second", START_TIMEOUT_S) == "SUCCEEDED", pods.log("second")
+        assert f"resuming from step {newest} (store)" in pods.log("second")
+    return newest

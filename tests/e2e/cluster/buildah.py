@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.cluster import host
+from tests.processes import output
 
 import gotools
 
@@ -110,11 +111,7 @@ class Buildah:
         root = gotools.cache_dir() / "debootstrap.partial"
         shutil.rmtree(root, ignore_errors=True)  # of one that was killed
         command = [*_ALONE, "debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}", SUITE, str(root)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        if done.returncode:
-            raise ImageError(
-                f"debootstrap ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-1000:]}"
-            )
+        output(*command, fails=ImageError, timeout=900)
         container = self.run("from", "scratch").strip()
         self.run("copy", container, str(root), "/", timeout_s=300)
         self.run("config", "--cmd", '["bash"]', container)

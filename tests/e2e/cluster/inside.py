@@ -7,10 +7,8 @@ mounts and the network. It begins only on the word of its starter, who has writt
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,10 +29,6 @@ _RESTART_S = 2.0  # what systemd's RestartSec is for kubelet, or a Deployment ta
 _PORTS = Ports(etcd=2379, etcd_peer=2380, api=6443)  # the network namespace is ours alone
 
 
-class _Stop(Exception):
-    """SIGTERM came."""
-
-
 def main(folder: Path) -> int:
     """Wait for the word, then split: process 1 reaps orphans, its child runs the cluster."""
     if sys.stdin.readline() != GO:
@@ -42,7 +36,6 @@ def main(folder: Path) -> int:
     child = os.fork()
     if child == 0:
         os._exit(_run(folder))
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     while True:
         pid, status = os.wait()
         if pid == child:
@@ -50,13 +43,11 @@ def main(folder: Path) -> int:
 
 
 def _run(folder: Path) -> int:
-    """Bring the cluster up and keep it until SIGTERM.
+    """Bring the cluster up and keep it until process 1 is killed.
 
     A part that ends before all are up ends all of them. A part that ends later is started again, as a node's init system
     or a Deployment would do.
     """
-    signal.signal(signal.SIGTERM, _raise_stop)
-    processes = None
     try:
         with _part("namespaces"):
             isolate_mounts(folder)
@@ -69,15 +60,9 @@ def _run(folder: Path) -> int:
         processes.write_pids(folder / PIDS)
         print(READY, flush=True)
         _keep_up(processes, folder / PIDS)
-    except _Stop:
-        return 0
     except (PartError, RuntimeError, TimeoutError, OSError) as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         return 1
-    finally:
-        if processes is not None:
-            processes.stop_all()
-    return 0
 
 
 def _keep_up(processes: Processes, pids: Path) -> NoReturn:
@@ -125,10 +110,6 @@ def bring_up(folder: Path, processes: Processes) -> None:
     with _part("manifests/cluster"):
         install_manifests(plane, store, folder / USER_KUBECONFIG)
     processes.check()
-
-
-def _raise_stop(signum: int, frame: types.FrameType | None) -> None:
-    raise _Stop
 
 
 if __name__ == "__main__":
