@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.e2e.cluster import kuberay, packages
-from tests.e2e.cluster.control_plane import ControlPlane, Ports
+from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.isolation import NODE_IP, isolate_mounts, isolate_network, legacy_iptables
 from tests.e2e.cluster.node import Node
 from tests.e2e.cluster.processes import PartError, Processes, minimal_environment
 from tests.e2e.cluster.services import start_dns, start_s3
-from tests.e2e.cluster.tenancy import install_manifests
+from tests.e2e.cluster.tenancy import NAMESPACE, install_manifests
 
 GO = "go\n"
 READY = "ready"
-USER_KUBECONFIG, ADMIN_KUBECONFIG, DEBIAN, PIDS = "opd-user.kubeconfig", "admin.kubeconfig", "debian", "pids.json"
+ADMIN_KUBECONFIG, DEBIAN, PIDS = "admin.kubeconfig", "debian", "pids.json"
+USER_KUBECONFIG = f"opd-user-{NAMESPACE}.kubeconfig"
 _RESTART_S = 2.0  # what systemd's RestartSec is for kubelet, or a Deployment takes for a killed operator, roughly
-_PORTS = Ports(etcd=2379, etcd_peer=2380, api=6443)  # the network namespace is ours alone
 
 
 def main(folder: Path) -> int:
@@ -82,7 +82,7 @@ def _part(name: str) -> Iterator[None]:
 
 def bring_up(folder: Path, processes: Processes) -> None:
     """Start every part in order; each waits until the part before answers."""
-    plane = ControlPlane(folder, processes, address=NODE_IP, ports=_PORTS)
+    plane = ControlPlane(folder, processes, address=NODE_IP)
     with _part("etcd, kube-apiserver"):
         plane.start_api()
     with _part("KubeRay's CRDs"):
@@ -108,7 +108,7 @@ def bring_up(folder: Path, processes: Processes) -> None:
     with _part("KubeRay operator"):
         kuberay.start_operator(plane)
     with _part("manifests/cluster"):
-        install_manifests(plane, store, folder / USER_KUBECONFIG)
+        install_manifests(plane, store)
     processes.check()
 
 

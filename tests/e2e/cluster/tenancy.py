@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from tests.e2e.cluster.control_plane import ControlPlane
@@ -17,7 +16,7 @@ _NUM_VOLUMES = 48
 _VOLUMES = Path("/var/lib/opd-volumes")  # in the cluster's own /var
 
 
-def install_manifests(plane: ControlPlane, store: dict[str, str], user_kubeconfig: Path) -> None:
+def install_manifests(plane: ControlPlane, store: dict[str, str]) -> None:
     """Ready once the quota counts, the claims are bound and the namespace has its service account."""
     plane.admin.create([storage_class(_STORAGE_CLASS), *(_disk(number) for number in range(_NUM_VOLUMES))])
     plane.admin.apply("-k", str(MANIFESTS))
@@ -25,8 +24,7 @@ def install_manifests(plane: ControlPlane, store: dict[str, str], user_kubeconfi
         plane.admin.apply("-f", str(MANIFESTS / f"components/{part}/{part}.yaml"))
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": S3_SECRET}, "stringData": store}
     plane.admin.create([secret], namespace=NAMESPACE)
-    shutil.copyfile(plane.user(NAMESPACE).kubeconfig, user_kubeconfig)
-    user_kubeconfig.chmod(0o600)
+    plane.user(NAMESPACE)  # its kubeconfig
     plane.admin.until("the namespace opd is ready", lambda: is_ready(plane.admin, NAMESPACE))
 
 
