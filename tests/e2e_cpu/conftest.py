@@ -51,14 +51,4 @@ def pytest_sessionfinish(session):
         file, name = report.nodeid.split("::", 1)
         subject, name = (text.removeprefix("test_").replace("_", " ") for text in (Path(file).stem, name))
         lines.append(f"| {subject}: {name} | {report.outcome} | {report.duration:.0f} |")
-    kills = [str(value) for report in _reports for name, value in report.user_properties if name == "kill"]
-    if kills:
-        lines += [
-            "",
-            "Where the pipeline was killed:",
-            "",
-            "| kill | when | runs that were finished |",
-            "| --- | --- | --- |",
-        ]
-        lines += [f"| {kill} |" for kill in kills]
     target.write_text("\n".join(lines) + "\n")
