@@ -11,17 +11,21 @@ ROOT = Path(__file__).resolve().parents[1]
 MARK = "OPD_TEST_MARK"
 
 
+def ended(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Return how a program ended and what it printed; `options` are of `subprocess.run`."""
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **options)
+
+
 def output(*command: object, fails: type[Exception] = RuntimeError, **options: Any) -> str:
-    """Return what a program prints; `options` are of `subprocess.run`.
+    """Return what a program prints.
 
     Raises:
         fails: the program ended with another code than 0; the text has the end of its errors.
     """
-    words = [str(word) for word in command]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, **options)
+    done = ended(*command, **options)
     if done.returncode:
         end = (done.stderr or done.stdout).strip()[-2000:]
-        raise fails(f"`{' '.join(words[:9])}` ended with {done.returncode}: {end}")
+        raise fails(f"`{' '.join(done.args[:9])}` ended with {done.returncode}: {end}")
     return done.stdout
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from tests.chaos import marks
 from tests.chaos.attempt import ROOT, RUN_ID, require
 from tests.chaos.context import Case, Context
 from tests.chaos.scenario import scenario
+from tests.processes import ended
 
 from opd.agent.trajectories import from_lines
 from opd.experiment.verl import hydra_value
@@ -69,16 +69,13 @@ def hostile_output(context: Context) -> str:
     shortest = min((len(item.segments) for item in kept), default=0)
     require(shortest > len(TURNS), f"{len(kept)} conversations are kept, the shortest of {shortest} pieces")
     for words in (("list",), ("status", RUN_ID), ("report", RUN_ID, "-f", str(context.folder / "report.html"))):
-        shown = subprocess.run(
-            [sys.executable, "-m", "opdctl.cli", *words, "--store", str(case.folder / "store")],
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tools")),
-                "KUBECONFIG": str(context.folder / "no-kubeconfig"),
-                "OPDCTL_CACHE_DIR": str(context.folder / "cache"),
-            },
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tools")),
+            "KUBECONFIG": str(context.folder / "no-kubeconfig"),
+            "OPDCTL_CACHE_DIR": str(context.folder / "cache"),
+        }
+        shown = ended(sys.executable, "-m", "opdctl.cli", *words, "--store", case.folder / "store", env=environment)
         require(shown.returncode == 0, f"opdctl {words[0]}: exit {shown.returncode}: {shown.stderr[-300:]}")
         require("\x1b]0" not in shown.stdout, f"opdctl {words[0]} prints the model's terminal commands")
     return f"{len(kept)} conversations stored and read back, list, status and report show the run, resumed from {newest}; equal"

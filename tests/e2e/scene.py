@@ -27,6 +27,7 @@ import yaml
 from tests.e2e.cluster.kube import Kube, KubeError, Tree
 from tests.e2e.cluster.services import BUCKET, S3_SECRET
 from tests.e2e.cluster.tenancy import NAMESPACE
+from tests.processes import ended
 
 import gotools
 from opd.runs.metrics import METRICS_FILE
@@ -353,15 +354,8 @@ class Run:
 
     def _output(self, command: list[str], *, timeout_s: float) -> str:
         """Return a command's output, with an exit code that is not 0 as the last line."""
-        done = subprocess.run(
-            command,
-            env={**self._environment(), "PYTHON": os.environ.get("PYTHON", "python3")},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        environment = {**self._environment(), "PYTHON": os.environ.get("PYTHON", "python3")}
+        done = ended(*command, env=environment, cwd=ROOT, timeout=timeout_s)
         return done.stdout + done.stderr + (f"exit {done.returncode}\n" if done.returncode else "")
 
 

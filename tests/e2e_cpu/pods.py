@@ -27,6 +27,7 @@ from typing import Any
 import pytest
 from tests.e2e.cluster.probes import is_listening
 from tests.ports import free_ports
+from tests.processes import ended
 
 from opd.runs.manifest import complete_steps, step_folder
 from opd.store.local import LocalStore
@@ -52,7 +53,7 @@ _NAMESPACES = (
 
 def require_namespaces() -> None:
     """Skip the test where this user may not make namespaces (not root, or a container without the right to)."""
-    tried = subprocess.run([*_NAMESPACES, "true"], capture_output=True, text=True, check=False)
+    tried = ended(*_NAMESPACES, "true")
     if tried.returncode:
         pytest.skip(f"needs mount, host name and process namespaces: {tried.stderr.strip()}")
 
@@ -146,9 +147,7 @@ class Cluster:
         enter = ["nsenter", "--target", inner, "--mount", "--uts", "--pid"]
         # nsenter's own --wd would name the folder as it is outside.
         enter += ["sh", "-c", 'cd "$0" && exec "$@"', str(self.work_dir)]
-        return subprocess.run(
-            [*enter, *words], capture_output=True, text=True, check=False, env=self._environment(), **options
-        )
+        return ended(*enter, *words, env=self._environment(), **options)
 
     def submit(self, *words: str, job: str) -> None:
         """Submit the job's entrypoint, as the submitter pod does."""
@@ -173,15 +172,14 @@ class Cluster:
 
     def wait(self, job: str, timeout_s: float) -> str:
         """Return how the job ended; the error shows its log if it does not end."""
-        ended: str | None = None
+        found: list[str | None] = []
 
         def has_ended() -> bool:
-            nonlocal ended
-            ended = self.has_ended(job)
-            return ended is not None
+            found.append(self.has_ended(job))
+            return found[-1] is not None
 
         wait_for(has_ended, timeout_s, f"the end of {job}", lambda: self.log(job))
-        return str(ended)
+        return str(found[-1])
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ray's job server; its command line would take seconds of a core a question."""
@@ -238,10 +236,10 @@ class Cluster:
     def _wait(self, what: str, is_there) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not is_there():
-            ended = [pod.name for pod in self.pods.values() if pod.process.poll() is not None]
-            if ended or time.monotonic() > deadline_s:
+            gone = [pod.name for pod in self.pods.values() if pod.process.poll() is not None]
+            if gone or time.monotonic() > deadline_s:
                 logs = "".join(
-                    (self.folder / "pods" / name / "ray.log").read_text()[-3000:] for name in ended or self.pods
+                    (self.folder / "pods" / name / "ray.log").read_text()[-3000:] for name in gone or self.pods
                 )
                 raise AssertionError(f"{what} did not come up:\n{logs}")
             time.sleep(0.2)

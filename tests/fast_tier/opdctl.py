@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.charts.helm import CHARTS, EXPERIMENTS, IMAGE
+from tests.charts.helm import CHARTS, EXPERIMENTS
+from tests.fast_tier.runs import layers
 from tests.fast_tier.tier import ROOT, FastTier
+from tests.processes import ended
 
 import gotools
 
@@ -34,16 +35,8 @@ class Tool:
 
     def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """A command's end; the namespace is the kubeconfig's."""
-        command = [sys.executable, "-m", "opdctl.cli", *map(str, arguments)]
-        done = subprocess.run(
-            command,
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        command = (sys.executable, "-m", "opdctl.cli", *arguments)
+        done = ended(*command, env=self.environment, cwd=self.folder, timeout=TIMEOUT_S)
         with open(self.folder / "transcript.txt", "a") as file:
             print("$ opdctl", *arguments, f"\n{done.stdout}{done.stderr}[exit code {done.returncode}]\n", file=file)
         return done
@@ -52,9 +45,5 @@ class Tool:
         self, experiment: str, *words: object, layer: dict[str, Any] | None = None, name: str, verb: str = "submit"
     ) -> subprocess.CompletedProcess[str]:
         """`opdctl submit` (or another verb) of an example under a name, with values over it."""
-        files: list[object] = []
-        for number, tree in enumerate([IMAGE, *([layer] if layer else [])]):
-            path = self.folder / f"layer-{number}.json"
-            path.write_text(json.dumps(tree))
-            files += ["-f", path]
+        files = layers(self.folder, *([layer] if layer else []))
         return self(verb, EXPERIMENTS[experiment], *files, "--name", name, *words)

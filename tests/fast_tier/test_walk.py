@@ -7,7 +7,6 @@ k3s' with what its remarks offer: pull secret, the hub's cache, Kueue's queue of
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tests.charts.helm import CHARTS, ROOT
 from tests.e2e.cluster.tenancy import storage_class
 from tests.fast_tier.nodes import node, volume
 from tests.fast_tier.runs import admitted, is_active, nodes_by_role, pods, status
+from tests.processes import ended
 
 import gotools
 from opdctl.chart.values import merge
@@ -76,15 +76,7 @@ class Walker:
         script = "\n".join(["set -e", *self.exports, command])
         if command.startswith("export "):
             self.exports.append(command)
-        return subprocess.run(
-            ["bash", "-c", script],
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
+        return ended("bash", "-c", script, cwd=self.folder, env=environment, timeout=150)
 
     def edit(self, name, *layers):
         """Write YAML over a file's own; None takes a key away."""

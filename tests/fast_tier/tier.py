@@ -15,6 +15,7 @@ from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.kube import Kube
 from tests.e2e.cluster.processes import Processes, minimal_environment
 from tests.fast_tier import nodes
+from tests.processes import ended
 
 import gotools
 
@@ -88,10 +89,8 @@ class FastTier:
 
     def helm(self, namespace: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """helm as the namespace's `opd-user`."""
-        command = [str(gotools.find("helm")), *map(str, arguments), "--namespace", namespace]
-        return subprocess.run(
-            command, env=self.user(namespace).environment, capture_output=True, text=True, timeout=300, check=False
-        )
+        words = (gotools.find("helm"), *arguments, "--namespace", namespace)
+        return ended(*words, env=self.user(namespace).environment, timeout=300)
 
     def _start_kwok(self) -> None:
         # Its stages; of the Jobs' pods only the chart's check ends.

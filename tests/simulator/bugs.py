@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from tests.commit import ROOT, this_commit
 from tests.mutants.mutant import Mutant
+from tests.processes import ended
 
 MOST_SCHEDULES = 50_000
 
@@ -74,10 +74,8 @@ def hunt(bug: Mutant, most: int, processes: int) -> str:
         bug.apply(source)
         path = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
         command = [sys.executable, "-m", "tests.simulator", "--seed", "0", "--count", str(most), "--until-failure"]
-        played = subprocess.run(
-            [*command, "--processes", str(processes)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": "0"},
-        )  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": "0"}
+        played = ended(*command, "--processes", processes, cwd=ROOT, env=environment)
     lines = played.stdout.splitlines()
     place = next((number for number, line in enumerate(lines) if line.startswith("FAILED seed ")), len(lines))
     return "\n    ".join(lines[place : place + 2])

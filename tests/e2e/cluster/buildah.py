@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.cluster import host
-from tests.processes import output
+from tests.processes import ended, output
 
 import gotools
 
@@ -60,15 +59,7 @@ class Buildah:
 
     def _run(self, *command: str, timeout_s: float, codes: tuple[int, ...] = (0,)) -> str:
         places = {"BUILDAH_ISOLATION": "chroot", "CONTAINERS_STORAGE_CONF": str(self._folder / "storage.conf")}
-        done = subprocess.run(
-            [*_ALONE, *command],
-            env={**os.environ, **places},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        done = ended(*_ALONE, *command, env={**os.environ, **places}, cwd=ROOT, timeout=timeout_s)
         if done.returncode not in codes:
             what = f"`{' '.join(command[:2])}` ended with {done.returncode}"
             raise ImageError(f"{what}: {(done.stderr or done.stdout).strip()[-2000:]}")
