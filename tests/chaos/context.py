@@ -94,7 +94,7 @@ class Case:
         require(wanted in attempt.output, f"attempt {attempt.number} did not say {wanted!r}: {last_lines(attempt)}")
 
     def finish_from_newest(self, attempt: Attempt) -> int | None:
-        """Run on to the end from the newest complete step, which is returned, after an attempt that leaves nothing behind."""
+        """Run on to the end from the newest complete step, which is returned, after an attempt that leaves nothing."""
         attempt.must_leave_nothing()
         newest = self.newest_complete()
         self.must_have_resumed(self.finish(), newest)

@@ -139,7 +139,7 @@ def finish(process: subprocess.Popen[str], folder: Path, spec: str, timeout_s: f
 
 
 def run_and_kill(at: Path, folder: Path, spec: str, *sets: str, timeout_s: float = TIMEOUT_S) -> None:
-    """Start a run and SIGKILL it once a file is there; a run that does not come so far is ended too, and fails the test."""
+    """Start a run and SIGKILL it once a file is there; a run that does not come so far fails the test."""
     process = start(folder, spec, *sets)
     deadline_s = time.monotonic() + timeout_s
     try:
