@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import os
-import platform
 import shutil
 import signal
 import sys
@@ -22,11 +20,15 @@ from tests.chaos import kills, outages, overtaken, poison, ranks, stalls  # noqa
 from tests.chaos.attempt import ROOT, Broken
 from tests.chaos.context import Context, Shared
 from tests.chaos.scenario import SCENARIOS
-from tests.commit import this_commit
+from tests.results import write_results
 
 FOLDER = ROOT / "build" / "chaos"
 TABLE = Path(__file__).parent / "RESULTS.md"
 DEFAULT_SEED = 1
+HEAD = """# Faults: the last run of `make chaos`
+
+Written by the run. Each row breaks a real run of the trainer (`specs/chaos.yaml`: 8 steps, a checkpoint each, fp32 on a
+CPU). Equal means: as the uninterrupted run, bit for bit, in weights, optimizer, rng, metrics but for times, and result."""
 
 
 class Row(NamedTuple):
@@ -64,7 +66,10 @@ def main() -> int:
     finally:
         shared.end()
     if not args.names:
-        TABLE.write_text(markdown(rows))
+        kept, minutes = sum(row.ok for row in rows), sum(row.seconds for row in rows) / 60
+        cells = ((*row[:4], f"{row.seconds:.0f}", "yes" if row.ok else "**NO**") for row in rows)
+        head = f"{HEAD}\n\n{kept} of {len(rows)} ok in {minutes:.0f} minutes."
+        write_results(TABLE, head, ("scenario", "done", "promised", "observed", "s", "ok"), cells)
     failed = [row.scenario for row in rows if not row.ok]
     _say(f"{len(chosen) - len(failed)} of {len(chosen)} ok" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
@@ -87,26 +92,6 @@ def play(name: str, shared: Shared, folder: Path) -> Row:
         observed, ok = f"{type(error).__name__}: {error}", False
     seconds = round(time.monotonic() - started_s, 1)
     return Row(name, one.done, one.promised, observed.replace(f"{ROOT}/", ""), seconds, ok)
-
-
-def markdown(rows: list[Row]) -> str:
-    """Return the table of a whole campaign."""
-    lines = [
-        "# Faults: the last run of `make chaos`",
-        "",
-        "Written by the run. Each row breaks a real run of the trainer (`specs/chaos.yaml`: 8 steps, a checkpoint each, fp32 on a",
-        "CPU). Equal means: as the uninterrupted run, bit for bit, in weights, optimizer, rng, metrics but for times, and result.",
-        "",
-        f"{sum(row.ok for row in rows)} of {len(rows)} ok in {sum(row.seconds for row in rows) / 60:.0f} minutes on "
-        f"{datetime.date.today().isoformat()}, commit {this_commit(TABLE)}, Python {platform.python_version()}, {os.cpu_count()} cores.",
-        "",
-        "| scenario | done | promised | observed | s | ok |",
-        "| --- | --- | --- | --- | ---: | --- |",
-    ]
-    for row in rows:
-        cells = [cell.replace("|", "\\|").replace("\n", " ") for cell in row[:4]]
-        lines.append(f"| {' | '.join(cells)} | {row.seconds:.0f} | {'yes' if row.ok else '**NO**'} |")
-    return "\n".join(lines) + "\n"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
