@@ -233,16 +233,16 @@ class Cluster:
             )
         self.pods[name] = Pod(name=name, volume=volume, process=process)
 
-    def _wait(self, what: str, is_there) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not is_there():
+    def _wait(self, what: str, is_there: Callable[[], bool]) -> None:
+        def is_up() -> bool:
             gone = [pod.name for pod in self.pods.values() if pod.process.poll() is not None]
-            if gone or time.monotonic() > deadline_s:
-                logs = "".join(
-                    (self.folder / "pods" / name / "ray.log").read_text()[-3000:] for name in gone or self.pods
-                )
-                raise AssertionError(f"{what} did not come up:\n{logs}")
-            time.sleep(0.2)
+            assert not gone, f"{what} did not come up: {gone} ended\n{logs()}"
+            return is_there()
+
+        def logs() -> str:
+            return "".join((self.folder / "pods" / name / "ray.log").read_text()[-3000:] for name in self.pods)
+
+        wait_for(is_up, START_TIMEOUT_S, what, logs)
 
     def _num_nodes(self) -> int:
         """Return how many nodes have joined; 0 while the head does not answer."""

@@ -70,8 +70,3 @@ def test_suspending_a_run_with_deletion_rules_is_refused_and_the_run_goes_on(tie
         with pytest.raises(KubeError, match="a RayJob with deletion rules cannot be suspended"):
             tier.user(NAMESPACE).run(*words)
         assert reached(tier, NAMESPACE, "quickstart", "Running")["rayClusterName"] == before["rayClusterName"]
-
-
-def test_the_namespace_refuses_a_pod_that_is_not_restricted(tier):
-    with pytest.raises(KubeError, match='violates PodSecurity "restricted:latest"'):
-        tier.user(NAMESPACE).run("run", "plain", "--image=example.com/x", "-n", NAMESPACE)
