@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from tests.e2e.cluster.isolation import NODE_IP
 from tests.e2e.cluster.kube import KubeError, Tree
 from tests.e2e.cluster.services import BUCKET, S3_PORT, S3_SECRET
 from tests.e2e.cluster.tenancy import NAMESPACE
-from tests.e2e.scene import EXPERIMENTS, PREFIX, ROOT, RUN_TIMEOUT_S, STEP, Run, Scene, override, role_of
+from tests.e2e.scene import EXPERIMENTS, PREFIX, ROOT, RUN_TIMEOUT_S, Run, Scene, override, role_of
 from tests.runs.s3.server import FailingProxy
 
 import gotools
@@ -98,19 +97,18 @@ def converted(scene: Scene, prefix: str) -> None:
 def quickstart(scene: Scene) -> None:
     """`helm install` of the quickstart, its log, clean-up after the TTL, `helm uninstall`, and its model converted."""
     run, user = Run(scene, "opd", "opd-run"), scene.user
-    log = scene.folder / "kubectl-logs.txt"
     with run.recorded():
         run.install(QUICKSTART, "worker.yaml", "six-steps.yaml")
-        with _kubectl_logs(run, log):
-            seen = lambda: STEP.search(log.read_text(errors="replace"))  # noqa: E731
-            user.until("the first step's line", seen, timeout_s=RUN_TIMEOUT_S)
+        phases = lambda: {pod["status"]["phase"] for pod in run.pods("submitter")}  # noqa: E731
+        user.until("the submitter runs", lambda: "Running" in phases(), timeout_s=RUN_TIMEOUT_S)
+        with run.followed(str(gotools.find("kubectl")), "logs", "-f", f"job/{run.name}", "-n", NAMESPACE):
+            run.until_step(1)
             pods = sorted((role_of(pod), pod["status"]["phase"]) for pod in run.pods())
             run.until_ended()
     wanted = [(role, "Running") for role in ("head", "submitter", "worker")]
     scene.promise("head, worker and submitter pods run", pods == wanted, pods)
-    steps = [(int(step), int(last)) for step, last in STEP.findall(log.read_text(errors="replace"))]
-    lines = [(step, NUM_STEPS) for step in range(1, NUM_STEPS + 1)]
-    scene.promise("kubectl logs -f shows one line a step", steps == lines, steps)
+    steps = run.steps()
+    scene.promise("kubectl logs -f shows one line a step", steps == list(range(1, NUM_STEPS + 1)), steps)
     succeeded(run)
     files = ("run.json", "result.json", "attempts/0001/metrics.jsonl", "attempts/0001/driver.log")
     files += (f"global_step_{NUM_STEPS}/COMPLETE",)
@@ -139,21 +137,6 @@ def quickstart(scene: Scene) -> None:
     succeeded(convert)
     converted(scene, f"{PREFIX}/{run.name}/model/")
     convert.uninstall()
-
-
-@contextmanager
-def _kubectl_logs(run: Run, path: Path) -> Iterator[None]:
-    """`kubectl logs -f` of the submitter's Job during the block, once its container runs."""
-    there = lambda: any(pod["status"]["phase"] in ("Running", "Succeeded", "Failed") for pod in run.pods("submitter"))  # noqa: E731
-    run.scene.user.until("the submitter runs", there, timeout_s=RUN_TIMEOUT_S)
-    command = [str(gotools.find("kubectl")), "logs", "-f", f"job/{run.name}", "-n", NAMESPACE]
-    with open(path, "wb") as file:
-        follower = subprocess.Popen(command, env=run.scene.user.environment, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        yield
-        follower.wait(60)
-    finally:
-        follower.kill()
 
 
 def _left(run: Run) -> dict[str, Any]:

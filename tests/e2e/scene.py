@@ -147,7 +147,7 @@ class Run:
         self.scene, self.kind, self.name = scene, kind, name
         self.selector = f"opd/run-id={name}"
         self.loss: dict[str, Any] = {}
-        self._followed = scene.folder / f"{name}.opdctl-logs.txt"
+        self._followed = scene.folder / f"{name}.logs.txt"
 
     # -- commands
 
@@ -195,10 +195,10 @@ class Run:
             self._gather()
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
-        """`opdctl logs -f` during the block, once the RayJob is there; `until_step` reads its output."""
+    def followed(self, *command: str) -> Iterator[None]:
+        """`opdctl logs -f`, or a command, during the block, once the RayJob is there; `until_step` reads its output."""
         self.scene.user.until("the RayJob is there", self.rayjob)
-        command = [OPDCTL, "logs", "-f", self.name, "-n", NAMESPACE]
+        command = command or (OPDCTL, "logs", "-f", self.name, "-n", NAMESPACE)
         with open(self._followed, "ab") as out:
             follower = subprocess.Popen(command, env=self._environment(), stdout=out, stderr=subprocess.STDOUT)
         has_ended = True
@@ -211,7 +211,8 @@ class Run:
             if follower.poll() is None:
                 follower.send_signal(signal.SIGINT)
                 follower.wait(30)
-        self.scene.promise(f"{self.name}: opdctl logs -f ends with the run", has_ended, has_ended)
+        promise = f"{self.name}: {Path(command[0]).name} logs -f ends with the run"
+        self.scene.promise(promise, has_ended, has_ended)
 
     def lose(self, pod: Tree) -> None:
         """Lose a pod as its node's power cut does: SIGKILL to all processes, then the API server forgets it."""
