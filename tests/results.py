@@ -1,4 +1,4 @@
-"""Tables of whole runs, which the runs themselves write beside their code."""
+"""Tables of whole runs; the runs write them next to their code."""
 
 from __future__ import annotations
 
