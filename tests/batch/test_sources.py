@@ -31,25 +31,24 @@ def test_a_tensordict_is_a_batch(make_nested, rows):
     assert as_lists(rows_from_batch(TensorDict(make_nested(rows), batch_size=[len(rows)]))) == rows
 
 
-def test_padded_rows_without_an_attention_mask_are_refused(make_padded, rows):
-    batch = make_padded(rows)
-    del batch["attention_mask"]
-    with pytest.raises(ValueError, match="attention_mask is missing"):
-        rows_from_batch(batch)
-
-
-@pytest.mark.parametrize("name", ["responses", "response_mask"])
-def test_a_missing_field_is_named_with_what_is_there(make_nested, rows, name):
-    batch = make_nested(rows)
-    del batch[name]
-    with pytest.raises(ValueError, match=f"{name} is missing: the batch has .*input_ids"):
-        rows_from_batch(batch)
-
-
-def test_a_mask_of_other_lengths_is_refused(make_nested, rows):
-    batch = make_nested(rows)
-    batch["response_mask"] = batch["input_ids"]
-    with pytest.raises(ValueError, match="row lengths"):
+@pytest.mark.parametrize(
+    ("layout", "name", "change", "words"),
+    [
+        ("padded", "attention_mask", None, "attention_mask is missing"),
+        ("nested", "responses", None, "responses is missing: the batch has .*input_ids"),
+        ("nested", "response_mask", None, "response_mask is missing: the batch has .*input_ids"),
+        ("nested", "response_mask", lambda batch: batch["input_ids"], "row lengths"),
+        ("padded", "attention_mask", lambda batch: batch["attention_mask"][:, 1:], "8 columns, but .* together have 9"),
+        ("nested", "position_ids", lambda batch: torch.zeros(3, 4, 7, dtype=torch.int64), "text only"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_by_name(make_nested, make_padded, rows, layout, name, change, words):
+    batch = make_nested(rows) if layout == "nested" else make_padded(rows)
+    if change is None:
+        del batch[name]
+    else:
+        batch[name] = change(batch)
+    with pytest.raises(ValueError, match=words):
         rows_from_batch(batch)
 
 
@@ -59,19 +58,6 @@ def test_input_ids_that_are_not_prompt_and_response_are_refused(make_nested, mak
     shifted = [(prompt, [token + 1 for token in response], mask) for prompt, response, mask in rows]
     batch = make(rows) | {"input_ids": make(shifted)["input_ids"]}
     with pytest.raises(ValueError, match="the forward would read other tokens"):
-        rows_from_batch(batch)
-
-
-def test_an_attention_mask_of_another_width_is_refused(make_padded, rows):
-    batch = make_padded(rows)
-    batch["attention_mask"] = batch["attention_mask"][:, 1:]
-    with pytest.raises(ValueError, match="attention_mask: 8 columns, but prompts and responses together have 9"):
-        rows_from_batch(batch)
-
-
-def test_multi_modal_positions_are_refused(make_nested, rows):
-    batch = make_nested(rows) | {"position_ids": torch.zeros(3, 4, 7, dtype=torch.int64)}
-    with pytest.raises(ValueError, match="text only"):
         rows_from_batch(batch)
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import os
-import platform
 import shutil
 import signal
 import sys
@@ -21,12 +19,16 @@ from typing import NamedTuple
 from tests.chaos import kills, outages, overtaken, poison, ranks, stalls  # noqa: F401 - the scenarios enter themselves
 from tests.chaos.attempt import ROOT, Broken
 from tests.chaos.context import Context, Shared
-from tests.chaos.scenario import SCENARIOS, Scenario
-from tests.commit import this_commit
+from tests.chaos.scenario import SCENARIOS
+from tests.results import write_results
 
 FOLDER = ROOT / "build" / "chaos"
 TABLE = Path(__file__).parent / "RESULTS.md"
 DEFAULT_SEED = 1
+HEAD = """# Faults: the last run of `make chaos`
+
+Written by the run. Each row breaks a real run of the trainer (`specs/chaos.yaml`: 8 steps, a checkpoint each, fp32 on a
+CPU). Equal means: as the uninterrupted run, bit for bit, in weights, optimizer, rng, metrics but for times, and result."""
 
 
 class Row(NamedTuple):
@@ -50,34 +52,34 @@ def main() -> int:
     if unknown := [name for name in args.names if name not in SCENARIOS]:
         parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
     folder = args.folder.resolve()  # runs have working directories of their own
-    chosen = [SCENARIOS[name] for name in args.names or SCENARIOS]
+    chosen = args.names or list(SCENARIOS)
     for asked in (signal.SIGTERM, signal.SIGINT):  # also where a shell started this in the background
         signal.signal(asked, _interrupt)
     shared = Shared(folder=_emptied(folder / "shared"), seed=args.seed, say=_say)
     rows = []
     try:
-        for number, one in enumerate(chosen, start=1):
-            _say(f"{one.name}: {one.done}")
-            rows.append(row := play(one, shared, folder / one.name))
+        for number, name in enumerate(chosen, start=1):
+            _say(f"{name}: {SCENARIOS[name].done}")
+            rows.append(row := play(name, shared, folder / name))
             verdict = "ok" if row.ok else "FAILED"
             _say(f"[{number}/{len(chosen)}] {row.scenario}: {verdict} in {row.seconds:.0f} s: {row.observed}")
     finally:
         shared.end()
     if not args.names:
-        TABLE.write_text(markdown(rows))
+        kept, minutes = sum(row.ok for row in rows), sum(row.seconds for row in rows) / 60
+        cells = ((*row[:4], f"{row.seconds:.0f}", "yes" if row.ok else "**NO**") for row in rows)
+        head = f"{HEAD}\n\n{kept} of {len(rows)} ok in {minutes:.0f} minutes."
+        write_results(TABLE, head, ("scenario", "done", "promised", "observed", "s", "ok"), cells)
     failed = [row.scenario for row in rows if not row.ok]
     _say(f"{len(chosen) - len(failed)} of {len(chosen)} ok" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 
 
-def play(one: Scenario, shared: Shared, folder: Path) -> Row:
+def play(name: str, shared: Shared, folder: Path) -> Row:
     """Run one scenario in its emptied folder, which stays only if it fails; its processes never do."""
-    started_s = time.monotonic()
+    one, started_s = SCENARIOS[name], time.monotonic()
     try:
-        if not one.has_own_reference:
-            shared.reference()
-        started_s = time.monotonic()
-        context = Context(name=one.name, folder=_emptied(folder), shared=shared, say=lambda text: _say(f"  {text}"))
+        context = Context(folder=_emptied(folder), shared=shared)
         try:
             observed, ok = one.run(context), True
         finally:
@@ -89,27 +91,7 @@ def play(one: Scenario, shared: Shared, folder: Path) -> Row:
         traceback.print_exc()
         observed, ok = f"{type(error).__name__}: {error}", False
     seconds = round(time.monotonic() - started_s, 1)
-    return Row(one.name, one.done, one.promised, observed.replace(f"{ROOT}/", ""), seconds, ok)
-
-
-def markdown(rows: list[Row]) -> str:
-    """Return the table of a whole campaign."""
-    lines = [
-        "# Faults: the last run of `make chaos`",
-        "",
-        "Written by the run. Each row breaks a real run of the trainer (`specs/chaos.yaml`: 8 steps, a checkpoint each, fp32 on a",
-        "CPU). Equal means: as the uninterrupted run, bit for bit, in weights, optimizer, rng, metrics but for times, and result.",
-        "",
-        f"{sum(row.ok for row in rows)} of {len(rows)} ok in {sum(row.seconds for row in rows) / 60:.0f} minutes on "
-        f"{datetime.date.today().isoformat()}, commit {this_commit(TABLE)}, Python {platform.python_version()}, {os.cpu_count()} cores.",
-        "",
-        "| scenario | done | promised | observed | s | ok |",
-        "| --- | --- | --- | --- | ---: | --- |",
-    ]
-    for row in rows:
-        cells = [cell.replace("|", "\\|").replace("\n", " ") for cell in row[:4]]
-        lines.append(f"| {' | '.join(cells)} | {row.seconds:.0f} | {'yes' if row.ok else '**NO**'} |")
-    return "\n".join(lines) + "\n"
+    return Row(name, one.done, one.promised, observed.replace(f"{ROOT}/", ""), seconds, ok)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
-import sys
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from tests.chaos import marks
+from tests.processes import marked
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = Path(__file__).parent / "specs" / "chaos.yaml"
@@ -22,7 +19,6 @@ RUN_ID = "chaos"
 # Far above any start: a bound on hanging, not on slowness.
 TIMEOUT_S = 900.0
 _POLL_S = 0.002
-_TAG = "OPD_CHAOS_ATTEMPT"
 
 
 class Broken(AssertionError):
@@ -43,7 +39,6 @@ class Attempt:
     number: int
     process: subprocess.Popen[bytes]
     tag: str
-    started_s: float = field(default_factory=time.monotonic)
 
     @property
     def log(self) -> Path:
@@ -165,13 +160,8 @@ class Attempt:
                 process.kill()
 
     def leftovers(self) -> list[psutil.Process]:
-        """Living processes that inherited this attempt's environment, wherever they hang by now."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_TAG) == self.tag:
-                    found.append(process)
-        return found
+        """Return living processes that inherited this attempt's environment, wherever they hang by now."""
+        return marked(self.tag)
 
     def must_leave_nothing(self) -> None:
         """Raises Broken if a process stays: the launcher's grace period is the longest that one may take to end."""
@@ -190,50 +180,6 @@ class Attempt:
             return [root, *root.children(recursive=recursive)]
         except psutil.NoSuchProcess:
             return []
-
-
-def start(
-    folder: Path,
-    *sets: str,
-    ray_folder: Path,
-    environment: Mapping[str, str] | None = None,
-    freeze_at: str = "",
-    inside: Sequence[str] = (),
-    spec: Path = SPEC,
-    overrides: Sequence[str] = (),
-) -> Attempt:
-    """Start the spec in `folder` as a person would.
-
-    Args:
-        sets: `key=value` for the spec.
-        ray_folder: Ray's files of all attempts; a short path, since it holds sockets.
-        freeze_at: see `marks`.
-        inside: a command that runs the launcher, e.g. in namespaces.
-        overrides: verl's own keys, as `--` takes them.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    number = 1 + len(list(folder.glob("attempt-*.log")))
-    tag = uuid.uuid4().hex
-    words = [*inside, sys.executable, "-m", "opd.launch", str(spec)]
-    for item in sets:
-        words += ["--set", item]
-    words += ["--", *overrides]
-    path = os.pathsep.join(str(part) for part in (ROOT / "src", ROOT))
-    ours = {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": path,
-        "RAY_TMPDIR": str(ray_folder),
-        "RAY_worker_niceness": "0",  # 15 by default: on a busy machine the workers would hardly run next to other work
-        "VERL_USE_EXTERNAL_MODULES": marks.__name__,
-        marks.FILE: str(folder / f"attempt-{number}.marks"),
-        marks.FREEZE_AT: freeze_at,
-        _TAG: tag,
-    }
-    with (folder / f"attempt-{number}.log").open("wb") as log:
-        process = subprocess.Popen(
-            words, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **ours, **(environment or {})}
-        )
-    return Attempt(folder=folder, number=number, process=process, tag=tag)
 
 
 def _describe(process: psutil.Process) -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
-import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.attempt import RUN_ID, SPEC, Attempt, require, start
+from tests.chaos import marks
+from tests.chaos.attempt import ROOT, RUN_ID, SPEC, Attempt, require
 from tests.chaos.compare import Places, differences
+from tests.processes import MARK
 from tests.runs.s3 import server as s3
 
 from opd.runs.manifest import complete_steps
@@ -22,7 +26,13 @@ from opd.store.remote import open_store
 
 @dataclass(kw_only=True)
 class Case:
-    """One run under attack: a working directory in which the same command is started again and again."""
+    """One run under attack: a working directory in which the same command is started again and again.
+
+    Args:
+        ray_folder: Ray's files of all attempts; a short path, since it holds sockets.
+        sets: `key=value` for the spec.
+        overrides: verl's own keys, as `--` takes them.
+    """
 
     folder: Path
     ray_folder: Path
@@ -31,34 +41,39 @@ class Case:
     store_url: str = ""
     spec: Path = SPEC
     overrides: Sequence[str] = ()
-    inside: Sequence[str] = ()
-    seen_at: Path | None = None  # the folder as this process sees it, where the run sees another file system
     num_starts: int = 0
     started: list[Attempt] = field(default_factory=list)
 
     @property
     def places(self) -> Places:
-        local = LocalStore((self.seen_at or self.folder) / "out" / RUN_ID)
+        local = LocalStore(self.folder / "out" / RUN_ID)
         return Places(local=local, store=open_store(self.store_url or self.folder / "store").child(RUN_ID))
 
     def start(self, *sets: str, freeze_at: str = "") -> Attempt:
-        """The same command once more; `sets` must not change what the run is."""
-        url = [f"store.url={self.store_url}"] if self.store_url else []
-        attempt = start(
-            self.folder,
-            *url,
-            *self.sets,
-            *sets,
-            ray_folder=self.ray_folder,
-            environment=self.environment,
-            freeze_at=freeze_at,
-            inside=self.inside,
-            spec=self.spec,
-            overrides=self.overrides,
-        )
+        """Start the same command once more; `sets` must not change what the run is, `freeze_at`: see `marks`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        number = 1 + len(list(self.folder.glob("attempt-*.log")))
+        words = [sys.executable, "-m", "opd.launch", str(self.spec)]
+        for item in (*([f"store.url={self.store_url}"] if self.store_url else []), *self.sets, *sets):
+            words += ["--set", item]
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(str(part) for part in (ROOT / "src", ROOT)),
+            "RAY_TMPDIR": str(self.ray_folder),
+            "RAY_worker_niceness": "0",  # 15 by default: on a busy machine the workers would hardly run next to other work
+            "VERL_USE_EXTERNAL_MODULES": marks.__name__,
+            marks.FILE: str(self.folder / f"attempt-{number}.marks"),
+            marks.FREEZE_AT: freeze_at,
+            MARK: (tag := uuid.uuid4().hex),
+            **self.environment,
+        }
+        words += ["--", *self.overrides]
+        with (self.folder / f"attempt-{number}.log").open("wb") as log:
+            process = subprocess.Popen(words, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, env=environment)
         self.num_starts += 1
-        self.started.append(attempt)
-        return attempt
+        self.started.append(Attempt(folder=self.folder, number=number, process=process, tag=tag))
+        return self.started[-1]
 
     def finish(self, *sets: str) -> Attempt:
         """A start that must end well."""
@@ -78,6 +93,13 @@ class Case:
         wanted = "starting from the beginning" if step is None else f"resuming from step {step} "
         require(wanted in attempt.output, f"attempt {attempt.number} did not say {wanted!r}: {last_lines(attempt)}")
 
+    def finish_from_newest(self, attempt: Attempt) -> int | None:
+        """Run on to the end from the newest complete step, which is returned, after an attempt that leaves nothing."""
+        attempt.must_leave_nothing()
+        newest = self.newest_complete()
+        self.must_have_resumed(self.finish(), newest)
+        return newest
+
     def end(self) -> None:
         for attempt in self.started:
             attempt.end()
@@ -87,15 +109,12 @@ class Case:
 class Context:
     """One scenario's folder and the runs that several scenarios share."""
 
-    name: str
     folder: Path
     shared: Shared
-    say: Callable[[str], None]
     cases: list[Case] = field(default_factory=list)
 
-    @property
-    def seed(self) -> int:
-        return self.shared.seed
+    def say(self, text: str) -> None:
+        self.shared.say(f"  {text}")
 
     def case(self, name: str, **options) -> Case:
         """A fresh run in a folder of its own."""
@@ -153,7 +172,6 @@ class Shared:
     seed: int
     say: Callable[[str], None]
     ray_folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="chaos-")))
-    reference_s: float = 0.0
     _reference: Case | None = None
     _unfinished: Case | None = None
 
@@ -161,10 +179,8 @@ class Shared:
         """The uninterrupted run."""
         if self._reference is None:
             self.say("the uninterrupted run")
-            started_s = time.monotonic()
             case = self._case("reference")
             case.finish()
-            self.reference_s = time.monotonic() - started_s
             self._reference = case
         return self._reference
 

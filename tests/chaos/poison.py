@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from tests.chaos import marks
 from tests.chaos.attempt import ROOT, RUN_ID, require
 from tests.chaos.context import Case, Context
 from tests.chaos.scenario import scenario
+from tests.processes import ended
 from tests.scripted import override
 
 from opd.agent.trajectories import from_lines
@@ -34,7 +34,6 @@ SKIPPED_STEP = 3
 @scenario(
     done=f"one row of step {SKIPPED_STEP} weighs nan; SIGKILL of everything as that step is sealed",
     promised="its update is skipped and counted, over both attempts once; ends equal to the uninterrupted run with that nan",
-    has_own_reference=True,
 )
 def skipped_update(context: Context) -> str:
     environment = {marks.NAN_AT: str(SKIPPED_STEP)}
@@ -54,7 +53,6 @@ def skipped_update(context: Context) -> str:
 @scenario(
     done="a model that writes halves of characters, separators, nesting, huge numbers and terminal commands; SIGKILL as step 2 is sealed",
     promised="no conversation fails the run, all are stored and shown; ends equal to the uninterrupted run of that model",
-    has_own_reference=True,
 )
 def hostile_output(context: Context) -> str:
     options = {"spec": HOSTILE, "overrides": (override(context.folder, {"": TURNS}, MODELS[STUDENT]),)}
@@ -71,15 +69,12 @@ def hostile_output(context: Context) -> str:
     shortest = min((len(item.segments) for item in kept), default=0)
     require(shortest > len(TURNS), f"{len(kept)} conversations are kept, the shortest of {shortest} pieces")
     for words in (("list",), ("status", RUN_ID), ("report", RUN_ID, "-f", str(context.folder / "report.html"))):
-        shown = subprocess.run(
-            [sys.executable, "-m", "opdctl", *words, "--store", str(case.folder / "store")],
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tools")),
-                "KUBECONFIG": str(context.folder / "no-kubeconfig"),
-            },
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tools")),
+            "KUBECONFIG": str(context.folder / "no-kubeconfig"),
+        }
+        shown = ended(sys.executable, "-m", "opdctl", *words, "--store", case.folder / "store", env=environment)
         require(shown.returncode == 0, f"opdctl {words[0]}: exit {shown.returncode}: {shown.stderr[-300:]}")
         require("\x1b]0" not in shown.stdout, f"opdctl {words[0]} prints the model's terminal commands")
     return f"{len(kept)} conversations stored and read back, list, status and report show the run, resumed from {newest}; equal"
@@ -91,7 +86,4 @@ def _killed_and_finished(case: Case, freeze_at: str) -> int | None:
     phase, _, nth = freeze_at.partition(":")
     attempt.must_freeze_at(phase, int(nth))
     attempt.kill_tree()
-    attempt.must_leave_nothing()
-    newest = case.newest_complete()
-    case.must_have_resumed(case.finish(), newest)
-    return newest
+    return case.finish_from_newest(attempt)

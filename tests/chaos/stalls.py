@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
+import psutil
 from tests.chaos.attempt import Attempt, require
 from tests.chaos.context import Case, Context, last_lines
 from tests.chaos.kills import EQUAL
@@ -24,19 +25,13 @@ GCS_BOUND_S = 180.0
 
 @scenario(done="SIGSTOP of the driver before the generation of step 4", promised=PROMISED)
 def stopped_driver(context: Context) -> str:
-    case = context.case("run")
-    attempt = case.start(_FLOOR, freeze_at="generation:4")
-    attempt.must_freeze_at("generation", 4)
+    case, attempt, _ = _frozen(context, _FLOOR)
     return _ended_and_continued(context, case, attempt, "state T")
 
 
 @scenario(done="SIGSTOP of the rollout server before the generation of step 4", promised=PROMISED)
 def silent_server(context: Context) -> str:
-    case = context.case("run")
-    attempt = case.start(_FLOOR, freeze_at="generation:4")
-    attempt.must_freeze_at("generation", 4)
-    driver = attempt.driver()
-    assert driver is not None
+    case, attempt, driver = _frozen(context, _FLOOR)
     servers = [process for process in driver.children(recursive=True) if _SERVER in " ".join(process.cmdline())]
     require(len(servers) == 1, f"{len(servers)} processes are called {_SERVER}")
     servers[0].send_signal(signal.SIGSTOP)
@@ -49,11 +44,7 @@ def silent_server(context: Context) -> str:
     promised=f"exit 1 within {GCS_BOUND_S:.0f} s and one line that names it; {EQUAL}",
 )
 def dead_gcs(context: Context) -> str:
-    case = context.case("run")
-    attempt = case.start(freeze_at="generation:4")
-    attempt.must_freeze_at("generation", 4)
-    driver = attempt.driver()
-    assert driver is not None
+    case, attempt, driver = _frozen(context)
     stores = [process for process in driver.children() if process.name() == "gcs_server"]
     require(len(stores) == 1, f"{len(stores)} processes are called gcs_server")
     stores[0].kill()
@@ -65,11 +56,19 @@ def dead_gcs(context: Context) -> str:
     wanted = f"opd.launch: the run has lost Ray's gcs_server (process {stores[0].pid}), ended by SIGKILL"
     said = [line for line in attempt.output.splitlines() if line.startswith(wanted)]
     require(len(said) == 1, f"{len(said)} lines name the dead gcs_server: {last_lines(attempt)}")
-    attempt.must_leave_nothing()
-    newest = case.newest_complete()
-    case.must_have_resumed(case.finish(), newest)
+    newest = case.finish_from_newest(attempt)
     context.must_equal_reference(case)
     return f"named and ended after {seconds:.0f} s, resumed from {newest}; equal"
+
+
+def _frozen(context: Context, *sets: str) -> tuple[Case, Attempt, psutil.Process]:
+    """Return a run with its driver, which has stopped itself before the generation of step 4."""
+    case = context.case("run")
+    attempt = case.start(*sets, freeze_at="generation:4")
+    attempt.must_freeze_at("generation", 4)
+    driver = attempt.driver()
+    assert driver is not None
+    return case, attempt, driver
 
 
 def _ended_and_continued(context: Context, case: Case, attempt: Attempt, *in_stacks: str) -> str:
@@ -77,13 +76,11 @@ def _ended_and_continued(context: Context, case: Case, attempt: Attempt, *in_sta
     require(code == 1, f"exit {code}: {last_lines(attempt)}")
     said = [line for line in attempt.output.splitlines() if line.startswith("opd.launch: no progress for ")]
     require(len(said) == 1, f"no line says for how long there was no progress: {last_lines(attempt)}")
-    attempt.must_leave_nothing()
     path = f"attempts/{attempt.number:04d}/{STACKS_FILE}"
     stacks = case.places.local.get(path)
     for words in (*in_stacks, "opd.launch"):
         require(words.encode() in stacks, f"{path} does not hold {words!r}")
-    newest = case.newest_complete()
-    case.must_have_resumed(case.finish(), newest)
+    newest = case.finish_from_newest(attempt)
     require(read_streamed(case.places.store, path) == stacks, "the stacks are not in the store")
     context.must_equal_reference(case)
     silent = said[0].removeprefix("opd.launch: ").partition(":")[0]

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.chaos.__main__ import Row, markdown
 from tests.chaos.compare import Places, differences
 from tests.chaos.context import Context, Shared
-from tests.chaos.kill_plan import TARGETS, plan_kills
-from tests.chaos.scenario import SCENARIOS
+from tests.chaos.kills import kill_before_result
 
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK
@@ -30,10 +28,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 @pytest.mark.e2e
 @pytest.mark.timeout(1200)
 def test_a_broken_run_ends_as_promised(shared: Shared, tmp_path: Path) -> None:
-    name = "kill_before_result"
-    context = Context(name=name, folder=tmp_path, shared=shared, say=print)
+    context = Context(folder=tmp_path, shared=shared)
     try:
-        SCENARIOS[name].run(context)
+        kill_before_result(context)
     finally:
         context.end()
 
@@ -101,19 +98,3 @@ def test_what_is_missing_in_the_store_is_found(tmp_path: Path) -> None:
         "attempts [1, 3] of 1 starts",
     ):
         assert any(found in line for line in lines), lines
-
-
-def test_the_kills_are_those_of_their_seed_and_the_one_at_the_end_comes_last() -> None:
-    phases = ("finish", "start-up", "save", "update", "generation")
-    kills_of_1 = plan_kills(phases, seed=1)
-    assert kills_of_1 == plan_kills(phases, seed=1)
-    assert kills_of_1 != plan_kills(phases, seed=2)
-    assert sorted(kill.phase for kill in kills_of_1) == sorted(phases)
-    assert kills_of_1[-1].phase == "finish"
-    assert {kill.target for kill in kills_of_1} <= TARGETS.keys()
-
-
-def test_the_table_shows_a_broken_promise_and_survives_pipes() -> None:
-    text = markdown([Row("s", "d", "p", "a|b\nc", 1.4, ok=False)])
-    assert "0 of 1 ok" in text
-    assert "| s | d | p | a\\|b c | 1 | **NO** |" in text

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
 import subprocess
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
 
 import yaml
 from tests.commit import this_commit
@@ -21,6 +18,7 @@ from tests.e2e.cluster.kube import Kube, KubeError
 from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.scenarios import SCENARIOS
 from tests.e2e.scene import ROOT, Run, Scene
+from tests.results import write_results
 
 BUILD = ROOT / "build" / "e2e"
 SUMMARY, IMAGE, TABLE = BUILD / "summary.json", BUILD / "image.yaml", Path(__file__).with_name("RESULTS.md")
@@ -28,11 +26,7 @@ _HEAD = """# On the one-node cluster: the last run of `make e2e`
 
 Written by the run. Everything that a scenario saw is in `build/e2e/SCENARIO`.
 
-{num_kept} of {num} promises kept in {minutes:.0f} minutes ({date}, commit {commit}, {num_cores} cores).
-
-| scenario | promise | observed | kept |
-| --- | --- | --- | --- |
-"""
+{} of {} promises kept in {:.0f} minutes."""
 
 
 def main() -> int:
@@ -72,7 +66,10 @@ def _run(names: list[str]) -> int:
     seconds = time.monotonic() - begin
     say(f"{len(names)} scenarios: {'every promise kept' if code == 0 else 'see above for what broke'}")
     if names == list(SCENARIOS):
-        write_table(json.loads(SUMMARY.read_text()), seconds=seconds, commit=commit)
+        rows = json.loads(SUMMARY.read_text())
+        head = _HEAD.format(sum(row["ok"] for row in rows), len(rows), seconds / 60)
+        cells = ((row["scenario"], row["promise"], row["observed"], "yes" if row["ok"] else "**no**") for row in rows)
+        write_results(TABLE, head, ("scenario", "promise", "observed", "kept"), cells, commit)
     return code
 
 
@@ -114,23 +111,6 @@ def _clear(scene: Scene) -> None:
         scene.user.until("the namespace has no pods", empty)
     except (TimeoutError, KubeError, subprocess.SubprocessError) as error:
         scene.say(f"not cleared: {error}")
-
-
-def write_table(rows: list[dict[str, Any]], *, seconds: float, commit: str) -> None:
-    """Write the rows of summary.json as a table, without the name of the machine's user."""
-    head = _HEAD.format(
-        num_kept=sum(row["ok"] for row in rows),
-        num=len(rows),
-        minutes=seconds / 60,
-        date=datetime.date.today().isoformat(),
-        commit=commit,
-        num_cores=os.cpu_count(),
-    )
-    lines = []
-    for row in rows:
-        observed = " ".join(row["observed"].replace("|", "·").replace(str(Path.home()), "~").split())
-        lines.append(f"| {row['scenario']} | {row['promise']} | {observed} | {'yes' if row['ok'] else '**no**'} |\n")
-    TABLE.write_text(head + "".join(lines))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from tests.e2e.cluster.isolation import NODE_IP
 from tests.e2e.cluster.kube import KubeError, Tree
 from tests.e2e.cluster.services import BUCKET, S3_PORT, S3_SECRET
 from tests.e2e.cluster.tenancy import NAMESPACE
-from tests.e2e.scene import EXPERIMENTS, PREFIX, ROOT, RUN_TIMEOUT_S, STEP, Run, Scene, override, role_of
+from tests.e2e.scene import EXPERIMENTS, PREFIX, ROOT, RUN_TIMEOUT_S, Run, Scene, override, role_of
 from tests.runs.s3.server import FailingProxy
 
 import gotools
@@ -47,15 +46,16 @@ def succeeded(run: Run) -> None:
     run.scene.promise(f"{run.name}: the RayJob SUCCEEDED", seen == "Complete, SUCCEEDED", seen)
 
 
-def whole(run: Run, *, num_attempts: int, most_recomputed: int = 0, last_step: int = NUM_FAULT_STEPS) -> None:
-    """Promise one row of every step in each attempt that trained it, none missing, and few trained twice."""
+def whole(run: Run, *, num_attempts: int = 1, most_recomputed: int = 0, last_step: int = NUM_FAULT_STEPS) -> None:
+    """Promise one row of every step in each attempt that trained it, none missing, few trained twice, the last one saved."""
     rows, numbers = run.training(), run.attempts()
     steps = sorted({step for _, step in rows})
     num_doubled, num_recomputed = len(rows) - len(set(rows)), len(set(rows)) - len(steps)
     num_steps = json.loads(run.kept("store/result.json").read_text())["steps"]
-    is_whole = steps == list(range(1, last_step + 1)) and not num_doubled and num_steps == last_step
+    is_saved = any(name.endswith(f"global_step_{last_step}/COMPLETE") for name in run.objects())
+    is_whole = steps == list(range(1, last_step + 1)) and not num_doubled and num_steps == last_step and is_saved
     spans = {number: [step for attempt, step in rows if attempt == number] for number in numbers}
-    seen = f"steps by attempt {spans}; {num_recomputed} recomputed, {num_doubled} doubled; result of step {num_steps}"
+    seen = f"steps by attempt {spans}; {num_recomputed} recomputed, {num_doubled} doubled; result of step {num_steps}, saved: {is_saved}"
     is_kept = is_whole and num_recomputed <= most_recomputed and len(numbers) == num_attempts
     run.scene.promise(f"{run.name}: no step lost or doubled, at most {most_recomputed} recomputed", is_kept, seen)
 
@@ -96,19 +96,18 @@ def converted(scene: Scene, prefix: str) -> None:
 def quickstart(scene: Scene) -> None:
     """`helm install` of the quickstart, its log, clean-up after the TTL, `helm uninstall`, and its model converted."""
     run, user = Run(scene, "opd", "opd-run"), scene.user
-    log = scene.folder / "kubectl-logs.txt"
     with run.recorded():
         run.install(QUICKSTART, "worker.yaml", "six-steps.yaml")
-        with _kubectl_logs(run, log):
-            seen = lambda: STEP.search(log.read_text(errors="replace"))  # noqa: E731
-            user.until("the first step's line", seen, timeout_s=RUN_TIMEOUT_S)
+        phases = lambda: {pod["status"]["phase"] for pod in run.pods("submitter")}  # noqa: E731
+        user.until("the submitter runs", lambda: "Running" in phases(), timeout_s=RUN_TIMEOUT_S)
+        with run.followed(str(gotools.find("kubectl")), "logs", "-f", f"job/{run.name}", "-n", NAMESPACE):
+            run.until_step(1)
             pods = sorted((role_of(pod), pod["status"]["phase"]) for pod in run.pods())
             run.until_ended()
     wanted = [(role, "Running") for role in ("head", "submitter", "worker")]
     scene.promise("head, worker and submitter pods run", pods == wanted, pods)
-    steps = [(int(step), int(last)) for step, last in STEP.findall(log.read_text(errors="replace"))]
-    lines = [(step, NUM_STEPS) for step in range(1, NUM_STEPS + 1)]
-    scene.promise("kubectl logs -f shows one line a step", steps == lines, steps)
+    steps = run.steps()
+    scene.promise("kubectl logs -f shows one line a step", steps == list(range(1, NUM_STEPS + 1)), steps)
     succeeded(run)
     files = ("run.json", "result.json", "attempts/0001/metrics.jsonl", "attempts/0001/driver.log")
     files += (f"global_step_{NUM_STEPS}/COMPLETE",)
@@ -139,21 +138,6 @@ def quickstart(scene: Scene) -> None:
     convert.uninstall()
 
 
-@contextmanager
-def _kubectl_logs(run: Run, path: Path) -> Iterator[None]:
-    """`kubectl logs -f` of the submitter's Job during the block, once its container runs."""
-    there = lambda: any(pod["status"]["phase"] in ("Running", "Succeeded", "Failed") for pod in run.pods("submitter"))  # noqa: E731
-    run.scene.user.until("the submitter runs", there, timeout_s=RUN_TIMEOUT_S)
-    command = [str(gotools.find("kubectl")), "logs", "-f", f"job/{run.name}", "-n", NAMESPACE]
-    with open(path, "wb") as file:
-        follower = subprocess.Popen(command, env=run.scene.user.environment, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        yield
-        follower.wait(60)
-    finally:
-        follower.kill()
-
-
 def _left(run: Run) -> dict[str, Any]:
     user = run.scene.user
     claims = user.items("persistentvolumeclaims", namespace=NAMESPACE, selector=run.selector)
@@ -179,24 +163,18 @@ def kinds(scene: Scene) -> None:
     promise = "a wrong data path fails the install: value, path and fix are said, no RayJob and no Ray cluster exist"
     scene.promise(promise, is_kept, f"pods {roles}; {said[-300:]}")  # the check's pod stays for an hour, for its log
 
-    grpo = _submit(
-        scene,
-        "grpo",
-        SPECS / "grpo.yaml",
-        "worker.yaml",
-        "grpo-from-s3.yaml",
-        sets=("trainer.save_freq=3",),
-    )
+    files = ("worker.yaml", "grpo-from-s3.yaml")
+    grpo = _submit(scene, "grpo", SPECS / "grpo.yaml", *files, sets=("trainer.save_freq=3",))
     log = grpo.kept(f"store/attempts/{grpo.attempts()[0]}/driver.log").read_text(errors="replace")
     inputs = [f"s3://{BUCKET}/inputs/{name}" for name in ("student", "train.parquet", "heldout.parquet")]
     scene.promise("grpo: model and data come from s3://", all(name in log for name in inputs), inputs)
-    _trained(grpo, 3)
+    whole(grpo, last_step=3)
 
     _stage_database(scene)
     database = ("agent.database_dir=/databases/travel", "cluster.toolDatabase.claim=travel-database")
     files = ("worker.yaml", "opd-agent.yaml")
     agent = _submit(scene, "opd-agent", EXPERIMENTS / "opd-agent-quickstart.yaml", *files, sets=database)
-    _trained(agent, 2)
+    whole(agent, last_step=2)
     claims = {
         (role_of(pod), volume["persistentVolumeClaim"]["claimName"])
         for pod in agent.changes("pods")
@@ -226,13 +204,6 @@ def _submit(scene: Scene, kind: str, experiment: Path, *overrides: str, sets: tu
     run.uninstall()
     succeeded(run)
     return run
-
-
-def _trained(run: Run, num_steps: int) -> None:
-    steps = [step for _, step in run.training()]
-    is_saved = any(name.endswith(f"global_step_{num_steps}/COMPLETE") for name in run.objects())
-    is_kept = steps == list(range(1, num_steps + 1)) and is_saved
-    run.scene.promise(f"{run.name}: every step is trained, the last one saved", is_kept, f"{steps}, saved: {is_saved}")
 
 
 def _upload_inputs(scene: Scene) -> None:
@@ -306,7 +277,7 @@ def two_workers(scene: Scene) -> None:
     is_spread = ranks == [1, 1] and shards == {f"model_world_size_2_rank_{rank}.pt" for rank in (0, 1)}
     scene.promise("a rank on each of two worker pods, one job", is_spread, f"ranks {ranks}; {shards}")
     succeeded(run)
-    whole(run, num_attempts=1)
+    whole(run)
     labels = scene.admin.get("namespace", NAMESPACE)["metadata"]["labels"]
     level = labels.get("pod-security.kubernetes.io/enforce")
     scene.promise("the namespace enforces Pod Security restricted", level == "restricted", level)
@@ -320,28 +291,14 @@ def two_workers(scene: Scene) -> None:
     found = [(name, text) for name, value in secrets.items() for text, data in said.items() if value in data]
     kinds_of = {name.split("/")[1] for name in secrets}
     is_kept = not found and kinds_of == {"AWS_SECRET_ACCESS_KEY", "auth_token"} and len(said) > 6
-    scene.promise(
-        "no log, event, ConfigMap or value has a secret",
-        is_kept,
-        f"{len(said)} texts, found {found} of {sorted(secrets)}",
-    )
+    observed = f"{len(said)} texts, found {found} of {sorted(secrets)}"
+    scene.promise("no log, event, ConfigMap or value has a secret", is_kept, observed)
 
 
 def _inside(scene: Scene, pod: Tree, script: str) -> Tree:
     """Return the JSON that a Python script in a pod's container prints; only an administrator may exec."""
-    words = [
-        "exec",
-        pod["metadata"]["name"],
-        "-n",
-        NAMESPACE,
-        "-c",
-        _CONTAINERS[role_of(pod)],
-        "--",
-        "python",
-        "-c",
-        script,
-    ]
-    return json.loads(scene.admin.run(*words, timeout_s=120))
+    place = ("-n", NAMESPACE, "-c", _CONTAINERS[role_of(pod)])
+    return json.loads(scene.admin.run("exec", pod["metadata"]["name"], *place, "--", "python", "-c", script))
 
 
 def _words(run: Run) -> dict[str, bytes]:
@@ -355,7 +312,7 @@ def _words(run: Run) -> dict[str, bytes]:
     }
     for name in (pod["metadata"]["name"] for pod in run.pods(deleted=True)):
         with contextlib.suppress(KubeError):  # workers go first when a run has ended; the driver's log has their lines
-            said[name] = user.run("logs", name, "-n", NAMESPACE, "--all-containers", timeout_s=120)
+            said[name] = user.run("logs", name, "-n", NAMESPACE, "--all-containers")
     return {name: text.encode() for name, text in said.items()}
 
 
@@ -442,7 +399,7 @@ def submitter_lost(scene: Scene) -> None:
     is_kept = num_refused > 0 and seconds >= STORE_AWAY_S
     scene.promise("the store answered 503 for 30 s", is_kept, f"{num_refused} requests refused in {seconds:.0f} s")
     succeeded(run)
-    whole(run, num_attempts=1, last_step=NUM_MANY_STEPS)
+    whole(run, last_step=NUM_MANY_STEPS)
 
 
 def _running(run: Run, role: str) -> list[Tree]:

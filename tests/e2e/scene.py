@@ -27,6 +27,7 @@ import yaml
 from tests.e2e.cluster.kube import Kube, KubeError, Tree
 from tests.e2e.cluster.services import BUCKET, S3_SECRET
 from tests.e2e.cluster.tenancy import NAMESPACE
+from tests.processes import ended
 
 import gotools
 from opd.runs.metrics import METRICS_FILE
@@ -146,7 +147,7 @@ class Run:
         self.scene, self.kind, self.name = scene, kind, name
         self.selector = f"opd/run-id={name}"
         self.loss: dict[str, Any] = {}
-        self._followed = scene.folder / f"{name}.opdctl-logs.txt"
+        self._followed = scene.folder / f"{name}.logs.txt"
 
     # -- commands
 
@@ -194,10 +195,10 @@ class Run:
             self._gather()
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
-        """`opdctl logs -f` during the block, once the RayJob is there; `until_step` reads its output."""
+    def followed(self, *command: str) -> Iterator[None]:
+        """`opdctl logs -f`, or a command, during the block, once the RayJob is there; `until_step` reads its output."""
         self.scene.user.until("the RayJob is there", self.rayjob)
-        command = [OPDCTL, "logs", "-f", self.name, "-n", NAMESPACE]
+        command = command or (OPDCTL, "logs", "-f", self.name, "-n", NAMESPACE)
         with open(self._followed, "ab") as out:
             follower = subprocess.Popen(command, env=self._environment(), stdout=out, stderr=subprocess.STDOUT)
         has_ended = True
@@ -210,7 +211,8 @@ class Run:
             if follower.poll() is None:
                 follower.send_signal(signal.SIGINT)
                 follower.wait(30)
-        self.scene.promise(f"{self.name}: opdctl logs -f ends with the run", has_ended, has_ended)
+        promise = f"{self.name}: {Path(command[0]).name} logs -f ends with the run"
+        self.scene.promise(promise, has_ended, has_ended)
 
     def lose(self, pod: Tree) -> None:
         """Lose a pod as its node's power cut does: SIGKILL to all processes, then the API server forgets it."""
@@ -353,15 +355,8 @@ class Run:
 
     def _output(self, command: list[str], *, timeout_s: float) -> str:
         """Return a command's output, with an exit code that is not 0 as the last line."""
-        done = subprocess.run(
-            command,
-            env={**self._environment(), "PYTHON": os.environ.get("PYTHON", "python3")},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        environment = {**self._environment(), "PYTHON": os.environ.get("PYTHON", "python3")}
+        done = ended(*command, env=environment, cwd=ROOT, timeout=timeout_s)
         return done.stdout + done.stderr + (f"exit {done.returncode}\n" if done.returncode else "")
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from tests.commit import this_commit
 from tests.e2e_cpu.runs import TIMEOUT_S
+from tests.results import write_results
 
+HEAD = """# The last full matrix of end-to-end runs on a CPU
+
+Written by `make e2e-cpu`; each row is a test that starts `python -m opd.launch` as a user does. Packages: {}."""
 _reports: list[pytest.TestReport] = []
 
 
@@ -36,29 +36,9 @@ def pytest_sessionfinish(session):
     if target is None or not _reports or is_worker:
         return
     packages = ", ".join(f"{name} {version(name)}" for name in ("verl", "torch", "transformers", "ray"))
-    lines = [
-        "# The last full matrix of end-to-end runs on a CPU",
-        "",
-        "Written by `make e2e-cpu`; each row is a test that starts `python -m opd.launch` as a user does.",
-        "",
-        f"{datetime.date.today().isoformat()}, commit {this_commit(Path(target))}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} cores, {max(session.config.getoption('numprocesses', None) or 1, 1)} run(s) at a time; {packages}.",
-        "",
-        "| run | outcome | seconds |",
-        "| --- | --- | ---: |",
-    ]
+    rows = []
     for report in _reports:
         file, name = report.nodeid.split("::", 1)
         subject, name = (text.removeprefix("test_").replace("_", " ") for text in (Path(file).stem, name))
-        lines.append(f"| {subject}: {name} | {report.outcome} | {report.duration:.0f} |")
-    kills = [str(value) for report in _reports for name, value in report.user_properties if name == "kill"]
-    if kills:
-        lines += [
-            "",
-            "Where the pipeline was killed:",
-            "",
-            "| kill | when | runs that were finished |",
-            "| --- | --- | --- |",
-        ]
-        lines += [f"| {kill} |" for kill in kills]
-    target.write_text("\n".join(lines) + "\n")
+        rows.append((f"{subject}: {name}", report.outcome, f"{report.duration:.0f}"))
+    write_results(target, HEAD.format(packages), ("run", "outcome", "seconds"), rows)

@@ -11,13 +11,14 @@ import http.client
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,10 @@ from typing import Any
 import pytest
 from tests.e2e.cluster.probes import is_listening
 from tests.ports import free_ports
+from tests.processes import ended
+
+from opd.runs.manifest import complete_steps, step_folder
+from opd.store.local import LocalStore
 
 ADDRESS = "127.0.0.1"
 START_TIMEOUT_S = 600.0
@@ -48,7 +53,7 @@ _NAMESPACES = (
 
 def require_namespaces() -> None:
     """Skip the test where this user may not make namespaces (not root, or a container without the right to)."""
-    tried = subprocess.run([*_NAMESPACES, "true"], capture_output=True, text=True, check=False)
+    tried = ended(*_NAMESPACES, "true")
     if tried.returncode:
         pytest.skip(f"needs mount, host name and process namespaces: {tried.stderr.strip()}")
 
@@ -142,9 +147,7 @@ class Cluster:
         enter = ["nsenter", "--target", inner, "--mount", "--uts", "--pid"]
         # nsenter's own --wd would name the folder as it is outside.
         enter += ["sh", "-c", 'cd "$0" && exec "$@"', str(self.work_dir)]
-        return subprocess.run(
-            [*enter, *words], capture_output=True, text=True, check=False, env=self._environment(), **options
-        )
+        return ended(*enter, *words, env=self._environment(), **options)
 
     def submit(self, *words: str, job: str) -> None:
         """Submit the job's entrypoint, as the submitter pod does."""
@@ -169,15 +172,14 @@ class Cluster:
 
     def wait(self, job: str, timeout_s: float) -> str:
         """Return how the job ended; the error shows its log if it does not end."""
-        ended: str | None = None
+        found: list[str | None] = []
 
         def has_ended() -> bool:
-            nonlocal ended
-            ended = self.has_ended(job)
-            return ended is not None
+            found.append(self.has_ended(job))
+            return found[-1] is not None
 
         wait_for(has_ended, timeout_s, f"the end of {job}", lambda: self.log(job))
-        return str(ended)
+        return str(found[-1])
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ray's job server; its command line would take seconds of a core a question."""
@@ -231,16 +233,16 @@ class Cluster:
             )
         self.pods[name] = Pod(name=name, volume=volume, process=process)
 
-    def _wait(self, what: str, is_there) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not is_there():
-            ended = [pod.name for pod in self.pods.values() if pod.process.poll() is not None]
-            if ended or time.monotonic() > deadline_s:
-                logs = "".join(
-                    (self.folder / "pods" / name / "ray.log").read_text()[-3000:] for name in ended or self.pods
-                )
-                raise AssertionError(f"{what} did not come up:\n{logs}")
-            time.sleep(0.2)
+    def _wait(self, what: str, is_there: Callable[[], bool]) -> None:
+        def is_up() -> bool:
+            gone = [pod.name for pod in self.pods.values() if pod.process.poll() is not None]
+            assert not gone, f"{what} did not come up: {gone} ended\n{logs()}"
+            return is_there()
+
+        def logs() -> str:
+            return "".join((self.folder / "pods" / name / "ray.log").read_text()[-3000:] for name in self.pods)
+
+        wait_for(is_up, START_TIMEOUT_S, what, logs)
 
     def _num_nodes(self) -> int:
         """Return how many nodes have joined; 0 while the head does not answer."""
@@ -266,3 +268,45 @@ def cluster(
         yield pods
     finally:
         pods.stop()
+
+
+def resumed_without_two_disks(
+    folder: Path,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    store: LocalStore,
+    *,
+    step: int,
+    random_s: float = 0,
+) -> int:
+    """Kill two ranks with a disk each once a step is sealed; run again without the disks of the head and of one rank.
+
+    Args:
+        words: the job's command.
+        store: the run's place in its bucket.
+        random_s: so long after the step all pods are killed.
+
+    Returns:
+        The newest sealed step at the kill, from which the second job resumed.
+    """
+    with cluster(folder, num_workers=2, shared=False, environment=environment) as pods:
+        pods.submit(*words, job="first")
+
+        def is_sealed() -> bool:
+            assert pods.has_ended("first") is None, pods.log("first")
+            return step in complete_steps([store])
+
+        wait_for(is_sealed, START_TIMEOUT_S, f"checkpoint {step}", lambda: pods.log("first"))
+        time.sleep(random_s)
+        pods.stop()
+    newest = complete_steps([store])[-1]
+    disks = [folder / "pods" / name / "volume" / "out" / store.root.name for name in ("head", "worker-0", "worker-1")]
+    shards = [sorted(path.name for path in disk.glob(f"{step_folder(newest)}/actor/model_*")) for disk in disks]
+    assert sorted(shards) == [[], ["model_world_size_2_rank_0.pt"], ["model_world_size_2_rank_1.pt"]]
+    for name in ("head", "worker-1"):
+        shutil.rmtree(folder / "pods" / name)
+    with cluster(folder, num_workers=2, shared=False, environment=environment) as pods:
+        pods.submit(*words, job="second")
+        assert pods.wait("second", START_TIMEOUT_S) == "SUCCEEDED", pods.log("second")
+        assert f"resuming from step {newest} (store)" in pods.log("second")
+    return newest

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 from tests.e2e_cpu import probe
 from tests.e2e_cpu.masks import Masks, read_by_the_student, records, said_by_the_rollout
-from tests.e2e_cpu.runs import ROOT, TIMEOUT_S, Outcome, command, finish
+from tests.e2e_cpu.runs import ROOT, TIMEOUT_S, Outcome, finish, run, start
 from tests.scripted import override as scripted_by
 from transformers import AutoTokenizer
 
@@ -47,19 +46,16 @@ def outcome(tmp_path_factory) -> Outcome:
         patch.setenv(probe.FOLDER, str(folder))
         patch.setenv("VERL_USE_EXTERNAL_MODULES", probe.__name__)
         patch.setenv("PYTHONPATH", str(ROOT))
-        return start(folder)
+        return scripted_run(folder)
 
 
-def start(folder: Path) -> Outcome:
+def scripted_run(folder: Path) -> Outcome:
     database = make_world(folder / "database")
     write_files({folder / "train.parquet": tasks(database)}, {}, schema=AGENT_SCHEMA)
     sets = [f"agent.database_dir={database}", f"agent.toolset={TOOLSET}", f"data.train=[{folder / 'train.parquet'}]"]
     # The last text is in every prompt: what is not scripted is the model's.
     raw = [scripted_by(folder, SCRIPTED | {"assistant": [None]}, MODELS[STUDENT])]
-    with (folder / "run.log").open("w") as log:
-        process = subprocess.Popen(
-            [*command("opd-agent", sets), "--", *raw], cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True
-        )
+    process = start(folder, "opd-agent", *sets, raw=raw)
     return finish(process, folder, "opd-agent", timeout_s=2 * TIMEOUT_S).must_be_clean()
 
 
@@ -97,11 +93,8 @@ def test_masks_are_the_transcripts_token_by_token(outcome):
 
 
 def test_the_student_trains_on_its_own_tokens_and_reads_all_of_them(outcome):
-    said, read = (
-        said_by_the_rollout(rollouts(outcome)),
-        read_by_the_student(records(outcome.run_dir.parent.parent, "student")),
-    )
-    assert said == read
+    said = said_by_the_rollout(rollouts(outcome))
+    assert said == read_by_the_student(records(outcome.run_dir.parent.parent, "student"))
     assert said.total() == sum(row["opd/num_tokens"] for row in outcome.steps)
     assert said.total() == sum(row["tool_mask/llm_tokens"] for row in outcome.steps)
 
@@ -146,10 +139,7 @@ def test_after_the_script_the_model_speaks(outcome):
 @pytest.mark.parametrize("kind", ["grpo", "eval"])
 def test_reinforcement_learning_and_evaluation_use_the_same_environment(tmp_path, kind):
     spec = "opd-agent-" + kind
-    process = subprocess.Popen(
-        command(spec, []), cwd=tmp_path, stdout=(tmp_path / "run.log").open("w"), stderr=subprocess.STDOUT, text=True
-    )
-    result = finish(process, tmp_path, spec).must_be_clean()
+    result = run(tmp_path, spec).must_be_clean()
     row = result.rows[0]
     prefix = "" if "agent/tool/get_price/calls" in row else "val-aux/"
     assert row[f"{prefix}agent/tool/get_price/calls"] > 0

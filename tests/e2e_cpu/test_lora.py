@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from tests.e2e_cpu.runs import TIMEOUT_S, Outcome, kill_and_resume, must_end_alike, run, weights
+from tests.processes import output
 from transformers import AutoModelForCausalLM
 
 from opd.data.toy import STUDENT_DIR
@@ -40,9 +40,9 @@ def test_only_adapters_are_trained_and_the_run_converts_to_a_plain_model(tmp_pat
     optimizer = torch.load(_folder(whole) / "actor" / "optim_world_size_1_rank_0.pt", weights_only=False)
     assert len(optimizer["state"]) == sum(".lora_" in name for name in expected), "moments of the adapters only"
 
-    command = [sys.executable, "-m", "opd.convert", str(_folder(whole)), "--dtype", "checkpoint"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    output(
+        sys.executable, "-m", "opd.convert", _folder(whole), "--dtype", "checkpoint", cwd=tmp_path, timeout=TIMEOUT_S
+    )
     model_dir = _folder(whole).with_name(f"global_step_{_STEPS}-huggingface")
     assert json.loads((model_dir / "conversion.json").read_text())["verification"]["num_tensors"] == len(start)
     converted = AutoModelForCausalLM.from_pretrained(model_dir).state_dict()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 
 import pytest
 from tests.e2e_cpu.runs import TIMEOUT_S, finish, heard_during, run, start
+from tests.processes import output
 from transformers import AutoTokenizer
 
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
@@ -115,12 +115,8 @@ def test_a_command_line_as_verls_users_write_it_trains(tmp_path):
         "trainer.test_freq=-1",
         "trainer.experiment_name=plain",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "opd.main_opd", *overrides],
-        cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, env=os.environ | {"VERL_LOGGING_LEVEL": "WARNING"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "step 2/2" in done.stdout
+    options = {"cwd": tmp_path, "timeout": TIMEOUT_S, "env": os.environ | {"VERL_LOGGING_LEVEL": "WARNING"}}
+    assert "step 2/2" in output(sys.executable, "-m", "opd.main_opd", *overrides, **options)
     folder = tmp_path / "outputs" / "plain"
     assert (folder / "checkpoints" / "global_step_2" / "COMPLETE").exists()
     rows = [json.loads(line) for line in (folder / "attempts" / "0001" / "metrics.jsonl").read_text().splitlines()]

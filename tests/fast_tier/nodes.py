@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.e2e.cluster import tenancy
+
 H200, A100, L40S = "NVIDIA-H200", "NVIDIA-A100-SXM4-80GB", "NVIDIA-L40S"
 _TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 STORAGE_CLASS = "shared"
@@ -38,27 +40,6 @@ NODES = [
 ]
 
 
-def storage_class() -> dict[str, Any]:
-    """The default class, whose volumes are made by `volume`."""
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": STORAGE_CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
-        "provisioner": "kubernetes.io/no-provisioner",
-        "volumeBindingMode": "Immediate",
-    }
-
-
-def volume(name: str) -> dict[str, Any]:
-    """A volume that any claim of the manifests and charts fits."""
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": "4Ti"},
-            "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
-            "storageClassName": STORAGE_CLASS,
-            "hostPath": {"path": f"/volumes/{name}"},
-        },
-    }
+def volume(name: str, of_class: str = STORAGE_CLASS) -> dict[str, Any]:
+    """Return a volume that any claim of manifests and charts fits."""
+    return tenancy.volume(name, of_class, hostPath={"path": f"/volumes/{name}"})

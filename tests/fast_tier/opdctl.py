@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.charts.helm import EXPERIMENTS, IMAGE
 from tests.fast_tier.tier import ROOT, FastTier
+from tests.processes import ended
 
 import gotools
 from opd.experiment.load import read_document
@@ -34,16 +35,8 @@ class Tool:
 
     def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """A command's end; the namespace is the kubeconfig's."""
-        command = [sys.executable, "-m", "opdctl", *map(str, arguments)]
-        done = subprocess.run(
-            command,
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        command = (sys.executable, "-m", "opdctl", *arguments)
+        done = ended(*command, env=self.environment, cwd=self.folder, timeout=TIMEOUT_S)
         with open(self.folder / "transcript.txt", "a") as file:
             print("$ opdctl", *arguments, f"\n{done.stdout}{done.stderr}[exit code {done.returncode}]\n", file=file)
         return done

@@ -15,15 +15,21 @@ from tests.fast_tier.tier import FastTier
 RUN_LABEL, ROLE_LABEL = "opd/run-id", "app.kubernetes.io/component"
 
 
+def layers(folder: Path, *trees: dict[str, Any]) -> list[str | Path]:
+    """Write the image's values and others to files; return the words that have helm or opdctl read them in this order."""
+    words: list[str | Path] = []
+    for number, tree in enumerate((IMAGE, *trees)):
+        path = folder / f"layer-{number}.json"
+        path.write_text(json.dumps(tree))
+        words += ["-f", path]
+    return words
+
+
 @contextmanager
-def installed(tier: FastTier, namespace: str, experiment: str, *layers: dict[str, Any], run: str = "") -> Iterator[str]:
-    """A release of an experiment with layers of values over it; yields its name, uninstalls and waits for its pods to go."""
+def installed(tier: FastTier, namespace: str, experiment: str, *trees: dict[str, Any], run: str = "") -> Iterator[str]:
+    """A release of an experiment with trees of values over it; yields its name, uninstalls and waits for its pods to go."""
     run = run or experiment
-    values = ["-f", str(EXPERIMENTS[experiment])]
-    for number, layer in enumerate((IMAGE, *layers)):
-        path = Path(tier.folder / "namespaces" / namespace / f"{experiment}-{number}.json")
-        path.write_text(json.dumps(layer))
-        values += ["-f", str(path)]
+    values = ["-f", EXPERIMENTS[experiment], *layers(tier.folder / "namespaces" / namespace, *trees)]
     done = tier.helm(namespace, "install", run, CHARTS / kind_of(experiment), *values)
     assert done.returncode == 0, done.stderr
     try:

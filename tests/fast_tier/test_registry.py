@@ -1,15 +1,13 @@
 """Charts pushed to an OCI registry by `make charts-push`, and installed from there."""
 
-import json
-import subprocess
-
 import pytest
-from tests.charts.helm import EXPERIMENTS, IMAGE
+from tests.charts.helm import EXPERIMENTS
 from tests.e2e.cluster.probes import answers
 from tests.e2e.cluster.processes import Processes, minimal_environment
-from tests.fast_tier.runs import reached
+from tests.fast_tier.runs import layers, reached
 from tests.fast_tier.tier import ROOT
 from tests.ports import free_ports
+from tests.processes import ended
 
 import gotools
 from opd.experiment import FILE_KINDS
@@ -33,12 +31,11 @@ def registry(tmp_path):
 def test_pushed_charts_install_without_a_clone(tier, registry, tmp_path):
     tier.namespace(NAMESPACE)
     command = ["make", "--silent", "charts-push", f"REGISTRY={registry}", "ARGS=--plain-http"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ended(*command, cwd=ROOT, timeout=150)
     said = done.stdout + done.stderr
+    assert done.returncode == 0, said
     assert said.count("Digest: sha256:") == len(FILE_KINDS)
-    (tmp_path / "image.json").write_text(json.dumps(IMAGE))
-    values = ["-f", EXPERIMENTS["quickstart"], "-f", tmp_path / "image.json"]
+    values = ["-f", EXPERIMENTS["quickstart"], *layers(tmp_path)]
     done = tier.helm(NAMESPACE, "install", "pulled", f"{registry}/opd", "--plain-http", *values)
     assert done.returncode == 0, done.stderr
     try:

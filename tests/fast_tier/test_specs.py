@@ -63,6 +63,10 @@ def test_its_pods_are_admitted_and_bound_where_they_should_be(tier, experiment):
             assert set(found["worker"]) == H200, "topology spread: one worker a host"
 
 
-def test_the_namespace_refuses_a_pod_that_is_not_restricted(tier):
-    with pytest.raises(KubeError, match='violates PodSecurity "restricted:latest"'):
-        tier.user(NAMESPACE).run("run", "plain", "--image=example.com/x", "-n", NAMESPACE)
+def test_suspending_a_run_with_deletion_rules_is_refused_and_the_run_goes_on(tier):
+    with installed(tier, NAMESPACE, "quickstart"):
+        before = reached(tier, NAMESPACE, "quickstart", "Running")
+        words = ("patch", "rayjob", "quickstart", "-n", NAMESPACE, "--type=merge", "-p", '{"spec": {"suspend": true}}')
+        with pytest.raises(KubeError, match="a RayJob with deletion rules cannot be suspended"):
+            tier.user(NAMESPACE).run(*words)
+        assert reached(tier, NAMESPACE, "quickstart", "Running")["rayClusterName"] == before["rayClusterName"]

@@ -7,14 +7,15 @@ k3s' with what its remarks offer: pull secret, the hub's cache, Kueue's queue of
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.charts.helm import CHARTS, ROOT
+from tests.e2e.cluster.tenancy import storage_class
 from tests.fast_tier.nodes import node, volume
 from tests.fast_tier.runs import admitted, is_active, nodes_by_role, pods, status
+from tests.processes import ended
 
 import gotools
 from opdctl.chart.values import merge
@@ -73,15 +74,7 @@ class Walker:
         script = "\n".join(["set -e", *self.exports, command])
         if command.startswith("export "):
             self.exports.append(command)
-        return subprocess.run(
-            ["bash", "-c", script],
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
+        return ended("bash", "-c", script, cwd=self.folder, env=environment, timeout=150)
 
     def edit(self, name, *layers):
         """Write YAML over a file's own; None takes a key away."""
@@ -102,18 +95,11 @@ def without_nones(tree):
 def rack(tier):
     """Two boxes of eight GPUs and a server as k3s describes them, Longhorn's class, and the Service of a MinIO."""
     machines = [node("k3s-server-0"), *(node(name, gpu="NVIDIA-H100-80GB-HBM3") for name in BOXES)]
-    longhorn = {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": "longhorn"},
-        "provisioner": "kubernetes.io/no-provisioner",
-    }
-    disk = volume("longhorn-0")
-    disk["spec"]["storageClassName"] = "longhorn"
+    longhorn = [storage_class("longhorn", is_default=False), volume("longhorn-0", "longhorn")]
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "minio", "namespace": "minio"},
                "spec": {"ports": [{"port": 9000}], "selector": {"app": "minio"}}}  # fmt: skip
     minio = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "minio"}}
-    tier.admin.create([*machines, longhorn, disk, *(volume(f"{NAMESPACE}-{number}") for number in range(6)), minio])
+    tier.admin.create([*machines, *longhorn, *(volume(f"{NAMESPACE}-{number}") for number in range(6)), minio])
     tier.admin.create([service], namespace="minio")
     names = [machine["metadata"]["name"] for machine in machines]
     tier.admin.until("the boxes are ready", lambda: all(

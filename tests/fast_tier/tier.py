@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.e2e.cluster import kuberay
+from tests.e2e.cluster import kuberay, tenancy
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.kube import Kube
 from tests.e2e.cluster.processes import Processes, minimal_environment
 from tests.fast_tier import nodes
+from tests.processes import ended
 
 import gotools
 
@@ -46,7 +47,7 @@ class FastTier:
         kuberay.install_crds(self.plane)
         self.plane.start_controllers()
         self._start_kwok()
-        self.admin.create([*nodes.NODES, nodes.storage_class()])
+        self.admin.create([*nodes.NODES, tenancy.storage_class(nodes.STORAGE_CLASS)])
         self.plane.wait_for_controllers()
         kuberay.start_operator(self.plane)
         self.processes.wait_for("kwok", self._are_nodes_ready)
@@ -83,15 +84,13 @@ class FastTier:
         (folder / "kustomization.yaml").write_text(text)
         self.admin.create(nodes.volume(f"{name}-{number}") for number in range(_VOLUMES_PER_NAMESPACE))
         self.admin.apply("--force-conflicts", "-k", str(folder))
-        self.admin.until(f"namespace {name} is ready", lambda: self._is_namespace_ready(name))
+        self.admin.until(f"namespace {name} is ready", lambda: tenancy.is_ready(self.admin, name))
         return self.user(name)
 
     def helm(self, namespace: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """helm as the namespace's `opd-user`."""
-        command = [str(gotools.find("helm")), *map(str, arguments), "--namespace", namespace]
-        return subprocess.run(
-            command, env=self.user(namespace).environment, capture_output=True, text=True, timeout=300, check=False
-        )
+        words = (gotools.find("helm"), *arguments, "--namespace", namespace)
+        return ended(*words, env=self.user(namespace).environment, timeout=300)
 
     def _start_kwok(self) -> None:
         # Its stages; of the Jobs' pods only the chart's check ends.
@@ -109,13 +108,6 @@ class FastTier:
         path = "{.items[*].status.conditions[?(@.type=='Ready')].status}"
         states = self.admin.run("get", "nodes", "-o", f"jsonpath={path}").split()
         return states == ["True"] * len(nodes.NODES)
-
-    def _is_namespace_ready(self, name: str) -> bool:
-        self.admin.get("serviceaccount", "default", namespace=name)
-        quota = self.admin.get("resourcequota", "opd", namespace=name)
-        is_counted = set(quota.get("status", {}).get("hard", ())) == set(quota["spec"]["hard"])
-        claims = self.admin.items("persistentvolumeclaims", namespace=name)
-        return is_counted and all(claim["status"].get("phase") == "Bound" for claim in claims)
 
 
 def _replace(path: str, value: Any) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.gpu import needs
-from tests.gpu.reference import BF16, FP16, PARAMS, check, make_heads, relative_error, run
+from tests.gpu.reference import BF16, FP16, PARAMS, check, make_heads, run
 from tests.losses.cases import clipped
 
-from opd.losses import HiddenTargets, Loss, Weights
+from opd.losses import Loss, Weights
 
 needs.hopper()
 
@@ -121,12 +121,3 @@ def test_a_term_that_the_kernels_lack_sends_the_call_to_the_compiled_form():
     both = Weights(divergence=alone.divergence, nll=torch.ones(64, device="cuda"))
     assert run(heads, None, weights=alone).output.backend == "fused"
     assert run(heads, None, weights=both).output.backend == "compiled"
-
-
-def test_a_run_compiles_two_shapes_whatever_the_number_of_tokens():
-    torch._dynamo.utils.counters.clear()
-    for tokens in (1, 100, 128, 200, 300, 301):
-        heads = make_heads((tokens, 1271, 64, 64))
-        found = run(heads, "compiled", workspace_gib=1e-6, targets=HiddenTargets(*heads[2:]))
-        assert relative_error(found.output.loss, run(heads, "exact").output.loss) < 1e-3
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2

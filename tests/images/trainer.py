@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
 import sys
 import time
 from typing import Any
 
-from tests.commit import this_commit
 from tests.e2e.cluster.buildah import ROOT, SUITE, Buildah, ImageError
+from tests.results import write_results
 
 import gotools
 
@@ -21,23 +19,12 @@ SBOM = ROOT / "build" / "trainer.cdx.json"
 _CHECK_TIMEOUT_S = 3600
 _HEAD = """# images/trainer: the last run of `make image-trainer-check`
 
-Written by the run. {num_kept} of {num} checks held ({date}, commit {commit}, {num_cores} cores; built in {build_min:.0f} minutes, checked in
-{check_min:.0f}, beside other work).
+Written by the run. {num_kept} of {num} checks held; built in {build_min:.0f} minutes, checked in {check_min:.0f}, beside other work.
+Uncompressed, {total:.2f} GB, of which {heavy:.2f} GB are the layer of heavy packages.
 
 Built by {buildah} from images/trainer/Dockerfile as it is, on **a Debian {suite} made by debootstrap instead of the Dockerfile's own base**
 (`--build-arg BASE`), which is in a registry: what NVIDIA's base image adds was not there, nor a GPU. CUDA's libraries and compiler come
-with the locked packages. {num_packages} packages are in its bill of materials (CycloneDX, by syft).
-
-| check | observed | s | held |
-| --- | --- | ---: | --- |
-{checks}
-
-Uncompressed, {total:.2f} GB:
-
-| layer | MB |
-| --- | ---: |
-{layers}
-"""
+with the locked packages. {num_packages} packages are in its bill of materials (CycloneDX, by syft)."""
 
 
 def main() -> int:
@@ -65,26 +52,19 @@ def main() -> int:
         say(f"{'ok    ' if row['ok'] else 'BROKEN'}  {row['check']}: {row['observed']}")
     for what, size in layers:
         say(f"{size / 1e6:8.1f} MB  {what}")
-    RESULTS.write_text(
-        _HEAD.format(
-            num_kept=sum(row["ok"] for row in rows),
-            num=len(rows),
-            date=datetime.date.today().isoformat(),
-            commit=this_commit(),
-            num_cores=os.cpu_count(),
-            build_min=built_s / 60,
-            check_min=(time.monotonic() - begin - built_s) / 60,
-            buildah=version,
-            suite=SUITE,
-            num_packages=sum(item["type"] == "library" for item in json.loads(SBOM.read_text())["components"]),
-            checks="\n".join(
-                f"| {row['check']} | {cell(row['observed'])} | {row['seconds']:.0f} | {'yes' if row['ok'] else '**no**'} |"
-                for row in rows
-            ),
-            total=sum(size for _, size in layers) / 1e9,
-            layers="\n".join(f"| `{cell(what)}` | {size / 1e6:.1f} |" for what, size in layers),
-        )
+    head = _HEAD.format(
+        num_kept=sum(row["ok"] for row in rows),
+        num=len(rows),
+        build_min=built_s / 60,
+        check_min=(time.monotonic() - begin - built_s) / 60,
+        total=sum(size for _, size in layers) / 1e9,
+        heavy=sum(size for what, size in layers if "/opt/heavy" in what) / 1e9,
+        buildah=version,
+        suite=SUITE,
+        num_packages=sum(item["type"] == "library" for item in json.loads(SBOM.read_text())["components"]),
     )
+    cells = ((row["check"], row["observed"], f"{row['seconds']:.0f}", "yes" if row["ok"] else "**no**") for row in rows)
+    write_results(RESULTS, head, ("check", "observed", "s", "held"), cells)
     say(f"{RESULTS.relative_to(ROOT)} and {SBOM.relative_to(ROOT)} written")
     return 0 if all(row["ok"] for row in rows) else 1
 
@@ -112,11 +92,6 @@ def layer_sizes(buildah: Buildah) -> list[tuple[str, int]]:
         at = storage[at].get("parent", "")
     names = [f"base: Debian {SUITE}", *(what.removeprefix("/bin/sh -c ")[:100] for what in made_by[1:])]
     return list(zip(names, reversed(sizes), strict=True))
-
-
-def cell(text: str) -> str:
-    """One line without the table's bars."""
-    return " ".join(text.replace("|", "·").replace("`", "'").split())
 
 
 if __name__ == "__main__":

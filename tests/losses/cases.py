@@ -140,4 +140,5 @@ def expected(
 
 def error(found: Tensor, exact: Tensor) -> float:
     """Return the relative error."""
-    return float((found.detach().double() - exact).norm() / exact.norm())
+    found, exact = found.detach().double(), exact.detach()
+    return float((found - exact).norm() / exact.norm())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from tests.losses.cases import TOKENS, draw, error, make, run
+from tests.processes import output
 
 import opd.losses
 from opd.losses import Weights
@@ -95,7 +95,5 @@ def test_the_loss_runs_without_the_folder_of_the_kernels(tmp_path):
         "head_loss(h, w, ids, Weights(divergence=torch.ones(3)), Loss(), targets=targets).loss.backward()\n"
         "print(head.fused_backend(), h.grad.norm() > 0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout == "None tensor(True)\n", done.stderr
+    environment = {"PYTHONPATH": str(tmp_path)}
+    assert output(sys.executable, "-c", code, env=environment, timeout=120) == "None tensor(True)\n"

@@ -41,17 +41,14 @@ def test_no_row_gives_no_weight_and_numpy_uids_are_accepted():
     assert reward_weights(torch.zeros(2), np.array(["a", "b"], dtype=object), beta=1.0).tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("beta", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_beta_that_is_not_positive_is_refused(beta):
-    with pytest.raises(ValueError, match="reward_beta"):
-        reward_weights(torch.zeros(2), ["a", "a"], beta=beta)
-
-
-def test_a_reward_that_is_not_finite_is_refused_with_its_prompt():
-    with pytest.raises(ValueError, match="prompt-7"):
-        reward_weights(torch.tensor([1.0, torch.nan]), ["prompt-3", "prompt-7"], beta=1.0)
-
-
-def test_lengths_that_differ_are_refused():
-    with pytest.raises(ValueError, match="one entry a row"):
-        reward_weights(torch.zeros(3), ["a", "a"], beta=1.0)
+@pytest.mark.parametrize(
+    ("rewards", "beta", "words"),
+    [
+        *(([0.0, 0.0], beta, "reward_beta") for beta in (0.0, -1.0, math.inf, math.nan)),
+        ([1.0, math.nan], 1.0, "prompt-7"),
+        ([0.0] * 3, 1.0, "one entry a row"),
+    ],
+)
+def test_rewards_and_betas_that_mean_nothing_are_refused(rewards, beta, words):
+    with pytest.raises(ValueError, match=words):
+        reward_weights(torch.tensor(rewards), ["prompt-3", "prompt-7"], beta=beta)

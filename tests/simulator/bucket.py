@@ -178,14 +178,6 @@ class Future:
         pass
 
 
-class Asyncio:
-    """`asyncio` for `opd.store.remote`."""
-
-    @staticmethod
-    def run_coroutine_threadsafe(request: Request, loop: Any) -> Future:
-        return Future(request)
-
-
 class Client:
     """s3fs, as far as `FsspecStore` calls it; paths are `bucket/key`."""
 

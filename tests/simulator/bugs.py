@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from tests.commit import ROOT
+from tests.commit import ROOT, this_commit
 from tests.mutants.mutant import Mutant
-from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, commit
+from tests.processes import ended
 
 MOST_SCHEDULES = 50_000
 
@@ -68,41 +67,27 @@ BUGS = [
 ]  # fmt: skip
 
 
-class Verdict(NamedTuple):
-    """The schedules after which a bug was found, those that show where faults can be aimed included, and the failure."""
-
-    num: int | None
-    what: str
-
-
-def hunt(bug: Mutant, most: int, processes: int) -> Verdict:
-    """Plays schedules from seed 0 on against a copy of the code with the bug in it, until one fails."""
+def hunt(bug: Mutant, most: int, processes: int) -> str:
+    """Play schedules from seed 0 on against a copy of the code with the bug in it; return the failure of one, or nothing."""
     with tempfile.TemporaryDirectory(prefix="opd-bug-") as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         bug.apply(source)
         path = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
         command = [sys.executable, "-m", "tests.simulator", "--seed", "0", "--count", str(most), "--until-failure"]
-        played = subprocess.run(
-            [*command, "--processes", str(processes)], cwd=ROOT, capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": "0"},
-        )  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": "0"}
+        played = ended(*command, "--processes", processes, cwd=ROOT, env=environment)
     lines = played.stdout.splitlines()
-    place = next((number for number, line in enumerate(lines) if line.startswith("FAILED seed ")), None)
-    if place is None:
-        return Verdict(None, played.stderr[-300:])
-    seed = int(lines[place].split()[2])
-    num = seed - FIRST_SHOWN if seed >= FIRST_SHOWN else NUM_SHOWN + NUM_DISTURBED + seed
-    return Verdict(num + 1, "\n    ".join(lines[place : place + 2]))
+    place = next((number for number, line in enumerate(lines) if line.startswith("FAILED seed ")), len(lines))
+    return "\n    ".join(lines[place : place + 2])
 
 
 def hunt_all(most: int, processes: int, out: Any) -> int:
-    """Every bug; 1 if one is not found."""
+    """Hunt every bug; return 1 if one is not found."""
     num_found = 0
     for bug in BUGS:
-        num, what = hunt(bug, most, processes)
-        num_found += num is not None
-        how = "NOT FOUND" if num is None else f"found after {num} schedules"
-        print(f"{how}: {bug.describe()}\n    {what}", file=out, flush=True)
-    print(f"{num_found} of {len(BUGS)} found within {most:,} schedules each, commit {commit()}.", file=out)
+        failure = hunt(bug, most, processes)
+        num_found += failure != ""
+        print(f"{'found' if failure else 'NOT FOUND'}: {bug.describe()}\n    {failure}", file=out, flush=True)
+    print(f"{num_found} of {len(BUGS)} found within {most:,} schedules each, commit {this_commit()}.", file=out)
     return int(num_found < len(BUGS))

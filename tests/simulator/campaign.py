@@ -9,23 +9,41 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Sequence
+from functools import cache, partial
 from multiprocessing import get_context
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.commit import UNKNOWN
+from tests.commit import UNKNOWN, this_commit
 from tests.simulator import bugs, seams
 from tests.simulator.plan import Site, Sites, num_saves
 from tests.simulator.scheduler import Failure
-from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, Tally, commit, describe_failure
 from tests.simulator.world import READER, World
 
 STEPS = 150
 # Their worlds, some 400 KB each, go with the process that has played them, which is quicker than to look for garbage.
 PER_TASK = 250
 SCHEDULES = 10_000
+# Runs of these numbers show the places where a fault can be aimed: undisturbed ones, and others. They have every kind of store
+# and disk, and seeds that no schedule has.
+NUM_SHOWN, NUM_DISTURBED = 32, 96
+FIRST_SHOWN = 10**12
+commit = cache(this_commit)
+"""Of the code under test, as it was at the first call."""
+
+
+class Tally(NamedTuple):
+    """Sums over schedules; `failures` are seeds with what failed."""
+
+    num: int
+    num_faults: int
+    failures: list[tuple[int, str]]
+
+
+def describe_failure(seed: int, steps: int, what: str) -> str:
+    """Return the text of a failure, with what replays it."""
+    return f"FAILED seed {seed} commit {commit()}: {what}\n  replay: make simulate SEED={seed} STEPS={steps}"
 
 
 def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
@@ -63,23 +81,28 @@ def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
     return sites, failures
 
 
-def play(seeds: Iterable[int], steps: int, sites: Sites) -> Tally:
-    """Plays the schedules of these seeds."""
-    tally = Tally()
+def play(seeds: Sequence[int], steps: int, sites: Sites) -> Tally:
+    """Play the schedules of these seeds."""
+    num_faults, failures = 0, []
     for seed in seeds:
-        tally.play(seed, World(seed, steps, sites=sites))
-    return tally
+        world = World(seed, steps, sites=sites)
+        try:
+            world.play()
+        except Failure as failure:
+            failures.append((seed, str(failure)))
+        num_faults += world.num_faults
+    return Tally(len(seeds), num_faults, failures)
 
 
 def play_all(seeds: range, options: argparse.Namespace, sites: Sites, out: Any) -> Tally:
     """In as many processes as asked for; ends early where that is asked for. Tells how far it is."""
-    tally = Tally()
+    tally = Tally(0, 0, [])
     parts = [seeds[start : start + PER_TASK] for start in range(0, len(seeds), PER_TASK)]
     call = partial(play, steps=options.steps, sites=sites)
     gc.disable()
     with get_context("fork").Pool(options.processes, maxtasksperchild=1) as pool:
         for part in pool.imap(call, parts):
-            tally.add(part)
+            tally = Tally(*(one + other for one, other in zip(tally, part, strict=True)))
             print(f"{tally.num:,} of {len(seeds):,}, {len(tally.failures)} failed", file=out, flush=True)
             if tally.failures and options.until_failure:
                 break
@@ -133,9 +156,10 @@ def main(argv: list[str] | None = None) -> int:
     first = options.seed if options.seed is not None else 0 if commit() == UNKNOWN else int(commit()[:7], 16)
     began_s = time.monotonic()
     tally = play_all(range(first, first + (options.count or SCHEDULES)), options, sites, out)
-    table = f"Seeds from {first}.\n\n{tally.table(time.monotonic() - began_s, options.processes)}"
+    seconds = time.monotonic() - began_s
     print(
-        table,
+        f"{tally.num:,} schedules from seed {first}, commit {commit()}: {len(tally.failures)} failed, "
+        f"{tally.num_faults / tally.num:.1f} faults in each; {seconds:,.0f} s in {options.processes} processes",
         *(describe_failure(seed, options.steps, what) for seed, what in sorted(tally.failures)),
         sep="\n",
         file=out,

@@ -12,6 +12,9 @@ from tests.update.models import VOCAB
 from tests.update.workers import NOT_COMPARED, Case, run_cases
 from torch import Tensor
 from transformers import AutoModelForCausalLM
+from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
+from verl.workers.config import ActorConfig
+from verl.workers.config.actor import PolicyLossConfig
 
 DYNAMIC = [
     "actor_rollout_ref.actor.use_dynamic_bsz=True",
@@ -128,6 +131,40 @@ def of_answers(case: Case, **options: Any) -> dict[str, Any]:
         return {"opd/loss": -own.gather(1, torch.tensor(row["response"])[:, None])[:, 0]}
 
     return expected(case, nll, vocab=64, **options)
+
+
+def actor_config(loss_mode: str, agg_mode: str, **options: Any) -> ActorConfig:
+    """Return verl's settings of a policy loss."""
+    policy = PolicyLossConfig(loss_mode=loss_mode, dro_beta=0.5)
+    common = {"strategy": "fsdp2", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1}
+    return ActorConfig(**common, loss_agg_mode=agg_mode, policy_loss=policy, **options)
+
+
+def verls_loss(
+    config: ActorConfig,
+    mask: Tensor,
+    *,
+    current: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    reference: Tensor,
+    kl: str | None,
+) -> tuple[Tensor, dict[str, Any]]:
+    """Return verl's policy loss of padded rows as one mini-batch, with its KL to a reference, and the loss's metrics."""
+    sizes = {"batch_num_tokens": int(mask.sum()), "global_batch_size": len(mask), "dp_size": 1}
+    config.global_batch_info.update(sizes, loss_scale_factor=config.loss_scale_factor)
+    loss, metrics = get_policy_loss_fn(config.policy_loss.loss_mode)(
+        old_log_prob=old,
+        log_prob=current,
+        advantages=advantages,
+        response_mask=mask,
+        loss_agg_mode=config.loss_agg_mode,
+        config=config,
+    )
+    if kl is not None:
+        estimate = kl_penalty(current, reference, kl)
+        loss = loss + config.kl_loss_coef * agg_loss(estimate, mask, config.loss_agg_mode, **config.global_batch_info)
+    return loss, metrics
 
 
 def check_answers(found: dict, wanted: dict) -> None:

@@ -9,6 +9,7 @@ import torch
 from tests.update.exact import (
     DYNAMIC,
     ULYSSES,
+    actor_config,
     check_answers,
     check_bits,
     check_gradients,
@@ -18,13 +19,12 @@ from tests.update.exact import (
     log_probs,
     of_answers,
     run,
+    verls_loss,
 )
 from tests.update.models import uneven_rows
 from tests.update.workers import Case, told_log_probs
 from torch.nn.utils.rnn import pad_sequence
-from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
-from verl.workers.config import ActorConfig
-from verl.workers.config.actor import PolicyLossConfig
+from verl.trainer.ppo.core_algos import agg_loss
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -61,28 +61,19 @@ def read_by(plain: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
 
 def expected(plain: torch.nn.Module, loss_mode: str, agg_mode: str) -> tuple[float, dict[str, torch.Tensor]]:
     """Return verl's loss of all rows as one mini-batch, and its gradients."""
-    config = ActorConfig(
-        strategy="fsdp2",
-        rollout_n=1,
-        ppo_micro_batch_size_per_gpu=1,
-        loss_agg_mode=agg_mode,
-        policy_loss=PolicyLossConfig(loss_mode=loss_mode),
-        **CLIPS,
-    )
-    batch: dict[str, Any] = {"dp_size": 1, "batch_num_tokens": int(MASK.sum()), "global_batch_size": len(ROWS)}
-    config.global_batch_info.update(batch)
+    config = actor_config(loss_mode, agg_mode, kl_loss_coef=0.1, **CLIPS)
     responses = pad_sequence([torch.tensor(row["response"]).double() for row in ROWS], batch_first=True)
     log_prob, entropy = read_by(plain)
-    loss, _ = get_policy_loss_fn(loss_mode)(
-        old_log_prob=told_log_probs(responses, "old"),
-        log_prob=log_prob,
+    loss, _ = verls_loss(
+        config,
+        MASK,
+        current=log_prob,
+        old=told_log_probs(responses, "old"),
         advantages=torch.sin(responses),
-        response_mask=MASK,
-        loss_agg_mode=agg_mode,
-        config=config,
+        reference=told_log_probs(responses, "reference"),
+        kl="low_var_kl",
     )
-    estimate = kl_penalty(log_prob, told_log_probs(responses, "reference"), "low_var_kl")
-    loss = loss + 0.1 * agg_loss(estimate, MASK, agg_mode, **batch) - 0.01 * agg_loss(entropy, MASK, agg_mode, **batch)
+    loss = loss - 0.01 * agg_loss(entropy, MASK, agg_mode, **config.global_batch_info)
     plain.zero_grad()
     loss.backward()
     return loss.item(), {name: parameter.grad.clone() for name, parameter in plain.named_parameters()}

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import torch
 from tests.e2e_cpu.carried import must_follow
+from tests.e2e_cpu.pods import wait_for
 from tests.e2e_cpu.runs import Outcome, finish, run, start
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -90,7 +91,8 @@ def test_kept_prefixes_are_not_read_again_after_an_update(carried, kept):
 def test_an_engine_that_is_killed_ends_the_run_with_its_name(killed, sets, tmp_path):
     process = start(tmp_path, "opd", *sets, "trainer.total_steps=1000")
     try:
-        _await(tmp_path, " 2/1000")
+        log = tmp_path / "run.log"
+        wait_for(lambda: " 2/1000" in log.read_text(), 240, "step 2", log.read_text)
         children = psutil.Process(process.pid).children(recursive=True)
         [engine] = [child for child in children if killed in child.name()]
         engine.kill()
@@ -134,10 +136,3 @@ def _states(outcome: Outcome) -> dict[int, dict]:
         step: json.loads((folder / f"global_step_{step}" / CHECKPOINT_FILE).read_text())
         for step in range(2, NUM_STEPS + 1, 2)
     }
-
-
-def _await(folder: Path, text: str) -> None:
-    deadline_s = time.monotonic() + 240
-    while text not in (log := (folder / "run.log").read_text()):
-        assert time.monotonic() < deadline_s, log[-4000:]
-        time.sleep(0.1)

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.e2e.cluster.probes import answers
+from tests.e2e_cpu.pods import wait_for
 from tests.e2e_cpu.runs import finish, kill_all, run, start
 from tests.ports import free_ports
 
@@ -19,7 +20,6 @@ from opd.data.toy import TEACHER_DIR
 
 TOP_K, NUM_STEPS = 16, 4
 STEPS = (f"trainer.total_steps={NUM_STEPS}", "trainer.save_freq=-1", "trainer.test_freq=-1")
-START_S = 300.0
 
 
 @contextmanager
@@ -35,22 +35,11 @@ def served(port: int, log: Path) -> Iterator[None]:
             command, stdout=output, stderr=output, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         )
     try:
-        until_s = time.monotonic() + START_S
-        while not _answers(port):
-            assert process.poll() is None, log.read_text()[-4000:]
-            assert time.monotonic() < until_s, log.read_text()[-4000:]
-            time.sleep(0.5)
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), 300, "the teacher", log.read_text)
         yield
     finally:
         kill_all(process.pid)
         process.wait()
-
-
-def _answers(port: int) -> bool:
-    try:
-        return bool(urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).status == 200)
-    except OSError:
-        return False
 
 
 def by_server(port: int, *sets: str) -> tuple[str, ...]:
@@ -72,11 +61,8 @@ def test_a_server_that_is_killed_and_started_again_is_waited_for(tmp_path):
     [port] = free_ports(1)
     with served(port, tmp_path / "server.log"):
         began = start(tmp_path / "run", "opd", *by_server(port, "trainer.total_steps=8"))
-        metrics = tmp_path / "run"
-        until_s = time.monotonic() + START_S
-        while not any(path.stat().st_size for path in metrics.rglob("metrics.jsonl")):
-            assert time.monotonic() < until_s
-            time.sleep(0.2)
+        rows = lambda: any(path.stat().st_size for path in (tmp_path / "run").rglob("metrics.jsonl"))  # noqa: E731
+        wait_for(rows, 300, "a row")
     time.sleep(3.0)
     with served(port, tmp_path / "server.log"):
         outcome = finish(began, tmp_path / "run", "opd")

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.benchmarks.gpu.measure import Floor, peak_gib, products_flop, relative_errors, round_robin
+from tests.benchmarks.gpu.measure import Floor, against_floor, peak_gib, products_flop, relative_errors
 from tests.gpu.facts import machine, write_record
+from tests.losses.cases import clipped
 from torch import Tensor
 
 from opd.losses import HiddenTargets, Loss, Weights, head_loss, token_log_probs
@@ -31,12 +32,6 @@ VOCABULARIES = {
     "Gemma 3": (262_144, 262_208),
 }
 GIB = {"small": 2.6, "large": 4.1, "fused": 1.3}
-
-
-def clipped(log_p: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
-    """Return the clipped policy loss of each token."""
-    ratio = (log_p - old).exp()
-    return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.8, 1.2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +76,8 @@ class Batch:
 
     def loss_of(self, case: Case, hidden: Tensor, weight: Tensor, targets: HiddenTargets, **options: Any) -> Tensor:
         """Return the loss of a case."""
-        weights = {
-            name: self.weights.to(hidden.dtype if hidden.dtype == torch.float64 else torch.float32)
-            for name in case.terms
-        }
-        slopes = None
+        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        weights, slopes = {name: self.weights.to(dtype) for name in case.terms}, None
         common = {"valid_vocab": self.entries, **options}
         if case.two_passes:
             log_p = token_log_probs(hidden, weight, self.ids, **common).requires_grad_()
@@ -174,8 +166,7 @@ def measure(batch: Batch, case: Case, floor: Floor, rounds: int, with_errors: bo
         numbers |= {"error_hidden": errors[0], "error_weight": errors[1]}
         torch.cuda.empty_cache()
     flop = products_flop(TOKENS, batch.entries, STUDENT, TEACHER if case.has_teacher else 0)
-    timed, rate = round_robin({case.name: step}, floor, flop, rounds=rounds)
-    return numbers | timed[case.name] | {"floor_tflops": rate}
+    return numbers | against_floor(step, floor, flop, rounds=rounds)
 
 
 def main() -> None:

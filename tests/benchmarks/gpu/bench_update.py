@@ -145,6 +145,7 @@ ROWS = {
         kind="grpo", student=SMOLLM2, prompt=80, response=130, repeats=3, sets=("recipe=grpo-native",),
         gates=(("2.5 s", lambda found: found["step_s"] <= 2.5),),
     ),
+    "smollm-opd": Row(kind="opd", student=SMOLLM2, teacher=SMOLLM2, prompt=80, response=130, repeats=3),
     "verl": Row(
         kind="verl", sets=NATIVE, updates=(1, 4),
         gates=tuple(

@@ -4,7 +4,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,22 +11,6 @@ from torch import Tensor
 FLOOR_SIDE = 8192
 Step = Callable[[], tuple[Tensor, Tensor]]
 """Forward and backward of one candidate: (d loss / d student hidden, d loss / d student head)."""
-
-
-@dataclass(kw_only=True)
-class Timing:
-    """One candidate's times in the round robin, each with the floor of its round."""
-
-    milliseconds: list[float] = field(default_factory=list)
-    floor_ratios: list[float] = field(default_factory=list)
-
-    def summary(self) -> dict[str, float]:
-        return {
-            "ms": statistics.median(self.milliseconds),
-            "floor_ratio": statistics.median(self.floor_ratios),
-            "floor_ratio_min": min(self.floor_ratios),
-            "floor_ratio_max": max(self.floor_ratios),
-        }
 
 
 class Floor:
@@ -66,40 +49,33 @@ def elapsed_ms(step: Callable[[], object]) -> float:
     return start.elapsed_time(stop)
 
 
-def round_robin(
-    steps: dict[str, Callable[[], object]], floor: Floor, flop: float, *, rounds: int, idle_s: float = 0.0
-) -> tuple[dict[str, dict[str, float]], float]:
-    """Median times of candidates that take turns in random order, and the floor's rate in TFLOP/s.
+def against_floor(step: Step, floor: Floor, flop: float, *, rounds: int) -> dict[str, float]:
+    """Return median times of a step that takes turns with the floor, and the floor's rate.
 
-    A Hopper GPU at its power limit runs the same product 20 % slower than after a pause. So candidates and floor are
-    compared within a round. `idle_s` = 0 keeps the device hot, as a training run does; else each visit follows a pause of
-    that length.
+    A Hopper GPU at its power limit runs the same product 20 % slower than after a pause. So the device is kept hot, as a
+    training run does, and step and floor are compared within a round, in random order.
     """
-    order = ["floor", *steps]
-    scale = flop / (Floor.count(flop) * 2 * FLOOR_SIDE**3)  # the floor's products are a whole number
-    timings = {name: Timing() for name in order}
-    run_floor = floor.run(flop)
-    for step in steps.values():
-        step()
-    if not idle_s:
-        warm = time.monotonic()
-        while time.monotonic() - warm < 1.0:
-            run_floor()
-            torch.cuda.synchronize()
-    shuffle = random.Random(0)
+    run_floor, shuffle = floor.run(flop), random.Random(0)
+    step()
+    warm = time.monotonic()
+    while time.monotonic() - warm < 1.0:
+        run_floor()
+        torch.cuda.synchronize()
+    calls: list[Callable[[], object]] = [run_floor, step]
+    taken: list[tuple[float, float]] = []
     for _ in range(rounds):
-        shuffle.shuffle(order)
-        taken: dict[str, float] = {}
-        for name in order:
-            if idle_s:
-                torch.cuda.synchronize()
-                time.sleep(idle_s)
-            taken[name] = elapsed_ms(run_floor if name == "floor" else steps[name])
-        for name, milliseconds in taken.items():
-            timings[name].milliseconds.append(milliseconds)
-            timings[name].floor_ratios.append(milliseconds / (taken["floor"] * scale))
-    rate = Floor.count(flop) * 2 * FLOOR_SIDE**3 / statistics.median(timings.pop("floor").milliseconds) / 1e9
-    return {name: timing.summary() for name, timing in timings.items()}, rate
+        order = shuffle.sample(range(2), 2)
+        found = {place: elapsed_ms(calls[place]) for place in order}
+        taken.append((found[0], found[1]))
+    whole_flop = Floor.count(flop) * 2 * FLOOR_SIDE**3  # the floor's products are a whole number
+    ratios = [own * whole_flop / (of_floor * flop) for of_floor, own in taken]
+    return {
+        "ms": statistics.median(own for _, own in taken),
+        "floor_ratio": statistics.median(ratios),
+        "floor_ratio_min": min(ratios),
+        "floor_ratio_max": max(ratios),
+        "floor_tflops": whole_flop / statistics.median(of_floor for of_floor, _ in taken) / 1e9,
+    }
 
 
 def peak_gib(step: Step) -> float:

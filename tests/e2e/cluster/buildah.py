@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.cluster import host
+from tests.processes import ended, output
 
 import gotools
 
@@ -59,15 +59,7 @@ class Buildah:
 
     def _run(self, *command: str, timeout_s: float, codes: tuple[int, ...] = (0,)) -> str:
         places = {"BUILDAH_ISOLATION": "chroot", "CONTAINERS_STORAGE_CONF": str(self._folder / "storage.conf")}
-        done = subprocess.run(
-            [*_ALONE, *command],
-            env={**os.environ, **places},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        done = ended(*_ALONE, *command, env={**os.environ, **places}, cwd=ROOT, timeout=timeout_s)
         if done.returncode not in codes:
             what = f"`{' '.join(command[:2])}` ended with {done.returncode}"
             raise ImageError(f"{what}: {(done.stderr or done.stdout).strip()[-2000:]}")
@@ -110,11 +102,7 @@ class Buildah:
         root = gotools.cache_dir() / "debootstrap.partial"
         shutil.rmtree(root, ignore_errors=True)  # of one that was killed
         command = [*_ALONE, "debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}", SUITE, str(root)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        if done.returncode:
-            raise ImageError(
-                f"debootstrap ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-1000:]}"
-            )
+        output(*command, fails=ImageError, timeout=900)
         container = self.run("from", "scratch").strip()
         self.run("copy", container, str(root), "/", timeout_s=300)
         self.run("config", "--cmd", '["bash"]', container)

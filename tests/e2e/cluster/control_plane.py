@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.cluster.kube import Kube, write_kubeconfig
@@ -21,31 +20,15 @@ _TOKEN_LIFE = "24h"
 USER_GROUP = "opd-users"  # what manifests/cluster binds its Role to
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ports:
-    """Addresses on which etcd and the API server listen."""
-
-    etcd: int
-    etcd_peer: int
-    api: int
-
-    @classmethod
-    def free(cls, address: str) -> Ports:
-        """Ports that nothing uses now."""
-        etcd, peer, api = free_ports(3, address=address)
-        return cls(etcd=etcd, etcd_peer=peer, api=api)
-
-
 class ControlPlane:
     """A control plane in a folder; every start takes a new authority and an empty etcd."""
 
-    def __init__(
-        self, folder: Path, processes: Processes, *, address: str = "127.0.0.1", ports: Ports | None = None
-    ) -> None:
+    def __init__(self, folder: Path, processes: Processes, *, address: str = "127.0.0.1") -> None:
         """`address` is where the API server listens, an IP of this machine; etcd listens on loopback only."""
         self.folder, self.processes, self.address = folder, processes, address
-        self.ports = ports or Ports.free(address)
-        self.server = f"https://{address}:{self.ports.api}"
+        etcd, self._etcd_peer, self._api = free_ports(3, address=address)
+        self._etcd = f"http://127.0.0.1:{etcd}"
+        self.server = f"https://{address}:{self._api}"
         self.authority = Authority(folder / "pki")
         self._token_keys = self.authority.signing_keys("service-accounts")
         self.admin = Kube(kubeconfig=self.kubeconfig("admin", groups=["system:masters"]))
@@ -97,10 +80,6 @@ class ControlPlane:
                 "--secure-port=0",
             ],
         )
-        self.start_scheduler()
-
-    def start_scheduler(self) -> None:
-        """Start kube-scheduler."""
         scheduler = self.kubeconfig("system:kube-scheduler", groups=[])
         self.processes.start(
             "kube-scheduler",
@@ -117,7 +96,7 @@ class ControlPlane:
         self.processes.check("kube-scheduler")
 
     def _start_etcd(self) -> None:
-        client, peer = (f"http://127.0.0.1:{port}" for port in (self.ports.etcd, self.ports.etcd_peer))
+        client, peer = self._etcd, f"http://127.0.0.1:{self._etcd_peer}"
         self.processes.start(
             "etcd",
             [
@@ -146,9 +125,9 @@ class ControlPlane:
             "kube-apiserver",
             [
                 find("kube-apiserver"),
-                f"--etcd-servers=http://127.0.0.1:{self.ports.etcd}",
+                f"--etcd-servers={self._etcd}",
                 f"--bind-address={self.address}",
-                f"--secure-port={self.ports.api}",
+                f"--secure-port={self._api}",
                 # No endpoint may be a loopback address; without pods no process asks for the Service `kubernetes` either.
                 *(["--endpoint-reconciler-type=none"] if is_local else [f"--advertise-address={self.address}"]),
                 f"--service-cluster-ip-range={SERVICE_CIDR}",

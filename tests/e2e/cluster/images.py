@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from tests.e2e.cluster import packages
 from tests.e2e.cluster.buildah import BASE_IMAGE, ROOT, Buildah
 from tests.e2e.cluster.node import PAUSE_IMAGE
+from tests.processes import output
 
 import gotools
 
@@ -77,15 +77,9 @@ def pause_archive() -> Path:
 
 def _context_key() -> str:
     """Return twelve hex digits of all that the Dockerfile copies, as it is in the work tree."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *_CONTEXT],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    listed = output("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *_CONTEXT, cwd=ROOT)
     digest = hashlib.sha256()
-    for name in sorted(filter(None, listed.stdout.split("\0"))):
+    for name in sorted(filter(None, listed.split("\0"))):
         path = ROOT / name
         if path.is_file():  # one that is deleted but not yet committed is still listed
             digest.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())

@@ -7,32 +7,26 @@ mounts and the network. It begins only on the word of its starter, who has writt
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 from tests.e2e.cluster import kuberay, packages
-from tests.e2e.cluster.control_plane import ControlPlane, Ports
+from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.isolation import NODE_IP, isolate_mounts, isolate_network, legacy_iptables
 from tests.e2e.cluster.node import Node
 from tests.e2e.cluster.processes import PartError, Processes, minimal_environment
 from tests.e2e.cluster.services import start_dns, start_s3
-from tests.e2e.cluster.tenancy import install_manifests
+from tests.e2e.cluster.tenancy import NAMESPACE, install_manifests
 
 GO = "go\n"
 READY = "ready"
-USER_KUBECONFIG, ADMIN_KUBECONFIG, DEBIAN, PIDS = "opd-user.kubeconfig", "admin.kubeconfig", "debian", "pids.json"
+ADMIN_KUBECONFIG, DEBIAN, PIDS = "admin.kubeconfig", "debian", "pids.json"
+USER_KUBECONFIG = f"opd-user-{NAMESPACE}.kubeconfig"
 _RESTART_S = 2.0  # what systemd's RestartSec is for kubelet, or a Deployment takes for a killed operator, roughly
-_PORTS = Ports(etcd=2379, etcd_peer=2380, api=6443)  # the network namespace is ours alone
-
-
-class _Stop(Exception):
-    """SIGTERM came."""
 
 
 def main(folder: Path) -> int:
@@ -42,7 +36,6 @@ def main(folder: Path) -> int:
     child = os.fork()
     if child == 0:
         os._exit(_run(folder))
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     while True:
         pid, status = os.wait()
         if pid == child:
@@ -50,13 +43,11 @@ def main(folder: Path) -> int:
 
 
 def _run(folder: Path) -> int:
-    """Bring the cluster up and keep it until SIGTERM.
+    """Bring the cluster up and keep it until process 1 is killed.
 
     A part that ends before all are up ends all of them. A part that ends later is started again, as a node's init system
     or a Deployment would do.
     """
-    signal.signal(signal.SIGTERM, _raise_stop)
-    processes = None
     try:
         with _part("namespaces"):
             isolate_mounts(folder)
@@ -69,15 +60,9 @@ def _run(folder: Path) -> int:
         processes.write_pids(folder / PIDS)
         print(READY, flush=True)
         _keep_up(processes, folder / PIDS)
-    except _Stop:
-        return 0
     except (PartError, RuntimeError, TimeoutError, OSError) as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         return 1
-    finally:
-        if processes is not None:
-            processes.stop_all()
-    return 0
 
 
 def _keep_up(processes: Processes, pids: Path) -> NoReturn:
@@ -97,7 +82,7 @@ def _part(name: str) -> Iterator[None]:
 
 def bring_up(folder: Path, processes: Processes) -> None:
     """Start every part in order; each waits until the part before answers."""
-    plane = ControlPlane(folder, processes, address=NODE_IP, ports=_PORTS)
+    plane = ControlPlane(folder, processes, address=NODE_IP)
     with _part("etcd, kube-apiserver"):
         plane.start_api()
     with _part("KubeRay's CRDs"):
@@ -123,12 +108,8 @@ def bring_up(folder: Path, processes: Processes) -> None:
     with _part("KubeRay operator"):
         kuberay.start_operator(plane)
     with _part("manifests/cluster"):
-        install_manifests(plane, store, folder / USER_KUBECONFIG)
+        install_manifests(plane, store)
     processes.check()
-
-
-def _raise_stop(signum: int, frame: types.FrameType | None) -> None:
-    raise _Stop
 
 
 if __name__ == "__main__":

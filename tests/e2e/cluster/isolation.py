@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
+
+from tests.processes import output
 
 NODE_IP = "10.50.0.1"
 _GATEWAY = "10.50.0.254"  # no machine is there: parts only want a default route to exist
@@ -11,24 +12,24 @@ _GATEWAY = "10.50.0.254"  # no machine is there: parts only want a default route
 
 def isolate_mounts(folder: Path) -> None:
     """Empty /run and put /var into the cluster's folder, so that no part writes to the machine's own."""
-    _run("mount", "--make-rprivate", "/")
-    _run("mount", "-t", "tmpfs", "tmpfs", "/run")
+    output("mount", "--make-rprivate", "/")
+    output("mount", "-t", "tmpfs", "tmpfs", "/run")
     Path("/run/lock").mkdir()
     var = folder / "var"
     for name in ("lib", "log", "tmp", "cache"):
         (var / name).mkdir(parents=True)
     (var / "tmp").chmod(0o1777)
     (var / "run").symlink_to("/run")
-    _run("mount", "--bind", str(var), "/var")
+    output("mount", "--bind", str(var), "/var")
 
 
 def isolate_network() -> None:
     """Loopback, the node's address on a bridge (every kernel has that device), a default route, forwarding."""
-    _run("ip", "link", "set", "lo", "up")
-    _run("ip", "link", "add", "node0", "type", "bridge")
-    _run("ip", "addr", "add", f"{NODE_IP}/24", "dev", "node0")
-    _run("ip", "link", "set", "node0", "up")
-    _run("ip", "route", "add", "default", "via", _GATEWAY, "dev", "node0")
+    output("ip", "link", "set", "lo", "up")
+    output("ip", "link", "add", "node0", "type", "bridge")
+    output("ip", "addr", "add", f"{NODE_IP}/24", "dev", "node0")
+    output("ip", "link", "set", "node0", "up")
+    output("ip", "route", "add", "default", "via", _GATEWAY, "dev", "node0")
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
 
@@ -38,9 +39,3 @@ def legacy_iptables(folder: Path) -> Path:
     for name in ("iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"):
         (folder / name).symlink_to("/usr/sbin/xtables-legacy-multi")
     return folder
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    if done.returncode:
-        raise RuntimeError(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.strip()}")

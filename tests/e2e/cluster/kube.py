@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.cluster.pki import Identity
+from tests.processes import output
 
 from gotools import find
 
@@ -22,10 +23,6 @@ _CONFLICT = "the object has been modified; please apply your changes to the late
 
 class KubeError(RuntimeError):
     """kubectl refused; the text is what it said."""
-
-
-class KubeTimeout(KubeError):
-    """The API server did not answer in time."""
 
 
 def write_kubeconfig(
@@ -81,23 +78,13 @@ class Kube:
         """kubectl's output.
 
         Raises:
-            KubeError: it ended with another code than 0. KubeTimeout: it did not end in time.
+            KubeError: it ended with another code than 0, or did not end in time.
         """
+        options = {"env": self.environment, "input": stdin, "timeout": timeout_s}
         try:
-            done = subprocess.run(
-                [str(find("kubectl")), *arguments],
-                env=self.environment,
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-                check=False,
-            )
+            return output(find("kubectl"), *arguments, fails=KubeError, **options)
         except subprocess.TimeoutExpired as error:
-            raise KubeTimeout(f"kubectl {' '.join(arguments)}: no answer within {timeout_s:g} s") from error
-        if done.returncode:
-            raise KubeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout
+            raise KubeError(f"kubectl {' '.join(arguments)}: no answer within {timeout_s:g} s") from error
 
     def apply(self, *arguments: str) -> None:
         """`kubectl apply --server-side`, once more where a controller has written an object meanwhile: the server asks for that."""

@@ -25,7 +25,6 @@ import kubeschemas
 
 ROOT = Path(__file__).resolve().parents[3]
 _STATE = "state.json"
-_STOP_TIMEOUT_S = 60
 Say = Callable[[str], None]
 
 
@@ -195,8 +194,7 @@ def _follow(place: Path, say: Say, *, timeout_s: float) -> None:
             break
         time.sleep(0.2)
     kept = gotools.cache_dir().parent / "cluster-logs"
-    if kept.exists():
-        shutil.rmtree(kept)
+    shutil.rmtree(kept, ignore_errors=True)
     if (place / "logs").is_dir():
         shutil.copytree(place / "logs", kept)
     last = log.read_text()[-1000:]
@@ -205,16 +203,12 @@ def _follow(place: Path, say: Say, *, timeout_s: float) -> None:
 
 
 def _end(state: State) -> None:
+    """End process 1, and with it everything in its namespaces."""
     with contextlib.suppress(ProcessLookupError):  # it may end between the look and the signal
         if _is_alive(state):
-            os.kill(state.pid, signal.SIGTERM)
-            deadline = time.monotonic() + _STOP_TIMEOUT_S
-            while _is_alive(state) and time.monotonic() < deadline:
+            os.kill(state.pid, signal.SIGKILL)
+            while _is_alive(state):
                 time.sleep(0.1)
-            if _is_alive(state):
-                os.kill(state.pid, signal.SIGKILL)
-                while _is_alive(state):
-                    time.sleep(0.1)
 
 
 def _state(place: Path) -> State | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
+
+from tests.processes import output
 
 import gotools
 
@@ -19,6 +20,7 @@ UNPACKED = {
 }
 # Programs that must be on PATH, by the package that brings them.
 REQUIRED = {
+    "apt": "apt-get",
     "iproute2": "ip",
     "iptables": "iptables-legacy",
     "util-linux": "unshare",
@@ -64,26 +66,16 @@ def search_path() -> str:
 
 
 def _candidate(package: str) -> str:
-    found = re.search(r"Candidate: (\S+)", _run("apt-cache", "policy", package))
+    found = re.search(r"Candidate: (\S+)", output("apt-cache", "policy", package, fails=PackageError))
     if found is None or found[1] == "(none)":
         raise PackageError(f"the Debian package {package} cannot be had: apt-cache policy knows no candidate")
     return found[1]
 
 
 def _unpack(package: str, scratch: Path) -> None:
-    _run("apt-get", "download", package, cwd=scratch)
+    output("apt-get", "download", package, cwd=scratch, fails=PackageError)
     [archive] = scratch.glob(f"{package}_*.deb")
-    _run("dpkg-deb", "--extract", str(archive), str(scratch / "root"))
+    output("dpkg-deb", "--extract", archive, scratch / "root", fails=PackageError)
     for path in UNPACKED[package]:
         if not (scratch / "root" / path).is_file():
             raise PackageError(f"the Debian package {package} has no /{path}: another release than Debian 12?")
-
-
-def _run(*command: str, cwd: Path | None = None) -> str:
-    try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
-    except FileNotFoundError as error:
-        raise PackageError(f"{command[0]} is not here: the cluster needs a Debian 12 machine") from error
-    if done.returncode:
-        raise PackageError(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-    return done.stdout

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from tests.processes import output
+
 _DAYS = "30"
+_openssl = partial(output, "openssl")
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
@@ -41,10 +44,8 @@ class Authority:
         self._num_issued += 1
         serial = ("-set_serial", str(1000 + self._num_issued))
         _openssl("req", *_KEY, "-subj", subject, "-keyout", made.key, "-out", request)
-        signer = ("-CA", self.certificate, "-CAkey", self._key, *serial)
-        _openssl(
-            "x509", "-req", "-in", request, *signer, "-days", _DAYS, "-extfile", extensions, "-out", made.certificate
-        )
+        signer = ("-CA", self.certificate, "-CAkey", self._key, "-days", _DAYS, *serial)
+        _openssl("x509", "-req", "-in", request, *signer, "-extfile", extensions, "-out", made.certificate)
         return made
 
     def signing_keys(self, name: str) -> tuple[Path, Path]:
@@ -53,9 +54,3 @@ class Authority:
         _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", private)
         _openssl("pkey", "-in", private, "-pubout", "-out", public)
         return private, public
-
-
-def _openssl(*arguments: str | Path) -> None:
-    done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60)
-    if done.returncode:
-        raise RuntimeError(f"`openssl {arguments[0]}` ended with {done.returncode}: {done.stderr[-500:]}")

@@ -46,8 +46,8 @@ class Processes:
                 preexec_fn=_die_with_parent,
             )
 
-    def wait_for(self, name: str, is_ready: Callable[[], bool], *, timeout_s: float = 300) -> float:
-        """Wait until a started part is ready; returns the seconds it took.
+    def wait_for(self, name: str, is_ready: Callable[[], bool], *, timeout_s: float = 300) -> None:
+        """Wait until a started part is ready.
 
         Raises:
             PartError: the part ended, or is not ready in time.
@@ -56,7 +56,7 @@ class Processes:
         while True:
             try:
                 if is_ready():
-                    return time.monotonic() - begin
+                    return
             except KubeError as error:  # an API server that does not answer yet
                 refused = f"{error}; "
             self.check(name)
@@ -89,31 +89,24 @@ class Processes:
         partial.write_text(json.dumps({name: process.pid for name, process in self._running.items()}))
         partial.rename(path)
 
-    def stop(self, name: str, *, timeout_s: float = 20) -> None:
-        """SIGTERM, then SIGKILL after the time-out; a part that is gone already is fine."""
-        process = self._running.pop(name, None)
-        if process is None:
-            return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
     def stop_all(self) -> None:
-        """Stop everything, the last started first (the API server before etcd)."""
-        for name in reversed(list(self._running)):
-            self.stop(name)
+        """Stop everything, the last started first (the API server before etcd): SIGTERM, then SIGKILL after 20 s."""
+        for process in reversed(self._running.values()):
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
     def log(self, name: str) -> Path:
         """Return the file of a part's output."""
         return self.logs / f"{name}.log"
 
-    def tail(self, name: str, *, num_lines: int = 15) -> str:
-        """The end of a part's log."""
+    def tail(self, name: str) -> str:
+        """Return the last 15 lines of a part's log."""
         text = self.log(name).read_text(errors="replace") if self.log(name).is_file() else ""
-        return "\n".join(text.splitlines()[-num_lines:])
+        return "\n".join(text.splitlines()[-15:])
 
 
 def minimal_environment(home: Path, *, path: str | None = None) -> dict[str, str]:
