@@ -57,7 +57,6 @@ BUGS = [
     _bug("trainer/checkpointing.py", "a save does not wait for the one that is on its way",
          "not self._job.ended.wait(within_s)", "not self._job.ended.is_set()"),
     _bug("runs/metrics.py", "the name of the metrics is not synced", "                fsync_folder(self.path.parent)\n", ""),
-    _bug("runs/checkpoints.py", "an older attempt's copy in the store is not replaced", " and (stored is None or stored.attempt < mine.attempt)", " and stored is None"),
     _bug("runs/checkpoints.py", "of two copies of a step the older attempt's is taken", "key=lambda copy: copy[0].attempt, reverse=True", "key=lambda copy: copy[0].attempt"),
     _bug("runs/checkpoints.py", "retention deletes the multiples that it keeps", "if keep_every and step % keep_every == 0", "if keep_every and step % keep_every == 1"),
     _bug("runs/attempts.py", "an end that is taken back stays on the disk",
