@@ -42,7 +42,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 PREFIX = "e2e"  # store.url of overrides/common.yaml
 END = ("Complete", "Failed", "ValidationFailed")
 RUN_TIMEOUT_S = 900
-STEP = re.compile(r"^\S* step +(\d+)/(\d+)  loss ", re.MULTILINE)
+STEP = re.compile(r"^step +(\d+)/(\d+)  loss ", re.MULTILINE)
 # Small files that say how the run went; checkpoints are only listed.
 _KEPT_OBJECTS = ("run.json", "result.json", "fatal.json", "owner.json", "ended.json", "metrics.jsonl", "driver.log")
 _KEPT_PARTS = ("metrics.jsonl.", "driver.log.")
