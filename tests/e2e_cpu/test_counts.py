@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.e2e_cpu.runs import run
+from tests.e2e_cpu.runs import ROOT, finish, start
+from tests.scripted import override as scripted_by
 
 from opd.data.rows import SCHEMA
+from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import Problem, make_row
 
 _ANSWER = "046"
@@ -24,17 +26,15 @@ def _train_file(path) -> str:
     return str(path)
 
 
-def test_counts_over_two_ranks_and_two_mini_batches_equal_the_hand_count(tmp_path):
+def test_counts_over_two_ranks_and_two_mini_batches_equal_the_hand_count(tmp_path, monkeypatch):
     # The original reports a rank mean of tokens, counts padding as tool tokens and makes one update (10, 14).
-    row = (
-        run(
-            tmp_path, "opd", f"data.train=[{_train_file(tmp_path / 'train.parquet')}]", "trainer.gpus_per_node=2",
-            "actor.ppo_mini_batch_size=8", "trainer.total_steps=1", "trainer.val_before_train=false",
-            f'rollout.engine_kwargs.script=["{_ANSWER}"]',
-        )
-        .must_be_clean()
-        .steps[0]
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # of the script's class
+    settings = (
+        f"data.train=[{_train_file(tmp_path / 'train.parquet')}]", "trainer.gpus_per_node=2",
+        "actor.ppo_mini_batch_size=8", "trainer.total_steps=1", "trainer.val_before_train=false",
     )  # fmt: skip
+    process = start(tmp_path, "opd", *settings, raw=[scripted_by(tmp_path, {"": [_ANSWER]}, STUDENT_DIR)])
+    row = finish(process, tmp_path, "opd").must_be_clean().steps[0]
     num_rows = _NUM_RIGHT + _NUM_WRONG
     assert row["opd/n_correct"] == _NUM_RIGHT
     assert row["opd/accuracy"] == _NUM_RIGHT / num_rows
