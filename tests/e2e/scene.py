@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.processes import ended
 
 import gotools
+from opd.experiment.load import read_document
+from opd.experiment.tree import merge
 from opd.runs.metrics import METRICS_FILE
 from opd.runs.stream import read_streamed
 from opd.store.local import LocalStore
@@ -42,7 +44,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 PREFIX = "e2e"  # store.url of overrides/common.yaml
 END = ("Complete", "Failed", "ValidationFailed")
 RUN_TIMEOUT_S = 900
-STEP = re.compile(r"^\S* step +(\d+)/(\d+)  loss ", re.MULTILINE)
+STEP = re.compile(r"^step +(\d+)/(\d+)  loss ", re.MULTILINE)
 # Small files that say how the run went; checkpoints are only listed.
 _KEPT_OBJECTS = ("run.json", "result.json", "fatal.json", "owner.json", "ended.json", "metrics.jsonl", "driver.log")
 _KEPT_PARTS = ("metrics.jsonl.", "driver.log.")
@@ -158,9 +160,11 @@ class Run:
         self.scene.keep(f"{self.name}.install.txt", self.helm(*words))
 
     def submit(self, experiment: Path, *overrides: str, sets: Sequence[str] = ()) -> str:
-        """`make submit EXP=...`, with the overrides as the tool takes them; returns its output."""
-        words = [*_each("-f", self._overrides(overrides)), *_each("--set", sets), "--name", self.name, "-n", NAMESPACE]
-        command = ["make", "--no-print-directory", "submit", f"EXP={experiment}", f"ARGS={' '.join(words)}"]
+        """`make submit EXP=...` of one file, the experiment with the overrides in it; returns its output."""
+        trees = [read_document(path).tree for path in (experiment, *self._overrides(overrides))]
+        self.scene.keep(f"{self.name}.exp.json", reduce(merge, trees))
+        words = [*_each("--set", sets), "--name", self.name, "-n", NAMESPACE]
+        command = ["make", "--no-print-directory", "submit", f"EXP={self.kept('exp.json')}", f"ARGS={' '.join(words)}"]
         said = self._output(command, timeout_s=300)
         self.scene.keep(f"{self.name}.install.txt", said)
         return said
