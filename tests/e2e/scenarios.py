@@ -152,7 +152,7 @@ def _left(run: Run) -> dict[str, Any]:
 
 
 def kinds(scene: Scene) -> None:
-    """`make submit` of the other kinds, by a Job and by the operator in turn, and of a file with a wrong path."""
+    """`make submit` of the other kinds, and of a file with a wrong path."""
     _upload_inputs(scene)
     refused = Run(scene, "opd", "refused")
     with refused.recorded():

@@ -115,6 +115,8 @@ def test_before_it_runs_a_model_that_a_stage_leaves_has_the_shapes_of_the_one_th
         ("stages.warmup.name=mine", "stages.warmup.name", "at the top"),
         ("stages.more={kind: pipeline}", "stages.more.kind", "no pipeline"),
         ("stages.warmup.actor.learning_rat=1", "stages.warmup.actor.learning_rat", "learning_rate"),
+        ("stages.export={kind: convert, convert: {checkpoint: '${stages.warmup.checkpoint}'}}",
+         "stages.warmup-model.convert.target", "stage export converts into the same folder"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_said_before_any_stage_runs_under_the_key_of_the_pipelines_file(sets, path, words):

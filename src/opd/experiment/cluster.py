@@ -242,6 +242,8 @@ class ToolDatabase(ClusterSection):
     size: Quantity | None = key("Size limit of the fetched archive and its content. Default: 5Gi.", None)
 
     def check(self) -> Iterator[Problem]:
+        if self.claim is not None and self.url is not None:
+            yield self.broken("url", "the tool database comes from one place", "keep claim or url")
         if (self.url is None) != (self.sha256 is None):
             yield self.broken("sha256", "a fetched database is verified: url and sha256 belong together", "give both")
 

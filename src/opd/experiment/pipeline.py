@@ -89,7 +89,7 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
             found += [stage] if stage.spec else []
         except SpecError as error:
             problems += error.problems
-    if problems := [*problems, *_unsaved(found)]:
+    if problems := [*problems, *_unsaved(found), *_same_target(found)]:
         raise SpecError(problems)
     return tuple(found)
 
@@ -202,6 +202,17 @@ def _unsaved(stages: Sequence[Stage]) -> Iterator[Problem]:
         if (given := value_at(stage.spec, key)) in (False, -1):
             rule = f"a later stage refers to its {result}, and it keeps none"
             yield _at(stage.name, key, given, rule, f"set it to {value}")
+
+
+def _same_target(stages: Sequence[Stage]) -> Iterator[Problem]:
+    """Yield a problem for each conversion that would replace the model of an earlier one."""
+    seen: dict[str, str] = {}
+    for stage in stages:
+        if isinstance(spec := stage.spec, ConvertSpec):
+            target = (spec.convert.target or f"{spec.convert.checkpoint}-huggingface").rstrip("/")
+            if (other := seen.setdefault(target, stage.name)) != stage.name:
+                rule = f"stage {other} converts into the same folder, and this one would replace its model"
+                yield _at(stage.name, "convert.target", target, rule, "set convert.target of one of them")
 
 
 class Sizes(NamedTuple):

@@ -1,7 +1,7 @@
 """The entrypoint of the Ray job: `python -m opd.pods.start EXP.json` starts the trainer and watches over its time.
 
-KubeRay resubmits a job whose head was lost. After the loss of another node this program starts
-the trainer again in the same Ray cluster. Starts are counted in the store and bounded for each Ray cluster.
+KubeRay resubmits a job whose head was lost. After the loss of another node this program starts the trainer again in the same
+Ray cluster. Starts are counted in the store and bounded for each Ray cluster.
 """
 
 from __future__ import annotations

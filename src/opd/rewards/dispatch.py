@@ -68,10 +68,10 @@ async def compute_score_async(
 
 
 def check_function(function: str, **function_kwargs: Any) -> None:
-    """Raise what `compute_score` would raise of every answer, before there is one; the pool calls no scorer.
+    """Raise what `compute_score_async` would raise of every answer, before there is one; the pool calls no scorer.
 
     Raises:
-        ValueError | ImportError | TypeError: as `compute_score`.
+        ValueError | ImportError | TypeError: as `compute_score_async`.
     """
     task = ScoreTask(function, "", "", "", {}, function_kwargs)
     _check(task)

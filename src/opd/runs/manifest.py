@@ -88,7 +88,7 @@ class Manifest:
     def find_gaps(self) -> list[str]:
         """Return the first reasons why no resume could load this checkpoint even if every file is as listed.
 
-        A resume needs each rank's weights, optimizer and extra state, and the place in the data.
+        A resume needs each rank's weights, optimizer and extra state, listed under that rank, and the place in the data.
         """
         listed = {entry.path for entry in self.files}
         sizes = {int(match[1]) for path in listed if (match := _SHARD.fullmatch(path))}
@@ -99,7 +99,10 @@ class Manifest:
         # A name may claim any number of ranks; as many as there are files suffice to name a missing part.
         ranks = range(min(num_ranks, len(listed) + 1))
         needed = [f"actor/{part}_world_size_{num_ranks}_rank_{rank}.pt" for rank in ranks for part in RANK_PARTS]
-        return [f"it lists no {path}" for path in [DATA_FILE, *needed] if path not in listed][:_NUM_NAMED]
+        gaps = [f"it lists no {path}" for path in [DATA_FILE, *needed] if path not in listed]
+        # A file of another rank is verified by no rank that loads it.
+        strays = [entry for entry in self.files if entry.rank != _owner(entry.path)]
+        return [*gaps, *(f"{stray.path} is listed under rank {stray.rank}" for stray in strays)][:_NUM_NAMED]
 
 
 def open_sealed(manifest_data: bytes, complete_data: bytes) -> Manifest:
