@@ -97,7 +97,7 @@ def test_padded_entries_take_no_part_and_are_never_read(kind, rows):
 
 def test_a_token_outside_the_vocabulary_has_log_probability_minus_infinity_and_no_gradient():
     case = make(tokens=3)
-    case.ids[1:] = torch.tensor([VOCAB, -100])
+    case.ids[:] = torch.tensor([0, VOCAB, -100])
     ours = run(case, weights=Weights(nll=torch.ones(3)))
     ours.loss.backward()
     assert ours.statistics["log_prob"].isfinite().tolist() == [True, False, False]
@@ -201,6 +201,13 @@ REFUSED = {
     "no targets": ({"targets": None}, "give HiddenTargets or EventTargets"),
     "no advantages": ({"weights": Weights(policy=torch.ones(TOKENS))}, "give Loss.policy and advantages"),
     "no chunk": ({"chunk": 0}, "chunk=0"),
+    "top_k with events": (
+        {
+            "targets": EventTargets(torch.zeros(TOKENS, 9).long(), torch.zeros(TOKENS, 9)),
+            "loss": Loss("reverse_kl", {"top_k": 9}),
+        },
+        "top_k=9 with EventTargets",
+    ),
     "an unknown statistic": ({"watch": ("variance",)}, "entropy, teacher_entropy"),
     "a backend that cannot run": (
         {"backend": "fused", "weights": Weights(nll=torch.ones(TOKENS))},
@@ -214,6 +221,6 @@ def test_an_undefined_call_is_refused_by_name(name):
     changes, message = REFUSED[name]
     case = make(rows=(352, 384))
     arguments = {"ids": case.ids, "weights": Weights(divergence=torch.ones(TOKENS)), "targets": case.targets}
-    arguments |= {"valid_vocab": VOCAB, **changes}
+    arguments |= {"valid_vocab": VOCAB, "loss": Loss(policy=clipped), **changes}
     with pytest.raises(ValueError, match=message):
-        head_loss(case.hidden, case.weight, loss=Loss(policy=clipped), **arguments)
+        head_loss(case.hidden, case.weight, **arguments)

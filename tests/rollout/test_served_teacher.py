@@ -143,3 +143,11 @@ def test_a_server_with_the_model_and_the_tokenizer_is_accepted():
             await client.check(Letters())
 
     asyncio.run(check())
+
+
+def test_a_client_that_asked_nothing_closes_too():
+    async def close():
+        async with teacher():
+            pass
+
+    asyncio.run(close())

@@ -8,9 +8,12 @@ from typing import ClassVar
 
 import pytest
 from omegaconf import OmegaConf
+from tests.minimal import MINIMAL
 from verl.workers.rollout import router
 from verl.workers.rollout.replica import RolloutMode
 
+from opd.experiment import parse_tree
+from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.rollout import serving
 
 
@@ -62,6 +65,14 @@ def test_servers_of_an_evaluation_read_the_models_files(config, monkeypatch):
 
 def test_a_run_with_vllm_has_no_cpu_servers(config):
     assert serving.start_cpu_servers(config) == {}
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_servers_keep_prefixes_where_the_run_says_so(config, monkeypatch, keeps):
+    tree = MINIMAL["opd"] | {"rollout": {"schedule": "carry", "keep_prefixes": keeps, "free_cache_engine": False}}
+    config[KEY] = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="")).text()
+    monkeypatch.setattr(serving, "with_servers", lambda replica, keeps_prefixes: keeps_prefixes)
+    assert serving.Servers(config, worker_group=()).rollout_replica_class is keeps
 
 
 def test_verl_still_starts_an_actor_to_count_requests():

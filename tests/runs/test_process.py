@@ -10,10 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.minimal import MINIMAL
 
-from opd.errors import DiskFull, Overtaken
+from opd.errors import DiskFull, Overtaken, RunError, Unforeseen
+from opd.experiment import SpecError, parse_tree
+from opd.runs import claim
 from opd.runs.origin import _commit_of_checkout, add, file_key, origin
-from opd.runs.result import as_disk_full
+from opd.runs.result import INSTALL_VARIABLE, as_disk_full
 from opd.runs.start_times import StartTimes
 from opd.store.local import LocalStore
 
@@ -52,6 +55,24 @@ def test_a_run_that_ends_on_a_full_disk_says_so(open_run: Callable) -> None:
 
     with pytest.raises(DiskFull, match=r"the disk of .* is full .*it resumes from its last complete checkpoint"):
         work()
+
+
+@pytest.mark.parametrize(("error", "ending"), [(RuntimeError("boom"), Unforeseen), (FULL, DiskFull)])
+def test_an_attempt_prints_the_traceback_of_an_error_that_it_cannot_name(
+    open_run: Callable, capsys: Any, error: Exception, ending: type[RunError]
+) -> None:
+    with pytest.raises(ending), claim.attempting(open_run()):
+        raise error
+    assert ("Traceback" in capsys.readouterr().err) is (ending is Unforeseen)
+
+
+def test_a_finished_run_needs_its_inputs_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(INSTALL_VARIABLE, raising=False)
+    spec = parse_tree(MINIMAL["opd"] | {"name": "r", "output": {"root": str(tmp_path)}}).spec
+    assert claim.refuse(spec, SpecError(())) == SpecError.exit_code
+    with claim.open_run(spec) as run:
+        run.finish({})
+    assert claim.refuse(spec, SpecError(())) == 0
 
 
 def test_a_disk_without_space_is_seen_without_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from opd.errors import AlreadyExists, CorruptRecord, CreateOnlyUnsupported, NoBucket, StoreRefused, StoreUnavailable
 from opd.store.base import RetryPolicy
+from opd.store.durable import fsync_file
 from opd.store.local import LocalStore
 from opd.store.remote import CALL_DEADLINE_S, FsspecStore, open_store
 
@@ -108,6 +110,11 @@ def test_a_full_disk_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match="has space"):
         store.put("key", b"data")
     assert store.failures == 10**9 - 1
+
+
+def test_what_is_synced_is_closed(tmp_path: Path) -> None:
+    fsync_file(tmp_path)
+    assert str(tmp_path.resolve()) not in [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
 
 
 def test_a_folder_above_that_cannot_be_synced_is_no_reason_to_fail(

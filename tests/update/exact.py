@@ -133,9 +133,9 @@ def of_answers(case: Case, **options: Any) -> dict[str, Any]:
     return expected(case, nll, vocab=64, **options)
 
 
-def actor_config(loss_mode: str, agg_mode: str, **options: Any) -> ActorConfig:
+def actor_config(loss_mode: str, agg_mode: str, *, dro_beta: float | None = 0.5, **options: Any) -> ActorConfig:
     """Return verl's settings of a policy loss."""
-    policy = PolicyLossConfig(loss_mode=loss_mode, dro_beta=0.5)
+    policy = PolicyLossConfig(loss_mode=loss_mode, dro_beta=dro_beta)
     common = {"strategy": "fsdp2", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1}
     return ActorConfig(**common, loss_agg_mode=agg_mode, policy_loss=policy, **options)
 

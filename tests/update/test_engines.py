@@ -145,6 +145,17 @@ def test_a_head_that_stays_gathered_after_a_forward_outlives_the_other_weights(g
     assert torch.equal(kept, expected)
 
 
+def test_a_teacher_is_parked_once_and_unparked_when_it_shall_stay(model, monkeypatch):
+    monkeypatch.setattr(TeacherEngine, "device", DEVICE)
+    engine, seen = TeacherEngine.__new__(TeacherEngine), []
+    engine.module = model
+    for may_leave in (False, True, True, False):
+        engine.set_offload(offload_params=may_leave)
+        seen.append(engine.parked)
+    assert seen == [None, seen[1], seen[1], None]
+    assert seen[1] is not None
+
+
 def _trained(kind, clip, wrap=lambda tensor: tensor) -> tuple[list[torch.Tensor], list[float]]:
     draw = torch.Generator().manual_seed(0)
     weights = [torch.nn.Parameter(wrap(torch.randn(shape, generator=draw))) for shape in ((3, 4), (5,))]
@@ -164,6 +175,13 @@ def test_sharded_updates_are_those_of_torch(group):
     assert found_norms == pytest.approx(norms, rel=1e-6)
     for mine, its in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, its)
+
+
+def test_gradients_of_next_to_nothing_stay_as_they_are():
+    weight, gradient = nn.Parameter(torch.zeros(2)), torch.full((2,), 1e-7)
+    weight.grad = gradient.clone()
+    clip_gradients([weight], MOST)
+    assert torch.equal(weight.grad, gradient)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import torch
 from tests.update.exact import actor_config, verls_loss
 from verl.workers.config import ActorConfig
 
+from opd.errors import Unfit
 from opd.update.policy_loss import LOCAL, clip_counts, divisor_of, token_loss, token_weights, whole_loss
 
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -66,6 +67,12 @@ def test_the_general_form_is_verls_function_over_the_rows(tokens, loss_mode, agg
     loss, found = whole_loss(tokens["current"], config=config, mask=MASK, **given)
     torch.testing.assert_close(loss / divisor, expected)
     torch.testing.assert_close(found / divisor, slopes)
+
+
+def test_dro_alone_needs_its_beta():
+    assert token_loss(actor_config("vanilla", "token-mean", dro_beta=None), kl=None).mode == "vanilla"
+    with pytest.raises(Unfit, match="loss_mode dro needs it; set a positive number"):
+        token_loss(actor_config("dro", "token-mean", dro_beta=None), kl=None)
 
 
 def test_clip_counts_are_verls_means_over_tokens(tokens):

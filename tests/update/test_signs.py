@@ -121,6 +121,14 @@ def test_a_teacher_that_likes_the_better_answers_correlates_with_the_score():
     assert "opd/teacher_preference" not in sign_metrics(counted(preference_signs, rows, torch.ones(4), output))
 
 
+@pytest.mark.parametrize(("num_rows", "found"), [(1, None), (2, 1.0)])
+def test_two_rows_are_the_fewest_that_correlate(num_rows, found):
+    # Of the rows all but one have score and preference 0.
+    ones = ("score", "score_squared", "preferred", "preferred_squared", "score_preferred")
+    counts = {f"sum/{name}": 1.0 for name in ones} | {"sum/preferred_rows": num_rows}
+    assert sign_metrics(counts).get("opd/teacher_preference") == pytest.approx(found)
+
+
 def test_weights_that_an_update_leaves_are_told_from_those_that_it_moves():
     module = torch.nn.Linear(4, 3)
     before = watched_entries(module)

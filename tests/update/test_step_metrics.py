@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from opd.losses import Output
-from opd.update.step_metrics import micro_batch_counts, over_sequence, reduce, skipped
+from opd.update.step_metrics import answer_metrics, micro_batch_counts, over_sequence, reduce, skipped
 
 SOUND = {
     "sum/tokens": [[1.0, 3.0], [6.0]],
@@ -51,6 +51,13 @@ def test_sums_of_all_micro_batches_are_divided_once(changed, mode, expected):
 def test_updates_skipped_in_a_row_are_those_after_the_last_good_one():
     norms = {(1.0, math.nan): 1, (math.nan, 1.0): 0, (math.nan, 1.0, math.inf, math.nan): 2, (math.nan,) * 3: 3}
     assert {key: skipped({"grad_norm": list(key)}) for key in norms} == {key: (len(key), n) for key, n in norms.items()}
+
+
+def test_a_step_on_given_answers_has_its_mean_loss_and_the_metrics_of_its_updates():
+    of_ranks = {"perf/gb": [1.0, 4.0], "timing/step_s": [3.0, 2.0], "mfu": [0.25, 0.75]}
+    updates = {"actor/num_updates": 2, "actor/skipped": 0, "actor/grad_norm": 2.0}
+    means = {"actor/loss": 1.0, "actor/num_tokens": 10, "perf/mfu/actor": 0.5}
+    assert answer_metrics(SOUND | of_ranks) == means | updates | {"actor/perf/gb": 4.0, "timing/step_s": 3.0}
 
 
 def test_no_counts_at_all_is_an_error():

@@ -178,3 +178,7 @@ def test_a_registered_score_stays_the_function_that_it_was(monkeypatch):
 
     assert callable(mine)
     assert mine.__name__ == "mine"
+
+
+def test_quantities_that_a_score_does_not_need_are_empty():
+    assert [each.tolist() for each in Tokens(TokenImportance(), torch.zeros(3))[2:]] == [[], []]

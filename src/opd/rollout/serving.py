@@ -20,7 +20,6 @@ from verl.workers.rollout.router import DEFAULT_ROUTING_CACHE_SIZE
 
 from opd.cluster.nodes import working_nodes
 from opd.compat.vllm_servers import Placed, with_servers
-from opd.experiment import OpdSpec
 from opd.experiment.run_config import RunConfig
 from opd.runs.start_times import START
 
@@ -57,8 +56,7 @@ class Servers(LLMServerManager):
 
     def __init__(self, config: DictConfig, **more: Any) -> None:
         if config.actor_rollout_ref.rollout.name == VLLM:
-            spec = RunConfig.of(config).spec
-            keeps = isinstance(spec, OpdSpec) and spec.rollout.keep_prefixes
+            keeps = RunConfig.of(config).sampling.rollout.keep_prefixes
             self.rollout_replica_class = with_servers(RolloutReplicaRegistry.get(VLLM), keeps_prefixes=keeps)
         super().__init__(config, **more)
 

@@ -1,9 +1,13 @@
+from bisect import bisect_left
+
 import numpy as np
 import pytest
 import torch
 from tests.rollout.cpu.tiny import ARCHITECTURES, VOCAB, answer_all, answer_one, make_engine, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM
 from transformers.generation import LogitsProcessor, LogitsProcessorList
+
+from opd.rollout.cpu.cache import prompt_bucket
 
 PROMPTS = [[7], [3, 9], list(range(5, 22)), [1, 4] * 40, [(11 * i) % VOCAB for i in range(300)]]
 
@@ -117,3 +121,17 @@ def test_requests_that_wait_and_that_run_are_unfinished():
         engine.step()
         counts.append(engine.num_unfinished)
     assert counts == [3, 3, 2, 2, 1, 1, 0]
+
+
+def test_requests_of_one_length_share_a_forward():
+    model, forwards = tiny_model(), []
+    engine = make_engine(model)
+    model.register_forward_hook(lambda *_: forwards.append(None))
+    for name in "abc":
+        engine.submit([5], {"max_tokens": 1}, name)
+    assert (len(engine.step()), len(forwards)) == (3, 1)
+
+
+def test_prompts_are_padded_to_multiples_of_16_and_later_to_quarters_between_powers_of_two():
+    lengths, asked = [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256], range(1, 257)
+    assert [prompt_bucket(num) for num in asked] == [lengths[bisect_left(lengths, num)] for num in asked]

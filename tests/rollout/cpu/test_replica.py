@@ -1,5 +1,6 @@
 """verl's configs translated to ours."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 
 from opd.rollout.cpu import replica
 from opd.rollout.cpu.engine import EngineConfig
-from opd.rollout.cpu.replica import server_config
+from opd.rollout.cpu.replica import CPUServerAdapter, server_config
 
 NUM_TOKENS = 11
 """Length of the toy tokenizer."""
@@ -78,3 +79,11 @@ def test_weights_are_sent_in_pieces_of_whole_tensors_and_the_last_is_marked(monk
     assert pieces[1][0]["c"].tolist() == [3.0] * 3
     assert not pieces[1][0]["c"].requires_grad
     assert [(len(piece), last) for piece, last in replica._pieces([])] == [(0, True)]
+
+
+def test_of_the_ranks_that_share_a_server_only_the_first_sends_and_all_gather(model_folder, monkeypatch):
+    monkeypatch.setenv("RANK", "3")  # of two servers' four: without Ray it cannot send
+    adapter = CPUServerAdapter(rollout_config(tensor_model_parallel_size=2), HFModelConfig(path=model_folder), None)
+    gathered = []
+    asyncio.run(adapter.update_weights((name, gathered.append(name) or torch.zeros(1)) for name in "abc"))
+    assert (adapter.replica_rank, gathered) == (1, ["a", "b", "c"])

@@ -64,6 +64,19 @@ def test_weights_are_refused_while_requests_run():
     with_server(scenario)
 
 
+def test_sleep_waits_for_the_last_request_if_there_was_any():
+    async def scenario(server):
+        await server.sleep()
+        asked = [server.generate([5], {"max_tokens": num, "ignore_eos": True}, str(num)) for num in (1, 100)]
+        short, long = map(asyncio.create_task, asked)
+        await short
+        await server.sleep()
+        await server.load_weights(tiny_model().state_dict(), last=True, global_steps=8)  # refused while requests run
+        await long
+
+    with_server(scenario)
+
+
 def test_a_crash_of_the_engine_fails_every_waiting_and_later_call(monkeypatch):
     def crash(self):
         raise ZeroDivisionError("a bug in a step")
