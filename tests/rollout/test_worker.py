@@ -134,16 +134,17 @@ def test_an_answer_that_the_limit_cut_off_is_wrong_in_every_number(worker):
     assert worker._is_cut_off(SimpleNamespace(response_ids=[1] * 7 + [2]))
 
 
-def test_an_engine_that_is_dead_ends_the_run_after_what_was_answered_has_been_reported(worker):
+@pytest.mark.parametrize("gone", [DEAD, ray.exceptions.ActorUnavailableError("its node may be lost", None)])
+def test_a_server_that_is_gone_ends_the_run_after_what_was_answered_has_been_reported(worker, gone):
     class Dying(_Loop):
         async def run(self, sampling: dict[str, Any], *, session_id: int, index: int, **fields: Any) -> AgentLoopOutput:
             if int(index) == 6:
-                raise DEAD
+                raise gone
             return await super().run(sampling, session_id=session_id, index=index, **fields)
 
     worker.__dict__["_agent_loop"] = lambda name, client: Dying(client, worker.asked)
     report = asyncio.run(worker.generate(_batch(num_samples=1)))
-    assert isinstance(report.fault, ray.exceptions.RayTaskError)
+    assert report.fault is gone
     assert (report.num_trajectories, report.num_failed, len(report.samples)) == (2, 1, 1)
 
 

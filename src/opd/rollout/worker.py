@@ -225,7 +225,7 @@ class RolloutWorker(AgentLoopWorker):
             assert client.growth is not None  # a single-turn loop asks once
             return client.growth
         except Exception as error:
-            if isinstance(error, ray.exceptions.RayActorError) or _ends_the_run(error):
+            if _ends_the_run(error):
                 raise  # a server that is gone answers no other row either, and its node may be
             # The row is given up and counted, as one of a whole batch is.
             logger.warning("rollout of data row %s, sample %d failed: %s", row.index, row.sample, error)
@@ -316,7 +316,7 @@ class RolloutWorker(AgentLoopWorker):
 
 
 def _ends_the_run(error: object) -> TypeGuard[Exception]:
-    """Return True if vLLM's engine has died, whose server's actor lives on, or if a served teacher does not read."""
-    if not isinstance(error, ray.exceptions.RayTaskError):
-        return isinstance(error, TeacherUnreachable | UnusableInput)
-    return type(error.cause).__name__ == "EngineDeadError"  # of a module that only the server imports
+    """Return True if a server or vLLM's engine in it is gone, or if a served teacher does not read."""
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return type(error.cause).__name__ == "EngineDeadError"  # of a module that only the server imports
+    return isinstance(error, ray.exceptions.RayActorError | TeacherUnreachable | UnusableInput)
