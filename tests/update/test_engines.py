@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_tensor
 
 from opd.update import teacher_cache as hidden_cache
-from opd.update.engines import ShardedAdamW, TeacherEngine, clip_gradients
+from opd.update.engines import ShardedAdamW, StudentEngine, TeacherEngine, clip_gradients
 from opd.update.parked import ParkedWeights
 from opd.update.teacher_cache import HiddenCache
 
@@ -182,6 +183,15 @@ def test_gradients_of_next_to_nothing_stay_as_they_are():
     weight.grad = gradient.clone()
     clip_gradients([weight], MOST)
     assert torch.equal(weight.grad, gradient)
+
+
+def test_in_fp16_the_norm_is_of_gradients_without_their_scale():
+    engine = StudentEngine.__new__(StudentEngine)
+    engine.module, engine._qat_enabled = nn.Linear(1, 1, bias=False), False
+    engine.optimizer, engine.scaler = torch.optim.SGD(engine.module.parameters()), torch.amp.GradScaler("cpu")
+    engine.optimizer_config = SimpleNamespace(clip_grad=MOST)
+    engine.scaler.scale(engine.module.weight.sum()).backward()
+    assert engine.optimizer_step() == 1.0
 
 
 @pytest.fixture

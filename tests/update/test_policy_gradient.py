@@ -89,6 +89,7 @@ def test_without_the_divergence_what_is_left_is_the_policy_gradient(plain, runs)
 
 def test_several_updates_read_the_log_probs_before_the_first(runs):
     metrics = runs[1, "2 updates"]["metrics"]
+    assert ["timing/score_s" in found for found in (metrics, runs[1, "all"]["metrics"])] == [True, False]
     assert metrics["opd/num_updates"] == 2
     assert metrics["opd/policy_drift"] != 0, "after the first update the student is another than the one that sampled"
     for other in (runs[1, "2 updates, cut otherwise"], runs[2, "2 updates, shared sequence"]):
