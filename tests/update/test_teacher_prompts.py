@@ -68,7 +68,7 @@ def test_loss_and_gradient_are_those_of_the_teacher_behind_its_own_prompts(refer
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_each_tokens_divergence_is_that_of_the_same_token_behind_both_prompts(reference, runs, way):
-    seen = runs[way]["seen"].rows
+    seen = runs[way]["seen"]
     assert sorted(seen) == [number for number, kl in enumerate(reference["rows"]) if len(kl)]
     for number, view in seen.items():
         np.testing.assert_allclose(view.divergence, reference["rows"][number], rtol=2e-4, atol=1e-5)
@@ -76,14 +76,14 @@ def test_each_tokens_divergence_is_that_of_the_same_token_behind_both_prompts(re
 
 def test_tokens_are_chosen_by_what_the_teacher_says_behind_its_own_prompt(reference, runs):
     for way in ((1, "chosen by the teacher"), (2, "chosen by the teacher"), (2, "chosen in a shared sequence")):
-        for number, view in runs[way]["seen"].rows.items():
+        for number, view in runs[way]["seen"].items():
             kl = reference["rows"][number]
             assert sorted(view.kept.nonzero()[0]) == sorted(np.argsort(-kl, kind="stable")[: len(kl) // 2])
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_tokens_that_the_student_chooses_are_compared_at_their_own_places(reference, runs, world):
-    for number, view in runs[world, "chosen by the student"]["seen"].rows.items():
+    for number, view in runs[world, "chosen by the student"]["seen"].items():
         kept = view.kept
         assert kept.sum() == len(kept) // 2
         np.testing.assert_allclose(view.divergence[kept], reference["rows"][number][kept], rtol=2e-4, atol=1e-5)
