@@ -30,7 +30,7 @@ SCHEDULES = 10_000
 NUM_SHOWN, NUM_DISTURBED = 32, 96
 FIRST_SHOWN = 10**12
 commit = cache(this_commit)
-"""Of the code under test, as it was at the first call."""
+"""Return the commit of the code under test, as it was at the first call."""
 
 
 class Tally(NamedTuple):
