@@ -78,7 +78,7 @@ def test_the_fused_form_takes_three_groups_for_8192_tokens_of_a_large_vocabulary
 @pytest.mark.parametrize(("columns", "k"), [(64, 5), (640, 7), (640, 64), (1280, 3)])
 def test_the_largest_entries_are_those_of_a_whole_sort(columns, k):
     logits = torch.randn(9, columns, generator=torch.Generator().manual_seed(1))
-    found = top_entries(logits, k)
+    found = top_entries(k, logits)
     assert torch.equal(logits.gather(1, found).sort(descending=True).values, logits.topk(k).values)
 
 

@@ -226,26 +226,22 @@ def _token_terms(
     return (torch.where(is_known, torch.stack(slopes).sum(0), 0.0) if slopes else None), loss
 
 
-Run = Callable[[Chunk, Tensor | None], Result]
-
-
 @functools.lru_cache(maxsize=64)
-def compiled(form: Form, rows: int, entries: int) -> Run:
-    """Return `chunk_loss` of one form, compiled for chunks of one shape.
+def compiled(function: Callable[..., Any], form: Any, rows: int, entries: int) -> Callable[..., Any]:
+    """Return a function of one form, its first argument, compiled for chunks of one shape.
 
     The thresholds keep every [C, E] intermediate in registers: Inductor would else store a log ratio that is used
     twice, which costs a chunk's memory. The copy of the code object gives each form a limit of recompilations of its own.
     """
 
-    def run(x: Chunk, out: Tensor | None) -> Result:
-        return chunk_loss(form, x, out)
+    def run(*tensors: Any) -> Any:
+        return function(form, *tensors)
 
-    code = run.__code__.replace(co_name=f"chunk_loss_{rows}x{entries}")
+    code = run.__code__.replace(co_name=f"{function.__name__}_{rows}x{entries}")
     own = types.FunctionType(code, run.__globals__, code.co_name, run.__defaults__, run.__closure__)
     options: dict[str, Any] = {
         "realize_reads_threshold": 64,
         "realize_opcount_threshold": 1000,
         "split_reductions": False,
     }
-    result: Run = torch.compile(own, dynamic=False, fullgraph=True, options=options)
-    return result
+    return torch.compile(own, dynamic=False, fullgraph=True, options=options)

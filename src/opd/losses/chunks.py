@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from opd.head_form import WORKSPACE_GIB
-from opd.losses.chunk import FP16_SCALE, Chunk, Form, Result, Run, chunk_loss, compiled
+from opd.losses.chunk import FP16_SCALE, Chunk, Form, Result, chunk_loss, compiled
 from opd.losses.divergences import FLOOR, compute_dtype
 from opd.losses.padded_head import Gradients, Kept, PaddedHead, Trained
 from opd.losses.terms import EventTargets, HiddenTargets, Request
@@ -19,7 +19,7 @@ from opd.losses.terms import EventTargets, HiddenTargets, Request
 PLAIN_ROWS = 256
 SMALLEST_ROWS, LARGEST_ROWS = 128, 2048
 TAIL = 4  # the last tokens run in chunks of a quarter: chunks have two shapes, and little of the last one is padding
-TOP_BLOCK = 64
+TOP_BLOCKS = (64, 8, 1)
 OF_ROWS = ("log_prob", "divergence", "entropy", "teacher_entropy")
 """Statistics of whole rows of logits: one of them is nan or infinite where a row is not finite."""
 
@@ -146,7 +146,7 @@ class _Run:
         if isinstance(self.targets, HiddenTargets):
             self.heads[1].logits(padded(self.targets.hidden).to(self.heads[1].dtype), teacher[0])
             if self.request.loss.top_k:
-                events = top_entries(teacher[0], min(self.request.loss.top_k, self.request.vocab))
+                events = self._of_form(top_entries, min(self.request.loss.top_k, self.request.vocab), rows)(teacher[0])
                 event_targets = _taken(teacher[0], events)
         elif self.targets is not None:
             events, event_targets = padded(self.targets.ids), padded(self.targets.log_probs)
@@ -159,16 +159,17 @@ class _Run:
         ids, of_teacher = padded(self.request.ids), sides[1] if teacher else None
         x = Chunk(sides[0], of_teacher, events, event_logits, event_targets, ids, **per_token)
         out = None if self.gradient is None else self.gradient[start - group : start - group + rows, : self.width]
-        run: Run = functools.partial(chunk_loss, self.form)
-        if self.compile:
-            run = compiled(self.form, *x.student.shape)
-        statistics, at_events, kept = run(x, out)
+        statistics, at_events, kept = self._of_form(chunk_loss, self.form, rows)(x, out)
         if out is not None and events is not None and at_events is not None:
             out.scatter_(1, events, at_events)
         if out is not None and kept is not None:
             out.scatter_(1, kept.columns, 0.0)
             kept = Kept(*(each[: stop - start] for each in kept))
         return Result({name: values[: stop - start] for name, values in statistics.items()}, None, kept)
+
+    def _of_form(self, function: Callable[..., Any], form: Any, rows: int) -> Callable[..., Any]:
+        """Return a function of a chunk with its first argument given; a CUDA device runs it compiled."""
+        return compiled(function, form, rows, self.width) if self.compile else functools.partial(function, form)
 
 
 def _taken(logits: Tensor, events: Tensor) -> Tensor:
@@ -178,16 +179,17 @@ def _taken(logits: Tensor, events: Tensor) -> Tensor:
     return found
 
 
-def top_entries(logits: Tensor, k: int) -> Tensor:
+def top_entries(k: int, logits: Tensor) -> Tensor:
     """Return the columns [C, k] of the largest logits of each row.
 
-    They are in the k blocks with the largest maxima: one read of the logits, where `topk` reads them many times.
+    They are in the k blocks with the largest maxima, which are cut into smaller blocks in turn. `topk` would read all
+    logits many times.
     """
-    blocks = logits.unflatten(1, (-1, TOP_BLOCK))
-    if k >= blocks.shape[1]:
-        return logits.topk(k, -1, sorted=False).indices
-    best = blocks.amax(-1).topk(k, -1, sorted=False).indices
-    found = blocks.gather(1, best.unsqueeze(-1).expand(-1, -1, TOP_BLOCK)).flatten(1)
-    found = found.topk(k, -1, sorted=False).indices
-    top: Tensor = best.gather(1, found // TOP_BLOCK) * TOP_BLOCK + found % TOP_BLOCK
-    return top
+    values, columns = logits, torch.arange(logits.shape[1], device=logits.device).expand_as(logits)
+    for size in TOP_BLOCKS:
+        blocks = values.unflatten(1, (-1, size))
+        if k < blocks.shape[1]:
+            best = blocks.amax(-1).topk(k, -1, sorted=False).indices
+            inside = (best.unsqueeze(-1) * size + torch.arange(size, device=best.device)).flatten(1)
+            values, columns = values.gather(1, inside), columns.gather(1, inside)
+    return columns
