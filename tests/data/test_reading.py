@@ -126,6 +126,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
         ("a.jsonl", b'{"a": 1}\n{"a": 1\r\n{}', r"line 2 .*: Expecting ',' delimiter \(character 8\)"),
         ("a.json", b'{"a": {"0": 1, "1": 2}, "b": {"0": 3, "1": 4}}', "an object of columns, as pandas"),
         ("a.jsonl", b"[1]\n", "row 0 .* is no object in JSON, but list"),
+        ("a.jsonl", b'{"a": "\\ud83d"}', "line 1 .* surrogates not allowed"),
         ("a.jsonl", b"\n", "no rows"),
         ("a.json", b'[{"a": 1}, {', "no JSON"),
         ("a.csv", b"a,b\n1,2\n1,2,3\n", "line 3 has another number of fields"),

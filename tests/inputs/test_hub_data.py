@@ -29,7 +29,14 @@ def test_files_and_sets_of_the_hub_are_texts(train, read):
     assert files(train) == read
 
 
-@pytest.mark.parametrize(("train", "said"), [({"split": "train"}, "path"), ({"path": "a/b", "config": "c"}, "config")])
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ({"split": "train"}, "path"),
+        ({"path": "a/b", "config": "c"}, "config"),
+        ({"path": "a.jsonl", "split": "train"}, "write the file a.jsonl alone"),
+    ],
+)
 def test_a_set_of_the_hub_has_known_keys(train, said):
     with pytest.raises(SpecError, match=said):
         files(train)

@@ -118,7 +118,7 @@ def _json_rows(path: Path, limit: int | None) -> Iterator[Any]:
                 yield None
                 continue
             try:
-                row = json.loads(line.rstrip())
+                row = _loads(line.rstrip())
             except ValueError as error:
                 if not num and path.suffix == ".json":
                     yield from _whole_json(line + file.read())
@@ -129,6 +129,14 @@ def _json_rows(path: Path, limit: int | None) -> Iterator[Any]:
             num += 1
 
 
+def _loads(text: str) -> Any:
+    """Return a JSON value; half of a character that is written as two escapes is a fault, since no table holds it."""
+    value = json.loads(text)
+    if "\\ud" in text.lower():
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
 def _why(error: ValueError) -> str:
     """Return the fault of a line of JSON, whose position counts within the line."""
     return f"{error.msg} (character {error.pos + 1})" if isinstance(error, json.JSONDecodeError) else str(error)
@@ -137,7 +145,7 @@ def _why(error: ValueError) -> str:
 def _whole_json(text: str) -> list[Any]:
     """Return the rows of a list, of an object, or of an object with one list of rows such as `data`."""
     try:
-        value = json.loads(text)
+        value = _loads(text)
     except ValueError as error:
         fix = "write one JSON object a line, or one list of them"
         raise Unreadable(f"the file is no JSON: {error}", fix) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -26,6 +27,8 @@ def hub_url(**parts: Any) -> str:
         raise ValueError(f"a data set of the hub has the texts {', '.join(known)}, and not {', '.join(unknown)}")
     if not parts.get("path"):
         raise ValueError("a data set of the hub needs its path, OWNER/NAME")
+    if re.search(r"^[./~]|/.*/|\.(parquet|jsonl?|csv)$", parts["path"]):
+        raise ValueError(f"a data set of the hub is OWNER/NAME; write the file {parts['path']} alone, without a map")
     more = {part: parts[part] for part in known[1:] if part in parts}
     return f"{HUB}{parts['path']}" + (f"?{urlencode(more)}" if more else "")
 
