@@ -32,7 +32,6 @@ PLACES = {
     ),
     "opd-qwen3-8b-to-1.7b": {"head": (1, POOL), "worker": (1, H200), **SUBMITTER},
     "grpo-qwen3-8b": {"head": (1, POOL), "worker": (2, H200), **SUBMITTER},
-    "eval-math": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED)},
     "convert": {"head": (1, UNTAINTED), **SUBMITTER},
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from opd.errors import StoreUnavailable
 from opd.inputs import fetch
 from opd.inputs.fetch import CHECKSUMS_FILE, RECORD_FILE, FetchError, NothingThere, local_copy
-from opd.store import transfer
 from opd.store.base import NO_RETRY
 from opd.store.remote import open_store
+from opd.store.transfer import in_threads
 
 FILES = {"config.json": b'{"a": 1}', "model.safetensors": bytes(range(256)) * 4000, "sub/extra.txt": b"x" * 10}
 
@@ -41,7 +42,7 @@ def downloads(proxy) -> list[str]:
 
 def test_an_interrupted_start_goes_on_file_by_file(s3_url: str, proxy, tmp_path: Path, monkeypatch) -> None:
     upload(s3_url, FILES)
-    monkeypatch.setattr(transfer, "NUM_THREADS", 1)  # in the order of the names
+    monkeypatch.setattr(fetch, "in_threads", partial(in_threads, num_threads=1))  # in the order of the names
     monkeypatch.setattr(fetch, "open_store", lambda url: open_store(url, policy=NO_RETRY))
     hashed = fetch.hash_file
 
