@@ -53,7 +53,7 @@ class Plan:
     # How many calls after the first fault, or after `quiet_calls`, are disturbed.
     window: int
     quiet_calls: int
-    # What ends an attempt, at which call.
+    # What ends an attempt, at which call; where `then` ends one before, that many calls later.
     fall: tuple[str, int] | None = None
     # Which fault comes at which call of which thread, the how manieth time.
     aim: tuple[tuple[str, str, str], str, int] | None = None
@@ -124,6 +124,8 @@ def draw_plan(draw: Any, sites: Sites, limit: int) -> Plan:
     else:
         aim = _draw_aim(draw, first, is_late=is_late)
         then = (draw.choice(ENDS), draw.choice(ENDS_AFTER_S)) if is_late and draw.random() < 0.6 else None
+        if then and draw.random() < 0.3:
+            fall = (draw.choice(FALLS), draw.randrange(1, num_calls))
     paces = draw.choice((SLOW, SLOW, MIXED) if is_late else PACES)
     if aim is not None and aim[1] == bucket.REVOKED:  # whether it ends shows where it has leases' time left to train
         num_steps, paces = 8, (40.0,)

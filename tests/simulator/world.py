@@ -67,7 +67,7 @@ class World(Machines):
         self._is_start_due = False
         self._countdown = 0
         self._opened_at: int | None = None
-        self._fall_at = self.plan.fall[1] if self.plan.fall else 0
+        self._fall_at = self.plan.fall[1] if self.plan.fall and not self.plan.then else 0
         self._aim_left = self.plan.aim[2] if self.plan.aim else 0
         # Whose attempt the plan ends after what it aimed at, and when.
         self._doomed_process: Process | None = None
@@ -233,6 +233,8 @@ class World(Machines):
         """Return the plan's event for an attempt after the fault that it met: nothing else comes in between."""
         if self.now_s >= self._ends_at_s and self.current.process is process:
             self._doomed_process, self._opened_at = None, self.num_decisions
+            if self.plan.fall:
+                self._fall_at, self._opened_at = self.num_decisions + self.plan.fall[1], None
             return self.plan.then[0]
         if process.is_dead:
             self._doomed_process = None
