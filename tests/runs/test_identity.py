@@ -13,9 +13,12 @@ from opd.store.base import Store
 from opd.store.local import LocalStore
 
 
-def settle(*stores: Store, spec_hash: str = "h1", identity: dict[str, Any] | None = None) -> None:
+def settle(
+    *stores: Store, spec_hash: str = "h1", identity: dict[str, Any] | None = None, is_claimed: bool = False
+) -> bool:
     identity = identity or {"model": {"path": "a"}, "seed": 1}
-    settle_identity(stores, run_id="r", spec_hash=spec_hash, identity=identity, spec={**identity, "epochs": 3})
+    more = {"identity": identity, "spec": {**identity, "epochs": 3}, "is_claimed": is_claimed}
+    return settle_identity(stores, run_id="r", spec_hash=spec_hash, **more)
 
 
 def test_the_first_start_stores_the_spec_and_a_later_one_keeps_it(local_store: LocalStore) -> None:
@@ -31,6 +34,7 @@ def test_another_hash_is_refused_with_each_difference_and_the_ways_out_and_write
     tmp_path: Path, local_store: LocalStore
 ) -> None:
     settle(local_store)
+    local_store.put("attempts/0001/metrics.jsonl", b"{}\n")
     remote = LocalStore(tmp_path / "remote", policy=local_store.policy)
     with pytest.raises(SpecChanged) as refused:
         settle(remote, local_store, spec_hash="h2", identity={"model": {"path": "b"}, "lr": 1e-6})
@@ -40,6 +44,16 @@ def test_another_hash_is_refused_with_each_difference_and_the_ways_out_and_write
     assert f"`opdctl delete {local_store.url} --results`" in message
     assert refused.value.exit_code == 2
     assert not remote.root.exists()
+
+
+def test_a_name_under_which_nothing_was_trained_goes_to_the_attempt_that_claims_it(local_store: LocalStore) -> None:
+    settle(local_store)
+    local_store.put("attempts/0001/owner.json", b"{}")
+    assert not settle(local_store, spec_hash="h2")
+    assert local_store.get_json("run.json")["spec_hash"] == "h1"
+    assert settle(local_store, spec_hash="h2", identity={"seed": 2}, is_claimed=True)
+    assert local_store.get_json("run.json")["spec_hash"] == "h2"
+    assert local_store.get_json("spec.json") == {"seed": 2, "epochs": 3}
 
 
 def test_changes_name_list_items_and_types_and_keep_equal_leaves_out() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from opd.errors import StoreError
 from opd.experiment import FileSpec, dump_spec, identity, load_text, spec_hash
-from opd.runs.identity import RUN_FILE, describe_changes
+from opd.runs.identity import RUN_FILE, describe_changes, is_unused
 from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.store.access import address_of
 from opd.store.base import Store
@@ -35,7 +35,7 @@ class Name:
     Attributes:
         release: Helm's word for the release; None without a release.
         run, result, fatal: the store's records of these names; None without one.
-        live_on: the host of an attempt whose lease holds.
+        live_on: the host of an attempt whose lease holds. is_unused: the store has no work of the run.
     """
 
     run_id: str
@@ -45,6 +45,7 @@ class Name:
     result: Mapping[str, Any] | None = None
     fatal: Mapping[str, Any] | None = None
     live_on: str = ""
+    is_unused: bool = False
 
 
 def decide(name: Name, spec: FileSpec, *, is_retry: bool = False) -> str:
@@ -53,7 +54,7 @@ def decide(name: Name, spec: FileSpec, *, is_retry: bool = False) -> str:
     Args:
         is_retry: resume a run that ended for good, too.
     """
-    _check_spec(name, spec)
+    mended = _check_spec(name, spec)
     run_id, job = name.run_id, name.cluster.job
     if job is not None and job.is_live:
         resume = f"""`kubectl patch rayjob {run_id} --type=merge -p '{{"spec":{{"suspend":false}}}}'` resumes it"""
@@ -68,7 +69,7 @@ def decide(name: Name, spec: FileSpec, *, is_retry: bool = False) -> str:
         fix = f"`opdctl collect {run_id}` shows its results; --name submits another run of this spec"
         raise ToolError(f"run {run_id} has succeeded already{result}", fix=fix)
     reason = (name.fatal or {}).get("reason", "no reason given")
-    if name.fatal is not None and not is_retry:
+    if name.fatal is not None and not (is_retry or mended):
         fix = "mend the cause, then submit it again with --retry, or under another --name"
         raise ToolError(f"run {run_id} ended for good: {reason}", fix=fix)
     if name.live_on and job is None:
@@ -77,6 +78,8 @@ def decide(name: Name, spec: FileSpec, *, is_retry: bool = False) -> str:
     if name.release is not None and name.release.startswith("pending"):
         fix = f"wait for it, or `helm uninstall {run_id}`"
         raise ToolError(f"release {run_id} is {name.release}: another install is running, or was killed", fix=fix)
+    if mended:
+        return mended
     if name.fatal is not None:
         return f"it had ended for good: {reason}"
     if job is not None:
@@ -86,24 +89,26 @@ def decide(name: Name, spec: FileSpec, *, is_retry: bool = False) -> str:
     return "it has started before, and no release is left of it" if name.run or name.cluster.is_known else ""
 
 
-def _check_spec(name: Name, spec: FileSpec) -> None:
-    """Compare the spec with the store's, before the first attempt with the release's ConfigMap."""
+def _check_spec(name: Name, spec: FileSpec) -> str:
+    """Compare the spec with the store's, before the first attempt with the release's ConfigMap; return what is new in it."""
     if name.run is not None:
         before, is_equal = dict(name.run.get("identity") or {}), name.run.get("spec_hash") == spec_hash(spec)
     elif name.cluster.experiment is not None:
         before = identity(load_text(json.dumps(name.cluster.experiment), origin="ConfigMap", is_json=True).spec)
         is_equal = before == identity(spec)
     else:
-        return
+        return ""
     if is_equal:
-        return
+        return ""
     # Through JSON, so that a tuple equals its stored list.
     changes = describe_changes(before, json.loads(json.dumps(identity(spec))))
+    if name.is_unused:
+        return f"nothing was trained under its name, and the file is another: {'; '.join(changes)}"
     lines = "\n".join(f"  {line}" for line in changes) or "  (nothing in the identity fields: another hash version)"
     raise ToolError(
         f"run {name.run_id} is another experiment; changed keys (there -> here):\n{lines}",
-        fix="choose another name (--name), or restore the values to resume it; "
-        f"`opdctl delete {name.run_id} --claim --results` frees a name under which nothing was trained",
+        fix="choose another name (--name), restore the values to resume it, or delete it with what it trained: "
+        f"`opdctl delete {name.run_id} --claim --results`",
         exit_code=EXIT_USAGE,
     )
 
@@ -111,10 +116,11 @@ def _check_spec(name: Name, spec: FileSpec) -> None:
 def read_stored(store: Store) -> dict[str, Any]:
     """Read a run's records, as `Name` takes them."""
     if (run := store.get_json(RUN_FILE)) is None:
-        return {}
-    last = Listing(store).newest()
+        return {"is_unused": True}
+    last = (listing := Listing(store)).newest()
     live_on = last.host if last is not None and last.is_alive else ""
-    return {"run": run, "result": store.get_json(RESULT_FILE), "fatal": store.get_json(FATAL_FILE), "live_on": live_on}
+    records = {"run": run, "result": store.get_json(RESULT_FILE), "fatal": store.get_json(FATAL_FILE)}
+    return {**records, "live_on": live_on, "is_unused": is_unused(listing.objects)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,13 +77,14 @@ class Submitter:
 
 def run(submitter: Submitter, *, patience_s: float = PATIENCE_S, interval_s: float = RETRY_INTERVAL_S) -> int:
     """Follow the job to its end; return 1 if Ray was unreachable for `patience_s`."""
-    last_contact_s, status = time.monotonic(), ""
+    last_contact_s, status, told = time.monotonic(), "", ""
     while status not in ENDED:
         try:
             status = submitter.step()
-            last_contact_s = time.monotonic()
+            last_contact_s, told = time.monotonic(), ""
         except (RuntimeError, OSError) as error:
-            _say(f"{type(error).__name__}: {error}")
+            if told != (told := type(error).__name__):
+                _say(f"{told}: {error}")
             if time.monotonic() - last_contact_s > patience_s:
                 _say(f"Ray was out of reach for {patience_s:g} s: giving up")
                 return 1

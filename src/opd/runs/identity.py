@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from opd.errors import AlreadyExists, SpecChanged
@@ -14,21 +14,44 @@ RUN_FILE = "run.json"
 SPEC_FILE = "spec.json"
 
 
+def is_unused(keys: Iterable[str]) -> bool:
+    """Return True for the files of a run whose attempts have done nothing: its name is free for another experiment."""
+    return not any("/metrics" in key or ("/" in key and not key.startswith("attempts/")) for key in keys)
+
+
 def settle_identity(
-    stores: Sequence[Store], *, run_id: str, spec_hash: str, identity: Mapping[str, Any], spec: Mapping[str, Any]
-) -> None:
+    stores: Sequence[Store],
+    *,
+    run_id: str,
+    spec_hash: str,
+    identity: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    is_claimed: bool = False,
+) -> bool:
     """Write run.json and spec.json at the first start, and compare the hash at every later start.
 
     All places are compared before any is written. `identity` holds the fields that `spec_hash` covers (model, data,
     algorithm, seed); `spec` is the whole experiment, for readers.
+
+    Returns:
+        False where the name is another experiment's that `is_unused`: nothing is written before the run `is_claimed`.
 
     Raises:
         SpecChanged: the run id belongs to another spec hash; the message lists the differences.
     """
     identity = json.loads(json_bytes(identity))  # so that a tuple or an int key compares equal to its stored form
     record = {"run_id": run_id, "spec_hash": spec_hash, "identity": identity}
-    for store in stores:
-        _compare(store, run_id, spec_hash, identity)
+    try:
+        for store in stores:
+            _compare(store, run_id, spec_hash, identity)
+    except SpecChanged:
+        if not is_unused(info.key for store in stores for info in store.list("")):
+            raise
+        if not is_claimed:
+            return False
+        for store in stores:
+            store.delete(RUN_FILE)
+            store.delete(SPEC_FILE)
     for store in stores:
         if not store.exists(RUN_FILE):
             with contextlib.suppress(AlreadyExists):  # of two first starts at once the first decides for both
@@ -36,6 +59,7 @@ def settle_identity(
             _compare(store, run_id, spec_hash, identity)
         if not store.exists(SPEC_FILE):
             store.put_json(SPEC_FILE, spec)
+    return True
 
 
 def _compare(store: Store, run_id: str, spec_hash: str, identity: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -107,11 +108,15 @@ class Run:
             remote = open_store(store_url, policy=policy).child(run_id)
             if not isinstance(remote, LocalStore) or os.path.realpath(remote.root) != os.path.realpath(local.root):
                 stores = [remote, local]
-        settle_identity(stores, run_id=run_id, spec_hash=spec_hash, identity=identity or spec, spec=spec)
+        settle = functools.partial(
+            settle_identity, stores, run_id=run_id, spec_hash=spec_hash, identity=identity or spec, spec=spec
+        )
+        is_settled = settle()
         refuse_if_over(stores[0])
         claim = claim_attempt(stores, spec_hash=spec_hash)
         try:
-            refuse_if_over(stores[0])  # the previous owner may have finished the run meanwhile
+            refuse_if_over(stores[0])  # the previous owner may have finished the run meanwhile, or trained
+            is_settled or settle(is_claimed=True)
         except RunError:
             claim.end("not needed")
             raise

@@ -75,6 +75,14 @@ def test_another_spec_under_the_name_is_refused_with_what_differs(where: str) ->
     assert caught.value.exit_code == 2
 
 
+def test_a_mended_file_takes_a_name_under_which_nothing_was_trained() -> None:
+    before = spec_of(model={"path": "wrong"})
+    stored = {"spec_hash": spec_hash(before), "identity": json.loads(json.dumps(identity(before)))}
+    taken = name(run=stored, fatal={"reason": "no such folder"}, is_unused=True)
+    assert "nothing was trained under its name" in decide(taken, SPEC)
+    assert "model.path: 'wrong' -> 'm'" in decide(taken, SPEC)
+
+
 def test_a_run_that_ended_for_good_is_resumed_by_a_retry() -> None:
     ended = name(fatal={"reason": "no such file"}, **STARTED)
     assert decide(ended, SPEC, is_retry=True) == "it had ended for good: no such file"

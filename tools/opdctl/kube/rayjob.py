@@ -86,7 +86,10 @@ def read_job(tree: Mapping[str, Any]) -> JobState:
         kind=labels.get(KIND_LABEL, ""),
         phase=_phase(metadata, status),
         job_status=status.get("jobStatus", ""),
-        why=": ".join(filter(None, (status.get("reason"), status.get("message", "").strip()))),
+        # The rest of a message is the end of the log, which the run's record and `opdctl logs` have.
+        why=": ".join(
+            filter(None, (status.get("reason"), status.get("message", "").partition(", last available logs")[0]))
+        ),
         ray_cluster=status.get("rayClusterName", ""),
         queue=labels.get(QUEUE_LABEL, ""),
         num_failed=int(status.get("failed") or 0),
