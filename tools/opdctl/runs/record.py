@@ -27,7 +27,7 @@ from opd.runs.metrics import METRICS_FILE, RESERVED_KEYS
 from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.runs.summary import FINISHED
 from opdctl.runs.listing import Listing
-from opdctl.runs.metrics import read_metrics, series
+from opdctl.runs.metrics import read_metrics
 
 _MALFORMED = (
     ArithmeticError, AttributeError, CorruptRecord, FileNotFoundError, LookupError, RecursionError, TypeError, ValueError,
@@ -175,6 +175,8 @@ def _read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
     elif newest is not None and newest.outcome:
         state, detail = ended_state(newest.outcome, newest.detail)
     steps = table["step"].to_numpy()
+    values = {name: logged for name in table.column_names
+              if name not in RESERVED_KEYS and len(logged := table[name].drop_null())}  # fmt: skip
     record = RunRecord(
         run_id=one_line(run_id),
         url=listing.store.url,
@@ -185,11 +187,10 @@ def _read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
         num_attempts=len(listing.attempts()),
         last_step=int(steps[-1]) if len(steps) else None,
         total_steps=total_steps(spec, result),
-        latest={name: float(values[-1]) for name in table.column_names
-                if name not in RESERVED_KEYS and len(values := series(table, name)[1])},
-        validation={name: [float(values[0]), float(values[-1])] for name in filter(is_validation, table.column_names)
-                    if len(values := series(table, name)[1])},
-        evaluation={name: _evaluation(values) for name, values in ((result or {}).get("eval") or {}).items()},
+        latest={name: float(logged[-1].as_py()) for name, logged in values.items()},
+        validation={name: [float(values[name][place].as_py()) for place in (0, -1)]
+                    for name in filter(is_validation, values)},
+        evaluation={name: _evaluation(found) for name, found in ((result or {}).get("eval") or {}).items()},
         checkpoints=listing.checkpoints(),
         result=result,
         problems=[redact(problem) for problem in problems],
