@@ -16,7 +16,7 @@ SPEC_FILE = "spec.json"
 
 def is_unused(keys: Iterable[str]) -> bool:
     """Return True for the files of a run whose attempts have done nothing: its name is free for another experiment."""
-    return not any("/metrics" in key or ("/" in key and not key.startswith("attempts/")) for key in keys)
+    return not any("/metrics" in key or ("/" in key and not key.startswith(("attempts/", "starts/"))) for key in keys)
 
 
 def settle_identity(
