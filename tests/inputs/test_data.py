@@ -68,6 +68,8 @@ def test_a_missing_file_is_named_with_those_next_to_it(tmp_path):
     problem = only([str(tmp_path / "trian.parquet")])
     assert "no such file" in problem.rule
     assert "has train.parquet" in problem.rule
+    assert "hub" not in problem.fix
+    assert "{path: OWNER/NAME, split: train}" in only(["openai/gsm8k"]).fix
 
 
 @pytest.mark.parametrize("cut", ["all", "footer", "page"])
