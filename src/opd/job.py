@@ -107,8 +107,6 @@ class Data:
         num = len(self.val)
         size = self.config.data.val_batch_size or num
         for begin in range(0, num, size):
-            if begin:
-                print(f"validation: {begin} of {num} prompts answered", flush=True)
             yield [self.val[place] | {"uid": str(place)} for place in range(begin, min(begin + size, num))]
 
     def epoch(self, step: int) -> int:

@@ -120,14 +120,6 @@ def test_fewer_prompts_than_a_batch_after_the_overlong_ones_are_dropped_are_a_fa
         _data(dataset, 3).begin()
 
 
-def test_a_validation_of_several_batches_says_how_far_it_is(tmp_path, capsys):
-    data = _data(_dataset([_file(tmp_path / "a.parquet", [_SHORT] * 5)]), 2)
-    data.val, data.config.data.val_batch_size = data.train, 2
-    capsys.readouterr()
-    assert [len(prompts) for prompts in data.validation_batches()] == [2, 2, 1]
-    assert capsys.readouterr().out == "validation: 2 of 5 prompts answered\nvalidation: 4 of 5 prompts answered\n"
-
-
 @pytest.mark.parametrize(("total_steps", "expected"), [(None, 6), (40, 40)])
 def test_schedules_of_the_optimizers_end_with_the_last_step_which_epochs_say_where_no_number_does(
     tmp_path, total_steps, expected
