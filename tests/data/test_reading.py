@@ -76,6 +76,7 @@ def test_a_row_is_read_as_a_conversation(row, how):
         ({"prompt": [{"role": ["user"], "content": "hi"}]}, "prompt", "a message without role and content"),
         ({"prompt": "q", "reward_model": "2"}, "prompt", "a reward_model without ground_truth"),
         ({"prompt": "q"}, MESSAGES, "have no answer"),
+        ({"messages": [*QUESTION, {"role": "model", "content": "2"}]}, MESSAGES, "of the role 'model', not assistant"),
         ({"messages": str(QUESTION)}, "prompt", "a list of messages as text that is no JSON"),
         ({"messages": TALK, "tools": "price"}, MESSAGES, "'tools' that are no list of objects"),
         ({"messages": TALK, "tools": '{"name": "price"}'}, MESSAGES, "'tools' that are no list of objects"),

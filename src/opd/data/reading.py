@@ -87,7 +87,7 @@ def read_row(row: Record, how: How, *, source: str, number: int) -> Record:
     rest = {name: item for name, item in row.items() if name not in taken}
     if wants_answers:
         if not is_whole or how.answer:
-            messages += _answer(row, how)
+            messages += _answer(row, how, last=messages[-1]["role"] if messages else "nobody")
         if messages and messages[0]["role"] == "assistant":
             raise RowFault("begin with the assistant, and a conversation begins with a system or user message")
         return {**rest, MESSAGES: messages, **_tools(row)}
@@ -128,12 +128,12 @@ def _messages(value: Any) -> list[Record]:
         raise RowFault(f"cannot be read: {error}") from error
 
 
-def _answer(row: Record, how: How) -> list[Record]:
+def _answer(row: Record, how: How, *, last: str) -> list[Record]:
     names = (how.answer,) if how.answer else _ANSWERS
     said = next((value for name in names if (value := value_at(row, name)) is not None), None)
     if said is None:
         raise RowFault(
-            f"have no answer: no message of the assistant at the end, and none of the columns {', '.join(names)}"
+            f"have no answer: the last message is of the role {last!r}, not assistant, and none of the columns {', '.join(names)} is there"
         )
     return _messages(said) if isinstance(said, list) else [{"role": "assistant", "content": str(said)}]
 
