@@ -39,6 +39,8 @@ TOOL_TALK = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": 
         ({"prompt": [{"role": "user", "content": [{"type": "text", "text": "1 + "}, {"type": "text", "text": "1?"}]}]}, {}, QUESTION, None),
         ({"prompt": [{"role": "user", "content": "1 + 1?", "tool_calls": None, "name": None}]}, {}, QUESTION, None),
         ({"prompt": json.dumps(QUESTION)}, {}, QUESTION, None),
+        ({"messages": f" {json.dumps(QUESTION, indent=1)}"}, {}, QUESTION, None),
+        ({"prompt": "[{1}, {2}] has how many?"}, {}, [{"role": "user", "content": "[{1}, {2}] has how many?"}], None),
     ],
 )  # fmt: skip
 def test_a_row_is_read_as_a_prompt_with_its_truth(row, how, prompt, truth):
@@ -74,6 +76,12 @@ def test_a_row_is_read_as_a_conversation(row, how):
         ({"prompt": [{"role": ["user"], "content": "hi"}]}, "prompt", "a message without role and content"),
         ({"prompt": "q", "reward_model": "2"}, "prompt", "a reward_model without ground_truth"),
         ({"prompt": "q"}, MESSAGES, "have no answer"),
+        ({"messages": [*QUESTION, {"role": "model", "content": "2"}]}, MESSAGES, "of the role 'model', not assistant"),
+        ({"messages": str(QUESTION)}, "prompt", "a list of messages as text that is no JSON"),
+        ({"messages": TALK, "tools": "price"}, MESSAGES, "'tools' that are no list of objects"),
+        ({"messages": TALK, "tools": '{"name": "price"}'}, MESSAGES, "'tools' that are no list of objects"),
+        ({"messages": TALK, "tools": [1]}, MESSAGES, "'tools' that are no list of objects"),
+        ({"messages": [TALK[1], *TALK]}, MESSAGES, "begin with the assistant"),
     ],
 )
 def test_a_row_that_cannot_be_used_says_why(row, wants, said):

@@ -58,7 +58,8 @@ def test_a_problem_that_several_rows_ask_has_all_their_answers_as_samples():
 
 def test_an_accuracy_of_answers_that_could_not_be_read_is_said():
     (result,) = evaluate([sample(0, 0, pred="", right=False, truncated=True)], num_samples=1)
-    assert "no answer in any of 1 responses (1 were cut at the limit)" in result.unread_note()
+    said = result.unread_note("math_dapo")
+    assert said.startswith("reward.function=math_dapo found no answer in any of 1 responses (1 were cut at the limit)")
 
 
 # By hand. pass@k: problem 0 (n=3, c=1): 1/3, 2/3, 1; problem 1 (n=3, c=2): 2/3, 1, 1.

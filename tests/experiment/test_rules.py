@@ -39,6 +39,8 @@ MICRO = {"actor.ppo_micro_batch_size_per_gpu": 2}
         ("grpo", {"rollout.top_p": 0.9}, "rollout.top_p"),
         ("opd", {"rollout.top_k": 20}, ""),
         ("opd", {"rollout.top_k": 20, "opd.loss_type": "sampled_reverse_kl"}, "rollout.top_k"),
+        ("opd", {"opd.teacher_answers": "a.parquet"}, "opd.teacher_answers: not read"),
+        ("opd", {"opd.teacher_answers": "a.parquet", "opd.stages": [{"rollouts": "teacher"}]}, ""),
         ("opd", MICRO | {"actor.use_dynamic_bsz": True}, "cuts by tokens"),
         ("opd", MICRO | {"opd.train_tokens": 4096}, "opd.train_tokens"),
         (

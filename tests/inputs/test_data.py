@@ -68,6 +68,8 @@ def test_a_missing_file_is_named_with_those_next_to_it(tmp_path):
     problem = only([str(tmp_path / "trian.parquet")])
     assert "no such file" in problem.rule
     assert "has train.parquet" in problem.rule
+    assert "hub" not in problem.fix
+    assert "{path: OWNER/NAME, split: train}" in only(["openai/gsm8k"]).fix
 
 
 @pytest.mark.parametrize("cut", ["all", "footer", "page"])
@@ -89,10 +91,11 @@ def test_a_damaged_file_is_found_wherever_it_is_damaged(tmp_path, cut):
         ([{"role": "user", "content": None}], "2 of 9 rows are empty"),
         ([{"role": "user", "content": " \n"}], "2 of 9 rows are empty"),
         ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}], "2 of 9 rows are empty"),
+        ([{"role": "user", "content": "hi"}, {"role": "assistant", "content": " "}], "2 of 9 rows are empty"),
         ([{"role": "human", "content": "hi"}], "2 of 9 rows have a message of the role 'human'"),
         (None, "2 of 9 rows have none of the columns prompt, "),
     ],
-    ids=["no message", "null content", "blank", "silent user", "role", "null"],
+    ids=["no message", "null content", "blank", "silent user", "silent assistant", "role", "null"],
 )
 def test_prompts_that_say_nothing_are_named_by_their_rows(tmp_path, prompt, said, suffix):
     rows = [{"data_source": "d", "reward_model": {"ground_truth": "1"}, "prompt": [{"role": "user", "content": "hi"}]} for _ in range(9)]  # fmt: skip
@@ -107,7 +110,7 @@ def test_prompts_that_say_nothing_are_named_by_their_rows(tmp_path, prompt, said
 @pytest.mark.parametrize(
     ("truths", "said"),
     [((5.0, 6.0), "the ground truth 5.0"), ((["5", "6"], ["6"]), "a list as ground truth"), (("5", None), "no ground truth"),
-     (("5", " "), "no ground truth")],
+     (("5", " "), "no ground truth"), ((float("inf"), 1e999), "the ground truth inf")],
 )  # fmt: skip
 def test_a_ground_truth_that_is_no_text_is_refused_where_texts_are_compared(tmp_path, truths, said, suffix):
     path = with_truths(tmp_path / f"a.{suffix}", *truths)

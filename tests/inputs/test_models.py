@@ -41,6 +41,9 @@ def test_a_path_that_no_model_is_read_from_is_refused_with_the_forms_of_one(path
 def change(folder: Path, what: str) -> None:
     """Make of a whole model what a broken copy or another layout is."""
     shards = sorted(folder.glob("model-*.safetensors"))
+    if what.endswith(".json"):
+        (folder / what).write_text('{"cut": ')
+        return
     if what != "one shard of the index":
         (folder / "model.safetensors.index.json").unlink()
     if what == "one shard of the index" or what == "half of the shards":
@@ -68,6 +71,8 @@ def change(folder: Path, what: str) -> None:
         ("consolidated", ["consolidated weights only (Mistral's or Llama's own layout): consolidated.safetensors"], "Hugging Face's layout"),
         ("adapter", ["adapters only: adapter_model.safetensors"], "merge_and_unload"),
         ("gguf", ["GGUF only: model.Q4_1.gguf"], "fetch_smollm2"),
+        ("generation_config.json", ["its generation_config.json cannot be read: Expecting value"], "download"),
+        ("tokenizer.json", ["its tokenizer.json cannot be read: Expecting value"], "download"),
         ("nothing", ["it has no tokenizer", "it has no weights that transformers loads"], "download"),
     ],
 )  # fmt: skip

@@ -80,8 +80,9 @@ def test_a_worker_runs_the_teachers_code_by_the_teachers_flag_alone(student, tea
 def _config(student: str, teacher: str, tmp_path: Path, *flags: str):
     paths = [f"actor_rollout_ref.model.path={student}", f"opd.teacher.path={teacher}"]
     files = ["data.train_files=toy://train", "data.val_files=toy://heldout"]
-    template = "actor_rollout_ref.model.custom_chat_template=x"
-    spec = spec_of([*paths, *files, template, "trainer.device=cpu", *flags], {})
+    (Path(student) / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    short = ["data.max_prompt_length=32", "data.max_response_length=32"]
+    spec = spec_of([*paths, *files, *short, "trainer.device=cpu", *flags], {})
     return compose(spec, RunFacts(run_id="r", run_dir=str(tmp_path)))
 
 

@@ -28,6 +28,7 @@ def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(
     spec = load_spec(tmp_path / "first.yaml", count_gpus=lambda: 0).spec
     assert (spec.name, spec.teacher.path, spec.data.train) == ("first", "toy://teacher", ("d.jsonl",))
     assert (spec.data.train_batch_size, spec.trainer.test_freq) == (4, -1)
+    assert spec.rollout.val.num_samples == 1
     assert (spec.device, spec.data.max_prompt_length, spec.data.max_response_length) == ("cpu", 256, 64)
     assert "exists already" in inside(*words).stderr
 

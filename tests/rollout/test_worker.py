@@ -15,9 +15,10 @@ from verl.workers.rollout.replica import TokenOutput
 
 from opd.data.toy import STUDENT_DIR
 from opd.experiment import parse_tree
+from opd.rollout import manager
 from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.carry import CarriedRow
-from opd.rollout.seeds import PASS_RATES, TRAIN, request_seed
+from opd.rollout.seeds import PASS_RATES, TRAIN, VALIDATION, request_seed
 from opd.rollout.worker import RolloutWorker
 
 ROLLOUT = {"temperature": 0.7, "top_p": 0.9, "top_k": -1, "calculate_log_probs": True, "agent": {"default_agent_loop": "single_turn_agent"}}  # fmt: skip
@@ -103,6 +104,29 @@ def test_recorded_answers_are_reported_with_their_scores(worker):
     assert [sample.numbers for sample in report.samples] == [{"is_short": 1.0, "rate": 0.25}] * len(came)
     assert (report.num_trajectories, report.num_failed) == (4, 1)
     assert worker.num_finished == 4
+
+
+@pytest.mark.parametrize(
+    ("partition", "says"),
+    [(TRAIN, ""), (PASS_RATES, "3 of 4 answers have ended"), (VALIDATION, "3 of 4 answers have ended")],
+)
+def test_answers_that_are_only_measured_say_how_far_they_are(monkeypatch, capsys, partition, says):
+    class Slow:
+        num_finished = 3
+
+        async def generate(self, batch: Batch) -> RolloutReport:
+            await asyncio.sleep(0.1)
+            return RolloutReport()
+
+    async def local(*_: Any) -> Slow:
+        return Slow()
+
+    monkeypatch.setattr(manager, "_local", local)
+    monkeypatch.setattr(manager, "PROGRESS_POLL_S", 0.01)
+    monkeypatch.setattr(manager, "TELL_S", 0.02)
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"agent": {"num_workers": 0}}}})
+    manager.RolloutManager(config, None).generate(_batch(partition=partition))
+    assert capsys.readouterr().out.partition("\n")[0] == says
 
 
 def test_an_answer_without_a_ground_truth_is_not_scored(worker):

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from omegaconf import DictConfig, OmegaConf
 from tests.agent.talk import END, SCHEMA, TOKENIZER
 
 from opd.data.answered import answered_rows
-from opd.experiment import SpecError
 from opd.trainer.conversations import ConversationDataset
 
 USER, SAID = {"role": "user", "content": "the price"}, {"role": "assistant", "content": "42"}
@@ -62,25 +60,3 @@ def test_tools_are_read_as_json_and_keys_that_other_messages_have_are_not_there(
     )
     assert found.row(0) == answered_rows(TOKENIZER, conversations[0], tools=[SCHEMA])[0]
     assert found.row(1) == answered_rows(TOKENIZER, conversations[1])[0]
-
-
-@pytest.mark.parametrize(
-    ("tools", "why"),
-    [("price", "Expecting value"), ('{"name": "price"}', "no list of objects"), ("[1]", "no list of objects")],
-)
-def test_tools_that_are_no_list_in_json_are_refused_with_their_row(tmp_path, tools, why):
-    with pytest.raises(SpecError, match=why) as refused:
-        dataset(tmp_path, [[USER, SAID]] * 2, tools=[None, tools])
-    [problem] = refused.value.problems
-    assert (problem.path, problem.value) == ("data", tools)
-    assert problem.source.startswith("row 1 of ['")
-    assert "json.dumps" in problem.fix
-
-
-def test_a_conversation_that_the_assistant_begins_is_refused_with_its_row(tmp_path):
-    with pytest.raises(SpecError) as refused:
-        dataset(tmp_path, [[USER, SAID], [SAID, USER, SAID]])
-    [problem] = refused.value.problems
-    assert problem.path == "data"
-    assert problem.rule.startswith("a conversation begins with a system or user message")
-    assert problem.source.startswith("row 1 of ['")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -23,6 +24,7 @@ _CONVERSATIONS = (MESSAGES, "conversations", "conversation")
 _QUESTIONS = (PROMPT, "question", "problem", "instruction", "query")
 _TRUTHS = ("ground_truth", "answer", "final_answer", "target")
 _ANSWERS = ("completion", "response", "answer", "output", "target", "solution")
+_LISTED = re.compile(r"\s*\[\s*\{\s*['\"](role|content|from|value)['\"]\s*:")
 _ROLE_OF = {"human": "user", "gpt": "assistant", "bot": "assistant", "function_response": "tool", "observation": "tool"}
 
 
@@ -85,10 +87,10 @@ def read_row(row: Record, how: How, *, source: str, number: int) -> Record:
     rest = {name: item for name, item in row.items() if name not in taken}
     if wants_answers:
         if not is_whole or how.answer:
-            messages += _answer(row, how)
-        tools = row.get(TOOLS)
-        more = {} if tools is None else {TOOLS: tools if isinstance(tools, str) else json.dumps(tools)}
-        return {**rest, MESSAGES: messages, **more}
+            messages += _answer(row, how, last=messages[-1]["role"] if messages else "nobody")
+        if messages and messages[0]["role"] == "assistant":
+            raise RowFault("begin with the assistant, and a conversation begins with a system or user message")
+        return {**rest, MESSAGES: messages, **_tools(row)}
     if is_whole and asks in _CONVERSATIONS:
         messages = messages[:-1]
     info = row.get("extra_info")
@@ -103,12 +105,13 @@ def read_row(row: Record, how: How, *, source: str, number: int) -> Record:
 
 def _messages(value: Any) -> list[Record]:
     """Return messages from a text, a list of messages, their JSON text, or ShareGPT's `from` and `value`."""
-    if isinstance(value, str):
+    if isinstance(value, str) and _LISTED.match(value):
         try:
-            listed = json.loads(value) if value.startswith("[{") else None
-        except ValueError:
-            listed = None
-        value = listed if isinstance(listed, list) else [{"role": "user", "content": value}]
+            value = json.loads(value)
+        except ValueError as error:
+            raise RowFault("have a list of messages as text that is no JSON; write it with json.dumps") from error
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
     if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
         kind = f"a list of {type(value[0]).__name__}" if isinstance(value, list) and value else type(value).__name__
         raise RowFault(f"have {kind} as prompt, which is a text or a list of messages with role and content")
@@ -125,14 +128,30 @@ def _messages(value: Any) -> list[Record]:
         raise RowFault(f"cannot be read: {error}") from error
 
 
-def _answer(row: Record, how: How) -> list[Record]:
+def _answer(row: Record, how: How, *, last: str) -> list[Record]:
     names = (how.answer,) if how.answer else _ANSWERS
     said = next((value for name in names if (value := value_at(row, name)) is not None), None)
     if said is None:
         raise RowFault(
-            f"have no answer: no message of the assistant at the end, and none of the columns {', '.join(names)}"
+            f"have no answer: the last message is of the role {last!r}, not assistant, and none of the columns {', '.join(names)} is there"
         )
     return _messages(said) if isinstance(said, list) else [{"role": "assistant", "content": str(said)}]
+
+
+def _tools(row: Record) -> Record:
+    """Return the tools of a conversation as JSON text in their column; nothing where there are none."""
+    tools = row.get(TOOLS)
+    try:
+        listed = json.loads(tools) if tools and isinstance(tools, str) else tools or None
+    except ValueError:
+        listed = False
+    if listed is None:
+        return {}
+    if not isinstance(listed, list) or not all(isinstance(tool, Mapping) for tool in listed):
+        raise RowFault(
+            f"have {TOOLS!r} that are no list of objects, nor one as JSON text (json.dumps([...]), null without tools)"
+        )
+    return {TOOLS: tools if isinstance(tools, str) else json.dumps(tools)}
 
 
 def _reward(row: Record, how: How) -> Record:

@@ -41,14 +41,14 @@ class SetResult(NamedTuple):
         """Return mean@n of the accuracy."""
         return self.estimates[MEAN]
 
-    def unread_note(self) -> str:
-        """Return why an accuracy of 0 says nothing; empty unless the scorer found no answer in any response."""
+    def unread_note(self, function: str) -> str:
+        """Return why an accuracy of 0 says nothing; empty unless the reward function found no answer in any response."""
         counts = self.counts
         if not 0 < counts["num_came"] == counts["num_unanswered"]:
             return ""
         return (
-            f"the scorer found no answer in any of {counts['num_came']} responses ({counts['num_truncated']} were cut at the "
-            "limit), so the accuracy says nothing of the model; see reward.function, eval.instruction_variant and "
+            f"reward.function={function} found no answer in any of {counts['num_came']} responses ({counts['num_truncated']} "
+            "were cut at the limit), so the accuracy says nothing of the model; see also eval.instruction_variant and "
             "data.max_response_length"
         )
 

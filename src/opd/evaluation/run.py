@@ -72,7 +72,7 @@ def run(config: DictConfig, run: Run) -> Ending:
         results = answers.results(worst_score(reward_function(config)))
         Console(width=110).print(result_table(results))
         for result in results:
-            if note := result.unread_note():
+            if note := result.unread_note(ours.spec.reward.function):
                 print(f"note: {result.data_source}: {note}", flush=True)
         metrics = as_metrics(results) | {
             "val-aux/rollout/failed": float(counts.num_failed),

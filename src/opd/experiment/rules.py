@@ -277,6 +277,9 @@ def notes(spec: BaseSpec) -> Iterator[str]:
         if isinstance(spec, GrpoSpec) or spec.opd.has_policy or keys:
             cut = "rollout.top_p" if spec.rollout.top_p < 1 else "rollout.top_k"
             yield f"{cut}: answers are sampled among fewer tokens than their log-probabilities are of; 1 and -1 are exact"
+    reads = isinstance(spec, DistillationSpec) and any(stage.rollouts == "teacher" for stage in spec.opd.stages)
+    if isinstance(spec, DistillationSpec) and spec.opd.teacher_answers and not reads:
+        yield "opd.teacher_answers: not read, because no stage of opd.stages has rollouts: teacher"
     if isinstance(spec, RunSpec):
         by_tokens = spec.actor.use_dynamic_bsz or not spec.update_by_actor
         rows = spec.actor.ppo_mini_batch_size * spec.num_samples // spec.num_groups

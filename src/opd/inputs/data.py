@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from opd.data.files import Unreadable, files_of, raw_rows
 from opd.data.messages import ROLES, part_of
 from opd.data.reading import How, RowFault, read_row, value_at
 from opd.data.template_probe import THOUGHT
-from opd.experiment.algorithm import MESSAGES, TOOLS
+from opd.experiment.algorithm import MESSAGES
 from opd.experiment.errors import Problem
 from opd.experiment.sections import Split
 from opd.rewards.dispatch import misread
@@ -181,18 +182,13 @@ def _faults(row: Mapping[str, Any], checks: _Checks) -> Iterator[tuple[str, str,
         yield "", f"have a message of the role {unknown[0]!r}; roles are {', '.join(ROLES)}", _MEND_ROWS
     # An assistant's turn may consist of tool calls, and a tool may return nothing.
     silent = any(
-        one.get("role") in ("user", "system", "developer") and not str(one.get("content") or "").strip()
+        not str(one.get("content") or "").strip()
+        and (one["role"] in ("user", "system", "developer") or (one["role"] == "assistant" and len(one) == 2))
         for one in messages
     )
     if not messages or silent:
-        yield "", "are empty: what a user or system says is not null or blank", _MEND_ROWS
+        yield "", "are empty: what a user, a system or an assistant says is not null or blank", _MEND_ROWS
     if checks.how.wants == MESSAGES:
-        if not isinstance(row.get(TOOLS), str | None):
-            yield (
-                "",
-                f"have tools in {TOOLS!r} that are no list and no JSON text of one",
-                "json.dumps([...]) in every row with tools",
-            )
         return
     if not isinstance(row["data_source"], str):
         yield (
@@ -220,7 +216,7 @@ def _no_text(truth: Any, scorer: str) -> str:
         return "have no ground truth"
     if isinstance(truth, str | int) and not isinstance(truth, bool):
         return ""
-    if isinstance(truth, float) and scorer in _COMPARES_NUMBERS:
+    if isinstance(truth, float) and math.isfinite(truth) and scorer in _COMPARES_NUMBERS:
         return ""
     kind = f"the ground truth {truth!r}" if isinstance(truth, float) else f"a {type(truth).__name__} as ground truth"
     return f"have {kind}"

@@ -17,6 +17,7 @@ from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
 # What the hub takes for the name of a repository; anything else can only be a folder.
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+_READ = ("generation_config.json", "tokenizer_config.json", "tokenizer.json")
 # In transformers' order.
 _LOADED = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _SHARD = re.compile(r"(?:model|pytorch_model)-\d+-of-\d+\.(?:safetensors|bin)")
@@ -113,6 +114,11 @@ def _folder_faults(folder: Path, *, may_be_quantized: bool) -> Iterator[Fault]:
         yield f"its config.json cannot be read: {error}", _COPY
     names = {file.name for file in folder.iterdir()}
     yield from name_faults(names)
+    for name in [name for name in _READ if name in names]:
+        try:
+            json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            yield f"its {name} cannot be read: {error}", _COPY
     for name in [name for name in _LOADED if name in names][:1]:
         faults = _index_faults(folder, name) if name.endswith(".json") else filter(None, [_cut_off(folder / name)])
         yield from ((rule, _COPY) for rule in faults)

@@ -158,7 +158,7 @@ def answers_failed(row: Row, past: Past) -> Verdict:
     shares = {
         "failed": row.get("rollout/failed", 0.0) / wanted,
         "could not be scored": row.get("reward/failed", 0.0) / wanted,
-        "hold no answer that the scorer can read": unread * (unread > 0.9),  # an untrained model writes few
+        "hold no answer that reward.function can read": unread * (unread > 0.9),  # an untrained model writes few
         "are empty": row.get("rollout/empty", 0.0),
     }
     # Below a tenth the step trains on nearly all of its answers.
@@ -288,7 +288,7 @@ _TABLE: tuple[tuple[Judge, str, str, int], ...] = (
     (tool_tokens_trained, "the loss counts tokens that tools wrote",
      "response_mask of the agent loop: opd/tool_mask/*, `opdctl report`'s conversations", 1),
     (answers_failed, "answers failed, are empty or could not be scored",
-     "warnings `rollout of data row` and the scorer's in driver.log; data.max_prompt_length, the reward function", 1),
+     "warnings `rollout of data row` and the scorer's in driver.log; data.max_prompt_length, reward.function", 1),
     (rewards_equal, "all answers get the same reward, so none is better than another",
      "the reward function on a few answers (`opdctl report`), data.train's answers, the answer's format in the prompt", 5),
     (one_row_trains, "one row has most of the step's weight",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import math
 import threading
+import time
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -18,10 +20,13 @@ from opd.cluster.nodes import working_nodes
 from opd.cluster.shutdown import GracefulStop
 from opd.rollout.batches import Batch, Begun, RolloutReport
 from opd.rollout.carry import Growth
+from opd.rollout.seeds import TRAIN
 from opd.rollout.worker import RolloutWorker
 from opd.runs.progress import PROGRESS
 
 PROGRESS_POLL_S = 5.0
+TELL_S = 60.0
+"""Between two lines about answers that are only measured, which may take as long as many steps."""
 Result = TypeVar("Result")
 
 
@@ -35,7 +40,8 @@ class RolloutManager:
     def __init__(self, config: DictConfig, llm_client: LLMServerClient):
         num_workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
         self._stop: GracefulStop | None = None
-        self._num_finished = 0
+        self._num_finished = self._num_asked = 0
+        self._tell_at_s = math.inf
         self._local: RolloutWorker | None = None
         self._actors: list[ActorHandle] = []
         if num_workers == 0:
@@ -55,9 +61,12 @@ class RolloutManager:
         Args:
             stop: cuts a recorded batch (`RolloutWorker.cut`) once the run is asked to end.
         """
-        total, self._stop = RolloutReport(), stop
+        total, self._stop, self._num_asked = RolloutReport(), stop, len(batch.prompts) * batch.num_samples
+        if batch.partition != TRAIN:
+            self._tell_at_s = time.monotonic() + TELL_S
         for report in self._run(batch):
             total.add(report)
+        self._tell_at_s = math.inf
         return total
 
     def _run(self, batch: Batch) -> Iterator[RolloutReport]:
@@ -108,6 +117,9 @@ class RolloutManager:
         if num_finished != self._num_finished:
             self._num_finished = num_finished
             PROGRESS.tick()
+        if time.monotonic() > self._tell_at_s:
+            self._tell_at_s += TELL_S
+            print(f"{num_finished} of {self._num_asked} answers have ended", flush=True)
 
 
 async def _local(config: DictConfig, llm_client: LLMServerClient) -> RolloutWorker:

@@ -81,7 +81,7 @@ class RolloutWorker(AgentLoopWorker):
 
     async def generate(self, batch: Batch) -> RolloutReport:
         """Answer every prompt, score the answers and report them; failed answers are counted and named."""
-        started = time.perf_counter()
+        started, self.num_finished = time.perf_counter(), 0
         jobs = [
             (place, sample)
             for place in range(len(batch.prompts))
@@ -239,7 +239,7 @@ class RolloutWorker(AgentLoopWorker):
             self._is_cut = answer.cancel() or self._is_cut
 
     async def finished(self) -> int:
-        """Return the trajectories that have ended so far, well or not: what a caller may take for progress."""
+        """Return the trajectories of the batch that have ended so far, well or not: what a caller may take for progress."""
         return self.num_finished
 
     def _agent_loop(self, name: str, client: SeededClient | GivenAnswer | PieceClient) -> AgentLoopBase:

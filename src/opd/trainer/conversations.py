@@ -11,13 +11,12 @@ from typing import Any
 import datasets
 import torch
 
-from opd.data.answered import ASSISTANT, AnsweredRow, answer_row, answered_rows
+from opd.data.answered import AnsweredRow, answer_row, answered_rows
 from opd.data.chat_template import UnfitTemplate
 from opd.data.messages import plain
 from opd.experiment import SftSpec
 from opd.experiment.algorithm import TOOLS
-from opd.experiment.errors import Problem as Fault
-from opd.experiment.errors import SpecError, show
+from opd.experiment.errors import show
 from opd.rollout.rows import Order, Row, row_of
 from opd.trainer.dataset import PLACE, PromptDataset
 from opd.trainer.teacher_answers import TeacherAnswers
@@ -35,18 +34,13 @@ class ConversationDataset(PromptDataset):
     num_cut: int = 0
 
     def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset) -> datasets.Dataset:
-        tokenizer, key, kwargs, files = self.tokenizer, self.prompt_key, self.template_kwargs, self.original_data_files
+        tokenizer, key, kwargs = self.tokenizer, self.prompt_key, self.template_kwargs
 
         def rows_of(batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
             found: dict[str, list[Any]] = {name: [] for name in (PLACE, *AnsweredRow._fields)}
             tools = batch.get(TOOLS) or [None] * len(batch[PLACE])
             for place, messages, offered in zip(batch[PLACE], batch[key], tools, strict=True):
-                source = f"row {place} of {list(files)}, counted from 0 over all files"
-                if messages and messages[0].get("role") == ASSISTANT:
-                    rule = "a conversation begins with a system or user message, and this one begins with the assistant"
-                    fix = "leave out the first message, or the row"
-                    raise SpecError([Fault(path="data", value=messages, rule=rule, fix=fix, source=source)])
-                more = {TOOLS: _read_tools(offered, source)} if offered else {}
+                more = {TOOLS: json.loads(offered)} if offered else {}
                 try:
                     rows = answered_rows(tokenizer, plain(messages), **kwargs, **more)
                 except UnfitTemplate as error:
@@ -88,20 +82,6 @@ class ConversationDataset(PromptDataset):
     def __getitem__(self, item: int) -> dict[str, Any]:
         # verl counts a batch by its raw prompts, and sizes it by a tensor.
         return {"index": int(item), "raw_prompt": (), "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
-
-
-def _read_tools(text: Any, source: str) -> list[dict[str, Any]] | None:
-    """Return the tools of a conversation from its column, for the chat template."""
-    try:
-        tools = json.loads(text)
-        if tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-            return tools
-        why = "this is no list of objects"
-    except (TypeError, ValueError) as error:
-        why = str(error)
-    rule = f"column {TOOLS!r} holds the list of a conversation's tools as JSON text: {why}"
-    fix = "json.dumps([...]) in every row with tools, null in the others"
-    raise SpecError([Fault(path="data", value=text, rule=rule, fix=fix, source=source)])
 
 
 class GivenAnswers:

@@ -60,11 +60,11 @@ def init(
         return
     if file.exists():
         raise usage_error(f"{file} exists already", fix="name another file with --file, or delete it")
-    place = "a path, a URL or a hub's name" if local else f"a path below {MOUNT}, a URL or a hub's name"
+    place = "a path" if local else f"a path below {MOUNT}"
     asked: list[tuple[str, Any, str]] = [
-        ("model", model, f"Student model ({place})"),
-        ("data", data, f"Training data ({place})"),
-        ("teacher", teacher, f"Teacher model ({place})"),
+        ("model", model, f"Student model ({place}, a URL or a hub's name)"),
+        ("data", data, f"Training data ({place} or a URL)"),
+        ("teacher", teacher, f"Teacher model ({place}, a URL or a hub's name)"),
     ]
     if not local:
         asked += [
@@ -117,7 +117,7 @@ def experiment_text(file: Path, answers: dict[str, Any], columns: str, *, is_loc
         f"# On-policy distillation {'on this machine' if is_local else 'on a cluster'}: `opdctl init --keys WORD` explains a key.",
         "kind: opd",
         f"name: {json.dumps(joined([file.stem]))}",
-        *(["device: cpu   # this machine has no GPU"] if on_cpu else []),
+        *(ON_CPU_LINES if on_cpu else []),
         f"model: {{path: {value['model']}}}",
         f"teacher: {{path: {value['teacher']}}}",
         "data:",
@@ -163,6 +163,10 @@ class Seen(NamedTuple):
     max_response_length: int = 4096
 
 
+ON_CPU_LINES = [
+    "device: cpu   # this machine has no GPU",
+    "rollout: {val: {num_samples: 1}}   # answers to a prompt of a validation; by default 16",
+]
 ON_CPU = Seen(batch_size=16, max_prompt_length=256, max_response_length=64)
 """As docs/howto/machines.md has it."""
 
