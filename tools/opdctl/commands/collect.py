@@ -96,9 +96,8 @@ def _tables(runs: Sequence[LoadedRun], schema: pa.Schema) -> Iterator[pa.Table]:
     import pyarrow as pa
 
     for run in runs:
-        metrics = run.metrics
-        columns = [pa.array([run.record.run_id] * metrics.num_rows, type=pa.string())]
-        for field in list(schema)[1:]:
-            has_it = field.name in metrics.column_names
-            columns.append(metrics[field.name] if has_it else pa.nulls(metrics.num_rows, type=field.type))
-        yield pa.table(columns, schema=schema)
+        own = dict(zip(run.metrics.column_names, run.metrics.itercolumns(), strict=True))
+        num_rows = run.metrics.num_rows
+        run_ids = pa.array([run.record.run_id] * num_rows, type=pa.string())
+        columns = [own[name] if name in own else pa.nulls(num_rows, type=pa.float64()) for name in schema.names[1:]]
+        yield pa.table([run_ids, *columns], schema=schema)
