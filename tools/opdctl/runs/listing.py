@@ -25,6 +25,7 @@ from opdctl.tables import duration
 
 STUCK_SHARE = 1 / 3
 _MAX_TIME_S = 1e11
+_MAX_DETAIL_CHARS = 4000  # of an attempt's reason: a model's output can be in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,7 @@ class Listing:
             host=str(owner.host) if owner else "?",
             started_at_s=started_at_s,
             outcome=str(ended.get("outcome", "")),
-            detail=str(ended.get("detail", "")),
+            detail=str(ended.get("detail", ""))[:_MAX_DETAIL_CHARS],
             last_sign_s=max(started_at_s, _seconds(ended.get("time_s")), _seconds(beat.get("time_s"))),
             progress=_progress(beat),
         )
