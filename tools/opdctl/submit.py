@@ -90,7 +90,10 @@ def decide(name: Name, spec: FileSpec, *, is_retry: bool = False) -> str:
 
 
 def _check_spec(name: Name, spec: FileSpec) -> str:
-    """Compare the spec with the store's, before the first attempt with the release's ConfigMap; return what is new in it."""
+    """Compare the spec with the store's, before the first attempt with the release's ConfigMap.
+
+    Return why another experiment may take the name; empty for the same experiment.
+    """
     if name.run is not None:
         before, is_equal = dict(name.run.get("identity") or {}), name.run.get("spec_hash") == spec_hash(spec)
     elif name.cluster.experiment is not None:
@@ -116,7 +119,7 @@ def _check_spec(name: Name, spec: FileSpec) -> str:
 def read_stored(store: Store) -> dict[str, Any]:
     """Read a run's records, as `Name` takes them."""
     if (run := store.get_json(RUN_FILE)) is None:
-        return {"is_unused": True}
+        return {}  # not "unused": the release may name another store
     last = (listing := Listing(store)).newest()
     live_on = last.host if last is not None and last.is_alive else ""
     records = {"run": run, "result": store.get_json(RESULT_FILE), "fatal": store.get_json(FATAL_FILE)}

@@ -80,16 +80,15 @@ def read_job(tree: Mapping[str, Any]) -> JobState:
     workers = cluster.get("workerGroupSpecs") or []
     templates = [group.get("template", {}) for group in (cluster.get("headGroupSpec", {}), *workers)]
     graces = [template.get("spec", {}).get("terminationGracePeriodSeconds", 30) for template in templates]
+    # The rest of a message is the end of the log, which the run's record and `opdctl logs` have.
+    message = status.get("message", "").partition(", last available logs")[0].strip()
     return JobState(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         kind=labels.get(KIND_LABEL, ""),
         phase=_phase(metadata, status),
         job_status=status.get("jobStatus", ""),
-        # The rest of a message is the end of the log, which the run's record and `opdctl logs` have.
-        why=": ".join(
-            filter(None, (status.get("reason"), status.get("message", "").partition(", last available logs")[0]))
-        ),
+        why=": ".join(filter(None, (status.get("reason"), message))),
         ray_cluster=status.get("rayClusterName", ""),
         queue=labels.get(QUEUE_LABEL, ""),
         num_failed=int(status.get("failed") or 0),
