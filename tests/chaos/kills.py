@@ -94,7 +94,7 @@ def kill_9_s3(context: Context) -> str:
 
 
 @scenario(
-    done="SIGKILL at 10 points, store in a folder, of a run whose answers go on over its updates",
+    done="SIGKILL at 10 points, store in a folder, of a run with `rollout.schedule: carry`",
     promised=f"every token has the version that made it, no row is lost or trained on twice; {EQUAL}",
 )
 def kill_9_carry(context: Context) -> str:

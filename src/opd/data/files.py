@@ -131,7 +131,7 @@ def _json_rows(path: Path, limit: int | None) -> Iterator[Any]:
 
 
 def _loads(text: str) -> Any:
-    """Return a JSON value; half of a character that is written as two escapes is a fault, since no table holds it."""
+    """Return a JSON value; a lone surrogate among its escapes is a UnicodeEncodeError, since no table holds it."""
     value = json.loads(text)
     if "\\ud" in text.lower():
         json.dumps(value, ensure_ascii=False).encode()

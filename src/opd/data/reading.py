@@ -87,7 +87,7 @@ def read_row(row: Record, how: How, *, source: str, number: int) -> Record:
     rest = {name: item for name, item in row.items() if name not in taken}
     if wants_answers:
         if not is_whole or how.answer:
-            messages += _answer(row, how, last=messages[-1]["role"] if messages else "nobody")
+            messages += _answer(row, how, messages)
         if messages and messages[0]["role"] == "assistant":
             raise RowFault("begin with the assistant, and a conversation begins with a system or user message")
         return {**rest, MESSAGES: messages, **_tools(row)}
@@ -128,23 +128,23 @@ def _messages(value: Any) -> list[Record]:
         raise RowFault(f"cannot be read: {error}") from error
 
 
-def _answer(row: Record, how: How, *, last: str) -> list[Record]:
+def _answer(row: Record, how: How, messages: Sequence[Record]) -> list[Record]:
+    """Return the assistant's turn that a column holds, for messages that do not end with one."""
     names = (how.answer,) if how.answer else _ANSWERS
     said = next((value for name in names if (value := value_at(row, name)) is not None), None)
     if said is None:
-        raise RowFault(
-            f"have no answer: the last message is of the role {last!r}, not assistant, and none of the columns {', '.join(names)} is there"
-        )
+        end = f"the last message is of the role {messages[-1]['role']!r}, not assistant" if messages else "no message"
+        raise RowFault(f"have no answer: {end}, and none of the columns {', '.join(names)} is there")
     return _messages(said) if isinstance(said, list) else [{"role": "assistant", "content": str(said)}]
 
 
 def _tools(row: Record) -> Record:
     """Return the tools of a conversation as JSON text in their column; nothing where there are none."""
-    tools = row.get(TOOLS)
+    tools = row.get(TOOLS) or None
     try:
-        listed = json.loads(tools) if tools and isinstance(tools, str) else tools or None
+        listed = json.loads(tools) if isinstance(tools, str) else tools
     except ValueError:
-        listed = False
+        listed = tools  # a text, and no list
     if listed is None:
         return {}
     if not isinstance(listed, list) or not all(isinstance(tool, Mapping) for tool in listed):

@@ -22,6 +22,7 @@ from pathlib import Path
 from opd.errors import EXIT_NODE_LOST, AlreadyExists, NodeLost, StoreError
 from opd.pods import stop
 from opd.pods.stop import Experiment, read_experiment
+from opd.runs.attempts import STARTS_FOLDER
 from opd.store.access import apply_experiment
 from opd.store.base import Store, json_bytes
 from opd.store.remote import open_store
@@ -39,7 +40,7 @@ def claim_start(store: Store, cluster: str) -> int:
     record, number = json_bytes({"time_s": time.time(), "token": uuid.uuid4().hex}), 1
     while True:
         try:
-            store.create(f"starts/{cluster}/{number:04d}.json", record)
+            store.create(f"{STARTS_FOLDER}/{cluster}/{number:04d}.json", record)
             return number
         except AlreadyExists:
             number += 1

@@ -83,8 +83,10 @@ def run(submitter: Submitter, *, patience_s: float = PATIENCE_S, interval_s: flo
             status = submitter.step()
             last_contact_s, told = time.monotonic(), ""
         except (RuntimeError, OSError) as error:
-            if told != (told := type(error).__name__):
-                _say(f"{told}: {error}")
+            name = type(error).__name__
+            if name != told:
+                _say(f"{name}: {error}")
+            told = name
             if time.monotonic() - last_contact_s > patience_s:
                 _say(f"Ray was out of reach for {patience_s:g} s: giving up")
                 return 1

@@ -20,7 +20,7 @@ from opd.store.local import LocalStore
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS_FOLDER = "attempts"
+ATTEMPTS_FOLDER, STARTS_FOLDER = "attempts", "starts"
 _NUMBER = re.compile(r"[0-9]{1,9}")  # str.isdigit accepts "²", and int() rejects thousands of digits
 OWNER_FILE = "owner.json"
 HEARTBEAT_FILE = "heartbeat.json"

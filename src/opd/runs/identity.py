@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from opd.errors import AlreadyExists, SpecChanged
+from opd.runs.attempts import ATTEMPTS_FOLDER, STARTS_FOLDER
+from opd.runs.metrics import METRICS_FILE
 from opd.store.base import Store, json_bytes
 
 RUN_FILE = "run.json"
@@ -16,7 +18,8 @@ SPEC_FILE = "spec.json"
 
 def is_unused(keys: Iterable[str]) -> bool:
     """Return True for the files of a run whose attempts have done nothing: its name is free for another experiment."""
-    return not any("/metrics" in key or ("/" in key and not key.startswith(("attempts/", "starts/"))) for key in keys)
+    of_attempts = (f"{ATTEMPTS_FOLDER}/", f"{STARTS_FOLDER}/")
+    return not any(f"/{METRICS_FILE}" in key or ("/" in key and not key.startswith(of_attempts)) for key in keys)
 
 
 def settle_identity(

@@ -116,7 +116,8 @@ class Run:
         claim = claim_attempt(stores, spec_hash=spec_hash)
         try:
             refuse_if_over(stores[0])  # the previous owner may have finished the run meanwhile, or trained
-            is_settled or settle(is_claimed=True)
+            if not is_settled:
+                settle(is_claimed=True)
         except RunError:
             claim.end("not needed")
             raise
