@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from opd.convert.errors import BadRequest
+from opd.experiment.algorithm import converted
 from opd.store.base import Store
 from opd.store.durable import fsync_file, fsync_folder
 from opd.store.remote import open_store
@@ -29,7 +30,7 @@ def choose_target(target: str | None, checkpoint: str) -> Store:
     Raises:
         BadRequest: the target is inside the checkpoint, or holds something that no conversion wrote.
     """
-    chosen = open_store(target or f"{checkpoint}-huggingface")
+    chosen = open_store(target or converted(checkpoint))
     if f"{_real(chosen.url)}/".startswith(f"{_real(checkpoint)}/"):
         raise BadRequest(
             f"target {chosen.url} is inside the checkpoint, where a resume or an evaluation moves files that the manifest does "

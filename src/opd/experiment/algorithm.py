@@ -225,6 +225,11 @@ class Eval(Section):
     save_generations: bool = key("Keep the texts, not the scores only. Default: true; passrate: false.")
 
 
+def converted(checkpoint: str) -> str:
+    """Return where a checkpoint's model goes unless `convert.target` says another place."""
+    return f"{checkpoint}-huggingface"
+
+
 class Convert(Section):
     checkpoint: Text = key("Checkpoint folder, with or without the trailing /actor; or a store URL.")
     target: Text | None = key("Folder or store URL to write; unset: `global_step_N-huggingface`.", None)

@@ -10,6 +10,7 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, cast
 
+from opd.experiment.algorithm import converted
 from opd.experiment.base import ASKS, TRAINS, Kind, joined, value_at
 from opd.experiment.errors import Problem, SpecError, nearest
 from opd.experiment.kinds import AnyRunSpec, AnySpec, ConvertSpec, FileSpec, PipelineSpec
@@ -120,7 +121,7 @@ def _whole(spec: PipelineSpec, name: str, stage: Tree) -> Tree:
     own = spec.model_dump(mode="json", exclude_none=True)
     convert = stage.get("convert") if stage.get("kind") == "convert" else None
     if isinstance(convert, dict) and _REFERENCE.search(str(convert.get("checkpoint"))):
-        stage = {**stage, "convert": {"target": f"{convert['checkpoint']}-huggingface", **convert}}
+        stage = {**stage, "convert": {"target": converted(convert["checkpoint"]), **convert}}
     return {
         **stage,
         "name": joined([spec.name, name]),
@@ -209,7 +210,7 @@ def _same_target(stages: Sequence[Stage]) -> Iterator[Problem]:
     seen: dict[str, str] = {}
     for stage in stages:
         if isinstance(spec := stage.spec, ConvertSpec):
-            target = (spec.convert.target or f"{spec.convert.checkpoint}-huggingface").rstrip("/")
+            target = (spec.convert.target or converted(spec.convert.checkpoint)).rstrip("/")
             if (other := seen.setdefault(target, stage.name)) != stage.name:
                 rule = f"stage {other} converts into the same folder, and this one would replace its model"
                 yield _at(stage.name, "convert.target", target, rule, "set convert.target of one of them")
