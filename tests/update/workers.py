@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import gc
 import multiprocessing
 import os
@@ -27,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import opd
 
 ROOT = Path(__file__).resolve().parents[2]
+OUTPUT_SHOWN = 4_000  # characters of the end of a rank's output, after a failure
 # Metrics of a part of the tokens or weights, which depends on how many ranks there are, or of a difference of near numbers.
 NOT_COMPARED = (
     "opd/weight_change", "opd/teacher_prefers_neighbour", "opd/teacher_pairs", "opd/teacher_preference", "opd/surprise_gap",
@@ -379,6 +381,10 @@ _WORKERS = [f"opd.update.{name}_worker" for name in ("opd", "policy")]
 
 
 def _main(rank: int, world: int, port: int, folder: str) -> None:
+    with (Path(folder) / f"output_{rank}.txt").open("w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    faulthandler.enable()  # says in which calls the threads were if a library aborts
     cases = pickle.loads((Path(folder) / "cases.pkl").read_bytes())
     local = rank if cases[0].device == "cuda" else 0
     os.environ.update(
@@ -440,7 +446,8 @@ def run_cases(
                 if process.pid is not None:
                     process.kill()
                     process.join()
-        assert codes == [0] * world, f"worker processes ended with {codes} (None: not within {timeout_s:g} s)"
+        ends = "\n".join(each.read_text()[-OUTPUT_SHOWN:] for each in sorted(Path(folder).glob("output_*.txt")))
+        assert codes == [0] * world, f"worker processes ended with {codes} (None: not within {timeout_s:g} s)\n{ends}"
         results = [torch.load(Path(folder) / f"results_{rank}.pt", weights_only=False) for rank in range(world)]
     for mine, other in zip(results[0], results[-1], strict=True):
         if "metrics" in mine and "metrics" in other:
