@@ -40,6 +40,16 @@ def test_a_step_that_asks_all_of_the_last_steps_prompts_says_so_where_there_are_
         assert signs.of(step, max_tokens=9).get("data/repeated_prompts") == expected
 
 
+def test_a_step_that_asks_the_prompts_of_two_steps_before_says_so_unless_the_data_come_round():
+    for num_prompts, expected in ((12, 1.0), (11, None)):
+        signs = RowSigns([], num_prompts=num_prompts)
+        first, second = (
+            rows([(n, 0) for n in some], [ids(n) for n in some], [ids(4, 5)] * 4) for some in (range(4), range(4, 8))
+        )
+        found = [signs.of(step, max_tokens=9).get("data/repeated_prompts") for step in (first, second, first)]
+        assert found == [None, None, expected]
+
+
 def test_an_answer_of_the_one_token_that_a_step_allows_is_not_empty():
     for max_tokens, expected in ((1, 0.0), (2, 1.0)):
         found = RowSigns([], num_prompts=9).of(rows([(1, 0)], [ids(1)], [ids(4)]), max_tokens=max_tokens)

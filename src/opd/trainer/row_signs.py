@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ MIN_ANSWER_TOKENS = 2
 """An answer is at least a token and its end."""
 MIN_PROMPTS = 4
 """Fewer prompts a step may be drawn twice in a row by chance."""
+NUM_STEPS = 8
+"""Steps back to which a step's prompts are compared."""
 
 
 def generation_header(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> list[int]:
@@ -52,7 +55,7 @@ class RowSigns:
     def __init__(self, header: Sequence[int], *, num_prompts: int) -> None:
         self._header = torch.tensor(list(header), dtype=torch.int64)
         self._num_prompts = num_prompts
-        self._asked_last: set[int] = set()
+        self._asked: deque[set[int]] = deque(maxlen=NUM_STEPS)
 
     def of(self, rows: Sequence[Row], *, max_tokens: int) -> dict[str, float]:
         """Return the step's metrics; an answer may have `max_tokens`."""
@@ -69,8 +72,12 @@ class RowSigns:
         if len(header := self._header):
             off = [not torch.equal(ids[-len(header) :].cpu(), header) for ids in by_prompt.values()]
             metrics["data/prompts_off_template"] = sum(off) / max(len(off), 1)
-        # There only where it is so: a resumed run does not know the step before, and its sound rows are the same.
-        asked, self._asked_last = self._asked_last, set(by_prompt)
-        if asked == set(by_prompt) and len(asked) >= MIN_PROMPTS and self._num_prompts >= 2 * len(asked):
+        # There only where it is so: a resumed run does not know the steps before, and its sound rows are the same.
+        asked = set(by_prompt)
+        num_others = (
+            self._num_prompts // max(len(asked), 1) - 1
+        )  # steps until data in one fixed order repeat themselves
+        if len(asked) >= MIN_PROMPTS and asked in list(self._asked)[:num_others]:
             metrics["data/repeated_prompts"] = 1.0
+        self._asked.appendleft(asked)
         return metrics
