@@ -10,6 +10,7 @@ import os
 import pickle
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -404,6 +405,7 @@ def _main(rank: int, world: int, port: int, folder: str) -> None:
             run = {"update": run_case, "answers": run_answer_case}.get(case.method, run_policy_case)
             results.append(run(case))
         except ValueError as error:
+            traceback.print_exc()  # shown if the other rank had none, and waits for this one
             results.append({"error": str(error)})
     torch.save(results, Path(folder) / f"results_{rank}.pt")
     leave()
