@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from opd.experiment import OpdAgentSpec, OpdSpec, SftSpec
 from opd.job import Data, Job
 from opd.monitor import preflight
 from opd.rollout.batches import Batch, RolloutReport
+from opd.rollout.manager import TELL_S
 from opd.rollout.rows import Row
 from opd.rollout.seeds import TRAIN, VALIDATION
 from opd.runs.headline import VALIDATION_LOSS
@@ -305,7 +307,11 @@ class Sft(Kind):
         """Return the loss on the validation rows, over all their trained tokens."""
         num, at_once = len(self.data.val), self.spec.data.train_batch_size
         loss, num_tokens, num_cut = 0.0, 0.0, 0
+        tell_at_s = time.monotonic() + TELL_S
         for begin in range(0, num, at_once):
+            if time.monotonic() > tell_at_s:
+                tell_at_s += TELL_S
+                print(f"{begin} of {num} validation rows have been read", flush=True)
             rows, cut = self._val.rows(range(begin, min(begin + at_once, num)), self._VALIDATION_STEP)
             total = step_metrics.totals(job.call_ranks("measure_loss", rows)[0])
             loss, num_tokens, num_cut = loss + total["sum/loss"], num_tokens + total["sum/tokens"], num_cut + cut

@@ -17,7 +17,7 @@ from opd.data.toy.task import DATA_SOURCE, split_problems, write_parquet
 from opd.evaluation.samples import Sample, write_generations
 from opd.experiment import SpecError, parse_tree
 from opd.experiment.run_config import RunConfig, RunFacts
-from opd.job import Data
+from opd.job import Data, Job
 from opd.kinds import Sft
 from opd.runs.run import Run
 from opd.trainer.conversations import GivenAnswers
@@ -168,3 +168,29 @@ def test_a_teachers_answer_is_drawn_for_each_step_and_is_the_whole_of_what_is_tr
     assert drawn[0] == answer_row(tokenizer, dataset.dataframe[0]["prompt"], whole).cut(3)
     [row], num_cut = given.rows([0], 1)
     assert (row.response.tolist(), num_cut) == (drawn[0].response, 1)
+
+
+class Four(list[None]):
+    """A validation set of four rows."""
+
+    num_overlong_dropped = 0
+
+    def __len__(self) -> int:
+        return 4
+
+
+def test_a_validation_of_fine_tuning_tells_its_progress(monkeypatch, capsys):
+    kind = Sft.__new__(Sft)
+    tree = {
+        "kind": "sft",
+        "model": "m",
+        "device": "cpu",
+        "data": {"train_batch_size": 2, "train": ["t.jsonl"], "val": ["v.jsonl"]},
+    }
+    kind.ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r"))
+    kind.data = cast(Data, SimpleNamespace(val=Four()))
+    kind._val = cast(GivenAnswers, SimpleNamespace(rows=lambda indices, step: (list(indices), 0)))
+    monkeypatch.setattr("opd.kinds.TELL_S", -1.0)
+    job = SimpleNamespace(call_ranks=lambda name, rows: ({"sum/loss": [1.0], "sum/tokens": [2.0]}, {}))
+    assert kind.validate(cast(Job, job), 1)["val-aux/loss"] == 0.5
+    assert "2 of 4 validation rows have been read" in capsys.readouterr().out
