@@ -9,12 +9,15 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
-from opd.errors import StoreError
-from opd.experiment import AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
+from opd.errors import StoreError, Unfit
+from opd.experiment import AnyRunSpec, AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
 from opd.experiment.cluster import load_cluster
 from opd.experiment.pipeline import stages_of
+from opd.experiment.run_config import RunFacts
 from opd.inputs import Inputs, check_inputs
+from opd.inputs.model_files import ModelUnreadable
 from opd.pods.start import CHART_VARIABLE, misfit
 from opd.store.access import apply_experiment, is_store_url
 from opd.store.remote import open_store
@@ -61,12 +64,23 @@ def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
     inputs = Inputs.of(spec)
     try:
         check_inputs(inputs)
+        if inputs.models and all(Path(path).is_dir() for _, path in inputs.models):
+            _check_models(spec, inputs)
     except SpecError as error:
         yield from error.problems
+    except (Unfit, ModelUnreadable) as error:
+        yield Problem(path="model.path", value=spec.model.path, rule=str(error))
     named = [*inputs.models, *inputs.places, *((data.key, path) for data in inputs.data for path in data.files)]
     for key, url in named:
         if is_store_url(url) and (why := _unusable(url)):
             yield Problem(path=key, value=url, rule=why, fix="check the path, the bucket and the store's credentials")
+
+
+def _check_models(spec: AnyRunSpec, inputs: Inputs) -> None:
+    """Check models on this machine as the run does before it loads them: configs, chat template, tokenizers."""
+    from opd.trainer.entry import check_models, compose
+
+    check_models(compose(spec, RunFacts(run_id=spec.name, run_dir=spec.output.root)), inputs)
 
 
 def _unusable(url: str) -> str:

@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tests.forks import DRY_RUN, run_forked
 
+from opd.data.toy import STUDENT_DIR
 from opd.experiment import VARIABLES, SpecError, load_spec, parse_tree
 from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
@@ -132,6 +134,21 @@ def test_a_check_counts_the_gpus_of_this_machine_as_the_run_does(num, code, word
     path.write_text(f"kind: opd\nmodel: toy://student\nteacher: toy://teacher\ndata: {data}\n")
     assert main([str(path), "--check"]) == code
     assert words in "".join(capsys.readouterr())
+
+
+def test_a_check_asks_the_chat_template_as_the_start_does(tmp_path, monkeypatch, capsys):
+    from opd.launch import main
+
+    monkeypatch.setattr("opd.launch.count_gpus", lambda: 0)
+    model, path = tmp_path / "model", tmp_path / "exp.yaml"
+    shutil.copytree(STUDENT_DIR, model)
+    path.write_text(
+        f"kind: grpo\nmodel: {model}\ndevice: cpu\ndata: {{train: [toy://train], val: [toy://heldout], max_prompt_length: 32, max_response_length: 8}}\n"
+    )
+    assert main([str(path), "--check"]) == 0
+    (model / "chat_template.jinja").write_text("{{ messages[0].content + messages }}")
+    assert main([str(path), "--check"]) == 2
+    assert "its chat template cannot be used: it fails: TypeError" in capsys.readouterr().err
 
 
 SHAPE = {

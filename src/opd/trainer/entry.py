@@ -178,10 +178,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    from opd.inputs.data import shapes_of
     from opd.inputs.locations import resolve
-    from opd.inputs.model_files import check_loadable, load_tokenizer
-    from opd.inputs.tokenizers import check_chat_template
     from opd.rollout.reward import check_reward
     from opd.rollout.served_teacher import check_served
 
@@ -197,6 +194,23 @@ def prepare(config: DictConfig) -> dict[str, str]:
     check_inputs(inputs)
     if not isinstance(RunConfig.of(config).spec, SftSpec):
         check_reward(config)
+    tokenizer = check_models(config, inputs)
+    ours = RunConfig.of(config)
+    if ours.distillation is not None and (served := ours.distillation.served_teacher) is not None:
+        check_served(served, tokenizer)
+    return models
+
+
+def check_models(config: DictConfig, inputs: Inputs) -> Any:
+    """Check configs, chat template and tokenizers, fill in the shared vocabulary, and return the student's tokenizer.
+
+    Raises:
+        SpecError, Unfit: a model, its template or its tokenizer cannot be used.
+    """
+    from opd.inputs.data import shapes_of
+    from opd.inputs.model_files import check_loadable, load_tokenizer
+    from opd.inputs.tokenizers import check_chat_template
+
     model = config.actor_rollout_ref.model
     loaded = check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)
     tokenizer = load_tokenizer("model", model)
@@ -207,11 +221,9 @@ def prepare(config: DictConfig) -> dict[str, str]:
             path, trust = ours.teacher_paths[key], teacher.trust_remote_code
             check_loadable(key, path, trust_remote_code=trust)
         config[KEY] = _with_vocabularies(ours, config, tokenizer).text()
-        if (served := ours.distillation.served_teacher) is not None:
-            check_served(served, tokenizer)
     if problems := list(config_problems(ours.spec, loaded.to_dict())):
         raise SpecError(problems)
-    return models
+    return tokenizer
 
 
 def _inputs(config: DictConfig) -> Inputs:
