@@ -85,6 +85,49 @@ def test_a_folder_that_transformers_cannot_load_is_refused_by_what_it_holds(tmp_
         assert fix in problem.fix
 
 
+SIZES = {
+    "model_type": "qwen3", "vocab_size": 8, "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def write_sized(folder: Path, sizes: dict) -> None:
+    """A folder whose one weight file has the tensors of these sizes, and SIZES as its config."""
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "config.json").write_text(json.dumps(SIZES))
+    shapes = {"model.embed_tokens.weight": [sizes["vocab_size"], sizes["hidden_size"]]}
+    for layer in range(sizes["num_hidden_layers"]):
+        of_layer = f"model.layers.{layer}."
+        shapes[f"{of_layer}self_attn.q_proj.weight"] = [sizes["num_attention_heads"] * 2, sizes["hidden_size"]]
+        shapes[f"{of_layer}self_attn.k_proj.weight"] = [sizes["num_key_value_heads"] * 2, sizes["hidden_size"]]
+        shapes[f"{of_layer}mlp.gate_proj.weight"] = [sizes["intermediate_size"], sizes["hidden_size"]]
+    entries = {name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
+    header = json.dumps(entries).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden_size": 6}, "model.embed_tokens.weight has the shape [8, 6], config.json says [8, 4] (7 tensors differ)"),
+        ({"intermediate_size": 5}, "model.layers.0.mlp.gate_proj.weight has the shape [5, 4], config.json says [6, 4]"),
+        ({"num_attention_heads": 4}, "model.layers.0.self_attn.q_proj.weight has the shape [8, 4], config.json says [4, 4]"),
+        ({"num_hidden_layers": 1}, "model.layers.1.self_attn.q_proj.weight is missing, config.json says [4, 4]"),
+    ],
+)  # fmt: skip
+def test_weights_of_another_size_than_the_config_says_are_refused_by_tensor(tmp_path, change, said):
+    write_sized(tmp_path, SIZES)
+    assert faults(tmp_path) == []
+    write_sized(tmp_path, SIZES | change)
+    assert said in only(tmp_path).rule
+
+
+def test_an_untied_model_without_the_weights_of_its_head_is_refused(tmp_path):
+    write_sized(tmp_path, SIZES)
+    (tmp_path / "config.json").write_text(json.dumps(SIZES | {"tie_word_embeddings": False}))
+    assert "lm_head.weight is missing" in only(tmp_path).rule
+
+
 def test_a_gguf_file_or_folder_is_refused_with_the_command_that_converts_one(tmp_path):
     file = tmp_path / "m.gguf"
     file.touch()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from opd.agent.environments import toy_models
 from opd.data import toy
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.pipeline import OF_A_STAGE
+from opd.memory.shapes import shape_of
 from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
 
 # What the hub takes for the name of a repository; anything else can only be a folder.
@@ -25,6 +26,7 @@ _ADAPTERS = {"adapter_model.safetensors", "adapter_model.bin", "adapter_config.j
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack", ".tflite", ".ot")
 _QUANTIZED = ("quantization_config", "compression_config")
 _DEQUANTIZE = "use the checkpoint in bf16, or load this one with transformers, dequantized, and save_pretrained it"
+_DENSE = ("llama", "mistral", "qwen2", "qwen3")  # types whose tensors have these names and sizes
 _WRITERS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _LATER = (OF_A_STAGE, "hdfs://")  # there by then, and copied by verl itself
 _COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
@@ -120,8 +122,7 @@ def _folder_faults(folder: Path, *, may_be_quantized: bool) -> Iterator[Fault]:
         except (OSError, ValueError) as error:
             yield f"its {name} cannot be read: {error}", _COPY
     for name in [name for name in _LOADED if name in names][:1]:
-        faults = _index_faults(folder, name) if name.endswith(".json") else filter(None, [_cut_off(folder / name)])
-        yield from ((rule, _COPY) for rule in faults)
+        yield from ((rule, _COPY) for rule in _weight_faults(folder, name, config))
 
 
 def _config_faults(config: Any, *, may_be_quantized: bool) -> Iterator[Fault]:
@@ -212,30 +213,69 @@ def fetch_model(key: str, path: str, revision: str | None) -> str | None:
     return str(folder)
 
 
-def _index_faults(folder: Path, name: str) -> Iterator[str]:
-    try:
-        named = set(json.loads((folder / name).read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        yield f"its {name} cannot be read: {type(error).__name__}: {error}"
-        return
+def _weight_faults(folder: Path, name: str, config: Any) -> Iterator[str]:
+    """Yield what is wrong with the weights that transformers loads by the file or index of this name."""
+    named = {name}
+    if name.endswith(".json"):
+        try:
+            named = set(json.loads((folder / name).read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            yield f"its {name} cannot be read: {type(error).__name__}: {error}"
+            return
     if missing := sorted(file for file in named if not (folder / file).exists()):
         shown = ", ".join(missing[:_NUM_SHOWN]) + (", ..." if len(missing) > _NUM_SHOWN else "")
         yield f"{len(missing)} of the {len(named)} weight files of its {name} are not there: {shown}"
-    yield from filter(None, map(_cut_off, (folder / file for file in sorted(named - set(missing)))))
+    shapes, is_whole = dict[str, list[int]](), not missing
+    for file in sorted(named - set(missing)):
+        fault, found = _look_into(folder / file)
+        shapes |= found
+        if fault:
+            is_whole = False
+            yield fault
+    if is_whole:
+        yield from _misfits(shapes, config)
 
 
-def _cut_off(file: Path) -> str | None:
-    """Return the fault of a safetensors file that is shorter than its header asks for (8 bytes: length of the JSON header)."""
+def _misfits(shapes: Mapping[str, list[int]], config: Any) -> Iterator[str]:
+    """Yield how the tensors differ from the sizes in config.json: transformers ends in a traceback, or makes up what is missing."""
+    if (
+        not isinstance(config, dict)
+        or config.get("model_type") not in _DENSE
+        or "model.embed_tokens.weight" not in shapes
+    ):
+        return
+    try:
+        sizes = shape_of(config, "config.json")
+    except (TypeError, ValueError):  # a size is missing, or no number
+        return
+    wanted = {"model.embed_tokens.weight": [sizes.vocab_rows, sizes.hidden]}
+    wanted |= {} if sizes.tied else {"lm_head.weight": [sizes.vocab_rows, sizes.hidden]}
+    for layer in range(sizes.layers):
+        wanted[f"model.layers.{layer}.self_attn.q_proj.weight"] = [sizes.query_width, sizes.hidden]
+        wanted[f"model.layers.{layer}.self_attn.k_proj.weight"] = [sizes.key_width, sizes.hidden]
+        wanted[f"model.layers.{layer}.mlp.gate_proj.weight"] = [sizes.intermediate, sizes.hidden]
+    differing = [name for name, size in wanted.items() if shapes.get(name) != size]
+    if differing:
+        first = differing[0]
+        more = f" ({len(differing)} tensors differ)" if len(differing) > 1 else ""
+        has = f"has the shape {shapes[first]}" if first in shapes else "is missing"
+        yield f"its weights are not those of its config.json: {first} {has}, config.json says {wanted[first]}{more}"
+
+
+def _look_into(file: Path) -> tuple[str, dict[str, list[int]]]:
+    """Return the fault of a safetensors file, empty for none, and its tensors' shapes (8 bytes: length of the JSON header)."""
     if file.suffix != ".safetensors":
-        return None
+        return "", {}
     size = file.stat().st_size
     try:
         with file.open("rb") as stream:
             header_bytes = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(header_bytes)) if header_bytes <= min(size, _MAX_HEADER_BYTES) else None
-        ends = [entry["data_offsets"][1] for name, entry in (header or {}).items() if name != "__metadata__"]
+        tensors = {name: entry for name, entry in (header or {}).items() if name != "__metadata__"}
+        end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+        shapes = {name: list(entry["shape"]) for name, entry in tensors.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"its {file.name} cannot be read: {type(error).__name__}: {error}"
-    if header is None or 8 + header_bytes + max(ends, default=0) > size:
-        return f"its {file.name} is cut off: {size} bytes, fewer than its header asks for"
-    return None
+        return f"its {file.name} cannot be read: {type(error).__name__}: {error}", {}
+    if header is None or 8 + header_bytes + end > size:
+        return f"its {file.name} is cut off: {size} bytes, fewer than its header asks for", {}
+    return "", shapes
