@@ -72,6 +72,14 @@ def test_a_missing_file_is_named_with_those_next_to_it(tmp_path):
     assert "{path: OWNER/NAME, split: train}" in only(["openai/gsm8k"]).fix
 
 
+@pytest.mark.parametrize("path", ["file:///data/train.jsonl", "https://example.com/train.jsonl"])
+def test_an_address_that_no_data_are_read_from_is_refused_with_the_forms_of_one(path):
+    found = only([path], batch_size=1)
+    assert found.rule == f"no data are read from {path.partition('://')[0]}://"
+    assert "the file's path, a store URL (s3://" in found.fix
+    assert faults(["s3://bucket/train.jsonl", "hub://openai/gsm8k?split=train", "toy://train", "agent://train"]) == []
+
+
 @pytest.mark.parametrize("cut", ["all", "footer", "page"])
 def test_a_damaged_file_is_found_wherever_it_is_damaged(tmp_path, cut):
     path = tmp_path / "a.parquet"

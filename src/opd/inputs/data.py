@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from opd.agent.environments import TOY_PREFIX
 from opd.data.files import Unreadable, files_of, raw_rows
 from opd.data.messages import ROLES, part_of
 from opd.data.reading import How, RowFault, read_row, value_at
 from opd.data.template_probe import THOUGHT
 from opd.experiment.algorithm import MESSAGES
 from opd.experiment.errors import Problem
+from opd.experiment.pipeline import OF_A_STAGE
 from opd.experiment.sections import Split
+from opd.experiment.types import HUB
 from opd.rewards.dispatch import misread
+from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
 
 MAX_ROWS = 1_000_000
 """Rows of a file that are looked at one by one; the others are read and counted."""
@@ -29,6 +33,7 @@ _WRITE_TRUTHS = 'write the answer as text ("5"), leave out rows that have none, 
 _COMPARES_NUMBERS = ("math_verify", "math_reward")
 
 
+_LATER = (HUB, TOY_PREFIX, "toy://", OF_A_STAGE, "hdfs://")  # fetched, written or made after the check
 _WHOLE, _BY_NAME = Split(), How()
 
 
@@ -108,6 +113,11 @@ def _seen(path: str, data: DataSet) -> _Seen:
 
 
 def _set_problems(data: DataSet) -> Iterator[Problem]:
+    for path in data.files:
+        if "://" in path and not is_store_url(path) and not path.startswith(_LATER):
+            rule = f"no data are read from {path.partition('://')[0]}://"
+            fix = f"the file's path, a store URL ({', '.join(f'{name}://' for name in CREATE_ONLY_PROTOCOLS)}), or of the hub {{path: OWNER/NAME, split: train}}"
+            yield Problem(path=data.key, value=data.name(path), rule=rule, fix=fix)
     seen = [_seen(path, data) for path in data.files if "://" not in path]
     names = [data.name(path) for path in data.files if "://" not in path]
     for one, name in zip(seen, names, strict=True):
