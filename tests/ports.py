@@ -38,7 +38,7 @@ def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
             _given.update(found)
             return found
     raise OSError(
-        f"{count} free TCP ports wanted on {address} between {_LOWEST} and {highest}, {len(found)} found beside {len(_given)} given before"
+        f"{count} free TCP ports wanted on {address} between {_LOWEST} and {highest}, {len(found)} found next to {len(_given)} given before"
     )
 
 

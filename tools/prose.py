@@ -1,4 +1,4 @@
-"""Check of the project's language: docstrings, comments, option texts and Markdown.
+"""Check of the project's language: docstrings, comments, option texts, errors and Markdown.
 
 `python tools/prose.py [FILE ...]` checks these files, or all tracked ones.
 """
@@ -43,7 +43,7 @@ WORD = re.compile(rf"\b(?:{'|'.join(f'({word})' for word in WORDS)})(?!\w)".repl
 # Comments by kind of file. Python's strings are matched, too, so that no # in them begins a comment.
 QUOTED, LONG = r'"(?:\\.|[^"\\\n])*"', r'"""(?:\\.|[^\\])*?"""'
 STRING = f"{LONG}|{QUOTED}|" + f"{LONG}|{QUOTED}".replace('"', "'")
-OPTION = rf"\b(?:description|help)=\(?\s*f?({QUOTED}(?:\s+f?{QUOTED})*)"
+OPTION = rf"\b(?:description|help|rule|fix)=\(?\s*f?({QUOTED}(?:\s+f?{QUOTED})*)"
 SLASH = r"/\*+(.*?)\*/|^[ \t]*//([^\n]*(?:\n[ \t]*//[^\n]*)*)|(?<=\s)//([^\n]*)"
 HASH = SLASH[SLASH.index("|") + 1 :].replace("//", "#+")
 KINDS = {
@@ -96,6 +96,18 @@ def _docstrings(path: str, nodes: Sequence[ast.AST]) -> Iterator[Finding]:
         yield from _docstrings(path, [*getattr(node, "body", []), *getattr(node, "orelse", [])])
 
 
+def _errors(tree: ast.AST) -> Iterator[Finding]:
+    """Check the texts of each `raise`; what an f-string fills in is one word."""
+    for error in (node for node in ast.walk(tree) if isinstance(node, ast.Raise)):
+        pieces = {id(piece) for node in ast.walk(error) if isinstance(node, ast.JoinedStr) for piece in ast.walk(node)}
+        for node in ast.walk(error):
+            if isinstance(node, ast.JoinedStr):
+                parts = [getattr(part, "value", "") if isinstance(part, ast.Constant) else "X" for part in node.values]
+                yield from _sentences(node.lineno, "".join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in pieces:
+                yield from _sentences(node.lineno, node.value)
+
+
 def findings(path: str, text: str) -> Iterator[Finding]:
     """Check one file; a file that a program writes has no findings."""
     kind = re.split(r"[./]", path)[-1]
@@ -105,7 +117,9 @@ def findings(path: str, text: str) -> Iterator[Finding]:
                 prose = match[group].lstrip()
                 line = 1 + text.count("\n", 0, match.end(group) - len(prose))
                 yield from _sentences(line, inspect.cleandoc(re.sub(r"(?m)^[ \t]*(?:#+|//+) ?", "", prose)))
-        yield from _docstrings(path, [ast.parse(text)] if kind == "py" else [])
+        tree = ast.parse(text if kind == "py" else "")
+        yield from _docstrings(path, [tree])
+        yield from _errors(tree)
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:

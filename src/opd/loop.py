@@ -152,7 +152,7 @@ class Loop:
         PROGRESS.enter("next step", self.step)
         if self.stop.requested and not is_last:
             if self.saves.now(self.step) == self.step:
-                print(f"saved step {self.step}; the same command goes on from here", flush=True)
+                print(f"saved step {self.step}; the same command continues from here", flush=True)
             return STOPPED
         self.saves.wake(self.step)
         return None

@@ -91,8 +91,8 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
             print(f"opd.launch: {done}", file=sys.stderr)
             return 0
         print(
-            f"opd.launch: {spec.name} finished with other stages than these, of which {following[0]} has not run: give the "
-            f"pipeline another name, or delete {open_store(spec.store.url).url}/{spec.name}/{RESULT_FILE} to go on with this one",
+            f"opd.launch: {spec.name} finished with other stages than these; {following[0]} has not run. Give the "
+            f"pipeline another name, or delete {open_store(spec.store.url).url}/{spec.name}/{RESULT_FILE} to continue with this one",
             file=sys.stderr,
         )
         return SpecChanged.exit_code

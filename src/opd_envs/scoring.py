@@ -90,8 +90,8 @@ def check_made_for(extra_info: Mapping[str, Any], folder: str, manifest: FolderM
     made_for, found = extra_info.get("database_id"), manifest.database_id
     if made_for is not None and made_for != found:
         raise ManifestError(
-            f"{folder}: is database {found}, this task was made for {made_for} and may have no solution here; "
-            f"give the database that {made_by} was given, or prepare the data anew"
+            f"{folder}: is database {found}, this task was made for {made_for} and may have no solution here. "
+            f"Give the database that {made_by} was given, or prepare the data anew"
         )
 
 

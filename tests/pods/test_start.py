@@ -96,7 +96,7 @@ def test_an_image_refuses_a_chart_of_another_version_in_one_line_and_ends_no_run
     [line] = done.stderr.splitlines()
     own = ".".join(version("opd").split(".")[:2])
     assert f"the chart is of version 7.1.3 and the image holds opd {version('opd')}" in line
-    assert f"install the chart of version {own}, or name an image of 7.1 in cluster.image.ref" in line
+    assert f"Install the chart of version {own}, or name an image of 7.1 in cluster.image.ref" in line
     assert done.returncode == start.EXIT_MISFIT
     assert not (tmp_path / "outputs/store/r/fatal.json").exists()
 

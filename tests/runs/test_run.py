@@ -243,7 +243,7 @@ def test_a_store_that_stays_unreachable_ends_the_run_with_the_work_on_disk(open_
             point(file)
             run.finish({"accuracy": 1.0})
 
-    with pytest.raises(StoreError, match=r"the run is done but its result could not be stored.*starting the run again"):
+    with pytest.raises(StoreError, match=r"the run is done but its result could not be stored.*Starting the run again"):
         work()
     point(tmp_path / "real")
     with open_run(store_url=str(link)) as run:

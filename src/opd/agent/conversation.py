@@ -155,7 +155,9 @@ class Conversation:
         return render(self._tokenizer, messages, tools=self._tools, **self._kwargs)
 
     def _unfit(self, why: str) -> UnfitTemplate:
-        need = "conversations with tools need tool calls, replies and the end of a turn written alike whatever follows"
+        need = (
+            "conversations with tools need a template that writes a turn the same, however the conversation continues"
+        )
         return UnfitTemplate.of(self._tokenizer, f"{why}; {need}", has_tools=True)
 
     def _encode(self, text: str) -> list[int]:

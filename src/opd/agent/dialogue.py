@@ -24,7 +24,7 @@ UNFINISHED_TURN = "unfinished_turn"
 ENDINGS = (ANSWERED, RESPONSE_LENGTH, NO_ROOM_FOR_REPLY, ASSISTANT_TURNS, UNFINISHED_TURN)
 
 UNREADABLE = "(unreadable)"
-"""Stands for the tool's name where a call could not be read."""
+"""Name of the tool in a call that could not be read."""
 
 
 class Tools(Protocol):

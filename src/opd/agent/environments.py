@@ -41,7 +41,7 @@ class Environment:
     prepare: str = ""
     """Command that makes the data, for messages."""
     toy: str = ""
-    """Module with `MODELS`, folders by name, and `place(name, folder, seed=...)`: what `agent://NAME` stands for."""
+    """Module with `MODELS`, folders by name, and `place(name, folder, seed=...)`, for `agent://NAME`."""
 
 
 class NoEnvironment(ImportError):

@@ -37,7 +37,7 @@ class CallParser(Protocol):
     """A tool-call syntax."""
 
     stop_token_ids: Sequence[int]
-    """Tokens that end a turn in this syntax beside the end-of-turn token."""
+    """Tokens that end a turn in this syntax, in addition to the end-of-turn token."""
 
     async def parse(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
         """Return the calls in what a turn says outside its thoughts, in their order: decoded with special tokens, and as ids."""

@@ -135,7 +135,9 @@ def _responses(batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
     """Return the response ids of each row, and their bool masks."""
     ids, masks = _unpadded(batch, "responses"), [row != 0 for row in _unpadded(batch, "response_mask")]
     if (lens := [len(row) for row in ids]) != [len(row) for row in masks]:
-        raise ValueError(f"response_mask: row lengths {[len(row) for row in masks]} are not those of responses, {lens}")
+        raise ValueError(
+            f"response_mask: row lengths {[len(row) for row in masks]} differ from the row lengths of responses, {lens}"
+        )
     return ids, masks
 
 
@@ -148,8 +150,8 @@ def _unpadded(batch: Batch, name: str, *, at_end: bool = True) -> list[Tensor]:
         return [row.long() for row in column.unbind()]
     if not _has(batch, "attention_mask"):
         raise ValueError(
-            "attention_mask is missing: padded prompts and responses need it, because a padding id may also be a real "
-            "token; or give prompts, responses and response_mask as nested tensors"
+            "attention_mask is missing. Padded prompts and responses need it, because a padding id may also be a real "
+            "token. Or give prompts, responses and response_mask as nested tensors"
         )
     mask: Tensor = batch["attention_mask"].bool()
     width = sum(batch[each].shape[1] for each in ("prompts", "responses")) if _has(batch, "prompts") else mask.shape[1]

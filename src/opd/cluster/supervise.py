@@ -73,7 +73,7 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
         num_left = end_descendants()
     shutil.rmtree(os.environ.pop(stacks.FOLDER_VARIABLE), ignore_errors=True)
     if num_left:
-        _say(f"ended {num_left} process{'es' if num_left > 1 else ''} that the run had left behind")
+        _say(f"ended {num_left} process{'es' if num_left > 1 else ''} that the run had left")
     return supervisor.exit_code(status)
 
 

@@ -81,8 +81,8 @@ class HostCopies(StateDictStager):
             num_bytes, room = key[0], free_bytes()
             if num_bytes > room:
                 raise NoRoom(
-                    f"no host memory for the copy of a checkpoint: the next tensor takes {num_bytes / 2**20:.0f} MiB, and "
-                    f"{room / 2**20:.0f} MiB are free in addition to the {KEPT_FREE:.0%} that are kept free"
+                    f"no host memory for the copy of a checkpoint. The next tensor takes {num_bytes / 2**20:.0f} MiB, and "
+                    f"{room / 2**20:.0f} MiB are free beyond the reserve of {KEPT_FREE:.0%}"
                 )
             buffer = new_buffer(num_bytes, is_pinned=storage.is_cuda)
         buffer.copy_(storage, non_blocking)

@@ -24,7 +24,7 @@ dtype: base        as the base model's config.json says (default)
        checkpoint  as the trainer kept it, usually fp32
        bf16        everything in bf16
 
-exit codes: 0 done, 1 the checkpoint is refused or something failed, 2 a request that cannot be followed
+exit codes: 0 done, 1 the checkpoint is not whole or something failed, 2 a request that cannot be followed
 """
 
 

@@ -92,7 +92,7 @@ def _dtype(options: Convert, origin: Origin, warnings: Warnings) -> tuple[str, t
     base = options.base_model or origin.model_path
     if options.dtype == "base" and base is None:
         warnings.add(
-            f"dtype base: {origin.checkpoint} is outside a run directory, so that its base model is not known; the weights are "
+            f"dtype base: {origin.checkpoint} is outside a run directory, so its base model is not known. The weights are "
             "written in bf16, as verl's own merger does. Name the base with convert.base_model (--base-model) to follow its "
             "dtype, or choose dtype checkpoint to keep the trainer's"
         )

@@ -21,8 +21,8 @@ CONFIG_FILE = f"{ACTOR}fsdp_config.json"
 LORA_FILE = "lora_train_meta.json"
 HUGGINGFACE = f"{ACTOR}huggingface/"
 RESTORE = (
-    "convert another step, or bring the missing files back (where every rank saved to a disk of its own, give the "
-    "checkpoint's URL in the object store)"
+    "convert another step, or bring the missing files back. Where every rank saved to a disk of its own, give the "
+    "checkpoint's URL in the object store"
 )
 
 

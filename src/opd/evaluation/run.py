@@ -67,7 +67,7 @@ def run(config: DictConfig, run: Run) -> Ending:
             counts, ending = _ask(config, run, questions, answers, trackers, stop)
         if ending is not None:
             if answers.are_stored:
-                print(f"stored {len(answers.samples)} answers; the same command goes on from here", flush=True)
+                print(f"stored {len(answers.samples)} answers; the same command continues from here", flush=True)
             return ending
         results = answers.results(worst_score(reward_function(config)))
         Console(width=110).print(result_table(results))

@@ -127,9 +127,13 @@ class Egress(ClusterSection):
 
 class NetworkPolicy(ClusterSection):
     enabled: bool = key("Render the policies.", True)
-    accept_open_network: bool = key("Something else keeps other pods away, as `enabled: false` needs.", False)
+    accept_open_network: bool = key(
+        "Confirm that another policy keeps other pods out; `enabled: false` needs it.", False
+    )
     dns_namespaces: tuple[LabelValue, ...] = key("Namespaces of DNS.", ("kube-system", "openshift-dns"), min_length=1)
-    dns_cidrs: tuple[Cidr, ...] = key("More of DNS; GKE's Cloud DNS: 169.254.169.254/32.", ("169.254.20.10/32",))
+    dns_cidrs: tuple[Cidr, ...] = key(
+        "CIDRs of further DNS servers; GKE's Cloud DNS: 169.254.169.254/32.", ("169.254.20.10/32",)
+    )
     operator_namespace: LabelValue = key("Namespace of the KubeRay operator.", "kuberay-system")
     metrics_namespace: LabelValue | None = key("Namespace that may scrape Ray's metrics; unset: none.", None)
     egress: tuple[Egress, ...] = key("Hub and trackers; DNS and `store.endpoint` are open.", (Egress(ports=(443,)),))
@@ -143,7 +147,9 @@ class PodMonitor(ClusterSection):
 
 class ServiceAccount(ClusterSection):
     name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
-    annotations: dict[str, str] = key("Of the run's own account: the cloud role of workload identity.", dict)
+    annotations: dict[str, str] = key(
+        "Annotations of the run's own account: the cloud role of workload identity.", dict
+    )
     identity: Literal["gke", "eks-pod-identity", "azure"] | None = key("Identity that no annotation describes.", None)
 
 
@@ -153,7 +159,7 @@ class Pods(ClusterSection):
     node_selector: dict[str, str] = key("Node labels the pods need.", dict)
     tolerations: KubeObjects = key("Taints the pods tolerate.", ())
     affinity: KubeObject = key("Affinity rules.", dict)
-    topology_spread_constraints: KubeObjects = key("How the pods spread.", ())
+    topology_spread_constraints: KubeObjects = key("Spread constraints of the pods.", ())
     priority_class_name: ObjectName | None = key("PriorityClass; unset: the cluster's own.", None)
     labels: Labels = key("Extra pod labels.", dict)
     annotations: dict[str, str] = key("Extra pod annotations.", dict)
@@ -205,7 +211,9 @@ class PodSecurity(ClusterSection):
     run_as_group: UserId | None = key("Group id; null likewise.", 1000)
     fs_group: UserId | None = key("Group that owns the volumes; null likewise.", 1000)
     read_only_root_filesystem: bool = key("Let Ray's containers write to their volumes alone.", False)
-    accept_unrestricted: bool = key("Let values change what Pod Security `restricted` and identities rest on.", False)
+    accept_unrestricted: bool = key(
+        "Let values change settings that Pod Security `restricted` and identities need.", False
+    )
 
 
 class Disruption(ClusterSection):
@@ -267,7 +275,7 @@ class Cluster(ClusterSection):
     clean_up: CleanUp = key("The times of deletion.", CleanUp)
     retries: Retries = key("The numbers of attempts.", Retries)
     deadlines: Deadlines = key("Time limits of the run, both or none; the pods save before they go.", Deadlines)
-    stop: Stop = key("The time to save of a pod that is taken away.", Stop)
+    stop: Stop = key("The time that an evicted pod has to save.", Stop)
     queue: Queue | None = key("Queue the run waits in; unset: none.", None)
     head: RayPods = key("The driver, a conversion, Ray's own processes.", _of(RayPods, objectStoreGib=1, shmGib=2))
     submitter: SubmitterPods = key("The submitter: it submits the job and follows its log.", SubmitterPods)
@@ -276,7 +284,9 @@ class Cluster(ClusterSection):
     mounts: tuple[Mount, ...] = key("Existing claims on every Ray pod: models, data.", ())
     secrets: Secrets = key("Credentials by reference to existing Secrets.", Secrets)
     auth: Auth = key("Access to Ray's dashboard and job server, which run any code they are given.", Auth)
-    network_policy: NetworkPolicy = key("The allowed traffic of the run's pods; all else is denied.", NetworkPolicy)
+    network_policy: NetworkPolicy = key(
+        "The allowed traffic of the run's pods; the policy denies all other traffic.", NetworkPolicy
+    )
     pod_security: PodSecurity = key("User and groups of every pod.", PodSecurity)
     service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
     disruption: Disruption = key("Guards of the Ray pods against drains and autoscalers.", Disruption)

@@ -141,7 +141,7 @@ class Rollout(Section):
     logprobs_every: Count = key("Steps between checks of sampled probabilities by the actor. Default: 10; on a CPU 1.")
     num_agent_workers: Natural = key("Processes that drive conversations; 0: the trainer. Default: 8; on a CPU 0.")
     schedule: Literal["strict", "carry"] = key("carry (opd): unfinished answers continue under new weights.", "strict")
-    in_flight: Count | None = key("carry: responses generated at once; unset: twice those of a step.", None)
+    in_flight: Count | None = key("carry: responses generated at once; unset: twice a step's responses.", None)
     max_age: Count | None = key("carry: largest age of a token in updates; unset: 8 in_flight / step's rows.", None)
     keep_prefixes: bool = key("carry: keep the KV cache across weight updates; false: recompute it.", False)
     engine_kwargs: Extras = key("Extra arguments of the rollout server's engine.", dict)

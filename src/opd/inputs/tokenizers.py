@@ -165,8 +165,8 @@ def _refuse_other_meanings(paths: str, student: dict[int, str], teacher: dict[in
     fix = _OTHER_FAMILY
     if len(differing) < len(both) // 100:  # a family whose ids were given other names
         fix += (
-            ", or copy the teacher's tokenizer files into a copy of the student's folder, as models distilled from R1 were "
-            "made of Qwen2.5 and Llama: both then mean the same, and the student learns the tokens that are new to it"
+            ", or copy the teacher's tokenizer files into a copy of the student's folder, as R1's makers did with Qwen2.5 and "
+            "Llama. The student then learns the tokens that are new to it"
         )
     raise Unfit(
         f"{paths} have different tokenizers ({len(student)} and {len(teacher)} tokens): {len(differing)} of the "
@@ -216,8 +216,8 @@ def _refuse_needed(
     ends = end_tokens(student, **template_kwargs)
     if ends and min(ends) >= shared:
         raise Unfit(
-            f"{paths}: the student ends its answers with {student.convert_ids_to_tokens(ends[0])!r} ({ends[0]}), which the teacher lacks, so that it "
-            "cannot learn when to stop; choose a teacher that has it, or another eos_token in the student's tokenizer"
+            f"{paths}: the student ends its answers with {student.convert_ids_to_tokens(ends[0])!r} ({ends[0]}). The teacher lacks this token, so the student "
+            "cannot learn when to stop. Choose a teacher that has it, or another eos_token in the student's tokenizer"
         )
     if student.chat_template is None:
         return
@@ -226,7 +226,7 @@ def _refuse_needed(
     if own:
         names = ", ".join(f"{student.convert_ids_to_tokens(index)!r} ({index})" for index in sorted(own))
         raise Unfit(
-            f"{paths}: the student's chat template writes {names} into every prompt, which the teacher lacks and cannot "
-            f"read; choose a teacher that has it, or settings that leave it out (now {dict(template_kwargs)}; in a spec "
+            f"{paths}: the student's chat template writes {names} into every prompt, and the teacher lacks it. "
+            f"Choose a teacher that has it, or settings that leave it out (now {dict(template_kwargs)}; in a spec "
             "data.enable_thinking)"
         )

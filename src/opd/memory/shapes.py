@@ -179,8 +179,8 @@ def read_config(path: str, *, revision: str | None = None) -> dict[str, Any]:
     except Exception as error:  # each library that reads the store or the hub has classes of its own
         what = shorten(str(error), MAX_REASON_CHARS)
         raise Unplannable(
-            f"{path}: its config.json cannot be read ({type(error).__name__}: {what}); name a folder that has one, OWNER/NAME of a "
-            "model on the Hugging Face hub, or a store URL, that this machine reaches with the credentials in its environment"
+            f"{path}: its config.json cannot be read ({type(error).__name__}: {what}). Name a folder that has one, OWNER/NAME of a "
+            "model on the Hugging Face hub, or a store URL. This machine must reach it with the credentials in its environment"
         ) from error
     return config
 

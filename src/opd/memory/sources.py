@@ -16,7 +16,7 @@ MOST_READ_TOKENS = 32_768
 MOST_TRAIN_TOKENS = 32_768
 """Of one micro-batch, unless a row is longer: beyond it nothing is left to win."""
 ONE_UNIT_PARAMS = 300_000_000
-"""Parameters up to which a lone rank's student is one FSDP unit: the hooks of more units cost the host more than their memory is worth."""
+"""Parameters up to which a lone rank's student is one FSDP unit. The hooks of more units cost more time than their memory is worth."""
 HOST_LAYER_S = 5e-3
 """Seconds that the host needs to launch a compiled layer's forward and backward; an uncompiled layer takes twice as long."""
 TRAINED_OPERATIONS = 0.62 * 666e12

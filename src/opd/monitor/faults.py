@@ -192,7 +192,7 @@ def duplicate_rows(row: Row, past: Past) -> Verdict:
         return None
     found = [f"{twice:.0%} of the prompts are in the step twice"] if twice > 0.2 else []  # sets hold some copies
     if again > 0.5:
-        found.append(f"{again:.0%} of the prompts are those of a step shortly before")
+        found.append(f"{again:.0%} of the prompts come from one of the steps shortly before")
     if same > 0.5 and nats > 8.0:  # a mean answer of less the student may well give twice
         found.append(f"{same:.0%} of the further answers repeat one")
     return ", ".join(found)

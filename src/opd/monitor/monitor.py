@@ -123,7 +123,7 @@ class FaultWatch:
             return self._monitor.see(step, {name: as_number(value) for name, value in data.items()})
         except Exception:  # the training itself is sound
             self._has_failed = True
-            logger.warning("silent faults are not told from step %d on: their monitor failed", step, exc_info=True)
+            logger.warning("the monitor of silent faults failed: it reports none from step %d on", step, exc_info=True)
             return {}, []
 
 

@@ -51,8 +51,8 @@ def misfit(chart: str, image: str) -> str:
     if not chart or chart.split(".")[:2] == image.split(".")[:2]:
         return ""
     return (
-        f"the chart is of version {chart} and the image holds opd {image}: major and minor must be the same; "
-        f"install the chart of version {'.'.join(image.split('.')[:2])}, or name an image of "
+        f"the chart is of version {chart} and the image holds opd {image}. Major and minor must be the same. "
+        f"Install the chart of version {'.'.join(image.split('.')[:2])}, or name an image of "
         f"{'.'.join(chart.split('.')[:2])} in cluster.image.ref"
     )
 

@@ -25,8 +25,9 @@ _LOGGED_ANSWER_CHARS = 80
 
 RewardRow = dict[str, Any]
 """`score` float (the reward), `acc` float (1.0 right), `pred` str (the extracted answer, "" where there is none),
-`failed` int (1 where the scorer hung, raised or died: then acc is 0 and score the function's worst); plus a custom
-function's breakdown."""
+`failed` int (1 where the scorer hung, raised or died). Then acc is 0 and score the function's worst.
+
+A custom function adds its breakdown."""
 
 _lowest_seen: dict[str, float] = {}
 """Of each custom function in this process; nothing above 0."""

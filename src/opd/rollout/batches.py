@@ -72,7 +72,7 @@ class RolloutReport:
     agent: AgentCounts = field(default_factory=AgentCounts)
     """Conversations with tools."""
     trajectories: list[Trajectory] = field(default_factory=list)
-    """Those of the lowest data rows, as many as the run keeps."""
+    """Conversations of the lowest data rows, as many as the run keeps."""
 
     def add(self, other: RolloutReport) -> None:
         """Take in another batch's."""

@@ -94,7 +94,7 @@ class ServedTeacher:
             if found.get("tokens") != ours:
                 raise UnusableInput(
                     f"teacher.url: the server's tokenizer makes {len(found.get('tokens') or [])} tokens of {text[:40]!r}, the "
-                    f"student's {len(ours)}, or others: both must have one tokenizer; serve a teacher of the student's family"
+                    f"student's {len(ours)}, or others. Both must have one tokenizer: serve a teacher of the student's family"
                 )
         ids = tokenizer.encode(PROBES[0], add_special_tokens=False)
         await self.read(ids[:4], ids[4:])

@@ -104,7 +104,7 @@ class Checkpoints:
         self.check_owner()
         if gaps := manifest.find_gaps():
             raise CheckpointError(
-                f"global_step_{step} is not sealed, no run could resume from it: {'; '.join(gaps)}; a save needs model, "
+                f"global_step_{step} is not sealed, no run could resume from it: {'; '.join(gaps)}. A save needs model, "
                 "optimizer and extra state of every rank (verl's actor.checkpoint.save_contents) and the place in the data"
             )
         self.before_local_seal()

@@ -71,9 +71,9 @@ def _compare(store: Store, run_id: str, spec_hash: str, identity: Mapping[str, A
         return
     changes = "\n".join(f"  {line}" for line in describe_changes(stored["identity"], identity))
     raise SpecChanged(
-        f"run id {run_id!r} in {store.url} belongs to spec hash {stored['spec_hash']}, this experiment has {spec_hash}; "
-        f"the differences (stored -> this):\n{changes or '  (none in the identity fields: another hash version)'}\n"
-        "a run id belongs to one experiment: choose another name, restore the stored values to resume, or delete the run "
+        f"run id {run_id!r} in {store.url} belongs to spec hash {stored['spec_hash']}, this experiment has {spec_hash}. "
+        f"The differences (stored -> this):\n{changes or '  (none in the identity fields: another hash version)'}\n"
+        "a run id belongs to one experiment. Choose another name, restore the stored values to resume, or delete the run "
         f"with its results: `opdctl delete {store.url} --results`"
     )
 

@@ -68,6 +68,6 @@ def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
     # Ray's message holds the worker's traceback in colours: the cause is its last line.
     cause = (_ANSI.sub("", str(error)).strip().splitlines() or [""])[-1].strip()
     return DiskFull(
-        f"the disk of {folder} is full{room}, the run ended with {type(error).__name__}: {cause[:200]}; make room "
-        "(checkpoint.keep_last keeps fewer checkpoints) and start the run again: it resumes from its last complete checkpoint"
+        f"the disk of {folder} is full{room}, the run ended with {type(error).__name__}: {cause[:200]}. Make room "
+        "(checkpoint.keep_last keeps fewer checkpoints) and start the run again. It resumes from its last complete checkpoint"
     )

@@ -150,8 +150,8 @@ class Run:
             yield
         except StoreError as error:
             raise type(error)(
-                f"the run is done but its result could not be stored: {error}; metrics, log and checkpoints are complete in "
-                f"{self.local.root}, starting the run again on this machine uploads them and writes the result"
+                f"the run is done but its result could not be stored: {error}. Metrics, log and checkpoints are complete in "
+                f"{self.local.root}. Starting the run again on this machine uploads them and writes the result"
             ) from error
 
     def keep(self, files: Mapping[str, bytes]) -> None:

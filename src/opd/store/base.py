@@ -201,7 +201,7 @@ class Store(Protocol):
             return
         raise CreateOnlyUnsupported(
             f"object store {self.url!r} overwrote an object on a create-only write (If-None-Match: *), so two attempts "
-            "could own one run; use a store that honours conditional writes (AWS S3, GCS, versitygw >= 1.8, MinIO >= 2024-09)"
+            "could own one run. Use a store that honours conditional writes (AWS S3, GCS, versitygw >= 1.8, MinIO >= 2024-09)"
         )
 
     def _current(self, key: str) -> bytes | None:

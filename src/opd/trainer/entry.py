@@ -162,7 +162,7 @@ def check_server(spec: AnyRunSpec) -> None:
     """Raise MissingPackage for a rollout server that is not installed, once the devices are known to be there."""
     if not isinstance(spec, SftSpec) and spec.rollout.name == "vllm" and importlib.util.find_spec("vllm") is None:
         raise MissingPackage(
-            "rollout.name: vllm needs the package vllm, which is not installed in the Python that runs this: on a machine with GPUs run "
+            "rollout.name: vllm needs the package vllm, which is not installed in the Python that runs this. On a machine with GPUs run "
             "`make setup-gpu` (or install opd[gpu]); images/trainer has it; without a GPU set device: cpu"
         )
 
@@ -258,9 +258,9 @@ def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> R
         more = [f"the {side} {entries - found.shared} more" for side, entries in found.beyond().items()]
         if more and spec.teachers:
             raise Unfit(
-                f"{key}.path={ours.teacher_paths[key]}: of several teachers each must have the student's tokens, and this one "
-                f"shares {found.shared} with it ({' and '.join(more)}); choose one with the student's tokenizer, or give it a "
-                "run of its own as the one teacher"
+                f"{key}.path={ours.teacher_paths[key]}: each of several teachers must have the student's tokens, but this teacher "
+                f"shares {found.shared} with it ({' and '.join(more)}). Choose a teacher with the student's tokenizer, or give this teacher a "
+                "run of its own"
             )
     if more:
         print(f"student and teacher share {found.shared} tokens, {' and '.join(more)}", flush=True)

@@ -189,6 +189,6 @@ def _of_rows(by_prompt: Mapping[str, PassRate], ids: list[str]) -> list[PassRate
         shown = ", ".join(map(str, missing[:_NUM_SHOWN])) + (", ..." if len(missing) > _NUM_SHOWN else "")
         raise ValueError(
             f"{len(missing)} of {len(ids)} training prompts have no pass rate in it (rows {shown}, counted from 0; it has "
-            f"{len(by_prompt)} prompts); a prompt is found by its messages and its ground truth"
+            f"{len(by_prompt)} prompts). A prompt is found by its messages and its ground truth"
         )
     return [by_prompt[name] for name in ids]

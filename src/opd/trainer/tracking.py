@@ -35,8 +35,8 @@ def check_installed(loggers: Collection[str]) -> None:
         package = _PACKAGES.get(name)
         if package is not None and importlib.util.find_spec(package) is None:
             raise MissingPackage(
-                f"trainer.loggers: {name} needs the package {package}, which is not installed: install it into this "
-                "environment (or image), or remove it from the list; the run keeps its own metrics in any case"
+                f"trainer.loggers: {name} needs the package {package}, which is not installed. Install it into this "
+                "environment (or image), or remove it from the list. The run keeps its own metrics in any case"
             )
     if "wandb" in loggers and not _has_wandb_key():
         problem = Problem(
@@ -44,7 +44,7 @@ def check_installed(loggers: Collection[str]) -> None:
             value=list(loggers),
             rule="wandb needs an API key, and neither WANDB_API_KEY nor a netrc entry of its host has one",
             fix="set WANDB_API_KEY (in a cluster: cluster.secrets.wandb), run `wandb login`, set WANDB_MODE=offline, or "
-            "remove it from the list; the run keeps its own metrics in any case",
+            "remove it from the list. The run keeps its own metrics in any case",
         )
         raise SpecError([problem])
 

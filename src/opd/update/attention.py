@@ -147,7 +147,7 @@ def check_shareable(config: PretrainedConfig, num_ranks: int, name: str) -> None
     heads, key_heads = config.num_attention_heads, config.num_key_value_heads
     if heads % num_ranks or (key_heads % num_ranks and num_ranks % key_heads):
         raise Unfit(
-            f"{what} does not divide its {heads} attention heads ({key_heads} for keys and values): use a size that "
+            f"{what} does not divide its {heads} attention heads ({key_heads} for keys and values). Use a size that "
             "divides num_attention_heads, and that divides num_key_value_heads or is a multiple of it"
         )
     others = sorted(set(getattr(config, "layer_types", None) or ()) - set(_WHOLE_SEQUENCE_LAYERS))

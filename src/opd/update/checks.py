@@ -36,7 +36,7 @@ class SkippedUpdates:
         if self._max_in_a_row and self._in_a_row >= self._max_in_a_row:
             raise NonFinite(
                 f"{self._in_a_row} updates in a row had a loss or gradient that is not finite and were skipped "
-                f"(trainer.max_skipped_updates={self._max_in_a_row}){_named(list(self._rows))}; lower "
+                f"(trainer.max_skipped_updates={self._max_in_a_row}){_named(list(self._rows))}. Lower "
                 "actor.learning_rate, or see what is odd about model, teacher or these rows"
             )
 
@@ -56,8 +56,8 @@ def summary(history: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         skipped += first_of(row, SKIPPED_KEYS) or 0
     if made and skipped >= made:
         raise NonFinite(
-            f"all {made:.0f} updates of the run had a loss or gradient that is not finite: the student is what it was; "
-            "lower actor.learning_rate, or see what is odd about model, teacher or data"
+            f"all {made:.0f} updates of the run had a loss or gradient that is not finite, so the student is unchanged. "
+            "Lower actor.learning_rate, or see what is odd about model, teacher or data"
         )
     return {"updates": int(made), "updates_skipped": int(skipped)}
 
@@ -68,15 +68,15 @@ def check_unshared(metrics: Mapping[str, float], *, limit: float) -> None:
     if left_out and not num_tokens:
         raise Unfit(
             f"all {left_out:.0f} response tokens of the step come at or after a token that the teacher lacks, so nothing can "
-            "be trained: look for such tokens in the prompts (special tokens written into the data) and in what the "
-            "student begins its answers with, or choose a teacher with the student's tokenizer"
+            "be trained. Look for such tokens in the prompts and at the start of the "
+            "student's answers, or choose a teacher with the student's tokenizer"
         )
     for side, other in (("teacher", "student"), ("student", "teacher")):
         mass = metrics.get(f"opd/unshared_mass_{side}", 0.0)
         if mass > limit:
             raise Unfit(
                 f"opd.max_unshared_mass={limit:g}: the {side} puts {mass:.3g} of its probability (mean over "
-                f"{num_tokens:.0f} tokens) on tokens that the {other} lacks, so the divergence over the shared ones would "
-                f"teach something else than it says; choose a {other} with the {side}'s tokenizer, settings in which it "
+                f"{num_tokens:.0f} tokens) on tokens that the {other} lacks. The divergence over the shared tokens would "
+                f"teach something else than it says. Choose a {other} with the {side}'s tokenizer, settings in which it "
                 "does not use them (data.enable_thinking), or raise opd.max_unshared_mass"
             )

@@ -271,6 +271,6 @@ def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **i
         config = getattr(model, "config", None)
         extras = {key: value for key in names if (value := getattr(config, key, None)) is not None}
         raise Unfit(
-            f"{name}: its logits are not hidden @ W.T (relative difference {error:.2g}; config {extras or 'shows no cause'}); "
-            "distillation from hidden states needs a plain head (Qwen, Llama, Mistral, ...); Gemma, Cohere and Granite are not supported"
+            f"{name}: its logits are not hidden @ W.T (relative difference {error:.2g}; config {extras or 'shows no cause'}). "
+            "Distillation from hidden states needs a plain head (Qwen, Llama, Mistral, ...). Gemma, Cohere and Granite are not supported"
         )

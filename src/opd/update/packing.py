@@ -91,7 +91,7 @@ def may_pack(module: Any, name: str, *, packed: Forward, alone: Forward, dtype: 
     layers = _departing(module, lambda: packed(rows[1:]), lambda: [alone(rows[1:])], allowed.max())
     raise Unfit(
         f"{name}: attn_implementation={module.config._attn_implementation} gives other hidden states than the model's own forward, from "
-        f"{layers} on: it lacks something that these layers need (sinks, a soft cap, a window); choose another "
+        f"{layers} on. It lacks something that these layers need (sinks, a soft cap, a window). Choose another "
         "model.attn_implementation, or another model"
     )
 

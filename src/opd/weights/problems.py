@@ -13,7 +13,7 @@ from opd.experiment.algorithm import ProblemImportance
 from opd.losses.divergences import own_function
 
 ProblemWeight = Callable[[Tensor, ProblemImportance, int], Tensor]
-"""(pass rates [P] float64, the section's keys, fewest answers behind a rate) -> weights [P], 0 or more, of any mean."""
+"""(pass rates [P] float64, the section's keys, fewest answers of a rate) -> weights [P], 0 or more, of any mean."""
 PROBLEM_WEIGHTS: dict[str, ProblemWeight] = {}
 
 
@@ -38,7 +38,7 @@ def weights_of_problems(pass_rate: Any, problems: ProblemImportance, *, num_samp
         raise ValueError(f"weights of {len(p)} problems: must be as many finite numbers, 0 or more")
     if not weights.sum() > 0:
         raise ValueError(
-            f"pass_rate: no weight is above 0 among {len(p)} problems, so nothing is left to train on; measure pass "
+            f"pass_rate: no weight is above 0 among {len(p)} problems, so nothing is left to train on. Measure pass "
             "rates with more answers a problem, or take problems that the student solves at times"
         )
     return weights * (len(p) / weights.sum())

@@ -24,8 +24,8 @@ from opd.rollout.cpu.sampling import SamplingParams, choose_tokens, uniform
 ROW_UNIT = 32
 """Every batch holds a multiple of this many tokens, so that the place of a row cannot change its bits.
 
-torch computes exp, sin, silu and the like two vectors at a time, at most 32 floats, and what is left over at the end of a
-tensor one by one, with other last bits. A multiple of 32 tokens leaves nothing over.
+torch computes exp, sin, silu and the like two vectors at a time, at most 32 floats. It computes the rest at the end of a
+tensor float by float, with other last bits. A multiple of 32 tokens leaves nothing over.
 """
 NUM_LARGE = 16_000_000
 """Weights from which a forward costs more by its arithmetic than by its calls."""
