@@ -61,7 +61,7 @@ def test_a_config_that_cannot_be_read_is_told_by_path_and_fix(told, monkeypatch)
     code, _, said = told("model.path=s3://bucket/model")
     assert code == 2
     assert said.startswith("opd.launch: --plan: s3://bucket/model: its config.json cannot be read")
-    assert "(NoCredentialsError: Unable to locate credentials); name a folder that has one" in said
+    assert "(NoCredentialsError: Unable to locate credentials). Name a folder that has one" in said
 
 
 def test_an_unreachable_store_is_no_mistake_of_the_spec(told, monkeypatch):

@@ -27,6 +27,6 @@ def test_a_rule_that_raises_is_said_once_and_the_row_is_logged(caplog):
             logger.log(ROW | {"training/global_step": step}, step)
     assert len(asked) == 1
     assert [record.getMessage() for record in caplog.records] == [
-        "silent faults are not told from step 1 on: their monitor failed"
+        "the monitor of silent faults failed: it reports none from step 1 on"
     ]
     assert [(step, data["opd/loss"]) for step, data in logged] == [(1, 2.0), (2, 2.0), (3, 2.0)]
