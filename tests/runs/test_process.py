@@ -35,7 +35,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
         (RuntimeError("boom"), None),
         (OSError(errno.EACCES, "no"), None),
         (FULL, "OSError"),
-        (caused(RuntimeError("\x1b[36mray::Worker\x1b[39m\n  Traceback\nwriting failed\n"), FULL), "RuntimeError: writing failed;"),
+        (caused(RuntimeError("\x1b[36mray::Worker\x1b[39m\n  Traceback\nwriting failed\n"), FULL), "RuntimeError: writing failed."),
         (caused(Overtaken("by attempt 3"), FULL), None),
     ],
 )  # fmt: skip
@@ -53,7 +53,7 @@ def test_a_run_that_ends_on_a_full_disk_says_so(open_run: Callable) -> None:
         with open_run():
             raise FULL
 
-    with pytest.raises(DiskFull, match=r"the disk of .* is full .*it resumes from its last complete checkpoint"):
+    with pytest.raises(DiskFull, match=r"the disk of .* is full .*It resumes from its last complete checkpoint"):
         work()
 
 
