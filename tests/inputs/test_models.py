@@ -122,6 +122,12 @@ def test_weights_of_another_size_than_the_config_says_are_refused_by_tensor(tmp_
     assert said in only(tmp_path).rule
 
 
+def test_quantized_weights_have_shapes_of_their_own(tmp_path):
+    write_sized(tmp_path, SIZES | {"intermediate_size": 3})
+    (tmp_path / "config.json").write_text(json.dumps(SIZES | {"quantization_config": {"quant_method": "fp8"}}))
+    assert [fault for fault in faults(tmp_path, may_be_quantized=True) if "config.json says" in fault.rule] == []
+
+
 def test_an_untied_model_without_the_weights_of_its_head_is_refused(tmp_path):
     write_sized(tmp_path, SIZES)
     (tmp_path / "config.json").write_text(json.dumps(SIZES | {"tie_word_embeddings": False}))

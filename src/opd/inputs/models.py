@@ -241,8 +241,10 @@ def _misfits(shapes: Mapping[str, list[int]], config: Any) -> Iterator[str]:
     if (
         not isinstance(config, dict)
         or config.get("model_type") not in _DENSE
-        or "model.embed_tokens.weight" not in shapes
+        or any(key in config for key in _QUANTIZED)
     ):
+        return
+    if "model.embed_tokens.weight" not in shapes:
         return
     try:
         sizes = shape_of(config, "config.json")
