@@ -60,3 +60,14 @@ def test_layers_that_the_cpus_server_cannot_cache_are_refused_where_it_answers()
     assert problem.path == "model.path"
     assert "no cache for its layers of linear_attention" in problem.rule
     assert list(config_problems(spec(8, kind="sft"), config)) == []
+
+
+@pytest.mark.parametrize(
+    "changes", [{"final_logit_softcapping": 30.0}, {"logit_scale": 0.0625}, {"text_config": {"logits_scaling": 8}}]
+)
+def test_a_head_that_caps_or_scales_is_refused_where_its_hidden_states_are_trained(changes):
+    [problem] = config_problems(spec(8), changes)
+    assert problem.path == "model.path"
+    assert "its logits are more than hidden @ W.T" in problem.rule
+    assert list(config_problems(spec(8), {"final_logit_softcapping": None, "logit_scale": 1.0})) == []
+    assert list(config_problems(parse_tree({"kind": "eval", "model": "m", "data": {"val": ["v"]}}).spec, changes)) == []

@@ -105,6 +105,12 @@ def layers_of(config: Any) -> list[str]:
     return [str(kind) for kind in found] if isinstance(found, list) else []
 
 
+def head_changes_of(config: Any) -> dict[str, Any]:
+    """Return the keys by which a Hugging Face config caps or scales the head's output."""
+    names = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+    return {name: value for name in names if (value := _of_text(config, name)) not in (None, 1)}
+
+
 def _of_text(config: Any, key: str) -> Any:
     """Return the value of a Hugging Face config, or of its part for text."""
     parts = [config, config.get("text_config")] if isinstance(config, Mapping) else []

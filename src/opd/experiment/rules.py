@@ -10,9 +10,9 @@ from typing import Any
 
 from opd.experiment.algorithm import Stage
 from opd.experiment.base import ASKS, TRAINS, value_at
-from opd.experiment.defaults import CONTEXT, context_of, layers_of, micro_batch
+from opd.experiment.defaults import CONTEXT, context_of, head_changes_of, layers_of, micro_batch
 from opd.experiment.errors import Problem
-from opd.experiment.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, RunSpec, SamplingSpec
+from opd.experiment.kinds import BaseSpec, DistillationSpec, GrpoSpec, OpdAgentSpec, RunSpec, SamplingSpec, TrainSpec
 
 Problems = Iterator[Problem]
 _SP, _ATTENTION = "actor.ulysses_sequence_parallel_size", "model.attn_implementation"
@@ -260,6 +260,11 @@ def config_problems(spec: RunSpec, config: Any) -> Problems:
         yield spec.broken(
             "model.path", rule, "a model whose layers all have full attention, or device: cuda on a machine with a GPU"
         )
+    changes = head_changes_of(config)
+    if changes and isinstance(spec, TrainSpec):
+        found = ", ".join(f"{key}: {value}" for key, value in changes.items())
+        rule = f"its logits are more than hidden @ W.T (config.json has {found}), and training reads hidden states"
+        yield spec.broken("model.path", rule, "a model of the Qwen, Llama or Mistral families")
 
 
 _RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from opd.batch.rows import RolloutRows, loss_positions
 from opd.errors import Unfit
+from opd.experiment.defaults import head_changes_of
 from opd.losses import EventTargets, HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
 from opd.update.attention import Slice
 from opd.update.teacher_cache import Fetch
@@ -267,9 +268,8 @@ def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **i
     scale = expected.abs().max().clamp_min(1e-6)
     error = ((logits.float() - expected.float()).abs().max() / scale).item()
     if error > 1e-3:
-        names = ("final_logit_softcapping", "logit_scale", "logits_scaling")
         config = getattr(model, "config", None)
-        extras = {key: value for key in names if (value := getattr(config, key, None)) is not None}
+        extras = head_changes_of(config.to_dict()) if config is not None else {}
         raise Unfit(
             f"{name}: its logits are not hidden @ W.T (relative difference {error:.2g}; config {extras or 'shows no cause'}). "
             "Distillation from hidden states needs a plain head (Qwen, Llama, Mistral, ...). Gemma, Cohere and Granite are not supported"
