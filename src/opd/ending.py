@@ -33,7 +33,7 @@ STOPPED = Ending(exit_code=EXIT_INTERRUPTED)
 
 
 def serve_pods(run: Run, save: Callable[[], int | None], *, is_over: Callable[[], bool]) -> Ending | None:
-    """Save for pods that have to go, and hold still until they are gone.
+    """Save when pods are being evicted, then wait until they are gone.
 
     Args:
         save: saves and uploads; returns the step that is safe. None means that there is none.

@@ -144,7 +144,7 @@ class Loop:
         return self._serve()
 
     def _serve(self) -> Ending | None:
-        """Save for pods that have to go, hold still until they are gone, and end a run that is asked to; only between steps."""
+        """Save when pods are being evicted and wait until they are gone; end a run that is asked to. Call between steps only."""
         is_last = self.step >= self.job.data.total_steps
         ending = serve_pods(self.run, lambda: self.saves.now(self.step), is_over=lambda: self.stop.requested or is_last)
         if ending is not None:

@@ -103,7 +103,7 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
 
 
 def _serve_pods(claimed: Run, *, num_finished: int) -> None:
-    """Answer pods that asked for a save while no stage ran, and hold still until they are gone; what has finished is stored."""
+    """Answer pods that asked for a save while no stage ran, then wait until they are gone. Finished stages are stored."""
 
     def save() -> int:
         claimed.hand_over()

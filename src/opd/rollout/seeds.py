@@ -1,4 +1,4 @@
-"""Seeds: of a generation request by what is asked, never by when or by whom; of a rank's process by run and rank."""
+"""Seeds: a generation request's from its content, not from its time or sender; a rank's from run and rank."""
 
 from __future__ import annotations
 

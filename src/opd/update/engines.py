@@ -125,7 +125,7 @@ class StudentEngine(HeadEngine):
     def restart_lr_schedule(self, ends: Sequence[int], *, total_steps: int) -> None:
         """Give each stretch between the steps `ends`, from the first step to the last, a whole learning-rate schedule.
 
-        To be called before a checkpoint is loaded, which brings the number of steps made.
+        Call before loading a checkpoint; loading restores the number of steps made.
         """
         config, stretches = self.optimizer_config, list(zip([0, *ends], [*ends, total_steps], strict=True))
         factors: list[Callable[[int], float]] = []
