@@ -39,6 +39,7 @@ def test_a_template_that_keeps_everything_passes(is_trained):
         (LOOP.format("{{ m.content }}{{ m.tool_calls }}"), ("assistant", "tool_calls"), True, "as a Python object"),
         (LOOP.format("{{ m.content.split('</think>')[-1] }}"), ("assistant", THOUGHT), True, "with a thought .* left out"),
         (LOOP.format("{{ m.content }}{{ m.content }}"), ("user", "content"), False, "written more than once"),
+        (LOOP.format(""), ("user", "content"), False, "left out(.|\n)*a template that writes it"),
         (LOOP.format("{{ raise_exception('no system') if m.role == 'system' }}"), ("system", "content"), False, "refused"),
     ],
 )  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 import httpx
 import pytest
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from omegaconf import OmegaConf
 
 from opd.experiment import SpecError
-from opd.inputs.model_files import reading
+from opd.inputs.model_files import load_tokenizer, reading
 
 
 @pytest.mark.parametrize("answer", [RepositoryNotFoundError, GatedRepoError])
@@ -19,3 +20,12 @@ def test_a_model_that_the_hub_does_not_have_is_a_fault_of_the_spec(answer):
     [problem] = refused.value.problems
     assert (problem.path, problem.value) == ("teacher.path", "owner/none")
     assert "not a valid model identifier" in problem.rule
+
+
+def test_a_tokenizer_that_a_missing_package_reads_is_refused_with_both_ways_out(tmp_path, monkeypatch):
+    def load(path: str, **_: object) -> None:
+        raise ValueError("`tiktoken` is required to read a `tiktoken` file. Install it with `pip install tiktoken`.")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", load)
+    with pytest.raises(SpecError, match=r"install what wrote it .*, or save_pretrained the tokenizer elsewhere"):
+        load_tokenizer("model", OmegaConf.create({"path": str(tmp_path), "trust_remote_code": False}))

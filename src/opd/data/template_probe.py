@@ -23,7 +23,11 @@ _CALL = {
 _FIX = (
     "write it into the content in the model's own words, or give the model a template that has it (chat_template.jinja)"
 )
-_FIXES = {"developer": "use the role system", "tool_calls": "write calls into the content as the model writes them"}
+_FIXES = {
+    "developer": "use the role system",
+    "tool_calls": "write calls into the content as the model writes them",
+    "content": "give the model a template that writes it (chat_template.jinja), or leave messages of that role out",
+}
 
 
 class Finding(NamedTuple):

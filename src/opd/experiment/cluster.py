@@ -127,13 +127,9 @@ class Egress(ClusterSection):
 
 class NetworkPolicy(ClusterSection):
     enabled: bool = key("Render the policies.", True)
-    accept_open_network: bool = key(
-        "Confirm that another policy keeps other pods out; `enabled: false` needs it.", False
-    )
+    accept_open_network: bool = key("Another policy keeps other pods out, as `enabled: false` needs.", False)
     dns_namespaces: tuple[LabelValue, ...] = key("Namespaces of DNS.", ("kube-system", "openshift-dns"), min_length=1)
-    dns_cidrs: tuple[Cidr, ...] = key(
-        "CIDRs of further DNS servers; GKE's Cloud DNS: 169.254.169.254/32.", ("169.254.20.10/32",)
-    )
+    dns_cidrs: tuple[Cidr, ...] = key("Other DNS servers; GKE's Cloud DNS: 169.254.169.254/32.", ("169.254.20.10/32",))
     operator_namespace: LabelValue = key("Namespace of the KubeRay operator.", "kuberay-system")
     metrics_namespace: LabelValue | None = key("Namespace that may scrape Ray's metrics; unset: none.", None)
     egress: tuple[Egress, ...] = key("Hub and trackers; DNS and `store.endpoint` are open.", (Egress(ports=(443,)),))
@@ -147,9 +143,7 @@ class PodMonitor(ClusterSection):
 
 class ServiceAccount(ClusterSection):
     name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
-    annotations: dict[str, str] = key(
-        "Annotations of the run's own account: the cloud role of workload identity.", dict
-    )
+    annotations: dict[str, str] = key("Annotations of the run's account: the cloud role of workload identity.", dict)
     identity: Literal["gke", "eks-pod-identity", "azure"] | None = key("Identity that no annotation describes.", None)
 
 
@@ -211,9 +205,7 @@ class PodSecurity(ClusterSection):
     run_as_group: UserId | None = key("Group id; null likewise.", 1000)
     fs_group: UserId | None = key("Group that owns the volumes; null likewise.", 1000)
     read_only_root_filesystem: bool = key("Let Ray's containers write to their volumes alone.", False)
-    accept_unrestricted: bool = key(
-        "Let values change settings that Pod Security `restricted` and identities need.", False
-    )
+    accept_unrestricted: bool = key("Let values change what Pod Security `restricted` and identities need.", False)
 
 
 class Disruption(ClusterSection):
@@ -284,9 +276,7 @@ class Cluster(ClusterSection):
     mounts: tuple[Mount, ...] = key("Existing claims on every Ray pod: models, data.", ())
     secrets: Secrets = key("Credentials by reference to existing Secrets.", Secrets)
     auth: Auth = key("Access to Ray's dashboard and job server, which run any code they are given.", Auth)
-    network_policy: NetworkPolicy = key(
-        "The allowed traffic of the run's pods; the policy denies all other traffic.", NetworkPolicy
-    )
+    network_policy: NetworkPolicy = key("The traffic that the policy allows; it denies all else.", NetworkPolicy)
     pod_security: PodSecurity = key("User and groups of every pod.", PodSecurity)
     service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
     disruption: Disruption = key("Guards of the Ray pods against drains and autoscalers.", Disruption)

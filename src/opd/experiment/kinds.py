@@ -11,9 +11,7 @@ from opd.experiment.base import Kind, Section, key, matching, value_at
 from opd.experiment.prompt_template import PROMPT, names_in
 from opd.experiment.types import EnvName, KeyName, RunName, Text
 
-StageName = Annotated[
-    str, matching(r"^[a-z]([_a-z0-9]*[a-z0-9])?$", "lower-case letters, digits and `_`, a letter first")
-]
+StageName = Annotated[str, matching(r"^[a-z]([_a-z0-9]*[a-z0-9])?$", "lower-case letters, digits, `_`; a letter first")]
 Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
 _KIND = "Kind of experiment."
 _AGENT = "Multi-turn rollouts with tools; unset: single answers."

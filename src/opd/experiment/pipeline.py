@@ -57,10 +57,9 @@ class Stage:
     def resolved(self, value_of: Callable[[Reference], str]) -> AnySpec:
         """Return the spec with the results of earlier stages in place."""
         put = {place: value_of(reference) for place, reference in self.references.items()}
+        tree = _replaced(dict(self.tree), lambda *at: put.get((at[0], at[1]), at[1]))
         try:
-            return cast(
-                AnySpec, parse_tree(_replaced(dict(self.tree), lambda *at: put.get((at[0], at[1]), at[1]))).spec
-            )
+            return cast(AnySpec, parse_tree(tree).spec)
         except SpecError as error:
             raise SpecError(problem.below(f"stages.{self.name}") for problem in error.problems) from None
 

@@ -218,9 +218,8 @@ class Edits:
             return shown, reason, remove
         is_known = bool(self._path_of(raw))
         if raw["key"].startswith(_OURS) and (not is_known or raw["prefix"] == "~"):
-            near = nearest(
-                raw["key"], [name for name in _SPEC_PATH_OF if name.startswith(_OURS) and name != raw["key"]]
-            )
+            others = [name for name in _SPEC_PATH_OF if name.startswith(_OURS) and name != raw["key"]]
+            near = nearest(raw["key"], others)
             return text, "this kind has no such key", f"did you mean {near}?" if near else remove
         lacks = f"it has no {_SPEC_PATH_OF[raw['key']]}" if raw["key"] in _SPEC_PATH_OF and not is_known else ""
         if "grpo" not in self.cls.model_fields and _POLICY_LOSS.fullmatch(raw["key"]):

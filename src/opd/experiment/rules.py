@@ -257,9 +257,7 @@ def config_problems(spec: RunSpec, config: Any) -> Problems:
     others = sorted(set(layers_of(config)) - {"full_attention"})
     if others and isinstance(spec, SamplingSpec) and spec.rollout.name == "cpu":
         rule = f"the CPU's rollout server has no cache for its layers of {', '.join(others)}"
-        yield spec.broken(
-            "model.path", rule, "a model whose layers all have full attention, or device: cuda on a machine with a GPU"
-        )
+        yield spec.broken("model.path", rule, "a model with full attention in all layers, or device: cuda and a GPU")
     changes = head_changes_of(config)
     if changes and isinstance(spec, TrainSpec):
         found = ", ".join(f"{key}: {value}" for key, value in changes.items())

@@ -116,6 +116,8 @@ def _loaded(section: str, load: Callable[..., Any], path: str, *, trust_remote_c
     except ValueError as error:
         value: str | bool = path
         key, fix = "path", "use a model that the installed transformers knows"
+        if "pip install" in str(error):  # it reads tokenizer.model with a package that is not here
+            fix = "install what wrote it (sentencepiece, tiktoken), or save_pretrained the tokenizer elsewhere as tokenizer.json"
         if not trust_remote_code and "trust_remote_code" in str(error):
             key, value = "trust_remote_code", False
             fix = f"read that code, then set it to true, or {fix} without"
