@@ -30,6 +30,7 @@ VALUES = [
     ({"sead": 1}, "additional properties 'sead' not allowed"),
     ({"cluster": {"cleanUp": {"failed": {"x": 1}}}}, "additional properties 'x' not allowed"),
     ({"cluster": {"cleanUp": None}}, "cleanUp"),
+    ({"cluster": {"labels": {"sidecar.istio.io/inject": False}}}, "got boolean, want string"),
     ({"cluster": {"lifecycle": "Bogus"}}, "'rules', 'suspendable'"),
     ({"opd": {"loss_type": "kl"}}, "/opd/loss_type"),
     ({"actor": {"learning_rat": 1}}, "learning_rat"),

@@ -8,6 +8,7 @@ import json
 import pytest
 from tests.agent.talk import END, SCHEMA, TOKENIZER, call
 from tests.agent.test_conversation import DEEPSEEK_R1, FORGETS_THOUGHTS
+from tokenizers.processors import TemplateProcessing
 
 from opd.data.answered import AnsweredRow, answer_row, answered_rows
 from opd.data.chat_template import UnfitTemplate, render
@@ -73,6 +74,15 @@ def test_turns_that_the_template_rewrites_later_are_rows_of_their_own():
         assert row.prompt == tokenizer(render(tokenizer, asked, enable_thinking=False))["input_ids"]
         assert row.response == tokenizer(answer + END)["input_ids"]
         assert row.mask == [1] * len(row.response)
+
+
+def test_the_first_token_that_a_template_writes_is_not_added_again():
+    tokenizer = with_template(TOKENIZER.pad_token + TOKENIZER.chat_template)
+    first = (TOKENIZER.pad_token, TOKENIZER.pad_token_id)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{first[0]} $A", special_tokens=[first])
+    assert tokenizer("a")["input_ids"][0] == first[1]
+    [row] = answered_rows(tokenizer, [USER, said("42")])
+    assert [*row.prompt, *row.response].count(first[1]) == 1
 
 
 def test_a_finished_turn_that_does_not_begin_with_its_header_is_refused():

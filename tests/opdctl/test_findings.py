@@ -19,6 +19,18 @@ def test_the_default_store_is_that_of_a_local_run_and_stray_files_in_it_are_no_r
     assert inside("status", "r").returncode == 0
 
 
+def test_blanks_signs_and_other_letters_are_kept_in_names_of_stores_runs_and_metrics(
+    inside: Callable, make_run: Callable, tmp_path: Path
+) -> None:
+    store, name, metric = tmp_path / "my store #1 模型", "r 1#a 模型", "val-core/a b/c#数学/acc/mean@1"
+    make_run(name, attempts=[{1: {metric: 0.5}}], url=str(store))
+    assert f"\n{name} " in inside("list", "--store", store).stdout
+    [record] = json.loads(inside("collect", "--store", store, "-o", "json").stdout)["runs"]
+    assert (record["run_id"], record["validation_accuracy"]) == (name, 0.5)
+    assert inside("report", "--store", store, "-f", "page.html").returncode == 0
+    assert "c#数学" in (tmp_path / "page.html").read_text()
+
+
 @pytest.mark.parametrize("command", ["logs", "status", "collect"])
 def test_the_nearest_name_is_proposed_for_a_wrong_one(
     command: str, inside: Callable, make_run: Callable, store: Path

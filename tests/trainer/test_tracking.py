@@ -125,6 +125,7 @@ def test_both_attempts_of_a_killed_run_are_one_run_in_mlflow_with_each_step_once
     ]
     assert (found.info.run_name, found.info.status) == (RUN_ID, "FINISHED")
     assert found.data.metrics["opd/loss"] == 0.8
+    assert found.data.metrics["val-core/math_ 500/acc/mean_at_1"] == 0.5, "the name of a data set in MLflow's letters"
 
 
 @pytest.mark.slow

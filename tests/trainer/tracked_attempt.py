@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.trainer.wandb_file import read_wandb_file
 
 RUN_ID, PROJECT = "tracked", "trackers"
+ODD_METRIC = "val-core/math, 500/acc/mean@1"
 # The first attempt dies after step 6, saved last at 4: the second validates that model, then repeats 5 and 6.
 STEPS = {1: range(7), 2: range(4, 9)}
 
@@ -34,7 +35,7 @@ def main(folder: Path, attempt: int) -> None:
         trackers = tracking.Trackers(OmegaConf.create(config), run)
         logger = StepLogger(run, trackers, total_steps=8)
         for step in STEPS[attempt]:
-            logger.log({"opd/loss": step / 10, "opd/attempt": float(attempt)}, step)
+            logger.log({"opd/loss": step / 10, "opd/attempt": float(attempt), ODD_METRIC: 0.5}, step)
         if attempt == 1:
             [offline] = run.local.root.glob("wandb/offline-run-*/*.wandb")
             _wait_for_step(offline, STEPS[1][-1])  # it writes by and by; what it has not written is lost with it
