@@ -14,8 +14,8 @@ from opd.agent.environments import TOY_PREFIX
 from opd.data.files import Unreadable, files_of, raw_rows
 from opd.data.messages import ROLES, part_of
 from opd.data.reading import How, RowFault, read_row, value_at
-from opd.data.template_probe import THOUGHT
-from opd.experiment.algorithm import MESSAGES
+from opd.data.template_probe import said_in
+from opd.experiment.algorithm import MESSAGES, TOOLS
 from opd.experiment.errors import Problem
 from opd.experiment.pipeline import OF_A_STAGE
 from opd.experiment.sections import Split
@@ -78,7 +78,7 @@ def data_problems(data: Sequence[DataSet]) -> Iterator[Problem]:
 
 
 def shapes_of(data: DataSet) -> frozenset[tuple[str, str]]:
-    """Return (role, key) of everything that the messages of a data set say."""
+    """Return (role, key) of everything that the rows of a data set say, see `said_in`."""
     seen = [_seen(path, data) for path in data.files if "://" not in path]
     return frozenset().union(*(one.shapes for one in seen))
 
@@ -164,9 +164,7 @@ def _look(files: tuple[tuple[Path, int, int], ...], checks: _Checks) -> _Seen:
             if checks.scorer and isinstance(truth := _truth(row), str):
                 truths[truth].append(f"{within}{number}")
             messages = row[checks.how.wants]
-            seen.shapes |= {(str(one["role"]), key) for one in messages for key in one}
-            if any(one["role"] == "assistant" and "</think>" in one["content"] for one in messages):
-                seen.shapes.add(("assistant", THOUGHT))
+            seen.shapes.update(said_in(messages, row.get(TOOLS) if checks.how.wants == MESSAGES else None))
             part, of, seed = checks.split
             seen.in_part += part is None or part_of(messages, of=of, seed=seed) == part
     for truth in misread(checks.scorer, truths) if truths else ():
