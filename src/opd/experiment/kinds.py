@@ -145,9 +145,10 @@ class DistillationSpec(SamplingSpec):
 
     @property
     def prompt_columns(self) -> tuple[tuple[str, str], ...]:
-        """(key of the template, column) of the training data that the teachers' own prompts read."""
-        templates = [(f"{path}.prompt", teacher.prompt) for path, teacher in self.named_teachers.items()]
-        return tuple((path, name) for path, text in templates if text for name in names_in(text) if name != PROMPT)
+        """(key, column) of the training data that the teachers' own prompts and the route read."""
+        templates = {f"{path}.prompt": names_in(one.prompt or "") for path, one in self.named_teachers.items()}
+        named = templates | ({"route.by": [self.route.by]} if self.teachers else {})
+        return tuple((path, name) for path, names in named.items() for name in names if name != PROMPT)
 
 
 class OpdSpec(DistillationSpec):
