@@ -13,6 +13,7 @@ from tests.convert.checkpoints import Case
 
 from opd import convert
 from opd.convert import run
+from opd.convert.__main__ import main
 from opd.experiment.load import load_text
 
 pytestmark = pytest.mark.slow
@@ -108,6 +109,7 @@ def test_a_model_goes_to_a_private_repository_and_stays_whole_where_the_hub_reje
     sealed, tmp_path, said, monkeypatch, hub
 ):
     step_dir = sealed(CASE)
+    assert main([str(step_dir), "--push-to-hub", "model"]) == 2, "no OWNER/NAME"
     spec = _spec(tmp_path, step_dir, target=str(tmp_path / "model"), push_to_hub="me/model")
     monkeypatch.delenv("HF_TOKEN", raising=False)
     assert run(spec) == 2
