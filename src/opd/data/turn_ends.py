@@ -1,7 +1,5 @@
 """Tokens that end a model's turn, by its tokenizer, generation config and chat template: the one place that decides it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
