@@ -1,7 +1,5 @@
 """Kind convert as a run: claimed, finished once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
