@@ -1,7 +1,5 @@
 """The commit of the project that made a table."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

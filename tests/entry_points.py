@@ -1,7 +1,5 @@
 """The working tree's entry points, for tests and the processes they start: the installed ones may be another checkout's."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tomllib

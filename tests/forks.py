@@ -1,7 +1,5 @@
 """Python programs in forks of one process that has made their imports: a start costs 50 ms, not seconds."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

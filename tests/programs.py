@@ -1,7 +1,5 @@
 """Programs that tests need: a missing one skips the test by one named reason, or fails it with OPD_NO_SKIP."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

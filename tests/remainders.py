@@ -1,7 +1,5 @@
 """The toy's training file with a column by which its problems are routed to teachers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Tables of whole runs; the runs write them next to their code."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import platform

@@ -1,7 +1,5 @@
 """Scripted turns for the CPU rollout: a file that `rollout.engine_kwargs.cpu.script` names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Dependencies point one way: nothing below the trainer pulls in verl or ray."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

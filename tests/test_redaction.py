@@ -1,7 +1,5 @@
 """Secrets: removed from texts, refused in specs, in time linear in the text."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -3,8 +3,6 @@
 A page in `docs/reference` holds a line `<!-- NAME -->` for each table; this hook of mkdocs.yml replaces it.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence

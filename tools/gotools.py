@@ -4,8 +4,6 @@ It uses the standard library only, so that `make tools` needs no environment. `g
 named here. Other programs come from a folder with committed go.mod and go.sum (`lock`), which has all versions.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import hashlib

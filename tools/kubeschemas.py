@@ -4,8 +4,6 @@ The schemas are stricter than the API server: a field that the server would sile
 below an object without declared fields.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The charts run it before a RayJob exists, in a pod without GPUs that has the run's image, claims and secrets.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Ends of a run that are no errors: it is done, it was asked to stop, or it was saved for pods that are gone."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass

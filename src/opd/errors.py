@@ -1,7 +1,5 @@
 """Errors of a run, in one hierarchy below RunError, each with the exit code with which a launcher ends."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

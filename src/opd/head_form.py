@@ -1,7 +1,5 @@
 """The form in which the loss of the head runs: the worker and the memory plan, which needs no torch, ask the same function."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal, NamedTuple
 

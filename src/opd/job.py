@@ -1,7 +1,5 @@
 """Everything that a run trains with, built once: data, ranks, rollout servers, trackers."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

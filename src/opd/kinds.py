@@ -1,7 +1,5 @@
 """Kinds of training: who answers the prompts of a step, what each row weighs, which update the ranks make, what is validated."""
 
-from __future__ import annotations
-
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

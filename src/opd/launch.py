@@ -1,7 +1,5 @@
 """`python -m opd.launch EXP.yaml`: from an experiment file to a finished run on this machine (or in this Ray cluster)."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import importlib.util

@@ -1,7 +1,5 @@
 """The training loop of every kind: a step in the order in which it happens, what runs next to it, and how a run ends."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

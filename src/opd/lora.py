@@ -1,7 +1,5 @@
 """The tensors of a LoRA student by peft's names, and the plain model that they make: W + alpha / rank * B A in each adapted layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

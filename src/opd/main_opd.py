@@ -5,8 +5,6 @@ have a spec's defaults. The run is one of `opd.launch`, with its metrics, checkp
 `trainer.experiment_name` below `trainer.default_local_dir`. `--cfg job`, `--help` and `--info` are Hydra's.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ pipeline's own run, whose step is the number of finished stages. In a cluster po
 The running stage answers there, and between stages the pipeline does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -4,8 +4,6 @@ Only the standard library is imported, so that the process that copies a run's l
 linear in the text: quantifiers are bounded or possessive, and a word is tried from its beginning only.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Text that a model, a tool or another run wrote, made safe for UTF-8, a terminal and a page."""
 
-from __future__ import annotations
-
 import base64
 import codecs
 import hashlib

@@ -1,7 +1,5 @@
 """A database folder of any environment: SQLite files that no tool can write, and the manifest that describes them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A phone book as an environment: one tool, one question, one reward."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

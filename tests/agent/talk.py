@@ -1,7 +1,5 @@
 """Dialogues without a model: a small real tokenizer, turns written in advance, and an account of who wrote each token."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence

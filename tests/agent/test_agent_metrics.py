@@ -1,7 +1,5 @@
 """Counts of dialogues with tools against hand counts."""
 
-from __future__ import annotations
-
 from tests.agent.talk import END, Tools, call, talk
 
 from opd.agent.metrics import AgentCounts

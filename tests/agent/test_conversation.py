@@ -1,7 +1,5 @@
 """Chat templates that carry tool conversations exactly, and others, which the check rejects before a run starts."""
 
-from __future__ import annotations
-
 import copy
 import re
 

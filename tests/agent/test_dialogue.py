@@ -1,7 +1,5 @@
 """A dialogue's tokens: each is the model's or the tools', none is lost, cut or tokenised twice."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

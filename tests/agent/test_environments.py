@@ -1,7 +1,5 @@
 """Environments by name: registered, a module's, a file's; the check rejects a run whose environment is missing or unscored."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Any text of a model: the conversation continues or ends, is stored and read back; nothing raises."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Tool calls as models write them: a call outside a thought is run or answered, wherever its texts hold tags."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

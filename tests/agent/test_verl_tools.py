@@ -1,7 +1,5 @@
 """verl's own tools and tool-call syntaxes under our protocols: state kept, calls answered, failures read by the model."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

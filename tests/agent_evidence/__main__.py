@@ -1,7 +1,5 @@
 """`make agent-evidence`: distils the tiny student in each seed's episodes and measures it with, and without, what tools say."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

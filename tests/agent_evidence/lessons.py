@@ -1,7 +1,5 @@
 """Right conversations, token by token: what the tiny models are taught before distillation."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Makes the evidence's committed models: lessons through the real environment, a teacher, and a student that stops early."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import importlib.metadata

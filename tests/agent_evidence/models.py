@@ -1,7 +1,5 @@
 """The shapes of the tiny teacher and student, and how they are taught from right conversations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A model folder in the environment: the CPU rollout server, our dialogues and the agent's reward, without a trainer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

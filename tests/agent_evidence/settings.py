@@ -1,7 +1,5 @@
 """The environment's limits in the evidence: a question, one call, one answer, with room for a mistake or two."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf

@@ -1,7 +1,5 @@
 """A small tokenizer for tool conversations: words of the tasks, single digits, bytes for everything else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The student answers word problems, and both models read these answers. Each line
 vocabulary. Then follow the shares of it that the teacher's k likeliest tokens and one event for all others keep.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import torch

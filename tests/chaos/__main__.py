@@ -3,8 +3,6 @@
 Exits 1 if a promise was not kept. The remains of a failed scenario are in build/chaos/NAME.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import shutil

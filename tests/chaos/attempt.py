@@ -1,7 +1,5 @@
 """One start of the real trainer under attack: its processes, the phase it is in, and the ways it can end."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Comparison of a run's end with the uninterrupted run: weights, optimizer, rng, data position, metrics, result, attempts."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

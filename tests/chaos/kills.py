@@ -1,7 +1,5 @@
 """Scenarios that end processes: SIGKILL at random points, SIGTERM, and a kill between the last checkpoint and the result."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import signal

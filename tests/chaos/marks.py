@@ -5,8 +5,6 @@ One line `phase step` a phase, before the phase does anything. With `OPD_CHAOS_F
 has one row of that step weigh nan. Nothing else is changed: the wrapped functions do what they did.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

@@ -1,7 +1,5 @@
 """Scenarios in which the object store answers 503 from the end of the training on: a proxy in front of a real S3 server."""
 
-from __future__ import annotations
-
 import time
 
 from tests.chaos.attempt import require

@@ -1,7 +1,5 @@
 """The scenario of two attempts at once: a frozen one whose lease has run out wakes up next to its successor."""
 
-from __future__ import annotations
-
 from tests.chaos.attempt import Attempt, require
 from tests.chaos.context import Case, Context, last_lines
 from tests.chaos.kills import EQUAL

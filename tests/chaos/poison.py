@@ -1,7 +1,5 @@
 """Scenarios in which the run itself makes what could end it: an update without a finite loss, and a hostile model's text."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

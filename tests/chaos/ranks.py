@@ -1,7 +1,5 @@
 """The scenario of two ranks with a disk each: nodes as pods see them, killed at once, two of three disks lost with them."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

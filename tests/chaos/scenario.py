@@ -1,7 +1,5 @@
 """The record of a scenario, and all scenarios in the order of the table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

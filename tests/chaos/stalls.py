@@ -1,7 +1,5 @@
 """Scenarios without a death and without progress: the launcher ends the attempt, with the stacks, for the next one."""
 
-from __future__ import annotations
-
 import signal
 import time
 

@@ -1,7 +1,5 @@
 """One scenario of `make chaos`, and the comparison of runs, which must be able to fail."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

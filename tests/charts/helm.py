@@ -1,7 +1,5 @@
 """Renders charts with the real helm, each combination once, and finds things in what was rendered."""
 
-from __future__ import annotations
-
 import functools
 import json
 import subprocess

@@ -3,8 +3,6 @@
 It reads the policies, the run's pods and others; it knows IPv4 alone.
 """
 
-from __future__ import annotations
-
 import functools
 import ipaddress
 import json

@@ -1,7 +1,5 @@
 """Site files: what belongs to a cluster, under every shipped experiment, by helm and by the tool alike."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run that has lost an actor, a node or its Ray ends by itself with its name, wherever it waits."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

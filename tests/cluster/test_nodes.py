@@ -1,7 +1,5 @@
 """A start waits for the devices and CPUs that the run needs, and says which node lacks what."""
 
-from __future__ import annotations
-
 import pytest
 
 from opd.cluster import nodes

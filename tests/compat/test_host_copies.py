@@ -1,7 +1,5 @@
 """Copies of verl's saves: written later, with the bytes of the save, in memory that is taken once."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Weights read from files: the values that the files hold, in the dtype that each engine keeps, and no copy made on the way."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Nothing in a checkpoint is unpickled, and all that verl really saves still loads."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import random

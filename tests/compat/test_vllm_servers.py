@@ -1,7 +1,5 @@
 """A server of vLLM: when it takes the device, what a request asks for, and which keys and values it finds. With vLLM's own engine: tests/vllm_cpu."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real checkpoints for the tests: tiny FSDP2 models on gloo, saved by verl's own checkpoint manager, sealed by `opd.runs`."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

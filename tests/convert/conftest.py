@@ -1,7 +1,5 @@
 """Checkpoints that all conversion tests share, saved once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

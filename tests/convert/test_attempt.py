@@ -1,7 +1,5 @@
 """Kind convert as a run: claimed, finished once."""
 
-from __future__ import annotations
-
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

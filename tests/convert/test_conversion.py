@@ -1,7 +1,5 @@
 """The converted folder in plain transformers: the same logits as the weights that the trainer's ranks held."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The precision that a base model's config names."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The merger where verl's own goes wrong."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

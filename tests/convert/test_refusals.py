@@ -1,7 +1,5 @@
 """Refusals: incomplete, damaged or foreign checkpoints and impossible requests, each named in one block."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

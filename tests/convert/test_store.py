@@ -1,7 +1,5 @@
 """Checkpoints and targets in an object store: a real S3 server over HTTP."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The place of the converted model shows the whole of it or nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The command's own check notices what it is there for."""
 
-from __future__ import annotations
-
 import pytest
 from safetensors.torch import load_file, save_file
 from tests.convert.checkpoints import Case

@@ -1,7 +1,5 @@
 """Conversations as rows: which tokens are trained, token by token, and that a row reads as the model would have been asked."""
 
-from __future__ import annotations
-
 import copy
 import json
 

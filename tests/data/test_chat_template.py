@@ -1,7 +1,5 @@
 """A chat template is a program of the model's author: it may fail or never end, and the start says so."""
 
-from __future__ import annotations
-
 import signal
 from types import SimpleNamespace
 

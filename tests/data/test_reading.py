@@ -1,7 +1,5 @@
 """One reader: rows of ordinary files become prompts with truths, or conversations, in any format and with any columns."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

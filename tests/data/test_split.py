@@ -1,7 +1,5 @@
 """Seeded parts of a data set: each row's part follows from what it asks, the number of parts and the seed."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Content of messages that a chat template loses, repeats or garbles: the check rejects it with the way out, or notes it."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

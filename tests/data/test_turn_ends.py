@@ -1,7 +1,5 @@
 """The end of a turn: every token of tokenizer, generation config and template ends one, wherever it is asked for."""
 
-from __future__ import annotations
-
 import copy
 import json
 

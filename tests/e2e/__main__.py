@@ -1,7 +1,5 @@
 """Command of `make e2e`: the scenarios on the one-node cluster, and the table of their promises."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

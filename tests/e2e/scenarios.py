@@ -1,7 +1,5 @@
 """The scenarios: each plays as a person would and records its promises."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

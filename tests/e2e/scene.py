@@ -3,8 +3,6 @@
 Everything seen is kept below build/e2e/SCENARIO: output of commands, changes of pods and RayJobs, the store's small files.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import datetime

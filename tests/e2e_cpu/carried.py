@@ -1,7 +1,5 @@
 """A run with rollout.schedule carry, and what its checkpoints say of its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Marks the end-to-end runs and, with `--results FILE`, writes what they did as a table."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Each node is a process namespace, a host name and a mount namespace. The run's w
 claim that all pods mount) or a folder for each (emptyDir). The nodes share the machine's network.
 """
 
-from __future__ import annotations
-
 import ctypes
 import http.client
 import json

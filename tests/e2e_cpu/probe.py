@@ -4,8 +4,6 @@
 are, so it waits for them. Nothing is changed: the wrapped functions do what they did.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Distillation over turns with tools, end to end: scripted turns first, then the tiny student's own."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run whose answers continue over its updates ends in the same bits, also killed and resumed; no row is lost or trained on twice."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs on a Ray cluster that others started: the driver on a head without CPUs, the ranks on other nodes, as in pods."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import shutil

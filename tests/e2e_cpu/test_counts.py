@@ -1,7 +1,5 @@
 """Counts of a step, against a hand count: two ranks, two mini-batches, answers known in advance."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.e2e_cpu.runs import ROOT, finish, start

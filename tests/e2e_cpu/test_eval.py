@@ -1,7 +1,5 @@
 """Evaluation end to end: every answer kept, the same numbers twice."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow.parquet as pq

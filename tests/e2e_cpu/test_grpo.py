@@ -1,7 +1,5 @@
 """Reinforcement learning through verl's own losses, with our rollout, order and counts."""
 
-from __future__ import annotations
-
 import pytest
 from tests.e2e_cpu.runs import run
 

@@ -1,7 +1,5 @@
 """A LoRA student end to end: served, killed, resumed to the same bits, converted to a plain model."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

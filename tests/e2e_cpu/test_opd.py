@@ -1,7 +1,5 @@
 """On-policy distillation end to end: verl's trainer, the rollout server, two phases, the run directory."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

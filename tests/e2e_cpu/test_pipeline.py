@@ -1,7 +1,5 @@
 """A pipeline that is killed between its stages and inside of one ends in the uninterrupted one's weights, bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The quickstart as a user starts it: the student really learns, with any seed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A killed run continues from its last complete checkpoint to the same weights, bit for bit."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -1,7 +1,5 @@
 """Reward and divergence in one update end to end: the parts' metrics, a kill, and the resume to the same bits."""
 
-from __future__ import annotations
-
 import pytest
 from tests.e2e_cpu.runs import Outcome, run
 

@@ -1,7 +1,5 @@
 """A student taught by itself after a prompt with the answer, end to end: refreshed weights, a kill, the resume to the same bits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

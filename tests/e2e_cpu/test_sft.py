@@ -1,7 +1,5 @@
 """Supervised fine-tuning on the toy task: the loss is what transformers says, and a killed run ends in the same weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest

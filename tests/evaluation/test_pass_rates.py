@@ -1,7 +1,5 @@
 """Pass rates of prompts: found again in another file, in another order, and over all answers to a prompt."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest

@@ -1,7 +1,5 @@
 """A pipeline's stages: the order of their references, their share of the pipeline, and faults found before any runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

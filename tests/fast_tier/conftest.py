@@ -1,7 +1,5 @@
 """The fixtures `tier` and `kueue_tier`, one each for the whole session; each test of this folder is in the cluster tier."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path

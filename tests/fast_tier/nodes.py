@@ -1,7 +1,5 @@
 """The fast tier's nodes (run by kwok) and volumes: the least that tells every selector and toleration of the specs apart."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.e2e.cluster import tenancy

@@ -1,7 +1,5 @@
 """Calls opdctl as an `opd-user` of the fast tier, each time as a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Installs experiments with the real helm as an `opd-user` would, and looks at what became of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The fast tier: a real control plane, the real KubeRay operator and kwok's nodes on free ports, without root or containers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

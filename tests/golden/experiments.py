@@ -1,7 +1,5 @@
 """Golden files of experiments: verl's overrides for each kind that starts verl, rendered manifests for two kinds."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """Records of measurements on a GPU: the machine with its versions, and a compact file."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import platform

@@ -1,7 +1,5 @@
 """Random heads, the float64 answer to them, and one run of `head_loss` on a CUDA device: shared by the tests of this folder."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

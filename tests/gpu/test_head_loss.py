@@ -1,7 +1,5 @@
 """`head_loss` on a CUDA device, compiled and fused, against float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.gpu import needs

@@ -1,7 +1,5 @@
 """Weights that rank 0 sends into a model that was sharded without memory, on a CUDA device."""
 
-from __future__ import annotations
-
 import torch
 from tests.gpu import needs
 from torch import distributed, nn

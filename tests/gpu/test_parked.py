@@ -1,7 +1,5 @@
 """Weights that wait on the host, on a CUDA device: a forward sees all of its own while the next model's weights come."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.gpu import needs

@@ -3,8 +3,6 @@
 `tests/update` runs the fp32 cases on gloo. In bf16 sequences are shared through torch's flash attention and compiled layers.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attention over packed rows without a mask: what transformers' sdpa gives with its dense mask, forwards and backwards."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config

@@ -1,7 +1,5 @@
 """Random Qwen3 models that share one tokenizer of Qwen3's size: what the smoke run distils, made in seconds, no network."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass

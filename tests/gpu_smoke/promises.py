@@ -1,7 +1,5 @@
 """The promises of a run on a GPU, read from its files, and the parts of its steps' time."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Sequence

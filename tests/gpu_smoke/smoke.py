@@ -8,8 +8,6 @@ Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user star
 files it left. Prints a table, writes `results.json` next to the runs, exits 1 if a promise is broken.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib.util

@@ -1,7 +1,5 @@
 """`python -m tests.images.trainer`: builds images/trainer on a debootstrapped base, checks it from inside, writes images/RESULTS.md."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Tokenizers laid out as real families are: byte-level BPE, then added tokens whose ids follow the pieces."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Data files and model folders as users have them, whole and broken."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`agent://` paths become files of the run, the same for the same seed."""
 
-from __future__ import annotations
-
 import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf

@@ -1,7 +1,5 @@
 """The front door rejects an attention kernel that is not installed."""
 
-from __future__ import annotations
-
 import pytest
 
 from opd.experiment import parse_tree

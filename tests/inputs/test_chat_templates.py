@@ -1,7 +1,5 @@
 """A chat template that the run cannot use ends it at the front door: exit code 2, before Ray is started."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

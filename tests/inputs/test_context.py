@@ -1,7 +1,5 @@
 """A row that is longer than the model's context: the check names its key, wherever the model comes from."""
 
-from __future__ import annotations
-
 import pytest
 
 from opd.experiment import parse_tree

@@ -1,7 +1,5 @@
 """Faults of data files, each named with its file, rule and fix before anything is started."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

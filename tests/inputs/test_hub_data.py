@@ -1,7 +1,5 @@
 """Data sets of the hub in an experiment file: one text in the spec, read by the `datasets` library into the cache."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow.parquet as pq

@@ -1,7 +1,5 @@
 """A model that cannot be read ends the run by its key: for good where the hub said so, else for this attempt."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError

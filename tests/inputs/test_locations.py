@@ -1,7 +1,5 @@
 """Inputs that an experiment names by a store URL are local before anything heavy starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Model folders and hub repositories, judged by what transformers will load of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Models that cannot be distilled exactly: the check rejects them before training, with the reason."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

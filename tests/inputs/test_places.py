@@ -1,7 +1,5 @@
 """Programs, lists and folders that a spec names by a path."""
 
-from __future__ import annotations
-
 import pytest
 
 from opd.experiment import parse_tree

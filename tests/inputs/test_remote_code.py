@@ -1,7 +1,5 @@
 """Code that a model's folder ships runs only where that model's own flag says so: the teacher's is not the student's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

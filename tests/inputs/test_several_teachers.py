@@ -1,7 +1,5 @@
 """The front door looks at each of several teachers: folder, code of its own, tokens."""
 
-from __future__ import annotations
-
 import pytest
 from safetensors.torch import save_file
 from tests.inputs.families import QWEN2_5, QWEN3, QWEN_TEMPLATE, save_tokenizer

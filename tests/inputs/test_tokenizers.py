@@ -1,7 +1,5 @@
 """Pairs of tokenizers that can be distilled: the ids that both have mean one token, and ordinary text becomes the same ids."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

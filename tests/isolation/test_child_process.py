@@ -1,7 +1,5 @@
 """Messages that a parent gets of a child process: its message, that it has ended, or nothing in time."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The front door looks at data and models first: exit code 2 with key, value, rule and fix, and nothing heavy or lasting."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`python -m opd.main_opd` with what people who know verl type: no key of ours is needed, and one place holds the defaults."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

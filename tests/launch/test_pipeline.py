@@ -1,7 +1,5 @@
 """A pipeline from start to end with stages that take no time: real processes, run directories and signals, no Ray."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A run that makes no progress is ended by its supervisor, with the stacks of its processes on the disk."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The compiled form, on a CPU, against the plain one; and the loss without the folder of the Hopper kernels."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

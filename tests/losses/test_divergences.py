@@ -1,7 +1,5 @@
 """The registered divergences as functions of log-probabilities, their parameters, and a user's own."""
 
-from __future__ import annotations
-
 import math
 import sys
 

@@ -1,7 +1,5 @@
 """`head_loss` against plain formulas in float64, and its contract: who gets a gradient, in which dtype, what is kept."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.losses.cases import KINDS, TOKENS, VOCAB, WIDTHS, clipped, draw, error, expected, make, run

@@ -1,7 +1,5 @@
 """The probability of unshared tokens, from a few logits, equals the whole softmax's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The monitor goes through rows: when a fault begins, when it ends, and what a run keeps of it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

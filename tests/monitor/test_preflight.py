@@ -1,7 +1,5 @@
 """The teacher in the first row: the lines of a sound one, of each planted fault, and of a row that says too little."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The monitor next to the trainer: a failure in it stays in it."""
 
-from __future__ import annotations
-
 import logging
 from types import SimpleNamespace
 

@@ -3,8 +3,6 @@
 Each mutant is a copy of `src/` with one change. The tests of its room run in a process forked from one with the libraries loaded.
 """
 
-from __future__ import annotations
-
 import argparse
 import compileall
 import contextlib

@@ -1,7 +1,5 @@
 """Mutants that a seed draws from the syntax of the rooms that keep a run's data and its update."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 from collections import Counter

@@ -1,7 +1,5 @@
 """One deliberate fault: a piece of a file that another replaces."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

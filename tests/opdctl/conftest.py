@@ -1,7 +1,5 @@
 """Shared pieces of the tool's tests: runs written by the run directory itself, and the command line as a user calls it."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

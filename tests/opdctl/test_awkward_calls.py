@@ -1,7 +1,5 @@
 """Awkward calls: each ends with its exit code and with the cause on the first line, and none with a traceback."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

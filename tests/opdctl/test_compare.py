@@ -1,7 +1,5 @@
 """Comparison of a metric: pairs of seeds, errors and stars; test_loaded.py compares whole runs."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

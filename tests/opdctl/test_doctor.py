@@ -1,7 +1,5 @@
 """`opdctl doctor` says what is missing and how to mend it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

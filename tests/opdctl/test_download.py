@@ -1,7 +1,5 @@
 """A checkpoint that retention deletes during its download."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Faults that the trainer's monitor named are shown wherever a run is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs found and shown as their records say: stores, names, times and states."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Hostile records of a run: they cost this run its row at most, and no command obeys them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

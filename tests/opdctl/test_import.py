@@ -1,7 +1,5 @@
 """The tool stays light: no trainer libraries, and nothing heavy before a command needs it."""
 
-from __future__ import annotations
-
 import json
 import pkgutil
 import subprocess

@@ -1,7 +1,5 @@
 """`opdctl init` writes a file that the other commands take, and explains the keys from the schema alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`opdctl list`: live runs and runs of a store in one table, for people and for programs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs from Python: the README's example, lazy tables, and comparisons by t intervals with seeds pooled."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`opdctl render` and `opdctl run` on the real charts, the real Helm and the real launcher."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The report page: one file with everything inside, and model output that cannot run."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from collections.abc import Callable

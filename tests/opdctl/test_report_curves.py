@@ -1,7 +1,5 @@
 """The curves of a report, and the origin of its runs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """`status`, `wait` and `logs -f` on live runs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from functools import partial

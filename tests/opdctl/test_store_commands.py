@@ -1,7 +1,5 @@
 """The commands on a real local store, called as a person calls them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

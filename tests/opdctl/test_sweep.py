@@ -1,7 +1,5 @@
 """A matrix becomes plain experiments with deterministic names."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

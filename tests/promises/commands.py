@@ -4,8 +4,6 @@ Tests of this folder use commands, files and documented Python names only. A cha
 module, and no test.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -1,7 +1,5 @@
 """Starts of the four real runs of `make test`, and what each of them must leave: files, log lines, metrics rows."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

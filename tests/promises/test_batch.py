@@ -1,7 +1,5 @@
 """The batch builder `build_opd_batch` and its two aliases: exact rollout tokens first, the chat template only without them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Both preparation commands: from the raw files of the original's layout to its Parquet files and columns."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

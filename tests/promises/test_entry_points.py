@@ -1,7 +1,5 @@
 """Entry points: `python -m opd.main_opd`, and the commands of the card (make, opdctl, helm) with one file."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

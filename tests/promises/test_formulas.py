@@ -1,7 +1,5 @@
 """Formulas of the seed, against plain arithmetic: the three divergences and the two math rewards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Promises that a real GRPO run and a real run of an agent with tools keep."""
 
-from __future__ import annotations
-
 import pytest
 from tests.promises import runs
 from tests.promises.runs import AGENT, PROMPTS, SAMPLES, Left, finish, start

@@ -1,7 +1,5 @@
 """Mechanisms that bound a long-context run's memory: what verl is given, and what `--plan` says of each phase."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Promises that real distillations keep: one run, the same run killed and resumed, its conversion, and a start that fails."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """GRPO's three recipes, the evaluation and the papers' pipelines, as the trainer would start them."""
 
-from __future__ import annotations
-
 import pytest
 from tests.promises.commands import ROOT, dry_run
 from tests.promises.test_variables import ACTOR, FILES, ROLLOUT

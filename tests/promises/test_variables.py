@@ -1,7 +1,5 @@
 """Environment variables of the original's scripts: the key that each one sets, and the scripts' defaults."""
 
-from __future__ import annotations
-
 import pytest
 from tests.promises.commands import dry_run
 

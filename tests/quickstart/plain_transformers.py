@@ -1,7 +1,5 @@
 """A reader of a model folder and a prepared file by transformers and pyarrow alone, without `opd`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow.parquet as pq

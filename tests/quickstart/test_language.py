@@ -1,7 +1,5 @@
 """The language model's measurements, on the toy models: answers, accuracy and divergence by plain transformers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model

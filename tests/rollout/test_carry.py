@@ -1,7 +1,5 @@
 """The schedule carry by itself, over rows of hand-made lengths: no server, no model."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

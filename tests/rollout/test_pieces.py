@@ -1,7 +1,5 @@
 """Pieces of a carried row from the real CPU server: their tokens, the weights that made them, and the end of the row."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The reward function, looked at before there is an answer, and called for one."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

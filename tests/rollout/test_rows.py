@@ -1,7 +1,5 @@
 """Rows of a step travel in one dispatch: in the order of the data, filled up, and as even as they can be shared out."""
 
-from __future__ import annotations
-
 import torch
 from verl.protocol import BatchData
 from verl.utils import tensordict_utils as tu

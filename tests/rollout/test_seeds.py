@@ -1,7 +1,5 @@
 """A request's seed says what is asked, not when or by whom; a rank's process is seeded by run and rank."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

@@ -1,7 +1,5 @@
 """The client of a served teacher, against a server that answers as vLLM does, late, wrongly or not at all."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import asynccontextmanager

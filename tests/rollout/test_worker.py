@@ -1,7 +1,5 @@
 """A rollout worker without its servers: batches whose answers are rows or an evaluation's samples, and rounds of the schedule carry."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Shared pieces of the run-directory tests: local stores, saved steps, real child processes and a real S3 server."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

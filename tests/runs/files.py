@@ -1,7 +1,5 @@
 """The files of a test's run: their places, readers and damages."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

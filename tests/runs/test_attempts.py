@@ -1,7 +1,5 @@
 """Attempts: one winner of any race, take-over by end, lock or lease, and writers that stop when overtaken."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

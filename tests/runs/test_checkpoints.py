@@ -1,7 +1,5 @@
 """Checkpoints: sealed whole or not at all, resumed from only by their hashes, kept as long as a resume needs them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The driver's log: everything printed at any level is kept, live, without secrets, and the terminal still sees it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

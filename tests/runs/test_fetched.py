@@ -1,7 +1,5 @@
 """The cache of fetched models: what has rotted in it is noticed, what damaged its record is mended (S3: tests/runs/s3)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

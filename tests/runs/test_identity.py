@@ -1,7 +1,5 @@
 """Identity: a run id belongs to one experiment, and a refused start says what differs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

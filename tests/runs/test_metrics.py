@@ -1,7 +1,5 @@
 """Metrics: rows survive kills, every skipped line is counted, and no step is lost or doubled by any history of attempts."""
 
-from __future__ import annotations
-
 import json
 import math
 import resource

@@ -1,7 +1,5 @@
 """A run's process: its full disk, origin and start times."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A phase's limit of silence, and the last note of a driver."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 

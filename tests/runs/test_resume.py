@@ -1,7 +1,5 @@
 """The choice of a checkpoint: by seal and hashes alone, from the disk or the store, and never silently an older one."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import hashlib

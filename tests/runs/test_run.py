@@ -1,7 +1,5 @@
 """A whole run: killed, stopped, overtaken or without its store it continues where it was and loses nothing."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

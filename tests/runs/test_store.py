@@ -1,7 +1,5 @@
 """The store: atomic and create-only writes, retries that end, and errors that say what to do."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

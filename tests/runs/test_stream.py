@@ -1,7 +1,5 @@
 """Streaming: the stored parts are always a prefix of the file, at a bounded cost, with any answers of the store."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

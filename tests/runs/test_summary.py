@@ -1,7 +1,5 @@
 """A run's state for others: summary.json and when it is believed, and the snapshots of a living run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Faults take turns within one run of each recipe. Each turn is judged as a run of its own, from its first row on.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

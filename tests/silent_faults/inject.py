@@ -4,8 +4,6 @@
 the step `ends` the student gets the weights of the run's start again, and a new optimizer. So every fault meets the same run. Nothing of `src` knows of this: what is wrapped here does what it did at all other steps.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """The faults, their strength, their runs, and the right names of the monitor for each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 NUM_SOUND = 4

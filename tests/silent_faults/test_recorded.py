@@ -1,7 +1,5 @@
 """Rows of real runs with injected faults, recorded by `make silent-faults`, judged by the monitor as it is now."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.silent_faults.__main__ import RECORDED, Rows, judge, recorded, turns

@@ -4,8 +4,6 @@
 comes back, and the client stops waiting. A fault moves or drops any of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 from collections.abc import Callable

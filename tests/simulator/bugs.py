@@ -1,7 +1,5 @@
 """Faults planted in the control code, each of which some schedule must show: `make simulate ARGS=--bugs`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Many schedules: their seeds and processes, and the replay of one."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import logging

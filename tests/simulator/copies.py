@@ -1,7 +1,5 @@
 """Copies of what a simulated rank saves, as `opd.compat.host_copies` makes them of what torch saves."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """The machines of a schedule: what happens to them and to their processes, and what is true of them."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The truth about a run, apart from its processes' knowledge: what was saved, reported safe, logged and finished."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

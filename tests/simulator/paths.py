@@ -1,7 +1,5 @@
 """Labels of the run's paths without numbers, and the files of sealed steps."""
 
-from __future__ import annotations
-
 import re
 
 from tests.simulator.disk import Node

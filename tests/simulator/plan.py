@@ -1,7 +1,5 @@
 """The draws of a schedule before it begins: the shape of the run, its faults, and their aims."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

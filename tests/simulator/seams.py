@@ -4,8 +4,6 @@ Outside of a world everything is the real thing, so the simulator itself, its im
 `install` comes before the first import of the code under test: some of it keeps `time.monotonic` or a lock's class for later.
 """
 
-from __future__ import annotations
-
 import builtins
 import fcntl
 import glob

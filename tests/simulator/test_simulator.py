@@ -1,7 +1,5 @@
 """The simulator: its schedules repeat, the control code holds in them, and a bug shows."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 What verl and Ray do in between is simulated: a step takes time, a rank is a process whose methods the driver calls.
 """
 
-from __future__ import annotations
-
 import functools
 import signal
 from collections.abc import Callable

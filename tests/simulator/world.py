@@ -6,8 +6,6 @@ for a drawn number of calls. Then nothing more happens: what is unreachable come
 run has to end.
 """
 
-from __future__ import annotations
-
 import errno
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GRPO's advantages of a step's rows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from omegaconf import OmegaConf

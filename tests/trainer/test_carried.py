@@ -1,7 +1,5 @@
 """Rows of a run with rollout.schedule carry: the data that it takes, and the file with which it continues."""
 
-from __future__ import annotations
-
 import errno
 import json
 from pathlib import Path

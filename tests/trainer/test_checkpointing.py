@@ -1,7 +1,5 @@
 """Checkpoints of ranks and driver, each for its own files (nodes with disks of their own: tests/e2e_cpu)."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import shutil

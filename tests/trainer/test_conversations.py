@@ -1,7 +1,5 @@
 """The data sets of supervised fine-tuning: what is dropped, cut and left out is counted, and rows are the same each time."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

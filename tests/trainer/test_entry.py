@@ -1,7 +1,5 @@
 """Refusals of a run before its trainer starts, and its ends."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Callable

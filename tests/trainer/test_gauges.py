@@ -1,7 +1,5 @@
 """Alerts and dashboard ask for nothing but metrics that a run exports for Prometheus."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

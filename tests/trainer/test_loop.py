@@ -1,7 +1,5 @@
 """Saves that are asked for between steps, servers that sleep meanwhile, and the end of a run."""
 
-from __future__ import annotations
-
 import threading
 import time
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Turns and masks of a step's rows and scores of a validation, in numbers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A training run's prompts get their weights by their content, and prompts of weight 0 leave without changing the others."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pyarrow as pa

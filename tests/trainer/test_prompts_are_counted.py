@@ -1,7 +1,5 @@
 """The prompt data set: unique row numbers over all files, and no prompt dropped or cut without a count."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """Each training prompt's teacher by a column of the data, and the refusal of prompts that have none."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest

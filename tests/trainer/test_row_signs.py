@@ -1,7 +1,5 @@
 """Signs of silent faults in a step's rows."""
 
-from __future__ import annotations
-
 import torch
 from transformers import AutoTokenizer
 

@@ -1,7 +1,5 @@
 """`data.split`: every kind's training rows are one seeded part of its data, and validation stays whole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

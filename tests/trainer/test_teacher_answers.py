@@ -1,7 +1,5 @@
 """A teacher's stored answers in the place of sampled ones: the right ones, the same at every start, or an error."""
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Prompts of a teacher of its own: the template over the columns, too long prompts, rows that lack a value."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest

@@ -1,7 +1,5 @@
 """Steps and rollouts that a run keeps token by token, and the text of each token."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

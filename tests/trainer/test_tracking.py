@@ -1,7 +1,5 @@
 """One run in W&B, MLflow and TensorBoard for all attempts of a run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

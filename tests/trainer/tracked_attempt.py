@@ -1,7 +1,5 @@
 """One attempt at a run that logs to W&B, MLflow and TensorBoard, as a program: `FOLDER ATTEMPT`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Reads the `.wandb` files that W&B writes: records of its own protocol in the log format of LevelDB."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Losses and gradients of whole models in float64, the ways in which tests cut a batch, and comparisons of results."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

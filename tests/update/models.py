@@ -1,7 +1,5 @@
 """Tiny random Qwen3 folders for trainer tests, 61 real tokens in heads of 64 (student) and 96 (teacher) rows, and a batch."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Attention of packed rows without processes, and models that ranks can share."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Ends of a run: skipped updates in a row, what the end names, and mass on tokens that one model lacks."""
 
-from __future__ import annotations
-
 import pytest
 
 from opd.errors import Unfit

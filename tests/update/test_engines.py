@@ -1,7 +1,5 @@
 """Weights that wait on the host, and the optimizer on shards, on real FSDP models; the cache of hidden states."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """LoRA students through the worker: the adapters have the gradients of the plain model that they make, in float64, however cut."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.update.exact import check, check_answers, cut, expected, in_ways, load, of_answers, run

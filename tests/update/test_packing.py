@@ -1,7 +1,5 @@
 """The probe of packing on tiny models of several families: packed rows, rows one by one, or a refusal."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

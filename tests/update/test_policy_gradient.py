@@ -1,7 +1,5 @@
 """A policy gradient next to the divergence through the real worker: loss, gradient and metrics of both, however the batch is cut."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.update.exact import DYNAMIC, ULYSSES, check, check_counts, cut, expected, in_ways, run

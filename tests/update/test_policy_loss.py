@@ -1,7 +1,5 @@
 """The policy losses of one pass are verl's, value and derivative, and so is the pass of its own over a whole micro-batch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.update.exact import actor_config, verls_loss

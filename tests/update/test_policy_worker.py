@@ -1,7 +1,5 @@
 """Updates of GRPO are verl's formulas, and of SFT cross-entropy, over a float64 model, however their rows are cut and shared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

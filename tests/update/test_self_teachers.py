@@ -1,7 +1,5 @@
 """A teacher that is the student: when it gets the student's weights, and that a resumed worker has the same one, bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

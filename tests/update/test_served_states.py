@@ -1,7 +1,5 @@
 """Events of a served teacher in the update: they are the ones of the same teacher's hidden states, token by token."""
 
-from __future__ import annotations
-
 import torch
 from tensordict import TensorDict
 

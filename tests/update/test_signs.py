@@ -1,7 +1,5 @@
 """Signs of silent faults in a micro-batch: each sum against a hand count."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

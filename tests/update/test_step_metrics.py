@@ -1,7 +1,5 @@
 """The step's metrics are sums divided once."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

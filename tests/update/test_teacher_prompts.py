@@ -1,7 +1,5 @@
 """A teacher with prompts of its own through the real worker: each token is compared with what the teacher says after its prompt."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Several teachers through the real worker: each row has the loss and gradient of its own teacher, however the batch is cut."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Training on chosen tokens through the real worker: the same tokens, loss and gradient however the batch is cut."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

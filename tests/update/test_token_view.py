@@ -1,7 +1,5 @@
 """Views of rows that several ranks share."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

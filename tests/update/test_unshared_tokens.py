@@ -1,7 +1,5 @@
 """Tokens that one model lacks: the teacher never reads them, and nothing after them is trained."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.update.exact import load

@@ -1,7 +1,5 @@
 """The update through the real worker: the same global batch gives the same loss and gradient however it is cut."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.update.exact import (

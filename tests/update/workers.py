@@ -1,7 +1,5 @@
 """Runs the real OPD worker (engines, FSDP2, gloo) on one or two ranks without Ray, on rows made by the test."""
 
-from __future__ import annotations
-
 import dataclasses
 import faulthandler
 import gc

@@ -1,7 +1,5 @@
 """The engines of this folder are vLLM's, on a CPU: `make test-vllm` has an environment with its build for CPUs."""
 
-from __future__ import annotations
-
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """vLLM's engine with the server that keeps its prefixes: the requests that find keys and values of earlier weights."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole runs that sample with vLLM: its weights are the actor's in every step, and what becomes of a run whose engine is lost."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """A distillation from a teacher that vLLM serves, next to the same one from the teacher in the ranks."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

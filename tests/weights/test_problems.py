@@ -1,7 +1,5 @@
 """Weights of problems by pass rate, against cases computed by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from opd.experiment.algorithm import ProblemImportance

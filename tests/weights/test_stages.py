@@ -1,7 +1,5 @@
 """Stages and horizons of a run's steps, against cases computed by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from opd.experiment.algorithm import Horizon, Opd, Policy, Stage

@@ -1,7 +1,5 @@
 """Scores and selections of tokens, and their metrics, against cases computed by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import tensor

@@ -1,7 +1,5 @@
 """`python -m chartgen [--check]`: write the charts' values.yaml and values.schema.json, or name the files that differ."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The list of commands; the end of each becomes an exit code."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Errors, options and output that all commands share: results on stdout, notes, progress and errors on stderr."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -3,8 +3,6 @@
 A check that may not read does not stop the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial

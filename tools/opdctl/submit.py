@@ -1,7 +1,5 @@
 """Submission to a cluster: every experiment is decided on, rendered and tried before the first is installed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tables of plain columns, and numbers, sizes and times as texts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

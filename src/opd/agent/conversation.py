@@ -5,8 +5,6 @@ header. `verify` holds that the pieces are what the template
 writes for the whole conversation.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

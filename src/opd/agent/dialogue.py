@@ -1,7 +1,5 @@
 """One conversation of a model with tools, token by token: turns, calls, replies and the mask that says who wrote what."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field

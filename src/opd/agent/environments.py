@@ -1,7 +1,5 @@
 """Environments: the tools, reward and data of a world as one record, found by a registered name or by a user's own."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Callable, Mapping

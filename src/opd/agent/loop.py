@@ -1,7 +1,5 @@
 """The agent loop that verl runs: our dialogues, and the tools and the checked chat template that a process's dialogues share."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Reads tool calls out of a model's turn: every call it began is returned, the unreadable ones with what is wrong."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

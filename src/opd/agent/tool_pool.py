@@ -1,7 +1,5 @@
 """Tools in killable processes: calls from any event loop, each under a deadline, without files to write."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Tools of the user's own (`agent.tool_config_path`, verl's BaseTool) and verl's tool-call syntaxes, as our protocols."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The Ray nodes of a run: the wait for their devices and CPUs, and the models on them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

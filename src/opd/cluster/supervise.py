@@ -5,8 +5,6 @@ the "subreaper": processes whose parent has died (Ray's daemons and workers afte
 processes of an embedded Ray listen on 127.0.0.1 only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -4,8 +4,6 @@ torch's own stager makes the copies, which keeps what tensors share, sharded ten
 buffers that are used again at each save, for any storages that the engine has then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

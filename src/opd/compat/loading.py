@@ -5,8 +5,6 @@ each layer to the device, and then rank 0 sends all of them once more. Here tens
 parameters that have no memory yet, and rank 0 sends once. The values are the same: both round to the nearest, ties to even.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

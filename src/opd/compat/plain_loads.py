@@ -3,8 +3,6 @@
 A writer of the bucket or shared disk could otherwise run code in the trainer, by a pickle and a manifest with its hash.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

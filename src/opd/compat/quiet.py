@@ -1,7 +1,5 @@
 """Silence for lines of verl 0.9.1, Ray 2.60 and torch 2.11 at each start, or for each answer, that say nothing of the run."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 

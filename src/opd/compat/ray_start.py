@@ -3,8 +3,6 @@
 Ray 2.60 knows no other setting for them.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import time

@@ -7,8 +7,6 @@ Weights go to vLLM's worker by a socket on which verl 0.9.1 waits for an answer 
 cannot load them, such as one without memory.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from verl.workers.rollout import base

@@ -8,8 +8,6 @@
   that is read is older than its own response.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace

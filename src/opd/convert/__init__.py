@@ -1,7 +1,5 @@
 """Kind `convert`: FSDP shards of a checkpoint to a Hugging Face folder that plain transformers loads."""
 
-from __future__ import annotations
-
 from opd.convert.errors import say
 from opd.errors import RunError, RunFinished
 from opd.experiment import ConvertSpec

@@ -1,7 +1,5 @@
 """Command line of the conversion: one checkpoint, without a spec and without a run directory of its own."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Descriptions in the converted folder: conversion.json for programs, README.md (the model card) for people."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Errors of a conversion, in addition to the errors of checkpoints and stores, and its lines on stderr."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 

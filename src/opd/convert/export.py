@@ -1,7 +1,5 @@
 """The written folder: merged weights, and everything else that a user of the model needs."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 verl's own merger casts everything to bf16, unpickles shards whole, and reads the mesh from the first entry by name.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle

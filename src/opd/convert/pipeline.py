@@ -1,7 +1,5 @@
 """One conversion from end to end: find, verify, merge, cast, write, compare, publish."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The checkpoint to convert: its place, its seal, its run's records, and its verified files."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The place of the converted model: a folder or a store URL that shows the whole model or nothing of it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

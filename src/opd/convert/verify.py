@@ -1,7 +1,5 @@
 """The check of a conversion: plain transformers loads the folder, and it computes what the checkpoint computes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """SmolLM2-135M-Instruct from its Python package as a Hugging Face folder; needs the extra `lm`."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

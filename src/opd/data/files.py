@@ -1,7 +1,5 @@
 """Files of data, Parquet, JSON lines, JSON, CSV and folders of them, as plain rows."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

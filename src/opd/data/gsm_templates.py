@@ -1,7 +1,5 @@
 """Templates of GSM-Symbolic: a word problem with variables, their ranges, conditions on them, and a worked solution."""
 
-from __future__ import annotations
-
 import random
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Messages in their one form for chat templates, and the seeded part of a data set that a conversation is in."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Problems of GSM-Symbolic with worked solutions: training, held-out problems of its templates, problems of new templates."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

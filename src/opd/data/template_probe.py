@@ -1,7 +1,5 @@
 """A chat template asked, with markers, for each role and key that the data have: what it leaves out, repeats or garbles."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

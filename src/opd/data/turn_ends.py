@@ -1,7 +1,5 @@
 """Tokens that end a model's turn, by its tokenizer, generation config and chat template: the one place that decides it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache

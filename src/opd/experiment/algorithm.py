@@ -1,7 +1,5 @@
 """The sections of the update: optimizer and batches, GRPO, distillation, evaluation, conversion."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """The kinds, the strict base class of all sections, and names of runs."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`cluster`, the part of an experiment file about Kubernetes: only charts and tool read it, the trainer never does."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

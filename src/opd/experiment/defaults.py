@@ -3,8 +3,6 @@
 They go into the plain tree before it is validated, in the order of the table. All other defaults are on their fields.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress

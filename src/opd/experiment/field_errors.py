@@ -1,7 +1,5 @@
 """Problems of single fields, from pydantic's errors: what is allowed in words, and the text to write instead."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args

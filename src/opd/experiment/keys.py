@@ -1,7 +1,5 @@
 """The keys of an experiment file for people: the type, default and description of each, as the schema has them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

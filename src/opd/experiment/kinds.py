@@ -1,7 +1,5 @@
 """The kinds of experiment, the sections that each one has, and a spec as JSON."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Annotated, Any, Literal, get_args

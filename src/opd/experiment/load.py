@@ -1,7 +1,5 @@
 """Loading of a spec: site file, experiment file, environment variables, `--set`, Hydra overrides; later ones win."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

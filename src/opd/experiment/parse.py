@@ -1,7 +1,5 @@
 """A validated spec from a plain tree: changes from outside the file, defaults, fields, then the rules between keys."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The stages of a pipeline as specs of their own; docs/howto/pipelines.md has the references `${stages.NAME.RESULT}`."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

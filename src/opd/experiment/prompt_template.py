@@ -1,7 +1,5 @@
 """Template of a teacher's own prompt (`teacher.prompt`): a text with `{NAME}` in it, filled in for each row."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Changes of a file's tree by texts from outside it: `--set`, environment variables, Hydra overrides."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ To Helm an unquoted `no` is false, `010` is 8, `1_000` is 1000, and the *key* `n
 scalars with "quote it". Elsewhere (`1e-6`, `1:30`) the YAML 1.2 core schema counts.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

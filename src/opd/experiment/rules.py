@@ -3,8 +3,6 @@
 A rule between the keys of one section is that section's `check`. Each function here yields the problems of one subject.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sections on models, data, rollouts, rewards, tools and the run itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

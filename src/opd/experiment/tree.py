@@ -1,7 +1,5 @@
 """Dotted paths in a plain tree, and the fields that they name in a kind's schema."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin

@@ -1,7 +1,5 @@
 """Types of values in an experiment file."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode

@@ -1,7 +1,5 @@
 """verl's Hydra overrides of a spec: a pure function, in a stable order."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Data files, looked at row by row before anything is started: readable, with prompts and with ground truths that score."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import defaultdict

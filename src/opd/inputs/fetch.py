@@ -6,8 +6,6 @@ hold `SHA256SUMS` (as `sha256sum` writes it): then every file must be listed the
 What the cache holds is hashed again at every start: a bit that has flipped on the disk is noticed, and the file fetched anew.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Paths of an experiment that are not plain files: bundled tasks and models, data sets of the hub and store URLs, made local first."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

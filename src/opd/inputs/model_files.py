@@ -3,8 +3,6 @@
 Code that a model's folder ships runs only where that model's own flag says so.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

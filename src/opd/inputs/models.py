@@ -1,7 +1,5 @@
 """Model folders: there, with a config, a tokenizer and every weight file that their index names."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

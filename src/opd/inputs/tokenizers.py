@@ -1,7 +1,5 @@
 """Checks of tokenizers: the ids that student and teacher share, and the student's chat template."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple

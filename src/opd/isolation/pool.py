@@ -1,7 +1,5 @@
 """A pool of child processes that answer requests under a deadline: a child that hangs or dies is replaced."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import logging

@@ -4,8 +4,6 @@ SERVER takes the arguments and returns a `Handle`. Each request gets two message
 `("refused", error type, text)`, then the result.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

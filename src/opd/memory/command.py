@@ -1,7 +1,5 @@
 """The memory plan of a spec, printed (`opd.launch EXP.yaml --plan`) with nothing started and no weights read."""
 
-from __future__ import annotations
-
 import sys
 
 from opd.errors import StoreUnavailable

@@ -1,7 +1,5 @@
 """The memory plan of a running worker, from its own config and device and equal on every rank, and its lengths of forwards."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 

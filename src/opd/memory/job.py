@@ -1,7 +1,5 @@
 """The facts from which a memory plan is made: the models, one rank's share of the batch, the device."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from opd.memory.shapes import ModelShape

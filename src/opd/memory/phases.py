@@ -1,7 +1,5 @@
 """Bytes of each part in each phase of a step, for one choice of what is offloaded: pure arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

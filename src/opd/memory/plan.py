@@ -1,7 +1,5 @@
 """The choice of what stays on the device: all that fits, and first what costs most to do without."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Sizes of a model by its config.json alone: parameters, layers, and bytes of activations a token."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The memory plan's job of a spec: before anything starts, and in the worker."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A memory plan as a table for a terminal: GiB a phase, part by part, and what is offloaded."""
 
-from __future__ import annotations
-
 from opd.memory.job import GIB
 from opd.memory.plan import Plan
 

@@ -4,8 +4,6 @@ A verdict is a text with the measured values of a fault, an empty text without i
 A function's name is the fault's; the table at the end says what it means and where to look. Each limit has its reason.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

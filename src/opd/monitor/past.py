@@ -1,7 +1,5 @@
 """Measures of a row, and earlier rows for detectors: first values of the run and of its part, the least value, the last rows."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import deque

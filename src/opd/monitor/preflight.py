@@ -1,7 +1,5 @@
 """The teacher's preflight: a short table from a run's first row of metrics, in the log and in the run directory; it ends no run."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable, Mapping

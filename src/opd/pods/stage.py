@@ -4,8 +4,6 @@ A second start fetches only missing files; the record `.opd-staged.json` appears
 one file, such as a tool database in a tar archive, which is verified and unpacked.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import re

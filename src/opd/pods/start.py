@@ -4,8 +4,6 @@ KubeRay resubmits a job whose head was lost. After the loss of another node this
 Ray cluster. Starts are counted in the store and bounded for each Ray cluster.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

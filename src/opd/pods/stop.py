@@ -4,8 +4,6 @@
 then holds still, so that no work after the save is lost. A pod asks only a trainer that gives signs of life.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import json

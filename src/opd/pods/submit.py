@@ -4,8 +4,6 @@ A broken log stream is opened again at the same place, and a job that a new head
 the job's result itself: the exit code only says that this program did its part, so a failed job is 0 here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shlex

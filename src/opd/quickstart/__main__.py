@@ -1,7 +1,5 @@
 """Command line of the quickstarts: distil, measure, write `result.json`, the table and the learning curve."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The plain model of a base model and peft's adapters, as a program of its own: `BASE ADAPTERS OUT`, three folders."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The language model of `make quickstart-lm`: SmolLM2 and word problems, measured by plain transformers."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A quickstart's measurements: estimates with standard errors as a table and as JSON, and the picture of the learning curve."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The toy task of `make quickstart`: bundled models that add, measured on all held-out sums."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The scorers themselves: pure functions from an answer and its ground truth to a score."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """One answer to score, and the scorer process: it imports a scorer and runs it on one answer at a time."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import logging

@@ -1,7 +1,5 @@
 """The rollouts of a run: one rollout worker in this process, or several as Ray actors."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import math

@@ -1,7 +1,5 @@
 """Asks for an answer piece by piece: what the rows of the schedule `carry` get in one round."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from verl.workers.rollout.replica import TokenOutput

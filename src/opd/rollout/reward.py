@@ -1,7 +1,5 @@
 """The run's reward function: checked before there is an answer, then called for each answer in the rollout's process."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Rows of a step: prompts with their answers, and the tensor columns in which they travel to the ranks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Seeds: a generation request's from its content, not from its time or sender; a rank's from run and rank."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from typing import Any

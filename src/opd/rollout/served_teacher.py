@@ -4,8 +4,6 @@ The server is OpenAI-compatible and reports log-probabilities of a prompt, as vL
 likeliest tokens at each place are events of their own, and all other tokens are one more.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Rollout servers, with ranks that train or alone with the model's files; the client that routes requests to them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Sequence

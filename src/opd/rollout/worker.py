@@ -1,7 +1,5 @@
 """Agent loops of a batch: each answer is scored and becomes rows, in the order of the data."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

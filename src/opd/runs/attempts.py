@@ -1,7 +1,5 @@
 """Attempts of a run: the claim of the next number, the wait for a living owner, and the check that stops an overtaken writer."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os

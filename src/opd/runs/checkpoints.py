@@ -1,7 +1,5 @@
 """Checkpoints of a run on its driver: the seal of a saved step, the choice to resume from, uploads and retention."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The claim of the run that a spec names, before Ray or a worker starts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

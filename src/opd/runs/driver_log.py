@@ -6,8 +6,6 @@ prints and Ray's forwarded output are kept, too. A thread would die with a SIGKI
 It would deadlock with native code that prints while it holds the GIL.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """The few metrics in a run's line of a list; kinds of runs log them under different names, the first in a row counts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 

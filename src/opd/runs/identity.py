@@ -1,7 +1,5 @@
 """The experiment of a run id: run.json and spec.json, written once and compared at every later start."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

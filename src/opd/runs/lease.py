@@ -1,7 +1,5 @@
 """Signs of life of an attempt: the thread that renews its lease or says that it must end, and a lock of its process."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import logging

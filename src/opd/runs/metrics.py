@@ -4,8 +4,6 @@ A line is `{"step": int, "time": Unix seconds, "<metric>": number, ...}`. JSON h
 the strings "NaN", "Infinity" and "-Infinity". Readers turn them into floats; no other string is a value.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """origin.json of an attempt, for readers: version, commit, image, Python, devices, trackers and the teacher's preflight."""
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

@@ -4,8 +4,6 @@ The driver notes each phase and each progress within a phase. A phase's limit is
 so far, at least `floor_s`. The supervisor reads the last note without an answer of the driver, which may hang.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import mmap

@@ -1,7 +1,5 @@
 """The end of a run: result.json, written last, fatal.json, which stops an installation's retries, or a full disk."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

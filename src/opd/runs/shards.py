@@ -1,7 +1,5 @@
 """Saving and resuming in each rank's process: hash and upload its files, verify or download them."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

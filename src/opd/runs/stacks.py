@@ -4,8 +4,6 @@ Each Python process of a run registers a handler of `faulthandler`. It is C code
 for a lock, for a collective, or for the interpreter.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import os

@@ -1,7 +1,5 @@
 """Seconds before a run's first step, part by part."""
 
-from __future__ import annotations
-
 import time
 
 PREFIX = "timing_start/"

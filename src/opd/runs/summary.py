@@ -4,8 +4,6 @@ The newest attempt writes it with each beat and at its end. A reader believes an
 and another record while it is younger than a lease. Else it reads the other files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

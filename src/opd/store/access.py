@@ -4,8 +4,6 @@ An experiment has them in `store` (or as variables in `env`); credentials come f
 In a pod the mounted file is final. On a person's machine the shell's endpoint, region and addressing win over the file's.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, MutableMapping

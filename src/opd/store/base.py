@@ -4,8 +4,6 @@ A store is a local folder (a path or `file://`) or any fsspec URL whose service 
 Every call has one bounded retry for transient failures; a permanent failure ends at once with its reason.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

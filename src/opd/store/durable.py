@@ -1,7 +1,5 @@
 """Syncs for a power cut: a file's bytes, its name in its folder, and the folders above it need one each."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

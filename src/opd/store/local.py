@@ -1,7 +1,5 @@
 """The store in a local or mounted folder: hard links create, renames put, and every file is synced before it has its name."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

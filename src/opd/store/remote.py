@@ -1,7 +1,5 @@
 """The store at a URL: a folder, or S3, GCS and Azure, whose services reject the second of two create-only writes."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import re

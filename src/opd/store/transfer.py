@@ -1,7 +1,5 @@
 """Files listed by size and hash: the check that a folder holds them, and the download of the others."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor

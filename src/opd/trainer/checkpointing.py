@@ -1,7 +1,5 @@
 """The driver's part of a save and a resume: it calls every rank for its files (`opd.update.shards`), then seals, chooses, prunes (`opd.runs`)."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The data set of supervised fine-tuning on given answers: conversations, read into rows of token ids once."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping, Sequence

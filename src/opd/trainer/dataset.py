@@ -1,7 +1,5 @@
 """The prompt data set: verl's, with a unique index per row and no prompt dropped or cut without a count."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Metrics of a step's rows and of a validation's, as the driver makes them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The processes of a run: their environment, the caches of their compilers, and the start of Ray."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Signs of silent faults in a step's rows: twice the same, empty, without the template's header."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The record of a step: verl's trackers, the run directory's metrics, and one readable line."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Training targets of a distillation's steps on the driver's side: the stage, the teacher's answers in it, the horizon."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from opd.experiment import OpdAgentSpec, OpdSpec

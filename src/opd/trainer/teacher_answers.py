@@ -1,7 +1,5 @@
 """The teacher's answers to the training prompts, as an evaluation of it stored them, in the place of sampled answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

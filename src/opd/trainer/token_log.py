@@ -1,7 +1,5 @@
 """A training step's tokens kept for people to look at: which steps and rollouts, their text, and the file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

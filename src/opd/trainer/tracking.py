@@ -1,7 +1,5 @@
 """Trackers in addition to the run's own metrics: one run in each for all attempts, each step once, files in the run directory."""
 
-from __future__ import annotations
-
 import importlib.util
 import netrc
 import os

@@ -5,8 +5,6 @@ shared by Ulysses (https://arxiv.org/abs/2309.14509): a rank has a slice of the 
 verl slices the inputs; its own exchange needs the flash-attn package.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

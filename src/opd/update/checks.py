@@ -1,7 +1,5 @@
 """Ends of a run by what its steps show: no finite loss and gradient, or mass on tokens that only one of two models has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The engines of a step, in verl's registry under model types of ours: teachers whose weights come and go, and the student."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

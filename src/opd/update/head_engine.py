@@ -1,7 +1,5 @@
 """verl's FSDP engine with a head that runs tasks, and attention that knows the rows of a pack."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """The worker of distillation: its models that only read are the teachers, and the loss is the divergence from them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ Layers with a state (linear attention, Mamba, short convolutions) may carry it f
 may lack a model's sinks, soft cap or window. No error shows these faults.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence

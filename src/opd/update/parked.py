@@ -5,8 +5,6 @@ compute, and only its own forward waits for it. A copy begins only then: the dev
 token ids would wait for all that began before.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """verl's policy losses, by its names: token by token where a token's loss needs no other, else over a whole micro-batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple

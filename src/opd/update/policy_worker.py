@@ -1,7 +1,5 @@
 """The worker of GRPO: a policy loss, an entropy bonus and the KL to the model that the student began with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

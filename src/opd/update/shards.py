@@ -3,8 +3,6 @@
 Ranks and driver may share a disk or have one each; every process touches only what it wrote, so both are the same case.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import threading

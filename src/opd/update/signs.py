@@ -1,7 +1,5 @@
 """Counts of a micro-batch by which `opd.monitor` tells faults that no error shows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ A micro-batch returns sums, maxima and minima only; verl collects them in lists 
 of means can arise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile

@@ -3,8 +3,6 @@
 Alone it fine-tunes on given answers: the tokens' negative log-likelihood is its one term. Other kinds have another loss.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A teacher may be the student as it was some steps ago: such a one gets the student's weights, and a resumed run loads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The published layout: archives, query files, and the columns that the benchmark's tools and evaluation read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple

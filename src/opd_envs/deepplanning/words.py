@@ -1,7 +1,5 @@
 """Texts in each language: the published keys of replies, our descriptions of tools and arguments, the prompt's rules."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

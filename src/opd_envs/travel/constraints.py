@@ -1,7 +1,5 @@
 """Checks of a plan: every commonsense constraint, and the hard constraints of its task, each by its name."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise

@@ -1,7 +1,5 @@
 """The records of every table of the database, as the generator makes them and tools and constraints read them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """A plan followed through the database: the travellers' city at each stop, its entry, and the cost of all."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterator
 from typing import NamedTuple

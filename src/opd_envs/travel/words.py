@@ -1,7 +1,5 @@
 """Generated tasks in words, English and Chinese, and as rows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 

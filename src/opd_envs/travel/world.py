@@ -1,7 +1,5 @@
 """The invented world of the database: cities, places and timetables as a function of a seed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple

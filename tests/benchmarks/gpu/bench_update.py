@@ -9,8 +9,6 @@ from the device. Without a GPU the rows are tiny, and all code runs on the CPU.
     PYTHONPATH=src:. python -m tests.benchmarks.gpu.bench_update --only grpo,verl
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import multiprocessing

@@ -5,8 +5,6 @@
 The nodes have exactly the CPUs that are needed, one of which something else holds at first. Prints a JSON line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ The nodes' CPUs and GPUs are logical. The trainer and verl place the parts (plac
 workers and servers are empty.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`python -m tests.e2e.cluster up|down|shell`: the one-node cluster of real parts on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """etcd, kube-apiserver, kube-controller-manager and kube-scheduler, as far as one machine needs them."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The machine's kernel settings and cgroups, which a cluster changes: recorded before, put back after."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

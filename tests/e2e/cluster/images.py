@@ -1,7 +1,5 @@
 """Images for the node as OCI archives, built by buildah in a storage of the cache's own."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ When this process ends the kernel ends everything in its PID namespace, containe
 mounts and the network. It begins only on the word of its starter, who has written down its process id by then.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

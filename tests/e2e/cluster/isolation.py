@@ -1,7 +1,5 @@
 """The cluster's own mounts and network, made from inside its fresh namespaces: nothing of them shows outside."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.processes import output

@@ -1,7 +1,5 @@
 """A cluster as one user sees it: kubeconfig files, and kubectl run with one of them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

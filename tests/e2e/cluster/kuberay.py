@@ -1,7 +1,5 @@
 """The KubeRay operator and its CRDs, both from the operator's own module, under the ClusterRole that it ships."""
 
-from __future__ import annotations
-
 import os
 
 from tests.e2e.cluster.control_plane import ControlPlane

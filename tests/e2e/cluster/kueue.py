@@ -4,8 +4,6 @@ It runs outside the cluster, so this module does what kubelet and kube-proxy do 
 certificates to the folder that Kueue reads, and its Service leads to a port of this machine.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Up and down: starts the cluster's process 1 in fresh namespaces, remembers what is needed to end it, and ends it."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """The cluster's one node: containerd, kubelet and kube-proxy, with the settings that a nested machine needs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs from Debian packages, downloaded by apt and unpacked into the cache: nothing is installed on the machine."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import tempfile

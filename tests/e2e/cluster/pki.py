@@ -1,7 +1,5 @@
 """The cluster's certificate authority and what it signs, by the openssl program."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

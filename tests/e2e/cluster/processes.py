@@ -1,7 +1,5 @@
 """The cluster's processes: started with a log each, waited for until they answer, stopped in the opposite order."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Services next to the node: CoreDNS for the pods' names and versitygw, an S3 server that checks signatures."""
 
-from __future__ import annotations
-
 import secrets
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The administrator's work, done once: volumes for claims, manifests/cluster, the store's Secret, a kubeconfig for `opd-user`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.e2e.cluster.control_plane import ControlPlane

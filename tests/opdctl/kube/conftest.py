@@ -1,7 +1,5 @@
 """Objects as KubeRay 1.6.1 and Kubernetes write them; a test changes what it is about. And an API server within the process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Doctor's checks of a cluster, over objects as its API server gives them."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run's log from its pods: each line once, in order, over broken streams to the run's end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """The runs that live in a namespace, or in all of them, over HTTP as the API server answers."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Checks of what a rendered run names: each object once, in doctor and submit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

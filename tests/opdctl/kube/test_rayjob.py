@@ -1,7 +1,5 @@
 """A RayJob's phase out of KubeRay's two status fields, and what is shouted about."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """A submit under a name: each way in which the name may be taken."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Why a pod does not run, and why an object was never made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

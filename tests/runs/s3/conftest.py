@@ -1,7 +1,5 @@
 """Fixtures around the real S3 server of `server.py` and the proxy before it."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator
 

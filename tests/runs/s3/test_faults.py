@@ -1,7 +1,5 @@
 """Every way in which an S3 service or the way to it has failed: recovered from, or ended in one line within its time."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

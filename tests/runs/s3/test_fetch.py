@@ -1,7 +1,5 @@
 """Models and data from a real S3 server: fetched once, verified, taken up again where a start broke off."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The store on a real S3 server over HTTP: races, large files and wrong credentials."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

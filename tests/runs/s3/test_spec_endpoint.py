@@ -1,7 +1,5 @@
 """An endpoint that only the experiment's file names reaches every program of the run, and the tool."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`opd.pods.stage` from a real S3 server: a folder of a claim holds what the URL names, and says so last."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The build is of the same version, under another name. Each of the changes is made when its module has been imported.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

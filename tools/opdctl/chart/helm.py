@@ -1,7 +1,5 @@
 """Helm: the program and the charts, calls with an experiment's values, errors as one block of text."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

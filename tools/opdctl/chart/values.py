@@ -3,8 +3,6 @@
 matrix: {opd.loss_type: [reverse_kl, jsd], seed: [1, 2, 3]}   # keys of the spec by their dotted paths
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -1,7 +1,5 @@
 """`opdctl cancel`: the trainer saves, then the RayJob and its pods go; the run can be resumed."""
 
-from __future__ import annotations
-
 from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note
 
 # For KubeRay and the kubelet, beyond the pods' own grace.

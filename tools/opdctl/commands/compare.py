@@ -1,7 +1,5 @@
 """`opdctl compare`: runs side by side, with standard errors and paired differences to a base."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

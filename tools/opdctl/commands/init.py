@@ -1,7 +1,5 @@
 """`opdctl init`: a first experiment file out of a few answers, and the keys that it may have."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`opdctl report`: one self-contained HTML page of one run or several."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`opdctl submit`: from an experiment file to a run on a cluster."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """The API server as plain JSON: objects are plain trees, and each rejection is one error with its fix."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@
 quota) and unknown fields. KubeRay makes the pods later and leaves an event for a rejected pod: so each pod is tried, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -3,8 +3,6 @@
 `jobStatus` is Ray's word for the job, `jobDeploymentStatus` the operator's word for everything around it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

@@ -1,7 +1,5 @@
 """Reasons why objects of a run are missing and pods do not run: sentences of the server, the scheduler and the kubelet."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The kubelet stamps every line. The API server ends a stream after a while. The n
 last stamp, and lines that were printed before are left out by stamp and text.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A run's log from its store, as it grows: over attempts, without a gap or a repeat, whole lines only."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The curves of a report: charts of metrics, thinned where they have too many steps, packed for the page's script."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

@@ -3,8 +3,6 @@
 uPlot 1.6.32 (MIT) is the npm package's dist/uPlot.iife.min.js, dist/uPlot.min.css and LICENSE, unchanged.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

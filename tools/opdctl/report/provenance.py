@@ -1,7 +1,5 @@
 """Origin of runs: attempts, versions, images, GPU-hours, and the preflight's findings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The finder of runs: a name in a store or a namespace, or the path or URL of a run's own directory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

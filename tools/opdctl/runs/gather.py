@@ -1,7 +1,5 @@
 """Reader of many runs: lists and reads them in threads."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A run directory as one listing of its store shows it, and its attempts as their records describe them."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs from Python: `opdctl.load`, comparisons and bands as Arrow tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run's metrics as columns, by the rules of `opd.runs.metrics`."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """One run as its store holds it: its record, read and checked from the run's files."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -1,7 +1,5 @@
 """Tables of runs that commands and the report share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from opd.runs.headline import VALIDATION_PREFIX

@@ -1,7 +1,5 @@
 """The fused kernels for Hopper GPUs as a backend of `head_loss`; the import compiles no kernel."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -6,8 +6,6 @@ follows from the request's own length: idle rows pad the others. A row's place i
 Requests share nothing, so there is no prefix cache.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence

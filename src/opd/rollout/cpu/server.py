@@ -3,8 +3,6 @@
 A plain class, so that it can be tested without Ray; `opd.rollout.cpu.replica` makes a Ray actor of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Form of a scored plan: the benchmark's converted plans have it."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

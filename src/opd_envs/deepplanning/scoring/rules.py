@@ -1,7 +1,5 @@
 """Rules of the benchmark on cost, diversity, route, sandbox and structure of a plan; each returns whether it holds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from opd_envs.deepplanning.scoring.plan import (

@@ -1,7 +1,5 @@
 """Input of a rule: a plan, its query and the case's entries."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
