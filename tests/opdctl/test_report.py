@@ -124,6 +124,6 @@ def test_the_report_shows_the_conversations_of_the_newest_step_and_the_author_of
     assert heads == [True, False, False, False, True], "the first and the newest, the unreadable one of them left out"
     assert html.count("base, step 1, data row 3") == html.count("base, step 3, data row 3") == 1
     assert '<span class="d3" title="entropy 0.5 · divergence 0.2 · student: &#39;&lt;/pre' in html
-    assert "1 to 4 tokens; 3 answers, mean 3; tallest bar 2" in html
+    assert "3 answers of 1 to 4 tokens, mean 3; axis 1 to 8, tallest bar 2" in html
     assert "&lt;tool_call&gt;\n| 42" in html
     assert HOSTILE not in html

@@ -15,7 +15,7 @@ from opd.agent.trajectories import FOLDER, Trajectory, from_lines
 from opd.evaluation.samples import Sample
 from opdctl.console import note
 from opdctl.runs.gather import LoadedRun
-from opdctl.tables import NONE, Sheet, number
+from opdctl.tables import NONE, Sheet, number, percent
 
 NUM_STEPS = 3
 """Steps side by side: the first and the newest."""
@@ -102,7 +102,7 @@ def _step(run_id: str, data: bytes) -> Step:
     name, shown, lines = f"{run_id}, step {kept['step']}", list[Tokens](), list[tuple[str, ...]]()
     for row in kept["rows"]:
         tokens = list(zip(*(row[column][:NUM_TOKENS] for column in COLUMNS), strict=True))
-        title = f"{name}, data row {row['data_index']}, score {row['score']}: {row['num_tokens']} tokens"
+        title = f"{name}, data row {row['data_index']}, score {number(row['score'])}: {row['num_tokens']} tokens"
         shown.append(Tokens(title=title, tokens=[_token(*token) for token in tokens]))
         for place in sorted(range(len(tokens)), key=lambda i: -(tokens[i][2] or 0.0))[:NUM_LARGEST]:
             text, _, divergence, *tops = tokens[place]
@@ -126,14 +126,14 @@ def _token(text: str, entropy: float | None, divergence: float | None, *tops: An
 
 
 def _alternatives(top: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{text!r} {100 * p:.3g} %" for text, p in top) or NONE
+    return ", ".join(f"{text!r} {percent(p)}" for text, p in top) or NONE
 
 
 def histograms(lengths: Mapping[str, Sequence[int]]) -> list[Picture]:
     """Return the histogram of each name's lengths, all over the same range."""
     found, of_all = list[Picture](), [length for each in lengths.values() for length in each]
     for name, each in lengths.items():
-        low, high = min(of_all), max(of_all)
+        low, high = min(of_all), max(*of_all, min(of_all) + 7)
         counts, edges = np.histogram(each, bins=min(25, high - low + 1), range=(low, high + 1))
         width, tallest = 100 / len(counts), max(counts.tolist())
         heights = [40 * count / max(tallest, 1) for count in counts.tolist()]
@@ -141,7 +141,7 @@ def histograms(lengths: Mapping[str, Sequence[int]]) -> list[Picture]:
             (i * width, 40 - height, 0.92 * width, height, 1.0, f"{counts[i]} of {edges[i]:.4g} to {edges[i + 1]:.4g} tokens")
             for i, height in enumerate(heights)
         ]  # fmt: skip
-        caption = f"{low} to {high} tokens; {len(each)} answers, mean {np.mean(each):.4g}; tallest bar {tallest}"
+        caption = f"{len(each)} answers of {min(each)} to {max(each)} tokens, mean {np.mean(each):.4g}; axis {low} to {high}, tallest bar {tallest}"
         found.append(Picture(title=f"Length of the answers: {name}", caption=caption, cells=cells))
     return found
 

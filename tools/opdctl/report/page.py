@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from opd.evaluation.samples import Sample
 from opd.experiment import SPEC_CLASSES
+from opd.experiment.base import Section
 from opd.experiment.defaults import fill_defaults
 from opd.experiment.tree import MISSING, field_at, get_path
 from opd.redaction import redact
@@ -143,8 +144,9 @@ def _settings(records: Sequence[RunRecord]) -> list[Sheet]:
     """Return settings in which other runs differ from the first, the first's that are no defaults, and its others."""
     first = records[0]
     own, others = list[tuple[str, str]](), list[tuple[str, str]]()
+    kept = without_defaults(first.spec)
     for path, value in leaves(first.spec):
-        (others if path != "kind" and _is_default(first.spec, path, value) else own).append((path, str(value)))
+        (others if get_path(kept, path) is MISSING else own).append((path, str(value)))
     changes = [
         (item.run_id, "\n".join(found)) for item in records[1:] if (found := describe_changes(first.spec, item.spec))
     ]
@@ -156,15 +158,29 @@ def _settings(records: Sequence[RunRecord]) -> list[Sheet]:
     return [sheet for sheet in sheets if sheet.lines]
 
 
-def _is_default(spec: Mapping[str, Any], path: str, value: Any) -> bool:
-    """Return True for a key whose value the other keys give, too; False where this version cannot tell."""
-    tree = json.loads(json.dumps(spec))
-    section, _, name = path.rpartition(".")
+def without_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec with its kind and without keys whose value follows from the others; all where this version cannot tell."""
+    tree: dict[str, Any] = json.loads(json.dumps(spec))
+    for _ in range(2):  # a key may follow from a default that is still there
+        for path, value in leaves(tree):
+            section, _, name = path.rpartition(".")
+            less = json.loads(json.dumps(tree))
+            del (get_path(less, section) if section else less)[name]
+            if path != "kind" and _default(less, path) == json.dumps(value):
+                tree = less
+    return tree
+
+
+def _default(tree: Mapping[str, Any], path: str) -> str:
+    """Return the value as JSON that a spec without a key gives it; empty where this version cannot tell."""
+    filled = json.loads(json.dumps(tree))
     try:
-        (get_path(tree, section) if section else tree).pop(name)
-        fill_defaults(spec["kind"], cls := SPEC_CLASSES[spec["kind"]], tree, lambda: None)
-        found, field = get_path(tree, path), field_at(cls, path)
+        fill_defaults(tree["kind"], cls := SPEC_CLASSES[tree["kind"]], filled, lambda: None)
+        found, field = get_path(filled, path), field_at(cls, path)
         found = field.get_default(call_default_factory=True) if found is MISSING and field else found
     except (KeyError, TypeError, AttributeError, ValueError):
-        return False
-    return bool(json.dumps(found, default=str) == json.dumps(value))
+        return ""
+    return json.dumps(
+        found,
+        default=lambda one: one.model_dump(mode="json", exclude_none=True) if isinstance(one, Section) else str(one),
+    )

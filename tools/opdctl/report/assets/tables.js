@@ -39,10 +39,11 @@
     made.textContent = "copied";
   }
 
-  for (const table of document.querySelectorAll("table:not(.beside)")) {
+  for (const table of document.querySelectorAll(".scroll > table")) {
     const [head, ...rows] = table.rows;
     [...head.cells].forEach((cell, place) => {
       const title = cell.textContent;
+      for (const row of rows) row.cells[place].dataset.head = title;
       cell.textContent = "";
       button(cell, title, () => {
         const sign = cell.ariaSort === "ascending" ? -1 : 1;
@@ -52,6 +53,7 @@
         rows.forEach((row) => row.parentNode.append(row));
       });
     });
+    table.className = "stacks"; // on a phone
     const bar = document.createElement("div");
     bar.className = "copy";
     table.parentNode.before(bar);
