@@ -41,15 +41,13 @@
     return places[next - 1] + share * (places[next] - places[next - 1]);
   }
 
-  // A line's columns by its own places, ascending, as uPlot joins them; a group's place is the mean of its runs'.
-  function placed(steps, line) {
-    const columns = [[], ...line.map(() => [])];
-    steps.forEach((step, i) => {
-      const found = line.members.map((run) => place(run, step));
-      const x = found.includes(null) ? null : mean(found);
-      if (x !== null && !(x <= columns[0].at(-1))) [x, ...line.map((column) => column[i])].forEach((value, j) => columns[j].push(value));
-    });
-    return columns;
+  // Ascending places of a line's steps, and its columns there, as uPlot joins them; a group's place is the mean of its runs'.
+  function placed(steps, members, columns) {
+    const found = steps.map((step) => members.map((run) => place(run, step)));
+    const places = found.map((each) => each.includes(null) ? null : mean(each));
+    const kept = [];
+    places.forEach((x, i) => { if (x !== null && !(x <= places[kept.at(-1)])) kept.push(i); });
+    return [places, ...columns].map((column) => kept.map((i) => column[i]));
   }
 
   // The lines of a chart: of each run or group the mean and, for several seeds or thinned steps, lowest and highest values.
@@ -77,18 +75,17 @@
     const style = getComputedStyle(document.body), ink = style.getPropertyValue("--muted"), grid = { stroke: style.getPropertyValue("--line"), width: 1 };
     const lines = content(chart);
     const drawable = (values) => figure.isLog ? values.map((value) => value > 0 ? value : null) : values;
-    const data = [chart.steps], tables = [], series = [{ label: isByStep() ? "step" : of("axis").value, ...(isByStep() ? {} : { value: (_, value) => text(value) }) }], bands = [];
+    const data = [chart.steps], tables = [], bands = [];
+    const series = [isByStep() ? { label: "step" } : { label: of("axis").value, value: (_, value) => text(value) }];
     for (const line of lines) {
       const colour = COLOURS[line.entity % COLOURS.length];
       series.push({ label: names()[line.entity], stroke: colour, width: 1.5, spanGaps: true, value: (_, value) => text(value) });
-      data.push(drawable(line.y));
-      if (!isByStep()) tables.push(placed(chart.steps, Object.assign([line.y, ...(line.low ? [line.high, line.low] : [])].map(drawable), { members: line.members })));
+      const columns = [line.y, ...(line.low ? [line.high, line.low] : [])].map(drawable);
+      data.push(...columns);
+      tables.push(isByStep() ? [] : placed(chart.steps, line.members, columns));
       if (!line.low) continue;
       bands.push({ series: [series.length, series.length + 1], fill: colour + "2b" });
-      for (const edge of [line.high, line.low]) {
-        series.push({ stroke: null, width: 0, points: { show: false }, spanGaps: true, class: "edge" });
-        data.push(drawable(edge));
-      }
+      for (let edge = 0; edge < 2; edge++) series.push({ stroke: null, width: 0, points: { show: false }, spanGaps: true, class: "edge" });
     }
     const axis = { stroke: ink, grid, ticks: grid, font: "11px system-ui, sans-serif" };
     figure.uplot = new uPlot({

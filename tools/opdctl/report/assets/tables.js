@@ -1,5 +1,5 @@
 "use strict";
-// Tables: a click on a head sorts, a button copies as CSV; a click on a token shows its words, which a phone has no pointer for.
+// A click on a head sorts a table, and a button copies it as CSV. A click on a token shows its words: a phone has no pointer.
 
 (() => {
   const UNITS = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, min: 60, h: 3600, d: 86400 };
