@@ -110,7 +110,7 @@ def test_the_report_shows_the_conversations_of_the_newest_step_and_the_author_of
     (store / "base" / file_key("validation", 1)).write_bytes(b"{}")
     (store / "base" / file_key("validation", 8)).write_bytes(b"{}")
     top = [[[HOSTILE, 0.75], ["b", 0.25]]]
-    row = {"data_index": 3, "score": 1.0, "num_tokens": 1, "texts": ["\n"], "entropy": [0.5], "divergence": [0.2], "student": top, "teacher": top}  # fmt: skip
+    row = {"data_index": 3, "prompt": HOSTILE, "score": 1.0, "num_tokens": 1, "texts": ["\n"], "entropy": [0.5], "divergence": [0.2], "student": top, "teacher": top}  # fmt: skip
     (store / "base" / "tokens").mkdir()
     for step, rows in ((1, [row]), (2, [{}]), (3, [row])):
         tokens = {"step": step, "lengths": [1, 4, 4], "rows": rows}

@@ -19,17 +19,8 @@ from torch.utils._pytree import tree_map_only
 from opd.batch.rows import RolloutRows, loss_positions
 from opd.errors import Unfit
 from opd.experiment.defaults import head_changes_of
-from opd.losses import (
-    EventTargets,
-    HiddenTargets,
-    Loss,
-    Output,
-    Weights,
-    head_loss,
-    token_log_probs,
-    top_tokens,
-    unshared_mass,
-)
+from opd.losses import EventTargets, HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
+from opd.losses.head import top_tokens
 from opd.update.attention import Slice
 from opd.update.teacher_cache import Fetch
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from opd.batch.rows import RolloutRows
-from opd.losses import NUM_TOP, Output
+from opd.losses import Output
+from opd.losses.head import NUM_TOP
 from opd.update.head import LossTask
 
 

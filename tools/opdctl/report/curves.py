@@ -116,7 +116,7 @@ def axes(table: pa.Table) -> dict[str, list[list[float]]]:
         counted, tokens = np.append(counted[0] - 1, counted), np.append(0.0, tokens)
     found = {}
     for name, at, values in (("hours", steps, (times - times[:1]) / 3600), ("tokens", counted, np.cumsum(tokens))):
-        kept = np.unique(np.linspace(0, len(at) - 1, MAX_PLACES).astype(int)) if len(at) else []
+        kept = np.unique(np.linspace(0, max(len(at) - 1, 0), MAX_PLACES).astype(int))[: len(at)]
         if len(kept) and np.abs(values).max() <= MAX_DRAWN:
             found[name] = [at[kept].tolist(), np.maximum.accumulate(values)[kept].round(6).tolist()]
     return found

@@ -53,6 +53,7 @@ class Tokens:
     """A rollout's first tokens: level of divergence, words and text of each."""
 
     title: str
+    prompt: str
     tokens: Sequence[tuple[str, str, str]]
 
 
@@ -63,7 +64,7 @@ def _read(run: LoadedRun, prefix: str, num: int, parse: Callable[[bytes], Found]
     for key in sorted({*newest, *keys[: num > 1]}):
         try:
             yield parse(run.listing.store.get(key))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             note(f"warning: {run.record.run_id}: {key} is left out: {error}")
 
 
@@ -103,7 +104,7 @@ def _step(run_id: str, data: bytes) -> Step:
     for row in kept["rows"]:
         tokens = list(zip(*(row[column][:NUM_TOKENS] for column in COLUMNS), strict=True))
         title = f"{name}, data row {row['data_index']}, score {number(row['score'])}: {row['num_tokens']} tokens"
-        shown.append(Tokens(title=title, tokens=[_token(*token) for token in tokens]))
+        shown.append(Tokens(title=title, prompt=row["prompt"], tokens=[_token(*token) for token in tokens]))
         for place in sorted(range(len(tokens)), key=lambda i: -(tokens[i][2] or 0.0))[:NUM_LARGEST]:
             text, _, divergence, *tops = tokens[place]
             before = "".join(row["texts"][:place])[-CONTEXT_CHARS:]
@@ -152,7 +153,7 @@ def _density(title: str, rows: Sequence[Any]) -> Picture:
         (h, d) for row in rows for h, d in zip(row["entropy"], row["divergence"], strict=True) if None not in (h, d)
     ]
     powers = np.log10(np.clip(np.array(pairs, dtype=float).reshape(-1, 2), 10 ** NATS[0], 0.999 * 10 ** NATS[1]))
-    counts, *_ = np.histogram2d(*powers.T, bins=(25, 10), range=(NATS, NATS))
+    counts, _ = np.histogramdd(powers, bins=(25, 10), range=[NATS, NATS])
     cells = [
         (4 * i, 36 - 4 * j, 4, 4, float(f"{(counts[i, j] / max(counts.max(), 1)) ** 0.5:.2f}"), f"{counts[i, j]:.0f} tokens")
         for i, j in np.argwhere(counts).tolist()

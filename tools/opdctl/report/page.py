@@ -74,7 +74,9 @@ def report_page(runs: Sequence[LoadedRun]) -> str:
     has_answers = [run for run in few if GENERATIONS_KEY in run.listing]
     evaluated = {run.record.run_id: answers(run.listing.store, run.record.run_id) for run in has_answers}
     steps = kept_steps(few)
-    lengths = {name: [sample.num_tokens for sample in samples] for name, samples in evaluated.items() if samples}
+    lengths: dict[str, Sequence[int]] = {
+        name: [sample.num_tokens for sample in samples] for name, samples in evaluated.items() if samples
+    }
     lengths |= {step.name: step.lengths for step in steps if step.lengths}
     shown = [tokens for step in steps for tokens in step.shown]
     remarks = [f"{record.run_id}: {line}" for record in records for line in record.remarks]
