@@ -13,6 +13,7 @@ from pathlib import Path
 
 from opd.errors import StoreError, Unfit
 from opd.experiment import AnyRunSpec, AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
+from opd.experiment.base import value_at
 from opd.experiment.cluster import load_cluster
 from opd.experiment.pipeline import stages_of
 from opd.experiment.run_config import RunFacts
@@ -69,7 +70,7 @@ def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
     except SpecError as error:
         yield from error.problems
     except (Unfit, ModelUnreadable) as error:
-        yield Problem(path="model.path", value=spec.model.path, rule=str(error))
+        yield Problem(path=error.key, value=value_at(spec, error.key), rule=str(error))
     named = [*inputs.models, *inputs.places, *((data.key, path) for data in inputs.data for path in data.files)]
     for key, url in named:
         if is_store_url(url) and (why := _unusable(url)):

@@ -105,6 +105,7 @@ class Unfit(ValueError):
     """
 
     exit_code = 2
+    key = "model.path"  # of the spec, whose value has to change
 
 
 class UnusableInput(RunError):

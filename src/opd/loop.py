@@ -16,11 +16,11 @@ from opd.job import Data, Job
 from opd.kinds import KINDS, Kind
 from opd.monitor import monitor
 from opd.rollout.serving import start_cpu_servers
+from opd.runs.headline import validation_scores
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.runs.start_times import START
 from opd.trainer import checkpointing
-from opd.trainer.run_log import validation_scores
 from opd.update import checks
 
 SEAL_POLL_S = 5.0

@@ -93,13 +93,15 @@ def full_weights(folder: Path, case: Case) -> dict[str, torch.Tensor]:
     return torch.load(folder / case.name / "full.pt", weights_only=True)
 
 
-def seal(actor: Path, run_dir: Path, *, base: str, remote_url: str | None = None, world_size: int = 2) -> Path:
+def seal(
+    actor: Path, run_dir: Path, *, base: str, remote_url: str | None = None, world_size: int = 2, **sections: Any
+) -> Path:
     """A copy of a saved actor as step 7 of a sealed run whose model is `base`; returns the step's folder."""
     from opd.store.remote import open_store
 
     local = LocalStore(run_dir)
     remote = open_store(remote_url) if remote_url else None
-    spec = {"kind": "opd", "model": {"path": base}}
+    spec = {"kind": "opd", "model": {"path": base}, **sections}
     stores = [local] if remote is None else [local, remote]
     settle_identity(stores, run_id=run_dir.name, spec_hash=SPEC_HASH, identity=spec, spec=spec)
     checkpoints = Checkpoints(local=local, remote=remote, attempt=1, token="mine", spec_hash=SPEC_HASH)

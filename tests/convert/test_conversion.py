@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+import yaml
 from safetensors import safe_open
 from tests.convert.checkpoints import (
     CASES,
@@ -99,11 +100,35 @@ def test_tokenizer_and_generation_config_are_the_checkpoints_and_the_kernel_of_t
     assert "attn_implementation" not in json.loads((tmp_path / "out" / "config.json").read_text())
 
 
-def test_the_model_card_and_the_record_say_where_the_weights_come_from(saved, sealed, tmp_path):
-    step_dir = sealed(TWO_RANKS)
+LICENCES = {
+    "---\nlicense: other\nlicense_name: qwen\n---\n": (
+        {"license": "other", "license_name": "qwen"},
+        "license_name qwen",
+    ),
+    "A card: without metadata": ({"file": "LICENSE.txt"}, "file LICENSE.txt"),
+    "---\n[odd\n---\n": ({"file": "LICENSE.txt"}, "file LICENSE.txt"),
+    "": ({}, "not known from the base model"),
+}
+
+
+@pytest.mark.parametrize("own_card", LICENCES)
+def test_the_model_card_and_the_record_say_where_the_weights_come_from(saved, tmp_path, own_card):
+    base = str(shutil.copytree(base_model(saved, tied=False), tmp_path / "base"))
+    if own_card:
+        (tmp_path / "base" / "README.md").write_text(own_card)
+        (tmp_path / "base" / "LICENSE.txt").touch()
+    licence, shown_licence = LICENCES[own_card]
+    teachers = {"code": {"path": "owner/code"}, "math": {"path": "owner/math"}}
+    data = {"train": ["hub://owner/set?split=train", "own.parquet"]}
+    step_dir = seal(
+        saved / TWO_RANKS.name / "actor", tmp_path / "my-run", base=base, kind="opd", teachers=teachers, data=data
+    )
+    rows = [{"step": step, "val-core/gsm/acc/mean@4": step / 10} for step in (2, 5, STEP + 1)]
+    rows[1]["val-core/odd/acc/mean@4"] = "NaN"
+    (tmp_path / "my-run" / "attempts" / "0001").mkdir(parents=True)
+    (tmp_path / "my-run" / "attempts" / "0001" / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
     convert_checkpoint(Convert(checkpoint=str(step_dir), target=str(tmp_path / "out")))
     record = json.loads((tmp_path / "out" / "conversion.json").read_text())
-    base = str(base_model(saved, tied=False))
     expected = {
         "run_id": "my-run",
         "step": STEP,
@@ -114,13 +139,24 @@ def test_the_model_card_and_the_record_say_where_the_weights_come_from(saved, se
         "dtype_mode": "base",
         "num_tensors_by_dtype": {"bfloat16": len(full_weights(saved, TWO_RANKS))},
         "base_model": base,
+        "teachers": ["owner/code", "owner/math"],
+        "validation": {"gsm": 0.5},
+        "licence": licence,
         "warnings": [],
     }
     assert {key: record[key] for key in expected} == expected
     assert record["verification"]["max_difference"] == 0.0
     card = (tmp_path / "out" / "README.md").read_text()
-    for shown in ("my-run", str(STEP), SPEC_HASH, str(step_dir), base, "bfloat16"):
+    scores = "| Validation at step 5 | gsm 0.5 |"
+    for shown in (f"# my-run, step {STEP}", SPEC_HASH, str(step_dir), base, "bfloat16", scores, shown_licence):
         assert shown in card
+    assert yaml.safe_load(card.split("---\n")[1]) == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["opd"],
+        "datasets": ["owner/set"],
+        **{name: value for name, value in licence.items() if name != "file"},
+    }, "a folder of this machine is no base model of the hub"
 
 
 def test_a_checkpoint_of_plain_verl_is_converted_by_its_path_alone(saved, tmp_path, monkeypatch, capfd):

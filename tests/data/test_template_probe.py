@@ -8,7 +8,7 @@ import pytest
 from tests.agent.talk import TOKENIZER
 
 from opd.data.chat_template import UnfitTemplate, render
-from opd.data.template_probe import THOUGHT, check_template
+from opd.data.template_probe import THOUGHT, check_template, said_in
 
 LOOP = "{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{0}<|im_end|>\n{{% endfor %}}"
 KEEPS = LOOP.format("{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}")
@@ -16,6 +16,15 @@ QWEN_LIKE = (
     "{% for m in messages %}{% if m.role in ('system', 'user', 'assistant') %}{{ m.content.split('</think>')[-1] if not loop.last else "
     "m.content }}<|im_end|>{% endif %}{% endfor %}"
 )
+WRITES_TOOLS = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}" + KEEPS
+# As gpt-oss's, Qwen3-VL's and Cohere's: a system message is the first, or none.
+FIRST_ALONE = "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}"
+SCHEMA = '[{"type": "function", "function": {"name": "f", "parameters": {}}}]'
+
+
+def talk(roles: str) -> list[dict[str, str]]:
+    """Return messages of roles by their first letters."""
+    return [{"role": {"s": "system", "u": "user", "a": "assistant"}[role], "content": "x"} for role in roles]
 
 
 def check(template: str, *shapes: tuple[str, str], is_trained: bool = False) -> None:
@@ -28,6 +37,21 @@ def check(template: str, *shapes: tuple[str, str], is_trained: bool = False) -> 
 def test_a_template_that_keeps_everything_passes(is_trained):
     shapes = [(role, "content") for role in ("system", "developer", "user", "assistant", "tool")]
     check(KEEPS, *shapes, ("assistant", "tool_calls"), ("assistant", "weight"), is_trained=is_trained)
+
+
+@pytest.mark.parametrize("tools", [None, SCHEMA, '[{"name": "f"}]'])
+@pytest.mark.parametrize("roles", ["sua", "ssua", "usua", "suauasua"])
+@pytest.mark.parametrize("template", [WRITES_TOOLS, FIRST_ALONE])
+def test_tools_and_system_messages_are_asked_for_in_the_places_that_the_data_have(template, roles, tools):
+    shapes = list(said_in(talk(roles), tools))
+    words = {"the column tools": tools, "of role system after the first message, in the order ": roles.rindex("s")}
+    lost = [said for said, is_there in words.items() if is_there and template == FIRST_ALONE]
+    if not lost:
+        check(template, *shapes, is_trained=True)
+        return
+    with pytest.raises(UnfitTemplate) as refused:
+        check(template, *shapes, is_trained=True)
+    assert [said for said in words if said in str(refused.value)] == lost
 
 
 @pytest.mark.parametrize(

@@ -69,5 +69,6 @@ def test_a_head_that_caps_or_scales_is_refused_where_its_hidden_states_are_train
     [problem] = config_problems(spec(8), changes)
     assert problem.path == "model.path"
     assert "its logits are more than hidden @ W.T" in problem.rule
+    assert [one.path for one in config_problems(spec(8), changes, "teacher.path")] == ["teacher.path"]
     assert list(config_problems(spec(8), {"final_logit_softcapping": None, "logit_scale": 1.0})) == []
     assert list(config_problems(parse_tree({"kind": "eval", "model": "m", "data": {"val": ["v"]}}).spec, changes)) == []

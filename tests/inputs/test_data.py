@@ -76,7 +76,10 @@ def test_a_missing_file_is_named_with_those_next_to_it(tmp_path):
 def test_an_address_that_no_data_are_read_from_is_refused_with_the_forms_of_one(path):
     found = only([path], batch_size=1)
     assert found.rule == f"no data are read from {path.partition('://')[0]}://"
-    assert "the file's path, a store URL (s3://" in found.fix
+    assert (
+        "the file's path, of the hub {path: OWNER/NAME, split: train}, or the URL of a copy in a store (s3://"
+        in found.fix
+    )
     assert faults(["s3://bucket/train.jsonl", "hub://openai/gsm8k?split=train", "toy://train", "agent://train"]) == []
 
 
@@ -101,15 +104,25 @@ def test_a_damaged_file_is_found_wherever_it_is_damaged(tmp_path, cut):
         ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}], "2 of 9 rows are empty"),
         ([{"role": "user", "content": "hi"}, {"role": "assistant", "content": " "}], "2 of 9 rows are empty"),
         ([{"role": "human", "content": "hi"}], "2 of 9 rows have a message of the role 'human'"),
+        (
+            [{"role": "user", "content": [{"type": "image"}]}],
+            "2 of 9 rows cannot be read: a message has a part of the type 'image'",
+        ),
         (None, "2 of 9 rows have none of the columns prompt, "),
     ],
-    ids=["no message", "null content", "blank", "silent user", "silent assistant", "role", "null"],
+    ids=["no message", "null content", "blank", "silent user", "silent assistant", "role", "image", "null"],
 )
 def test_prompts_that_say_nothing_are_named_by_their_rows(tmp_path, prompt, said, suffix):
-    rows = [{"data_source": "d", "reward_model": {"ground_truth": "1"}, "prompt": [{"role": "user", "content": "hi"}]} for _ in range(9)]  # fmt: skip
+    text = [{"type": "text", "text": "hi"}] if "image" in said else "hi"  # a Parquet column has one type
+    rows = [{"data_source": "d", "reward_model": {"ground_truth": "1"}, "prompt": [{"role": "user", "content": text}]} for _ in range(9)]  # fmt: skip
     for i in (2, 7):
         rows[i]["prompt"] = prompt
-    rule = only([write(tmp_path / f"a.{suffix}", rows)]).rule
+    problem = only([write(tmp_path / f"a.{suffix}", rows)])
+    rule = problem.rule
+    assert ("drop what is no text" in problem.fix, "name the columns" in problem.fix) == (
+        "image" in said,
+        prompt is None,
+    )
     assert said in rule
     assert "(rows 2, 7, counted from 0)" in rule
 
@@ -186,6 +199,9 @@ def test_columns_that_a_template_reads_are_looked_for_in_every_row(tmp_path):
     problem = only([path], columns=(("teacher.prompt", "hint"),))
     assert problem.path == "teacher.prompt"
     assert "1 of 2 rows have no text or number in the column 'hint'" in problem.rule
+    route = only([path], columns=(("route.by", "hint"),))
+    assert (route.path, "(rows 1, counted from 0)" in route.rule, "FIELD" in route.fix) == ("route.by", True, False)
+    assert "FIELD" in problem.fix
 
 
 def test_a_file_of_ones_own_is_told_the_columns_that_it_has_and_the_keys_that_name_them(tmp_path):

@@ -26,8 +26,8 @@ def only(path):
     ("path", "rule", "fix"),
     [
         ("./Qwen3-8b", "there is no such folder; a Hugging Face id is NAME or OWNER/NAME", "a folder that is there"),
-        ("https://huggingface.co/Qwen/Qwen3-1.7B", "no model is read from https://", "write OWNER/NAME"),
-        ("oss://bucket/model", "no model is read from oss://", "into such a store"),
+        ("https://huggingface.co/Qwen/Qwen3-1.7B", "no model is read from https://", "OWNER/NAME of the hub"),
+        ("oss://bucket/model", "no model is read from oss://", "the URL of a copy in a store (s3://"),
         ("file:///models/student", "no model is read from file://", "the folder's path"),
         ("toy://pupil", "no bundled model", "toy://student or toy://teacher"),
     ],

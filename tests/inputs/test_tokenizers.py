@@ -38,9 +38,23 @@ def test_equal_tokenizers_share_all_and_nobody_has_more(tmp_path, qwen2_5):
     assert (found, found.beyond()) == (SharedTokens(SHARED, SHARED, SHARED), {})
 
 
+@pytest.fixture(params=["folder", "hub id"])
+def a_place(request, tmp_path, monkeypatch):
+    """Return a folder and the model's path: the folder, or the id of a repository that transformers has in its cache."""
+    if request.param == "folder":
+        return tmp_path / "t", str(tmp_path / "t")
+    for name, value in (("HF_HUB_CACHE", str(tmp_path)), ("HF_HUB_OFFLINE", True)):
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+    repository, owner = tmp_path / f"models--{tmp_path.name}--t", tmp_path.name  # ends are kept by path
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("c0ffee")
+    return repository / "snapshots" / "c0ffee", f"{owner}/t"
+
+
 @pytest.mark.parametrize("generation", [None, ["<|endoftext|>", "<|im_end|>"]])
-def test_a_teacher_that_ends_its_turns_otherwise_is_refused_unless_a_token_ends_both(tmp_path, qwen2_5, generation):
-    teacher = save_tokenizer(tmp_path / "t", QWEN2_5, eos="<|endoftext|>", rows=512)
+def test_a_teacher_that_ends_its_turns_otherwise_is_refused_unless_a_token_ends_both(a_place, qwen2_5, generation):
+    folder, teacher = a_place
+    save_tokenizer(folder, QWEN2_5, eos="<|endoftext|>", rows=512)
     if generation is None:
         with pytest.raises(
             Unfit, match=r"ends its turns with '<\|im_end\|>', the teacher with '<\|endoftext\|>'.*eos_token_id"
@@ -48,7 +62,7 @@ def test_a_teacher_that_ends_its_turns_otherwise_is_refused_unless_a_token_ends_
             shared_tokens(qwen2_5, teacher)
         return
     ids = [N + QWEN2_5.index(token) for token in generation]
-    (tmp_path / "t" / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
     assert shared_tokens(qwen2_5, teacher).shared == SHARED
 
 

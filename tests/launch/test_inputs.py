@@ -47,6 +47,7 @@ def start(tmp_path):
         ),
         ({"model__path": "half"}, "model.path", "2 of the 2 weight files"),
         ({"model__path": "short", "data__max_response_length": 8192}, "data.max_response_length", "at most 2048,"),
+        ({"teacher__path": "capped"}, "teacher.path", "config.json has final_logit_softcapping: 30"),
     ],
     ids=lambda value: None if isinstance(value, dict) else value,
 )
@@ -56,6 +57,8 @@ def test_a_fault_of_data_or_models_ends_with_exit_2_before_anything_is_imported_
     write_rows(tmp_path / "short.parquet", prompt_rows(3))
     for file in Path(write_model(tmp_path / "half")).glob("*.safetensors"):
         file.unlink()
+    config = Path(write_model(tmp_path / "capped")) / "config.json"
+    config.write_text(json.dumps({"model_type": "gemma2", "final_logit_softcapping": 30.0}))
     config = Path(write_model(tmp_path / "short")) / "config.json"
     config.write_text(json.dumps({"max_position_embeddings": 4096}))
     done = start(**sets)

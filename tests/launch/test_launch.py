@@ -151,6 +151,24 @@ def test_a_check_asks_the_chat_template_as_the_start_does(tmp_path, monkeypatch,
     assert "its chat template cannot be used: it fails: TypeError" in capsys.readouterr().err
 
 
+def test_a_check_names_the_teacher_whose_tokens_are_others(tmp_path, monkeypatch, capsys):
+    from opd.launch import main
+
+    monkeypatch.setattr("opd.launch.count_gpus", lambda: 0)
+    shutil.copytree(STUDENT_DIR, tmp_path / "b")
+    tokenizer = tmp_path / "b" / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"<tools>"', '"<others>"'))
+    path = tmp_path / "exp.yaml"
+    path.write_text(
+        f"kind: opd\nmodel: {STUDENT_DIR}\nteachers: {{a: {STUDENT_DIR}, b: {tmp_path / 'b'}}}\nroute: {{to: {{one: a, two: b}}}}\n"
+        "device: cpu\ndata: {train: [toy://train], val: [toy://heldout], max_prompt_length: 32, max_response_length: 8}\n"
+    )
+    assert main([str(path), "--check"]) == 2
+    said = capsys.readouterr().err
+    assert "teachers.b.path\n    value: " in said, said
+    assert "have different tokenizers" in said
+
+
 SHAPE = {
     "model_type": "qwen3", "vocab_size": 151936, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
     "num_hidden_layers": 36, "tie_word_embeddings": False,

@@ -41,6 +41,17 @@ def test_the_nearest_name_is_proposed_for_a_wrong_one(
     assert "did you mean quickstart?" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["status", "collect"])
+def test_what_is_no_run_is_said_in_one_line(command: str, inside: Callable, store: Path) -> None:
+    (store / "folder" / "run.json").mkdir(parents=True)
+    (store / "README.md").write_text("hi")
+    (store / "link").symlink_to(store / "gone")
+    for name, what in {"folder": "no folder", "README.md": "no folder", "link": "a link whose target"}.items():
+        done = inside(command, name, "--store", store)
+        [said, fix] = done.stderr.splitlines()
+        assert (done.returncode, f"{name} is {what}" in said, "opdctl list" in fix) == (1, True, True), done.stderr
+
+
 def test_a_finished_run_reads_the_same_from_its_folder_a_copy_and_the_store(
     inside: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:

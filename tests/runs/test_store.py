@@ -44,7 +44,8 @@ def test_only_the_first_create_of_a_key_succeeds_and_a_repeated_one_of_its_own_b
 
 
 def test_a_missing_object_is_none_to_info_and_an_error_to_get(tmp_path: Path, local_store: LocalStore) -> None:
-    assert local_store.info("nothing") is None
+    (local_store.root / "folder").mkdir(parents=True)
+    assert local_store.info("nothing") is local_store.info("folder") is None
     assert local_store.children("nothing") == []
     assert local_store.list("nothing") == []
     local_store.delete("nothing")

@@ -10,15 +10,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, without __all__
+from yaml import YAMLError
+
 from opd.convert.source import Origin
 from opd.convert.target import RECORD_FILE
 from opd.convert.verify import describe
+from opd.experiment.types import HUB
 
+_LICENCE_KEYS = ("license", "license_name")
 _PACKAGES = ("opd", "verl", "torch", "transformers")
 _CARD = """\
 ---
-library_name: transformers
-pipeline_tag: text-generation
+{metadata}
 ---
 
 # {title}
@@ -43,7 +49,7 @@ def make_record(origin: Origin, *, dtypes: Sequence[Any], **facts: Any) -> dict[
 
     Args:
         dtypes: of each written tensor.
-        facts: dtype_mode, num_parameters, world_size, base_model, verification, warnings.
+        facts: dtype_mode, num_parameters, world_size, base_model, licence, verification, warnings.
     """
     counts = Counter(str(dtype).removeprefix("torch.") for dtype in dtypes)
     known = {key: value for key, value in dataclasses.asdict(origin).items() if not key.startswith("model_")}
@@ -51,29 +57,81 @@ def make_record(origin: Origin, *, dtypes: Sequence[Any], **facts: Any) -> dict[
     return {"version": 1, **known, "num_tensors_by_dtype": dict(counts.most_common()), **facts, "packages": packages}
 
 
+def licence_of(base: str | None, revision: str | None) -> dict[str, str]:
+    """Return a base model's licence: the keys of its own card, else the `file` of a licence; empty without both.
+
+    Args:
+        base: a folder, or a name of the hub, of which only README.md is read, at `revision`.
+    """
+    if base is None:
+        return {}
+    folder = Path(base)
+    try:
+        path = folder if folder.is_dir() else Path(hf_hub_download(base, "README.md", revision=revision)).parent
+        own = ModelCard.load(path / "README.md", ignore_metadata_errors=True).data
+    except (OSError, ValueError, TypeError, YAMLError):
+        own = ModelCardData()
+    if isinstance(own.license, str):
+        return {name: value for name in _LICENCE_KEYS if isinstance(value := own.get(name), str)}
+    files = sorted(path.name for path in folder.glob("LICEN[CS]E*")) if folder.is_dir() else []
+    return {"file": files[0]} if files else {}
+
+
 def write_card(folder: Path, record: Mapping[str, Any]) -> None:
     """Write both files into the folder."""
     (folder / RECORD_FILE).write_text(json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n")
     dtypes = ", ".join(f"{name} ({count} tensors)" for name, count in record["num_tensors_by_dtype"].items())
+    base, licence = record["base_model"], record["licence"]
+    metadata = ModelCardData(
+        base_model=base if base and _is_hub_name(base) else None,
+        datasets=_hub_sets(record["data"]) or None,
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        tags=["opd", *([record["kind"]] if record["kind"] not in (None, "opd") else [])],
+        **{name: licence[name] for name in _LICENCE_KEYS if name in licence},
+    )
     rows = {
+        "Student": base,
+        "Teacher": ", ".join(record["teachers"]),
+        "Training data": ", ".join(record["data"]),
+        f"Validation at step {record['validation_step']}": ", ".join(
+            f"{name} {value:.4g}" for name, value in record["validation"].items()
+        ),
+        "Licence": ", ".join(f"{name} {value}" for name, value in licence.items()) or "not known from the base model",
         "Run id": record["run_id"],
+        "Kind": record["kind"],
         "Step": record["step"],
         "Attempt": record["attempt"],
         "Spec hash": record["spec_hash"],
         "Source checkpoint": record["checkpoint"],
         "FSDP ranks": record["world_size"],
-        "Base model": record["base_model"],
         "Weights": f"{dtypes}; dtype: {record['dtype_mode']}",
         "Parameters": f"{record['num_parameters']:,}",
         "Checked": describe(record["verification"]) if record["verification"] else "no (asked to skip it)",
         "Made with": ", ".join(f"{name} {number}" for name, number in record["packages"].items()),
     }
-    table = "\n".join(f"| {key} | {_cell(value)} |" for key, value in rows.items())
+    table = "\n".join(f"| {key} | {_cell(value)} |" for key, value in rows.items() if value not in (None, ""))
     notes = "".join(f"\n- {warning}" for warning in record["warnings"])
-    title = f"{record['run_id'] or 'Checkpoint'}, step {_cell(record['step'])}"
+    title = record["run_id"] or "Checkpoint"
+    title += "" if record["step"] is None else f", step {record['step']}"
     notes = f"\nWarnings of the conversion:\n{notes}\n" if notes else ""
-    (folder / "README.md").write_text(_CARD.format(title=title, table=table, notes=notes))
+    (folder / "README.md").write_text(_CARD.format(metadata=metadata.to_yaml(), title=title, table=table, notes=notes))
+
+
+def _is_hub_name(model: str) -> bool:
+    """Return True for a name that the hub takes as a base model; a folder of this machine has none."""
+    try:
+        validate_repo_id(model)
+    except HFValidationError:
+        return False
+    return not Path(model).exists()
+
+
+def _hub_sets(files: Sequence[str]) -> list[str]:
+    """Return the names of the data sets of the hub among training files."""
+    names = (file.removeprefix(HUB).partition("?")[0] for file in files if file.startswith(HUB))
+    return list(dict.fromkeys(names))
 
 
 def _cell(value: object) -> str:
-    return "not known" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
+    return str(value).replace("|", "\\|").replace("\n", " ")

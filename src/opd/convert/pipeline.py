@@ -11,9 +11,10 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from opd.agent.environments import toy_models
-from opd.convert.card import make_record, write_card
+from opd.convert.card import licence_of, make_record, write_card
 from opd.convert.errors import ConvertError, Warnings, say
 from opd.convert.export import copy_companions, write_model
+from opd.convert.hub import hub_token
 from opd.convert.merger import ShardMerger
 from opd.convert.source import Origin, bring_here, find_source
 from opd.convert.target import choose_target, staging
@@ -32,16 +33,21 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
 
     Raises:
         CheckpointError: files are missing or not as the manifest says; none of them was loaded.
-        ConvertError: the checkpoint cannot become this folder; nothing is left of it.
+        ConvertError: the checkpoint cannot become this folder, and nothing is left of it; or the hub takes no upload.
         BadRequest: the request cannot be followed.
         StoreError, OSError: a store or disk failed.
     """
+    if options.push_to_hub is not None:
+        hub_token()  # before the work
     warnings = Warnings()
     source = find_source(options.checkpoint, warnings)
     target = choose_target(options.target, source.origin.checkpoint)
     mode, wanted = _dtype(options, source.origin, warnings)
     transformers_logging.disable_progress_bar()  # between our own lines
-    with staging(target) as folder, tempfile.TemporaryDirectory(dir=folder, prefix=".opd-convert-") as scratch:
+    with (
+        staging(target, options.push_to_hub) as folder,
+        tempfile.TemporaryDirectory(dir=folder, prefix=".opd-convert-") as scratch,
+    ):
         actor_dir, companions, world_size = bring_here(source, Path(scratch))
         merger = ShardMerger(
             actor_dir,
@@ -67,13 +73,15 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
             say(describe(verification))
         else:
             warnings.add("the written model was not compared with the checkpoint (verify: false)")
+        base = options.base_model or source.origin.model_path
         record = make_record(
             source.origin,
             dtypes=[dtypes[name] for name in written],
             dtype_mode=mode,
             num_parameters=sum(sizes[name] for name in written),
             world_size=world_size,
-            base_model=options.base_model or source.origin.model_path,
+            base_model=base,
+            licence=licence_of(base, None if options.base_model else source.origin.model_revision),
             verification=verification,
             warnings=warnings,
         )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from opd.convert.errors import ConvertError, Warnings, incomplete, say
 from opd.errors import CheckpointError, CorruptRecord
+from opd.runs.headline import validation_scores
 from opd.runs.identity import RUN_FILE, SPEC_FILE
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, open_sealed, step_of
+from opd.runs.metrics import read_metrics
 from opd.store.base import Store
 from opd.store.remote import open_store
 from opd.store.transfer import ListedFile, bring, find_problems
@@ -42,6 +46,11 @@ class Origin:
     spec_hash: str | None = None
     model_path: str | None = None
     model_revision: str | None = None
+    kind: str | None = None
+    teachers: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    validation_step: int | None = None
+    validation: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,17 +89,33 @@ def find_source(checkpoint: str, warnings: Warnings) -> Source:
         return Source(store=store, files=files, origin=Origin(checkpoint=store.url, step=step_of(name)))
     spec: dict[str, Any] = {}
     if run is not None and record.get("spec_hash") == manifest.spec_hash:
-        spec = (run.get_json(SPEC_FILE) or {}).get("model") or {}
+        spec = run.get_json(SPEC_FILE) or {}
+    model = spec.get("model") or {}
+    validation_step, validation = _last_validation(run, manifest.step) if run is not None and spec else (None, {})
+    teachers = [spec.get("teacher"), *(spec.get("teachers") or {}).values()]
     origin = Origin(
         checkpoint=store.url,
         step=manifest.step,
         run_id=record.get("run_id") if spec else None,
         attempt=manifest.attempt,
         spec_hash=manifest.spec_hash,
-        model_path=spec.get("path"),
-        model_revision=spec.get("revision"),
+        model_path=model.get("path"),
+        model_revision=model.get("revision"),
+        kind=spec.get("kind"),
+        teachers=tuple(teacher["path"] for teacher in teachers if teacher),
+        data=tuple((spec.get("data") or {}).get("train", ())),
+        validation_step=validation_step,
+        validation=validation,
     )
     return Source(store=store, files=manifest.files, origin=origin)
+
+
+def _last_validation(run: Store, step: int) -> tuple[int | None, dict[str, float]]:
+    """Return step and scores of the last validation up to a step."""
+    for row in reversed(read_metrics([run])):
+        if row["step"] <= step and (scores := validation_scores(row)):
+            return row["step"], {name: value for name, value in scores.items() if math.isfinite(value)}
+    return None, {}
 
 
 def _read_seal(store: Store, children: set[str], *, in_run_directory: bool) -> Manifest | None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 PROMPT = "prompt"
+MEND_ROWS = "take these rows out of the file, or mend them"
+_TEXT_ALONE = "models are trained on text alone: drop what is no text, leave these rows out, or name a column of texts (data.columns.prompt)"
 _CONVERSATIONS = (MESSAGES, "conversations", "conversation")
 _QUESTIONS = (PROMPT, "question", "problem", "instruction", "query")
 _TRUTHS = ("ground_truth", "answer", "final_answer", "target")
@@ -29,7 +31,11 @@ _ROLE_OF = {"human": "user", "gpt": "assistant", "bot": "assistant", "function_r
 
 
 class RowFault(ValueError):
-    """A row that cannot be used; the text says why, alike for all such rows."""
+    """A row that cannot be used; the text says why, alike for all such rows, and `fix` what helps besides other columns."""
+
+    def __init__(self, why: str, fix: str = "") -> None:
+        super().__init__(why)
+        self.fix = fix
 
 
 class How(NamedTuple):
@@ -89,7 +95,8 @@ def read_row(row: Record, how: How, *, source: str, number: int) -> Record:
         if not is_whole or how.answer:
             messages += _answer(row, how, messages)
         if messages and messages[0]["role"] == "assistant":
-            raise RowFault("begin with the assistant, and a conversation begins with a system or user message")
+            why = "begin with the assistant, and a conversation begins with a system or user message"
+            raise RowFault(why, MEND_ROWS)
         return {**rest, MESSAGES: messages, **_tools(row)}
     if is_whole and asks in _CONVERSATIONS:
         messages = messages[:-1]
@@ -125,7 +132,7 @@ def _messages(value: Any) -> list[Record]:
     try:
         return plain(named)
     except ValueError as error:
-        raise RowFault(f"cannot be read: {error}") from error
+        raise RowFault(f"cannot be read: {error}", _TEXT_ALONE) from error
 
 
 def _answer(row: Record, how: How, messages: Sequence[Record]) -> list[Record]:
@@ -149,7 +156,8 @@ def _tools(row: Record) -> Record:
         return {}
     if not isinstance(listed, list) or not all(isinstance(tool, Mapping) for tool in listed):
         raise RowFault(
-            f"have {TOOLS!r} that are no list of objects, nor one as JSON text (json.dumps([...]), null without tools)"
+            f"have {TOOLS!r} that are no list of objects, nor one as JSON text (json.dumps([...]), null without tools)",
+            MEND_ROWS,
         )
     return {TOOLS: tools if isinstance(tools, str) else json.dumps(tools)}
 
@@ -197,7 +205,9 @@ def _read_rows(file: Path, how: How) -> Iterator[Record]:
         try:
             yield read_row(row or {}, how, source=file.stem, number=number)
         except RowFault as error:
-            raise Unreadable(f"row {number} of {file} (counted from 0): such rows {error}", "mend the row") from error
+            raise Unreadable(
+                f"row {number} of {file} (counted from 0): such rows {error}", error.fix or MEND_ROWS
+            ) from error
 
 
 def _table(rows: Sequence[Record]) -> pa.Table:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from opd.data.chat_template import UnfitTemplate, render
+from opd.experiment.algorithm import TOOLS
 
 THOUGHT = "content with a thought"
 """Key, in shapes, of a content with a `<think>` block."""
+_LATER = " after the first message, in the order "  # ends the key of such a message; the conversation's roles follow
+_BARE_TOOLS = f'{TOOLS} without "function"'
+_FIRST = ("system", "developer")  # roles that templates may write at the begin alone
+_REPEATED = re.compile(r"\b(user, assistant, |assistant, tool, )\1+")
 _MARK = "opdmark"
 _QUESTION = {"role": "user", "content": "opd-asked"}
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking", THOUGHT)
@@ -20,12 +27,17 @@ _CALL = {
     "type": "function",
     "function": {"name": f"{_MARK}name", "arguments": {f"{_MARK}key": f"{_MARK}value"}},
 }
+_PARAMETERS = {"type": "object", "properties": {f"{_MARK}key": {"type": "string"}}, "required": [f"{_MARK}key"]}
+_TOOL = {"name": f"{_MARK}name", "description": f"{_MARK}about", "parameters": _PARAMETERS}
+_TOOL_MARKS = [f"{_MARK}name", f"{_MARK}about", f"{_MARK}key"]
 _FIX = (
     "write it into the content in the model's own words, or give the model a template that has it (chat_template.jinja)"
 )
 _FIXES = {
     "developer": "use the role system",
     "tool_calls": "write calls into the content as the model writes them",
+    _LATER: "write it into the first message, or as the user",
+    TOOLS: "write the tools into the system message as the model reads them, or give the model a template that has tools (chat_template.jinja)",
     "content": "give the model a template that writes it (chat_template.jinja), or leave messages of that role out",
 }
 
@@ -43,6 +55,21 @@ class Finding(NamedTuple):
         return f"{self.what} is {self.why}"
 
 
+def said_in(messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> Iterator[tuple[str, str]]:
+    """Yield (role, key) of what a row says; the role is empty for its column of tools, which is JSON text.
+
+    A system message after the first message has its conversation's roles in its key, repeated turns once.
+    """
+    yield from ((str(one["role"]), key) for one in messages for key in one)
+    if any(one["role"] == "assistant" and "</think>" in one["content"] for one in messages):
+        yield "assistant", THOUGHT
+    roles = [str(one["role"]) for one in messages]
+    for role in {*_FIRST} & {*roles[1:]}:
+        yield role, f"content{_LATER}" + _REPEATED.sub(r"\1", ", ".join(roles))
+    if tools:
+        yield "", TOOLS if all("function" in tool for tool in json.loads(tools)) else _BARE_TOOLS
+
+
 def findings(
     tokenizer: Any, shapes: Collection[tuple[str, str]], *, is_trained: bool, template: Mapping[str, Any]
 ) -> Iterator[Finding]:
@@ -53,16 +80,24 @@ def findings(
         is_trained: what the assistant says is trained; else it is a past turn of a prompt.
         template: arguments of the template.
     """
+    misplaced = set[str]()
     for role, key in sorted(shapes):
-        if key not in _SAID:
+        more, fix = dict(template), _FIXES.get(role) or _FIXES.get(key) or _FIX
+        name, later, order = key.partition(_LATER)
+        if not role:
+            messages, said, fix = [_QUESTION], _TOOL_MARKS, _FIXES[TOOLS]
+            more[TOOLS] = [_TOOL if key == _BARE_TOOLS else {"type": "function", "function": _TOOL}]
+        elif later and role not in misplaced:
+            (messages, said), fix = _in_order(role, order.split(", ")), _FIXES[_LATER]
+        elif key in _SAID:
+            messages, said = _conversation(role, key, is_trained=is_trained)
+        else:
             continue
-        messages, said = _conversation(role, key, is_trained=is_trained)
-        why = _why(tokenizer, messages, said, is_finished=is_trained and role == "assistant", template=template)
-        if why:
-            fix = _FIXES.get(role) or _FIXES.get(key) or _FIX
-            yield Finding(
-                f"the {key} of role {role}", why, fix, role == "assistant" and key in _THOUGHTS and not is_trained
-            )
+        is_finished = is_trained and messages[-1]["role"] == "assistant"
+        if why := _why(tokenizer, messages, said, is_finished=is_finished, template=more):
+            what = f"the {name} of role {role}{later}{order}" if role else f"the column {key}"
+            misplaced |= {role} if later else set()
+            yield Finding(what, why, fix, role == "assistant" and key in _THOUGHTS and not is_trained)
 
 
 def check_template(
@@ -101,6 +136,22 @@ def _conversation(role: str, key: str, *, is_trained: bool) -> tuple[list[dict[s
     return [said] if role == "user" else [said, _QUESTION], marks
 
 
+def _in_order(role: str, order: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a conversation of these roles that says a marker in each message of one role after the first, and the markers."""
+    messages, marks = list[dict[str, Any]](), list[str]()
+    for place, (one, following) in enumerate(zip(order, [*order[1:], ""], strict=True)):
+        message: dict[str, Any] = {"role": one, "content": f"opd-{place}"}
+        if one == role and place:
+            message["content"] = f"{_MARK}{place}said"
+            marks.append(message["content"])
+        elif one == "assistant" and following == "tool":
+            message |= {"content": "", "tool_calls": [_CALL]}
+        elif one == "tool":
+            message |= {"tool_call_id": _CALL_ID, "name": f"{_MARK}name"}
+        messages.append(message)
+    return messages, marks
+
+
 def _why(
     tokenizer: Any, messages: list[dict[str, Any]], marks: list[str], *, is_finished: bool, template: Mapping[str, Any]
 ) -> str:
@@ -115,5 +166,5 @@ def _why(
         return "written as a Python object"
     if f'\\"{_MARK}key\\"' in text:
         return "encoded twice"
-    is_repeated = marks == [f"{_MARK}said"] and text.count(marks[0]) > 1
+    is_repeated = any(mark.endswith("said") and text.count(mark) > 1 for mark in marks)
     return "written more than once" if is_repeated else ""

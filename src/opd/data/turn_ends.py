@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 from opd.data.chat_template import UnfitTemplate, render
@@ -19,7 +18,7 @@ def end_tokens(tokenizer: Any, generation_config: Any = None, **template: Any) -
 
     Args:
         tokenizer: with its chat template, if it has one.
-        generation_config: of the model; None means the config of the tokenizer's folder.
+        generation_config: of the model; None means the config of the tokenizer's folder or hub id.
         template: arguments of the template.
     """
     written = written_end(tokenizer, **template)
@@ -28,7 +27,11 @@ def end_tokens(tokenizer: Any, generation_config: Any = None, **template: Any) -
 
 def named_ends(tokenizer: Any, generation_config: Any = None) -> set[int]:
     """Return the ends that tokenizer and generation config name, at which every engine stops by itself."""
-    given = _in_folder(tokenizer) if generation_config is None else generation_config.eos_token_id
+    given = (
+        _configured(getattr(tokenizer, "name_or_path", ""))
+        if generation_config is None
+        else generation_config.eos_token_id
+    )
     return {tokenizer.eos_token_id, *(given if isinstance(given, Sequence) else (given,))} - {None}
 
 
@@ -61,8 +64,11 @@ def up_to_end(text: str, ends: Iterable[str]) -> str:
     return text[:last]
 
 
-def _in_folder(tokenizer: Any) -> Any:
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        config = json.loads((Path(tokenizer.name_or_path) / "generation_config.json").read_text(encoding="utf-8"))
-        return config.get("eos_token_id") if isinstance(config, Mapping) else None
+@cache  # each conversation asks, and a hub id takes a request
+def _configured(path: str) -> Any:
+    """Return the ends in the generation config of a folder or a hub id; None where there is no such config."""
+    from transformers import GenerationConfig
+
+    with suppress(OSError, ValueError, TypeError):
+        return GenerationConfig.from_pretrained(path).eos_token_id if path else None
     return None

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from opd.experiment.base import Section, key, named
 from opd.experiment.errors import Problem
-from opd.experiment.types import Count, Dtype, Extras, Natural, Offload, Paths, Positive, Text, Weight
+from opd.experiment.types import Count, Dtype, Extras, HubName, Natural, Offload, Paths, Positive, Text, Weight
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -132,7 +132,6 @@ class Importance(Section):
 _LOSSES = ("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
 LossType = Annotated[str, named(*_LOSSES)]
 
-
 RunPoint = Open | Count
 """A place in a run: a share of its steps, rounded down, or the number of a step."""
 
@@ -236,4 +235,5 @@ class Convert(Section):
     dtype: Literal["checkpoint", "base", "bf16"] = key("Precision of the written weights.", "base")
     base_model: Text | None = key("Model that `dtype: base` follows; unset: the run's own.", None)
     trust_remote_code: bool = key("Run the code of the model in the checkpoint's folder.", False)
+    push_to_hub: HubName | None = key("Private repository to upload to, with HF_TOKEN of the environment.", None)
     verify: bool = key("Compare logits with the checkpoint's on a few prompts.", True)

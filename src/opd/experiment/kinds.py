@@ -145,9 +145,10 @@ class DistillationSpec(SamplingSpec):
 
     @property
     def prompt_columns(self) -> tuple[tuple[str, str], ...]:
-        """(key of the template, column) of the training data that the teachers' own prompts read."""
-        templates = [(f"{path}.prompt", teacher.prompt) for path, teacher in self.named_teachers.items()]
-        return tuple((path, name) for path, text in templates if text for name in names_in(text) if name != PROMPT)
+        """(key, column) of the training data that the teachers' own prompts and the route read."""
+        templates = {f"{path}.prompt": names_in(one.prompt or "") for path, one in self.named_teachers.items()}
+        named = templates | ({"route.by": [self.route.by]} if self.teachers else {})
+        return tuple((path, name) for path, names in named.items() for name in names if name != PROMPT)
 
 
 class OpdSpec(DistillationSpec):
@@ -200,7 +201,7 @@ _NOT_IDENTITY = {
     "teacher": "offload wait_s",
     "opd": "chunk_size workspace_gib read_tokens train_tokens gpu_memory_gib max_unshared_mass num_kept_rollouts",
     "eval": "save_generations",
-    "convert": "target trust_remote_code verify",
+    "convert": "target push_to_hub trust_remote_code verify",
     "trainer": "loggers project master_port total_epochs total_steps save_freq test_freq val_before_train"
     " max_skipped_updates stall_floor_s stall_factor monitor resume",
 }

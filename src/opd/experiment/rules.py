@@ -251,18 +251,17 @@ def context_problems(spec: RunSpec, context: int | None) -> Problems:
     yield spec.broken("data.max_response_length", f"{rule} {CONTEXT} (its rope_scaling does not count)", fix)
 
 
-def config_problems(spec: RunSpec, config: Any) -> Problems:
-    """Yield why the model with this Hugging Face config cannot answer the run's prompts."""
-    yield from context_problems(spec, context_of(config))
+def config_problems(spec: RunSpec, config: Any, of: str = "model.path") -> Problems:
+    """Yield why the model of a key, with this Hugging Face config, cannot answer the run's prompts or be trained on."""
+    yield from context_problems(spec, context_of(config) if of == "model.path" else None)
     others = sorted(set(layers_of(config)) - {"full_attention"})
-    if others and isinstance(spec, SamplingSpec) and spec.rollout.name == "cpu":
+    if others and of == "model.path" and isinstance(spec, SamplingSpec) and spec.rollout.name == "cpu":
         rule = f"the CPU's rollout server has no cache for its layers of {', '.join(others)}"
         yield spec.broken("model.path", rule, "a model with full attention in all layers, or device: cuda and a GPU")
-    changes = head_changes_of(config)
-    if changes and isinstance(spec, TrainSpec):
+    if (changes := head_changes_of(config)) and isinstance(spec, TrainSpec):
         found = ", ".join(f"{key}: {value}" for key, value in changes.items())
         rule = f"its logits are more than hidden @ W.T (config.json has {found}), and training reads hidden states"
-        yield spec.broken("model.path", rule, "a model of the Qwen, Llama or Mistral families")
+        yield spec.broken(of, rule, "a model of the Qwen, Llama or Mistral families")
 
 
 _RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {

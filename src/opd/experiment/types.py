@@ -38,6 +38,7 @@ Text = Annotated[str, Field(min_length=1)]
 RunName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MAX_NAME_CHARS)]
 KeyName = Annotated[str, matching(r"^[A-Za-z_][A-Za-z0-9_-]*$", "a name of letters, digits, `_` and `-`")]
 EnvName = Annotated[str, matching(r"^[A-Za-z_][A-Za-z0-9_]*$", "a name of letters, digits and `_`, no digit first")]
+HubName = Annotated[str, matching(r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$", "OWNER/NAME")]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Weight = Annotated[float, Field(ge=0)]
@@ -57,7 +58,6 @@ ServerUrl = Annotated[str, matching(_SERVER, "http://HOST:PORT/v1, without crede
 ServerUrls = Annotated[tuple[ServerUrl, ...], BeforeValidator(_as_tuple), _SERVERS]
 """One address of an OpenAI-compatible server or a list of them."""
 _HUB: dict[str, Any] = {"type": "object", "additionalProperties": _TEXT, "required": ["path"]}
-_ONE: dict[str, Any] = {"anyOf": [_TEXT, _HUB]}
-_FILES = WithJsonSchema({"anyOf": [_TEXT, _HUB, {"type": "array", "items": _ONE, "minItems": 1}]})
+_FILES = WithJsonSchema({"anyOf": [_TEXT, _HUB, {"type": "array", "items": {"anyOf": [_TEXT, _HUB]}, "minItems": 1}]})
 Files = Annotated[tuple[Text, ...], BeforeValidator(_as_files), Field(min_length=1), _FILES]
 """`Paths`, or data sets of the hub as maps."""

@@ -126,11 +126,11 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
     Raises:
         SpecError: with every fault found.
     """
-    spec, model = inputs.spec, dict(inputs.models).get("model.path")
+    spec = inputs.spec
     is_read_by_vllm = isinstance(spec, EvalSpec) and spec.rollout.name == "vllm"  # its one model, by nothing else
     problems = [
         *model_problems(inputs.models, may_be_quantized=is_read_by_vllm),
-        *(config_problems(spec, config_of_folder(model)) if model else ()),
+        *(problem for key, path in inputs.models for problem in config_problems(spec, config_of_folder(path), key)),
         *data_problems(inputs.data),
         *place_problems(inputs.places),
         *environment_problems(spec),

@@ -13,27 +13,24 @@ from typing import Any, NamedTuple
 from opd.agent.environments import TOY_PREFIX
 from opd.data.files import Unreadable, files_of, raw_rows
 from opd.data.messages import ROLES, part_of
-from opd.data.reading import How, RowFault, read_row, value_at
-from opd.data.template_probe import THOUGHT
-from opd.experiment.algorithm import MESSAGES
+from opd.data.reading import MEND_ROWS, How, RowFault, read_row, value_at
+from opd.data.template_probe import said_in
+from opd.data.toy import TOY
+from opd.experiment.algorithm import MESSAGES, TOOLS
 from opd.experiment.errors import Problem
-from opd.experiment.pipeline import OF_A_STAGE
 from opd.experiment.sections import Split
 from opd.experiment.types import HUB
+from opd.inputs.models import address_faults
 from opd.rewards.dispatch import misread
-from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
 
 MAX_ROWS = 1_000_000
 """Rows of a file that are looked at one by one; the others are read and counted."""
 _NUM_SHOWN = 5
 _MAX_SHOWN_CHARS = 60
 _NAME_COLUMNS = "name the columns: data.columns: {prompt: COLUMN, answer: COLUMN} (`opdctl init --columns COLUMN,COLUMN`), or see docs/howto/data.md"
-_MEND_ROWS = "take these rows out of the file, or mend them"
 _WRITE_TRUTHS = 'write the answer as text ("5"), leave out rows that have none, name its column (data.columns.answer), or score them by reward.function: custom'
 _COMPARES_NUMBERS = ("math_verify", "math_reward")
-
-
-_LATER = (HUB, TOY_PREFIX, "toy://", OF_A_STAGE, "hdfs://")  # fetched, written or made after the check
+_FORMS = "the file's path, of the hub {path: OWNER/NAME, split: train}"
 _WHOLE, _BY_NAME = Split(), How()
 
 
@@ -78,7 +75,7 @@ def data_problems(data: Sequence[DataSet]) -> Iterator[Problem]:
 
 
 def shapes_of(data: DataSet) -> frozenset[tuple[str, str]]:
-    """Return (role, key) of everything that the messages of a data set say."""
+    """Return (role, key) of everything that the rows of a data set say, see `said_in`."""
     seen = [_seen(path, data) for path in data.files if "://" not in path]
     return frozenset().union(*(one.shapes for one in seen))
 
@@ -114,9 +111,7 @@ def _seen(path: str, data: DataSet) -> _Seen:
 
 def _set_problems(data: DataSet) -> Iterator[Problem]:
     for path in data.files:
-        if "://" in path and not is_store_url(path) and not path.startswith(_LATER):
-            rule = f"no data are read from {path.partition('://')[0]}://"
-            fix = f"the file's path, a store URL ({', '.join(f'{name}://' for name in CREATE_ONLY_PROTOCOLS)}), or of the hub {{path: OWNER/NAME, split: train}}"
+        for rule, fix in address_faults(path, "no data are", _FORMS, known=(HUB, TOY_PREFIX, TOY)):
             yield Problem(path=data.key, value=data.name(path), rule=rule, fix=fix)
     seen = [_seen(path, data) for path in data.files if "://" not in path]
     names = [data.name(path) for path in data.files if "://" not in path]
@@ -157,16 +152,14 @@ def _look(files: tuple[tuple[Path, int, int], ...], checks: _Checks) -> _Seen:
             try:
                 row = read_row(raw, checks.how, source=file.stem, number=number)
             except RowFault as error:
-                found["", str(error), _NAME_COLUMNS].append(f"{within}{number}")
+                found["", str(error), error.fix or _NAME_COLUMNS].append(f"{within}{number}")
                 continue
             for fault in _faults(row, checks):
                 found[fault].append(f"{within}{number}")
             if checks.scorer and isinstance(truth := _truth(row), str):
                 truths[truth].append(f"{within}{number}")
             messages = row[checks.how.wants]
-            seen.shapes |= {(str(one["role"]), key) for one in messages for key in one}
-            if any(one["role"] == "assistant" and "</think>" in one["content"] for one in messages):
-                seen.shapes.add(("assistant", THOUGHT))
+            seen.shapes.update(said_in(messages, row.get(TOOLS) if checks.how.wants == MESSAGES else None))
             part, of, seed = checks.split
             seen.in_part += part is None or part_of(messages, of=of, seed=seed) == part
     for truth in misread(checks.scorer, truths) if truths else ():
@@ -189,7 +182,7 @@ def _faults(row: Mapping[str, Any], checks: _Checks) -> Iterator[tuple[str, str,
     """Yield (key, rule, fix) of what is wrong with a row."""
     messages = row[checks.how.wants]
     if unknown := sorted({one["role"] for one in messages} - set(ROLES)):
-        yield "", f"have a message of the role {unknown[0]!r}; roles are {', '.join(ROLES)}", _MEND_ROWS
+        yield "", f"have a message of the role {unknown[0]!r}; roles are {', '.join(ROLES)}", MEND_ROWS
     # An assistant's turn may consist of tool calls, and a tool may return nothing.
     silent = any(
         not str(one.get("content") or "").strip()
@@ -197,7 +190,7 @@ def _faults(row: Mapping[str, Any], checks: _Checks) -> Iterator[tuple[str, str,
         for one in messages
     )
     if not messages or silent:
-        yield "", "are empty: what a user, a system or an assistant says is not null or blank", _MEND_ROWS
+        yield "", "are empty: what a user, a system or an assistant says is not null or blank", MEND_ROWS
     if checks.how.wants == MESSAGES:
         return
     if not isinstance(row["data_source"], str):
@@ -214,10 +207,11 @@ def _faults(row: Mapping[str, Any], checks: _Checks) -> Iterator[tuple[str, str,
             _WRITE_TRUTHS,
         )
     for key, name in checks.columns:
-        value = value_at(row, name)
+        fields = "" if key == "route.by" else ", or COLUMN.FIELD,"
+        value = value_at(row, name) if fields else row.get(name)
         if value is None or isinstance(value, Mapping | list):
             rule = f"have no text or number in the column {name!r} (they have {', '.join(row)})"
-            yield key, rule, "name a column, or COLUMN.FIELD, of texts or numbers, or add it to the file"
+            yield key, rule, f"name a column{fields} of texts or numbers, or add it to the file"
 
 
 def _no_text(truth: Any, scorer: str) -> str:

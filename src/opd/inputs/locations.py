@@ -8,7 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from opd.agent.environments import toy_place
-from opd.data.toy import model_folder
+from opd.data.toy import TOY, model_folder
 from opd.data.toy.task import write_parquet
 from opd.experiment.algorithm import MESSAGES
 from opd.experiment.run_config import KEY, RunConfig
@@ -46,7 +46,7 @@ def resolve(config: DictConfig, folder: Path) -> dict[str, str]:
     def data(key: str, path: str) -> str:
         if path in _TOY_DATA:
             return str(toy_data()[_TOY_DATA[path]])
-        if path.startswith("toy://"):
+        if path.startswith(TOY):
             raise ValueError(f"{path}: unknown; known data sets are {', '.join(_TOY_DATA)}")
         if path.startswith(HUB):
             files[copy := hub_copy(key, path)] = path

@@ -19,6 +19,8 @@ from opd.experiment.errors import Problem, SpecError
 class ModelUnreadable(RunError):
     """A model's files cannot be read now; another attempt may find the hub or the disk back."""
 
+    key = "model.path"  # of the spec
+
 
 @contextmanager
 def reading(key: str, path: str) -> Iterator[None]:
@@ -40,7 +42,9 @@ def reading(key: str, path: str) -> Iterator[None]:
             raise SpecError(
                 [Problem(path=key, value=path, rule=f"the model cannot be read: {text}", fix=fix)]
             ) from error
-        raise ModelUnreadable(f"{key}={path}: the model cannot be read now: {text}") from error
+        unreadable = ModelUnreadable(f"{key}={path}: the model cannot be read now: {text}")
+        unreadable.key = key
+        raise unreadable from error
 
 
 def _is_for_good(error: BaseException | None) -> bool:

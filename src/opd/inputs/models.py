@@ -28,7 +28,7 @@ _QUANTIZED = ("quantization_config", "compression_config")
 _DEQUANTIZE = "use the checkpoint in bf16, or load this one with transformers, dequantized, and save_pretrained it"
 _DENSE = ("llama", "mistral", "qwen2", "qwen3")  # types whose tensors have these names and sizes
 _WRITERS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
-_LATER = (OF_A_STAGE, "hdfs://")  # there by then, and copied by verl itself
+_FORMS = "OWNER/NAME of the hub, the folder's path"
 _COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
 _FROM_GGUF = (
     "the model's folder in bf16, or one made of the GGUF file as `python -m opd.data.fetch_smollm2` makes SmolLM2's"
@@ -59,9 +59,11 @@ def model_problems(models: Sequence[tuple[str, str]], *, may_be_quantized: bool 
     """
     for key, path in models:
         if "://" in path:
-            if not (path in _bundled() or is_store_url(path) or path.startswith(_LATER)):
-                rule, fix = _address_fault(path)
-                yield Problem(path=key, value=path, rule=rule, fix=fix)
+            bundled = [name for name in _bundled() if name.startswith(f"{path.partition('://')[0]}://")]
+            faults = address_faults(path, "no model is", _FORMS, known=tuple(bundled))
+            if bundled and path not in bundled:
+                faults = [("this is no bundled model", " or ".join(bundled))]
+            yield from (Problem(path=key, value=path, rule=rule, fix=fix) for rule, fix in faults)
             continue
         folder = Path(path)
         if folder.suffix == ".gguf" or (any(folder.glob("*.gguf")) and not (folder / "config.json").exists()):
@@ -82,15 +84,17 @@ def model_problems(models: Sequence[tuple[str, str]], *, may_be_quantized: bool 
             )
 
 
-def _address_fault(path: str) -> tuple[str, str]:
-    """Return (rule, fix) of an address that no model is read from."""
-    protocol = path.partition("://")[0]
-    bundled = [name for name in _bundled() if name.startswith(f"{protocol}://")]
-    if bundled:
-        return "this is no bundled model", " or ".join(bundled)
+def address_faults(path: str, what: str, forms: str, known: tuple[str, ...]) -> list[Fault]:
+    """Return (rule, fix) of an address that is no store's; nothing for any other path.
+
+    Args:
+        what: "no model is" read there. forms: of other paths, for the fix. known: begins of addresses that come from elsewhere.
+    """
+    known += (OF_A_STAGE, "hdfs://")  # there by then; copied by verl itself
+    if "://" not in path or is_store_url(path) or path.startswith(known):
+        return []
     stores = ", ".join(f"{name}://" for name in CREATE_ONLY_PROTOCOLS)
-    rule = f"no model is read from {protocol}://; a model is a folder, OWNER/NAME on the hub, or a store URL ({stores})"
-    return rule, "write OWNER/NAME, the folder's path, or copy it into such a store"
+    return [(f"{what} read from {path.partition('://')[0]}://", f"{forms}, or the URL of a copy in a store ({stores})")]
 
 
 def config_of_folder(path: str) -> Any:

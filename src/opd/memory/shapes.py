@@ -9,6 +9,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from opd.data.toy import TOY, model_folder
 from opd.errors import StoreUnavailable
 from opd.experiment.defaults import context_of
 from opd.store.remote import open_store
@@ -186,9 +187,7 @@ def read_config(path: str, *, revision: str | None = None) -> dict[str, Any]:
 
 
 def _config_text(path: str, revision: str | None) -> str | bytes:
-    if path.startswith("toy://"):
-        from opd.data.toy import model_folder
-
+    if path.startswith(TOY):
         path = model_folder(path)
     if "://" in path:
         return open_store(path).get("config.json")

@@ -50,6 +50,16 @@ def rollout_score(latest: Mapping[str, float]) -> Score | None:
     return None if mean is None else Score(mean, is_share=False)
 
 
+def validation_scores(metrics: dict[str, Any]) -> dict[str, float]:
+    """Return `val-core` means by data source: {source: accuracy or reward}; of supervised fine-tuning {"loss": loss}."""
+    scores = {"loss": float(metrics[VALIDATION_LOSS])} if VALIDATION_LOSS in metrics else {}
+    for key, value in metrics.items():
+        parts = key.split("/")
+        if parts[0] == "val-core" and parts[-1].startswith("mean@"):
+            scores["/".join(parts[1:-2])] = float(value)
+    return scores
+
+
 def is_headline(name: str) -> bool:
     """Return True for a metric in a run's line of a list: its loss, score or pace."""
     known = (*LOSS_KEYS, *ACCURACY_KEYS, *SCORE_KEYS, *STEP_SECONDS_KEYS, *THROUGHPUT_KEYS)

@@ -10,6 +10,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Self
 
 from opd.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
@@ -102,7 +103,7 @@ class LocalStore(Store):
             status = self.local_path(key).stat()
         except FileNotFoundError:
             return None
-        return ObjectInfo(key=key, size=status.st_size, modified_s=status.st_mtime)
+        return None if S_ISDIR(status.st_mode) else ObjectInfo(key=key, size=status.st_size, modified_s=status.st_mtime)
 
     def _keep(self, key: str) -> None:
         path = self.local_path(key)

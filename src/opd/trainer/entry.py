@@ -212,16 +212,17 @@ def check_models(config: DictConfig, inputs: Inputs) -> Any:
     from opd.inputs.tokenizers import check_chat_template
 
     model = config.actor_rollout_ref.model
-    loaded = check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)
+    configs = {"model": check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)}
     tokenizer = load_tokenizer("model", model)
     check_chat_template(config, tokenizer, frozenset().union(*map(shapes_of, inputs.data)))
     ours = RunConfig.of(config)
     if ours.distillation is not None:
         for key, teacher in ours.distillation.named_teachers.items():
             path, trust = ours.teacher_paths[key], teacher.trust_remote_code
-            check_loadable(key, path, trust_remote_code=trust)
+            configs[key] = check_loadable(key, path, trust_remote_code=trust)
         config[KEY] = _with_vocabularies(ours, config, tokenizer).text()
-    if problems := list(config_problems(ours.spec, loaded.to_dict())):
+    of_configs = (config_problems(ours.spec, one.to_dict(), f"{key}.path") for key, one in configs.items())
+    if problems := [problem for found in of_configs for problem in found]:
         raise SpecError(problems)
     return tokenizer
 
@@ -245,23 +246,27 @@ def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> R
     if spec.served_teacher is not None:  # its tokenizer is compared over its address
         return ours.with_facts(valid_vocab=len(tokenizer))
     for key, of_key in spec.named_teachers.items():
-        found = shared_tokens(
-            model.path,
-            ours.teacher_paths[key],
-            trust_student=model.trust_remote_code,
-            trust_teacher=of_key.trust_remote_code,
-            tokenizer=tokenizer,
-            template_kwargs=config.data.get("apply_chat_template_kwargs"),
-            key=key,
-        )
-        valid, student, teacher = found
-        more = [f"the {side} {entries - found.shared} more" for side, entries in found.beyond().items()]
-        if more and spec.teachers:
-            raise Unfit(
-                f"{key}.path={ours.teacher_paths[key]}: each of several teachers must have the student's tokens, but this teacher "
-                f"shares {found.shared} with it ({' and '.join(more)}). Choose a teacher with the student's tokenizer, or give this teacher a "
-                "run of its own"
+        try:
+            found = shared_tokens(
+                model.path,
+                ours.teacher_paths[key],
+                trust_student=model.trust_remote_code,
+                trust_teacher=of_key.trust_remote_code,
+                tokenizer=tokenizer,
+                template_kwargs=config.data.get("apply_chat_template_kwargs"),
+                key=key,
             )
+            valid, student, teacher = found
+            more = [f"the {side} {entries - found.shared} more" for side, entries in found.beyond().items()]
+            if more and spec.teachers:
+                raise Unfit(
+                    f"{key}.path={ours.teacher_paths[key]}: each of several teachers must have the student's tokens, but this teacher "
+                    f"shares {found.shared} with it ({' and '.join(more)}). Choose a teacher with the student's tokenizer, or give this teacher a "
+                    "run of its own"
+                )
+        except Unfit as error:
+            error.key = f"{key}.path"
+            raise
     if more:
         print(f"student and teacher share {found.shared} tokens, {' and '.join(more)}", flush=True)
     return ours.with_facts(valid_vocab=valid, student_vocab=student, teacher_vocab=teacher)

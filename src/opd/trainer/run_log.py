@@ -14,9 +14,9 @@ from opd.runs.headline import (
     LOSS_KEYS,
     STEP_SECONDS_KEYS,
     THROUGHPUT_KEYS,
-    VALIDATION_LOSS,
     first_of,
     rollout_score,
+    validation_scores,
 )
 from opd.runs.run import Run
 from opd.trainer.tracking import Trackers
@@ -35,16 +35,6 @@ _LINE = (
     ("s", STEP_SECONDS_KEYS, "{:.2f}"),
 )
 _PROBLEMS = ("rollout/failed", "reward/failed", "opd/skipped", "actor/skipped")
-
-
-def validation_scores(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return `val-core` means by data source: {source: accuracy or reward}; of supervised fine-tuning {"loss": loss}."""
-    scores = {"loss": float(metrics[VALIDATION_LOSS])} if VALIDATION_LOSS in metrics else {}
-    for key, value in metrics.items():
-        parts = key.split("/")
-        if parts[0] == "val-core" and parts[-1].startswith("mean@"):
-            scores["/".join(parts[1:-2])] = float(value)
-    return scores
 
 
 class StepLogger:

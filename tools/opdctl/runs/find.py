@@ -121,7 +121,7 @@ class Finder:
         for run_id, parent in wanted or [(name, "") for name in sorted(sent)]:
             root = self._root(parent, sent.get(run_id)) or _raise_no_store()
             places.append(RunPlace(run_id=run_id, store=root.child(run_id)))
-            if texts and not places[-1].store.exists(RUN_FILE):
+            if texts and not _has_run(root, run_id):
                 raise ToolError(f"no run {run_id!r} in {_in_store(root, run_id)}", fix=_APPEARS)
         return places
 
@@ -130,8 +130,9 @@ class Finder:
         if _is_no_folder(root.url):
             raise ToolError(f"store {root.url}: there is no such folder", fix="correct --store; a run makes the folder")
         # A store may hold stray files next to the runs.
-        names = [name for name in root.children("") if (path := root.local_path(name)) is None or path.is_dir()]
-        return [RunPlace(run_id=name, store=root.child(name)) for name in names]
+        return [
+            RunPlace(run_id=name, store=root.child(name)) for name in root.children("") if not _is_stray(root, name)
+        ]
 
     def _sent(self) -> dict[str, StoreAddress]:
         """Return the stores of the namespace's experiments that can be read from here, by run."""
@@ -159,16 +160,15 @@ class Finder:
         if (root := self._root(parent, readable(sent))) is None:
             return None if run is not None else _raise_no_store()
         try:
-            place = root.child(run_id)
-            if place.exists(RUN_FILE):
-                return RunPlace(run_id=run_id, store=place)
+            if _has_run(root, run_id):
+                return RunPlace(run_id=run_id, store=root.child(run_id))
         except StoreError as error:
             if not is_known:
                 raise
             notes.append(f"the store was left out: {error}")
             return None
         if is_known:
-            notes.append(f"nothing in the store {place.url} yet: it appears with the first attempt")
+            notes.append(f"nothing in the store {root.url}/{run_id} yet: it appears with the first attempt")
         return None
 
 
@@ -184,11 +184,26 @@ def readable(sent: StoreAddress | None) -> StoreAddress | None:
     return None if sent is None or urlsplit(sent.url).scheme in ("", "file") else sent
 
 
+def _is_stray(root: Store, name: str) -> bool:
+    """Return True for a name that is there and no folder: a file, or a link to nothing."""
+    path = root.local_path(name)
+    return path is not None and os.path.lexists(path) and not os.path.isdir(path)
+
+
+def _has_run(root: Store, run_id: str) -> bool:
+    return not _is_stray(root, run_id) and root.child(run_id).exists(RUN_FILE)
+
+
 def _in_store(root: Store, run_id: str) -> str:
     """Return the store's name, with the reason why a run is not found in it."""
     if _is_no_folder(root.url):
         return f"store {root.url}: there is no such folder"
-    return f"store {root.url}{_near(run_id, root.children(''))}"
+    names = root.children("")
+    if run_id in names:
+        is_link = _is_stray(root, run_id) and os.path.islink(root.local_path(run_id) or "")
+        what = "a link whose target is missing" if is_link else f"no folder with a run's record (the file {RUN_FILE})"
+        return f"store {root.url}: {run_id} is {what}"
+    return f"store {root.url}{_near(run_id, names)}"
 
 
 def _near(name: str, names: Iterable[str]) -> str:

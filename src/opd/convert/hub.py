@@ -1,0 +1,49 @@
+"""Upload of a converted folder to a repository of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from huggingface_hub import HfApi
+
+from opd.convert.errors import BadRequest, ConvertError, say
+
+TOKEN_VARIABLE = "HF_TOKEN"
+
+
+def hub_token() -> str:
+    """Return the environment's token.
+
+    Raises:
+        BadRequest: there is none.
+    """
+    if token := os.environ.get(TOKEN_VARIABLE):
+        return token
+    raise BadRequest(
+        f"convert.push_to_hub needs {TOKEN_VARIABLE} in the environment: set it to a token that may write; for pods name a "
+        "Secret with cluster.secrets.huggingFace"
+    )
+
+
+def push(folder: Path, repository: str, *, published: str) -> None:
+    """Upload a folder; a repository that does not exist becomes a private one.
+
+    Args:
+        published: the place of the whole folder, for the error.
+
+    Raises:
+        ConvertError: the hub did not take it.
+    """
+    api = HfApi(token=hub_token())
+    say(f"uploading to {repository}")
+    try:
+        api.create_repo(repository, private=True, exist_ok=True)
+        # An earlier upload may have had another number of weight files.
+        api.upload_folder(repo_id=repository, folder_path=folder, delete_patterns="model*.safetensors*")
+    except Exception as error:  # the hub's client raises many types
+        raise ConvertError(
+            f"{published} is whole, but the hub did not take {repository} ({type(error).__name__}: "
+            f"{' '.join(str(error).split())}): give an {TOKEN_VARIABLE} that may write there, or another "
+            "convert.push_to_hub, and start again"
+        ) from error
