@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opd.agent.trajectories import keep_trajectories
+from opd.agent.trajectories import NUM_ANSWERS, Trajectory, file_key, keep_trajectories, to_lines
 from opd.cluster.shutdown import GracefulStop
 from opd.experiment import OpdAgentSpec, OpdSpec, SftSpec
 from opd.job import Data, Job
@@ -131,12 +131,21 @@ class Sampled(Kind):
             answered.check()
             report.add(answered)
             prompts += asked
+        if self.ours.agent is None:
+            self._keep_answers(report.rows, prompts, step)
         return made.validation(report.rows, prompts, num_samples=num) | {
             "val-aux/rollout/failed": float(report.num_failed),
             "val-aux/reward/failed": float(report.num_reward_failed),
             "val-aux/num_overlong_dropped": float(self.data.val.num_overlong_dropped),
             **{f"val-aux/{name}": value for name, value in self._keep_dialogues(report).items()},
         }
+
+    def _keep_answers(self, rows: Sequence[Row], prompts: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Store the first answers to the first problems of a validation."""
+        of, tokenizer = {str(prompt["uid"]): prompt for prompt in prompts}, self.data.tokenizer
+        first = sorted((row for row in rows if not row.order.sample), key=lambda row: row.order)[:NUM_ANSWERS]
+        kept = [Trajectory.of_answer(row, of[row.uid], step=step, tokenizer=tokenizer) for row in first]
+        self.run.keep({file_key("validation", step): to_lines(kept)})
 
     def _keep_dialogues(self, report: RolloutReport) -> dict[str, float]:
         """Store the report's conversations; return their metrics."""

@@ -1,5 +1,6 @@
 """The report page: one file with everything inside, and model output that cannot run."""
 
+import json
 import re
 from base64 import b64encode
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from opd.evaluation.samples import write_generations
 from opd.monitor.preflight import Verdict
 from opdctl.report.page import NOTICE, SCRIPTS, STYLES, asset
 
-SPEC = {"kind": "opd", "seed": 1, "trainer": {"total_steps": 1}, "store": {"url": "x"}}
+SPEC = {"kind": "opd", "seed": 42, "trainer": {"total_steps": 1}, "store": {"url": "x"}}
 SHA256 = {
     "uplot-1.6.32.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
     "uplot-1.6.32.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
@@ -81,7 +82,8 @@ def test_a_report_over_a_store_names_few_of_many_runs_and_tells_every_setting_th
     assert "<h1>3 runs: lr0 … lr2</h1>" in html
     assert all(f"actor.learning_rate: 1.0 -&gt; {1.0 + number}" in html for number in (1, 2))
     assert "+2 ± –" in html
-    assert html.index("changed keys") < html.index("<details><summary>") < html.index("kind</td>")
+    places = [html.index(text) for text in ("changed keys", "kind</td>", "<details><summary>", "seed</td>")]
+    assert places == sorted(places), "the experiment's own keys come first, and those with their default are folded"
 
 
 def test_the_verdicts_of_the_preflight_have_colours() -> None:
@@ -99,15 +101,27 @@ def test_the_report_shows_the_conversations_of_the_newest_step_and_the_author_of
         partition="train", step=1, data_source=HOSTILE, data_index=3, sample=0, prompt=HOSTILE, num_prompt_tokens=1,
         segments=turns, calls=[], ending="answered", score=0.5, breakdown={}, ground_truth=HOSTILE,
     )  # fmt: skip
-    for step in (1, 12):
-        path = store / "base" / file_key("train", step)
+    for partition, step in (("train", 1), ("train", 12), *(("validation", step) for step in (0, 2, 4, 6))):
+        path = store / "base" / file_key(partition, step)
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(to_lines([replace(talk, step=step)]))
+        path.write_bytes(to_lines([replace(talk, partition=partition, step=step)]))
     (store / "base" / file_key("validation", 1)).write_bytes(b"{}")
+    (store / "base" / file_key("validation", 8)).write_bytes(b"{}")
+    top = [[[HOSTILE, 0.75], ["b", 0.25]]]
+    row = {"data_index": 3, "prompt": HOSTILE, "score": 1.0, "num_tokens": 1, "texts": ["\n"], "entropy": [0.5], "divergence": [0.2], "student": top, "teacher": top}  # fmt: skip
+    (store / "base" / "tokens").mkdir()
+    for step, rows in ((1, [row]), (2, [{}]), (3, [row])):
+        tokens = {"step": step, "lengths": [1, 4, 4], "rows": rows}
+        (store / "base" / "tokens" / f"step-{step:06d}.json").write_text(json.dumps(tokens))
     done = inside("report", "base", "--store", store, "-f", "report.html")
-    assert "trajectories/validation-000001.jsonl is left out: a line is no conversation" in done.stderr
+    assert "trajectories/validation-000008.jsonl is left out: a line is no conversation" in done.stderr
     html = (tmp_path / "report.html").read_text()
     assert "base, train, step 12" in html
-    assert "step 1 " not in html
+    assert "train, step 1 " not in html
+    heads = [f"base, validation, step {step} " in html for step in (0, 1, 2, 4, 6)]
+    assert heads == [True, False, False, False, True], "the first and the newest, the unreadable one of them left out"
+    assert html.count("base, step 1, data row 3") == html.count("base, step 3, data row 3") == 1
+    assert '<span class="d3" title="entropy 0.5 · divergence 0.2 · student: &#39;&lt;/pre' in html
+    assert "3 answers of 1 to 4 tokens, mean 3; axis 1 to 8, tallest bar 2" in html
     assert "&lt;tool_call&gt;\n| 42" in html
     assert HOSTILE not in html

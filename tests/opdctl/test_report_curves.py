@@ -42,12 +42,18 @@ def test_the_page_holds_every_logged_value_and_seeds_belong_together(
 ) -> None:
     for name, seed in (("a1", 1), ("a2", 2), ("b", 1)):
         spec = {"kind": "opd", "seed": seed, "actor": {"learning_rate": 1.0 if name != "b" else 2.0}}
-        values = {step: {"opd/loss": 1 / step + seed, "opd/accuracy": 0.5, "mine/own": 1e-9 * step} for step in (1, 2)}
+        values = {
+            step: {"opd/loss": 1 / step + seed, "opd/accuracy": 0.5, "mine/own": 1e-9 * step, "opd/num_tokens": 5}
+            for step in (1, 2)
+        }
         make_run(name, attempts=[values], spec=spec)
     done = inside("report", "a1", "a2", "b", "--store", store)
     assert done.returncode == 0, done.stderr
     data = json.loads(zlib.decompress(base64.b64decode(packed_in(tmp_path / "report.html"))))
     charts = {chart["title"]: chart["lines"] for chart in data["charts"]}
+    axes = [run.pop("axes") for run in data["runs"]]
+    assert [of_run["tokens"] for of_run in axes] == [[[0, 1, 2], [0, 5, 10]]] * 3
+    assert [of_run["hours"][0] for of_run in axes] == [[1, 2]] * 3
     assert data["runs"] == [{"name": "a1", "group": 0}, {"name": "a2", "group": 0}, {"name": "b", "group": 1}]
     assert data["groups"] == ["a1 (+1 seeds)", "b"]
     assert [line["y"] for line in charts["Loss"]] == [[2.0, 1.5], [3.0, 2.5], [2.0, 1.5]]
@@ -87,12 +93,15 @@ globalThis.document = { getElementById: of, createElement: make, body: {} };
 globalThis.getComputedStyle = () => ({ getPropertyValue: () => "#000" });
 globalThis.matchMedia = () => ({ addEventListener() {} });
 globalThis.addEventListener = () => {};
-globalThis.uPlot = class { constructor(options, data) { plots.push([options.series.map((one) => one.label), data]); } destroy() {} };
+globalThis.uPlot = class { constructor(options, data) { plots.push([options.series.map((one) => one.label), data]); } destroy() {}
+  static join(tables) { return tables; } };
 const timer = setInterval(() => {
   if (of("curves-body").hidden !== false) return;
   clearInterval(timer);
   of("pooled").checked = false;
   of("pooled").fire("change");
+  of("axis").value = "tokens";
+  of("axis").fire("change");
   console.log(JSON.stringify(plots));
 }, 20);
 """
@@ -103,11 +112,12 @@ def test_the_page_s_script_draws_seeds_as_mean_and_band_and_each_run_alone(
 ) -> None:
     need("node")
     for seed in (1, 2):
-        losses = {1: {"opd/loss": 1.0 * seed}, 2: {"opd/loss": 3.0}}
+        losses = {1: {"opd/loss": 1.0 * seed}, 2: {"opd/loss": 3.0, "opd/num_tokens": 8.0 * seed}}
         make_run(f"s{seed}", attempts=[losses], spec={"kind": "opd", "seed": seed})
     assert inside("report", "--store", store).returncode == 0
     words, packed = ["node", "-e", PAGE + asset("curves.js")], packed_in(tmp_path / "report.html")
     done = subprocess.run(words, input=packed, capture_output=True, text=True, timeout=60, check=True)
-    pooled, alone = json.loads(done.stdout)
+    pooled, alone, by_tokens = [plot for plot in json.loads(done.stdout) if plot[1][0] != []]
     assert pooled == [["step", "s1 (+1 seeds)", None, None], [[1, 2], [1.5, 3], [2, 3], [1, 3]]]
     assert alone == [["step", "s1", "s2"], [[1, 2], [1, 3], [2, 3]]]
+    assert by_tokens == [["tokens", "s1", "s2"], [[[0, 8], [1, 3]], [[0, 16], [2, 3]]]]

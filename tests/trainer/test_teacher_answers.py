@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
+from opd.agent.trajectories import NUM_ANSWERS, file_key, from_lines
 from opd.data.answered import answer_row
 from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import DATA_SOURCE, split_problems, write_parquet
@@ -16,7 +18,8 @@ from opd.evaluation.samples import Sample, write_generations
 from opd.experiment import SpecError, parse_tree
 from opd.experiment.run_config import RunConfig, RunFacts
 from opd.job import Data, Job
-from opd.kinds import Sft
+from opd.kinds import Grpo, Sft
+from opd.rollout.rows import Order, row_of
 from opd.runs.run import Run
 from opd.trainer.conversations import GivenAnswers
 from opd.trainer.dataset import PromptDataset
@@ -192,3 +195,15 @@ def test_a_validation_of_fine_tuning_tells_its_progress(monkeypatch, capsys):
     job = SimpleNamespace(call_ranks=lambda name, rows: ({"sum/loss": [1.0], "sum/tokens": [2.0]}, {}))
     assert kind.validate(cast(Job, job), 1)["val-aux/loss"] == 0.5
     assert "2 of 4 validation rows have been read" in capsys.readouterr().out
+
+
+def test_a_validation_keeps_its_first_problems_with_their_truth(tokenizer):
+    files: dict[str, bytes] = {}
+    data, run = SimpleNamespace(tokenizer=tokenizer), SimpleNamespace(keep=files.update)
+    rows = [row_of(Order(index, sample), str(index), [5], [6], [1]) for index in range(9, -1, -1) for sample in (1, 0)]
+    for row in rows:
+        row.columns["rm_scores"] = torch.tensor([float(row.order.index)])
+    prompts = [{"uid": str(index), "reward_model": {"ground_truth": index}} for index in range(10)]
+    Grpo._keep_answers(cast(Grpo, SimpleNamespace(data=data, run=run)), rows, prompts, 4)
+    kept = [(one.data_index, one.sample, one.score, one.ground_truth) for one in from_lines(files[file_key("validation", 4)])]  # fmt: skip
+    assert kept == [(index, 0, float(index), str(index)) for index in range(NUM_ANSWERS)]

@@ -10,7 +10,7 @@ import torch
 from opd.experiment import load_text
 from opd.rollout.rows import Order, Row, row_of
 from opd.trainer.token_log import MAX_TOKENS, TokenLog, file_key, pieces
-from opd.update.token_view import RowView
+from opd.update.token_view import VALUES, RowView
 
 
 class Bytes:
@@ -76,17 +76,22 @@ def test_what_was_seen_stands_at_its_tokens_and_a_long_response_is_cut(tmp_path)
     trained = np.arange(num) % 2 == 0
     values = np.arange(trained.sum(), dtype=np.float32)
     values[1] = np.nan
-    view = RowView(trained=trained, kept=values == 0, entropy=values, divergence=values / 3)
+    top = np.stack([np.full((len(values), 3), 97), np.ones((len(values), 3)) / 4], -1)
+    view = RowView(trained=trained, kept=values == 0, entropy=values, divergence=values / 3, top_student=top, top_teacher=top * np.nan)  # fmt: skip
     kept = log(tmp_path, "opd.importance.tokens.score=q3")
     shown = kept.choose(6, 6, [row((4, 0), list(b"2 + 2?"), [97] * num, float("nan")), row((5, 0), [97], [97])])
     kept.keep(6, read=lambda: [{shown[0]: view}], loss_type="reverse_kl", tokenizer=Bytes())
     step = json.loads((tmp_path / file_key(6)).read_bytes())
     [kept_row] = step.pop("rows")
-    assert step == {"step": 6, "score": "q3", "ratio": step["ratio"], "divergence": "forward_kl"}
+    assert step == {"step": 6, "lengths": [num, 1], "score": "q3", "ratio": step["ratio"], "divergence": "forward_kl"}
     assert (kept_row["prompt"], kept_row["score"], kept_row["num_tokens"]) == ("2 + 2?", None, num)
-    assert {len(kept_row[name]) for name in ("texts", "trained", "kept", "entropy", "divergence")} == {MAX_TOKENS}
+    assert {len(kept_row[name]) for name in ("texts", "trained", "kept", "entropy", "divergence", "student")} == {
+        MAX_TOKENS
+    }
     assert kept_row["entropy"][:6] == [0.0, None, None, None, 2.0, None]
     assert kept_row["divergence"][8] == 1.333
+    assert kept_row["student"][:2] == [[["a", 0.25]] * 3, []]
+    assert not any(kept_row["teacher"])
     assert kept_row["kept"][:3] == [True, False, False]
 
 
@@ -102,8 +107,8 @@ def test_a_kept_step_names_the_divergence_that_its_stage_scores_by(tmp_path, sco
     kept = log(tmp_path, *stages, f"opd.importance.tokens.score={score}")
     for step, loss_type in ((1, "forward_kl"), (2, "reverse_kl")):
         [number] = kept.choose(step, 2, [row((4, 0), [1], [1])])
-        one, unknown = np.ones(1, bool), np.full(1, np.nan, np.float32)
-        seen = {number: RowView(trained=one, kept=one, entropy=unknown, divergence=unknown)}
+        one, values = np.ones(1, bool), {name: np.full((1, *shape), np.nan) for name, shape in VALUES.items()}
+        seen = {number: RowView(trained=one, kept=one, **values)}
         kept.keep(step, read=lambda seen=seen: [seen], loss_type=loss_type, tokenizer=Bytes())
     steps = [json.loads((tmp_path / file_key(step)).read_bytes()) for step in (1, 2)]
     assert [step["divergence"] for step in steps] == labels

@@ -9,6 +9,8 @@ from tests.update.exact import ULYSSES, check_bits, check_gradients, check_same,
 from tests.update.models import uneven_rows
 from tests.update.workers import Case
 
+from opd.update.token_view import VALUES
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SCORES = ["random", "position", "entropy", "divergence", "soft_or", "q3"]
@@ -178,6 +180,12 @@ def test_without_a_choice_every_trained_token_of_the_rows_is_told_as_the_loss_sa
         assert view.trained.tolist() == [bool(trained) for trained in ROWS[row]["mask"]]
         assert view.kept.all()
         assert not np.isnan([view.entropy, view.divergence]).any()
+        tops = view.top_student, view.top_teacher
+        assert all((np.diff(top[..., 1]) <= 0).all() and (top[..., 1].sum(-1) <= 1).all() for top in tops)
+        assert not np.array_equal(*tops)
+        assert (-np.log(view.top_student[:, 0, 1]) <= view.entropy + 1e-5).all(), (
+            "the least surprise is at most the mean"
+        )
     assert 0 < max(view.divergence.max() for view in seen.values()) <= metrics["opd/divergence_max"] * (1 + 1e-6)
 
 
@@ -199,6 +207,6 @@ def test_ranks_tell_together_what_one_rank_tells(runs, case):
     found, alone = runs[2, case]["seen"], runs[1, case.partition(",")[0]]["seen"]
     assert found.keys() == alone.keys()
     for row, view in alone.items():
-        for name in ("trained", "kept", "entropy", "divergence"):
+        for name in ("trained", "kept", *VALUES):
             values = getattr(found[row], name), getattr(view, name)
             np.testing.assert_allclose(*values, rtol=1e-4, atol=1e-6, err_msg=name)

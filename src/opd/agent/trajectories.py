@@ -14,6 +14,8 @@ from opd.runs.run import Run
 
 FOLDER = "trajectories"
 """In the run directory: one file for each step and validation."""
+NUM_ANSWERS = 8
+"""Problems of a validation whose first answer is kept, in a run without tools."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +68,33 @@ class Trajectory:
             calls=[[asdict(call) for call in turn.calls] for turn in dialogue.turns],
             ending=dialogue.ending,
             score=float(output.reward_score or 0.0),
-            breakdown={key: value for key, value in info.items() if isinstance(value, str | int | float | bool)},
+            breakdown=_plain(info),
             ground_truth=str(row["reward_model"]["ground_truth"]),
         )
+
+    @classmethod
+    def of_answer(cls, row: Any, prompt: Mapping[str, Any], *, step: int, tokenizer: Any) -> Trajectory:
+        """Return a validation's answer without tools: a row of `opd.rollout.rows` to a prompt of the data."""
+        prompt_ids, response_ids = row.prompt.tolist(), row.response.tolist()
+        return cls(
+            partition="validation",
+            step=step,
+            data_source=row.data_source,
+            data_index=row.order.index,
+            sample=row.order.sample,
+            prompt=tokenizer.decode(prompt_ids),
+            num_prompt_tokens=len(prompt_ids),
+            segments=[Segment(trained=True, text=tokenizer.decode(response_ids), num_tokens=len(response_ids))],
+            calls=[],
+            ending="",
+            score=row.score,
+            breakdown=_plain(row.info),
+            ground_truth=str((prompt.get("reward_model") or {}).get("ground_truth", "")),
+        )
+
+
+def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in info.items() if isinstance(value, str | int | float | bool)}
 
 
 def _segments(dialogue: Dialogue, tokenizer: Any) -> Iterator[Segment]:

@@ -1,7 +1,5 @@
 """Upload of a converted folder to a repository of the Hugging Face hub."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

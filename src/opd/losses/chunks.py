@@ -77,6 +77,13 @@ def run_chunks(hidden: Tensor, weight: Tensor, request: Request, trained: Traine
     return _Run(hidden, weight.detach(), request, trained, compile and len(hidden) > 0).forward()
 
 
+def counted_head(weight: Tensor, vocab: int, dtype: torch.dtype) -> PaddedHead:
+    """Return the entries that count, for logits of a dtype; a CUDA device multiplies 16-bit heads as they are."""
+    counted, is_half = weight.detach()[:vocab], weight.dtype in (torch.bfloat16, torch.float16)
+    keeps = weight.device.type == "cuda" and is_half and dtype == torch.float32
+    return PaddedHead(counted if keeps else counted.to(dtype))
+
+
 class _Run:
     """One forward, and its buffers."""
 
@@ -85,7 +92,8 @@ class _Run:
         self.hidden, self.targets, num_tokens = hidden, request.targets, len(hidden)
         teacher = self.targets if isinstance(self.targets, HiddenTargets) else None
         self.dtype = compute_dtype(hidden, weight, *(teacher or ()))
-        self.heads = [self._head(weight), *([] if teacher is None else [self._head(teacher.weight)])]
+        weights = [weight, *([] if teacher is None else [teacher.weight])]
+        self.heads = [counted_head(each, request.vocab, self.dtype) for each in weights]
         self.gradients = Gradients(hidden, weight, self.heads[0], self.dtype, trained)
         entries, rows = self.heads[0].padded, min(request.chunk or PLAIN_ROWS, max(num_tokens, 1))
         has_events = isinstance(self.targets, EventTargets) or request.loss.top_k > 0
@@ -104,13 +112,6 @@ class _Run:
         if any(trained):
             self.gradient = hidden.new_empty(self.plan.group, entries, dtype=self.heads[0].dtype)
             self.gradient[:, self.width :] = 0
-
-    def _head(self, weight: Tensor) -> PaddedHead:
-        """Return the entries that count; a CUDA device multiplies 16-bit heads as they are."""
-        counted = weight.detach()[: self.request.vocab]
-        is_half = weight.dtype in (torch.bfloat16, torch.float16)
-        keeps = weight.device.type == "cuda" and is_half and self.dtype == torch.float32
-        return PaddedHead(counted if keeps else counted.to(self.dtype))
 
     def forward(self) -> Forward:
         """Return the loss, the statistics and the gradients."""

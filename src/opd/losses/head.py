@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from opd.head_form import BackendName
-from opd.losses.chunks import run_chunks
+from opd.losses.chunks import counted_head, run_chunks
 from opd.losses.divergences import compute_dtype
 from opd.losses.padded_head import Trained
 from opd.losses.terms import Loss, Output, Request, Targets, Weights, counted_vocab
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNSHARED_ROWS = 1024  # whose tokens' entries of the head are gathered at once
+TOP_ROWS, NUM_TOP = 64, 3
 
 
 @functools.cache
@@ -170,3 +171,16 @@ def unshared_mass(
             states, tokens = states.to(dtype), weight[ids].to(dtype)
             parts.append(torch.logsumexp(states @ own.T / temperature, -1) - (states * tokens).sum(-1) / temperature)
     return torch.sigmoid(torch.cat(parts) + log_prob)
+
+
+@torch.no_grad()
+def top_tokens(hidden: Tensor, weight: Tensor, shown: Tensor, *, vocab: int, temperature: float) -> Tensor:
+    """Return the most likely tokens and their probabilities [T, NUM_TOP, 2], nan except for tokens `shown` [T] bool."""
+    dtype = compute_dtype(hidden, weight)
+    head, found = counted_head(weight, vocab, dtype), hidden.new_full((len(hidden), NUM_TOP, 2), torch.nan, dtype=dtype)
+    for at in shown.nonzero().squeeze(-1).split(TOP_ROWS):
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits = head.logits(hidden[at].to(head.dtype), hidden.new_empty(len(at), head.padded, dtype=dtype))
+        values, ids = (logits / temperature).softmax(-1).topk(min(NUM_TOP, vocab))
+        found[at, : values.shape[1]] = torch.stack([ids.to(dtype), values], -1)
+    return found

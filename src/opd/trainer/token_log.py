@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ class TokenLog:
     def __init__(self, spec: OpdSpec | OpdAgentSpec, run: Run) -> None:
         self._spec, self._run = spec, run
         self._shown: dict[int, Row] = {}
+        self._lengths: list[int] = []
 
     def choose(self, step: int, last_step: int, rows: Sequence[Row]) -> tuple[int, ...]:
         """Return the `row_id`s that the workers are to report token by token, of the step that `keep` writes.
@@ -36,6 +38,7 @@ class TokenLog:
         """
         every = self._spec.trainer.save_freq
         first: dict[int, Row] = {}
+        self._lengths = [len(row.response) for row in rows]
         if step in (1, last_step) or (every > 0 and step % every == 0):
             for row in sorted(rows, key=lambda row: row.order):
                 first.setdefault(row.order.index, row)
@@ -52,6 +55,7 @@ class TokenLog:
             "score": selection.score,
             "ratio": selection.ratio,
             "divergence": scored_divergence(selection.score, loss_type),
+            "lengths": self._lengths,
             "rows": [_row(row, seen[number], tokenizer) for number, row in self._shown.items() if number in seen],
         }
         self._run.keep({file_key(step): json.dumps(tokens, ensure_ascii=False).encode()})
@@ -94,14 +98,22 @@ def _row(row: Row, view: RowView, tokenizer: Any) -> dict[str, Any]:
         "kept": [bool(value) for value in kept],
         "entropy": list(map(_written, entropy)),
         "divergence": list(map(_written, divergence)),
+        "student": _likeliest(view.trained, view.top_student, tokenizer),
+        "teacher": _likeliest(view.trained, view.top_teacher, tokenizer),
     }
 
 
 def _by_token(trained: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return values of trained tokens at their places among the first tokens of the response, 0 or nan elsewhere."""
-    out = np.full(len(trained), np.nan if values.dtype.kind == "f" else False, values.dtype)
+    out = np.full((len(trained), *values.shape[1:]), np.nan if values.dtype.kind == "f" else False, values.dtype)
     out[trained] = values
     return out[:MAX_TOKENS]
+
+
+def _likeliest(trained: np.ndarray, top: np.ndarray, tokenizer: Any) -> list[list[tuple[str, float | None]]]:
+    """Return the texts of a model's most likely tokens with their probabilities, by token."""
+    text = cache(lambda token: storable(tokenizer.decode([token])))
+    return [[(text(int(token)), _written(p)) for token, p in one if p == p] for one in _by_token(trained, top)]
 
 
 def _written(value: float) -> float | None:

@@ -20,6 +20,7 @@ from opd.batch.rows import RolloutRows, loss_positions
 from opd.errors import Unfit
 from opd.experiment.defaults import head_changes_of
 from opd.losses import EventTargets, HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
+from opd.losses.head import top_tokens
 from opd.update.attention import Slice
 from opd.update.teacher_cache import Fetch
 
@@ -71,6 +72,7 @@ class LossTask(NamedTuple):
         slopes: the derivative of a loss of the whole micro-batch, which costs another pass through the head.
         references: the model of the divergence; of several teachers each with its own tokens.
         own: [M] bool, the tokens of M that this rank holds, where ranks share a sequence. None means all.
+        shown: [T] bool, the tokens whose most likely alternatives `top_student` and `top_teacher` have. None means no token.
         sizes: `chunk`, `workspace_gib` and `valid_vocab` of `head_loss`.
         entries: of `student` and `teacher`, where more than `valid_vocab`: `unshared_...` statistics have the rest's mass.
     """
@@ -86,13 +88,14 @@ class LossTask(NamedTuple):
     slopes: Slopes | None = None
     references: tuple[Reference, ...] = ()
     own: Tensor | None = None
+    shown: Tensor | None = None
     watch: tuple[str, ...] = ()
     sizes: Mapping[str, Any] = {}
     entries: Mapping[str, int] = {}
 
     def of(self, reference: Reference) -> LossTask:
         """Return the task of one reference's tokens alone."""
-        own = of_tokens(self, reference.tokens, "positions", "token_ids", "token_rows", *PER_TOKEN)
+        own = of_tokens(self, reference.tokens, "positions", "token_ids", "token_rows", "shown", *PER_TOKEN)
         return self._replace(references=(reference,), **own)
 
     def output(self, hidden: Tensor, weight: Tensor) -> Output:
@@ -124,6 +127,9 @@ class LossTask(NamedTuple):
         if isinstance(targets, HiddenTargets):
             models["teacher"] = (*targets, "teacher_log_prob")
         for side, (states, head, of_token) in models.items():
+            if self.shown is not None:
+                vocab = self.sizes["valid_vocab"]
+                found[f"top_{side}"] = top_tokens(states, head, self.shown, vocab=vocab, temperature=temperature)
             if side not in self.entries:
                 continue
             mass = unshared_mass(

@@ -22,6 +22,7 @@ from opd.experiment.sections import Teacher
 from opd.losses import EventTargets, Loss, Output, Weights
 from opd.losses.terms import STATISTICS
 from opd.rollout.rows import FILLER_TOKENS, IDS, LOG_PROBS
+from opd.update.attention import Slice
 from opd.update.head import Counts, HeadLoss, LossTask
 from opd.update.policy_loss import Clips, vanilla
 from opd.update.reading import before_unshared, choose, keep_tokens
@@ -77,6 +78,12 @@ class DivergenceLoss(HeadLoss):
             return HeadLoss(rows=self.rows, loss=loss, states=self.states, events=self.events, options=self.options)
         loss, options = Loss(temperature=self.loss.temperature), {**self.options, "watch": ("entropy",)}
         return HeadLoss(rows=self.rows, loss=loss, options=options)
+
+    def task(self, micro_batch: TensorDict, starts: Tensor, own: Slice | None) -> LossTask:
+        task, shown = super().task(micro_batch, starts, own), list[int]()
+        if self.view is not None:
+            shown = [place for place, row in enumerate(micro_batch["opd_row"].tolist()) if self.view.awaits(row)]
+        return task._replace(shown=torch.isin(task.token_rows, torch.tensor(shown))) if shown else task
 
     def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
         several = self.spec.routed

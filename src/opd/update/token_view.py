@@ -1,4 +1,4 @@
-"""A few rows of a step token by token, as one rank sees them, for people: entropy, divergence, and presence in the loss."""
+"""A few rows of a step token by token, as one rank sees them, for people: entropy, divergence, alternatives, presence in the loss."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from opd.batch.rows import RolloutRows
 from opd.losses import Output
+from opd.losses.head import NUM_TOP
 from opd.update.head import LossTask
 
 
@@ -26,13 +27,19 @@ class RowView:
     """float32 in nats, nan where this rank does not know it."""
     divergence: np.ndarray
     """Likewise."""
+    top_student: np.ndarray
+    """[tokens, NUM_TOP, 2] float32, the student's most likely tokens with their probabilities, likewise."""
+    top_teacher: np.ndarray
+    """Likewise; unknown of a served teacher."""
 
     def joined(self, other: RowView) -> RowView:
         """Return the view of a row that ranks share, from this view and another's."""
-        pairs = {name: (getattr(self, name), getattr(other, name)) for name in ("entropy", "divergence")}
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in VALUES}
         return replace(self, **{name: np.where(np.isnan(mine), its, mine) for name, (mine, its) in pairs.items()})
 
 
+VALUES = {"entropy": (), "divergence": (), "top_student": (NUM_TOP, 2), "top_teacher": (NUM_TOP, 2)}
+"""Fields of a view that a rank knows of its own tokens, with the shape of a token's value."""
 Seen = dict[int, RowView]
 """Views of rows by `row_id`."""
 
@@ -53,7 +60,7 @@ class TokenView:
         counts = rows.num_trained_tokens.tolist()
         masks = rows.response_mask.cpu().split(rows.response_lens.tolist())
         self._places = torch.arange(sum(counts)).split(counts)
-        self._values = {name: torch.full((sum(counts),), torch.nan) for name in ("entropy", "divergence")}
+        self._values = {name: torch.full((sum(counts), *shape), torch.nan) for name, shape in VALUES.items()}
         self._kept = torch.ones(sum(counts), dtype=torch.bool)
         self._is_scored, self._read = False, set[int]()
         # verl's padding repeats a row's number, and trains nothing
@@ -67,16 +74,21 @@ class TokenView:
         for name, values in scores.items() if speaks else ():
             self._values[name] = values.float()
 
+    def awaits(self, row: int) -> bool:
+        """Return True for a row that is shown and that no update has read."""
+        return row in self._masks and row not in self._read
+
     def trained(self, rows: Sequence[int], task: LossTask, output: Output) -> None:
         """Note the values of a micro-batch's tokens, in the step's first update."""
-        if self._is_scored or self._read.issuperset(rows) or not self._masks.keys() & set(rows):
+        if not any(map(self.awaits, rows)):
             return
         self._read.update(rows)
         places = torch.cat([self._places[row] for row in rows])
         places = places[self._kept[places]]
         places = places if task.own is None else places[task.own.cpu()]
-        for name, values in (("entropy", output.statistics["entropy"]), ("divergence", output.scores)):
-            self._values[name][places] = values.float().cpu()
+        found = {**output.statistics, "divergence": output.scores}
+        for name in found.keys() & set([*VALUES][2:] if self._is_scored else VALUES):
+            self._values[name][places] = found[name].float().cpu()
 
     @property
     def seen(self) -> Seen:

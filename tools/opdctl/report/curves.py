@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from opd.runs.headline import (
     ACCURACY_KEYS,
@@ -24,14 +25,16 @@ from opd.runs.headline import (
 from opd.runs.metrics import RESERVED_KEYS
 from opdctl.runs.compare import Group
 from opdctl.runs.gather import LoadedRun
-from opdctl.runs.metrics import logged
+from opdctl.runs.metrics import logged, series
 from opdctl.runs.record import is_validation_accuracy
 
 OTHER = "All other metrics"
 # A page has at most so many values; a chart at least so many buckets.
 MAX_VALUES, MIN_BUCKETS = 1_200_000, 40
+MAX_PLACES = 500  # of an axis; steps between them are interpolated
 # Larger values are left out: axes cannot span the range of a float.
 MAX_DRAWN = 1e100
+TOKENS = ("perf/total_num_tokens", "opd/num_tokens", "actor/num_tokens")
 _NO_CHART = {*RESERVED_KEYS, "training/global_step"}
 
 
@@ -104,6 +107,19 @@ def thin(grid: np.ndarray, width: int, steps: np.ndarray, values: np.ndarray) ->
     return columns if width > 1 else {"y": columns["y"]}
 
 
+def axes(table: pa.Table) -> dict[str, list[list[float]]]:
+    """Return the hours since the first row, and the tokens read and written, at some steps: [steps, places]."""
+    (steps, times), (counted, tokens) = series(table, "time"), logged(table, TOKENS)
+    if len(counted):  # none before the first step that counts
+        counted, tokens = np.append(counted[0] - 1, counted), np.append(0.0, tokens)
+    found = {}
+    for name, at, values in (("hours", steps, (times - times[:1]) / 3600), ("tokens", counted, np.cumsum(tokens))):
+        kept = np.unique(np.linspace(0, max(len(at) - 1, 0), MAX_PLACES).astype(int))[: len(at)]
+        if len(kept) and np.abs(values).max() <= MAX_DRAWN:
+            found[name] = [at[kept].tolist(), np.maximum.accumulate(values)[kept].round(6).tolist()]
+    return found
+
+
 def pack(runs: Sequence[LoadedRun], groups: Sequence[Group]) -> str:
     """Return base64 of the zlib-compressed JSON that assets/curves.js reads; empty without any curve.
 
@@ -140,7 +156,9 @@ def pack(runs: Sequence[LoadedRun], groups: Sequence[Group]) -> str:
         return ""
     group_of = {record.run_id: place for place, group in enumerate(groups) for record in group.records}
     content = {
-        "runs": [{"name": run.record.run_id, "group": group_of[run.record.run_id]} for run in runs],
+        "runs": [
+            {"name": run.record.run_id, "group": group_of[run.record.run_id], "axes": axes(run.metrics)} for run in runs
+        ],
         "groups": [group.name for group in groups],
         "charts": list(charts.values()),
     }

@@ -3,22 +3,27 @@
 uPlot 1.6.32 (MIT) is the npm package's dist/uPlot.iife.min.js, dist/uPlot.min.css and LICENSE, unchanged.
 """
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from opd.agent.trajectories import FOLDER, Trajectory, from_lines
 from opd.evaluation.samples import Sample
+from opd.experiment import SPEC_CLASSES
+from opd.experiment.base import Section
+from opd.experiment.defaults import fill_defaults
+from opd.experiment.tree import MISSING, field_at, get_path
 from opd.redaction import redact
 from opd.runs.identity import describe_changes
 from opd.text import policy, shortened, storable
-from opdctl.console import note
 from opdctl.report import provenance
 from opdctl.report.curves import pack
+from opdctl.report.kept import Picture, Tokens, answers_by_step, histograms, kept_steps
 from opdctl.runs.compare import answers, compare_groups, comparison_sheets, default_metrics, group_runs, leaves
 from opdctl.runs.gather import GENERATIONS_KEY, LoadedRun
 from opdctl.runs.metrics import series
@@ -26,7 +31,7 @@ from opdctl.runs.record import RunRecord
 from opdctl.runs.sheets import checkpoints_sheet, evaluation_sheet, runs_sheet
 from opdctl.tables import Sheet, number
 
-SCRIPTS = ("uplot-1.6.32.min.js", "curves.js")
+SCRIPTS = ("tables.js", "uplot-1.6.32.min.js", "curves.js")
 STYLES = ("uplot-1.6.32.min.css", "report.css")
 NOTICE = "uplot-LICENSE"
 # More runs share tables; only the first has texts and tokens.
@@ -39,12 +44,14 @@ TIMES = ("timing/", "timing_s/")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part of the page: tables, answers next to each other by their headings, and lines of text."""
+    """One part of the page: pictures, rollouts token by token, tables, answers next to each other by their headings, lines of text."""
 
     id: str
     title: str
     sheets: Sequence[Sheet] = ()
     answers: Sequence[Mapping[str, Sample]] = ()
+    pictures: Sequence[Picture] = ()
+    tokens: Sequence[Tokens] = ()
     lines: Sequence[str] = ()
 
 
@@ -62,19 +69,31 @@ def report_page(runs: Sequence[LoadedRun]) -> str:
     stores = {run.record.url: run.listing.store for run in runs}
     compared = compare_groups(groups, stores, default_metrics(records)) if len(groups) > 1 else []
     checkpoints = [table for record in records[:MAX_SEPARATE_RUNS] if (table := checkpoints_sheet(record))]
+    has_answers = [run for run in few if GENERATIONS_KEY in run.listing]
+    evaluated = {run.record.run_id: answers(run.listing.store, run.record.run_id) for run in has_answers}
+    steps = kept_steps(few)
+    lengths: dict[str, Sequence[int]] = {
+        name: [sample.num_tokens for sample in samples] for name, samples in evaluated.items() if samples
+    }
+    lengths |= {step.name: step.lengths for step in steps if step.lengths}
+    shown = [tokens for step in steps for tokens in step.shown]
     remarks = [f"{record.run_id}: {line}" for record in records for line in record.remarks]
     parts = [
         Part(id="runs", title="Runs", sheets=[runs_sheet(records)], lines=remarks),
         Part(id="time", title="Step time", sheets=_times(runs)),
         Part(id="evaluation", title="Evaluation", sheets=[*filter(None, [evaluation_sheet(records)])]),
         Part(id="differences", title="Differences", sheets=comparison_sheets(compared) if compared else []),
-        Part(id="conversations", title="Conversations", answers=_conversations(few)),
-        Part(id="generations", title="Sample answers", answers=_answers(few)),
+        Part(id="samples", title="Samples by step", answers=answers_by_step(few)),
+        Part(id="generations", title="Sample answers", answers=_answers(evaluated)),
+        Part(
+            id="lengths", title="Lengths and tokens", pictures=[*histograms(lengths), *(step.density for step in steps)]
+        ),
+        Part(id="tokens", title="Token by token", tokens=shown, sheets=[step.sheet for step in steps]),
         Part(id="origin", title="Origin", sheets=[*provenance.tables(runs), *checkpoints]),
         Part(id="experiment", title="Experiment", sheets=_settings(records)),
     ]
     curves = pack(runs, groups)
-    scripts = tuple(map(asset, SCRIPTS)) if curves else ()
+    scripts = tuple(map(asset, SCRIPTS if curves else SCRIPTS[:1]))
     names = [record.run_id for record in records]
     templates = Environment(
         loader=PackageLoader("opdctl.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -88,7 +107,7 @@ def report_page(runs: Sequence[LoadedRun]) -> str:
         notice=asset(NOTICE),
         title=", ".join(names) if few is runs else f"{len(names)} runs: {names[0]} … {names[-1]}",
         written_at=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        parts=[part for part in parts if part.sheets or part.answers or part.lines],
+        parts=[part for part in parts if any((part.sheets, part.answers, part.pictures, part.tokens, part.lines))],
         curves=curves,
     )  # fmt: skip
     return storable(page)
@@ -109,42 +128,12 @@ def _times(runs: Sequence[LoadedRun]) -> list[Sheet]:
     return [Sheet(names=("part of a step", *ids), lines=lines, caption=caption)] if lines else []
 
 
-def _conversations(runs: Sequence[LoadedRun]) -> list[dict[str, Sample]]:
-    """Return the conversations of each run's newest file of a partition. An unreadable file is noted."""
-    rows: list[dict[str, Sample]] = []
-    for run in runs:
-        kept = sorted(key for key in run.listing.objects if key.startswith(f"{FOLDER}/"))
-        newest = {key.rpartition("-")[0]: key for key in kept}
-        for key in newest.values():
-            try:
-                talks = from_lines(run.listing.store.get(key))
-            except ValueError as error:
-                note(f"warning: {run.record.run_id}: {key} is left out: {error}")
-                continue
-            rows += [{f"{run.record.run_id}, {talk.partition}, step {talk.step}": _as_answer(talk)} for talk in talks]
-    return rows
-
-
-def _as_answer(talk: Trajectory) -> Sample:
-    """Return a conversation as an answer: what the model did not write has a mark in front of each line."""
-    masked = ("\n".join(f"| {line}" for line in part.text.split("\n")) for part in talk.segments)
-    texts = [part.text if part.trained else text for part, text in zip(talk.segments, masked, strict=True)]
-    return Sample(
-        run_id="", step=talk.step, data_source=talk.data_source, problem_index=talk.data_index, sample_index=talk.sample,
-        prompt=talk.prompt, response="\n".join(texts), pred=f"{talk.ending}, score {talk.score:g}",
-        ground_truth=talk.ground_truth, score=talk.score, acc=float(talk.breakdown.get("acc", talk.score > 0)),
-        failed=False, num_tokens=sum(part.num_tokens for part in talk.segments), truncated=False,
-    )  # fmt: skip
-
-
-def _answers(runs: Sequence[LoadedRun]) -> list[dict[str, Sample]]:
+def _answers(evaluated: Mapping[str, Sequence[Sample]]) -> list[dict[str, Sample]]:
     """Return evaluated answers of each run to the same problems; problems that a run got wrong come first."""
     rows: dict[tuple[str, int], dict[str, Sample]] = {}
-    for run in runs:
-        if GENERATIONS_KEY in run.listing:
-            for sample in answers(run.listing.store, run.record.run_id):
-                row = rows.setdefault((sample.data_source, sample.problem_index), {})
-                row.setdefault(run.record.run_id, sample)
+    for run_id, samples in evaluated.items():
+        for sample in samples:
+            rows.setdefault((sample.data_source, sample.problem_index), {}).setdefault(run_id, sample)
     by_accuracy = sorted(
         rows.items(), key=lambda item: (-len(item[1]), min(one.acc for one in item[1].values()), item[0])
     )
@@ -152,12 +141,46 @@ def _answers(runs: Sequence[LoadedRun]) -> list[dict[str, Sample]]:
 
 
 def _settings(records: Sequence[RunRecord]) -> list[Sheet]:
-    """Return the first run's settings, after the settings in which other runs differ from it."""
+    """Return settings in which other runs differ from the first, the first's that are no defaults, and its others."""
     first = records[0]
-    lines = [(path, str(value)) for path, value in leaves(first.spec)]
+    own, others = list[tuple[str, str]](), list[tuple[str, str]]()
+    kept = without_defaults(first.spec)
+    for path, value in leaves(first.spec):
+        (others if get_path(kept, path) is MISSING else own).append((path, str(value)))
     changes = [
         (item.run_id, "\n".join(found)) for item in records[1:] if (found := describe_changes(first.spec, item.spec))
     ]
-    title = f"Settings that differ from {first.run_id}"
-    sheets = [Sheet(names=("run", "changed keys"), lines=changes, title=title)] if changes else []
-    return sheets + ([Sheet(names=("key", "value"), lines=lines, title=f"{first.run_id}: experiment")] if lines else [])
+    sheets = [
+        Sheet(names=("run", "changed keys"), lines=changes, title=f"Settings that differ from {first.run_id}"),
+        Sheet(names=("key", "value"), lines=own, title=f"{first.run_id}: keys that are not the default"),
+        Sheet(names=("key", "value"), lines=others),
+    ]
+    return [sheet for sheet in sheets if sheet.lines]
+
+
+def without_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec with its kind and without keys whose value follows from the others; all where this version cannot tell."""
+    tree: dict[str, Any] = json.loads(json.dumps(spec))
+    for _ in range(2):  # a key may follow from a default that is still there
+        for path, value in leaves(tree):
+            section, _, name = path.rpartition(".")
+            less = json.loads(json.dumps(tree))
+            del (get_path(less, section) if section else less)[name]
+            if path != "kind" and _default(less, path) == json.dumps(value):
+                tree = less
+    return tree
+
+
+def _default(tree: Mapping[str, Any], path: str) -> str:
+    """Return the value as JSON that a spec without a key gives it; empty where this version cannot tell."""
+    filled = json.loads(json.dumps(tree))
+    try:
+        fill_defaults(tree["kind"], cls := SPEC_CLASSES[tree["kind"]], filled, lambda: None)
+        found, field = get_path(filled, path), field_at(cls, path)
+        found = field.get_default(call_default_factory=True) if found is MISSING and field else found
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return ""
+    return json.dumps(
+        found,
+        default=lambda one: one.model_dump(mode="json", exclude_none=True) if isinstance(one, Section) else str(one),
+    )

@@ -29,6 +29,27 @@
     return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(5)));
   }
 
+  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const isByStep = () => !["hours", "tokens"].includes(of("axis").value);
+
+  // A step's place on the chosen axis of a run, between the places that the run has; null without any.
+  function place(run, step) {
+    const [steps, places] = runs[run].axes[of("axis").value] || [[], []];
+    const next = steps.findIndex((one) => one >= step);
+    if (next <= 0) return places.at(next) ?? null;
+    const share = (step - steps[next - 1]) / (steps[next] - steps[next - 1]);
+    return places[next - 1] + share * (places[next] - places[next - 1]);
+  }
+
+  // Ascending places of a line's steps, and its columns there, as uPlot joins them; a group's place is the mean of its runs'.
+  function placed(steps, members, columns) {
+    const found = steps.map((step) => members.map((run) => place(run, step)));
+    const places = found.map((each) => each.includes(null) ? null : mean(each));
+    const kept = [];
+    places.forEach((x, i) => { if (x !== null && !(x <= places[kept.at(-1)])) kept.push(i); });
+    return [places, ...columns].map((column) => kept.map((i) => column[i]));
+  }
+
   // The lines of a chart: of each run or group the mean and, for several seeds or thinned steps, lowest and highest values.
   function content(chart) {
     const members = new Map();
@@ -36,14 +57,13 @@
       const entity = isPooled() ? runs[line.run].group : line.run;
       members.set(entity, [...(members.get(entity) || []), line]);
     }
-    const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
     return [...members].sort((a, b) => a[0] - b[0]).map(([entity, lines]) => {
       const column = (name, combine) => lines[0].y.map((_, i) => {
         const found = lines.map((line) => (line[name] || line.y)[i]).filter((value) => value != null);
         return found.length ? combine(found) : null;
       });
       const hasBand = lines.length > 1 || Boolean(lines[0].low);
-      return { entity, y: column("y", mean), ...(hasBand ? { low: column("low", (all) => Math.min(...all)), high: column("high", (all) => Math.max(...all)) } : {}) };
+      return { entity, members: lines.map((line) => line.run), y: column("y", mean), ...(hasBand ? { low: column("low", (all) => Math.min(...all)), high: column("high", (all) => Math.max(...all)) } : {}) };
     });
   }
 
@@ -55,26 +75,26 @@
     const style = getComputedStyle(document.body), ink = style.getPropertyValue("--muted"), grid = { stroke: style.getPropertyValue("--line"), width: 1 };
     const lines = content(chart);
     const drawable = (values) => figure.isLog ? values.map((value) => value > 0 ? value : null) : values;
-    const data = [chart.steps], series = [{ label: "step" }], bands = [];
+    const data = [chart.steps], tables = [], bands = [];
+    const series = [isByStep() ? { label: "step" } : { label: of("axis").value, value: (_, value) => text(value) }];
     for (const line of lines) {
       const colour = COLOURS[line.entity % COLOURS.length];
       series.push({ label: names()[line.entity], stroke: colour, width: 1.5, spanGaps: true, value: (_, value) => text(value) });
-      data.push(drawable(line.y));
+      const columns = [line.y, ...(line.low ? [line.high, line.low] : [])].map(drawable);
+      data.push(...columns);
+      tables.push(isByStep() ? [] : placed(chart.steps, line.members, columns));
       if (!line.low) continue;
       bands.push({ series: [series.length, series.length + 1], fill: colour + "2b" });
-      for (const edge of [line.high, line.low]) {
-        series.push({ stroke: null, width: 0, points: { show: false }, spanGaps: true, class: "edge" });
-        data.push(drawable(edge));
-      }
+      for (let edge = 0; edge < 2; edge++) series.push({ stroke: null, width: 0, points: { show: false }, spanGaps: true, class: "edge" });
     }
     const axis = { stroke: ink, grid, ticks: grid, font: "11px system-ui, sans-serif" };
     figure.uplot = new uPlot({
       width: figure.plot.clientWidth || 340, height: HEIGHT, series, bands,
       scales: { x: { time: false, range: (_, low, high) => range || (high > low ? [low, high] : [low - 1, high + 1]) }, y: { distr: figure.isLog ? 3 : 1 } },
-      axes: [{ ...axis, size: 30 }, { ...axis, size: 58, values: (_, values) => values.map(text) }],
+      axes: [{ ...axis, size: 30, ...(isByStep() ? {} : { values: (_, values) => values.map(text) }) }, { ...axis, size: 58, values: (_, values) => values.map(text) }],
       cursor: { sync: { key: "step", setSeries: false }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoom(null) } },
       hooks: { setSelect: [(u) => u.select.width > 4 && zoom([0, u.select.width].map((width) => u.posToVal(u.select.left + width, "x")))] },
-    }, data, figure.plot);
+    }, isByStep() ? data : uPlot.join(tables), figure.plot);
   }
 
   const redraw = () => charts.forEach(draw);
@@ -111,6 +131,7 @@
   }
   of("pooled").closest("label").hidden = !canPool;
   of("pooled").addEventListener("change", redraw);
+  of("axis").addEventListener("change", () => zoom(null));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   addEventListener("resize", redraw);
   of("curves-wait").hidden = true;
