@@ -6,18 +6,19 @@ The charts run it before a RayJob exists, in a pod without GPUs that has the run
 import os
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 from opd.errors import StoreError, Unfit
 from opd.experiment import AnyRunSpec, AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
 from opd.experiment.base import value_at
 from opd.experiment.cluster import load_cluster
+from opd.experiment.kinds import DistillationSpec
 from opd.experiment.pipeline import stages_of
 from opd.experiment.run_config import RunFacts
 from opd.inputs import Inputs, check_inputs
 from opd.inputs.model_files import ModelUnreadable
 from opd.pods.start import CHART_VARIABLE, misfit
+from opd.runs.origin import version_of
 from opd.store.access import apply_experiment, is_store_url
 from opd.store.remote import open_store
 
@@ -31,7 +32,7 @@ def check(loaded: Loaded, *, is_final: bool) -> int:
         loaded: the experiment.
         is_final: the spec outranks this process's environment, as in a pod.
     """
-    if why := misfit(os.environ.get(CHART_VARIABLE, ""), version("opd")):
+    if why := misfit(os.environ.get(CHART_VARIABLE, ""), version_of("opd")):
         print(f"opd.launch: {why}", file=sys.stderr)
         return EXIT_REFUSED
     apply_experiment(dump_spec(loaded.spec), is_final=is_final)
@@ -60,6 +61,10 @@ def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
     """Yield what is wrong with files and folders of this machine and with objects of a store."""
     if isinstance(spec, ConvertSpec):
         return
+    if isinstance(spec, DistillationSpec):
+        from opd.trainer.entry import loss_problems
+
+        yield from loss_problems(spec.opd)
     inputs = Inputs.of(spec)
     try:
         check_inputs(inputs)

@@ -225,7 +225,7 @@ def _kept(
         return
     yield from promises(name, spec.kind, rows, num_steps=spec.trainer.total_steps)
     if name == "teachers":
-        yield from teacher_promises(rows, [reader.name for reader in spec.routed])
+        yield from teacher_promises(rows, list(spec.routed))
     if spec.kind == "opd-agent":
         yield from agent_promises(rows, run_dir)
 

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from opd.convert.source import Origin
 from opd.convert.target import RECORD_FILE
 from opd.convert.verify import describe
 from opd.experiment.types import HUB
+from opd.runs.origin import version_of
 
 _LICENCE_KEYS = ("license", "license_name")
 _PACKAGES = ("opd", "verl", "torch", "transformers")
@@ -51,7 +51,7 @@ def make_record(origin: Origin, *, dtypes: Sequence[Any], **facts: Any) -> dict[
     """
     counts = Counter(str(dtype).removeprefix("torch.") for dtype in dtypes)
     known = {key: value for key, value in dataclasses.asdict(origin).items() if not key.startswith("model_")}
-    packages = {name: version(name) for name in _PACKAGES}
+    packages = {name: number for name in _PACKAGES if (number := version_of(name))}
     return {"version": 1, **known, "num_tensors_by_dtype": dict(counts.most_common()), **facts, "packages": packages}
 
 

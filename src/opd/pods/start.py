@@ -14,13 +14,13 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from opd.errors import EXIT_NODE_LOST, AlreadyExists, NodeLost, StoreError
 from opd.pods import stop
 from opd.pods.stop import Experiment, read_experiment
 from opd.runs.attempts import STARTS_FOLDER
+from opd.runs.origin import version_of
 from opd.store.access import apply_experiment
 from opd.store.base import Store, json_bytes
 from opd.store.remote import open_store
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = parser.parse_args(argv).experiment
     experiment = read_experiment(path)
     apply_experiment(experiment.tree, is_final=True)
-    if why := misfit(os.environ.get(CHART_VARIABLE, ""), version("opd")):
+    if why := misfit(os.environ.get(CHART_VARIABLE, ""), version_of("opd")):
         _say(why)
         return EXIT_MISFIT
     # Ray stops a job by signalling every process of it: the trainer handles the signal, this program waits.

@@ -25,14 +25,18 @@ def file_key(attempt: int) -> str:
     return f"{attempt_prefix(attempt)}/origin.json"
 
 
+def version_of(package: str) -> str:
+    """Return the package's version; empty where it is not installed and only PYTHONPATH names its sources."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
 def origin(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return this process's origin; an unknown value is empty."""
-    try:
-        installed = version("opd")
-    except PackageNotFoundError:  # only PYTHONPATH names the sources
-        installed = ""
     return {
-        "version": installed,
+        "version": version_of("opd"),
         "commit": environment.get(REVISION_VARIABLE) or _commit_of_checkout(Path(__file__).resolve().parents[3]),
         "image": environment.get(IMAGE_VARIABLE, ""),
         "python": platform.python_version(),

@@ -6,7 +6,9 @@ import importlib.util
 import shutil
 import sys
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from opd.cluster.supervise import rendezvous_in_a_file
 from opd.compat import quiet
 from opd.errors import EXIT_INTERRUPTED, MissingPackage, RunError, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError
+from opd.experiment.algorithm import Opd
 from opd.experiment.errors import Problem
 from opd.experiment.pipeline import sizes_of
 from opd.experiment.rules import config_problems
@@ -189,6 +192,9 @@ def prepare(config: DictConfig) -> dict[str, str]:
     with open_dict(config):
         config.actor_rollout_ref.ref.pop("model", None)  # the original's key of a teacher, of which this kind has none
         config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
+    distillation = RunConfig.of(config).distillation
+    if distillation is not None and (problems := list(loss_problems(distillation.opd))):
+        raise SpecError(problems)
     models = resolve(config, Path(run.run_dir).absolute() / "data")
     inputs = _inputs(config)
     check_inputs(inputs)
@@ -225,6 +231,29 @@ def check_models(config: DictConfig, inputs: Inputs) -> Any:
     if problems := [problem for found in of_configs for problem in found]:
         raise SpecError(problems)
     return tokenizer
+
+
+def loss_problems(opd: Opd) -> Iterator[Problem]:
+    """Yield divergences, scores and weights that do not exist or refuse their parameters, before a rank asks for them."""
+    from opd.losses import Loss
+    from opd.weights.problems import problem_weight
+    from opd.weights.tokens import token_score
+
+    tokens, problems = opd.importance.tokens.score, opd.importance.problems.weights
+    asked: list[tuple[str, str, Callable[[], object]]] = [
+        ("opd.importance.tokens.score", tokens, partial(token_score, tokens)),
+        ("opd.importance.problems.weights", problems, partial(problem_weight, problems)),
+    ]
+    for at, part in [("opd", opd), *((f"opd.stages.{place}", stage) for place, stage in enumerate(opd.stages))]:
+        if part.loss_type:
+            params = {**part.loss_params, **({"beta": part.beta} if part.loss_type == "jsd" else {})}
+            asked.append((f"{at}.loss_type", part.loss_type, partial(Loss, part.loss_type, params)))
+    for key, name, ask in asked:
+        try:
+            if name != "none":
+                ask()
+        except ValueError as error:
+            yield Problem(path=key, value=name, rule=str(error))
 
 
 def _inputs(config: DictConfig) -> Inputs:

@@ -32,8 +32,7 @@ def weights_of_problems(pass_rate: Any, problems: ProblemImportance, *, num_samp
     name, p = problems.weights, torch.as_tensor(pass_rate).detach().double()
     if not bool(((p >= 0.0) & (p <= 1.0)).all()):
         raise ValueError("pass_rate: every rate must be between 0 and 1 (a share of answers, not a percentage)")
-    function = PROBLEM_WEIGHTS.get(name) or own_function("opd.importance.problems.weights", name, PROBLEM_WEIGHTS)
-    weights = torch.as_tensor(function(p, problems, num_samples)).double()
+    weights = torch.as_tensor(problem_weight(name)(p, problems, num_samples)).double()
     if weights.shape != p.shape or not bool(((weights >= 0.0) & weights.isfinite()).all()):
         raise ValueError(f"weights of {len(p)} problems: must be as many finite numbers, 0 or more")
     if not weights.sum() > 0:
@@ -42,6 +41,11 @@ def weights_of_problems(pass_rate: Any, problems: ProblemImportance, *, num_samp
             "rates with more answers a problem, or take problems that the student solves at times"
         )
     return weights * (len(p) / weights.sum())
+
+
+def problem_weight(name: str) -> ProblemWeight:
+    """Return a registered weight, or the function that `package.module:name` names."""
+    return PROBLEM_WEIGHTS.get(name) or own_function("opd.importance.problems.weights", name, PROBLEM_WEIGHTS)
 
 
 @register_problem_weight("competence")

@@ -123,8 +123,12 @@ def choose_tokens(selection: TokenImportance, row_index: Tensor, *, seed: tuple[
     """Return [T] bool: which of T trained tokens a selection keeps; `values` are the quantities of `Tokens`."""
     if (name := selection.score) == "none":
         return torch.ones_like(row_index, dtype=torch.bool)
-    function = TOKEN_SCORES.get(name) or own_function("opd.importance.tokens.score", name, TOKEN_SCORES)
-    return select_tokens(function(Tokens(selection, row_index, **values)), row_index, selection, seed=seed)
+    return select_tokens(token_score(name)(Tokens(selection, row_index, **values)), row_index, selection, seed=seed)
+
+
+def token_score(name: str) -> TokenScore:
+    """Return a registered score, or the function that `package.module:name` names."""
+    return TOKEN_SCORES.get(name) or own_function("opd.importance.tokens.score", name, TOKEN_SCORES)
 
 
 def select_tokens(scores: Tensor, row_index: Tensor, selection: TokenImportance, *, seed: tuple[int, ...]) -> Tensor:

@@ -1,5 +1,7 @@
 """Answers by step, tokens with their alternatives, and pictures of lengths and tokens, from the files that a run keeps for people."""
 
+from __future__ import annotations
+
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
