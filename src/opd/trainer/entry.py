@@ -20,7 +20,7 @@ from opd.cluster.supervise import rendezvous_in_a_file
 from opd.compat import quiet
 from opd.errors import EXIT_INTERRUPTED, MissingPackage, RunError, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError
-from opd.experiment.algorithm import Opd
+from opd.experiment.algorithm import Opd, Stage
 from opd.experiment.errors import Problem
 from opd.experiment.pipeline import sizes_of
 from opd.experiment.rules import config_problems
@@ -244,7 +244,8 @@ def loss_problems(opd: Opd) -> Iterator[Problem]:
         ("opd.importance.tokens.score", tokens, partial(token_score, tokens)),
         ("opd.importance.problems.weights", problems, partial(problem_weight, problems)),
     ]
-    for at, part in [("opd", opd), *((f"opd.stages.{place}", stage) for place, stage in enumerate(opd.stages))]:
+    parts: dict[str, Opd | Stage] = {"opd": opd, **{f"opd.stages.{place}": of for place, of in enumerate(opd.stages)}}
+    for at, part in parts.items():
         if part.loss_type:
             params = {**part.loss_params, **({"beta": part.beta} if part.loss_type == "jsd" else {})}
             asked.append((f"{at}.loss_type", part.loss_type, partial(Loss, part.loss_type, params)))
