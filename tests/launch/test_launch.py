@@ -159,7 +159,9 @@ def test_a_check_asks_the_chat_template_as_the_start_does(tmp_path, monkeypatch,
             "opd: {loss_type: skew_kl, stages: [{until: 1, loss_type: akl, loss_params: {mu: 2}}, {}]}",
             "opd.stages.0.loss_type",
         ),
+        ("opd: {loss_type: topk_reverse_kl, top_k: 8, stages: [{until: 1, loss_type: jsd, beta: 0.5}, {}]}", ""),
         ("opd: {loss_type: my_losses:gone}", "No module named 'my_losses'"),
+        ("opd: {loss_type: my_broken:loss}", "SyntaxError: "),
         ("opd: {importance: {tokens: {score: json:gone}}}", "has no attribute 'gone'"),
         ("opd: {importance: {problems: {weights: json:gone, pass_rates: RATES}}}", "has no attribute 'gone'"),
     ],
@@ -168,12 +170,14 @@ def test_a_check_asks_the_parts_of_a_loss_as_the_first_update_does(key, words, t
     from opd.launch import main
 
     monkeypatch.setattr("opd.launch.count_gpus", lambda: 1)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_broken.py").write_text("def loss(")
     path = tmp_path / "exp.yaml"
     data = "{train: [toy://train], val: [toy://heldout], max_prompt_length: 32, max_response_length: 8}"
     path.write_text(
         f"kind: opd\nmodel: toy://student\nteacher: toy://teacher\ndata: {data}\n{key.replace('RATES', str(path))}\n"
     )
-    assert main([str(path), "--check"]) == 2
+    assert main([str(path), "--check"]) == (2 if words else 0)
     assert words in capsys.readouterr().err
 
 

@@ -93,9 +93,9 @@ def own_function(key: str, name: str, registered: Collection[str]) -> Callable[.
         raise ValueError(f"{key}={name!r}: must be one of {names}, or a function of yours as package.module:name")
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # the module's own code runs
         fix = "put the module's folder on PYTHONPATH and name a function of it"
-        raise ValueError(f"{key}={name!r}: {error}; {fix}") from error
+        raise ValueError(f"{key}={name!r}: {type(error).__name__}: {error}; {fix}") from error
     if not callable(function):
         raise ValueError(f"{key}={name!r}: {attribute} is {type(function).__name__}, not a function")
     return function

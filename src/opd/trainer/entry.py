@@ -237,6 +237,7 @@ def loss_problems(opd: Opd) -> Iterator[Problem]:
     """Yield divergences, scores and weights that do not exist or refuse their parameters, before a rank asks for them."""
     from opd.losses import Loss
     from opd.weights.problems import problem_weight
+    from opd.weights.stages import params_of
     from opd.weights.tokens import token_score
 
     tokens, problems = opd.importance.tokens.score, opd.importance.problems.weights
@@ -247,8 +248,7 @@ def loss_problems(opd: Opd) -> Iterator[Problem]:
     parts: dict[str, Opd | Stage] = {"opd": opd, **{f"opd.stages.{place}": of for place, of in enumerate(opd.stages)}}
     for at, part in parts.items():
         if part.loss_type:
-            params = {**part.loss_params, **({"beta": part.beta} if part.loss_type == "jsd" else {})}
-            asked.append((f"{at}.loss_type", part.loss_type, partial(Loss, part.loss_type, params)))
+            asked.append((f"{at}.loss_type", part.loss_type, partial(Loss, part.loss_type, params_of(opd, part))))
     for key, name, ask in asked:
         try:
             if name != "none":

@@ -31,7 +31,7 @@ from opd.update.step_metrics import CHOICE, micro_batch_counts, over_sequence, p
 from opd.update.student import StudentWorker
 from opd.update.teachers import SelfTeachers, TeacherStates, read_teachers
 from opd.update.token_view import Seen, TokenView
-from opd.weights.stages import Schedule
+from opd.weights.stages import Schedule, params_of
 from opd.weights.tokens import places, scored_divergence
 
 
@@ -44,11 +44,7 @@ def is_sampled(spec: OpdSpec | OpdAgentSpec, stage: Stage) -> bool:
 
 def loss_of(spec: OpdSpec | OpdAgentSpec, stage: Stage, kind: LossType) -> Loss:
     """Return the loss with a divergence; the parameters are of the stage's own divergence only."""
-    params = dict(stage.loss_params) if kind == stage.loss_type else {}
-    if kind == stage.loss_type == "jsd":
-        params["beta"] = stage.beta or 0.0
-    if kind == stage.loss_type == "topk_reverse_kl":
-        params["top_k"] = spec.opd.top_k or 0
+    params = params_of(spec.opd, stage) if kind == stage.loss_type else {}
     keys = spec.opd.policy
     policy = partial(vanilla, clips=Clips(keys.clip_ratio_low, keys.clip_ratio_high, keys.clip_ratio_c))
     return Loss(kind, params, spec.rollout.temperature, policy if spec.opd.has_policy else None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from opd.experiment.algorithm import Opd, Stage
 
@@ -28,6 +28,12 @@ def last_steps(untils: Sequence[float | None], *, total_steps: int) -> tuple[int
                 f"stage {number + 1} of {len(untils)} would end with step {end} of {total_steps} and begin with step {begin + 1}"
             )
     return (*ends, max(total_steps, *ends, 0))
+
+
+def params_of(opd: Opd, stage: Opd | Stage) -> dict[str, Any]:
+    """Return the parameters of a stage's own divergence, with the values of keys that only one divergence has."""
+    keys: dict[str, dict[str, Any]] = {"jsd": {"beta": stage.beta or 0.0}, "topk_reverse_kl": {"top_k": opd.top_k or 0}}
+    return stage.loss_params | keys.get(stage.loss_type or "", {})
 
 
 class Weights(NamedTuple):
