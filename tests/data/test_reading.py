@@ -53,10 +53,12 @@ def test_a_row_is_read_as_a_prompt_with_its_truth(row, how, prompt, truth):
     ("row", "how"),
     [({"messages": TALK}, {}), ({"prompt": "1 + 1?", "completion": "2"}, {}), ({"conversations": SHAREGPT}, {}),
      ({"prompt": QUESTION, "completion": TALK[1:]}, {}), ({"question": "1 + 1?", "answer": "2"}, {}),
-     ({"q": "1 + 1?", "a": "2"}, {"prompt": "q", "answer": "a"}), ({"prompt": "other", "messages": TALK}, {})],
+     ({"q": "1 + 1?", "a": "2"}, {"prompt": "q", "answer": "a"}), ({"prompt": "other", "messages": TALK}, {}),
+     ({"messages": TALK, "tools": "[]"}, {}), ({"messages": TALK, "tools": "null"}, {})],
 )  # fmt: skip
 def test_a_row_is_read_as_a_conversation(row, how):
-    assert read_row(row, How(MESSAGES, **how), source="s", number=0)[MESSAGES] == TALK
+    found = read_row(row, How(MESSAGES, **how), source="s", number=0)
+    assert (found[MESSAGES], found.get("tools")) == (TALK, None)
 
 
 @pytest.mark.parametrize(

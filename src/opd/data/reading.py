@@ -146,14 +146,14 @@ def _answer(row: Record, how: How, messages: Sequence[Record]) -> list[Record]:
 
 
 def _tools(row: Record) -> Record:
-    """Return the tools of a conversation as JSON text in their column; nothing where there are none."""
+    """Return the tools of a conversation as JSON text in their column; null for a list of none."""
     tools = row.get(TOOLS) or None
     try:
         listed = json.loads(tools) if isinstance(tools, str) else tools
     except ValueError:
         listed = tools  # a text, and no list
-    if listed is None:
-        return {}
+    if listed in (None, []):
+        return dict.fromkeys({TOOLS} & row.keys())
     if not isinstance(listed, list) or not all(isinstance(tool, Mapping) for tool in listed):
         raise RowFault(
             f"have {TOOLS!r} that are no list of objects, nor one as JSON text (json.dumps([...]), null without tools)",
