@@ -113,7 +113,7 @@ def test_a_model_goes_to_a_private_repository_and_stays_whole_where_the_hub_reje
     assert run(spec) == 2
     assert "push_to_hub needs HF_TOKEN in the environment" in said[-1]
     assert not (tmp_path / "model").exists()
-    monkeypatch.setenv("HF_TOKEN", "own-token")
+    monkeypatch.setenv("HF_TOKEN", "own-token\n")
     hub.status = 403
     assert run(spec) == 1
     assert "is whole, but the hub did not take me/model" in said[-1]

@@ -6,6 +6,7 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from opd.convert.errors import BadRequest, ConvertError, say
+from opd.redaction import redact
 
 TOKEN_VARIABLE = "HF_TOKEN"
 
@@ -16,7 +17,7 @@ def hub_token() -> str:
     Raises:
         BadRequest: there is none.
     """
-    if token := os.environ.get(TOKEN_VARIABLE):
+    if token := os.environ.get(TOKEN_VARIABLE, "").strip():  # a file's line break is no part of it
         return token
     raise BadRequest(
         f"convert.push_to_hub needs {TOKEN_VARIABLE} in the environment: set it to a token that may write; for pods name a "
@@ -42,6 +43,6 @@ def push(folder: Path, repository: str, *, published: str) -> None:
     except Exception as error:  # the hub's client raises many types
         raise ConvertError(
             f"{published} is whole, but the hub did not take {repository} ({type(error).__name__}: "
-            f"{' '.join(str(error).split())}): give an {TOKEN_VARIABLE} that may write there, or another "
+            f"{redact(' '.join(str(error).split()))}): give an {TOKEN_VARIABLE} that may write there, or another "
             "convert.push_to_hub, and start again"
         ) from error
