@@ -1,7 +1,5 @@
 """Answers by step, tokens with their alternatives, and pictures of lengths and tokens, from the files that a run keeps for people."""
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +36,15 @@ class Picture:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """A rollout's first tokens: level of divergence, words and text of each."""
+
+    title: str
+    prompt: str
+    tokens: Sequence[tuple[str, str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """A step that a run keeps: lengths of all its answers, some rollouts token by token, the tokens that differ most, a picture."""
 
@@ -46,15 +53,6 @@ class Step:
     shown: Sequence[Tokens]
     sheet: Sheet
     density: Picture
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tokens:
-    """A rollout's first tokens: level of divergence, words and text of each."""
-
-    title: str
-    prompt: str
-    tokens: Sequence[tuple[str, str, str]]
 
 
 def _read(run: LoadedRun, prefix: str, num: int, parse: Callable[[bytes], Found]) -> Iterator[Found]:
