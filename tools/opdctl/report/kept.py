@@ -62,7 +62,7 @@ def _read(run: LoadedRun, prefix: str, num: int, parse: Callable[[bytes], Found]
     for key in sorted({*newest, *keys[: num > 1]}):
         try:
             yield parse(run.listing.store.get(key))
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, OSError) as error:
             note(f"warning: {run.record.run_id}: {key} is left out: {error}")
 
 
