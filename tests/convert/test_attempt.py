@@ -108,6 +108,7 @@ def test_a_model_goes_to_a_private_repository_and_stays_whole_where_the_hub_reje
 ):
     step_dir = sealed(CASE)
     assert main([str(step_dir), "--push-to-hub", "model"]) == 2, "no OWNER/NAME"
+    assert main([str(step_dir), "--push-to-hub", "me/a--b"]) == 2, "found before the work"
     spec = _spec(tmp_path, step_dir, target=str(tmp_path / "model"), push_to_hub="me/model")
     monkeypatch.delenv("HF_TOKEN", raising=False)
     assert run(spec) == 2

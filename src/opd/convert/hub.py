@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 from huggingface_hub import HfApi
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, without __all__
 
 from opd.convert.errors import BadRequest, ConvertError, say
 from opd.redaction import redact
@@ -11,12 +13,16 @@ from opd.redaction import redact
 TOKEN_VARIABLE = "HF_TOKEN"
 
 
-def hub_token() -> str:
+def hub_token(repository: str) -> str:
     """Return the environment's token.
 
     Raises:
-        BadRequest: there is none.
+        BadRequest: there is none, or the hub takes no repository of this name.
     """
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise BadRequest(f"convert.push_to_hub={repository}: {str(error).rstrip('.')}. Choose another name") from error
     if token := os.environ.get(TOKEN_VARIABLE, "").strip():  # a file's line break is no part of it
         return token
     raise BadRequest(
@@ -34,7 +40,7 @@ def push(folder: Path, repository: str, *, published: str) -> None:
     Raises:
         ConvertError: the hub did not take it.
     """
-    api = HfApi(token=hub_token())
+    api = HfApi(token=hub_token(repository))
     say(f"uploading to {repository}")
     try:
         api.create_repo(repository, private=True, exist_ok=True)

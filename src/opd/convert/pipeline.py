@@ -36,7 +36,7 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
         StoreError, OSError: a store or disk failed.
     """
     if options.push_to_hub is not None:
-        hub_token()  # before the work
+        hub_token(options.push_to_hub)  # before the work
     warnings = Warnings()
     source = find_source(options.checkpoint, warnings)
     target = choose_target(options.target, source.origin.checkpoint)
