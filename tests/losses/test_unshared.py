@@ -1,9 +1,10 @@
-"""The probability of unshared tokens, from a few logits, equals the whole softmax's."""
+"""The probability of unshared tokens, from a few logits, and the likeliest tokens equal the whole softmax's."""
 
 import pytest
 import torch
 
 from opd.losses import HiddenTargets, Loss, Weights, head_loss, unshared_mass
+from opd.losses.head import NUM_TOP, top_tokens
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -42,3 +43,14 @@ def test_the_divergences_own_log_probabilities_serve_in_bf16_heads():
         )
         assert found.dtype == torch.float32
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("vocab", [97, 2])
+def test_the_likeliest_tokens_are_those_of_the_whole_softmax_and_nothing_is_known_of_tokens_not_shown(vocab):
+    generator, shown = torch.Generator().manual_seed(5), torch.arange(130) % 2 == 0
+    hidden, weight = (torch.randn(num, 8, generator=generator, dtype=torch.float64) for num in (130, 100))
+    found = top_tokens(hidden, weight, shown, vocab=vocab, temperature=0.5)
+    values, ids = (hidden @ weight[:vocab].T / 0.5).softmax(-1).topk(num := min(vocab, NUM_TOP))
+    torch.testing.assert_close(found[shown, :num], torch.stack([ids.double(), values], -1)[shown])
+    assert found[~shown].isnan().all()
+    assert found[:, num:].isnan().all()
