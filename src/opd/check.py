@@ -6,6 +6,7 @@ The charts run it before a RayJob exists, in a pod without GPUs that has the run
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from opd.errors import StoreError, Unfit
@@ -61,7 +62,7 @@ def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
     """Yield what is wrong with files and folders of this machine and with objects of a store."""
     if isinstance(spec, ConvertSpec):
         return
-    if isinstance(spec, DistillationSpec):
+    if isinstance(spec, DistillationSpec) and find_spec("torch"):  # divergences are functions of torch
         from opd.trainer.entry import loss_problems
 
         yield from loss_problems(spec.opd)

@@ -145,7 +145,8 @@ class Sampled(Kind):
         of, tokenizer = {str(prompt["uid"]): prompt for prompt in prompts}, self.data.tokenizer
         first = sorted((row for row in rows if not row.order.sample), key=lambda row: row.order)[:NUM_ANSWERS]
         kept = [Trajectory.of_answer(row, of[row.uid], step=step, tokenizer=tokenizer) for row in first]
-        self.run.keep({file_key("validation", step): to_lines(kept)})
+        if kept:
+            self.run.keep({file_key("validation", step): to_lines(kept)})
 
     def _keep_dialogues(self, report: RolloutReport) -> dict[str, float]:
         """Store the report's conversations; return their metrics."""

@@ -18,7 +18,7 @@ from opd.convert.verify import describe
 from opd.experiment.types import HUB
 from opd.runs.origin import version_of
 
-_LICENCE_KEYS = ("license", "license_name")
+_LICENCE_KEYS = ("license", "license_name", "license_link")
 _PACKAGES = ("opd", "verl", "torch", "transformers")
 _CARD = """\
 ---

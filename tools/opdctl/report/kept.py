@@ -111,9 +111,8 @@ def _step(run_id: str, data: bytes) -> Step:
     heads = ("data row: token", "after", "token", "divergence, nats", "student's likeliest", "teacher's likeliest")
     sheet = Sheet(names=heads, lines=lines, title=f"{name}: tokens with the largest divergence")
     density = _density(f"Entropy and divergence of the shown tokens: {name}", kept["rows"])
-    return Step(
-        name=name, lengths=[int(length) for length in kept["lengths"]], shown=shown, sheet=sheet, density=density
-    )
+    lengths = np.asarray(kept["lengths"], dtype=np.int64).tolist()  # OverflowError beyond them
+    return Step(name=name, lengths=lengths, shown=shown, sheet=sheet, density=density)
 
 
 def _token(text: str, entropy: float | None, divergence: float | None, *tops: Any) -> tuple[str, str, str]:
