@@ -34,6 +34,13 @@ RUN = "s3://b/opd/qwen-jsd/checkpoints/global_step_200"
         ("passrate", {}, "eval.save_generations", False),
         ("opd-agent", {}, "data.val.0", "data/agent_processed/val_travel_en.parquet"),
         ("opd", {"data.train": "a.parquet"}, "data.train", ["a.parquet"]),
+        ("opd", {"data.train": "a.parquet", "trainer.test_freq": -1}, "data.val", ["a.parquet"]),  # none is read
+        (
+            "sft",
+            {"data.train": "a", "trainer.test_freq": 0, "trainer.val_before_train": False, "data.val": None},
+            "data.val",
+            ["a"],
+        ),
         ("opd", CPU, "rollout.name", "cpu"),
         ("opd", CPU, "teacher.dtype", "fp32"),
         ("opd", CPU, "actor.param_offload", False),

@@ -52,11 +52,18 @@ def test_a_row_one_token_too_long_is_refused_with_the_longest_response(kind):
     assert problem.fix.startswith("at most 924,")
 
 
-def test_layers_that_the_cpus_server_cannot_cache_are_refused_where_it_answers():
-    config = {"text_config": {"layer_types": ["linear_attention", "full_attention"]}}
+@pytest.mark.parametrize(
+    ("config", "layers"),
+    [
+        ({"text_config": {"layer_types": ["linear_attention", "full_attention"]}}, "linear_attention"),
+        ({"sliding_window": 4096}, "sliding_attention"),
+    ],
+)
+def test_layers_that_the_cpus_server_cannot_cache_are_refused_where_it_answers(config, layers):
     [problem] = config_problems(spec(8), config)
     assert problem.path == "model.path"
-    assert "no cache for its layers of linear_attention" in problem.rule
+    assert f"no cache for its layers of {layers}" in problem.rule
+    assert list(config_problems(spec(8), {"sliding_window": 4096, "use_sliding_window": False})) == []
     assert list(config_problems(spec(8, kind="sft"), config)) == []
 
 

@@ -75,8 +75,11 @@ class Lookup:
 
 
 def _val_files(look: Lookup) -> Any:
-    if look.kind == "passrate":
+    validates = look.kind not in TRAINS or look["trainer.test_freq"] not in (0, -1) or look["trainer.val_before_train"]
+    if look.kind == "passrate" or not validates:  # verl builds a data set in any case
         return _train_files(look)
+    if look.kind == "sft":
+        return MISSING
     if look.uses_tools:
         return look.files("agent_processed", "val_travel_en", "val_travel_zh")
     has_dapo = look.kind == "grpo" and look["recipe"] != "grpo-native-no-kl"
@@ -98,9 +101,12 @@ def context_of(config: Any) -> int | None:
 
 
 def layers_of(config: Any) -> list[str]:
-    """Return the type of each layer, where a Hugging Face config lists them."""
+    """Return the type of each layer where a Hugging Face config lists them, or the window that all of them have."""
     found = _of_text(config, "layer_types")
-    return [str(kind) for kind in found] if isinstance(found, list) else []
+    if isinstance(found, list):
+        return [str(kind) for kind in found]
+    has_window = _of_text(config, "sliding_window") and _of_text(config, "use_sliding_window") is not False
+    return ["sliding_attention"] if has_window else []
 
 
 def head_changes_of(config: Any) -> dict[str, Any]:
@@ -193,7 +199,8 @@ DEFAULTS: dict[str, Any] = {
     "data.train_batch_size": lambda look: {"grpo": 512, "passrate": 512, "eval": 64}.get(look.kind, 256),
     "data.max_prompt_length": lambda look: 4096 if look.kind == "opd-agent" else 2048,
     "data.max_response_length": _response_length,
-    "data.val": dict.fromkeys(SAMPLES, _val_files),
+    "trainer.val_before_train": lambda look: look.kind not in DISTILS,
+    "data.val": _val_files,
     "data.train": dict.fromkeys(SAMPLES, _train_files),
     "data.num_workers": (8, 0),
     "rollout.name": ("vllm", "cpu"),
@@ -228,7 +235,6 @@ DEFAULTS: dict[str, Any] = {
     "grpo.clip_ratio_c": lambda look: 10.0 if look["recipe"] == "grpo" else 3.0,
     "grpo.kl_loss_coef": lambda look: 0.001 if look["recipe"] == "grpo-native" else 0.0,
     "reward.function": _reward_function,
-    "trainer.val_before_train": lambda look: look.kind not in DISTILS,
     "name": dict.fromkeys((*RUNS, "convert"), _run_name),
     "store.url": lambda look: f"{look['output.root'].rstrip('/')}/store",
 }

@@ -14,8 +14,10 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _as_files(value: Any) -> Any:
-    listed = [value] if isinstance(value, dict) else _as_tuple(value)
-    return tuple(hub_url(**one) if isinstance(one, dict) else one for one in listed) if listed else value
+    listed = (value,) if isinstance(value, dict) else _as_tuple(value)
+    if not isinstance(listed, tuple):
+        return value
+    return tuple(hub_url(**one) if isinstance(one, dict) else one for one in listed)
 
 
 def hub_url(**parts: Any) -> str:
