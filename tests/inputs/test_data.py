@@ -62,10 +62,11 @@ def test_only_the_rows_of_the_part_that_is_used_count(tmp_path):
 
 
 def test_a_missing_file_is_named_with_those_next_to_it(tmp_path):
-    write_rows(tmp_path / "train.parquet", prompt_rows(1))
+    for name in ("a", "b", "c", "d", "e", "train"):
+        write_rows(tmp_path / f"{name}.parquet", prompt_rows(1))
     problem = only([str(tmp_path / "trian.parquet")])
     assert "no such file" in problem.rule
-    assert "has train.parquet" in problem.rule
+    assert "has train.parquet, a.parquet, b.parquet, c.parquet, d.parquet" in problem.rule
     assert "hub" not in problem.fix
     assert "{path: OWNER/NAME, split: train}" in only(["openai/gsm8k"]).fix
 

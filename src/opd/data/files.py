@@ -4,12 +4,14 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from opd.experiment.errors import nearest
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
 _PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
@@ -26,6 +28,13 @@ class Unreadable(ValueError):
     def __init__(self, rule: str, fix: str) -> None:
         super().__init__(rule)
         self.rule, self.fix = rule, fix
+
+
+def near_first(word: str, names: Iterable[str]) -> str:
+    """Return the first five of the names as text, the nearest to a misspelt one before the others."""
+    ordered = sorted(names)
+    near = nearest(word, ordered)
+    return ", ".join(sorted(ordered, key=lambda name: name != near)[:5])
 
 
 def files_of(path: Path) -> list[Path]:
@@ -52,8 +61,8 @@ def files_of(path: Path) -> list[Path]:
             )
         return found
     if not path.exists():
-        near = sorted(p.name for p in path.parent.iterdir() if p.suffix in SUFFIXES) if path.parent.is_dir() else []
-        there = f"; {path.parent} has {', '.join(near[:5])}" if near else ""
+        near = [p.name for p in path.parent.iterdir() if p.suffix in SUFFIXES] if path.parent.is_dir() else []
+        there = f"; {path.parent} has {near_first(path.name, near)}" if near else ""
         hub = "" if path.suffix in SUFFIXES else "; a data set of the hub is {path: OWNER/NAME, split: train}"
         raise Unreadable(f"there is no such file{there}", f"name a file that is there (data.dir, {path.parent}){hub}")
     if path.suffix not in SUFFIXES:
