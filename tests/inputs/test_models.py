@@ -28,9 +28,19 @@ def only(path):
         ("oss://bucket/model", "no model is read from oss://", "the URL of a copy in a store (s3://"),
         ("file:///models/student", "no model is read from file://", "the folder's path"),
         ("toy://pupil", "no bundled model", "toy://student or toy://teacher"),
+        ("m/llama-saef", "there is no such folder; the folder m has llama-safe, a", "--local-dir FOLDER"),
+        ("m/llama-safe/x", "there is no such folder; a Hugging Face id is", "a folder that is there"),
+        ("n/llama-safe", "HF_HUB_OFFLINE is set, and the cache empty does not have this model", "unset HF_HUB_OFFLINE"),
     ],
 )
-def test_a_path_that_no_model_is_read_from_is_refused_with_the_forms_of_one(path, rule, fix):
+def test_a_path_that_no_model_is_read_from_is_refused_with_the_forms_of_one(tmp_path, monkeypatch, path, rule, fix):
+    for name in ("a", "llama-safe"):
+        (tmp_path / "m" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    assert faults("n/llama-safe") == [], "the hub is asked later"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "empty")
     found = only(path)
     assert rule in found.rule
     assert fix in found.fix

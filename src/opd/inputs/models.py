@@ -3,11 +3,13 @@
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from opd.agent.environments import toy_models
 from opd.data import toy
+from opd.data.files import near_first
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.pipeline import OF_A_STAGE
 from opd.memory.shapes import shape_of
@@ -80,6 +82,23 @@ def model_problems(models: Sequence[tuple[str, str]], *, may_be_quantized: bool 
                 rule="there is no such folder; a Hugging Face id is NAME or OWNER/NAME",
                 fix="a folder that is there, OWNER/NAME of a model on the hub, or a store URL",
             )
+        else:
+            yield from (Problem(path=key, value=path, rule=rule, fix=fix) for rule, fix in _hub_faults(path))
+
+
+def _hub_faults(path: str) -> Iterator[Fault]:
+    """Yield why a name is no model of the hub: its owner is a folder here, or an offline cache lacks it."""
+    owner, _, name = path.rpartition("/")
+    if owner and Path(owner).is_dir():
+        held = near_first(name, [folder.name for folder in Path(owner).iterdir() if folder.is_dir()])
+        rule = f"there is no such folder; the folder {owner} has {held or 'no folders'}"
+        yield rule, f"a folder that is there; of the hub: `hf download {path} --local-dir FOLDER`, and name FOLDER"
+    elif find_spec("huggingface_hub"):  # the tool alone runs without it
+        from huggingface_hub import constants, try_to_load_from_cache
+
+        if constants.HF_HUB_OFFLINE and not isinstance(try_to_load_from_cache(path, "config.json"), str):
+            rule = f"HF_HUB_OFFLINE is set, and the cache {constants.HF_HUB_CACHE} does not have this model"
+            yield rule, "a folder that is there, a model of the cache, or unset HF_HUB_OFFLINE"
 
 
 def address_faults(path: str, what: str, forms: str, known: tuple[str, ...]) -> list[Fault]:
