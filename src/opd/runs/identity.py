@@ -71,8 +71,8 @@ def _compare(store: Store, run_id: str, spec_hash: str, identity: Mapping[str, A
     raise SpecChanged(
         f"run id {run_id!r} in {store.url} belongs to spec hash {stored['spec_hash']}, this experiment has {spec_hash}. "
         f"The differences (stored -> this):\n{changes or '  (none in the identity fields: another hash version)'}\n"
-        "a run id belongs to one experiment. Choose another name, restore the stored values to resume, or delete the run "
-        f"with its results: `opdctl delete {store.url} --results`"
+        "a run id belongs to one experiment. Choose another name (`--name NAME`, or the key `name`), restore the stored "
+        f"values to resume, or delete the run with its results: `opdctl delete {store.url} --results`"
     )
 
 
