@@ -123,8 +123,10 @@ def _write(path: Path, rows: list[dict]) -> Path:
 )
 def test_every_format_gives_the_same_rows(tmp_path, name):
     path = _write(tmp_path / name, ROWS)
-    assert list(raw_rows(path)) == ROWS
-    assert list(raw_rows(path, limit=1)) == [ROWS[0], None]
+    of_lines = {"jsonl": "line 1 line 2", "csv": "line 2 line 4"}.get(name.partition(".")[2], "row 1 row 2")
+    places, rows = zip(*raw_rows(path), strict=True)
+    assert (list(rows), " ".join(places)) == (ROWS, "line 1 line 2" if name == "a.json" else of_lines)
+    assert list(raw_rows(path, limit=1)) == [(places[0], ROWS[0]), (places[1], None)]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
         ("a.jsonl", b'{"a": 1}\n\n{"a"', "line 3 is no object"),
         ("a.jsonl", b'{"a": 1}\n{"a": 1\r\n{}', r"line 2 .*: Expecting ',' delimiter \(character 8\)"),
         ("a.json", b'{"a": {"0": 1, "1": 2}, "b": {"0": 3, "1": 4}}', "an object of columns, as pandas"),
-        ("a.jsonl", b"[1]\n", "row 0 .* is no object in JSON, but list"),
+        ("a.jsonl", b"[1]\n", "line 1 .* is no object in JSON, but list"),
         ("a.jsonl", b'{"a": "\\ud83d"}', "line 1 .* surrogates not allowed"),
         ("a.jsonl", b"\n", "no rows"),
         ("a.json", b'[{"a": 1}, {', "no JSON"),

@@ -37,7 +37,7 @@ def test_a_file_of_something_else_is_refused_by_what_it_lacks(tmp_path):
     with pytest.raises(ValueError, match="lacks the columns k, checkpoint"):
         read_pass_rates(tmp_path / "p.parquet")
     write_pass_rates(tmp_path / "p.parquet", [PassRate("a", 0.0, 0, "m")])
-    with pytest.raises(ValueError, match=r"row 0 .* has an empty field, or no answer"):
+    with pytest.raises(ValueError, match=r"row 1 .* has an empty field, or no answer"):
         read_pass_rates(tmp_path / "p.parquet")
     (tmp_path / "p.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError, match="cannot be read as Parquet"):

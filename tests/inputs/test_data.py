@@ -123,7 +123,8 @@ def test_prompts_that_say_nothing_are_named_by_their_rows(tmp_path, prompt, said
         prompt is None,
     )
     assert said in rule
-    assert "(rows 2, 7, counted from 0)" in rule
+    unit = "line" if suffix == "jsonl" else "row"
+    assert f"({unit} 3, {unit} 8, counted from 1)" in rule
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -145,7 +146,7 @@ def test_a_ground_truth_is_scored_as_its_own_answer(tmp_path):
     assert faults([path], scorer="exact_match") == []
     rule = only([path], scorer="math_reward").rule
     assert "1 of 4 rows have a ground truth that reward.function=math_reward does not find right" in rule
-    assert "(rows 2 'xxx" in rule
+    assert "(line 3 'xxx" in rule
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_columns_that_a_template_reads_are_looked_for_in_every_row(tmp_path):
     assert problem.path == "teacher.prompt"
     assert "1 of 2 rows have no text or number in the column 'hint'" in problem.rule
     route = only([path], columns=(("route.by", "hint"),))
-    assert (route.path, "(rows 1, counted from 0)" in route.rule, "FIELD" in route.fix) == ("route.by", True, False)
+    assert (route.path, "(line 2, counted from 1)" in route.rule, "FIELD" in route.fix) == ("route.by", True, False)
     assert "FIELD" in problem.fix
 
 

@@ -74,7 +74,7 @@ def test_prompts_without_a_pass_rate_are_counted_and_named(dataset, tmp_path):
     assert problem.path == "opd.importance.problems.pass_rates"
     assert problem.value == str(tmp_path / "pass_rates.parquet")
     assert (
-        "3 of 4 training prompts have no pass rate in it (rows 0, 2, 3, counted from 0; it has 2 prompts)"
+        "3 of 4 training prompts have no pass rate in it (rows 1, 3, 4, counted from 1; it has 2 prompts)"
         in problem.rule
     )
     assert "kind passrate" in problem.fix

@@ -122,7 +122,7 @@ def test_rows_without_a_value_are_named_with_their_number(tmp_path):
         TeacherPrompts.of(dataset, _spec())
     (problem,) = caught.value.problems
     assert problem.path == "teacher.prompt"
-    assert "2 of 4 training prompts have no text or number in reward_model.ground_truth (rows 1, 3" in problem.rule
+    assert "2 of 4 training prompts have no text or number in reward_model.ground_truth (rows 2, 4" in problem.rule
 
 
 def test_with_tools_a_prompt_is_written_as_the_agent_loop_writes_it(tmp_path):

@@ -79,8 +79,8 @@ def _is_unread(file: Path) -> bool:
     return is_data and file.name[0] not in "._" and file.is_file()
 
 
-def raw_rows(path: Path, *, limit: int | None = None) -> Iterator[Record | None]:
-    """Yield the rows of a file as they are; None for each row beyond the limit, which is only counted.
+def raw_rows(path: Path, *, limit: int | None = None) -> Iterator[tuple[str, Record | None]]:
+    """Yield (place, row) of a file: `line N` or `row N`, counted from 1; None for each row beyond the limit.
 
     Raises:
         Unreadable: damaged, empty, or a line that is no JSON object; its number is named.
@@ -89,51 +89,56 @@ def raw_rows(path: Path, *, limit: int | None = None) -> Iterator[Record | None]
         if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
             raise Unreadable("this is a git-lfs pointer, not the data", "fetch it with `git lfs pull`")
     read = {".parquet": _parquet_rows, ".csv": _csv_rows}.get(path.suffix, _json_rows)
-    number = -1
+    num = 0
     try:
-        for number, row in enumerate(read(path, limit)):
+        for num, (place, row) in enumerate(read(path, limit), start=1):
             if row is not None and not isinstance(row, dict):
-                rule = f"row {number} (counted from 0) is no object in JSON, but {type(row).__name__}"
+                rule = f"{place} (counted from 1) is no object in JSON, but {type(row).__name__}"
                 raise Unreadable(rule, "write one JSON object a line, or a list of them")
-            yield None if limit is not None and number >= limit else row
+            yield place, None if limit is not None and num > limit else row
     except UnicodeDecodeError as error:
         raise Unreadable(f"the file is not UTF-8 text: {error}", "write it in UTF-8") from error
-    if number < 0:
+    if not num:
         raise Unreadable("the file has no rows", "write it again with rows")
 
 
-def _parquet_rows(path: Path, limit: int | None) -> Iterator[Any]:
+def _numbered(rows: Iterable[Any], after: int = 0) -> Iterator[tuple[str, Any]]:
+    """Return (place, row) of rows that are no lines of their file."""
+    return ((f"row {number}", row) for number, row in enumerate(rows, start=after + 1))
+
+
+def _parquet_rows(path: Path, limit: int | None) -> Iterator[tuple[str, Any]]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             num = 0
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
                 within = batch.num_rows if limit is None else max(0, min(batch.num_rows, limit - num))
-                yield from batch.slice(0, within).to_pylist()
-                yield from [None] * (batch.num_rows - within)
+                yield from _numbered(batch.slice(0, within).to_pylist() + [None] * (batch.num_rows - within), num)
                 num += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         rule = f"the file cannot be read as Parquet: {' '.join(str(error).split())}"
         raise Unreadable(rule, "copy or write it again; it is cut off or damaged") from error
 
 
-def _json_rows(path: Path, limit: int | None) -> Iterator[Any]:
+def _json_rows(path: Path, limit: int | None) -> Iterator[tuple[str, Any]]:
     with path.open(encoding="utf-8-sig", newline="\n") as file:
         num = 0
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             if limit is not None and num >= limit:
-                yield None
+                yield f"line {number}", None
                 continue
             try:
                 row = _loads(line.rstrip())
             except ValueError as error:
                 if not num and path.suffix == ".json":
-                    yield from _whole_json(line + file.read())
+                    yield from _numbered(_whole_json(line + file.read()))
                     return
                 rule = f"line {number} is no object in JSON: {_why(error)}"
                 raise Unreadable(rule, "mend the line; write one JSON object a line") from error
-            yield from _whole_json(line) if not num and path.suffix == ".json" else [row]
+            rows = _whole_json(line) if not num and path.suffix == ".json" else [row]
+            yield from _numbered(rows) if len(rows) > 1 else ((f"line {number}", one) for one in rows)
             num += 1
 
 
@@ -168,7 +173,7 @@ def _whole_json(text: str) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _csv_rows(path: Path, _limit: int | None) -> Iterator[Any]:
+def _csv_rows(path: Path, _limit: int | None) -> Iterator[tuple[str, Any]]:
     csv.field_size_limit(sys.maxsize)
     with path.open(encoding="utf-8-sig", newline="") as file:
         header = file.readline()
@@ -179,7 +184,7 @@ def _csv_rows(path: Path, _limit: int | None) -> Iterator[Any]:
                 if None in row or None in row.values():
                     rule = f"line {reader.line_num} has another number of fields than the header"
                     raise Unreadable(rule, 'put a text with a comma or a line break in quotes: "..."')
-                yield {key: text or None for key, text in row.items()}
+                yield f"line {reader.line_num}", {key: text or None for key, text in row.items()}
         except csv.Error as error:
             rule = f"line {reader.line_num} cannot be read as CSV: {error}"
             raise Unreadable(rule, 'put a text with a comma or a line break in quotes: "..."') from error

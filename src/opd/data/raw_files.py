@@ -55,7 +55,7 @@ def read_raw(path: Path, *, source: str) -> RawFile:
     if not path.is_file():
         raise RawFileError(f"{path}: no such file. Get it from {source}, or leave this data set out with --sets")
     try:
-        records = [record or {} for record in raw_rows(path)]
+        records = [record or {} for _, record in raw_rows(path)]
     except Unreadable as error:
         raise RawFileError(f"{path}: {error.rule}: {error.fix}. It is published as {source}") from error
     return RawFile(path, frozenset.intersection(*(frozenset(record) for record in records)), records)

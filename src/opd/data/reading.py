@@ -201,13 +201,12 @@ def read_dataset(path: str, how: How) -> Dataset:
 
 
 def _read_rows(file: Path, how: How) -> Iterator[Record]:
-    for number, row in enumerate(raw_rows(file)):
+    for number, (place, row) in enumerate(raw_rows(file)):
         try:
             yield read_row(row or {}, how, source=file.stem, number=number)
         except RowFault as error:
-            raise Unreadable(
-                f"row {number} of {file} (counted from 0): such rows {error}", error.fix or MEND_ROWS
-            ) from error
+            rule = f"{place} of {file} (counted from 1): such rows {error}"
+            raise Unreadable(rule, error.fix or MEND_ROWS) from error
 
 
 def _table(rows: Sequence[Record]) -> pa.Table:

@@ -65,9 +65,9 @@ def read_pass_rates(path: Path) -> dict[str, PassRate]:
             f"it lacks the columns {', '.join(missing)} (it has {', '.join(table.schema.names) or 'none'})"
         )
     rows = table.select(SCHEMA.names).cast(SCHEMA).to_pylist()
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, start=1):
         if None in row.values() or row["k"] < 1:
-            raise ValueError(f"its row {number} (counted from 0) has an empty field, or no answer: {row}")
+            raise ValueError(f"its row {number} (counted from 1) has an empty field, or no answer: {row}")
     return by_prompt(PassRate(**row) for row in rows)
 
 

@@ -142,7 +142,7 @@ def _look(files: tuple[tuple[Path, int, int], ...], checks: _Checks) -> _Seen:
     truths = defaultdict[str, list[str]](list)
     for file, _, _ in files:
         within = f"{file.name} " if len(files) > 1 else ""
-        for number, raw in enumerate(raw_rows(file, limit=MAX_ROWS)):
+        for number, (place, raw) in enumerate(raw_rows(file, limit=MAX_ROWS)):
             seen.num_rows += 1
             if raw is None:
                 seen.in_part += 1  # more than any batch
@@ -150,12 +150,12 @@ def _look(files: tuple[tuple[Path, int, int], ...], checks: _Checks) -> _Seen:
             try:
                 row = read_row(raw, checks.how, source=file.stem, number=number)
             except RowFault as error:
-                found["", str(error), error.fix or _NAME_COLUMNS].append(f"{within}{number}")
+                found["", str(error), error.fix or _NAME_COLUMNS].append(f"{within}{place}")
                 continue
             for fault in _faults(row, checks):
-                found[fault].append(f"{within}{number}")
+                found[fault].append(f"{within}{place}")
             if checks.scorer and isinstance(truth := _truth(row), str):
-                truths[truth].append(f"{within}{number}")
+                truths[truth].append(f"{within}{place}")
             messages = row[checks.how.wants]
             seen.shapes.update(said_in(messages, row.get(TOOLS) if checks.how.wants == MESSAGES else None))
             part, of, seed = checks.split
@@ -167,7 +167,7 @@ def _look(files: tuple[tuple[Path, int, int], ...], checks: _Checks) -> _Seen:
         print(f"{files[0][0]}: the first {MAX_ROWS} of {seen.num_rows} rows were looked at one by one", flush=True)
     for (key, rule, fix), rows in found.items():
         shown = ", ".join(rows[:_NUM_SHOWN]) + (", ..." if len(rows) > _NUM_SHOWN else "")
-        counted = f"{len(rows)} of {seen.num_rows} rows {rule} (rows {shown}, counted from 0)"
+        counted = f"{len(rows)} of {seen.num_rows} rows {rule} ({shown}, counted from 1)"
         seen.problems.append((key, counted, fix))
     return seen
 

@@ -184,11 +184,11 @@ class Measuring:
 
 def _of_rows(by_prompt: Mapping[str, PassRate], ids: list[str]) -> list[PassRate]:
     """Return the pass rate of each row, by the ids of the rows."""
-    missing = [row for row, name in enumerate(ids) if name not in by_prompt]
+    missing = [row for row, name in enumerate(ids, start=1) if name not in by_prompt]
     if missing:
         shown = ", ".join(map(str, missing[:_NUM_SHOWN])) + (", ..." if len(missing) > _NUM_SHOWN else "")
         raise ValueError(
-            f"{len(missing)} of {len(ids)} training prompts have no pass rate in it (rows {shown}, counted from 0; it has "
+            f"{len(missing)} of {len(ids)} training prompts have no pass rate in it (rows {shown}, counted from 1; it has "
             f"{len(by_prompt)} prompts). A prompt is found by its messages and its ground truth"
         )
     return [by_prompt[name] for name in ids]

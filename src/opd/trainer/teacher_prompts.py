@@ -112,9 +112,9 @@ class TeacherPrompts:
         problems = []
         pairs = list(zip(keys, lacks, strict=True))
         for key, what in dict.fromkeys(pair for pair in pairs if pair[1]):
-            rows = [row for row, pair in enumerate(pairs) if pair == (key, what)]
+            rows = [row for row, pair in enumerate(pairs, start=1) if pair == (key, what)]
             shown = ", ".join(map(str, rows[:_NUM_SHOWN])) + (", ..." if len(rows) > _NUM_SHOWN else "")
-            rule = f"{len(rows)} of {len(keys)} training prompts have no {what} (rows {shown}, counted from 0 without overlong ones)"
+            rule = f"{len(rows)} of {len(keys)} training prompts have no {what} (rows {shown}, counted from 1 without overlong ones)"
             fix = "fill these rows, take them out of data.train, or write a template that does without"
             problems.append(Problem(path=f"{key}.prompt", value=self._teachers[key].prompt, rule=rule, fix=fix))
         if problems:

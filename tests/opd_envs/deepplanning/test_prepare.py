@@ -94,7 +94,7 @@ def constraints_of(queries, number):
             lambda q: constraints_of(q, 0).update(train_x={"hotel_name": "Hotel A"}),
             r"hard_constraints.train_x must name an entry in outbound_train_no or inbound_train_no",
         ),
-        (lambda q: q.__setitem__(4, "x"), r"row 4 \(counted from 0\) is no object in JSON"),
+        (lambda q: q.__setitem__(4, "x"), r"row 5 \(counted from 1\) is no object in JSON"),
         (lambda q: q.clear(), r"has no rows"),
     ],
 )

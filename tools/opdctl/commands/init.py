@@ -179,7 +179,7 @@ def _seen(answers: dict[str, Any], prompt: str, answer: str, seen: Seen) -> Seen
     num, truths = 0, 0
     try:
         for path in [] if "://" in answers["data"] else files_of(Path(answers["data"])):
-            for number, row in enumerate(raw_rows(path)):
+            for number, (_, row) in enumerate(raw_rows(path)):
                 found = read_row(row or {}, How(prompt=prompt, answer=answer), source=path.stem, number=number)
                 num, truths = num + 1, truths + (found["reward_model"]["ground_truth"] is not None)
     except (Unreadable, RowFault):
