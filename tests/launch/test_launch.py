@@ -136,16 +136,22 @@ def test_a_check_counts_the_gpus_of_this_machine_as_the_run_does(num, code, word
     assert words in "".join(capsys.readouterr())
 
 
-def test_a_check_asks_the_chat_template_as_the_start_does(tmp_path, monkeypatch, capsys):
+def test_a_check_asks_the_chat_template_and_counts_prompts_as_the_start_does(tmp_path, monkeypatch, capsys):
     from opd.launch import main
 
     monkeypatch.setattr("opd.launch.count_gpus", lambda: 0)
     model, path = tmp_path / "model", tmp_path / "exp.yaml"
     shutil.copytree(STUDENT_DIR, model)
+    (rows := tmp_path / "a.jsonl").write_text(
+        '{"prompt": "12+34=1+1+1=", "answer": "5"}\n{"prompt": "1+1=", "answer": "2"}\n'
+    )
     path.write_text(
-        f"kind: grpo\nmodel: {model}\ndevice: cpu\ndata: {{train: [toy://train], val: [toy://heldout], max_prompt_length: 32, max_response_length: 8}}\n"
+        f"kind: grpo\nmodel: {model}\ndevice: cpu\ndata: {{train: [{rows}], val: [toy://heldout], train_batch_size: 2, max_prompt_length: 12, max_response_length: 8}}\n"
     )
     assert main([str(path), "--check"]) == 0
+    assert main([str(path), "--check", "--set", "data.max_prompt_length=11"]) == 2
+    rule = f"no prompt of {rows} fits data.max_prompt_length=11 tokens; the shortest has 12"
+    assert rule in capsys.readouterr().err
     (model / "chat_template.jinja").write_text("{{ messages[0].content + messages }}")
     assert main([str(path), "--check"]) == 2
     assert "its chat template cannot be used: it fails: TypeError" in capsys.readouterr().err

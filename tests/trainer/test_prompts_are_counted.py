@@ -49,6 +49,10 @@ def test_overlong_prompts_are_dropped_and_counted(tmp_path):
 def test_an_overlong_prompt_that_may_not_be_dropped_is_an_error_not_a_cut(tmp_path):
     with pytest.raises(ValueError, match=r"1 of 2 prompts .* longer than data\.max_prompt_length=16"):
         _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG])], filters=False)
+    with pytest.raises(
+        ValueError, match=r"no prompt of .*a\.parquet fits data\.max_prompt_length=16 tokens; the shortest has 38"
+    ):
+        _dataset([_file(tmp_path / "a.parquet", [_LONG + "1", _LONG])])
 
 
 def test_rows_of_several_files_have_numbers_of_their_own(tmp_path):

@@ -196,17 +196,19 @@ def read_dataset(path: str, how: How) -> Dataset:
     """
     from datasets import Dataset
 
-    rows = (row for file in files_of(Path(path)) for row in _read_rows(file, how))
+    rows = read_rows(path, how)
     return joined([Dataset(_table(batch)) for batch in iter(lambda: list(islice(rows, BATCH_ROWS)), [])])
 
 
-def _read_rows(file: Path, how: How) -> Iterator[Record]:
-    for number, (place, row) in enumerate(raw_rows(file)):
-        try:
-            yield read_row(row or {}, how, source=file.stem, number=number)
-        except RowFault as error:
-            rule = f"{place} of {file} (counted from 1): such rows {error}"
-            raise Unreadable(rule, error.fix or MEND_ROWS) from error
+def read_rows(path: str, how: How) -> Iterator[Record]:
+    """Yield the rows of `read_dataset` one by one."""
+    for file in files_of(Path(path)):
+        for number, (place, row) in enumerate(raw_rows(file)):
+            try:
+                yield read_row(row or {}, how, source=file.stem, number=number)
+            except RowFault as error:
+                rule = f"{place} of {file} (counted from 1): such rows {error}"
+                raise Unreadable(rule, error.fix or MEND_ROWS) from error
 
 
 def _table(rows: Sequence[Record]) -> pa.Table:

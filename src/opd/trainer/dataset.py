@@ -8,18 +8,21 @@ from typing import Any
 
 import datasets
 import numpy as np
+from omegaconf import DictConfig
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from opd.agent.environments import tool_schemas
 from opd.agent.settings import TOOL_SELECTION
 from opd.data.chat_template import UnfitTemplate, render
 from opd.data.messages import part_of, plain
-from opd.data.reading import How, joined, read_dataset
+from opd.data.reading import How, joined, read_dataset, read_rows
 from opd.evaluation.pass_rates import prompt_id
 from opd.evaluation.problems import Problem, ProblemFile, name_problems
+from opd.experiment.algorithm import MESSAGES
 from opd.experiment.errors import Problem as Fault
 from opd.experiment.errors import SpecError, show
 from opd.experiment.sections import Split
+from opd.inputs.data import MAX_ROWS, DataSet
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +56,31 @@ def _offered(schemas: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dict
     """Return the descriptions of the tools that a row is offered, as the agent loop gives them to the template."""
     selection = (row.get("extra_info") or {}).get(TOOL_SELECTION)
     return [schema for schema in schemas if selection is None or schema["function"]["name"] in selection] or None
+
+
+def check_prompts(config: DictConfig, tokenizer: Any, data: Sequence[DataSet]) -> None:
+    """Refuse data sets without a prompt that fits, before `PromptDataset` reads them; the first that fits ends the search.
+
+    Fetched files and conversations are left to the run.
+    """
+    limit, toolset = int(config.data.max_prompt_length), config.data.get("toolset")
+    kwargs, schemas = config.data.get("apply_chat_template_kwargs") or {}, tool_schemas(toolset) if toolset else None
+    for one in data:
+        if not one.files or one.how.wants == MESSAGES or any("://" in path for path in one.files):
+            continue
+        shortest = None
+        for num, row in enumerate(row for path in one.files for row in read_rows(path, one.how)):
+            ids = _encoded(row, row[one.how.wants], tokenizer=tokenizer, template_kwargs=kwargs, schemas=schemas)
+            shortest = min(shortest or len(ids), len(ids))
+            if shortest <= limit or num >= MAX_ROWS:
+                break
+        else:
+            raise SpecError([_none_fits([one.name(path) for path in one.files], limit, shortest)])
+
+
+def _none_fits(files: Sequence[str], limit: int, shortest: int | None) -> Fault:
+    rule = f"no prompt of {', '.join(files)} fits data.max_prompt_length={limit} tokens; the shortest has {shortest}"
+    return Fault(path="data.max_prompt_length", value=limit, rule=rule, fix=f"at least {shortest}, or shorter prompts")
 
 
 def _column(table: datasets.Dataset, name: str) -> list[Any]:
@@ -209,15 +237,13 @@ class PromptDataset(RLHFDataset):
 
         workers = self.processes_for(len(dataframe))
         kept = dataframe.filter(fits, num_proc=workers, desc=f"prompts of at most {limit} tokens")
-        rule = fix = ""
         if (dropped := len(dataframe) - len(kept)) and not self.filter_overlong_prompts:
             rule = f"{dropped} of {len(dataframe)} prompts in {files} are longer than data.max_prompt_length={limit} tokens"
             drop = "data.filter_overlong: true in a spec (verl's data.filter_overlong_prompts=true)"
             fix = f"raise the limit, or let them be dropped and counted with {drop}"
-        elif not len(kept):
-            rule, fix = f"no prompt of {files} fits data.max_prompt_length={limit} tokens", "raise the limit"
-        if rule:
             raise SpecError([Fault(path="data.max_prompt_length", value=limit, rule=rule, fix=fix)])
+        if not len(kept):
+            raise SpecError([_none_fits(files, limit, min(map(num_tokens, dataframe), default=None))])
         if dropped:
             logger.warning("dropped %d of %d prompts longer than %d tokens", dropped, len(dataframe), limit)
         return kept

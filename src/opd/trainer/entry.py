@@ -216,11 +216,13 @@ def check_models(config: DictConfig, inputs: Inputs) -> Any:
     from opd.inputs.data import shapes_of
     from opd.inputs.model_files import check_loadable, load_tokenizer
     from opd.inputs.tokenizers import check_chat_template
+    from opd.trainer.dataset import check_prompts
 
     model = config.actor_rollout_ref.model
     configs = {"model": check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)}
     tokenizer = load_tokenizer("model", model)
     check_chat_template(config, tokenizer, frozenset().union(*map(shapes_of, inputs.data)))
+    check_prompts(config, tokenizer, inputs.data)
     ours = RunConfig.of(config)
     if ours.distillation is not None:
         for key, teacher in ours.distillation.named_teachers.items():
