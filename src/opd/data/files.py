@@ -64,7 +64,10 @@ def files_of(path: Path) -> list[Path]:
         near = [p.name for p in path.parent.iterdir() if p.suffix in SUFFIXES] if path.parent.is_dir() else []
         there = f"; {path.parent} has {near_first(path.name, near)}" if near else ""
         hub = "" if path.suffix in SUFFIXES else "; a data set of the hub is {path: OWNER/NAME, split: train}"
-        raise Unreadable(f"there is no such file{there}", f"name a file that is there (data.dir, {path.parent}){hub}")
+        raise Unreadable(
+            f"there is no such file{there}",
+            f"name a file that is there; without the key, the kind's own files below data.dir are read{hub}",
+        )
     if path.suffix not in SUFFIXES:
         write = 'rename it if it is one of these (a .csv may have tabs), or write one {"prompt": "..."} a line to a .jsonl file'
         fix = "unpack it first" if path.suffix in _PACKED else write
