@@ -15,6 +15,7 @@ REF = "localhost/opd-trainer:check"
 RESULTS = ROOT / "images" / "RESULTS.md"
 SBOM = ROOT / "build" / "trainer.cdx.json"
 _CHECK_TIMEOUT_S = 3600
+FILES = ("manifests/experiments", "src/opd/quickstart")
 _HEAD = """# images/trainer: the last run of `make image-trainer-check`
 
 Written by the run. {num_kept} of {num} checks held; built in {build_min:.0f} minutes, checked in {check_min:.0f}, beside other work.
@@ -71,9 +72,10 @@ def check(buildah: Buildah, container: str) -> list[dict[str, Any]]:
     """Return what images/trainer/check.py prints inside the image, as the image's own user."""
     mounts = [
         *("--volume", f"{ROOT}/images/trainer/check.py:/check/check.py:ro"),
-        *("--volume", f"{ROOT}/manifests/experiments:/check/experiments:ro"),
+        # The quickstarts' files are links to those of the package.
+        *(word for place in FILES for word in ("--volume", f"{ROOT}/{place}:/check/{place}:ro")),
     ]
-    command = ["python", "/check/check.py", "/check/experiments"]
+    command = ["python", "/check/check.py", f"/check/{FILES[0]}"]
     out = buildah.run("run", *mounts, container, "--", *command, timeout_s=_CHECK_TIMEOUT_S, codes=(0, 1))
     return [json.loads(line) for line in out.splitlines()]
 
