@@ -28,6 +28,7 @@ def convert(gguf: Path, out: Path) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
     tokenizer.eos_token = tokenizer.pad_token = END_OF_TURN
+    tokenizer.clean_up_tokenization_spaces = False  # else transformers says at each load that it ignores it
     for config in (model.config, model.generation_config):
         config.eos_token_id = config.pad_token_id = tokenizer.eos_token_id
     model.save_pretrained(out)
