@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from opd.errors import StoreError, Unfit
+from opd.errors import StoreError, Unfit, UnusableInput
 from opd.experiment import AnyRunSpec, AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
 from opd.experiment.base import value_at
 from opd.experiment.cluster import load_cluster
-from opd.experiment.kinds import DistillationSpec
+from opd.experiment.kinds import DistillationSpec, SftSpec
 from opd.experiment.pipeline import stages_of
 from opd.experiment.run_config import RunFacts
 from opd.inputs import Inputs, check_inputs
@@ -75,6 +75,8 @@ def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
         yield from error.problems
     except (Unfit, ModelUnreadable) as error:
         yield Problem(path=error.key, value=value_at(spec, error.key), rule=str(error))
+    except UnusableInput as error:
+        yield Problem(path="reward.function", rule=str(error).removeprefix("reward.function: "))
     named = [*inputs.models, *inputs.places, *((data.key, path) for data in inputs.data for path in data.files)]
     for key, url in named:
         if is_store_url(url) and (why := _unusable(url)):
@@ -83,9 +85,13 @@ def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
 
 def _check_models(spec: AnyRunSpec, inputs: Inputs) -> None:
     """Check models on this machine as the run does before it loads them: configs, chat template, tokenizers."""
+    from opd.rollout.reward import check_reward
     from opd.trainer.entry import check_models, compose
 
-    check_models(compose(spec, RunFacts(run_id=spec.name, run_dir=spec.output.root)), inputs)
+    config = compose(spec, RunFacts(run_id=spec.name, run_dir=spec.output.root))
+    if not isinstance(spec, SftSpec):
+        check_reward(config)
+    check_models(config, inputs)
 
 
 def _unusable(url: str) -> str:

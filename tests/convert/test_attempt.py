@@ -126,7 +126,7 @@ def test_a_model_goes_to_a_private_repository_and_stays_whole_where_the_hub_reje
     assert {token for _, token, _ in hub.calls} == {"Bearer own-token"}
     assert json.loads(hub.calls[0][2]) == {"name": "model", "organization": "me", "visibility": "private"}
     commit = [json.loads(line) for line in hub.calls[-1][2].splitlines()]
-    assert {line["value"]["path"] for line in commit if line["key"] == "file"} == files
+    assert {line["value"]["path"] for line in commit if line["key"] == "file"} == files - {"conversion.json"}
     assert [line["value"]["path"] for line in commit if line["key"] == "deletedFile"] == [
         "model-00001-of-00002.safetensors"
     ]

@@ -72,7 +72,7 @@ def check(buildah: Buildah, container: str) -> list[dict[str, Any]]:
     """Return what images/trainer/check.py prints inside the image, as the image's own user."""
     mounts = [
         *("--volume", f"{ROOT}/images/trainer/check.py:/check/check.py:ro"),
-        # The quickstarts' files are links to those of the package.
+        # The quickstarts' files are links to files of the package.
         *(word for place in FILES for word in ("--volume", f"{ROOT}/{place}:/check/{place}:ro")),
     ]
     command = ["python", "/check/check.py", f"/check/{FILES[0]}"]

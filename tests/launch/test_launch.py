@@ -136,7 +136,7 @@ def test_a_check_counts_the_gpus_of_this_machine_as_the_run_does(num, code, word
     assert words in "".join(capsys.readouterr())
 
 
-def test_a_check_asks_the_chat_template_and_counts_prompts_as_the_start_does(tmp_path, monkeypatch, capsys):
+def test_a_check_asks_scorer_and_chat_template_and_counts_prompts_as_the_start_does(tmp_path, monkeypatch, capsys):
     from opd.launch import main
 
     monkeypatch.setattr("opd.launch.count_gpus", lambda: 0)
@@ -152,6 +152,9 @@ def test_a_check_asks_the_chat_template_and_counts_prompts_as_the_start_does(tmp
     assert main([str(path), "--check", "--set", "data.max_prompt_length=11"]) == 2
     rule = f"no prompt of {rows} fits data.max_prompt_length=11 tokens; the shortest has 12"
     assert rule in capsys.readouterr().err
+    (tmp_path / "mine.py").write_text("")
+    assert main([str(path), "--check", "--set", f"reward.path={tmp_path / 'mine.py'}"]) == 2
+    assert "has no attribute 'compute_score'" in capsys.readouterr().err
     (model / "chat_template.jinja").write_text("{{ messages[0].content + messages }}")
     assert main([str(path), "--check"]) == 2
     assert "its chat template cannot be used: it fails: TypeError" in capsys.readouterr().err

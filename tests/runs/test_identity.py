@@ -46,7 +46,7 @@ def test_another_hash_is_refused_with_each_difference_and_the_ways_out_and_write
 
 def test_a_name_under_which_nothing_was_trained_goes_to_the_attempt_that_claims_it(local_store: LocalStore) -> None:
     settle(local_store)
-    for name in ("attempts/0001/owner.json", "starts/r-x7k2p/0001.json"):
+    for name in ("attempts/0001/owner.json", "starts/r-x7k2p/0001.json", "data/train.parquet"):
         local_store.put(name, b"{}")
     assert not settle(local_store, spec_hash="h2")
     assert local_store.get_json("run.json")["spec_hash"] == "h1"

@@ -89,9 +89,9 @@ def write_card(folder: Path, record: Mapping[str, Any]) -> None:
         **{name: licence[name] for name in _LICENCE_KEYS if name in licence},
     )
     rows = {
-        "Student": base,
-        "Teacher": ", ".join(record["teachers"]),
-        "Training data": ", ".join(record["data"]),
+        "Student": base and _public(base),
+        "Teacher": ", ".join(map(_public, record["teachers"])),
+        "Training data": ", ".join(map(_public, record["data"])),
         f"Validation at step {record['validation_step']}": ", ".join(
             f"{name} {value:.4g}" for name, value in record["validation"].items()
         ),
@@ -101,7 +101,6 @@ def write_card(folder: Path, record: Mapping[str, Any]) -> None:
         "Step": record["step"],
         "Attempt": record["attempt"],
         "Spec hash": record["spec_hash"],
-        "Source checkpoint": record["checkpoint"],
         "FSDP ranks": record["world_size"],
         "Weights": f"{dtypes}; dtype: {record['dtype_mode']}",
         "Parameters": f"{record['num_parameters']:,}",
@@ -123,6 +122,11 @@ def _is_hub_name(model: str) -> bool:
     except HFValidationError:
         return False
     return not Path(model).exists()
+
+
+def _public(place: str) -> str:
+    """Return a name for readers elsewhere: an address or a name of the hub as it is, of a path the last part."""
+    return place if "://" in place or _is_hub_name(place) else Path(place).name
 
 
 def _hub_sets(files: Sequence[str]) -> list[str]:

@@ -31,11 +31,12 @@ def hub_token(repository: str) -> str:
     )
 
 
-def push(folder: Path, repository: str, *, published: str) -> None:
+def push(folder: Path, repository: str, *, published: str, without: str) -> None:
     """Upload a folder; a repository that does not exist becomes a private one.
 
     Args:
         published: the place of the whole folder, for the error.
+        without: the file that stays here, because it names this machine's paths.
 
     Raises:
         ConvertError: the hub did not take it.
@@ -45,7 +46,9 @@ def push(folder: Path, repository: str, *, published: str) -> None:
     try:
         api.create_repo(repository, private=True, exist_ok=True)
         # An earlier upload may have had another number of weight files.
-        api.upload_folder(repo_id=repository, folder_path=folder, delete_patterns="model*.safetensors*")
+        api.upload_folder(
+            repo_id=repository, folder_path=folder, ignore_patterns=without, delete_patterns="model*.safetensors*"
+        )
     except Exception as error:  # the hub's client raises many types
         raise ConvertError(
             f"{published} is whole, but the hub did not take {repository} ({type(error).__name__}: "

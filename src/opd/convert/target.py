@@ -68,7 +68,7 @@ def staging(target: Store, repository: str | None = None) -> Iterator[Path]:
         else:
             _upload(staged, target)
         if repository is not None:
-            push(folder or staged, repository, published=target.url)
+            push(folder or staged, repository, published=target.url, without=RECORD_FILE)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 

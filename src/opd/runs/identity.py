@@ -16,7 +16,7 @@ SPEC_FILE = "spec.json"
 
 def is_unused(keys: Iterable[str]) -> bool:
     """Return True for the files of a run whose attempts have done nothing: its name is free for another experiment."""
-    of_attempts = (f"{ATTEMPTS_FOLDER}/", f"{STARTS_FOLDER}/")
+    of_attempts = (f"{ATTEMPTS_FOLDER}/", f"{STARTS_FOLDER}/", "data/")  # each attempt writes bundled tasks anew
     return not any(f"/{METRICS_FILE}" in key or ("/" in key and not key.startswith(of_attempts)) for key in keys)
 
 

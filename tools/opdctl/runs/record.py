@@ -41,7 +41,7 @@ class RunRecord:
         state: running, silent, stopped, succeeded, failed, not started, or unreadable.
         detail: the reason of a failure or stop.
         latest: the last value of every metric.
-        validation: first and last value of each validation's core metric; of a summary the last alone.
+        validation: first and last value of each validation's core metric; of one validation, or of a summary, the last alone.
         evaluation: the numbers of an evaluation by data set.
         problems: one line for each thing that was skipped or could not be read.
         last_sign_s: Unix seconds of the last attempt's newest record.
@@ -186,7 +186,7 @@ def _read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
         last_step=int(steps[-1]) if len(steps) else None,
         total_steps=total_steps(spec, result),
         latest={name: float(logged[-1].as_py()) for name, logged in values.items()},
-        validation={name: [float(values[name][place].as_py()) for place in (0, -1)]
+        validation={name: [float(values[name][place].as_py()) for place in (0, -1)[: len(values[name])]]
                     for name in filter(is_validation, values)},
         evaluation={name: _evaluation(found) for name, found in ((result or {}).get("eval") or {}).items()},
         checkpoints=listing.checkpoints(),
