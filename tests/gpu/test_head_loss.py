@@ -7,6 +7,7 @@ from tests.gpu.reference import BF16, FP16, PARAMS, check, make_heads, run
 from tests.losses.cases import clipped
 
 from opd.losses import Loss, Weights
+from opd.losses.head import top_tokens
 
 needs.hopper()
 
@@ -52,6 +53,19 @@ def test_every_term_matches_float64(names):
 def test_the_teachers_top_tokens_match_float64(vocab):
     heads, loss = make_heads((300, vocab, 128, 64)), Loss("topk_reverse_kl", {"top_k": 16})
     check(run(heads, "compiled", loss=loss), run(heads, "exact", loss=loss))
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16, torch.float32])
+def test_the_likeliest_tokens_of_16_bit_heads_match_float64(dtype):
+    hidden, weight, *_ = (each.detach() for each in make_heads((300, 5003, 128, 64), dtype))
+    shown = torch.arange(300, device="cuda") % 3 == 0
+    with torch.autocast("cuda", BF16):
+        found = top_tokens(hidden, weight, shown, vocab=5001, temperature=0.7)
+    expected = (hidden[shown].double() @ weight[:5001].double().T / 0.7).softmax(-1)
+    values = expected.gather(-1, found[shown, :, 0].long())
+    torch.testing.assert_close(found[shown, :, 1].double(), values, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(values, expected.topk(found.shape[1]).values, rtol=1e-4, atol=1e-6)
+    assert found[~shown].isnan().all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,0 +1,118 @@
+"""Program of the study on SmolLM2: runs its arms over paired seeds, several at once, and measures what the students forgot.
+
+`opdctl compare --store build/studies/store --base all -m METRIC` prints the paired differences with 95 % intervals.
+smollm2.yaml has the primary comparisons.
+
+    python -m tests.studies.smollm2 --rates
+    python -m tests.studies.smollm2 --at-once 10
+    python -m tests.studies.smollm2 --arms all,paced --text
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+from opd.quickstart.language import prepare
+
+SPEC = Path(__file__).with_suffix(".yaml")
+OUT = Path("build/studies")
+RATES = OUT / "store/rates/eval/pass_rates.parquet"
+ARMS: dict[str, tuple[str, ...]] = {
+    "all": (),
+    "soft_or_20": ("opd.importance.tokens.score=soft_or", "opd.importance.tokens.ratio=0.2"),
+    "random_20": ("opd.importance.tokens.score=random", "opd.importance.tokens.ratio=0.2"),
+    "paced": ("opd.importance.problems.weights=competence", f"opd.importance.problems.pass_rates={RATES}"),
+}
+BATCH, LENGTH = 64, 512
+"""Held-out text: this many pieces of this many tokens."""
+
+
+def launch(spec: Path, name: str, sets: Sequence[str]) -> int:
+    """Run one experiment with its log next to its folder; return its exit code."""
+    words = [sys.executable, "-m", "opd.launch", str(spec), "--name", name]
+    for item in sets:
+        words += ["--set", item]
+    OUT.mkdir(parents=True, exist_ok=True)
+    with (OUT / f"{name}.log").open("w") as log:
+        code = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    print(f"{name}: exit {code}", flush=True)
+    return code
+
+
+def rates() -> int:
+    """Measure the student's pass rates, eight answers a training problem: the kind `passrate` on the study's own keys."""
+    import yaml
+
+    spec = yaml.safe_load(SPEC.read_text())
+    kept = {key: spec[key] for key in ("model", "data", "reward", "output", "store")}
+    rollout = {key: spec["rollout"][key] for key in ("gpu_memory_utilization", "num_agent_workers", "engine_kwargs")}
+    file = OUT / "rates.yaml"
+    OUT.mkdir(parents=True, exist_ok=True)
+    kept["data"] = {key: value for key, value in spec["data"].items() if key != "val"} | {"train_batch_size": 512}
+    file.write_text(yaml.safe_dump({"kind": "passrate", "trainer": {"gpus_per_node": 1}, "rollout": rollout, **kept}))
+    return launch(file, "rates", ())
+
+
+def forgotten(folder: Path, tokens: Sequence[int]) -> float:
+    """Return a model's mean nats a token of the held-out text."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").to(device)
+    total = 0.0
+    with torch.no_grad():
+        for ids in torch.tensor(tokens, device=device).view(BATCH, LENGTH).split(8):
+            total += float(model(input_ids=ids, labels=ids).loss) * len(ids)
+    return total / BATCH
+
+
+def measure_text(runs: Sequence[str]) -> dict[str, float]:
+    """Return nats a token of the text of Python's language reference, of the start model and of each run's last checkpoint."""
+    from pydoc_data.topics import topics
+
+    from transformers import AutoTokenizer
+
+    from opd.quickstart.__main__ import convert_student
+    from opd.quickstart.language import MODEL
+
+    text = "\n".join(topics[name] for name in sorted(topics))
+    tokens = AutoTokenizer.from_pretrained(MODEL)(text)["input_ids"][: BATCH * LENGTH]
+    folders = {"start": MODEL} | {run: convert_student(OUT / run, OUT / "models" / run) for run in runs}
+    return {name: forgotten(folder, tokens) for name, folder in folders.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--seeds", default="1,2,3,4,5")
+    parser.add_argument("--at-once", type=int, default=1, help="runs that share the GPU")
+    parser.add_argument("--rates", action="store_true", help="measure the pass rates, which `paced` needs, alone")
+    parser.add_argument("--text", action="store_true", help="measure held-out text of finished runs")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of every run")
+    args = parser.parse_args()
+    runs = {f"{arm}-s{seed}": (arm, seed) for arm, seed in product(args.arms.split(","), args.seeds.split(","))}
+    if args.text:
+        found = measure_text(list(runs))
+        (OUT / "text.json").write_text(json.dumps(found, indent=1))
+        print("\n".join(f"{name}: {value:.4f} nats a token" for name, value in found.items()))
+        return 0
+    if args.rates:
+        return rates()
+    teacher = prepare(OUT)
+    with ThreadPoolExecutor(args.at_once) as pool:
+        return max(
+            pool.map(
+                lambda name: launch(SPEC, name, (*teacher, f"seed={runs[name][1]}", *ARMS[runs[name][0]], *args.set)),
+                runs,
+            )
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
