@@ -15,6 +15,7 @@ from opd.convert.__main__ import main
 from opd.experiment.load import load_text
 
 pytestmark = pytest.mark.slow
+EARLIER = ("merges.txt", "model-00001-of-00002.safetensors", "notes.md")
 CASE = Case(tied=False, dtype="float32", world_size=2)
 
 
@@ -44,7 +45,7 @@ class _Hub(BaseHTTPRequestHandler):
         self._answer(answers.get(name, {}), self.status if name == "create" else 200)
 
     def do_GET(self) -> None:
-        self._answer([{"type": "file", "path": "model-00001-of-00002.safetensors", "size": 1, "oid": "1"}], 200)
+        self._answer([{"type": "file", "path": name, "size": 1, "oid": "1"} for name in EARLIER], 200)
 
     def _answer(self, content: object, status: int) -> None:
         self.send_response(status)
@@ -122,15 +123,18 @@ def test_a_model_goes_to_a_private_repository_and_stays_whole_where_the_hub_reje
     files = {path.name for path in (tmp_path / "model").iterdir()}
     assert {"config.json", "README.md", "model.safetensors"} <= files
     hub.status, hub.calls = 200, ()
+    inode = (tmp_path / "model").stat().st_ino
     assert run(spec) == 0
+    assert (tmp_path / "model").stat().st_ino == inode, "it is not converted again"
     assert {token for _, token, _ in hub.calls} == {"Bearer own-token"}
     assert json.loads(hub.calls[0][2]) == {"name": "model", "organization": "me", "visibility": "private"}
     commit = [json.loads(line) for line in hub.calls[-1][2].splitlines()]
     assert {line["value"]["path"] for line in commit if line["key"] == "file"} == files - {"conversion.json"}
-    assert [line["value"]["path"] for line in commit if line["key"] == "deletedFile"] == [
-        "model-00001-of-00002.safetensors"
-    ]
+    deleted = [line["value"]["path"] for line in commit if line["key"] == "deletedFile"]
+    assert deleted == ["merges.txt", "model-00001-of-00002.safetensors"], "a user's own files stay"
     assert run(spec) == 0, "uploaded before"
+    assert main([f"{step_dir}", "--target", spec.convert.target, "--dtype=bf16", "--push-to-hub=me/model"]) == 0
+    assert (tmp_path / "model").stat().st_ino != inode, "another dtype is another conversion"
     assert run(_spec(tmp_path, step_dir, target=str(tmp_path / "model"), push_to_hub="me/other")) == 1
     assert "wanted now is" in said[-1]
     assert "me/other of the hub" in said[-1]

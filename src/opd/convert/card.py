@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, without __all__
 from yaml import YAMLError
 
+from opd.convert.hub import name_fault
 from opd.convert.source import Origin
 from opd.convert.target import RECORD_FILE
 from opd.convert.verify import describe
@@ -117,11 +116,7 @@ def write_card(folder: Path, record: Mapping[str, Any]) -> None:
 
 def _is_hub_name(model: str) -> bool:
     """Return True for a name that the hub takes as a base model; a folder of this machine has none."""
-    try:
-        validate_repo_id(model)
-    except HFValidationError:
-        return False
-    return not Path(model).exists()
+    return not name_fault(model) and not Path(model).exists()
 
 
 def _public(place: str) -> str:

@@ -3,14 +3,23 @@
 import os
 from pathlib import Path
 
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, hf_hub_url
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, without __all__
 
 from opd.convert.errors import BadRequest, ConvertError, say
 from opd.redaction import redact
 
 TOKEN_VARIABLE = "HF_TOKEN"
+_OF_MODELS = ["model*.safetensors*", "tokenizer*", "vocab*", "merges.txt", "chat_template*"]
+
+
+def name_fault(name: str) -> str:
+    """Return why the hub takes no repository of this name; empty where it does."""
+    try:
+        hf_hub_url(name, "config.json")  # looks at the name alone
+    except HFValidationError as error:
+        return str(error).rstrip(".")
+    return ""
 
 
 def hub_token(repository: str) -> str:
@@ -19,10 +28,8 @@ def hub_token(repository: str) -> str:
     Raises:
         BadRequest: there is none, or the hub takes no repository of this name.
     """
-    try:
-        validate_repo_id(repository)
-    except HFValidationError as error:
-        raise BadRequest(f"convert.push_to_hub={repository}: {str(error).rstrip('.')}. Choose another name") from error
+    if fault := name_fault(repository):
+        raise BadRequest(f"convert.push_to_hub={repository}: {fault}. Choose another name")
     if token := os.environ.get(TOKEN_VARIABLE, "").strip():  # a file's line break is no part of it
         return token
     raise BadRequest(
@@ -45,10 +52,8 @@ def push(folder: Path, repository: str, *, published: str, without: str) -> None
     say(f"uploading to {repository}")
     try:
         api.create_repo(repository, private=True, exist_ok=True)
-        # An earlier upload may have had another number of weight files.
-        api.upload_folder(
-            repo_id=repository, folder_path=folder, ignore_patterns=without, delete_patterns="model*.safetensors*"
-        )
+        # Of an earlier upload a loader would read files that this folder lacks; a user's own files stay.
+        api.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=without, delete_patterns=_OF_MODELS)
     except Exception as error:  # the hub's client raises many types
         raise ConvertError(
             f"{published} is whole, but the hub did not take {repository} ({type(error).__name__}: "

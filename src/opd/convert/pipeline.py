@@ -12,10 +12,10 @@ from opd.agent.environments import toy_models
 from opd.convert.card import licence_of, make_record, write_card
 from opd.convert.errors import ConvertError, Warnings, say
 from opd.convert.export import copy_companions, write_model
-from opd.convert.hub import hub_token
+from opd.convert.hub import hub_token, push
 from opd.convert.merger import ShardMerger
 from opd.convert.source import Origin, bring_here, find_source
-from opd.convert.target import choose_target, staging
+from opd.convert.target import KEY_FILE, RECORD_FILE, choose_target, staging
 from opd.convert.verify import describe, verify
 from opd.experiment.algorithm import Convert
 from opd.memory.shapes import Unplannable, read_config
@@ -41,18 +41,21 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
     source = find_source(options.checkpoint, warnings)
     target = choose_target(options.target, source.origin.checkpoint)
     mode, wanted = _dtype(options, source.origin, warnings)
+    base = options.base_model or source.origin.model_path
+    if options.push_to_hub is not None and (here := target.local_path("")) and source.origin.manifest_sha256:
+        made = target.get_json(RECORD_FILE) or {}  # of a conversion whose upload failed
+        same = {"manifest_sha256": source.origin.manifest_sha256, "dtype_mode": mode, "base_model": base}
+        if same.items() <= made.items() and bool(made["verification"]) >= options.verify and target.exists(KEY_FILE):
+            push(here, options.push_to_hub, published=target.url, without=RECORD_FILE)
+            return target.url, made
     transformers_logging.disable_progress_bar()  # between our own lines
     with (
         staging(target, options.push_to_hub) as folder,
         tempfile.TemporaryDirectory(dir=folder, prefix=".opd-convert-") as scratch,
     ):
         actor_dir, companions, world_size = bring_here(source, Path(scratch))
-        merger = ShardMerger(
-            actor_dir,
-            huggingface_dir=companions,
-            world_size=world_size,
-            trust_remote_code=options.trust_remote_code,
-        )
+        trusts = options.trust_remote_code
+        merger = ShardMerger(actor_dir, huggingface_dir=companions, world_size=world_size, trust_remote_code=trusts)
         stored, sizes = merger.dtypes(), merger.num_elements()
         dtypes = {name: wanted if wanted and dtype.is_floating_point else dtype for name, dtype in stored.items()}
         counts = Counter[torch.dtype]()
@@ -71,7 +74,6 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
             say(describe(verification))
         else:
             warnings.add("the written model was not compared with the checkpoint (verify: false)")
-        base = options.base_model or source.origin.model_path
         record = make_record(
             source.origin,
             dtypes=[dtypes[name] for name in written],

@@ -1,5 +1,6 @@
 """The checkpoint to convert: its place, its seal, its run's records, and its verified files."""
 
+import hashlib
 import json
 import math
 import os
@@ -42,6 +43,7 @@ class Origin:
     run_id: str | None = None
     attempt: int | None = None
     spec_hash: str | None = None
+    manifest_sha256: str | None = None
     model_path: str | None = None
     model_revision: str | None = None
     kind: str | None = None
@@ -97,6 +99,7 @@ def find_source(checkpoint: str, warnings: Warnings) -> Source:
         run_id=record.get("run_id") if spec else None,
         attempt=manifest.attempt,
         spec_hash=manifest.spec_hash,
+        manifest_sha256=hashlib.sha256(manifest.to_bytes()).hexdigest(),
         model_path=model.get("path"),
         model_revision=model.get("revision"),
         kind=spec.get("kind"),
