@@ -76,7 +76,8 @@ def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
     except (Unfit, ModelUnreadable) as error:
         yield Problem(path=error.key, value=value_at(spec, error.key), rule=str(error))
     except UnusableInput as error:
-        yield Problem(path="reward.function", rule=str(error).removeprefix("reward.function: "))
+        key, rule = error.args
+        yield Problem(path=key, value=value_at(spec, key), rule=rule)
     named = [*inputs.models, *inputs.places, *((data.key, path) for data in inputs.data for path in data.files)]
     for key, url in named:
         if is_store_url(url) and (why := _unusable(url)):

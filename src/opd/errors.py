@@ -107,9 +107,15 @@ class Unfit(ValueError):
 
 
 class UnusableInput(RunError):
-    """A function that the spec names cannot do what a run needs of it; mended in its place, the same spec runs."""
+    """What a key of the spec names cannot do what a run needs of it; mended in its place, the same spec runs.
+
+    Its arguments are the key and the rule.
+    """
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
 
 
 class Unforeseen(RunError):

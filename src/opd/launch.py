@@ -70,11 +70,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--name", help="name of the run; same as --set name=NAME")
     out.add_argument("--seed", help="seed of the run; same as --set seed=SEED")
     out.add_argument("--dry-run", action="store_true", help="print verl's overrides, one a line, and start nothing")
-    out.add_argument(
-        "--plan",
-        action="store_true",
-        help="print what is on a GPU in which phase, and start nothing",
-    )
+    out.add_argument("--plan", action="store_true", help="print what is on a GPU in which phase, and start nothing")
     out.add_argument(
         "--check", action="store_true", help="check the file, its cluster section and its inputs, and start nothing"
     )
@@ -105,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = loaded.spec
     missing = [name for name in OF_TRAINER if importlib.util.find_spec(name) is None]
     if missing and not (args.dry_run or args.plan):
-        needs = f"opd.launch: the trainer is not installed ({', '.join(missing)}): pip install 'opd[train]'"
+        needs = f"opd.launch: the trainer is not installed ({', '.join(missing)}): pip install 'opd[train]' in Python 3.11 to 3.13"
         print(f"{needs}; with vLLM, on GPUs: 'opd[gpu]'", file=sys.stderr)
         return EXIT_BAD_SPEC
     if args.check:

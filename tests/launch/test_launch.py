@@ -154,7 +154,9 @@ def test_a_check_asks_scorer_and_chat_template_and_counts_prompts_as_the_start_d
     assert rule in capsys.readouterr().err
     (tmp_path / "mine.py").write_text("")
     assert main([str(path), "--check", "--set", f"reward.path={tmp_path / 'mine.py'}"]) == 2
-    assert "has no attribute 'compute_score'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert '  reward.function\n    value: "custom"\n    rule:  /' in said
+    assert "has no attribute 'compute_score'" in said
     (model / "chat_template.jinja").write_text("{{ messages[0].content + messages }}")
     assert main([str(path), "--check"]) == 2
     assert "its chat template cannot be used: it fails: TypeError" in capsys.readouterr().err
@@ -163,13 +165,19 @@ def test_a_check_asks_scorer_and_chat_template_and_counts_prompts_as_the_start_d
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("opd: {loss_type: skew_kl, loss_params: {skw: 1}}", "no parameter 'skw'; allowed: top_k, skew"),
+        (
+            "opd: {loss_type: skew_kl, loss_params: {skw: 1}}",
+            """  opd.loss_params
+    value: {"skw": 1}
+    rule:  divergence skew_kl has no parameter 'skw'
+    fix:   use one of top_k, skew""",
+        ),
         (
             "opd: {loss_type: skew_kl, stages: [{until: 1, loss_type: akl, loss_params: {mu: 2}}, {}]}",
-            "opd.stages.0.loss_type",
+            "opd.stages.0.loss_params",
         ),
         ("opd: {loss_type: topk_reverse_kl, top_k: 8, stages: [{until: 1, loss_type: jsd, beta: 0.5}, {}]}", ""),
-        ("opd: {loss_type: my_losses:gone}", "No module named 'my_losses'"),
+        ("opd: {loss_type: my_losses:gone}", "No module named 'my_losses'\n    fix:   put the module's folder"),
         ("opd: {loss_type: my_broken:loss}", "SyntaxError: "),
         ("opd: {importance: {tokens: {score: json:gone}}}", "has no attribute 'gone'"),
         ("opd: {importance: {problems: {weights: json:gone, pass_rates: RATES}}}", "has no attribute 'gone'"),
@@ -244,4 +252,4 @@ def test_a_plan_is_a_table_by_phase_and_what_cannot_fit_is_refused_with_the_knob
 def test_a_start_without_the_trainer_s_packages_names_the_extra():
     ended = launch(OPD, code=LIGHT)
     assert ended.returncode == 2
-    assert "pip install 'opd[train]'" in ended.stderr
+    assert "pip install 'opd[train]' in Python 3.11 to 3.13" in ended.stderr

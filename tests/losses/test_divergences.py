@@ -63,7 +63,11 @@ REFUSED = {
     "skew 0": ("skew_kl", {"skew": 0}, "0 < skew < 1"),
     "half a token": ("topk_reverse_kl", {"top_k": 1.5}, "whole number from 1"),
     "no token": ("reverse_kl", {"top_k": 0}, "whole number from 1"),
-    "another's parameter": ("reverse_kl", {"beta": 0.5}, "no parameter 'beta'; allowed: top_k"),
+    "another's parameter": (
+        "reverse_kl",
+        {"beta": 0.5},
+        "parameters {'beta': 0.5}: divergence reverse_kl has no parameter 'beta'; use one of top_k",
+    ),
     "no module": ("nowhere:skew", {}, "PYTHONPATH"),
     "no function": ("math:skew", {}, "PYTHONPATH"),
     "no callable": ("math:pi", {}, "not a function"),

@@ -42,7 +42,7 @@ def test_weights_have_a_mean_of_1_over_the_data_set(name, rates, keys, expected)
         ("competence", [0.5, float("nan")], "between 0 and 1"),
         ("moment_matched", [0.0, 1.0, 0.5], "1 problems are between"),
         ("moment_matched", [0.01, 0.99, 0.01, 0.99], "negative exponent"),
-        ("nonsense", RATES, "must be one of competence"),
+        ("nonsense", RATES, "use one of competence"),
         (f"{__name__}:too_few", RATES, "as many finite numbers"),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_score_of_ones_own_is_a_function_named_in_the_experiment():
     selection = TokenImportance(score=f"{__name__}:shortest_first", ratio=0.5, scope="batch")
     kept = choose_tokens(selection, tensor([0, 0, 0, 1]), seed=SEED)
     assert (kept.tolist(), selection.needs_student, selection.needs_teacher) == ([True, False, False, True], True, True)
-    with pytest.raises(ValueError, match="must be one of random, position"):
+    with pytest.raises(ValueError, match="use one of random, position"):
         choose_tokens(TokenImportance.model_construct(score="nonsense"), tensor([0]), seed=SEED)
 
 

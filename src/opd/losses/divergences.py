@@ -16,6 +16,13 @@ Function = Callable[[Tensor, Tensor, Tensor, Params], Tensor]
 """(log_s [T, E], log_t [T, E], ids [T], params) -> values [T]."""
 
 
+class Unusable(ValueError):
+    """A name or a parameter that cannot be used; its arguments are the value, the rule and the fix."""
+
+    def __str__(self) -> str:
+        return "{}: {}; {}".format(*self.args)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Number:
     """A parameter of a divergence, required without a default: a number between two bounds, which a float excludes."""
@@ -33,7 +40,7 @@ class Number:
             number: float = value
             return number
         bounds = f"a whole number from {self.low:g}" if self.is_integer else f"{self.low:g} < {name} < {self.high:g}"
-        raise ValueError(f"divergence {name}={value!r}: {kind} needs {bounds}, {self.reason}")
+        raise Unusable(f"divergence {name}={value!r}", f"{kind} needs {bounds}, {self.reason}", f"choose such a {name}")
 
 
 TOP_K = Number(low=1, is_integer=True, reason="the teacher's most likely tokens to compare one by one")
@@ -54,7 +61,8 @@ class Divergence:
             return dict(given)
         known = {"top_k": TOP_K, **self.params}
         if unknown := given.keys() - known:
-            raise ValueError(f"divergence {self.name}: no parameter {min(unknown)!r}; allowed: {', '.join(known)}")
+            rule, fix = f"divergence {self.name} has no parameter {min(unknown)!r}", f"use one of {', '.join(known)}"
+            raise Unusable(f"parameters {dict(given)}", rule, fix)
         values = {name: of.default for name, of in self.params.items()} | dict(given)
         return {name: known[name].checked(self.name, name, value) for name, value in values.items()}
 
@@ -89,15 +97,16 @@ def own_function(key: str, name: str, registered: Collection[str]) -> Callable[.
     """Return the function that `package.module:name` names; errors tell the key and the registered names."""
     module, _, attribute = name.partition(":")
     if not attribute:
-        names = ", ".join(registered)
-        raise ValueError(f"{key}={name!r}: must be one of {names}, or a function of yours as package.module:name")
+        fix = f"use one of {', '.join(registered)}, or a function of yours as package.module:name"
+        raise Unusable(f"{key}={name!r}", "nothing is registered under this name", fix)
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # the module's own code runs
         fix = "put the module's folder on PYTHONPATH and name a function of it"
-        raise ValueError(f"{key}={name!r}: {type(error).__name__}: {error}; {fix}") from error
+        raise Unusable(f"{key}={name!r}", f"{type(error).__name__}: {error}", fix) from error
     if not callable(function):
-        raise ValueError(f"{key}={name!r}: {attribute} is {type(function).__name__}, not a function")
+        rule = f"{attribute} is {type(function).__name__}, not a function"
+        raise Unusable(f"{key}={name!r}", rule, "name a function")
     return function
 
 

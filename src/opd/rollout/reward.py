@@ -32,7 +32,7 @@ def check_reward(config: DictConfig) -> None:
     try:
         check_function(function, **options)
     except (ImportError, TypeError, ValueError) as error:
-        raise UnusableInput(f"reward.function: {function} cannot score: {error}") from error
+        raise UnusableInput("reward.function", f"{function} cannot score: {error}") from error
 
 
 class Scorer:

@@ -68,8 +68,9 @@ class ServedTeacher:
             return await asyncio.to_thread(_events, places, self._teacher.top_k, len(response))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UnusableInput(
-                f"teacher.url: the server's answer has no `prompt_logprobs` of {self._teacher.top_k} tokens a place "
-                f"({type(error).__name__}: {error}); vLLM reports them, started with --max-logprobs {self._teacher.top_k}"
+                "teacher.url",
+                f"the server's answer has no `prompt_logprobs` of {self._teacher.top_k} tokens a place "
+                f"({type(error).__name__}: {error}); vLLM reports them, started with --max-logprobs {self._teacher.top_k}",
             ) from error
 
     async def check(self, tokenizer: Any) -> None:
@@ -83,16 +84,18 @@ class ServedTeacher:
         if self._teacher.path not in listed:
             names = ", ".join(map(str, listed)) or "none"
             raise UnusableInput(
-                f"teacher.path: {self._teacher.path} is no model of {self._teacher.url[0]}, which serves {names}; "
-                "name one of them (vLLM's --served-model-name gives a model another name)"
+                "teacher.path",
+                f"{self._teacher.path} is no model of {self._teacher.url[0]}, which serves {names}; "
+                "name one of them (vLLM's --served-model-name gives a model another name)",
             )
         for text in PROBES:
             ours = tokenizer.encode(text, add_special_tokens=False)
             found = await self._ask("/tokenize", {"prompt": text, "add_special_tokens": False})
             if found.get("tokens") != ours:
                 raise UnusableInput(
-                    f"teacher.url: the server's tokenizer makes {len(found.get('tokens') or [])} tokens of {text[:40]!r}, the "
-                    f"student's {len(ours)}, or others. Both must have one tokenizer: serve a teacher of the student's family"
+                    "teacher.url",
+                    f"the server's tokenizer makes {len(found.get('tokens') or [])} tokens of {text[:40]!r}, the "
+                    f"student's {len(ours)}, or others. Both must have one tokenizer: serve a teacher of the student's family",
                 )
         ids = tokenizer.encode(PROBES[0], add_special_tokens=False)
         await self.read(ids[:4], ids[4:])
@@ -133,7 +136,7 @@ class ServedTeacher:
                 raise aiohttp.ClientError(f"{url}: status {answer.status}: {(await answer.text())[:200]}")
             if answer.status != 200:
                 text = (await answer.text())[:500]
-                raise UnusableInput(f"teacher.url: {url} answers with status {answer.status}: {text}")
+                raise UnusableInput("teacher.url", f"{url} answers with status {answer.status}: {text}")
             found: dict[str, Any] = await answer.json()
             return found
 

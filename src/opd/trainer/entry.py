@@ -237,26 +237,29 @@ def check_models(config: DictConfig, inputs: Inputs) -> Any:
 
 def loss_problems(opd: Opd) -> Iterator[Problem]:
     """Yield divergences, scores and weights that do not exist or refuse their parameters, before a rank asks for them."""
-    from opd.losses import Loss
+    from opd.losses.divergences import DIVERGENCES, Unusable, divergence_of
     from opd.weights.problems import problem_weight
     from opd.weights.stages import params_of
     from opd.weights.tokens import token_score
 
     tokens, problems = opd.importance.tokens.score, opd.importance.problems.weights
-    asked: list[tuple[str, str, Callable[[], object]]] = [
+    asked: list[tuple[str, object, Callable[[], object]]] = [
         ("opd.importance.tokens.score", tokens, partial(token_score, tokens)),
         ("opd.importance.problems.weights", problems, partial(problem_weight, problems)),
     ]
     parts: dict[str, Opd | Stage] = {"opd": opd, **{f"opd.stages.{place}": of for place, of in enumerate(opd.stages)}}
     for at, part in parts.items():
         if part.loss_type:
-            asked.append((f"{at}.loss_type", part.loss_type, partial(Loss, part.loss_type, params_of(opd, part))))
-    for key, name, ask in asked:
+            asked.append((f"{at}.loss_type", part.loss_type, partial(divergence_of, part.loss_type)))
+            if found := DIVERGENCES.get(part.loss_type):
+                asked.append((f"{at}.loss_params", part.loss_params, partial(found.checked, params_of(opd, part))))
+    for key, value, ask in asked:
         try:
-            if name != "none":
+            if value != "none":
                 ask()
-        except ValueError as error:
-            yield Problem(path=key, value=name, rule=str(error))
+        except Unusable as error:
+            _, rule, fix = error.args
+            yield Problem(path=key, value=value, rule=rule, fix=fix)
 
 
 def _inputs(config: DictConfig) -> Inputs:
