@@ -32,12 +32,8 @@ def place_problems(places: Sequence[tuple[str, str]]) -> Iterator[Problem]:
     for key, path in places:
         if "://" in path or is_module(path) or Path(path).exists():
             continue
-        yield Problem(
-            path=key,
-            value=path,
-            rule=f"there is no such file or folder (looked from {Path.cwd()})",
-            fix="a path that is there",
-        )
+        rule = f"there is no such file or folder (looked from {Path.cwd()})"
+        yield Problem(path=key, value=path, rule=rule, fix="a path that is there")
 
 
 @dataclass(frozen=True, kw_only=True)

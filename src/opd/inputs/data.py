@@ -192,18 +192,12 @@ def _faults(row: Mapping[str, Any], checks: _Checks) -> Iterator[tuple[str, str,
     if checks.how.wants == MESSAGES:
         return
     if not isinstance(row["data_source"], str):
-        yield (
-            "",
-            f"have the data_source {row['data_source']!r}, which is no text",
-            "write a text, by which metrics and scorers go",
-        )
+        rule = f"have the data_source {row['data_source']!r}, which is no text"
+        yield "", rule, "write a text, by which metrics and scorers go"
     truth = _truth(row)
     if checks.scorer and (rule := _no_text(truth, checks.scorer)):
-        yield (
-            "",
-            f"{rule}, and reward.function={checks.scorer} reads it as text: right answers would count as wrong",
-            _WRITE_TRUTHS,
-        )
+        rule += f", and reward.function={checks.scorer} reads it as text: right answers would count as wrong"
+        yield "", rule, _WRITE_TRUTHS
     for key, name in checks.columns:
         fields = "" if key == "route.by" else ", or COLUMN.FIELD,"
         value = value_at(row, name) if fields else row.get(name)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -58,32 +58,27 @@ def model_problems(models: Sequence[tuple[str, str]], *, may_be_quantized: bool 
         may_be_quantized: they are read by vLLM alone.
     """
     for key, path in models:
-        if "://" in path:
-            bundled = [name for name in _bundled() if name.startswith(f"{path.partition('://')[0]}://")]
-            faults = address_faults(path, "no model is", _FORMS, known=tuple(bundled))
-            if bundled and path not in bundled:
-                faults = [("this is no bundled model", " or ".join(bundled))]
-            yield from (Problem(path=key, value=path, rule=rule, fix=fix) for rule, fix in faults)
-            continue
-        folder = Path(path)
-        if folder.suffix == ".gguf" or (any(folder.glob("*.gguf")) and not (folder / "config.json").exists()):
-            yield Problem(path=key, value=path, rule="GGUF weights are quantized and are not trained", fix=_FROM_GGUF)
-        elif folder.is_dir():
-            yield from (
-                Problem(path=key, value=path, rule=rule, fix=fix)
-                for rule, fix in _folder_faults(folder, may_be_quantized=may_be_quantized)
-            )
-        elif folder.exists():
-            yield Problem(path=key, value=path, rule="this is a file; a model is a folder", fix=str(folder.parent))
-        elif not is_hub_id(path):
-            yield Problem(
-                path=key,
-                value=path,
-                rule="there is no such folder; a Hugging Face id is NAME or OWNER/NAME",
-                fix="a folder that is there, OWNER/NAME of a model on the hub, or a store URL",
-            )
-        else:
-            yield from (Problem(path=key, value=path, rule=rule, fix=fix) for rule, fix in _hub_faults(path))
+        for rule, fix in _faults(path, may_be_quantized=may_be_quantized):
+            yield Problem(path=key, value=path, rule=rule, fix=fix)
+
+
+def _faults(path: str, *, may_be_quantized: bool) -> Iterable[Fault]:
+    folder = Path(path)
+    if "://" in path:
+        bundled = [name for name in _bundled() if name.startswith(f"{path.partition('://')[0]}://")]
+        if bundled and path not in bundled:
+            return [("this is no bundled model", " or ".join(bundled))]
+        return address_faults(path, "no model is", _FORMS, known=tuple(bundled))
+    if folder.suffix == ".gguf" or (any(folder.glob("*.gguf")) and not (folder / "config.json").exists()):
+        return [("GGUF weights are quantized and are not trained", _FROM_GGUF)]
+    if folder.is_dir():
+        return _folder_faults(folder, may_be_quantized=may_be_quantized)
+    if folder.exists():
+        return [("this is a file; a model is a folder", str(folder.parent))]
+    if is_hub_id(path):
+        return _hub_faults(path)
+    fix = "a folder that is there, OWNER/NAME of a model on the hub, or a store URL"
+    return [("there is no such folder; a Hugging Face id is NAME or OWNER/NAME", fix)]
 
 
 def _hub_faults(path: str) -> Iterator[Fault]:
@@ -190,15 +185,10 @@ def name_faults(names: Collection[str]) -> Iterator[Fault]:
 def needed_files(names: Collection[str]) -> list[str]:
     """Return the files of a hub's repository that a run reads: none in a folder, no second copy of the weights."""
     loaded = next((name for name in _LOADED if name in names), "")
-    of_weights = [
-        name
-        for name in names
-        if name.endswith(Path(loaded.removesuffix(".index.json")).suffix) and _SHARD.fullmatch(name)
-    ]
+    suffix = Path(loaded.removesuffix(".index.json")).suffix
+    of_weights = [name for name in names if name.endswith(suffix) and _SHARD.fullmatch(name)]
     weights = {loaded, *(of_weights if loaded.endswith(".json") else ())}
-    return sorted(
-        name for name in names if "/" not in name and (name in weights or not name.endswith(_WEIGHT_SUFFIXES))
-    )
+    return sorted(n for n in names if "/" not in n and (n in weights or not n.endswith(_WEIGHT_SUFFIXES)))
 
 
 def is_of_hub(path: str) -> bool:
@@ -259,13 +249,9 @@ def _weight_faults(folder: Path, name: str, config: Any) -> Iterator[str]:
 
 def _misfits(shapes: Mapping[str, list[int]], config: Any) -> Iterator[str]:
     """Yield how the tensors differ from the sizes in config.json: transformers ends in a traceback, or makes up what is missing."""
-    if (
-        not isinstance(config, dict)
-        or config.get("model_type") not in _DENSE
-        or any(key in config for key in _QUANTIZED)
-    ):
+    if not isinstance(config, dict) or config.get("model_type") not in _DENSE:
         return
-    if "model.embed_tokens.weight" not in shapes:
+    if "model.embed_tokens.weight" not in shapes or any(key in config for key in _QUANTIZED):
         return
     try:
         sizes = shape_of(config, "config.json")

@@ -152,11 +152,7 @@ class Measuring:
         for part in np.array_split(range(num), max(math.ceil(num / self._batch_size), 1)):
             prompts = [self._dataset[int(row)] | {"uid": str(row)} for row in part]
             batch = Batch(
-                prompts=prompts,
-                partition=PASS_RATES,
-                step=self._step,
-                num_samples=self._num_samples,
-                is_recorded=True,
+                prompts=prompts, partition=PASS_RATES, step=self._step, num_samples=self._num_samples, is_recorded=True
             )
             report = manager.generate(batch, stop)
             report.check()
