@@ -88,10 +88,10 @@ def play(names: list[str]) -> int:
         try:
             scene.begin_empty()
             SCENARIOS[name](scene)
-            scene.promise("ran to its end", True, f"in {time.monotonic() - begin:.0f} s")
+            scene.promise("finished", True, f"in {time.monotonic() - begin:.0f} s")
         except Exception as error:  # noqa: BLE001  # any error breaks the promise of the end, and the next scenario plays
             scene.keep("traceback.txt", traceback.format_exc())
-            scene.promise("ran to its end", False, f"{type(error).__name__}: {error}")
+            scene.promise("finished", False, f"{type(error).__name__}: {error}")
             _clear(scene)
         rows += scene.rows
         SUMMARY.write_text(json.dumps(rows, indent=1))

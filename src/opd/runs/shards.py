@@ -127,4 +127,4 @@ def move_in(staged: Path, step_dir: Path, *, rank: int) -> None:
         (staged / path).replace(target)
     for folder, _, _ in os.walk(staged, topdown=False):
         with contextlib.suppress(OSError):  # another rank's files are still there
-            os.rmdir(folder)
+            os.removedirs(folder)

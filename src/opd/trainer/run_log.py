@@ -32,6 +32,7 @@ _LINE = (
     ("tok/s", THROUGHPUT_KEYS, "{:.0f}"),
     ("s", STEP_SECONDS_KEYS, "{:.2f}"),
 )
+_OF_POLICY = {"opd/policy_loss", "actor/pg_loss"}  # 0 on the policy's own answers, and its gradient is not
 _PROBLEMS = ("rollout/failed", "reward/failed", "opd/skipped", "actor/skipped")
 
 
@@ -77,8 +78,9 @@ class StepLogger:
         cells = [f"step {step:>{len(str(total))}}/{total}"]
         for label, names, form in _LINE:
             value = first_of(data, names)
-            if value is not None:
-                cells.append(f"{label} {form.format(float(value))}")
+            text = form.format(float(value)) if value is not None else ""
+            if text and not (label == "loss" and float(text) == 0 and _OF_POLICY & data.keys()):
+                cells.append(f"{label} {text}")
             if label == "loss" and (score := rollout_score(data)) is not None:
                 cells.append(f"{'acc' if score.is_share else 'score'} {score.value:.3f}")
         cells += [f"{name}={data[name]:.0f}!" for name in _PROBLEMS if data.get(name)]
