@@ -84,6 +84,8 @@ def test_an_evaluation_is_compared_by_problem_with_the_seeds_of_each_side_pooled
 def test_the_base_is_the_best_that_has_finished_unless_one_is_named(seeds: Path, make_run: Callable, inside: Callable) -> None:  # fmt: skip
     crashed = {"val-core/math/acc/mean@2": 1.0}
     make_run("a-crashed", attempts=[{1: crashed}], spec={**SPEC, "actor": {"learning_rate": 9.0}})
+    longer = {**SPEC, "seed": 4, "actor": {"learning_rate": 1.0}, "trainer": {"total_steps": 9}}
+    make_run("base-s4", attempts=[{1: {"opd/loss": 1.0}}], spec=longer)
     runs = opdctl.load_all(str(seeds))
     assert runs[0].record.run_id == "a-crashed"
     assert set(opdctl.compare(runs)["base"].to_pylist()) == {"new-s1 (+2 seeds)"}
@@ -93,6 +95,8 @@ def test_the_base_is_the_best_that_has_finished_unless_one_is_named(seeds: Path,
     assert "base new-s1 (+2 seeds)" in inside("compare", "--store", seeds).stdout
     words = ("compare", "base-s1", "new-s1", "--store", seeds)
     assert "base base-s1\n" in inside(*words).stdout, "the first of those that are named"
+    found = inside("compare", "base-s1", "base-s4", "--store", seeds).stdout
+    assert "trainer.total_steps" in found, "runs of two lengths are no group"
     assert "base new-s1\n" in inside(*words, "--base", "new-s1").stdout
 
 

@@ -37,7 +37,7 @@ ERROR_REMARK = "value ± standard error; 95 % interval by Student's t, * where i
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs that differ in their seed only, and in keys that are not part of a run's identity."""
+    """Runs of one length that differ in their seed only, and in keys that are not part of a run's identity."""
 
     name: str
     records: tuple[RunRecord, ...]
@@ -273,8 +273,8 @@ def answers(store: Store, run_id: str) -> Sequence[Sample]:
 
 
 def _without_seed(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec's values by dotted path, without its seed and the keys of NOT_IDENTITY."""
-    hidden = ("seed", *NOT_IDENTITY)
+    """Return the spec's values by dotted path, without its seed and the keys of NOT_IDENTITY, but with its length."""
+    hidden = {"seed", *NOT_IDENTITY} - {"trainer.total_epochs", "trainer.total_steps"}
     return {path: value for path, value in leaves(spec) if not any(f"{path}.".startswith(f"{one}.") for one in hidden)}
 
 
