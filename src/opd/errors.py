@@ -107,10 +107,7 @@ class Unfit(ValueError):
 
 
 class UnusableInput(RunError):
-    """What a key of the spec names cannot do what a run needs of it; mended in its place, the same spec runs.
-
-    Its arguments are the key and the rule.
-    """
+    """A function or a server of the spec that cannot do what a run needs: (key, rule). Mended in its place, the same spec runs."""
 
     exit_code = 2
 
