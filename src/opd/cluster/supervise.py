@@ -70,7 +70,7 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
             status = supervisor.wait()
         num_left = end_descendants()
     shutil.rmtree(os.environ.pop(stacks.FOLDER_VARIABLE), ignore_errors=True)
-    if num_left:
+    if num_left and status != 0:  # after a good end these are Ray's actors, slow to exit on a busy machine
         _say(f"ended {num_left} process{'es' if num_left > 1 else ''} that the run had left")
     return supervisor.exit_code(status)
 
