@@ -21,12 +21,12 @@ def test_the_file_of_a_local_run_is_an_experiment_and_none_is_overwritten(
     monkeypatch.setattr("opd.launch.count_gpus", lambda: 0)
     words = ("init", "--local", *LOCAL, "-f", "first.yaml")
     assert "there is no such file" in inside(*words).stderr
-    (tmp_path / "d.jsonl").write_text('{"prompt": "12+30="}\n' * 5)  # fewer than the ranks of a node of eight GPUs
+    (tmp_path / "d.jsonl").write_text('{"prompt": "12+30="}\n' * 9)  # more than a step draws without a GPU
     assert inside(*words).returncode == 0
     spec = load_spec(tmp_path / "first.yaml", count_gpus=lambda: 0).spec
     assert (spec.name, spec.teacher.path, spec.data.train) == ("first", "toy://teacher", ("d.jsonl",))
     assert (spec.data.train_batch_size, spec.trainer.test_freq) == (4, -1)
-    assert spec.rollout.val.num_samples == 1
+    assert (spec.rollout.val.num_samples, spec.data.max_val_samples) == (1, 16)
     assert (spec.device, spec.data.max_prompt_length, spec.data.max_response_length) == ("cpu", 256, 64)
     assert "exists already" in inside(*words).stderr
 

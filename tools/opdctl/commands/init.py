@@ -122,7 +122,7 @@ def experiment_text(file: Path, answers: dict[str, Any], columns: str, *, is_loc
         f"  train: [{value['data']}]",
         f"  val: [{value['data']}]   # better: prompts that the training does not see",
         *([f"  columns: {json.dumps({'prompt': prompt} | ({'answer': answer} if answer else {}))}"] if prompt else []),
-        "  max_val_samples: 100",
+        f"  max_val_samples: {16 if on_cpu else 100}",
         f"  max_prompt_length: {seen.max_prompt_length}",
         f"  max_response_length: {seen.max_response_length}",
         "actor: {learning_rate: 1e-6}",
@@ -165,7 +165,7 @@ ON_CPU_LINES = [
     "device: cpu   # this machine has no GPU",
     "rollout: {val: {num_samples: 1}}   # answers to a prompt of a validation; by default 16",
 ]
-ON_CPU = Seen(batch_size=16, max_prompt_length=256, max_response_length=64)
+ON_CPU = Seen(batch_size=4, max_prompt_length=256, max_response_length=64)
 """As docs/howto/machines.md has it."""
 
 
