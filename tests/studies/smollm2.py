@@ -3,7 +3,7 @@
 `opdctl compare --store build/studies/store --base all -m METRIC` prints the paired differences with 95 % intervals.
 smollm2.yaml has the primary comparisons.
 
-    python -m tests.studies.smollm2 --rates
+    python -m tests.studies.smollm2 --prepare
     python -m tests.studies.smollm2 --at-once 10
     python -m tests.studies.smollm2 --arms all,paced --text
 """
@@ -17,15 +17,18 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
-from opd.quickstart.language import prepare
+import yaml
+
+from opd.quickstart.__main__ import convert_student
+from opd.quickstart.language import MODEL, prepare
 
 SPEC = Path(__file__).with_suffix(".yaml")
 OUT = Path("build/studies")
 RATES = OUT / "store/rates/eval/pass_rates.parquet"
 ARMS: dict[str, tuple[str, ...]] = {
     "all": (),
-    "soft_or_20": ("opd.importance.tokens.score=soft_or", "opd.importance.tokens.ratio=0.2"),
-    "random_20": ("opd.importance.tokens.score=random", "opd.importance.tokens.ratio=0.2"),
+    "soft-or-20": ("opd.importance.tokens.score=soft_or", "opd.importance.tokens.ratio=0.2"),
+    "random-20": ("opd.importance.tokens.score=random", "opd.importance.tokens.ratio=0.2"),
     "paced": ("opd.importance.problems.weights=competence", f"opd.importance.problems.pass_rates={RATES}"),
 }
 BATCH, LENGTH = 64, 512
@@ -44,18 +47,32 @@ def launch(spec: Path, name: str, sets: Sequence[str]) -> int:
     return code
 
 
-def rates() -> int:
-    """Measure the student's pass rates, eight answers a training problem: the kind `passrate` on the study's own keys."""
-    import yaml
-
+def prepare_all() -> int:
+    """Make the teacher, the warmed-up student and its pass rates, eight answers a training problem."""
+    prepare(OUT)
     spec = yaml.safe_load(SPEC.read_text())
-    kept = {key: spec[key] for key in ("model", "data", "reward", "output", "store")}
-    rollout = {key: spec["rollout"][key] for key in ("gpu_memory_utilization", "num_agent_workers", "engine_kwargs")}
-    file = OUT / "rates.yaml"
-    OUT.mkdir(parents=True, exist_ok=True)
-    kept["data"] = {key: value for key, value in spec["data"].items() if key != "val"} | {"train_batch_size": 512}
-    file.write_text(yaml.safe_dump({"kind": "passrate", "trainer": {"gpus_per_node": 1}, "rollout": rollout, **kept}))
-    return launch(file, "rates", ())
+    shared = {key: spec[key] for key in ("model", "data", "output", "store")}
+    warm = shared | {
+        "kind": "sft",
+        "model": {"path": str(MODEL)},
+        "actor": {"learning_rate": 1e-4, "num_warmup_steps": 4, "weight_decay": 0, "ppo_mini_batch_size": 64},
+        "trainer": {"gpus_per_node": 1, "total_steps": 40, "save_freq": 40, "test_freq": 40},
+    }
+    rates = shared | {
+        "kind": "passrate",
+        "data": {key: value for key, value in spec["data"].items() if key != "val"} | {"train_batch_size": 512},
+        "rollout": {key: value for key, value in spec["rollout"].items() if key not in ("num_samples", "val")},
+        "reward": spec["reward"],
+        "trainer": {"gpus_per_node": 1},
+    }
+    for name, tree in (("warm", warm), ("rates", rates)):
+        file = OUT / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(tree))
+        if code := launch(file, name, ()):
+            return code
+        if name == "warm":
+            convert_student(OUT / name, OUT / "student")
+    return 0
 
 
 def forgotten(folder: Path, tokens: Sequence[int]) -> float:
@@ -78,12 +95,9 @@ def measure_text(runs: Sequence[str]) -> dict[str, float]:
 
     from transformers import AutoTokenizer
 
-    from opd.quickstart.__main__ import convert_student
-    from opd.quickstart.language import MODEL
-
     text = "\n".join(topics[name] for name in sorted(topics))
     tokens = AutoTokenizer.from_pretrained(MODEL)(text)["input_ids"][: BATCH * LENGTH]
-    folders = {"start": MODEL} | {run: convert_student(OUT / run, OUT / "models" / run) for run in runs}
+    folders = {"start": OUT / "student"} | {run: convert_student(OUT / run, OUT / "models" / run) for run in runs}
     return {name: forgotten(folder, tokens) for name, folder in folders.items()}
 
 
@@ -92,7 +106,9 @@ def main() -> int:
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--seeds", default="1,2,3,4,5")
     parser.add_argument("--at-once", type=int, default=1, help="runs that share the GPU")
-    parser.add_argument("--rates", action="store_true", help="measure the pass rates, which `paced` needs, alone")
+    parser.add_argument(
+        "--prepare", action="store_true", help="make student, teacher and pass rates, which all arms need"
+    )
     parser.add_argument("--text", action="store_true", help="measure held-out text of finished runs")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of every run")
     args = parser.parse_args()
@@ -102,13 +118,12 @@ def main() -> int:
         (OUT / "text.json").write_text(json.dumps(found, indent=1))
         print("\n".join(f"{name}: {value:.4f} nats a token" for name, value in found.items()))
         return 0
-    if args.rates:
-        return rates()
-    teacher = prepare(OUT)
+    if args.prepare:
+        return prepare_all()
     with ThreadPoolExecutor(args.at_once) as pool:
         return max(
             pool.map(
-                lambda name: launch(SPEC, name, (*teacher, f"seed={runs[name][1]}", *ARMS[runs[name][0]], *args.set)),
+                lambda name: launch(SPEC, name, (f"seed={runs[name][1]}", *ARMS[runs[name][0]], *args.set)),
                 runs,
             )
         )

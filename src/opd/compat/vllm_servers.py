@@ -16,6 +16,8 @@ from typing import Any
 import ray
 from verl.utils.device import get_resource_name
 
+from opd.compat import quiet
+
 _SALT = "cache_salt"
 
 
@@ -68,6 +70,7 @@ def server_of(server: type[Any], *, keeps_prefixes: bool = False) -> type[Any]:
 
         async def launch_server(self, *args: Any, **kwargs: Any) -> None:
             """Build the engine, which sizes its cache by what the models leave free; a rank that loads answers no call."""
+            quiet.mute(*quiet.IN_SERVER)
             await asyncio.gather(*(worker.__ray_call__.remote(lambda _: None) for worker in self.workers))
             await super().launch_server(*args, **kwargs)
 

@@ -19,8 +19,12 @@ from opd.runs import stacks
 # verl imports this package in each of its processes; see `opd.compat.cpu`.
 CPU_PROFILE = "opd.compat.cpu"
 _HEAVY = ("torch", "tensordict", "transformers", "datasets")
-# verl's remarks about engines that no run asked for, by each process: (message, module), as `warnings` takes them.
-_QUIET = (("", "verl.workers.engine"), ("Disabled critic", ""))
+# Remarks about engines that no run asked for, and about verl's calls, by each process: as `warnings` takes them.
+_QUIET = (
+    ("", UserWarning, "verl.workers.engine"),
+    ("Disabled critic", UserWarning, ""),
+    ("torch.cuda._set_allocator_settings", FutureWarning, ""),
+)
 _PROCESS_ENVIRONMENT = (
     stacks.FOLDER_VARIABLE,
     "CUBLAS_WORKSPACE_CONFIG",
@@ -76,15 +80,17 @@ def set_process_environment(device: str) -> None:
     os.environ.setdefault("NCCL_DEBUG", "WARN")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARN")
     os.environ.setdefault("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "true")
-    for message, module in _QUIET:
-        warnings.filterwarnings("ignore", message=message, category=UserWarning, module=module)
-    os.environ.setdefault("PYTHONWARNINGS", ",".join(f"ignore:{text}:UserWarning:{module}" for text, module in _QUIET))
+    for message, category, module in _QUIET:
+        warnings.filterwarnings("ignore", message=message, category=category, module=module)
+    os.environ.setdefault(
+        "PYTHONWARNINGS", ",".join(f"ignore:{m}:{kind.__name__}:{module}" for m, kind, module in _QUIET)
+    )
     if not os.environ.get("RAY_ADDRESS"):
         stay_on_loopback()
     os.environ["TQDM_DISABLE"] = "1"  # our own line a step says more, and survives `kubectl logs`
     if device != "cpu":
         # Importing vLLM sets up this package, which raises the root log handler to ERROR in every process.
-        os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "INFO")
+        os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "WARNING")
         # verl switches vLLM's compile cache off, for several engines at once left torn files there; torch has written them whole since 2.10.
         os.environ.setdefault("VLLM_DISABLE_COMPILE_CACHE", "0")
         keep_compiled()
