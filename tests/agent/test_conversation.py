@@ -97,6 +97,19 @@ def test_a_template_that_takes_one_call_a_turn_carries_the_replies_to_calls_beyo
     )
 
 
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (None, "\n<|im_start|>user\nand 静州?<|im_end|>\n<|im_start|>assistant\n"),
+        (FORGETS_THOUGHTS, "\n<|im_start|>user\nand 静州?<|im_end|>\n<|im_start|>assistant\n"),
+        (LLAMA_3, "<|im_start|>user\n\nand 静州?<|im_end|><|im_start|>assistant\n\n"),
+    ],
+)
+def test_what_a_user_says_follows_an_answer_as_the_template_writes_it(template, expected):
+    asked = [{"role": "user", "content": "and 静州?"}]
+    assert text_of(conversation(template).after_turn([], last_token=END, asked=asked)) == expected
+
+
 def test_a_template_that_takes_arguments_as_json_text_alone_carries_tools():
     conversation(DEEPSEEK_V3).verify([END])
 

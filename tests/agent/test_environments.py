@@ -68,6 +68,11 @@ def test_a_run_is_refused_whose_environment_is_missing_or_has_no_reward(tmp_path
     assert (path, "did you mean travel?" in rule) == ("agent.toolset", True)
     own = {"database_dir": "/d", "tool_config_path": "tools.yaml"}
     assert refused(agent=own) == [("reward.function", "tools of agent.tool_config_path have no reward")]
+    program = {"program": "tests.agent.asking:ask"}
+    assert refused(agent=program) == [("reward.function", "agent.program has no reward of its own")]
+    assert refused(agent=program | {"database_dir": "/d", "toolset": "tests.agent.book"}) == []
+    ((path, rule),) = refused(agent={"program": "tests.agent.asking:asks"}, reward={"function": "exact_match"})
+    assert (path, "has no attribute 'asks'" in rule) == ("agent.program", True)
 
 
 def ask(folder, toolset: str, tool: str, **arguments):
@@ -84,7 +89,7 @@ def scores(toolset: str, truth: str) -> list[float]:
 
 
 def test_the_guides_key_value_world_is_written_answered_scored_and_accepted(tmp_path):
-    code, spec = re.findall(r"```(?:python|yaml)\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    code, spec, *_ = re.findall(r"```(?:python|yaml)\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 60
     (tmp_path / "kv.py").write_text(code)
     subprocess.run([sys.executable, tmp_path / "kv.py", tmp_path / "kv"], check=True)

@@ -20,7 +20,7 @@ def test_every_key_has_a_type_and_a_description_and_no_name_that_yaml_1_1_reads_
 
 def test_keys_are_required_or_say_the_default_that_follows_from_others():
     required = {path for path, key in keys_of(SPEC_CLASSES["grpo"]).items() if key.facts.endswith("required")}
-    assert required == {"kind", "model.path", "model.lora.rank", "agent.database_dir"}
+    assert required == {"kind", "model.path", "model.lora.rank"}
     required = {path for path, key in keys_of(Cluster).items() if key.facts.endswith("required")}
     assert "queue.name" in required
     assert not {path for path in required if path.startswith(("head", "worker", "cleanUp"))}

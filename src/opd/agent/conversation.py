@@ -56,13 +56,22 @@ class Conversation:
         """Return ids of the messages and the header of the model's first turn."""
         return self._encode(self._render(messages))
 
-    def after_turn(self, replies: Sequence[str], *, last_token: int, call_ids: Sequence[str | None] = ()) -> list[int]:
-        """Return ids of the text between a turn that ended with `last_token` and the next one, the replies included.
+    def after_turn(
+        self,
+        replies: Sequence[str],
+        *,
+        last_token: int,
+        call_ids: Sequence[str | None] = (),
+        asked: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
+        """Return ids of the text between a turn that ended with `last_token` and the next one: the replies, then messages.
 
         Raises:
-            UnfitTemplate: the template writes no `last_token` after a turn with tool calls.
+            UnfitTemplate: the template writes no `last_token` after such a turn.
         """
-        text = self._render([_QUESTION, *self._turn(0, replies, call_ids)])
+        text = self._render([_QUESTION, *self._turn(0, replies, call_ids), *asked])
+        if lost := [one["content"] for one in asked if one["content"].strip() not in text]:
+            raise self._unfit(f"the message {lost[0]!r} is not in the text it writes")
         return self._encode(text[self._end_of_turn(text, 0, len(replies), last_token) :])
 
     @cached_property
@@ -122,12 +131,12 @@ class Conversation:
 
     def _turn(self, turn: int, replies: Sequence[str], call_ids: Sequence[str | None]) -> list[dict[str, Any]]:
         """Return an assistant message with the calls that were run, then the replies to these and to those that were not."""
-        ids = [given or _call_id(turn, i) for i, given in enumerate(call_ids or [None] * len(replies))]
+        ids = [given or call_id(turn, i) for i, given in enumerate(call_ids or [None] * len(replies))]
         calls = [
             {"id": id_, "type": "function", "function": {"name": f"{_CALLED}{turn}_{i}", "arguments": {}}}
             for i, id_ in enumerate(ids[: self._max_calls])
         ]
-        said = {"role": "assistant", "content": f"{_SAID}-{turn}", "tool_calls": calls}
+        said = {"role": "assistant", "content": f"{_SAID}-{turn}"} | ({"tool_calls": calls} if calls else {})
         return [
             said,
             *({"role": "tool", "content": r, "tool_call_id": id_} for id_, r in zip(ids, replies, strict=True)),
@@ -146,7 +155,7 @@ class Conversation:
             marker = self._written_end
             end = text.find(marker, start)
         if end < 0:
-            raise self._unfit(f"it does not end a turn with tool calls by {marker!r}, as the model did")
+            raise self._unfit(f"it does not end a turn by {marker!r}, as the model did")
         return end + len(marker)
 
     def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -162,7 +171,7 @@ class Conversation:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def _call_id(turn: int, call: int) -> str:
+def call_id(turn: int, call: int) -> str:
     """Return an id for a call whose syntax has none: nine letters and digits, the only form that Mistral's templates take."""
     return f"opd{turn:03d}{call:03d}"
 

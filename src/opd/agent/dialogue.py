@@ -143,57 +143,95 @@ class DialogueRunner:
         Raises:
             ValueError: the prompt is longer than its limit (such prompts are dropped, and counted, when data is read).
         """
+        dialogue = self.begin(messages)
+        while (ending := await self._round(dialogue, generate, tools)) is None:
+            pass
+        dialogue.ending = ending
+        return dialogue
+
+    def begin(self, messages: Sequence[Mapping[str, Any]]) -> Dialogue:
+        """Return a conversation that has its prompt alone; raises as `run`."""
         prompt = self.conversation.prompt(messages)
         if len(prompt) > self.limits.max_prompt_tokens:
             raise ValueError(
                 f"the prompt has {len(prompt)} tokens with its tools, data.max_prompt_length is "
                 f"{self.limits.max_prompt_tokens}: raise it, or drop such prompts (data.filter_overlong)"
             )
-        dialogue = Dialogue(prompt_ids=prompt)
-        while (ending := await self._round(dialogue, generate, tools)) is None:
-            pass
-        dialogue.ending = ending
-        return dialogue
+        return Dialogue(prompt_ids=prompt)
 
     async def _round(self, dialogue: Dialogue, generate: Generate, tools: Tools) -> str | None:
         """Add a turn of the model and the replies to its calls; return the ending, or None to continue."""
         limits = self.limits
-        room = limits.max_response_tokens - len(dialogue.response_ids)
-        said = await generate(dialogue.ids, room)
-        if not said.token_ids:
-            return UNFINISHED_TURN
-        if len(said.token_ids) > room:
-            raise ValueError(f"the server answered {len(said.token_ids)} tokens where at most {room} were asked for")
-        dialogue.add(said.token_ids, sampled=True, logprobs=said.logprobs)
-        text = self._tokenizer.decode(list(said.token_ids), skip_special_tokens=False)
-        turn = Turn(text=text, num_tokens=len(said.token_ids))
-        dialogue.turns.append(turn)
-        last = said.token_ids[-1]
-        if last not in self.end_tokens:
-            return RESPONSE_LENGTH if len(said.token_ids) == room else UNFINISHED_TURN
-        calls = await self._calls(text, said.token_ids)
-        if not calls:
-            return ANSWERED
+        ending, calls = await self.take_turn(dialogue, generate)
+        if ending or not calls:
+            return ending or ANSWERED
         if len(dialogue.turns) >= limits.max_assistant_turns:
             return ASSISTANT_TURNS
         surplus = [number >= limits.max_parallel_calls for number in range(len(calls))]
         answers = await asyncio.gather(*(self._answer(*call, tools) for call in zip(calls, surplus, strict=True)))
-        turn.calls = [record for record, _ in answers]
-        dialogue.num_markers_broken += sum(broken for _, broken in answers)
+        records = [record for record, _ in answers]
+        broken = sum(broken for _, broken in answers)
+        return None if self.reply(dialogue, calls, records, broken) else NO_ROOM_FOR_REPLY
+
+    async def take_turn(
+        self, dialogue: Dialogue, generate: Generate, most: int | None = None
+    ) -> tuple[str | None, list[ToolCall]]:
+        """Add a turn of the model, of at most `most` tokens; return the ending of one that has no end, and its calls."""
+        room = self.limits.max_response_tokens - len(dialogue.response_ids)
+        asked = room if most is None else min(most, room)
+        said = await generate(dialogue.ids, asked)
+        if not said.token_ids:
+            return UNFINISHED_TURN, []
+        if len(said.token_ids) > asked:
+            raise ValueError(f"the server answered {len(said.token_ids)} tokens where at most {asked} were asked for")
+        dialogue.add(said.token_ids, sampled=True, logprobs=said.logprobs)
+        text = self.text_of(said.token_ids)
+        dialogue.turns.append(Turn(text=text, num_tokens=len(said.token_ids)))
+        if said.token_ids[-1] not in self.end_tokens:
+            return RESPONSE_LENGTH if len(said.token_ids) == room else UNFINISHED_TURN, []
+        return None, await self._calls(text, said.token_ids)
+
+    def reply(
+        self,
+        dialogue: Dialogue,
+        calls: Sequence[ToolCall],
+        records: Sequence[CallRecord],
+        broken: int,
+        asked: Sequence[Mapping[str, Any]] = (),
+    ) -> bool:
+        """Add the replies to the last turn's calls, then the messages `asked`; False where that leaves no room for a turn."""
+        turn = dialogue.turns[-1]
+        turn.calls = list(records)
+        dialogue.num_markers_broken += broken
         replies = self.conversation.after_turn(
-            [call.reply for call in turn.calls],
-            last_token=last,
+            [call.reply for call in records],
+            last_token=dialogue.response_ids[-1],
             call_ids=[call.call_id and self.conversation.clean(call.call_id)[0] for call in calls],
+            asked=asked,
         )
-        if len(dialogue.response_ids) + len(replies) >= limits.max_response_tokens:
-            return NO_ROOM_FOR_REPLY
+        if len(dialogue.response_ids) + len(replies) >= self.limits.max_response_tokens:
+            return False
         turn.num_reply_tokens = len(replies)
         dialogue.add(replies, sampled=False)
-        return None
+        return True
+
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """Return tokens as text, control tokens included."""
+        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+        return text
+
+    def spoken(self, text: str) -> str:
+        """Return what a turn says outside its thoughts."""
+        return without_thought(text, opened=self.conversation.opens_thought)
+
+    def shown(self, text: str) -> tuple[str, bool, int]:
+        """Return a reply as the model may see it, whether it was cut, and how many markers were broken up in it."""
+        text, broken = self.conversation.clean(text)
+        return *self._truncate(text), broken
 
     async def _calls(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
         """Return the calls of a turn. A parser sees nothing of a thought, whose calls are not meant to be run."""
-        spoken = without_thought(text, opened=self.conversation.opens_thought)
+        spoken = self.spoken(text)
         if spoken != text:
             token_ids = self._tokenizer(spoken, add_special_tokens=False)["input_ids"]
         return await self.parser.parse(spoken, token_ids)
@@ -210,8 +248,7 @@ class DialogueRunner:
         else:
             reply = await tools.call(call.name, call.arguments)
             text, error, seconds = reply.text, bool(reply.error), reply.seconds
-        text, broken = self.conversation.clean(text)
-        text, truncated = self._truncate(text)
+        text, truncated, broken = self.shown(text)
         record = CallRecord(
             name=call.name or UNREADABLE, arguments=call.arguments, problem=problem, reply=text, error=error,
             seconds=seconds, truncated=truncated, surplus=surplus, malformed=bool(call.problem),

@@ -18,11 +18,14 @@ from opd.agent.conversation import Conversation
 from opd.agent.dialogue import Dialogue, DialogueRunner, Limits, Sampled
 from opd.agent.environments import DEFAULT_TOOLSET, load_environment, tool_schemas
 from opd.agent.metrics import num_turns
+from opd.agent.programs import Program, hold
 from opd.agent.settings import AGENT_LOOP, CASE_ID, ENDING, EPISODE_SEED, FINAL_TEXT, TOOL_SELECTION
 from opd.agent.tool_pool import ToolPool
 from opd.agent.tools import ToolReply
 from opd.agent.verl_tools import VerlTools, call_parser
 from opd.experiment.run_config import KEY, RunConfig
+from opd.isolation.serving import load_named
+from opd.rewards import row_of_returned
 
 TRUNCATION_MARK = " …[truncated]"
 _MAX_CHARS_PER_TOKEN = 256
@@ -97,7 +100,10 @@ class Shared:
         self.agent, self.tokenizer = agent, tokenizer
         self.toolset = agent.toolset or DEFAULT_TOOLSET
         self.pool: ToolPool | None = None
-        if agent.tool_config_path is not None:
+        self.program: Program | None = None
+        if agent.program is not None:
+            schemas, self.program = [], load_named(agent.program, "_opd_program")
+        elif agent.tool_config_path is not None:
             schemas = [tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True) for tool in own_tools]
         else:
             schemas = tool_schemas(self.toolset)
@@ -119,8 +125,9 @@ class Shared:
         self._runners: dict[tuple[str, ...], DialogueRunner] = {}
         self._truncate = partial(truncate_reply, tokenizer=tokenizer, max_tokens=agent.max_tool_response_length)
         self._truncate("x " * agent.max_tool_response_length * 2)
-        runner = self.runner({})
-        runner.conversation.verify(sorted(runner.end_tokens))
+        self._is_verified = False
+        if self.program is None:
+            self._verified(self.runner({}))
 
     def tool_names(self, extra_info: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the tools that a row is offered, in their fixed order.
@@ -142,20 +149,33 @@ class Shared:
         """Return the runner for a row's tools."""
         names = self.tool_names(extra_info)
         if names not in self._runners:
-            schemas = [self._schemas[name] for name in names]
-            self._runners[names] = DialogueRunner(
-                tokenizer=self.tokenizer,
-                conversation=Conversation(
-                    self.tokenizer,
-                    tools=schemas,
-                    template_kwargs=self._template_kwargs,
-                    max_parallel_calls=self._limits.max_parallel_calls,
-                ),
-                parser=call_parser(self.agent.tool_format, self.tokenizer, schemas),
-                truncate=self._truncate,
-                limits=self._limits,
-            )
+            self._runners[names] = self._new_runner([self._schemas[name] for name in names])
         return self._runners[names]
+
+    def _new_runner(self, schemas: Sequence[Mapping[str, Any]]) -> DialogueRunner:
+        return DialogueRunner(
+            tokenizer=self.tokenizer,
+            conversation=Conversation(
+                self.tokenizer,
+                tools=schemas,
+                template_kwargs=self._template_kwargs,
+                max_parallel_calls=self._limits.max_parallel_calls,
+            ),
+            parser=call_parser(self.agent.tool_format, self.tokenizer, schemas),
+            truncate=self._truncate,
+            limits=self._limits,
+        )
+
+    def runner_with(self, schemas: Sequence[Mapping[str, Any]]) -> DialogueRunner:
+        """Return the runner of a conversation with a program's tools; the first one checks the template."""
+        runner = self._new_runner(schemas)
+        return self._verified(runner) if schemas else runner
+
+    def _verified(self, runner: DialogueRunner) -> DialogueRunner:
+        if not self._is_verified:
+            runner.conversation.verify(sorted(runner.end_tokens))
+            self._is_verified = True
+        return runner
 
     def tools(self, extra_info: Mapping[str, Any]) -> EpisodeTools:
         """Return the pool's tools in a row's episode and case.
@@ -209,7 +229,8 @@ class ToolDialogueLoop(AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Answer one row of the data set: `raw_prompt`, and `extra_info` for the episode and its tools."""
-        extra: Mapping[str, Any] = row.get("extra_info") or {}
+        program = self._shared.program
+        extra: Mapping[str, Any] = {} if program else row.get("extra_info") or {}
         runner = self._shared.runner(extra)
         stops = [*(sampling_params.get("stop_token_ids") or []), *runner.parser.stop_token_ids]
         params = sampling_params | ({"stop_token_ids": stops} if stops else {})
@@ -222,15 +243,24 @@ class ToolDialogueLoop(AgentLoopBase):
             return Sampled(token_ids=out.token_ids, logprobs=out.log_probs or None)
 
         own: VerlTools | None = None
-        if self._own_tools:
+        returned = None
+        if self._own_tools and not program:
             offered = {name: self._own_tools[name] for name in self._shared.tool_names(extra)}
             own = VerlTools(offered, row.get("tools_kwargs") or {}, self._shared.agent.call_timeout_s)
-        tools = own or self._shared.tools(extra)
         try:
-            self.dialogue = dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=tools)
+            if program:
+                idle_s = self._shared.agent.call_timeout_s
+                dialogue, returned = await hold(
+                    program, row, generate=generate, runner_of=self._shared.runner_with, idle_s=idle_s
+                )
+            else:
+                tools = own or self._shared.tools(extra)
+                dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=tools)
         finally:
             if own is not None:
                 await own.release()
+        self.dialogue = dialogue
+        found = None if returned is None else row_of_returned(returned)
         return AgentLoopOutput(
             prompt_ids=dialogue.prompt_ids,
             response_ids=dialogue.response_ids,
@@ -238,8 +268,10 @@ class ToolDialogueLoop(AgentLoopBase):
             response_logprobs=dialogue.logprobs,
             num_turns=num_turns(dialogue),
             metrics=AgentLoopMetrics(),
+            reward_score=found and found["score"],
             # The reward function gets these inside `extra_info`.
-            extra_fields={
+            extra_fields=({} if found is None else {"reward_extra_info": found})
+            | {
                 FINAL_TEXT: self._shared.final_text(dialogue),
                 ENDING: dialogue.ending,
                 "min_global_steps": served[0].extra_fields.get("min_global_steps"),

@@ -36,6 +36,8 @@ class CallParser(Protocol):
 
     stop_token_ids: Sequence[int]
     """Tokens that end a turn in this syntax, in addition to the end-of-turn token."""
+    opening: str | None
+    """Text that begins a call, where the syntax has one."""
 
     async def parse(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
         """Return the calls in what a turn says outside its thoughts, in their order: decoded with special tokens, and as ids."""
@@ -82,6 +84,7 @@ class HermesParser:
     """
 
     stop_token_ids: Sequence[int] = ()
+    opening: str | None = _OPEN
 
     async def parse(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
         calls, place = [], 0

@@ -73,7 +73,7 @@ class VerlParser:
         self._name = name
         self._parser = ToolParser.get_tool_parser(name, tokenizer)
         self._tools = [OpenAIFunctionToolSchema.model_validate(schema) for schema in schemas]
-        self._opening = getattr(self._parser, "tool_call_start_token", None)
+        self.opening: str | None = getattr(self._parser, "tool_call_start_token", None)
         self.stop_token_ids: Sequence[int] = tuple(self._parser.stop_token_ids)
 
     async def parse(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
@@ -84,7 +84,7 @@ class VerlParser:
             logger.warning("verl's parser %s raised %s: %s", self._name, type(error).__name__, error)
             return [unreadable]
         calls = [call_from_parts(call.name, call.arguments, call.tool_call_id) for call in found]
-        begun = text.count(self._opening) if self._opening else 0
+        begun = text.count(self.opening) if self.opening else 0
         return calls + [unreadable] * (begun - len(calls))
 
 

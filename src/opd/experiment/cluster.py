@@ -327,7 +327,7 @@ def _places(cluster: Cluster, spec: FileSpec) -> Iterator[Problem]:
         fix = "set store.url to s3://..., or cluster.checkpoints.ephemeral: false"
         yield spec.broken("store.url", "without a claim only an object store keeps results", fix)
     folders = {agent.database_dir for run in runs_of(spec) if (agent := getattr(run, "agent", None)) is not None}
-    for folder in sorted(folders) if database.claim or database.url else ():
+    for folder in sorted(folders - {None}) if database.claim or database.url else ():
         if not folder.startswith("/"):
             rule = "the tool database is mounted there, so it is an absolute path"
             yield Problem(path="agent.database_dir", value=folder, rule=rule, fix="use /databases/NAME")

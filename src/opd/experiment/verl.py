@@ -109,7 +109,7 @@ def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
         yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else SINGLE_TURN
         if agent.tool_config_path is not None:
             yield f"{ROLLOUT}.multi_turn.tool_config_path", agent.tool_config_path
-        elif agent.enable_tools:
+        elif agent.enable_tools and agent.program is None:
             # The data set measures prompts with the tools' descriptions.
             yield "++data.toolset", agent.toolset or DEFAULT_TOOLSET
 

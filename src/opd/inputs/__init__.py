@@ -18,6 +18,7 @@ from opd.experiment.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec, Sf
 from opd.experiment.rules import config_problems
 from opd.inputs.data import DataSet, data_problems
 from opd.inputs.models import config_of_folder, model_problems
+from opd.isolation.serving import load_named
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -82,6 +83,7 @@ class Inputs:
             named |= {
                 "agent.database_dir": agent.database_dir,
                 "agent.toolset": agent.toolset and source_of(agent.toolset),
+                "agent.program": agent.program and source_of(agent.program),
                 "agent.tool_config_path": agent.tool_config_path,
             }
         places = [(key, path) for key, path in named.items() if path is not None]
@@ -142,7 +144,11 @@ def environment_problems(spec: AnyRunSpec) -> Iterator[Problem]:
     is_scored = spec.reward.function == "environment"
     name = agent.toolset or DEFAULT_TOOLSET
     rule = ""
-    if agent.tool_config_path is None:
+    if agent.program is not None:
+        yield from _program_problems(agent.program)
+    if agent.program is not None and agent.toolset is None:
+        rule = "agent.program has no reward of its own" if is_scored else ""
+    elif agent.tool_config_path is None:
         try:
             rule = "" if load_environment(name).reward or not is_scored else no_reward(name)
         except NoEnvironment as error:
@@ -154,3 +160,11 @@ def environment_problems(spec: AnyRunSpec) -> Iterator[Problem]:
             path="reward.function", value="environment", rule=rule,
             fix="{function: custom, path: my_reward.py}, or a scorer by name",
         )  # fmt: skip
+
+
+def _program_problems(name: str) -> Iterator[Problem]:
+    try:
+        load_named(name, "_opd_program")
+    except Exception as error:  # noqa: BLE001  a module may raise anything as it is imported
+        rule = f"it cannot be loaded: {type(error).__name__}: {error}"
+        yield Problem(path="agent.program", value=name, rule=rule, fix="package.module:function, or FILE.py:function")

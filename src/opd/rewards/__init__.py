@@ -1,6 +1,6 @@
 """Rewards: what an answer scores, and the killable pool in which untrusted scorers run; imports neither verl nor ray."""
 
-from opd.rewards.dispatch import check_function, compute_score_async, is_unread, worst_score
+from opd.rewards.dispatch import check_function, compute_score_async, is_unread, row_of_returned, worst_score
 from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER_PREDICTIONS, Score
 
 __all__ = [
@@ -10,5 +10,6 @@ __all__ = [
     "check_function",
     "compute_score_async",
     "is_unread",
+    "row_of_returned",
     "worst_score",
 ]

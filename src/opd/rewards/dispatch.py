@@ -12,7 +12,7 @@ from typing import Any
 
 from opd.isolation.pool import Outcome, ProcessPool
 from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, NO_ANSWER_PREDICTIONS, Score, as_answer
-from opd.rewards.worker import Failure, ScoreTask, builtin_call, scored
+from opd.rewards.worker import Failure, ScoreTask, as_score, builtin_call, scored
 from opd.text import storable
 
 logger = logging.getLogger(__name__)
@@ -180,6 +180,10 @@ def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
         return {"score": score, "acc": 0.0, "pred": NO_ANSWER, "failed": 1}
     if task.function not in BUILTIN_FUNCTIONS:
         _lowest_seen[task.function] = min(result.score, _lowest_seen.get(task.function, 0.0))
+    return _scored_row(result)
+
+
+def _scored_row(result: Score) -> RewardRow:
     row: RewardRow = {
         "score": float(result.score),
         "acc": float(result.acc),
@@ -187,6 +191,16 @@ def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
         "failed": 0,
     }
     return {name: float(value) for name, value in result.breakdown.items()} | row
+
+
+def row_of_returned(returned: Any) -> RewardRow:
+    """Return the row of what an agent program returned, without a `pred` where it names none.
+
+    Raises:
+        ValueError | KeyError | TypeError: it is no finite number, and no dict with one as `score`.
+    """
+    row = _scored_row(as_score(returned))
+    return {name: value for name, value in row.items() if (name, value) != ("pred", NO_ANSWER)}
 
 
 def is_unread(function: str, row: Mapping[str, Any]) -> bool:

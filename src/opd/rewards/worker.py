@@ -77,7 +77,7 @@ def _handle(task: ScoreTask) -> tuple[Callable[[], Score | Failure], float | Non
         **task.kwargs,
     }
     inspect.signature(function).bind(**arguments)
-    return partial(scored, lambda: _as_score(function(**arguments))), _declared_worst(function)
+    return partial(scored, lambda: as_score(function(**arguments))), _declared_worst(function)
 
 
 def scored(call: Callable[[], Score], raised: type[Exception] | tuple[()] = ()) -> Score | Failure:
@@ -121,7 +121,7 @@ def _custom_function(name: str) -> Callable[..., Any]:
     return function
 
 
-def _as_score(returned: Any) -> Score:
+def as_score(returned: Any) -> Score:
     """Return a custom function's number or dict as a Score; `acc` defaults to whether the score is positive.
 
     Raises:

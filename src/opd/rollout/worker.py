@@ -159,7 +159,7 @@ class RolloutWorker(AgentLoopWorker):
                 raise RuntimeError(f"agent loop {name} returned no response token, or several outputs")
             if batch.prompt_ids:
                 output.prompt_ids = batch.prompt_ids[place][sample]
-            if batch.is_recorded or self._can_score(prompt):
+            if output.reward_score is None and (batch.is_recorded or self._can_score(prompt)):
                 await self._score(output, prompt)
                 self._refuse_cut(output)
             if isinstance(loop, ToolDialogueLoop) and loop.dialogue is not None:
@@ -185,9 +185,7 @@ class RolloutWorker(AgentLoopWorker):
         return truth is not None or self._reward_function not in BUILTIN_FUNCTIONS
 
     async def _score(self, output: AgentLoopOutput, prompt: Prompt) -> None:
-        """Score an answer that its agent loop has not scored."""
-        if output.reward_score is not None:
-            return
+        """Score an answer."""
         text = await asyncio.to_thread(self.tokenizer.decode, output.response_ids, skip_special_tokens=True)
         found = await self._scorer.score(text, prompt, output.extra_fields | {"num_turns": output.num_turns})
         output.reward_score, output.extra_fields["reward_extra_info"] = found["score"], found
