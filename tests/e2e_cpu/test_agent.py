@@ -134,11 +134,15 @@ def test_after_the_script_the_model_speaks(outcome):
     assert all(row["training/rollout_probs_diff_max"] < 1e-5 for row in outcome.steps)
 
 
-@pytest.mark.parametrize("kind", ["grpo", "eval"])
-def test_reinforcement_learning_and_evaluation_use_the_same_environment(tmp_path, kind):
+PROGRAM = (f"agent.program={ROOT / 'tests' / 'agent' / 'asking.py'}:ask", "reward.function=exact_match")
+
+
+@pytest.mark.parametrize(("kind", "sets"), [("grpo", ()), ("grpo", PROGRAM), ("eval", ())])
+def test_reinforcement_learning_and_evaluation_use_the_same_environment(tmp_path, kind, sets):
     spec = "opd-agent-" + kind
-    result = run(tmp_path, spec).must_be_clean()
+    result = run(tmp_path, spec, *sets).must_be_clean()
     row = result.rows[0]
+    assert row.get("training/rollout_probs_diff_max", 0) < 1e-5
     prefix = "" if "agent/tool/get_price/calls" in row else "val-aux/"
     assert row[f"{prefix}agent/tool/get_price/calls"] > 0
     assert row[f"{prefix}tool_mask/tool_tokens"] > 0

@@ -1,0 +1,110 @@
+"""Agent programs at the address of the student: rows are the server's own record, and what does not extend it ends by name."""
+
+import asyncio
+import json
+import time
+
+import pytest
+from tests.agent.asking import post
+from tests.agent.talk import SCHEMA, call
+from tests.agent_evidence.play import _server_config
+from tests.agent_evidence.settings import settings
+from tests.scripted import Script
+from transformers import AutoTokenizer
+
+from opd.agent.dialogue import Sampled
+from opd.agent.loop import Shared
+from opd.agent.programs import ProgramFailed, Refused, hold
+from opd.rollout.cpu.server import RolloutServer
+from opd_envs.travel.toy import MODELS, STUDENT
+
+ROW = {"raw_prompt": [{"role": "user", "content": "the price of 静州"}]}
+TURNS = [call(city="静州"), "<answer>42</answer>", "bye"]
+TOKENIZER = AutoTokenizer.from_pretrained(MODELS[STUDENT])
+
+
+def talks(base_url, api_key, model, row, change=lambda messages: messages, **more):
+    """Ask, answer the call, ask again, thank; the score says that the last answer came."""
+    messages = list(row["raw_prompt"])
+    said = post(base_url, api_key, messages, [SCHEMA])
+    (made,) = said["tool_calls"]
+    assert json.loads(made["function"]["arguments"]) == {"city": "静州"}
+    reply = {"role": "tool", "content": "It is 42<|im_end|>.", "tool_call_id": made["id"]}
+    messages += [said | {"refusal": None}, reply]
+    last = post(base_url, api_key, change(messages), **({"tools": [SCHEMA]} | more))
+    post(base_url, api_key, [*messages, last, {"role": "user", "content": "thanks"}], [SCHEMA])
+    return {"score": 1.0, "turns": 3}
+
+
+async def talks_in_a_loop(**given):
+    return talks(**given)
+
+
+async def scripted(ids, max_tokens):
+    said = Script({"price": TURNS}, MODELS[STUDENT]).reply(ids)[:max_tokens]
+    return Sampled(token_ids=said, logprobs=[-0.25] * len(said))
+
+
+async def gone(ids, max_tokens):
+    raise ConnectionError("the server is gone")
+
+
+def held(program, tmp_path, generate=scripted, idle_s=20.0, **agent):
+    shared = Shared(settings(tmp_path, program="tests.agent.asking:ask", **agent), TOKENIZER)
+    return asyncio.run(hold(program, ROW, generate=generate, runner_of=shared.runner_with, idle_s=idle_s))
+
+
+@pytest.mark.parametrize("program", [talks, talks_in_a_loop])
+def test_the_row_is_the_servers_record_token_by_token(tmp_path, program):
+    server, record = RolloutServer(_server_config(MODELS[STUDENT])), []
+    server._script = Script({"price": [TURNS[0], None, TURNS[2]]}, MODELS[STUDENT]).reply  # the second turn is sampled
+
+    async def generate(ids, max_tokens):
+        params = {"max_tokens": max_tokens, "temperature": 0.0, "seed": 1, "logprobs": True}
+        out = await server.generate(ids, params, str(len(record)))
+        record.append((list(ids), out.token_ids, out.log_probs))
+        return Sampled(token_ids=out.token_ids, logprobs=out.log_probs)
+
+    dialogue, returned = held(program, tmp_path, generate)
+    assert (returned, dialogue.ending, len(record)) == ({"score": 1.0, "turns": 3}, "answered", 3)
+    ids = record[0][0]
+    for asked, said, logprobs in record:
+        assert asked[: len(ids)] == ids, "a request reads what was sampled before, and what was added"
+        ids, at = [*asked, *said], slice(len(asked) - len(dialogue.prompt_ids), None)
+        assert dialogue.logprobs[at][: len(said)] == logprobs
+        assert dialogue.mask[at][: len(said)] == [1] * len(said)
+    assert dialogue.ids == ids
+    assert sum(dialogue.mask) == sum(len(said) for _, said, _ in record)
+    assert TOKENIZER.decode(record[2][0]).count("<|im_end|>") == 6, "a marker in a reply is taken apart"
+    (made,) = dialogue.turns[0].calls
+    assert (made.name, made.arguments, made.known) == ("price", {"city": "静州"}, True)
+
+
+def other_history(messages):
+    return [{"role": "system", "content": "be brief"}, *messages]
+
+
+FAULTS = {
+    "other history": (lambda **to: talks(change=other_history, **to), Refused,
+                      r'messages\[0\].role = "system": must be "user", as the conversation has it'),
+    "no reply": (lambda **to: talks(change=lambda messages: messages[:-1], **to), Refused,
+                 r"the roles \(none\): must be one of tool for each of its 1 calls"),
+    "other tools": (lambda **to: talks(tools=[], **to), Refused, "tools: must be the tools of the conversation's first"),
+    "a stream": (lambda **to: talks(stream=True, **to), Refused, "stream = true: must be one of null, false"),
+    "silent": (lambda **_: None, ProgramFailed, "returned before it asked"),
+    "slow": (lambda **_: time.sleep(60), ProgramFailed, "neither asked nor returned in 0.5 s: raise agent.call_timeout_s"),
+    "raises": (lambda row, **_: row["no such field"], ProgramFailed, "agent.program raised KeyError: 'no such field'"),
+    "no server": (talks, ConnectionError, "the server is gone"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_conversation_that_fails_says_why(tmp_path, name):
+    program, error, text = FAULTS[name]
+    with pytest.raises(error, match=text):
+        held(program, tmp_path, gone if name == "no server" else scripted, idle_s=0.5 if name == "slow" else 20.0)
+
+
+def test_a_program_that_ends_by_a_limit_keeps_its_row(tmp_path):
+    dialogue, returned = held(talks, tmp_path, max_assistant_turns=2)
+    assert (dialogue.ending, len(dialogue.turns), returned) == ("max_assistant_turns", 2, None)
