@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from opd.agent.tools import Tool, schema_of
+from opd.experiment.sections import MCP
 from opd.isolation.serving import load_named
 
 GROUP = "opd.environments"
@@ -48,7 +49,7 @@ class NoEnvironment(ImportError):
 
 @lru_cache(maxsize=8)
 def load_environment(name: str) -> Environment:
-    """Load an environment by a registered name, `package.module[:RECORD]` or `path/to/file.py[:RECORD]`.
+    """Load an environment by a registered name, `package.module[:RECORD]`, `path/to/file.py[:RECORD]` or `mcp:SERVER`.
 
     Raises:
         NoEnvironment: there is none of this name, or its module cannot be imported.
@@ -56,7 +57,10 @@ def load_environment(name: str) -> Environment:
     registered = {point.name: point for point in entry_points(group=GROUP)}
     own = name if ":" in name else f"{name}:{RECORD}"
     try:
-        found = registered[name].load() if name in registered else load_named(own, "_opd_environment")
+        if name.startswith(MCP):
+            found = importlib.import_module("opd.agent.mcp_tools").environment(name.removeprefix(MCP))
+        else:
+            found = registered[name].load() if name in registered else load_named(own, "_opd_environment")
     except Exception as error:  # a module may raise anything as it is imported
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise NoEnvironment(f"agent.toolset = {name}: {reason}{_known(name, registered)}") from error

@@ -109,7 +109,7 @@ class Shared:
             schemas = tool_schemas(self.toolset)
             if has_pool:
                 self.pool = ToolPool(
-                    str(ours.database_dir),
+                    ours.database_dir or "",
                     num_processes=agent.num_tool_processes,
                     timeout_s=agent.call_timeout_s,
                     toolset=self.toolset,

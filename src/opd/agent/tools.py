@@ -28,6 +28,8 @@ class Tool(NamedTuple):
     arguments: type[BaseModel]
     run: Callable[[Any, Any], Reply]
     """Takes the row's view of the database and an instance of `arguments`; returns what JSON can hold."""
+    parameters: Mapping[str, Any] | None = None
+    """JSON schema of the arguments, as the model reads it; None means the schema of `arguments`."""
 
 
 Reply = Mapping[str, Any] | Sequence[Any]
@@ -99,7 +101,7 @@ def _faults(tool: Tool, error: ValidationError) -> str:
 def schema_of(tool: Tool) -> dict[str, Any]:
     """Return the tool in OpenAI's function format, as a chat template takes it."""
     model = tool.arguments.model_json_schema()
-    parameters = {
+    parameters = tool.parameters or {
         "type": "object",
         "properties": {name: _property(spec) for name, spec in model.get("properties", {}).items()},
         "required": model.get("required", []),

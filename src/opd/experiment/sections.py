@@ -161,22 +161,25 @@ class Reward(Section):
             yield self.broken("function", rule, "set reward.path: FILE.py with it, and no path with another function")
 
 
+MCP = "mcp:"  # an agent.toolset that names an MCP server, by a command or a URL
+
+
 class Agent(Section):
-    database_dir: Text | None = key("Folder of the tool database, opened read-only; needed without program.", None)
+    database_dir: Text | None = key("Folder of the tool database, opened read-only; needed by our tools.", None)
     enable_tools: bool = key("Offer the tools; false samples single answers.", True)
     max_assistant_turns: Count = key("Model turns before the conversation ends.", 50)
     max_tool_response_length: Count = key("Tokens of a tool reply that are kept.", 1024)
     max_parallel_calls: Count = key("Tool calls of one turn that are run.", 1)
     tool_format: Text = key("Tool-call syntax: `hermes` (our parser) or one of verl's.", "hermes")
     tool_config_path: Text | None = key("Tool list of your own instead of ours.", None)
-    call_timeout_s: Positive = key("Seconds a tool call may take.", 10.0)
+    call_timeout_s: Positive = key("Seconds of a tool call, or of a program between two answers.", 10.0)
     num_tool_processes: Count = key("Tool processes of each rollout process.", 4)
-    toolset: Text | None = key("Registered environment, package.module:RECORD, or a Python file; unset: travel.", None)
+    toolset: Text | None = key("Environment: name, package.module:RECORD, FILE.py, mcp:SERVER; unset: travel.", None)
     program: Text | None = key("Agent program of your own instead: package.module:function or FILE.py:function.", None)
     num_kept_trajectories: Natural = key("Conversations of each step (and validation) kept for the report.", 8)
 
     def check(self) -> Iterator[Problem]:
-        if self.database_dir is None and self.program is None:
+        if self.database_dir is None and self.program is None and not (self.toolset or "").startswith(MCP):
             yield self.broken("database_dir", "tools need a database", "set agent.database_dir, or agent.program")
         if self.program is not None and self.tool_config_path is not None:
             yield self.broken("program", "a program brings its own tools", "remove agent.tool_config_path")
