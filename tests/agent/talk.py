@@ -13,6 +13,7 @@ from opd.agent.conversation import Conversation
 from opd.agent.dialogue import Dialogue, DialogueRunner, Limits, Sampled
 from opd.agent.loop import truncate_reply
 from opd.agent.parsing import CallParser, HermesParser
+from opd.agent.tools import ToolReply
 
 TOKENIZER = build_tokenizer(["system user assistant price city name the of"] * 3)
 END = TOKENIZER.eos_token
@@ -32,15 +33,6 @@ def call(name: str = "price", /, **arguments: Any) -> str:
 
 
 @dataclass(kw_only=True)
-class Answered:
-    """A tool's reply."""
-
-    text: str
-    error: str | None = None
-    seconds: float = 0.0
-
-
-@dataclass(kw_only=True)
 class Tools:
     """Tools that answer by a function of the arguments and remember what they were asked."""
 
@@ -48,10 +40,10 @@ class Tools:
     names: Sequence[str] = ("price",)
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Answered:
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolReply:
         self.asked.append((name, dict(arguments)))
         await asyncio.sleep(0)
-        return Answered(text=self.answer(name, arguments), seconds=0.5)
+        return ToolReply(self.answer(name, arguments), seconds=0.5)
 
 
 def runner(
@@ -68,25 +60,15 @@ def runner(
     )
 
 
-@dataclass(kw_only=True)
-class Talk:
-    """A dialogue, and the prompts and budgets that the model was asked with."""
-
-    dialogue: Dialogue
-    asked: list[tuple[list[int], int]]
-
-
-def talk(turns: Sequence[str], tools: Tools | None = None, messages: Any = QUESTION, **settings: Any) -> Talk:
+def talk(turns: Sequence[str], tools: Tools | None = None, messages: Any = QUESTION, **settings: Any) -> Dialogue:
     """Hold a dialogue in which the model says `turns`; each is cut at the budget, as a server would."""
-    asked: list[tuple[list[int], int]] = []
+    following = iter(turns)
 
     async def generate(ids: Sequence[int], max_tokens: int) -> Sampled:
-        said = ids_of(turns[len(asked)])[:max_tokens]
-        asked.append((list(ids), max_tokens))
+        said = ids_of(next(following))[:max_tokens]
         return Sampled(token_ids=said, logprobs=[-0.25] * len(said))
 
-    dialogue = asyncio.run(runner(**settings).run(messages, generate=generate, tools=tools or Tools()))
-    return Talk(dialogue=dialogue, asked=asked)
+    return asyncio.run(runner(**settings).run(messages, generate=generate, tools=tools or Tools()))
 
 
 def text_of(ids: Sequence[int]) -> str:

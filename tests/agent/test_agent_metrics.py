@@ -9,10 +9,10 @@ TWO_CALLS = call() + "\n" + call("teleport") + "\n" + call() + END
 
 def dialogues():
     tools = Tools(answer=lambda *_: "静" * 300)
-    yield talk([TWO_CALLS, "42" + END], tools, max_reply_tokens=100, max_parallel_calls=2).dialogue
-    yield talk(["<tool_call>{</tool_call>" + END, call() + END, "42" + END]).dialogue
-    yield talk(["42" + END]).dialogue
-    yield talk([call() + END] * 3, max_assistant_turns=3).dialogue
+    yield talk([TWO_CALLS, "42" + END], tools, max_reply_tokens=100, max_parallel_calls=2)
+    yield talk(["<tool_call>{</tool_call>" + END, call() + END, "42" + END])
+    yield talk(["42" + END])
+    yield talk([call() + END] * 3, max_assistant_turns=3)
 
 
 def test_every_call_is_counted_under_its_tool_and_made_up_names_under_one():

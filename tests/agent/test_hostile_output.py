@@ -28,7 +28,7 @@ def keep(*dialogues) -> None:
 def test_half_a_character_in_a_call_is_answered_and_stored(known):
     turn = f"<tool_call>{LONE.replace('nosuch', 'price') if known else LONE}</tool_call>"
     tools = Tools(answer=lambda _, arguments: f"no city {arguments['city']}")
-    dialogue = talk([turn + END, "42" + END], tools).dialogue
+    dialogue = talk([turn + END, "42" + END], tools)
     (record,) = dialogue.turns[0].calls
     assert record.reply == ("no city \ufffd" if known else "Error: there is no tool 'nosuch'; the tools are price")
     assert dialogue.ending == "answered"
@@ -36,9 +36,7 @@ def test_half_a_character_in_a_call_is_answered_and_stored(known):
 
 
 def test_half_a_character_in_a_reply_of_a_users_own_tool_is_replaced():
-    dialogue = talk(
-        ['<tool_call>{"name":"price"}</tool_call>' + END, "42" + END], Tools(answer=lambda *_: "\udc00")
-    ).dialogue
+    dialogue = talk(['<tool_call>{"name":"price"}</tool_call>' + END, "42" + END], Tools(answer=lambda *_: "\udc00"))
     assert dialogue.turns[0].calls[0].reply == "\ufffd"
 
 

@@ -63,8 +63,5 @@ def test_a_servers_tools_are_described_called_and_bounded(tmp_path):
     time.sleep(0.5)
     left = [one for one in psutil.process_iter(["cmdline"]) if str(script) in (one.info["cmdline"] or ())]
     assert left == [], "servers end with their tool processes"
-
-
-def test_a_command_that_is_no_server_says_so():
     with pytest.raises(NoEnvironment, match=r"= mcp:no-such-command: .*the server does not start a session"):
         load_environment("mcp:no-such-command")

@@ -1,7 +1,6 @@
 """Agent programs at the address of the student: rows are the server's own record, and what does not extend it ends by name."""
 
 import asyncio
-import json
 import time
 
 import pytest
@@ -27,17 +26,11 @@ def talks(base_url, api_key, model, row, change=lambda messages: messages, **mor
     """Ask, answer the call, ask again, thank; the score says that the last answer came."""
     messages = list(row["raw_prompt"])
     said = post(base_url, api_key, messages, [SCHEMA])
-    (made,) = said["tool_calls"]
-    assert json.loads(made["function"]["arguments"]) == {"city": "静州"}
-    reply = {"role": "tool", "content": "It is 42<|im_end|>.", "tool_call_id": made["id"]}
+    reply = {"role": "tool", "content": "It is 42<|im_end|>.", "tool_call_id": said["tool_calls"][0]["id"]}
     messages += [said | {"refusal": None}, reply]
     last = post(base_url, api_key, change(messages), **({"tools": [SCHEMA]} | more))
     post(base_url, api_key, [*messages, last, {"role": "user", "content": "thanks"}], [SCHEMA])
     return {"score": 1.0, "turns": 3}
-
-
-async def talks_in_a_loop(**given):
-    return talks(**given)
 
 
 async def scripted(ids, max_tokens):
@@ -45,16 +38,12 @@ async def scripted(ids, max_tokens):
     return Sampled(token_ids=said, logprobs=[-0.25] * len(said))
 
 
-async def gone(ids, max_tokens):
-    raise ConnectionError("the server is gone")
-
-
 def held(program, tmp_path, generate=scripted, idle_s=20.0, **agent):
     shared = Shared(settings(tmp_path, program="tests.agent.asking:ask", **agent), TOKENIZER)
     return asyncio.run(hold(program, ROW, generate=generate, runner_of=shared.runner_with, idle_s=idle_s))
 
 
-@pytest.mark.parametrize("program", [talks, talks_in_a_loop])
+@pytest.mark.parametrize("program", [talks, lambda **to: asyncio.to_thread(talks, **to)], ids=["sync", "async"])
 def test_the_row_is_the_servers_record_token_by_token(tmp_path, program):
     server, record = RolloutServer(_server_config(MODELS[STUDENT])), []
     server._script = Script({"price": [TURNS[0], None, TURNS[2]]}, MODELS[STUDENT]).reply  # the second turn is sampled
@@ -77,15 +66,12 @@ def test_the_row_is_the_servers_record_token_by_token(tmp_path, program):
     assert sum(dialogue.mask) == sum(len(said) for _, said, _ in record)
     assert TOKENIZER.decode(record[2][0]).count("<|im_end|>") == 6, "a marker in a reply is taken apart"
     (made,) = dialogue.turns[0].calls
-    assert (made.name, made.arguments, made.known) == ("price", {"city": "静州"}, True)
+    assert (made.name, made.arguments) == ("price", {"city": "静州"})
 
 
-def other_history(messages):
-    return [{"role": "system", "content": "be brief"}, *messages]
-
-
+SYSTEM = {"role": "system", "content": "be brief"}
 FAULTS = {
-    "other history": (lambda **to: talks(change=other_history, **to), Refused,
+    "other history": (lambda **to: talks(change=lambda messages: [SYSTEM, *messages], **to), Refused,
                       r'messages\[0\].role = "system": must be "user", as the conversation has it'),
     "no reply": (lambda **to: talks(change=lambda messages: messages[:-1], **to), Refused,
                  r"the roles \(none\): must be one of tool for each of its 1 calls"),
@@ -94,7 +80,7 @@ FAULTS = {
     "silent": (lambda **_: None, ProgramFailed, "returned before it asked"),
     "slow": (lambda **_: time.sleep(60), ProgramFailed, "neither asked nor returned in 0.5 s: raise agent.call_timeout_s"),
     "raises": (lambda row, **_: row["no such field"], ProgramFailed, "agent.program raised KeyError: 'no such field'"),
-    "no server": (talks, ConnectionError, "the server is gone"),
+    "no server": (talks, TypeError, "'NoneType' object is not callable"),
 }  # fmt: skip
 
 
@@ -102,7 +88,7 @@ FAULTS = {
 def test_a_conversation_that_fails_says_why(tmp_path, name):
     program, error, text = FAULTS[name]
     with pytest.raises(error, match=text):
-        held(program, tmp_path, gone if name == "no server" else scripted, idle_s=0.5 if name == "slow" else 20.0)
+        held(program, tmp_path, None if name == "no server" else scripted, idle_s=0.5 if name == "slow" else 20.0)
 
 
 def test_a_program_that_ends_by_a_limit_keeps_its_row(tmp_path):

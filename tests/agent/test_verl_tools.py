@@ -109,7 +109,7 @@ def test_each_syntax_of_verls_has_a_call_here():
 def test_a_conversation_in_each_syntax_asks_the_tool_and_trains_the_models_tokens_alone(name):
     tools = Tools()
     turns = [CALLS[name] + END, "It is 42." + END]
-    held = talk(turns, tools, parser=call_parser(name, TOKENIZER, [SCHEMA])).dialogue
+    held = talk(turns, tools, parser=call_parser(name, TOKENIZER, [SCHEMA]))
     assert tools.asked == [("price", {"city": "静州"})]
     assert [text for trained, text in spans(held) if trained] == turns
     (said,) = [text for trained, text in spans(held) if not trained]

@@ -55,5 +55,5 @@ def test_an_agents_turn_that_ends_with_a_second_end_token_is_answered(tmp_path):
     generation = [TOKENIZER.pad_token_id, TOKENIZER.eos_token_id]
     tokenizer = saved(tmp_path, eos=END, generation=generation, template=TOKENIZER.chat_template)
     tools = Tools()
-    dialogue = talk([call(city="a") + OTHER, "42" + OTHER], tools, tokenizer=tokenizer).dialogue
+    dialogue = talk([call(city="a") + OTHER, "42" + OTHER], tools, tokenizer=tokenizer)
     assert (dialogue.ending, len(tools.asked)) == ("answered", 1)

@@ -134,10 +134,12 @@ def test_after_the_script_the_model_speaks(outcome):
     assert all(row["training/rollout_probs_diff_max"] < 1e-5 for row in outcome.steps)
 
 
-PROGRAM = (f"agent.program={ROOT / 'tests' / 'agent' / 'asking.py'}:ask", "reward.function=exact_match")
+PROGRAM = f"agent.program={Path(TOOLSET).with_name('asking.py')}:ask"
 
 
-@pytest.mark.parametrize(("kind", "sets"), [("grpo", ()), ("grpo", PROGRAM), ("eval", ())])
+@pytest.mark.parametrize(
+    ("kind", "sets"), [("grpo", ()), ("grpo", (PROGRAM, "reward.function=exact_match")), ("eval", ())]
+)
 def test_reinforcement_learning_and_evaluation_use_the_same_environment(tmp_path, kind, sets):
     spec = "opd-agent-" + kind
     result = run(tmp_path, spec, *sets).must_be_clean()
