@@ -5,7 +5,7 @@ then holds still, so that no work after the save is lost. A pod asks only a trai
 """
 
 import argparse
-import errno
+import contextlib
 import json
 import os
 import socket
@@ -69,22 +69,12 @@ def requests(run_dir: Path, *, answered: bool = True) -> list[Request]:
     found = []
     for path in (run_dir / FOLDER).glob("*.request"):
         if answered or not path.with_suffix(".answer").exists():
-            try:
+            with contextlib.suppress(FileNotFoundError):  # the start of a later trainer has removed it
                 found.append(Request(**json.loads(path.read_text())))
-            except OSError as error:  # the start of a later trainer has removed it
-                if error.errno not in (errno.ENOENT, errno.ESTALE):
-                    raise
     return found
 
 
-def serve(
-    run_dir: Path,
-    save: Callable[[], int | None],
-    *,
-    is_over: Callable[[], bool] = lambda: False,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> bool:
+def serve(run_dir: Path, save: Callable[[], int | None], *, is_over: Callable[[], bool] = lambda: False) -> bool:
     """Save once for all requests, answer, and hold still until the pods are gone; the trainer calls it after each step.
 
     Requests during the hold get an answer at once: nothing has been trained since the save.
@@ -96,19 +86,17 @@ def serve(
     Returns:
         True if there was a request. The caller trains on, for the pods are still there.
     """
-    waiting = requests(run_dir, answered=False)
-    if not waiting:
+    if not requests(run_dir, answered=False):
         return False
     step = save()
     outcome = "nothing is saved in this run" if step is None else f"saved at step {step}, holding still"
-    until_s = clock()
-    while waiting or (clock() < until_s and not is_over()):
+    until_s = time.monotonic()
+    while (waiting := requests(run_dir, answered=False)) or (time.monotonic() < until_s and not is_over()):
         for request in waiting:
             LocalStore(run_dir / FOLDER).put_json(f"{request.id}.answer", {"step": step})
             print(f"asked to save by {request.pod}, which is being deleted: {outcome}", flush=True)
-            until_s = max(until_s, clock() + request.hold_s)
-        sleep(min(POLL_INTERVAL_S, max(until_s - clock(), 0.0)))
-        waiting = requests(run_dir, answered=False)
+            until_s = max(until_s, time.monotonic() + request.hold_s)
+        time.sleep(min(POLL_INTERVAL_S, max(until_s - time.monotonic(), 0.0)))
     return True
 
 
@@ -167,9 +155,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     said = "no trainer listens: nothing to save"
     if is_listening(run_dir):
         step = wait(run_dir, ask(run_dir, hold_s=timeout_s), timeout_s)
-        said = (
-            f"no save within {timeout_s:g} s: the last checkpoint counts" if step is None else f"saved at step {step}"
-        )
+        said = f"saved at step {step}"
+        if step is None:
+            said = f"no save within {timeout_s:g} s: the last checkpoint counts"
     print(f"opd.pods.stop: {said}", file=sys.stderr, flush=True)
     return 0
 
