@@ -115,7 +115,7 @@ def test_the_hook_waits_for_the_save_for_a_bounded_time(tmp_path, monkeypatch, c
         thread.start()
     else:
         monkeypatch.setenv(stop.SAVE_SECONDS_VARIABLE, "0.2")
-    assert stop.main(["exp.json"]) == 0
+    assert stop.main("exp.json") == 0
     assert said in capsys.readouterr().err
     if saves:
         thread.join(timeout=5)

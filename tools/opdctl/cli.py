@@ -38,7 +38,7 @@ class Program(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = dict.fromkeys(NAMES)  # type: ignore[arg-type]  # for a misspelt name's nearest
+        self.commands = dict.fromkeys(NAMES)  # type: ignore[assignment]  # for a misspelt name's nearest
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in NAMES:

@@ -115,8 +115,8 @@ def looks(sizes: Sizes, *, patience_s: float = PATIENCE_S, place_wait_s: float =
     """
 
     def no_place(lines: list[str]) -> TooFewNodes:
-        who = f"{place_wait_s:g} s for {', '.join(lines)}"
-        return TooFewNodes(f"no node had room within {who}. Free now: {shortage(sizes) or 'enough'}")
+        lacking = f"no node had room within {place_wait_s:g} s for {', '.join(lines)}"
+        return TooFewNodes(f"{lacking}. Free now: {shortage(sizes) or 'enough'}")
 
     return [
         Look(find=lost_daemons, error=PartLost),

@@ -18,23 +18,20 @@ POLL_S = 1.0
 _MOST_NAMED = 8
 
 
-def wait_for_nodes(sizes: Sizes, *, is_alone: bool = False, timeout_s: float = NODE_WAIT_S) -> None:
+def wait_for_nodes(sizes: Sizes, *, timeout_s: float) -> None:
     """Wait until the Ray nodes have the free devices and CPUs of the run; print the lacking ones.
 
     Workers may still have to find a new head, and an earlier attempt's processes may still end. verl would fail at once
     without devices, and wait forever without CPUs.
 
-    Args:
-        is_alone: this process has started Ray, so no other node can join.
-
     Raises:
         TooFewNodes: the nodes did not come, or stay too small.
     """
     start_s, said = time.monotonic(), ""
-    until_s = start_s + (min(timeout_s, ALONE_WAIT_S) if is_alone else timeout_s)
     while lacking := shortage(sizes):
-        if time.monotonic() >= until_s:
-            raise TooFewNodes(f"{lacking} after {time.monotonic() - start_s:.0f} s")
+        waited_s = time.monotonic() - start_s
+        if waited_s >= timeout_s:
+            raise TooFewNodes(f"{lacking} after {waited_s:.0f} s")
         if lacking != said:
             print(f"waiting for nodes, free now: {lacking}", flush=True)
             said = lacking

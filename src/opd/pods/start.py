@@ -4,7 +4,6 @@ KubeRay resubmits a job whose head was lost. After the loss of another node this
 Ray cluster. Starts are counted in the store and bounded for each Ray cluster.
 """
 
-import argparse
 import contextlib
 import os
 import signal
@@ -66,11 +65,8 @@ def watch(child: subprocess.Popen[bytes], run_dir: Path) -> int:
             return child.wait(timeout=stop.LISTEN_INTERVAL_S)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the trainer's exit code."""
-    parser = argparse.ArgumentParser(prog="python -m opd.pods.start", description=__doc__.splitlines()[0])
-    parser.add_argument("experiment", help="the mounted experiment (.json)")
-    path = parser.parse_args(argv).experiment
+def main(path: str) -> int:
+    """Start the trainer of the mounted experiment, again after a lost node; return its exit code."""
     experiment = read_experiment(path)
     apply_experiment(experiment.tree, is_final=True)
     if why := misfit(os.environ.get(CHART_VARIABLE, ""), version_of("opd")):
@@ -119,4 +115,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

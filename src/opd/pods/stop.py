@@ -4,7 +4,6 @@
 then holds still, so that no work after the save is lost. A pod asks only a trainer that gives signs of life.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -12,7 +11,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -147,11 +146,9 @@ def save_seconds() -> float:
     return float(os.environ.get(SAVE_SECONDS_VARIABLE, DEFAULT_SAVE_S))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(path: str) -> int:
     """Run the preStop hook; return 0, since a failed hook only hides the pod's reason to end."""
-    parser = argparse.ArgumentParser(prog="python -m opd.pods.stop", description=__doc__.splitlines()[0])
-    parser.add_argument("experiment", help="the mounted experiment (.json)")
-    run_dir, timeout_s = read_experiment(parser.parse_args(argv).experiment).run_dir, save_seconds()
+    run_dir, timeout_s = read_experiment(path).run_dir, save_seconds()
     said = "no trainer listens: nothing to save"
     if is_listening(run_dir):
         step = wait(run_dir, ask(run_dir, hold_s=timeout_s), timeout_s)
@@ -163,4 +160,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))
