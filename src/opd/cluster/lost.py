@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -59,7 +58,9 @@ class Look:
 def watching(looks: Iterable[Look], *, poll_s: float = POLL_S, end_s: float = END_S) -> Iterator[None]:
     """End the block with a look's error at a fault, wherever the main thread waits.
 
-    If the block's own clean-up hangs as well, the process ends with the error's exit code.
+    A call of a lost actor may fail before a look sees why. With ranks on several nodes, a rank that is left may end the call
+    first, by its own error about the missing peer. If the block's own clean-up hangs as well, the process ends with the
+    error's exit code.
     """
     over, first, errors = threading.Event(), threading.Lock(), list[RunError]()
 
@@ -96,7 +97,12 @@ def watching(looks: Iterable[Look], *, poll_s: float = POLL_S, end_s: float = EN
     for thread in threads:
         thread.start()
     try:
-        yield
+        try:
+            yield
+        except ray.exceptions.RayActorError as error:
+            # A look may find that the actor's node is gone: `wake` ends the sleep.
+            time.sleep(VERDICT_S if isinstance(error, ray.exceptions.ActorUnavailableError) else 2 * poll_s)
+            raise
     except KeyboardInterrupt as error:
         if errors:
             raise errors[0] from error
@@ -192,21 +198,3 @@ def dead_engines() -> dict[str, str]:
             if ray.get(call):
                 found[asked[call]] = f"the engine of {asked[call]}: its process is gone"
     return found
-
-
-@contextlib.contextmanager
-def naming_lost_nodes() -> Iterator[None]:
-    """Turn the error of a call of an unreachable or dead actor into NodeLost where the actor's node is gone.
-
-    With ranks on several nodes, a rank that is left may end the call first, by its own error about the missing peer.
-    """
-    try:
-        yield
-    except ray.exceptions.RayActorError as error:
-        until_s = time.monotonic() + VERDICT_S * isinstance(error, ray.exceptions.ActorUnavailableError)
-        while not (gone := lost_parts(only_with_nodes=True)) and time.monotonic() < until_s:
-            time.sleep(POLL_S)
-        if not gone:
-            raise
-        traceback.print_exception(error)
-        raise NodeLost(sorted(gone.values())) from error

@@ -141,7 +141,7 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
             fetch_on_nodes(models)
             print("starting the run's processes", flush=True)
             told = claimed.summary.telling(tracking.RunGauges())
-            with lost.watching(lost.looks(sizes)), told, lost.naming_lost_nodes():
+            with lost.watching(lost.looks(sizes)), told:
                 return work(config, claimed)
         finally:
             if embedded:
