@@ -94,7 +94,7 @@ def tool() -> str:
     for group, names in GROUPS.items():
         text += f"\n## {group}\n"
         for name in names:
-            command = program.commands[name]
+            command = program.get_command(context, name)
             own = type(command).context_class(command, info_name=name, parent=context)
             text += f"\n### opdctl {name}\n\n```text\n{command.get_help(own).rstrip()}\n```\n"
     return text

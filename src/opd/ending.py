@@ -50,7 +50,7 @@ def serve_pods(run: Run, save: Callable[[], int | None], *, is_over: Callable[[]
 
     def is_lost_or_over() -> bool:
         with contextlib.suppress(ray.exceptions.RayError, OSError):  # where the head goes, Ray goes first
-            gone.update(lost.parts_of_lost_nodes())
+            gone.update(lost.lost_parts(only_with_nodes=True))
         return bool(gone) or is_over()
 
     PROGRESS.rest("pods")

@@ -10,7 +10,6 @@ from opd.agent.trajectories import NUM_ANSWERS, Trajectory, file_key, keep_traje
 from opd.cluster.shutdown import GracefulStop
 from opd.experiment import OpdAgentSpec, OpdSpec, SftSpec
 from opd.job import Data, Job
-from opd.monitor import preflight
 from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.manager import TELL_S
 from opd.rollout.rows import Row
@@ -270,9 +269,6 @@ class Distillation(Sampled):
         if self._signs is not None:
             length = self._stages.num_generated(step) or self.spec.data.max_response_length
             metrics |= self._signs.of(rows, max_tokens=length)
-            if step == 1:
-                seen, of = (self._update_metrics or {}) | metrics, data.train
-                preflight.tell(seen, self.ours, self.run, tokenizer=of.tokenizer, template_kwargs=of.template_kwargs)
         read, loss_type = job.ranks.read_token_view, self._stages.loss_type(step)
         self._tokens.keep(step, read=read, loss_type=loss_type, tokenizer=data.tokenizer)
         return metrics

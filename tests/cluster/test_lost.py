@@ -36,20 +36,20 @@ _LATE = """
 
     def find():
         asked.append(None)
-        if len(asked) == 2:
+        if len(asked) == 1:
             raise AttributeError("of a private interface")
-        if len(asked) == 4:
+        if len(asked) == 3:
             begun.set()
             left.wait()
-        return {"id": "lost"} if len(asked) > 2 else {}
+        return {"id": "lost"} if len(asked) > 1 else {}
 
     def error(lines):
-        if len(asked) == 3:
+        if len(asked) == 2:
             raise ConnectionError("who would know more is gone")
         ends.append(lines)
         return PartLost(lines)
 
-    with lost.Watch([lost.Look(find=find, patience_s=0, error=error)], poll_s=0.01):
+    with lost.watching([lost.Look(find=find, error=error)], poll_s=0.01):
         begun.wait()
         looking, = (thread for thread in threading.enumerate() if thread.name == "opd-watch")
     left.set()
@@ -70,7 +70,7 @@ _PART = """
     from types import SimpleNamespace
     import ray
     from opd.errors import PartLost
-    from opd.cluster.lost import Watch, looks, lost_parts
+    from opd.cluster.lost import looks, lost_parts, watching
     from opd.compat.ray_start import wait_longer
     from opd.experiment.pipeline import Sizes
 
@@ -95,7 +95,7 @@ _PART = """
     del dropped
     hang = threading.Event()
     try:
-        with Watch(looks(Sizes("cpu", 1, 1), patience_s=0.2), poll_s=0.1, end_s=end_s):
+        with watching(looks(Sizes("cpu", 1, 1), patience_s=0.2), poll_s=0.1, end_s=end_s):
             print("nothing lost" if not hang.wait(1.0) and not lost_parts() else "?", flush=True)
             if where == "engine":  # the server of a dead engine answers; the other one is busy
                 ray.get(lost.__ray_call__.remote(lambda server: setattr(server, "engine", SimpleNamespace(errored=True))))

@@ -35,10 +35,6 @@ def test_a_run_trains_and_listens_on_this_machine_alone(tmp_path):
         (outcome.run_dir.parent / "store" / outcome.run_dir.name / "attempts/0001/origin.json").read_text()
     )
     assert (origin["devices"], origin["trackers"]) == ({"CPU": 1}, {})
-    told = {line["name"]: line["verdict"] for line in origin["preflight"]}
-    # 16 answers are too few neighbours.
-    assert [name for name, verdict in told.items() if verdict == "ok"] == ["chat template", "entropy", "perplexity", "right answers"]  # fmt: skip
-    assert told["position"] == "not known"
     # Ray runs what reaches it, torch unpickles it: no other machine may reach them.
     assert not {listener for listener in heard if not listener.is_loopback}
     for part in ("gcs_server", "WorkerDict", "RolloutServer"):

@@ -66,7 +66,6 @@ def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tm
     sets = (*_SETS, *_STAGES, answers, rates)
     whole = run(tmp_path / "whole", "opd", *sets).must_be_clean()
     resumed = kill_and_resume(tmp_path / "killed", "opd", *sets, behind=2)
-    assert ["opd.preflight: " in outcome.output for outcome in (whole, resumed)] == [True, False]
     assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
     assert [row["training/epoch"] for row in resumed.steps] == [row["training/epoch"] for row in whole.steps]
     for mine, theirs in zip(resumed.steps, whole.steps, strict=True):

@@ -60,9 +60,8 @@ def test_a_run_from_submit_over_cancel_and_resume_to_delete(tier, tool):
     assert again["metadata"]["uid"] == claim["metadata"]["uid"], "it resumes on the claim of before"
 
     good(tool("cancel", run))
-    assert "claim life-checkpoints stays" in good(tool("delete", run))
-    assert "say --yes" in refused(tool("delete", "--unused-claims"), code=2)
-    assert "claim life-checkpoints deleted" in good(tool("delete", "--unused-claims", "--yes"))
+    assert "say --yes" in refused(tool("delete", run, "--claim"), code=2)
+    assert "claim life-checkpoints deleted" in good(tool("delete", run, "--claim", "--yes"))
 
 
 @pytest.fixture
@@ -133,7 +132,6 @@ def test_a_day_s_work_from_doctor_over_a_mended_and_retried_run_to_its_results(t
     ]
     good(day("report", run, "-f", "day.html"))
     assert "claim day-checkpoints stays" in good(day("delete", run))
-    assert "claim day-checkpoints deleted" in good(day("delete", "--unused-claims", "--yes"))
 
 
 def test_the_api_server_s_own_refusal_stops_a_submit_before_anything_is_installed(tier, tool):

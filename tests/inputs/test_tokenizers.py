@@ -30,10 +30,17 @@ def test_a_qwen3_student_learns_from_a_qwen2_5_teacher_while_its_prompts_hold_no
         shared_tokens(qwen3, qwen2_5, template_kwargs={"enable_thinking": False})
 
 
-def test_equal_tokenizers_share_all_and_nobody_has_more(tmp_path, qwen2_5):
-    again = save_tokenizer(tmp_path / "t", QWEN2_5, eos="<|im_end|>", rows=512)
-    found = shared_tokens(qwen2_5, again)
-    assert (found, found.beyond()) == (SharedTokens(SHARED, SHARED, SHARED), {})
+def test_equal_tokenizers_share_all_and_a_teacher_with_a_template_of_its_own_is_named(tmp_path, capsys):
+    paths = [
+        save_tokenizer(
+            tmp_path / name, QWEN2_5, eos="<|im_end|>", rows=512, template="{{ messages[0].content }}" + name
+        )
+        for name in "ab"
+    ]
+    for teacher in paths:
+        found = shared_tokens(paths[0], teacher)
+        assert (found, found.beyond()) == (SharedTokens(SHARED, SHARED, SHARED), {})
+        assert ("template writes a question differently" in capsys.readouterr().out) == (teacher != paths[0])
 
 
 @pytest.fixture(params=["folder", "hub id"])

@@ -242,7 +242,7 @@ def test_a_plan_is_a_table_by_phase_and_what_cannot_fit_is_refused_with_the_knob
     refused = plan(tmp_path / "student", 79.1, 0.99)
     assert refused.returncode == 2
     assert "does not fit into 79.10 GiB" in refused.stdout
-    assert "helps: rollout.gpu_memory_utilization: 0.9: fits" in refused.stdout
+    assert "helps: a smaller rollout.gpu_memory_utilization" in refused.stdout
     of_the_hub = plan("Qwen/Qwen3-1.7B", 139.8, 0.5)
     assert of_the_hub.returncode == 2
     assert "Qwen/Qwen3-1.7B: its config.json cannot be read (ModuleNotFoundError" in of_the_hub.stderr

@@ -18,11 +18,11 @@ name: pipe
 store: {url: store}
 output: {root: out}
 stages:
-  ask: {kind: eval, model: {path: m}, data: {val: "https://x/val.parquet"}}
+  ask: {kind: eval, model: {path: m}, data: {val: "s3://x/val.parquet"}}
   learn:
     kind: sft
     model: {path: m}
-    data: {train: "https://x/a.parquet", val: "https://x/b.parquet"}
+    data: {train: "s3://x/a.parquet", val: "s3://x/b.parquet"}
     sft: {teacher_answers: ["${stages.ask.generations}"]}
     trainer: {save_freq: -1}
 """
@@ -141,9 +141,9 @@ def test_a_stage_that_has_changed_since_it_finished_is_refused_as_any_run_is(fol
 
     (folder / "pipe-learn.code").unlink()
     assert ended(folder)[0] == 0
-    code, output = ended(folder, "stages.more={kind: eval, model: {path: m}, data: {val: 'https://x/c.parquet'}}")
+    code, output = ended(folder, "stages.more={kind: eval, model: {path: m}, data: {val: 's3://x/c.parquet'}}")
     assert (code, started(output)) == (2, [])
-    assert "more has not run: give the pipeline another name" in output
+    assert "more has not run. Give the pipeline another name" in output
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opdctl.cli import app
+from opdctl.cli import NAMES
 
 from .test_store_commands import seal_checkpoint
 
@@ -87,7 +87,7 @@ def test_a_place_that_cannot_be_written_is_named(
     assert "damaged" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [command.name for command in app.registered_commands])
+@pytest.mark.parametrize("command", NAMES)
 def test_wrong_usage_of_every_command_is_exit_code_2_and_one_line_with_the_cause_first(
     inside: Callable, command: str
 ) -> None:

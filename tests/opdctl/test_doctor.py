@@ -37,7 +37,7 @@ def test_a_store_that_can_be_written_is_ok_and_a_folder_of_the_run_s_volume_a_wa
 ) -> None:
     at = StoreAddress(str(store), {})
     assert check_store(at).state == "warning"
-    monkeypatch.setattr("opdctl.runs.find.readable", lambda found: found)
+    monkeypatch.setattr("opdctl.commands.doctor.readable", lambda found: found)
     assert check_store(at).state == "ok"
     assert [path.name for path in store.iterdir()] == [".probe"]
 

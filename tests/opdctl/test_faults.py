@@ -4,9 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from opd.runs import origin
-from opd.store.local import LocalStore
-
 HISTORY = [{1: {"opd/loss": 2.0}, 2: {"opd/loss": 1.0, "fault/lr-zero": 2.0}, 3: {"fault/answers-cut": 3.0}},
            {3: {"opd/loss": 1.0, "fault/answers-cut": 0.0}}]  # fmt: skip
 
@@ -21,16 +18,3 @@ def test_what_the_monitor_named_stands_in_status_report_and_collect(
         assert "(answers-cut)" not in text, "gone since"
     [run] = json.loads(inside("collect", "r", "--store", store, "-o", "json").stdout)["runs"]
     assert [(fault["name"], fault["since"]) for fault in run["faults"]] == [("lr-zero", 2)]
-
-
-def test_what_the_first_step_showed_of_the_teacher_is_reported(
-    inside: Callable, make_run: Callable, store: Path, tmp_path: Path
-) -> None:
-    make_run("r", attempts=[{1: {"opd/loss": 2.0}}, {2: {"opd/loss": 1.0}}])
-    lines = [{"name": "entropy", "verdict": "warning", "says": "the teacher has <b>4.7</b>\x1b[31m nats"}]
-    origin.add(LocalStore(store / "r"), 1, preflight=[*lines, {"name": "of another version"}])
-    inside("report", "r", "--store", store, "-f", tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert ">entropy</td>" in page
-    assert "the teacher has &lt;b&gt;4.7&lt;/b&gt;" in page
-    assert "\x1b[31m" not in page

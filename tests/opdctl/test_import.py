@@ -9,11 +9,10 @@ from collections.abc import Callable
 import pytest
 
 import opdctl
-from opdctl.cli import app
+from opdctl.cli import NAMES
 
 TRAINER = ("torch", "verl", "ray", "transformers", "tensordict")
 HEAVY = ("pyarrow", "matplotlib", "s3fs", "fsspec", "kubernetes", "numpy", "pydantic", "jinja2", "rich")
-COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
 
 
 def loaded_by(code: str) -> set[str]:
@@ -38,7 +37,7 @@ def test_nothing_that_any_command_imports_loads_the_trainer() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", NAMES)
 def test_the_help_of_every_command_fits_a_screen_and_has_an_example(command: str, inside: Callable) -> None:
     done = inside(command, "--help", COLUMNS="80")
     assert done.returncode == 0

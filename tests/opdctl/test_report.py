@@ -8,14 +8,12 @@ from dataclasses import replace
 from hashlib import sha256
 from html import unescape
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from opd.agent.trajectories import Segment, Trajectory, file_key, to_lines
 from opd.evaluation.results import as_record, evaluate
 from opd.evaluation.samples import write_generations
-from opd.monitor.preflight import Verdict
 from opdctl.report.page import NOTICE, SCRIPTS, STYLES, asset
 
 SPEC = {"kind": "opd", "seed": 42, "trainer": {"total_steps": 1}, "store": {"url": "x"}}
@@ -84,13 +82,6 @@ def test_a_report_over_a_store_names_few_of_many_runs_and_tells_every_setting_th
     assert "+2 ± –" in html
     places = [html.index(text) for text in ("changed keys", "kind</td>", "<details><summary>", "seed</td>")]
     assert places == sorted(places), "the experiment's own keys come first, and those with their default are folded"
-
-
-def test_the_verdicts_of_the_preflight_have_colours() -> None:
-    coloured = {
-        *re.findall(r"\[class=(\w+)\]", asset("report.css"))
-    }  # the whole cell: the check "right answers" has none
-    assert {*get_args(Verdict)} - {"not known"} <= coloured
 
 
 def test_the_report_shows_the_conversations_of_the_newest_step_and_the_author_of_each_line(inside: Callable, evaluated: tuple[str, str], store: Path, tmp_path: Path) -> None:  # fmt: skip

@@ -2,12 +2,11 @@
 
 import hashlib
 import io
-import json
 import tarfile
 
 import pytest
 
-from opd.pods.stage import RECORD_FILE, FetchError, fetch, main
+from opd.pods.stage import FetchError, fetch, main
 
 
 def sha256_of(path):
@@ -71,11 +70,6 @@ def test_the_command_says_what_went_wrong_in_one_line(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-# ---- the job that fills a claim (S3: tests/runs/s3) --------------------------------------------------------------------
-
-
-def test_a_source_that_is_neither_url_nor_hub_id_leaves_no_record(tmp_path, capsys):
-    (tmp_path / RECORD_FILE).write_text(json.dumps({"source": "s3://old"}))
+def test_a_source_that_is_neither_url_nor_hub_id_is_refused(tmp_path, capsys):
     assert main(["/some/path/here", "--to", str(tmp_path)]) == 1
-    assert not (tmp_path / RECORD_FILE).exists()
     assert "neither a store URL" in capsys.readouterr().err

@@ -19,10 +19,11 @@ def run_dir(tmp_path):
 class Clock:
     """Time that passes only during a sleep."""
 
-    def __init__(self, while_asleep=lambda: None):
+    def __init__(self, monkeypatch, while_asleep=lambda: None):
         self.now_s, self.while_asleep = 0.0, while_asleep
+        monkeypatch.setattr(stop, "time", self)
 
-    def __call__(self):
+    def monotonic(self):
         return self.now_s
 
     def sleep(self, seconds):
@@ -45,30 +46,30 @@ def test_many_pods_that_ask_at_once_cost_one_save_and_each_gets_the_step(run_dir
     assert stop.serve(run_dir, lambda: pytest.fail("saved twice")) is False
 
 
-def test_the_trainer_holds_still_after_the_answer_for_as_long_as_the_pods_may_take(run_dir):
+def test_the_trainer_holds_still_after_the_answer_for_as_long_as_the_pods_may_take(run_dir, monkeypatch):
     for hold_s in (30, 300, 60):
         stop.ask(run_dir, hold_s=hold_s)
     answered = []
-    clock = Clock(lambda: answered.append(not unanswered(run_dir)))
-    stop.serve(run_dir, lambda: 1, clock=clock, sleep=clock.sleep)
+    clock = Clock(monkeypatch, lambda: answered.append(not unanswered(run_dir)))
+    stop.serve(run_dir, lambda: 1)
     assert clock.now_s == pytest.approx(300)
     assert all(answered), "answers come before the hold"
 
 
-def test_a_pod_that_asks_during_the_hold_is_answered_without_another_save(run_dir):
+def test_a_pod_that_asks_during_the_hold_is_answered_without_another_save(run_dir, monkeypatch):
     stop.ask(run_dir, hold_s=10)
     saves, late = [], []
-    clock = Clock(lambda: late or late.append(stop.ask(run_dir, hold_s=60)))
-    stop.serve(run_dir, lambda: saves.append(1) or 7, clock=clock, sleep=clock.sleep)
+    clock = Clock(monkeypatch, lambda: late or late.append(stop.ask(run_dir, hold_s=60)))
+    stop.serve(run_dir, lambda: saves.append(1) or 7)
     assert saves == [1]
     assert stop.wait(run_dir, late[0], timeout_s=5) == 7
     assert clock.now_s == pytest.approx(stop.POLL_INTERVAL_S + 60)
 
 
-def test_the_hold_ends_when_the_trainer_has_to_end(run_dir):
+def test_the_hold_ends_when_the_trainer_has_to_end(run_dir, monkeypatch):
     stop.ask(run_dir, hold_s=300)
-    clock = Clock()
-    assert stop.serve(run_dir, lambda: 7, is_over=lambda: clock.now_s >= 2, clock=clock, sleep=clock.sleep)
+    clock = Clock(monkeypatch)
+    assert stop.serve(run_dir, lambda: 7, is_over=lambda: clock.now_s >= 2)
     assert clock.now_s == pytest.approx(2)
 
 
@@ -114,7 +115,7 @@ def test_the_hook_waits_for_the_save_for_a_bounded_time(tmp_path, monkeypatch, c
         thread.start()
     else:
         monkeypatch.setenv(stop.SAVE_SECONDS_VARIABLE, "0.2")
-    assert stop.main(["exp.json"]) == 0
+    assert stop.main("exp.json") == 0
     assert said in capsys.readouterr().err
     if saves:
         thread.join(timeout=5)

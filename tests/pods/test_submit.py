@@ -6,7 +6,7 @@ import io
 import aiohttp
 import pytest
 
-from opd.pods.submit import Submitter, main, run
+from opd.pods.submit import Submitter, run
 
 LOG = "line 1\nline 2\nline 3\n"
 
@@ -79,8 +79,3 @@ def test_an_unreachable_ray_ends_in_an_error_that_lets_kubernetes_try_another_po
         raise ConnectionError("refused")
 
     assert run(Submitter(connect, "job-1", "x", io.StringIO()), patience_s=0.05, interval_s=0.01) == 1
-
-
-def test_the_command_needs_a_command(capsys):
-    assert main(["python"]) == 2
-    assert "usage" in capsys.readouterr().err

@@ -28,7 +28,7 @@ def play(tmp_path, monkeypatch):
         let_servers_sleep=lambda: did.append("servers sleep"), send_weights=lambda step: did.append("servers wake"),
         save=lambda step: did.append(f"save {step}"),
     )  # fmt: skip
-    monkeypatch.setattr(ending.lost, "parts_of_lost_nodes", dict)
+    monkeypatch.setattr(ending.lost, "lost_parts", lambda **_: {})
     monkeypatch.setattr(checkpointing, "seal", lambda run, ranks, step, *rest: did.append(f"seal {step}"))
 
     def make(ask: Any = lambda stopping: None) -> tuple[loop.Loop, list[str]]:
@@ -81,7 +81,7 @@ def test_after_the_last_step_a_run_that_is_asked_to_end_is_done(play):
 def test_pods_that_are_gone_with_their_nodes_end_the_run_with_a_code_of_its_own(play, tmp_path, monkeypatch):
     made, did = play()
     monkeypatch.setenv("RAY_ADDRESS", "a cluster")
-    monkeypatch.setattr(ending.lost, "parts_of_lost_nodes", lambda: {"id": "a rank"})
+    monkeypatch.setattr(ending.lost, "lost_parts", lambda **_: {"id": "a rank"})
     stop.ask(tmp_path, hold_s=60.0)
     found = made._serve()
     assert found is not None

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -26,25 +27,50 @@ GROUPS = {
 _UsageError: Any = typer.BadParameter.__base__
 
 
-class Grouped(TyperGroup):
-    """The program, with its help on one screen of plain text: to import rich takes longer than a command."""
+NAMES = [name for names in GROUPS.values() for name in names]
+
+
+class Program(TyperGroup):
+    """The program: it imports a command's module when the command is called.
+
+    Its help is one screen of plain text: to import rich takes longer than a command.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(NAMES)  # type: ignore[assignment]  # for a misspelt name's nearest
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in NAMES:
+            return None
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        own = _own(cmd_name)
+        alone.command(cmd_name)(getattr(import_module(f"opdctl.commands.{own}"), own))
+        return typer.main.get_command(alone)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(USAGE)
         for title, names in GROUPS.items():
             formatter.write(f"{title}:\n")
-            formatter.write_dl([(f"  {name}", _gist(self.commands[name].help or "")) for name in names])
+            formatter.write_dl([(f"  {name}", _gist(_own(name))) for name in names])
         formatter.write(EPILOG)
 
 
-def _gist(text: str) -> str:
-    """Return the first clause of a help text."""
-    return re.split(r"[:;.]", text)[0]
+def _own(name: str) -> str:
+    """Return the name of a command's function and module: `list` is a builtin."""
+    return {"list": "list_runs"}.get(name, name)
+
+
+def _gist(own: str) -> str:
+    """Return the first clause of a command's help, as its source has it: the import of all commands takes long."""
+    source = (Path(__file__).parent / "commands" / f"{own}.py").read_text(encoding="utf-8")
+    found = re.search(rf'^def {own}\(.*?"""(.*?)[:;.]', source, re.DOTALL | re.MULTILINE)
+    return found[1] if found else ""
 
 
 app = typer.Typer(
     name="opdctl",
-    cls=Grouped,
+    cls=Program,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -66,11 +92,6 @@ def common(
     ] = False,
 ) -> None:
     """Run experiments on a cluster and read their results."""
-
-
-for name in (name for names in GROUPS.values() for name in names):
-    own = {"list": "list_runs"}.get(name, name)
-    app.command(name)(getattr(import_module(f"opdctl.commands.{own}"), own))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

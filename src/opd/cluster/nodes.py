@@ -1,7 +1,6 @@
 """The Ray nodes of a run: the wait for their devices and CPUs, and the models on them."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -19,19 +18,15 @@ POLL_S = 1.0
 _MOST_NAMED = 8
 
 
-def wait_for_nodes(sizes: Sizes, *, is_alone: bool = False, timeout_s: float = NODE_WAIT_S) -> None:
+def wait_for_nodes(sizes: Sizes, *, timeout_s: float) -> None:
     """Wait until the Ray nodes have the free devices and CPUs of the run; print the lacking ones.
 
     Workers may still have to find a new head, and an earlier attempt's processes may still end. verl would fail at once
     without devices, and wait forever without CPUs.
 
-    Args:
-        is_alone: this process has started Ray, so no other node can join.
-
     Raises:
         TooFewNodes: the nodes did not come, or stay too small.
     """
-    timeout_s = min(timeout_s, ALONE_WAIT_S) if is_alone else timeout_s
     start_s, said = time.monotonic(), ""
     while lacking := shortage(sizes):
         waited_s = time.monotonic() - start_s
@@ -78,22 +73,19 @@ def fetch_on_nodes(models: dict[str, str]) -> None:
         FetchError, StoreError: as on this node.
         RuntimeError: a node has its cache elsewhere, so that one path cannot name the model on all nodes.
     """
-    if not models:
-        return
+    fetched = ray.remote(num_cpus=0)(local_copy)  # also on a node with busy CPUs
     here = ray.get_runtime_context().get_node_id()
-    others = [node for node in working_nodes() if node != here]
-    asked = {(url, node): on_node(node, local_copy, url) for url in models for node in others}
+    others = [NodeAffinitySchedulingStrategy(node, soft=False) for node in working_nodes() if node != here]
+    asked = {
+        (url, there.node_id): fetched.options(scheduling_strategy=there).remote(url)
+        for url in models
+        for there in others
+    }
     for (url, node), answer in asked.items():
         if (found := ray.get(answer)) != models[url]:
             raise RuntimeError(
                 f"{url} is at {found} on node {node}, here at {models[url]}: set {CACHE_VARIABLE} alike on both"
             )
-
-
-def on_node(node: str, function: Callable[..., Any], *arguments: Any) -> ray.ObjectRef:
-    """Call the function on this node, also on a node with busy CPUs."""
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(num_cpus=0)(function).options(scheduling_strategy=there).remote(*arguments)
 
 
 def working_nodes() -> list[str]:

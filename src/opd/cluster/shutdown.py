@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 from types import FrameType
 from typing import Any
 
 
 class GracefulStop:
-    """A context in which the first SIGTERM only sets `requested`; a second one acts as before.
+    """A context of the main thread in which the first SIGTERM only sets `requested`; a second one acts as before.
 
-    A save within a signal handler would catch weights mid-update: the trainer asks between steps. Only the main thread
-    can install handlers; in another thread this does nothing.
+    A save within a signal handler would catch weights mid-update: the trainer asks between steps.
     """
 
     def __init__(self) -> None:
@@ -22,20 +20,14 @@ class GracefulStop:
         self._before: Any = None
 
     def __enter__(self) -> GracefulStop:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._on_signal)
+        self._before = signal.signal(signal.SIGTERM, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._restore()
+        signal.signal(signal.SIGTERM, self._before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-        self._restore()
+        signal.signal(signal.SIGTERM, self._before)
         with contextlib.suppress(OSError):  # Python rejects a print within the main thread's own print
             os.write(1, b"asked to end: finishing this step, then saving\n")
-
-    def _restore(self) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-            self._before = None

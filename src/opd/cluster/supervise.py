@@ -12,9 +12,8 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -27,7 +26,8 @@ from opd.runs.progress import PROGRESS, Standing
 EXIT_FAILED = 1
 DEFAULT_GRACE_S = 30.0
 _KILL_WAIT_S = 5.0
-STALL_POLL_S = 1.0
+_POLL_S = 0.1
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _INIT_METHOD = "DIST_INIT_METHOD"
 
@@ -47,7 +47,7 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -63,117 +63,68 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
             return run()
         except Stopped:
             return EXIT_INTERRUPTED
-    supervisor = _Supervisor(child, grace_s)
-    with supervisor.handling_signals():
-        with stall_watch(child):
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            status = supervisor.wait()
-        num_left = end_descendants()
+    signals: list[int] = []
+    before = [signal.signal(number, lambda number, frame: signals.append(number)) for number in _STOPS]
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    status = _follow(child, signals, grace_s)
+    num_left = end_descendants()
+    for number, handler in zip(_STOPS, before, strict=True):
+        signal.signal(number, handler)
     shutil.rmtree(os.environ.pop(stacks.FOLDER_VARIABLE), ignore_errors=True)
     if num_left and status != 0:  # after a good end these are Ray's actors, slow to exit on a busy machine
         _say(f"ended {num_left} process{'es' if num_left > 1 else ''} that the run had left")
-    return supervisor.exit_code(status)
+    if signals and status != 0:  # 0: the run is done, and the signal came too late to stop it
+        return EXIT_INTERRUPTED
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        _say(f"the run was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}")
+        return EXIT_FAILED
+    return os.waitstatus_to_exitcode(status)
 
 
-@contextmanager
-def stall_watch(child: int) -> Iterator[None]:
-    """Let a thread end the child while it makes no progress (`opd.runs.progress`), and write the stacks of its processes."""
-    over = threading.Event()
-    thread = threading.Thread(target=_end_stalled, args=(child, over), name="opd-stall-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _end_stalled(child: int, over: threading.Event) -> None:
-    """Kill a stalled run: a process that hangs does not unwind at SIGTERM, and the next attempt resumes from the last seal."""
-    while not over.wait(STALL_POLL_S):
-        standing = PROGRESS.read()
-        if standing is None or not standing.is_stalled:
+def _follow(child: int, signals: Sequence[int], grace_s: float) -> int:
+    """Return the child's wait status; forward the first of the signals, end a stalled run, and reap orphans on the way."""
+    kill_at_s: float | None = None
+    while (found := os.waitpid(-1, os.WNOHANG))[0] != child:
+        if found[0]:
             continue
-        silent = f"no progress for {standing.silent_s():.0f} s in {standing.phase} at step {standing.step}"
-        try:
-            where = _dump(child, standing, silent)
-        except Exception as error:  # noqa: BLE001 - the run has to end with and without its stacks
-            where = f"its stacks cannot be had: {error!r}"
-        if not over.is_set():
-            _say(f"{silent}: ending this attempt, the next one resumes from the newest checkpoint; {where}")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        return
+        if signals and kill_at_s is None:
+            _say(f"{signal.Signals(signals[0]).name}: stopping the run (up to {grace_s:g} s; again: at once)")
+            kill_at_s = time.monotonic() + grace_s
+            os.kill(child, signal.SIGTERM)
+        is_time_up = len(signals) > 1 or (kill_at_s is not None and time.monotonic() > kill_at_s)
+        if is_time_up or _is_stalled(child):
+            # A process that hangs does not unwind at SIGTERM; the next attempt resumes from the last seal.
+            os.kill(child, signal.SIGKILL)
+            return os.waitpid(child, 0)[1]
+        time.sleep(_POLL_S)
+    return found[1]
+
+
+def _is_stalled(child: int) -> bool:
+    """Return True if the child makes no progress (`opd.runs.progress`); say so, with the stacks of its processes."""
+    standing = PROGRESS.read()
+    if standing is None or not standing.is_stalled:
+        return False
+    silent = f"no progress for {standing.silent_s():.0f} s in {standing.phase} at step {standing.step}"
+    try:
+        where = _dump(child, standing, silent)
+    except Exception as error:  # noqa: BLE001 - the run has to end with and without its stacks
+        where = f"its stacks cannot be had: {error!r}"
+    _say(f"{silent}: ending this attempt, the next one resumes from the newest checkpoint; {where}")
+    return True
 
 
 def _dump(child: int, standing: Standing, silent: str) -> str:
     """Write the stacks of the run's processes on this machine; return where they are."""
     import psutil
 
-    pids = [child]
-    with contextlib.suppress(psutil.NoSuchProcess):
-        pids += [process.pid for process in psutil.Process(child).children(recursive=True)]
-    pids += [pid for pid in stacks.registered() if pid not in pids]
+    children = psutil.Process(child).children(recursive=True)
+    pids = list(dict.fromkeys([child, *(process.pid for process in children), *stacks.registered()]))
     path = Path(standing.folder or tempfile.gettempdir()) / stacks.FILE
     allowed = f"{standing.limit_s:.0f} s were allowed"
     path.write_text(f"{silent}, {allowed}; the stacks of {len(pids)} processes:\n\n{stacks.dump(pids)}")
     return f"the stacks of its {len(pids)} processes are in {path}"
-
-
-class _Supervisor:
-    """The signals to one child, and its exit status."""
-
-    def __init__(self, child: int, grace_s: float) -> None:
-        self.child = child
-        self.grace_s = grace_s
-        self.interrupted = False
-        self.status: int | None = None
-
-    @contextmanager
-    def handling_signals(self) -> Iterator[None]:
-        handled = {signal.SIGINT: self._stop, signal.SIGTERM: self._stop, signal.SIGALRM: self._kill}
-        before = {number: signal.signal(number, handler) for number, handler in handled.items()}
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def wait(self) -> int:
-        """Return the wait status of the child, and reap orphans on the way."""
-        while True:
-            pid, status = os.waitpid(-1, 0)
-            if pid == self.child:
-                self.status = status
-                return status
-
-    def exit_code(self, status: int) -> int:
-        if self.interrupted and status != 0:  # 0: the run is done, and the signal came too late to stop it
-            return EXIT_INTERRUPTED
-        if os.WIFSIGNALED(status):
-            name = signal.Signals(os.WTERMSIG(status)).name
-            hint = " (out of memory?)" if name == "SIGKILL" else ""
-            _say(f"the run was ended by {name}{hint}")
-            return EXIT_FAILED
-        return os.waitstatus_to_exitcode(status)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self.interrupted:
-            self._kill(number, frame)
-            return
-        self.interrupted = True
-        _say(f"{signal.Signals(number).name}: stopping the run (up to {self.grace_s:g} s; again: at once)")
-        signal.setitimer(signal.ITIMER_REAL, self.grace_s)
-        self._send(signal.SIGTERM)
-
-    def _kill(self, number: int, frame: FrameType | None) -> None:
-        self._send(signal.SIGKILL)
-
-    def _send(self, number: signal.Signals) -> None:
-        if self.status is None:  # afterwards the number may be another process's
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.child, number)
 
 
 def end_descendants() -> int:
@@ -181,19 +132,16 @@ def end_descendants() -> int:
     import psutil
 
     found: set[int] = set()
-    deadline = time.monotonic() + _KILL_WAIT_S
+    kill_at_s = time.monotonic() + _KILL_WAIT_S
     while left := psutil.Process().children(recursive=True):
+        is_late = time.monotonic() > kill_at_s
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                if time.monotonic() > deadline:
-                    process.kill()
-                elif process.pid not in found:
-                    process.terminate()
-                found.add(process.pid)
+                if process.status() != psutil.STATUS_ZOMBIE and (is_late or process.pid not in found):
+                    process.send_signal(signal.SIGKILL if is_late else signal.SIGTERM)
+                    found.add(process.pid)
         psutil.wait_procs(left, timeout=0.05)  # reaps the children of this process
-        if time.monotonic() > deadline + _KILL_WAIT_S:
+        if time.monotonic() > kill_at_s + _KILL_WAIT_S:
             _say(f"could not end processes {sorted(process.pid for process in left)}")
             break
     return len(found)
@@ -243,8 +191,8 @@ def rendezvous_in_a_file(spec: AnyRunSpec) -> Iterator[None]:
 
     GPUs keep the TCPStore, with which alone NCCL's watchdogs are tested, and so does a run that names a port.
     """
-    joins = bool(os.environ.get("RAY_ADDRESS"))
-    if joins or spec.device != "cpu" or spec.trainer.master_port is not None or _INIT_METHOD in os.environ:
+    has_own = spec.trainer.master_port is not None or _INIT_METHOD in os.environ or os.environ.get("RAY_ADDRESS")
+    if spec.device != "cpu" or has_own:
         yield
         return
     with tempfile.TemporaryDirectory(prefix="opd-ranks-", ignore_cleanup_errors=True) as folder:

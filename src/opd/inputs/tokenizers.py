@@ -1,5 +1,6 @@
 """Checks of tokenizers: the ids that student and teacher share, and the student's chat template."""
 
+import contextlib
 import json
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -122,7 +123,7 @@ def shared_tokens(
         tokens.append({index: token for token, index in found.get_vocab().items() if index < num_rows})
     entries = [max(found) + 1 for found in tokens]
     if tokens[0] == tokens[1]:
-        _compare_ends(paths, tokenizers[0], tokenizers[1], template_kwargs or {})
+        _compare_turns(paths, tokenizers[0], tokenizers[1], template_kwargs or {})
         return SharedTokens(entries[0], *entries)
     _refuse_other_meanings(paths, *tokens)
     if differences := _text_differences(*tokenizers):
@@ -132,14 +133,19 @@ def shared_tokens(
         )
     shared = min(tokens[0].keys() ^ tokens[1].keys())
     _refuse_needed(paths, shared, tokenizers[0], template_kwargs or {})
-    _compare_ends(paths, tokenizers[0], tokenizers[1], template_kwargs or {})
+    _compare_turns(paths, tokenizers[0], tokenizers[1], template_kwargs or {})
     return SharedTokens(shared, *entries)
 
 
-def _compare_ends(
+def _compare_turns(
     paths: str, student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase, template: Mapping[str, Any]
 ) -> None:
-    """Refuse a teacher that ends its turns with no token at which the student's server stops."""
+    """Refuse a teacher that ends its turns with no token at which the student's server stops; name a foreign template."""
+    with contextlib.suppress(Exception):  # a template is a program of the model author: it may raise anything
+        if render(student, _QUESTION, **template) != render(teacher, _QUESTION, **template):
+            print(
+                f"{paths}: the teacher's own chat template writes a question differently from the student's", flush=True
+            )
     ends = [
         [str(model.convert_ids_to_tokens(token)) for token in end_tokens(model, **template)]
         for model in (student, teacher)

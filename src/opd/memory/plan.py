@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-from opd.memory.job import GIB, Job
+from opd.memory.job import Job
 from opd.memory.phases import Choice, Phase, phases_of
 
 SHARES = (1.0, 0.7, 0.5, 0.35)
@@ -13,16 +12,11 @@ SHARES = (1.0, 0.7, 0.5, 0.35)
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One choice and the bytes of its phases.
-
-    Attributes:
-        knobs: of a plan that does not fit: keys to change, each with its effect.
-    """
+    """One choice and the bytes of its phases."""
 
     job: Job
     choice: Choice
     phases: tuple[Phase, ...]
-    knobs: tuple[str, ...] = ()
 
     @property
     def excess(self) -> tuple[int, ...]:
@@ -47,13 +41,10 @@ class Plan:
 
 
 def make_plan(job: Job) -> Plan:
-    """Return the plan of a job: nothing is offloaded that fits, and every wish of the job is kept."""
-    plan = _filled(job)
-    return plan if plan.fits else replace(plan, knobs=tuple(_knobs(plan)))
+    """Return the plan of a job: nothing is offloaded that fits, and every wish of the job is kept.
 
-
-def _filled(job: Job) -> Plan:
-    """Return the plan that begins with the least memory and takes back, in the order of `_WORTH`, what makes no phase exceed more."""
+    It begins with the least memory and takes back, in the order of `_WORTH`, what makes no phase exceed more.
+    """
     plan = _plan(job, _least(job))
     for better in _WORTH:
         tried = (_plan(job, choice) for choice in better(job, plan.choice))
@@ -140,41 +131,3 @@ _WORTH: tuple[Callable[[Job, Choice], Iterable[Choice]], ...] = (
         replace(choice, score_tokens=tokens) for tokens in _halved(job.score_tokens, choice.score_tokens)
     ),
 )
-
-
-def _knobs(plan: Plan) -> Iterator[str]:
-    """Yield every change that alone makes the plan fit; where none does, those that shrink a phase that does not fit."""
-    tried = [(name, _filled(replace(plan.job, **changed))) for name, changed in _changes(plan)]
-    if enough := [f"{name}: fits" for name, after in tried if after.fits]:
-        yield from enough
-        return
-    for name, after in tried:
-        for old, new, excess in zip(plan.phases, after.phases, plan.excess, strict=True):
-            if (saved := min(excess, old.total - new.total)) > 0:
-                yield f"{name}: {saved / GIB:.1f} GiB less in the phase `{old.name}`"
-
-
-def _changes(plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield keys of a spec that change what is on the device, with the change of the job, by how little they cost."""
-    job = plan.job
-    refused = {"teacher.offload": "offload_teacher", "actor.optimizer_offload": "offload_optimizer",
-               "actor.param_offload": "offload_params", "actor.gradient_checkpointing": "checkpointing"}  # fmt: skip
-    yield from ((f"{key}: auto", {name: None}) for key, name in refused.items() if getattr(job, name) is False)
-    if job.rollout_share and not job.rollout_sleeps:
-        yield "rollout.free_cache_engine: true", {"rollout_sleeps": True}
-    if job.rollout_share and plan.excess[0]:  # the largest tenth with which the server's own phase fits
-        others = plan.phases[0].total - plan.phases[0].parts["rollout server"]
-        share = max(2, int(10 * (1 - others / (job.device_bytes or 1)))) / 10
-        yield f"rollout.gpu_memory_utilization: {share}", {"rollout_share": share}
-    row, read = job.row_tokens, job.teacher_row_tokens
-    if job.train_tokens > row and job.least_train_tokens is None:
-        keys = (
-            "opd.train_tokens, or actor.ppo_micro_batch_size_per_gpu (with use_dynamic_bsz ppo_max_token_len_per_gpu)"
-        )
-        yield f"{keys}: one row, {row} tokens instead of {job.train_tokens}", {"train_tokens": row}
-    if job.score_tokens > read and not job.score_is_planned:
-        yield f"opd.read_tokens: {read} instead of {job.score_tokens}", {"score_tokens": read}
-    if job.workspace_bytes > GIB // 2:
-        yield "opd.workspace_gib: 0.5", {"workspace_bytes": GIB // 2}
-    doubled = {"num_ranks": 2 * job.num_ranks, "rows_per_step": -(-job.rows_per_step // 2)}
-    yield f"trainer.gpus_per_node or nnodes: {2 * job.num_ranks} ranks instead of {job.num_ranks}", doubled

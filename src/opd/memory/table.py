@@ -3,6 +3,11 @@
 from opd.memory.job import GIB
 from opd.memory.plan import Plan
 
+_HELPS = """\
+  helps: teacher.offload, actor.optimizer_offload, actor.param_offload and actor.gradient_checkpointing: auto
+  helps: a smaller rollout.gpu_memory_utilization; fewer tokens in opd.train_tokens and opd.read_tokens
+  helps: model.lora; more ranks (trainer.gpus_per_node, trainer.nnodes)"""
+
 
 def render(plan: Plan) -> str:
     """Return a table of parts by phases in GiB (a part marked * shares its room with the other marked parts), and the decisions."""
@@ -61,4 +66,4 @@ def _verdict(plan: Plan) -> list[str]:
     if plan.fits:
         return [f"fits: {_gib(plan.peak.total)} of {_gib(size)} GiB at the most (phase `{plan.peak.name}`)"]
     over = [f"`{phase.name}` {_gib(phase.total)}" for phase in plan.phases if phase.total > size]
-    return [f"does not fit into {_gib(size)} GiB: {', '.join(over)}", *(f"  helps: {knob}" for knob in plan.knobs)]
+    return [f"does not fit into {_gib(size)} GiB: {', '.join(over)}", _HELPS]

@@ -20,10 +20,10 @@ LR_USED = "opd/lr_used"
 SAME_MODEL = 1e-5  # nats a token from the first step: the teacher gives the student's own distributions
 
 
-def share_above(row: Row, key: str, limit: float, says: str) -> Verdict:
-    """Judge a share against a limit; `says` formats the share."""
-    share = row.get(key)
-    return None if share is None else says.format(share) if share > limit else ""
+def above(row: Row, key: str, limit: float, says: str) -> Verdict:
+    """Judge a value against a limit; `says` formats the value."""
+    value = row.get(key)
+    return None if value is None else says.format(value) if value > limit else ""
 
 
 def teacher_flat(row: Row, past: Past) -> Verdict:
@@ -48,7 +48,7 @@ def teacher_shifted(row: Row, past: Past) -> Verdict:
 
 
 def prompt_template(row: Row, past: Past) -> Verdict:  # one template: all prompts have it or none
-    return share_above(row, "data/prompts_off_template", 0.01, "{:.0%} of the prompts lack its header")
+    return above(row, "data/prompts_off_template", 0.01, "{:.0%} of the prompts lack its header")
 
 
 def sampling(row: Row, past: Past) -> Verdict:
@@ -73,7 +73,13 @@ def sampling(row: Row, past: Past) -> Verdict:
 
 
 def divergence_floored(row: Row, past: Past) -> Verdict:  # a model's logits cannot reach the floor
-    return share_above(row, "opd/floored_share", 0.01, "in {:.0%} of the tokens")
+    return above(row, "opd/floored_share", 0.01, "in {:.0%} of the tokens")
+
+
+def teacher_surprised(
+    row: Row, past: Past
+) -> Verdict:  # sound toy teachers: 4.8 and less; one position off: 9.5 and more
+    return above(row, "opd/teacher_surprise", 7.0, "{:.3g} nats a token")
 
 
 def grown(now: float | None, start: float | None, factor: float, least: float = 0.0) -> Verdict:
@@ -131,7 +137,7 @@ def rollout_disagrees(row: Row, past: Past) -> Verdict:
     if row.get("rollout/truncated"):  # then the rollout's probabilities are among the kept tokens
         return None
     # Half precision against single gives 0.01 and less, single against single 1e-7.
-    return share_above(row, DIFFERENCE, 0.03, "a token's probability differs by {:.2g} on average")
+    return above(row, DIFFERENCE, 0.03, "a token's probability differs by {:.2g} on average")
 
 
 def tool_tokens_trained(row: Row, past: Past) -> Verdict:
@@ -197,7 +203,7 @@ def duplicate_rows(row: Row, past: Past) -> Verdict:
 
 
 def answers_cut(row: Row, past: Past) -> Verdict:
-    return share_above(row, "response_length/clip_ratio", 0.5, "{:.0%} of them")
+    return above(row, "response_length/clip_ratio", 0.5, "{:.0%} of them")
 
 
 def entropy_collapse(row: Row, past: Past) -> Verdict:
@@ -263,6 +269,8 @@ _TABLE: tuple[tuple[Judge, str, str, int], ...] = (
      "its weights after they were loaded or brought back to the device: teacher.path, teacher.offload", 1),
     (teacher_shifted, "the teacher is asked one token too early or too late",
      "which positions are trained on (response_mask), and a model whose code shifts its logits", 1),
+    (teacher_surprised, "the answers are next to impossible for the teacher",
+     "teacher.path and its tokenizer; answers that are no text (a student that was never trained)", 1),
     (prompt_template, "prompts are not written by the model's chat template",
      "data.train's messages, the tokenizer's chat_template, data.enable_thinking", 1),
     (sampling, "the answers are not drawn from the student at the run's temperature",

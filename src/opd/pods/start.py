@@ -4,7 +4,6 @@ KubeRay resubmits a job whose head was lost. After the loss of another node this
 Ray cluster. Starts are counted in the store and bounded for each Ray cluster.
 """
 
-import argparse
 import contextlib
 import os
 import signal
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from opd.errors import EXIT_NODE_LOST, AlreadyExists, NodeLost, StoreError
@@ -28,7 +27,7 @@ from opd.store.remote import open_store
 CLUSTER_VARIABLE = "RAY_CLUSTER_NAME"  # KubeRay sets it
 STARTS_VARIABLE = "OPD_STARTS_PER_CLUSTER"
 CHART_VARIABLE = "OPD_CHART_VERSION"
-EXIT_TOO_MANY_STARTS = 1
+EXIT_FAILED = 1
 EXIT_MISFIT = 2
 
 
@@ -46,29 +45,28 @@ def claim_start(store: Store, cluster: str) -> int:
 
 def misfit(chart: str, image: str) -> str:
     """Return why a chart of one version cannot start an image of another; empty where major and minor are the same."""
-    if not chart or chart.split(".")[:2] == image.split(".")[:2]:
+    of_chart, of_image = (".".join(version.split(".")[:2]) for version in (chart, image))
+    if not chart or of_chart == of_image:
         return ""
     return (
         f"the chart is of version {chart} and the image holds opd {image}. Major and minor must be the same. "
-        f"Install the chart of version {'.'.join(image.split('.')[:2])}, or name an image of "
-        f"{'.'.join(chart.split('.')[:2])} in cluster.image.ref"
+        f"Install the chart of version {of_image}, or name an image of {of_chart} in cluster.image.ref"
     )
 
 
 def watch(child: subprocess.Popen[bytes], run_dir: Path) -> int:
     """Wait for the trainer, and give signs of life; return its exit code."""
     while True:
-        with _surviving("the sign of life"):
+        try:
             stop.sign_of_life(run_dir)
+        except OSError as error:  # a disk that takes nothing for a moment (read-only, full, stale)
+            _say(f"the sign of life is left out: {error}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(timeout=stop.LISTEN_INTERVAL_S)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the trainer's exit code."""
-    parser = argparse.ArgumentParser(prog="python -m opd.pods.start", description=__doc__.splitlines()[0])
-    parser.add_argument("experiment", help="the mounted experiment (.json)")
-    path = parser.parse_args(argv).experiment
+def main(path: str) -> int:
+    """Start the trainer of the mounted experiment, again after a lost node; return its exit code."""
     experiment = read_experiment(path)
     apply_experiment(experiment.tree, is_final=True)
     if why := misfit(os.environ.get(CHART_VARIABLE, ""), version_of("opd")):
@@ -87,11 +85,7 @@ def stays(experiment: Experiment, signals: Sequence[int]) -> bool:
     """Return True if another start may follow here: starts are counted, and this pod is not about to end."""
     if signals or not {CLUSTER_VARIABLE, STARTS_VARIABLE} <= os.environ.keys():
         return False
-    try:
-        return all(request.pod != socket.gethostname() for request in stop.requests(experiment.run_dir))
-    except (OSError, ValueError) as error:
-        _say(f"requests to save cannot be read: {error}")
-        return False
+    return all(request.pod != socket.gethostname() for request in stop.requests(experiment.run_dir))
 
 
 def _start(path: str, experiment: Experiment, signals: Sequence[int]) -> int:
@@ -101,39 +95,19 @@ def _start(path: str, experiment: Experiment, signals: Sequence[int]) -> int:
             number = claim_start(open_store(experiment.store_url).child(experiment.run_id), cluster)
         except StoreError as error:
             _say(f"the store cannot be used: {error}")
-            return 1
+            return EXIT_FAILED
         most = int(os.environ.get(STARTS_VARIABLE, number))
         if number > most:
             allowed = f"{most} are allowed (cluster.retries.startsPerCluster)"
             _say(f"start {number} in the Ray cluster {cluster}, and {allowed}")
-            return EXIT_TOO_MANY_STARTS
-    with _surviving("forgetting old requests"):
-        stop.forget(experiment.run_dir)
+            return EXIT_FAILED
+    stop.forget(experiment.run_dir)
     if signals:
         return 128 + signals[0]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "opd.launch", path, "--grace-s", f"{stop.save_seconds():g}"], preexec_fn=_default_signals
-    )
-    try:
-        code = watch(child, experiment.run_dir)
-    finally:
-        with _surviving("the end of listening"):
-            stop.stop_listening(experiment.run_dir)
+    child = subprocess.Popen([sys.executable, "-m", "opd.launch", path, "--grace-s", f"{stop.save_seconds():g}"])
+    code = watch(child, experiment.run_dir)
+    stop.stop_listening(experiment.run_dir)
     return code if code >= 0 else 128 - code
-
-
-@contextlib.contextmanager
-def _surviving(what: str) -> Iterator[None]:
-    """Survive a disk that takes nothing for a moment (read-only, full, stale)."""
-    try:
-        yield
-    except OSError as error:
-        _say(f"{what} is left out: {error}")
-
-
-def _default_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def _say(text: str) -> None:
@@ -141,4 +115,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

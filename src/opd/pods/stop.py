@@ -4,15 +4,14 @@
 then holds still, so that no work after the save is lost. A pod asks only a trainer that gives signs of life.
 """
 
-import argparse
-import errno
+import contextlib
 import json
 import os
 import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,22 +68,12 @@ def requests(run_dir: Path, *, answered: bool = True) -> list[Request]:
     found = []
     for path in (run_dir / FOLDER).glob("*.request"):
         if answered or not path.with_suffix(".answer").exists():
-            try:
+            with contextlib.suppress(FileNotFoundError):  # the start of a later trainer has removed it
                 found.append(Request(**json.loads(path.read_text())))
-            except OSError as error:  # the start of a later trainer has removed it
-                if error.errno not in (errno.ENOENT, errno.ESTALE):
-                    raise
     return found
 
 
-def serve(
-    run_dir: Path,
-    save: Callable[[], int | None],
-    *,
-    is_over: Callable[[], bool] = lambda: False,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> bool:
+def serve(run_dir: Path, save: Callable[[], int | None], *, is_over: Callable[[], bool] = lambda: False) -> bool:
     """Save once for all requests, answer, and hold still until the pods are gone; the trainer calls it after each step.
 
     Requests during the hold get an answer at once: nothing has been trained since the save.
@@ -96,19 +85,17 @@ def serve(
     Returns:
         True if there was a request. The caller trains on, for the pods are still there.
     """
-    waiting = requests(run_dir, answered=False)
-    if not waiting:
+    if not requests(run_dir, answered=False):
         return False
     step = save()
     outcome = "nothing is saved in this run" if step is None else f"saved at step {step}, holding still"
-    until_s = clock()
-    while waiting or (clock() < until_s and not is_over()):
+    until_s = time.monotonic()
+    while (waiting := requests(run_dir, answered=False)) or (time.monotonic() < until_s and not is_over()):
         for request in waiting:
             LocalStore(run_dir / FOLDER).put_json(f"{request.id}.answer", {"step": step})
             print(f"asked to save by {request.pod}, which is being deleted: {outcome}", flush=True)
-            until_s = max(until_s, clock() + request.hold_s)
-        sleep(min(POLL_INTERVAL_S, max(until_s - clock(), 0.0)))
-        waiting = requests(run_dir, answered=False)
+            until_s = max(until_s, time.monotonic() + request.hold_s)
+        time.sleep(min(POLL_INTERVAL_S, max(until_s - time.monotonic(), 0.0)))
     return True
 
 
@@ -159,20 +146,18 @@ def save_seconds() -> float:
     return float(os.environ.get(SAVE_SECONDS_VARIABLE, DEFAULT_SAVE_S))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(path: str) -> int:
     """Run the preStop hook; return 0, since a failed hook only hides the pod's reason to end."""
-    parser = argparse.ArgumentParser(prog="python -m opd.pods.stop", description=__doc__.splitlines()[0])
-    parser.add_argument("experiment", help="the mounted experiment (.json)")
-    run_dir, timeout_s = read_experiment(parser.parse_args(argv).experiment).run_dir, save_seconds()
+    run_dir, timeout_s = read_experiment(path).run_dir, save_seconds()
     said = "no trainer listens: nothing to save"
     if is_listening(run_dir):
         step = wait(run_dir, ask(run_dir, hold_s=timeout_s), timeout_s)
-        said = (
-            f"no save within {timeout_s:g} s: the last checkpoint counts" if step is None else f"saved at step {step}"
-        )
+        said = f"saved at step {step}"
+        if step is None:
+            said = f"no save within {timeout_s:g} s: the last checkpoint counts"
     print(f"opd.pods.stop: {said}", file=sys.stderr, flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

@@ -49,10 +49,10 @@ class Submitter:
             self.num_printed = 0
             self.jobs.submit_job(entrypoint=self.entrypoint, submission_id=self.submission_id)
             return "PENDING"
-        asyncio.run(self._follow(silence_s))
+        asyncio.run(self._print(silence_s))
         return str(getattr(status, "value", status))
 
-    async def _follow(self, silence_s: float) -> None:
+    async def _print(self, silence_s: float) -> None:
         """Print the stream, which starts at the log's beginning, from the end of the printed part."""
         import aiohttp
 
@@ -78,11 +78,10 @@ def run(submitter: Submitter, *, patience_s: float = PATIENCE_S, interval_s: flo
     last_contact_s, status, told = time.monotonic(), "", ""
     while status not in ENDED:
         try:
-            status = submitter.step()
-            last_contact_s, told = time.monotonic(), ""
+            status, told = submitter.step(), ""
+            last_contact_s = time.monotonic()
         except (RuntimeError, OSError) as error:
-            name = type(error).__name__
-            if name != told:
+            if (name := type(error).__name__) != told:
                 _say(f"{name}: {error}")
             told = name
             if time.monotonic() - last_contact_s > patience_s:
@@ -93,19 +92,13 @@ def run(submitter: Submitter, *, patience_s: float = PATIENCE_S, interval_s: flo
     return 0
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
-    if argv[:1] != ["--"] or len(argv) < 2:
-        _say("usage: python -m opd.pods.submit -- COMMAND ...")
-        return 2
+def main(words: Sequence[str]) -> int:
+    """Submit the command after `--`; return the exit code."""
+    from ray.job_submission import JobSubmissionClient
+
     address = os.environ[ADDRESS_VARIABLE]
-
-    def connect() -> Any:
-        from ray.job_submission import JobSubmissionClient
-
-        return JobSubmissionClient(address if "://" in address else f"http://{address}")
-
-    return run(Submitter(connect, os.environ[SUBMISSION_VARIABLE], shlex.join(argv[1:]), sys.stdout))
+    url, entrypoint = address if "://" in address else f"http://{address}", shlex.join(words[words.index("--") + 1 :])
+    return run(Submitter(lambda: JobSubmissionClient(url), os.environ[SUBMISSION_VARIABLE], entrypoint, sys.stdout))
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""origin.json of an attempt, for readers: version, commit, image, Python, devices, trackers and the teacher's preflight."""
+"""origin.json of an attempt, for readers: version, commit, image, Python, devices and trackers."""
 
 import logging
 import os

@@ -118,7 +118,7 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
     import ray
 
     from opd.cluster import lost
-    from opd.cluster.nodes import fetch_on_nodes, needed, wait_for_nodes
+    from opd.cluster.nodes import ALONE_WAIT_S, NODE_WAIT_S, fetch_on_nodes, needed, wait_for_nodes
 
     if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
         config.actor_rollout_ref.model.path = _converted(spec, spec.eval.checkpoint, claimed.local.root)
@@ -136,12 +136,12 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
             else:
                 from opd.loop import train as work
             START.mark("imports")
-            wait_for_nodes(sizes, is_alone=embedded)
+            wait_for_nodes(sizes, timeout_s=ALONE_WAIT_S if embedded else NODE_WAIT_S)
             check_server(spec)
             fetch_on_nodes(models)
             print("starting the run's processes", flush=True)
             told = claimed.summary.telling(tracking.RunGauges())
-            with lost.Watch(lost.looks(sizes)), told, lost.naming_lost_nodes():
+            with lost.watching(lost.looks(sizes)), told:
                 return work(config, claimed)
         finally:
             if embedded:

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, register
 
-from opd.cluster.lost import Watch, looks
+from opd.cluster.lost import looks, watching
 from opd.cluster.nodes import wait_for_nodes, working_nodes
 from opd.compat.ray_start import wait_longer
 from opd.errors import TooFewNodes
@@ -122,7 +122,7 @@ def main(num_nodes: int, gpus: int) -> None:
     except TooFewNodes as error:
         found["refused"] = str(error)
     try:
-        with Watch(looks(sizes, place_wait_s=3.0)[3:4], poll_s=0.2):
+        with watching(looks(sizes, place_wait_s=3.0)[3:4], poll_s=0.2):
             start_ranks(config, EmptyRank, "actor")
     except TooFewNodes as error:
         found["unplaced"] = str(error)

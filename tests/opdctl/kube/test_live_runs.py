@@ -10,7 +10,6 @@ import pytest
 from tests.opdctl.kube.conftest import FakeApi, Tree
 
 from opd.store.local import LocalStore
-from opdctl.commands.delete import unused_claims
 from opdctl.commands.list_runs import live_runs, merged
 
 
@@ -63,26 +62,3 @@ def test_live_runs_whose_store_refuses_or_is_away_leave_the_others_their_rows(
     assert "good" in inside("list", "--store", store).stdout
     shutil.rmtree(store / "good")
     assert inside("list", "--store", store).returncode == 1, "no run can be read"
-
-
-def test_a_claim_is_unused_without_a_release_a_rayjob_and_a_pod(
-    serve: Callable, inside: Callable, rayjob: Callable, pod: Callable, tmp_path: Path
-) -> None:
-    def claim(run_id: str) -> Tree:
-        metadata = {"name": f"{run_id}-checkpoints", "labels": {"opd/run-id": run_id}}
-        return {"metadata": metadata, "spec": {"resources": {"requests": {"storage": "500Gi"}}}}
-
-    installed = {"metadata": {"name": "b", "labels": {"opd/run-id": "b"}}, "data": {"exp.json": "{}"}}
-    mounting = pod("head", name="p")
-    mounting["spec"]["volumes"] = [{"persistentVolumeClaim": {"claimName": "c-checkpoints"}}]
-    core = "/api/v1/namespaces/opd"
-    api = serve({
-        f"{core}/persistentvolumeclaims": [claim("gone"), claim("r"), claim("b"), claim("c")],
-        f"{core}/configmaps": [installed], f"{core}/pods": [mounting],
-        "/apis/ray.io/v1/namespaces/opd/rayjobs": [rayjob()],
-    })  # fmt: skip
-    assert [found["name"] for found in unused_claims(api)] == ["gone-checkpoints"]
-    done = inside("delete", "--unused-claims", "-n", "opd")
-    assert done.returncode == 2
-    assert "gone-checkpoints  500Gi" in done.stdout
-    assert "say --yes" in done.stderr

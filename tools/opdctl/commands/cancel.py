@@ -1,6 +1,8 @@
 """`opdctl cancel`: the trainer saves, then the RayJob and its pods go; the run can be resumed."""
 
 from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note
+from opdctl.kube.rayjob import wait_until_gone
+from opdctl.runs.find import Finder
 
 # For KubeRay and the kubelet, beyond the pods' own grace.
 MARGIN_S = 120.0
@@ -13,9 +15,6 @@ def cancel(run: Run, store: StoreUrl = None, namespace: Namespace = None, contex
 
     Example: `opdctl cancel my-run -n opd`
     """
-    from opdctl.kube.rayjob import wait_until_gone
-    from opdctl.runs.find import Finder
-
     found = Finder(store=store, namespace=namespace, context=context).locate(run)
     api, job = found.api, found.in_cluster.job if found.in_cluster else None
     if api is None or job is None:

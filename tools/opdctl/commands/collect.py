@@ -1,21 +1,18 @@
 """`opdctl collect`: metrics merged over attempts, evaluation tables and checkpoints, of one run or of a whole store."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import typer
 
 from opdctl.console import Context, Namespace, Runs, StoreUrl, binary_file, note, print_json, usage_error
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from opdctl.runs.gather import LoadedRun
-
+from opdctl.runs.gather import LoadedRun, read_runs
+from opdctl.runs.sheets import checkpoints_sheet, evaluation_sheet, runs_sheet
 
 FORMS = ("table", "json", "csv", "parquet")
 Output = Annotated[
@@ -37,8 +34,6 @@ def collect(
 
     Examples: `opdctl collect my-run -n opd` · `opdctl collect --store URL -f all.parquet`
     """
-    from opdctl.runs.gather import read_runs
-
     form = _form(output, file)
     found = read_runs(runs or [], store=store, namespace=namespace, context=context)
     if found:
@@ -64,12 +59,6 @@ def _form(output: str | None, file: Path | None) -> str:
 
 def _write(runs: Sequence[LoadedRun], form: str, file: Path | None) -> None:
     """Write the runs: `json` is one object, `csv` and `parquet` have one row a run and step, one column a metric."""
-    import pyarrow as pa
-    import pyarrow.csv as pa_csv
-    import pyarrow.parquet as pq
-
-    from opdctl.runs.sheets import checkpoints_sheet, evaluation_sheet, runs_sheet
-
     with binary_file(file) as writer:
         if form in FORMS[:2]:
             text = io.StringIO()
@@ -93,8 +82,6 @@ def _write(runs: Sequence[LoadedRun], form: str, file: Path | None) -> None:
 
 def _tables(runs: Sequence[LoadedRun], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield each run's metrics in the common schema, one run at a time."""
-    import pyarrow as pa
-
     for run in runs:
         own = dict(zip(run.metrics.column_names, run.metrics.itercolumns(), strict=True))
         num_rows = run.metrics.num_rows

@@ -5,6 +5,9 @@ from typing import Annotated
 import typer
 
 from opdctl.console import Context, Namespace, Output, Runs, StoreUrl, print_json
+from opdctl.runs.compare import compare_runs, comparison_sheets
+from opdctl.runs.gather import read_runs
+from opdctl.runs.sheets import runs_sheet
 
 Base = Annotated[str | None, typer.Option("--base", metavar="RUN", help="The run to compare with.")]
 Metrics = Annotated[list[str] | None, typer.Option("--metric", "-m", metavar="NAME", help="A metric; repeatable.")]
@@ -26,10 +29,6 @@ def compare(
 
     Example: `opdctl compare base-s1 base-s2 new-s1 new-s2 --store URL -m opd/loss`
     """
-    from opdctl.runs.compare import compare_runs, comparison_sheets
-    from opdctl.runs.gather import read_runs
-    from opdctl.runs.sheets import runs_sheet
-
     read = read_runs(runs or [], store=store, namespace=namespace, context=context)
     found = compare_runs(read, read[0].record.run_id if base is None and runs and read else base, metric or [])
     if output == "json":

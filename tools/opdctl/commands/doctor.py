@@ -1,21 +1,24 @@
 """`opdctl doctor`: a run's preconditions, a line each, with the fix of what is missing."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from opd.errors import StoreError, StoreUnavailable
+from opd.experiment import dump_spec
+from opd.experiment.tree import merge
+from opd.redaction import redact
+from opd.store.access import StoreAddress, address_of
+from opdctl.chart.helm import find_chart, template
+from opdctl.chart.values import Experiment
 from opdctl.commands.render import Name, Sets, Site, experiments_of
 from opdctl.console import EXIT_FAILURE, EXIT_OK, Context, Namespace, Output, ToolError, note, print_json
-
-if TYPE_CHECKING:
-    from opd.store.access import StoreAddress
-    from opdctl.chart.values import Experiment
-    from opdctl.doctor import Check
+from opdctl.doctor import MISSING, OK, UNSEEN, WARNING, Check, check_cluster, checked
+from opdctl.kube.client import ClusterError, connect, is_configured
+from opdctl.runs.find import open_place, readable
 
 File = Annotated[Path | None, typer.Argument(metavar="EXP.yaml", help="Experiment file.")]
 FORWARD = (
@@ -39,13 +42,7 @@ def doctor(
 
     Example: `opdctl doctor exp.yaml --site site.yaml -n opd`
     """
-    from opd.experiment import dump_spec
-    from opd.redaction import redact
-    from opd.store.access import address_of
-    from opdctl.doctor import MISSING, Check, check_cluster, checked
-    from opdctl.kube.client import ClusterError, connect, is_configured
-
-    api, checks, in_cluster, found = None, list[Check](), list[Check](), list["Experiment"]()
+    api, checks, in_cluster, found = None, list[Check](), list[Check](), list[Experiment]()
     if namespace is None and context is None and not is_configured():
         note("note: no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)")
     else:
@@ -83,10 +80,6 @@ def check_store(at: StoreAddress) -> Check:
 
     It writes one small object, which stays. A run's own credentials and network may reach a store that this shell cannot.
     """
-    from opd.errors import StoreError, StoreUnavailable
-    from opdctl.doctor import MISSING, OK, UNSEEN, WARNING, Check
-    from opdctl.runs.find import open_place, readable
-
     if readable(at) is None:
         text = f"store.url is {at.url}: a folder of the run's own volume, which only its pods see"
         fix = "set store.url to a bucket (s3://BUCKET/PREFIX), to read results from anywhere"
@@ -106,10 +99,6 @@ def check_store(at: StoreAddress) -> Check:
 
 def _check_chart(item: Experiment, *, namespace: str) -> tuple[list[Check], str]:
     """Check image reference and chart; return the rendered text, too, empty where the chart rejects the file."""
-    from opd.experiment.tree import merge
-    from opdctl.chart.helm import find_chart, template
-    from opdctl.doctor import MISSING, OK, Check, checked
-
     text, ref = "", ((item.values.get("cluster") or {}).get("image") or {}).get("ref")
     image = Check("image", OK, f"{ref}: only the nodes can try to pull it")
     if not ref:

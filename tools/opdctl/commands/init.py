@@ -8,6 +8,17 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from opd.data.files import Unreadable, files_of, raw_rows
+from opd.data.reading import How, RowFault, read_row
+from opd.experiment import SPEC_CLASSES, VARIABLES, load_text
+from opd.experiment.base import joined
+from opd.experiment.cluster import Cluster, load_cluster
+from opd.experiment.defaults import context_of
+from opd.experiment.errors import nearest
+from opd.experiment.keys import keys_of
+from opd.inputs import Inputs, check_inputs
+from opd.inputs.models import config_of_folder
+from opd.launch import count_gpus
 from opdctl.console import note, usage_error
 
 MOUNT = "/mnt/run"
@@ -50,9 +61,6 @@ def init(
 
     Examples: `opdctl init --local` · `opdctl init --keys opd.loss_type` · `opdctl init --keys learning`
     """
-    from opd.experiment import load_text
-    from opd.experiment.cluster import load_cluster
-
     if keys is not None:
         print(*explained(keys), sep="\n")
         return
@@ -70,18 +78,12 @@ def init(
             ("gpus", gpus, "Number of GPUs"),
             ("claim", claim, f"Claim with models and data, for {MOUNT} ('': none)"),
         ]
-    here: dict[str, Any] = {}
-    if local:
-        from opd.launch import count_gpus
-
-        here = {"count_gpus": count_gpus}
+    here: dict[str, Any] = {"count_gpus": count_gpus} if local else {}
     on_cpu = local and count_gpus() == 0
     text = experiment_text(file, _answers(asked), columns, is_local=local, on_cpu=on_cpu)
     loaded = load_text(text, origin=str(file), **here)  # as the command that comes next reads it
     load_cluster(loaded.chart.get("cluster", {}), loaded.spec, origin=str(file))
     if local:
-        from opd.inputs import Inputs, check_inputs
-
         spec: Any = loaded.spec  # of a kind that reads data: the answers name some
         check_inputs(Inputs.of(spec), origin=str(file))
     file.write_text(text, encoding="utf-8")
@@ -106,8 +108,6 @@ def _answers(asked: list[tuple[str, Any, str]]) -> dict[str, Any]:
 
 def experiment_text(file: Path, answers: dict[str, Any], columns: str, *, is_local: bool, on_cpu: bool) -> str:
     """Return the experiment file; a value is written as JSON, which every YAML reader takes."""
-    from opd.experiment.base import joined
-
     prompt, _, answer = columns.partition(",")
     value = {name: json.dumps(answer, ensure_ascii=False) for name, answer in answers.items()}
     seen = _seen(answers, prompt, answer, ON_CPU if on_cpu else Seen()) if is_local else Seen()
@@ -171,11 +171,6 @@ ON_CPU = Seen(batch_size=4, max_prompt_length=256, max_response_length=64)
 
 def _seen(answers: dict[str, Any], prompt: str, answer: str, seen: Seen) -> Seen:
     """Look at the data's rows and the model's context; what cannot be read is named by the check of inputs."""
-    from opd.data.files import Unreadable, files_of, raw_rows
-    from opd.data.reading import How, RowFault, read_row
-    from opd.experiment.defaults import context_of
-    from opd.inputs.models import config_of_folder
-
     num, truths = 0, 0
     try:
         for path in [] if "://" in answers["data"] else files_of(Path(answers["data"])):
@@ -198,11 +193,6 @@ def _seen(answers: dict[str, Any], prompt: str, answer: str, seen: Seen) -> Seen
 
 def explained(word: str) -> Iterator[str]:
     """Yield the lines about a key, a section, or the keys that a word is found in; without a word about every key."""
-    from opd.experiment import SPEC_CLASSES, VARIABLES
-    from opd.experiment.cluster import Cluster
-    from opd.experiment.errors import nearest
-    from opd.experiment.keys import keys_of
-
     by_kind = {kind: keys_of(cls) for kind, cls in SPEC_CLASSES.items()}
     found = {path: key for keys in by_kind.values() for path, key in keys.items()} | keys_of(Cluster, "cluster.")
     variables = {item.path: item.name for item in VARIABLES}

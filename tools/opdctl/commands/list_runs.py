@@ -1,22 +1,25 @@
 """`opdctl list`: the runs of a namespace and of a store in one table, each by its RayJob, its summary or its record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from opd.errors import CorruptRecord, StoreError, StoreUnavailable
+from opd.redaction import one_line, redact
+from opd.runs.attempts import OWNER_FILE, attempt_prefix
+from opd.runs.summary import SUMMARY_FILE, Summary
+from opd.store.transfer import in_threads
 from opdctl.console import EXIT_USAGE, Context, Namespace, Output, StoreUrl, ToolError, note, print_json
-
-if TYPE_CHECKING:
-    from opdctl.kube.client import KubeApi
-    from opdctl.kube.rayjob import JobState
-    from opdctl.runs.find import Finder, RunPlace
-    from opdctl.runs.record import RunRecord
+from opdctl.kube.client import RUN_LABEL, KubeApi
+from opdctl.kube.rayjob import JobState, read_job
+from opdctl.kube.waiting import pod_lines
+from opdctl.runs.find import Finder, RunPlace
+from opdctl.runs.gather import read_place
+from opdctl.runs.record import RunRecord, ended_state, is_validation, told_apart
+from opdctl.runs.sheets import runs_sheet
 
 # Each thread waits for one small answer; a run without a current summary is read whole.
 NUM_THREADS = 16
-Job = tuple["JobState", int]
+Job = tuple[JobState, int]
 """A RayJob and the number of GPUs that its pods hold."""
 NAMES = (
     "run_id", "kind", "state", "stage", "last_step", "total_steps", "eta_s", "loss", "training_accuracy", "training_score",
@@ -32,10 +35,6 @@ def list_runs(
 
     Examples: `opdctl list -n opd` · `opdctl list --store URL -o json`
     """
-    from opd.errors import StoreError
-    from opdctl.runs.find import Finder
-    from opdctl.runs.sheets import runs_sheet
-
     finder = Finder(store=store, namespace=namespace, context=context)
     is_asked = finder.is_named or finder.asks_for_stores
     jobs = live_runs(finder.connect()) if is_asked else []
@@ -60,10 +59,6 @@ def list_runs(
 
 def live_runs(api: KubeApi) -> list[Job]:
     """Return the RayJob and the number of GPUs of every run in the namespace."""
-    from opdctl.kube.client import RUN_LABEL
-    from opdctl.kube.rayjob import read_job
-    from opdctl.kube.waiting import pod_lines
-
     held: dict[str, int] = {}
     for tree in api.list(api.path("pods"), selector=RUN_LABEL):
         [line] = pod_lines([tree])
@@ -75,11 +70,6 @@ def live_runs(api: KubeApi) -> list[Job]:
 
 def _records(finder: Finder) -> list[RunRecord]:
     """Return the record of every run that has started, as far as a list shows it; a run that cannot be read is noted."""
-    from opd.errors import StoreError, StoreUnavailable
-    from opd.store.transfer import in_threads
-    from opdctl.runs.gather import read_place
-    from opdctl.runs.record import told_apart
-
     causes: dict[str, StoreError] = {}
 
     def read(place: RunPlace) -> RunRecord | None:
@@ -106,12 +96,6 @@ def _records(finder: Finder) -> list[RunRecord]:
 
 def by_summary(place: RunPlace) -> RunRecord | None:
     """Return the run by its summary; None without a summary that is current."""
-    from opd.errors import CorruptRecord
-    from opd.redaction import one_line, redact
-    from opd.runs.attempts import OWNER_FILE, attempt_prefix
-    from opd.runs.summary import SUMMARY_FILE, Summary
-    from opdctl.runs.record import RunRecord, ended_state, is_validation
-
     try:
         summary = Summary.from_json(place.store.get_json(SUMMARY_FILE) or {})
     except CorruptRecord:
@@ -139,8 +123,6 @@ def by_summary(place: RunPlace) -> RunRecord | None:
 
 def merged(jobs: Iterable[Job], records: Iterable[RunRecord]) -> list[RunRecord]:
     """Return one record a run: runs with a RayJob first, with the RayJob's phase, then runs of the store alone."""
-    from opdctl.runs.record import RunRecord
-
     by_name = {record.run_id: record for record in records}
     out = []
     for job, num_gpus in sorted(jobs, key=lambda item: item[0].name):

@@ -1,15 +1,16 @@
 """`opdctl logs`: the driver's log, from the pods while they live and from the object store over all attempts."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note
-
-if TYPE_CHECKING:
-    from opdctl.runs.find import Found, RunPlace
+from opdctl.kube.rayjob import read_job
+from opdctl.logs.pods import PodFollower
+from opdctl.logs.store import LogReader
+from opdctl.runs.find import LONG_PATIENCE_S, Finder, Found, RunPlace
+from opdctl.runs.listing import Listing
+from opdctl.tables import ago
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")]
 Tail = Annotated[int | None, typer.Option("--tail", min=1, metavar="N", help="Begin with the last N lines.")]
@@ -29,8 +30,6 @@ def logs(
 
     Examples: `opdctl logs -f my-run -n opd` · `opdctl logs my-run --tail 20`
     """
-    from opdctl.runs.find import LONG_PATIENCE_S, Finder
-
     found = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S).locate(run)
     job = found.in_cluster.job if found.in_cluster is not None else None
     is_live = job is not None and job.is_live
@@ -44,9 +43,6 @@ def logs(
 
 
 def _from_pods(found: Found, *, follow: bool, tail: int | None) -> None:
-    from opdctl.kube.rayjob import read_job
-    from opdctl.logs.pods import PodFollower
-
     assert found.api is not None
     api, run_id = found.api, found.run_id
     pods = PodFollower(api, run_id, tail=tail)
@@ -57,10 +53,6 @@ def _from_pods(found: Found, *, follow: bool, tail: int | None) -> None:
 
 
 def _from_store(place: RunPlace, *, follow: bool, tail: int | None) -> None:
-    from opdctl.logs.store import LogReader
-    from opdctl.runs.listing import Listing
-    from opdctl.tables import ago
-
     reader = LogReader(place.store, tail=tail)
     if not (reader.follow() if follow else reader.print_new()):
         note(f"no log yet at {place.store.url}: the first lines appear some seconds after the start")

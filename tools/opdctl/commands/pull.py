@@ -1,16 +1,14 @@
 """`opdctl pull`: a checkpoint of a run, verified; an interrupted pull is resumed."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, complete_steps, read_sealed, step_folder
+from opd.store.transfer import bring
 from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note
-
-if TYPE_CHECKING:
-    from opdctl.runs.find import RunPlace
+from opdctl.runs.find import LONG_PATIENCE_S, Finder, RunPlace
 
 Step = Annotated[
     int | None, typer.Option("--step", min=0, metavar="N", help="Step of the checkpoint; else the newest.")
@@ -32,8 +30,6 @@ def pull(
 
     Example: `opdctl pull my-run -n opd --step 50 --into ckpt`
     """
-    from opdctl.runs.find import LONG_PATIENCE_S, Finder
-
     finder = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S)
     [place] = finder.places([run])
     target, done = pull_checkpoint(place, step, into)
@@ -48,9 +44,6 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None) -> tup
     Returns:
         The folder and the step.
     """
-    from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, complete_steps, read_sealed, step_folder
-    from opd.store.transfer import bring
-
     known = complete_steps([place.store])
     steps = ", ".join(map(str, known))
     if not known:

@@ -1,17 +1,14 @@
 """`opdctl render`: from an experiment file to the manifests that Helm would install."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from opdctl.chart.helm import find_chart, template
+from opdctl.chart.values import Experiment, load_experiments
 from opdctl.console import binary_file, note
-
-if TYPE_CHECKING:
-    from opdctl.chart.values import Experiment
 
 File = Annotated[Path, typer.Argument(metavar="EXP.yaml", help="Experiment file; `matrix`: a sweep.")]
 Site = Annotated[Path | None, typer.Option("--site", metavar="FILE", envvar="OPDCTL_SITE", help="What all runs share.")]
@@ -35,8 +32,6 @@ def render(
 
     Example: `opdctl render exp.yaml --site site.yaml --into manifests`
     """
-    from opdctl.chart.helm import find_chart, template
-
     for item in experiments_of(experiment, site=site, sets=sets, env=env, name=name):
         text = template(item, chart=find_chart(item.spec.kind), namespace=namespace)
         if into is None:
@@ -50,8 +45,6 @@ def experiments_of(
     experiment: Path, *, site: Path | None, sets: list[str] | None, env: bool = False, name: str | None
 ) -> list[Experiment]:
     """Read the experiments that a command line names, and print the remarks about them."""
-    from opdctl.chart.values import load_experiments
-
     all_sets = [*(sets or []), *([f"name={name}"] if name is not None else [])]
     variables = os.environ if env else {}
     found = load_experiments(experiment, site=site, env=variables, sets=all_sets)

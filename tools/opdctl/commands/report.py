@@ -6,6 +6,9 @@ from typing import Annotated
 import typer
 
 from opdctl.console import Context, Namespace, Runs, StoreUrl, binary_file
+from opdctl.report.page import report_page
+from opdctl.runs.compare import best_first, group_runs
+from opdctl.runs.gather import read_runs
 
 File = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="File to write; `-` is stdout.")]
 
@@ -21,10 +24,6 @@ def report(
 
     Example: `opdctl report my-run -n opd -f report.html`
     """
-    from opdctl.report.page import report_page
-    from opdctl.runs.compare import best_first, group_runs
-    from opdctl.runs.gather import read_runs
-
     found = read_runs(runs or [], store=store, namespace=namespace, context=context)
     if found and not runs:
         base = {record.run_id for record in best_first(group_runs([run.record for run in found]), None)[0].records}

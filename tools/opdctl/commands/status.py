@@ -1,18 +1,18 @@
 """`opdctl status`: one screen about one run, from its cluster and its store."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from opd.redaction import redact
 from opdctl.console import Context, Namespace, Output, Run, StoreUrl, note, print_json
-
-if TYPE_CHECKING:
-    from opdctl.kube.rayjob import ClusterRun
-    from opdctl.runs.find import Found
-    from opdctl.runs.listing import AttemptLine
-    from opdctl.runs.record import RunRecord
+from opdctl.kube.rayjob import ClusterRun
+from opdctl.runs.find import Finder, Found
+from opdctl.runs.gather import gather
+from opdctl.runs.listing import AttemptLine
+from opdctl.runs.record import RunRecord
+from opdctl.runs.sheets import runs_sheet
+from opdctl.tables import NONE, Sheet, ago, facts
 
 
 def status(
@@ -22,9 +22,6 @@ def status(
 
     Examples: `opdctl status my-run -n opd` · `opdctl status my-run --store URL -o json`
     """
-    from opdctl.runs.find import Finder
-    from opdctl.runs.gather import gather
-
     found = Finder(store=store, namespace=namespace, context=context).locate(run)
     read = gather([found.place])[0] if found.place is not None else None
     attempts = read.listing.attempt_lines() if read is not None else []
@@ -61,9 +58,6 @@ def as_json(found: Found, record: RunRecord | None, attempts: list[AttemptLine])
 
 
 def _of_cluster(run: ClusterRun, *, namespace: str) -> list[str]:
-    from opd.redaction import redact
-    from opdctl.tables import NONE, Sheet, ago, facts
-
     rows = [("cluster", f"no RayJob in namespace {namespace}: deleted, or cleaned up after its end")]
     if run.job is not None:
         rows = [("cluster", run.job.describe()), ("namespace", namespace), ("started", ago(run.job.started_s))]
@@ -79,10 +73,6 @@ def _of_cluster(run: ClusterRun, *, namespace: str) -> list[str]:
 
 
 def _of_record(record: RunRecord, attempts: list[AttemptLine]) -> list[str]:
-    from opd.redaction import redact
-    from opdctl.runs.sheets import runs_sheet
-    from opdctl.tables import Sheet, ago, facts
-
     sheet = runs_sheet([record])
     model = record.spec.get("model")
     rows = [*zip(sheet.names, sheet.lines[0], strict=True), ("store", record.url)]

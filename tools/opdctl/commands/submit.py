@@ -4,8 +4,11 @@ from typing import Annotated
 
 import typer
 
+from opd.redaction import redact
 from opdctl.commands.render import Env, File, Name, Sets, Site, experiments_of
 from opdctl.console import Context, Namespace
+from opdctl.kube.client import connect
+from opdctl.submit import prepare, send
 
 Retry = Annotated[bool, typer.Option("--retry", help="Resume a run that ended for good.")]
 
@@ -26,10 +29,6 @@ def submit(
 
     Example: `opdctl submit exp.yaml --site site.yaml -n opd`
     """
-    from opd.redaction import redact
-    from opdctl.kube.client import connect
-    from opdctl.submit import prepare, send
-
     found = experiments_of(experiment, site=site, sets=sets, env=env, name=name)
     api = connect(namespace=namespace, context=context)
     orders = prepare(api, found, is_retry=retry)

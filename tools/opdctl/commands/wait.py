@@ -1,20 +1,20 @@
 """`opdctl wait`: waits for a run's end; the exit code is its result."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from opd.errors import StoreError
+from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note
-
-if TYPE_CHECKING:
-    from opdctl.kube.client import KubeApi
-    from opdctl.runs.find import RunPlace
+from opdctl.kube.client import KubeApi, wait_until
+from opdctl.kube.rayjob import look
+from opdctl.runs.find import Finder, RunPlace
+from opdctl.runs.listing import Listing
 
 # A RayJob that is gone may have been cleaned up after its end: the store shows it, once its last lease is over.
 LEASE_S = 60.0
@@ -34,11 +34,6 @@ def wait(
 
     Example: `opdctl wait my-run -n opd --timeout 3600 && echo done`
     """
-    from opd.errors import StoreError
-    from opdctl.kube.client import wait_until
-    from opdctl.runs.find import Finder
-    from opdctl.runs.listing import Listing
-
     until_s = time.monotonic() + (math.inf if timeout is None else timeout)
 
     def pause() -> None:
@@ -68,8 +63,6 @@ def wait(
 
 
 def _in_cluster(api: KubeApi, run_id: str) -> End | str:
-    from opdctl.kube.rayjob import look
-
     run = look(api, run_id)
     if run.job is None or run.job.phase == "deleting":
         return False, GONE
@@ -84,9 +77,6 @@ def in_store(place: RunPlace, silent_s: float) -> End | str:
     Args:
         silent_s: the run has failed when its last attempt has been over or silent this long.
     """
-    from opd.runs.result import FATAL_FILE, RESULT_FILE
-    from opdctl.runs.listing import Listing
-
     listing = Listing(place.store)
     if RESULT_FILE in listing:
         return True, ""

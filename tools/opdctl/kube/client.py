@@ -232,7 +232,7 @@ def _fix(status: int, message: str) -> str:
     if status == HTTP_UNAUTHORIZED:
         return "the credentials of this kubeconfig context are not accepted: log in again"
     if "exceeded quota" in message and "persistentvolumeclaims" in message:
-        return "`opdctl delete --unused-claims` removes the claims that no run needs, or have the ResourceQuota raised"
+        return "delete claims of runs that are over (`kubectl get pvc -l opd/run-id`), or have the ResourceQuota raised"
     if "exceeded quota" in message:
         return "wait for other runs to end, ask for less in `cluster`, or have the ResourceQuota raised"
     if status == HTTP_FORBIDDEN and "User " in message:

@@ -1,4 +1,4 @@
-"""Origin of runs: attempts, versions, images, GPU-hours, and the preflight's findings."""
+"""Origin of runs: attempts, versions, images and GPU-hours."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,17 +41,6 @@ class Origin:
         spans = (line.last_sign_s - line.started_at_s for line in self.attempts if line.started_at_s)
         return num_gpus(self.record) * sum(spans) / 3600
 
-    @property
-    def preflight(self) -> list[tuple[str, str, str]]:
-        """Name, verdict and finding of each check of the teacher, as `opd.monitor.preflight` keeps them; other content is left out."""
-        kept = self.known("preflight")
-        lines = [one for one in kept if isinstance(one, dict)] if isinstance(kept, list) else []
-        return [
-            (str(one.get("name", "")), one["verdict"], str(one.get("says", "")))
-            for one in lines
-            if isinstance(one.get("verdict"), str)
-        ]
-
 
 def num_gpus(record: RunRecord) -> int:
     """Return the number of GPUs by the spec; 0 on CPUs."""
@@ -70,7 +59,7 @@ def _record(run: LoadedRun, key: str) -> Mapping[str, Any]:
 
 
 def tables(runs: Sequence[LoadedRun]) -> list[Sheet]:
-    """Return the origin of the runs, their attempts, and the preflight's findings."""
+    """Return the origin of the runs, and their attempts."""
     found = in_threads(Origin, runs, num_threads=NUM_THREADS)
     names = ("run", "opd (commit)", "image", "GPU-hours", "seed", "spec hash", "store")
     lines = [
@@ -85,10 +74,8 @@ def tables(runs: Sequence[LoadedRun]) -> list[Sheet]:
         for item in found
         for line in item.attempts
     ]  # fmt: skip
-    checks = [(item.record.run_id, *line) for item in found for line in item.preflight]
     sheets = [
         Sheet(names=names, lines=lines),
         Sheet(names=heads, lines=attempts, title="Attempts"),
-        Sheet(names=("run", "check", "verdict", "finding"), lines=checks, title="Preflight"),
     ]
     return [sheet for sheet in sheets if sheet.lines]
