@@ -74,7 +74,7 @@ SOUND = {
     "opd/teacher_preference": 0.2, "opd/batch_size": 64.0, "agent/tool/a/calls": 9.0, "opd/tool_mask/tool_tokens": 70.0,
     "opd/valid_rows": 64.0, "tool_mask/llm_tokens": 4000.0, "tool_mask/tool_tokens": 70.0, "opd/tool_mask/llm_tokens": 4000.0,
     "opd/teacher_pairs": 800.0, "critic/score/min": 0.0, "critic/score/max": 1.0, "opd/reward_weight_max": 3.0,
-    "opd/teacher_surprise": 0.7,
+    "opd/teacher_surprise": 0.7, "opd/accuracy": 0.6,
 }  # fmt: skip
 
 
@@ -83,7 +83,7 @@ SOUND = {
     [
         ("teacher-flat", {"opd/teacher_entropy": 11.9, "opd/teacher_entropy_std": 1e-6}),
         ("teacher-shifted", {"opd/teacher_prefers_neighbour": 0.8}),
-        ("teacher-surprised", {"opd/teacher_surprise": 8.0}),
+        ("teacher-surprised", {"opd/teacher_surprise": 9.5}),
         ("prompt-template", {"data/prompts_off_template": 1.0}),
         ("sampling", {"opd/surprise_gap": 0.1, "opd/surprise_gap_z": 9.0}),
         ("sampling", {"opd/surprise_gap": -0.1, "opd/surprise_gap_z": -9.0}),
@@ -109,6 +109,7 @@ SOUND = {
         ("answers-failed", {"reward/unread": 60.0}),
         ("one-row-trains", {"opd/reward_weight_max": 40.0}),
         ("length-collapse", {"opd/tool_mask/llm_tokens": 1000.0}),
+        ("rewards-fall", {"opd/accuracy": 0.3}),
         # Half of the ranks: the sums are as sound as before.
         ("teacher-flat", {"opd/teacher_entropy/rank_max": 0.3, "opd/teacher_entropy_std/rank_min": 1e-7}),
         ("teacher-shifted", {"opd/teacher_prefers_neighbour/rank_max": 0.9}),

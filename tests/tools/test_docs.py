@@ -84,6 +84,8 @@ def test_every_experiment_on_a_page_loads(path):
         whole = {} if "kind" in piece else yaml.safe_load(WHOLE)
         if "teachers" in piece:
             del whole["teacher"]
+        if "agent" in piece and whole:
+            whole["kind"] = "opd-agent"
         load_text(yaml.safe_dump(over(whole, piece)))
 
 

@@ -76,10 +76,8 @@ def divergence_floored(row: Row, past: Past) -> Verdict:  # a model's logits can
     return above(row, "opd/floored_share", 0.01, "in {:.0%} of the tokens")
 
 
-def teacher_surprised(
-    row: Row, past: Past
-) -> Verdict:  # sound toy teachers: 4.8 and less; one position off: 9.5 and more
-    return above(row, "opd/teacher_surprise", 7.0, "{:.3g} nats a token")
+def teacher_surprised(row: Row, past: Past) -> Verdict:  # sound: 5.9 and less; one position off: 9.5 and more
+    return above(row, "opd/teacher_surprise", 9.0, "{:.3g} nats a token")
 
 
 def grown(now: float | None, start: float | None, factor: float, least: float = 0.0) -> Verdict:
@@ -175,6 +173,20 @@ def rewards_equal(row: Row, past: Past) -> Verdict:  # a step or two of problems
         return f"each is {most:.3g}" if least == most else ""
     scores = [row.get("opd/score_mean"), first_of(row, ACCURACY_KEYS)]
     return None if None in scores else "each is 0" if scores == [0.0, 0.0] else ""
+
+
+def rewards_fall(row: Row, past: Past) -> Verdict:
+    window = past.window("opd/accuracy", "rollout/trajectories")
+    if "opd/accuracy" not in row or len(window) < 6:
+        return None
+    sums = [
+        (sum(share * num for share, num in part), sum(num for _, num in part)) for part in (window[:-3], window[-3:])
+    ]
+    (before, num_before), (now, num_now) = ((right / max(num, 1.0), max(num, 1.0)) for right, num in sums)
+    error = math.sqrt(before * (1 - before) * (1 / num_before + 1 / num_now))
+    # Harder problems take less than two fifths of the right answers, and chance less than five errors.
+    falls = now < 0.6 * before and before - now > 5 * error
+    return f"{now:.0%} are right, {before:.0%} shortly before" if falls else ""
 
 
 def one_row_trains(row: Row, past: Past) -> Verdict:
@@ -297,6 +309,8 @@ _TABLE: tuple[tuple[Judge, str, str, int], ...] = (
      "warnings `rollout of data row` and the scorer's in driver.log; data.max_prompt_length, reward.function", 1),
     (rewards_equal, "all answers get the same reward, so none is better than another",
      "the reward function on a few answers (`opdctl report`), data.train's answers, the answer's format in the prompt", 5),
+    (rewards_fall, "far fewer answers are right than shortly before",
+     "the reward function on a few answers (`opdctl report`), the scorer's node and packages; then entropy and lengths", 1),
     (one_row_trains, "one row has most of the step's weight",
      "opd.reward_beta, opd.importance.problems: what spreads weights over rows", 1),
     (duplicate_rows, "the step trains on the same rows again",
