@@ -28,7 +28,9 @@ def test_a_micro_batch_of_rows_in_another_order_has_the_teachers_own_events():
     # Of each response token, trained or not, as the rollout brings them: the place before it predicts it.
     places = torch.cat([torch.arange(2, 6), torch.arange(8, 11)])
     best = (teacher[places] @ heads[1].T).log_softmax(-1).topk(TOP_K)
+    # The given token, of no use to this divergence, is the first column.
     columns = {IDS: best.indices.int(), LOG_PROBS: best.values}
+    columns = {name: torch.cat([values[:, :1], values], 1) for name, values in columns.items()}
     nested = {
         name: torch.nested.as_nested_tensor(list(values.split(RESPONSES)), layout=torch.jagged)
         for name, values in columns.items()

@@ -119,7 +119,7 @@ def tell(
     """
     try:
         assert ours.distillation is not None  # no other kind has a teacher
-        if ours.distillation.served_teacher is not None:
+        if ours.distillation.served_teachers:
             return  # the lines compare whole distributions
         alike = [
             same_prompt(tokenizer, ours.teacher_paths[key], teacher.trust_remote_code, template_kwargs)
