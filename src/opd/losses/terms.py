@@ -101,11 +101,7 @@ class Output(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Output], places: Sequence[Tensor]) -> Output:
-        """Return the output of all tokens from parts that share none, with statistics that all parts have.
-
-        Args:
-            places: [T_i] int64 a part's tokens among all.
-        """
+        """Return the output of all tokens from parts that share none; places [T_i] int64 are a part's tokens among all."""
         order = torch.cat(list(places)).argsort()
         names = [name for name in parts[0].statistics if all(name in part.statistics for part in parts)]
         statistics = {name: torch.cat([part.statistics[name] for part in parts])[order] for name in names}

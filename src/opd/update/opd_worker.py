@@ -257,13 +257,17 @@ class OPDWorker(StudentWorker):
 def served_events(data: TensorDict, rows: RolloutRows) -> EventTargets:
     """Return the events [T, 1 + k] of the rows' trained tokens, from the columns that the rollout has brought."""
     masks = rows.response_mask.split(rows.response_lens.tolist())
-
-    def of_tokens(values: Tensor, mask: Tensor) -> Tensor:
-        """Return a row's values [n, 1 + k] at its trained tokens, 0 where a teacher of the ranks reads the row."""
-        return values[mask] if len(values) else values.new_zeros(int(mask.sum()), values.shape[1])
-
-    columns = (map(of_tokens, data[name].unbind(), masks) for name in (IDS, LOG_PROBS))
-    ids, log_probs = (torch.cat(list(column)) for column in columns)
+    columns = (zip(data[name].unbind(), masks, strict=True) for name in (IDS, LOG_PROBS))
+    # A row that a teacher of the ranks reads brings no places, and has zeros here.
+    ids, log_probs = (
+        torch.cat(
+            [
+                values[mask] if len(values) else values.new_zeros(int(mask.sum()), values.shape[1])
+                for values, mask in column
+            ]
+        )
+        for column in columns
+    )
     return EventTargets(ids.long(), log_probs)
 
 
