@@ -176,7 +176,7 @@ class Grpo(Sampled):
 
 
 class Distillation(Sampled):
-    """Kinds `opd` and `opd-agent`: the loss is the divergence from the ranks' second model, or from a served teacher."""
+    """Kinds `opd` and `opd-agent`: the loss is the divergence from teachers of the ranks or of servers."""
 
     worker = OPDWorker
     _update_metrics: dict[str, float] | None = None
@@ -230,9 +230,13 @@ class Distillation(Sampled):
 
     def ask(self, job: Job, step: int) -> Batch:
         if self._carried is None:
-            return self._stages.of(super().ask(job, step))
-        assert job.rollouts is not None
-        return self._carried.batch(step, lambda: self.data.next_prompts(step), job.rollouts)
+            batch = self._stages.of(super().ask(job, step))
+        else:
+            assert job.rollouts is not None
+            batch = self._carried.batch(step, lambda: self.data.next_prompts(step), job.rollouts)
+        if self._facts.route is not None:
+            self._facts.route.tell(batch.prompts)
+        return batch
 
     def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
         rows, metrics = super().answers(job, step)

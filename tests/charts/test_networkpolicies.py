@@ -85,6 +85,17 @@ def test_the_address_of_workload_identity_is_open_where_an_identity_is_named(kin
     assert opened() == opened(annotations={"eks.amazonaws.com/role-arn": "arn"}) == set()
 
 
+NAMING = {
+    "store": lambda url: {"store": {"url": "s3://runs/opd", "endpoint": url}},
+    "teacher": lambda url: {"teacher": {"path": "t", "url": f"{url}/v1"}},
+    "teachers": lambda url: {
+        "teacher": None,
+        "teachers": {"a": {"path": "t"}, "b": {"path": "u", "url": [f"{url}/v1"]}},
+        "route": {"to": {"x": "b"}},
+    },
+}
+
+
 @pytest.mark.parametrize(
     ("url", "to", "ports"),
     [
@@ -96,9 +107,9 @@ def test_the_address_of_workload_identity_is_open_where_an_identity_is_named(kin
         ("http://minio:9000", [{"podSelector": {}}], None),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("key", ["store.endpoint", "HF_ENDPOINT", "MLFLOW_TRACKING_URI", "HTTPS_PROXY", "http_proxy"])
+@pytest.mark.parametrize("key", [*NAMING, "HF_ENDPOINT", "MLFLOW_TRACKING_URI", "HTTPS_PROXY", "http_proxy"])
 def test_egress_follows_the_servers_that_the_experiment_names(key, url, to, ports):
-    values = {"env": {key: url}} if key != "store.endpoint" else {"store": {"url": "s3://runs/opd", "endpoint": url}}
+    values = NAMING[key](url) if key in NAMING else {"env": {key: url}}
     for name in (RUN, f"{RUN}-check"):
         rules = one(objects("opd", values), "NetworkPolicy", name)["spec"]["egress"]
         found = [rule for rule in rules if rule.get("to") == to]

@@ -5,6 +5,7 @@ SEVERAL = {
     "teachers": {"a": {"path": "t"}, "b": {"path": "u"}},
     "route.to": {"x": "a", "y/z": "b"},
 }
+SERVED = SEVERAL | {"teachers.a.url": ["http://a:1/v1", "http://a:2/v1"]}
 REWARDED = {"opd.policy.weight": 0.5, "rollout.num_samples": 2}
 CARRIED = {"rollout.schedule": "carry"}
 STRICT = {"rollout.schedule": "strict"}
@@ -59,6 +60,14 @@ RULES = [
      {"teachers.a.offload": False}),
     ("opd", SEVERAL | {"actor.ulysses_sequence_parallel_size": 2}, "actor.ulysses_sequence_parallel_size",
      "share a sequence", {"actor.ulysses_sequence_parallel_size": 1}),
+    ("opd", SERVED | {"teachers.a.prompt": "{prompt}"}, "teachers.a.prompt", "reads the student's rows",
+     {"teachers.a.prompt": None}),
+    ("opd", SERVED | {"teachers.b.url": "http://b:1/v1", "teachers.b.top_k": 8}, "teachers.b.top_k", "equally many tokens",
+     {"teachers.a.top_k": 8}),
+    ("opd", SERVED | {"opd.loss_type": "topk_reverse_kl", "opd.top_k": 8}, "opd.loss_type", "has its own events",
+     CARRIED | {"opd.loss_type": "reverse_kl", "opd.top_k": None}),
+    ("opd", SERVED | {"opd.loss_type": "sampled_reverse_kl", "rollout.temperature": 0.5}, "rollout.temperature",
+     "at temperature 1", {"rollout.temperature": 1.0}),
     ("opd", {"teacher.refresh_every": 5}, "teacher.refresh_every", "gets the student's weights",
      {"teacher.path": "Qwen/Qwen3-1.7B", "model.path": "Qwen/Qwen3-1.7B"}),
     ("opd", {"teacher.refresh_every": 5, "teacher.path": "m", "model.path": "m", "model.revision": "1"},

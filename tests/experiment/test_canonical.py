@@ -38,11 +38,14 @@ def test_the_hash_changes_with_the_experiment_and_with_nothing_else(path, value,
     assert (spec_hash(parse_tree(tree).spec) != before) is is_another
 
 
-def test_a_served_teacher_may_move_and_gain_replicas_but_the_ranks_do_not_take_its_place(minimal):
+@pytest.mark.parametrize("key", ["teacher", "teachers.a"])
+def test_a_served_teacher_may_move_and_gain_replicas_but_the_ranks_do_not_take_its_place(minimal, key):
     tree, hashes = minimal("opd"), []
+    if key != "teacher":
+        tree |= {"teacher": None, "teachers": {"a": {"path": "t"}, "b": {"path": "u"}}, "route": {"to": {"x": "a"}}}
     for url in ([], ["http://a:8000/v1"], ["http://b:8000/v1", "http://c:8000/v1"]):
-        set_path(tree, "teacher.url", url)
-        set_path(tree, "teacher.wait_s", 60.0 + len(url))
+        set_path(tree, f"{key}.url", url)
+        set_path(tree, f"{key}.wait_s", 60.0 + len(url))
         hashes.append(spec_hash(parse_tree(tree).spec))
     assert hashes[0] != hashes[1] == hashes[2]
 

@@ -16,7 +16,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "jsd": {"beta": 0.3},
     "skew_kl": {"skew": 0.2},
     "akl": {"mu": 0.6},
-    "sampled_reverse_kl": {},
+    "sampled_reverse_kl": {"baseline": 1},
     "topk_reverse_kl": {"top_k": 5},
 }
 

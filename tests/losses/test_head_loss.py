@@ -59,17 +59,19 @@ def test_without_old_log_probs_every_ratio_is_one():
     torch.testing.assert_close(ours.statistics["policy_loss"], -POLICY["advantages"])
 
 
-@pytest.mark.parametrize("kind", ["reverse_kl", "forward_kl", "jsd"])
+@pytest.mark.parametrize("kind", ["reverse_kl", "forward_kl", "jsd", "sampled_reverse_kl"])
 def test_events_of_a_served_teacher_equal_those_of_its_hidden_states(kind):
     case, twin = make(), make()
-    loss = Loss(kind, KINDS[kind] | {"top_k": 9})
-    weights = weights_of(("divergence", "nll"))
-    log_t = (case.targets.hidden @ case.targets.weight.T).log_softmax(-1).topk(9)
+    weights, is_sampled = weights_of(("divergence", "nll")), kind == "sampled_reverse_kl"
+    params = {"baseline": 0} if is_sampled else KINDS[kind]  # the token alone has no baseline
+    log_t = (case.targets.hidden @ case.targets.weight.T).log_softmax(-1)
+    events = case.ids[:, None] if is_sampled else log_t.topk(9).indices
+    loss = Loss(kind, params if is_sampled else params | {"top_k": 9})
     found = [
         head_loss(case.hidden, case.weight, case.ids, weights, loss, targets=case.targets, chunk=7),
         head_loss(
-            twin.hidden, twin.weight, twin.ids, weights, Loss(kind, KINDS[kind]), chunk=5,
-            targets=EventTargets(log_t.indices, log_t.values),
+            twin.hidden, twin.weight, twin.ids, weights, Loss(kind, params), chunk=5,
+            targets=EventTargets(events, log_t.gather(1, events)),
         ),
     ]  # fmt: skip
     for each in found:

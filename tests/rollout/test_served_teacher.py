@@ -1,13 +1,13 @@
 """The client of a served teacher, against a server that answers as vLLM does, late, wrongly or not at all."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import torch
 from aiohttp import web
+from tests.teacher_server import Answer, app, told
 
 from opd.errors import UnusableInput
 from opd.experiment.sections import Teacher
@@ -16,7 +16,6 @@ from opd.rollout.rows import IDS, LOG_PROBS
 from opd.rollout.served_teacher import ServedTeacher, TeacherUnreachable
 
 VOCAB, TOP_K = 11, 3
-Answer = Callable[[dict[str, Any]], web.Response]
 
 
 class Letters:
@@ -34,42 +33,21 @@ def log_probs(ids: list[int], place: int) -> torch.Tensor:
 
 
 def completion(asked: dict[str, Any], *, most: int = VOCAB) -> web.Response:
-    """Answer as vLLM does: each place has its likeliest tokens and its own, in no order of theirs."""
-    ids, places = asked["prompt"], list[Any]([None])
-    for place in range(1, len(ids)):
-        found = log_probs(ids, place)
-        order = found.argsort(descending=True).tolist()
-        named = sorted({*order[: min(asked["prompt_logprobs"], most)], ids[place]})
-        places.append({str(t): {"logprob": float(found[t]), "rank": order.index(t) + 1} for t in named})
-    return web.json_response({"choices": [{"prompt_logprobs": places}]})
+    ids = asked["prompt"]
+    found = torch.stack([log_probs(ids, place) for place in range(1, len(ids))])
+    return told(ids, found, min(asked["prompt_logprobs"], most))
 
 
 @asynccontextmanager
-async def teacher(answer: Answer = completion, *, wait_s: float = 5.0, vocab: int = VOCAB):
+async def teacher(answer: Answer = completion, *, wait_s: float = 5.0, vocab: int = VOCAB, num_events: int = TOP_K):
     """Serve a teacher, and yield its client."""
-
-    async def complete(request: web.Request) -> web.Response:
-        asked = await request.json()
-        assert asked["model"] == "served"
-        return answer(asked)
-
-    async def tokenize(request: web.Request) -> web.Response:
-        return web.json_response({"tokens": [ord(letter) % vocab for letter in (await request.json())["prompt"]]})
-
-    async def models(request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "served"}]})
-
-    app = web.Application()
-    app.add_routes(
-        [web.post("/v1/completions", complete), web.post("/tokenize", tokenize), web.get("/v1/models", models)]
-    )
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app("served", answer, lambda text: [ord(letter) % vocab for letter in text]))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
     of = {"path": "served", "url": [f"http://127.0.0.1:{port}/v1"], "top_k": TOP_K, "wait_s": wait_s}
-    client = ServedTeacher(Teacher.model_validate(of | {"dtype": "fp32", "offload": False}))
+    client = ServedTeacher("teacher", Teacher.model_validate(of | {"dtype": "fp32", "offload": False}), num_events)
     try:
         yield client
     finally:
@@ -77,18 +55,20 @@ async def teacher(answer: Answer = completion, *, wait_s: float = 5.0, vocab: in
         await runner.cleanup()
 
 
-def test_events_are_the_likeliest_tokens_at_each_place_of_the_response():
+@pytest.mark.parametrize("num_events", [TOP_K, 0])
+def test_events_are_the_given_token_and_the_likeliest_ones_at_each_place_of_the_response(num_events):
     prompt, response = [1, 2, 3], [4, 5, 6, 7]
 
     async def read():
-        async with teacher() as client:
+        async with teacher(num_events=num_events) as client:
             return await client.read(prompt, response)
 
     columns = asyncio.run(read())
-    for number in range(len(response)):
-        expected = log_probs(prompt + response, len(prompt) + number).topk(TOP_K)
-        assert columns[IDS][number].tolist() == expected.indices.tolist()
-        torch.testing.assert_close(columns[LOG_PROBS][number], expected.values)
+    for number, token in enumerate(response):
+        found = log_probs(prompt + response, len(prompt) + number)
+        expected = [token, *found.topk(num_events).indices.tolist()]
+        assert columns[IDS][number].tolist() == expected
+        torch.testing.assert_close(columns[LOG_PROBS][number], found[expected])
 
 
 def test_a_server_that_is_busy_is_asked_again(monkeypatch):
@@ -121,7 +101,10 @@ def test_a_server_that_stays_away_ends_the_attempt(monkeypatch):
     ("settings", "message"),
     [
         ({"answer": lambda asked: completion(asked, most=1)}, "--max-logprobs 3"),
-        ({"answer": lambda asked: web.json_response({"choices": [{}]})}, "no `prompt_logprobs` of 3 tokens"),
+        (
+            {"answer": lambda asked: web.json_response({"choices": [{}]})},
+            "no `prompt_logprobs` of the given token and 3 more",
+        ),
         ({"answer": lambda asked: web.Response(status=400, text="too long")}, "status 400: too long"),
         ({"vocab": 7}, "one tokenizer"),
     ],

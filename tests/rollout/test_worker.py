@@ -64,7 +64,7 @@ def worker() -> RolloutWorker:
         "rollout_config": SimpleNamespace(response_length=8, ignore_eos=True),
         "llm_client": _Server(),
         "num_finished": 0,
-        "_teacher": None,
+        "_served": {},
         "_ends": frozenset({1}),
         "_stops": [],
         "asked": asked,

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 from opd.data.toy import STUDENT_DIR
 from opd.experiment import SpecError, parse_tree
+from opd.rollout.batches import TEACHER
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.row_facts import TeacherRoute
 
@@ -32,15 +33,21 @@ def dataset(tmp_path) -> PromptDataset:
     return PromptDataset([str(tmp_path / "train.parquet")], AutoTokenizer.from_pretrained(STUDENT_DIR), config)
 
 
-def _spec(**route):
+def _spec(url=(), **route):
     tree = {key: value for key, value in MINIMAL["opd"].items() if key != "teacher"}
-    return parse_tree(tree | {"teachers": {"b": {"path": "t"}, "a": {"path": "u"}}, "route": route}).spec
+    return parse_tree(tree | {"teachers": {"b": {"path": "t"}, "a": {"path": "u", "url": url}}, "route": route}).spec
 
 
-def test_a_prompts_teacher_is_that_of_its_data_source(dataset, capsys):
-    route = TeacherRoute.of(dataset, _spec(to={"maths": "a", "code/short": "b", "chat": "b"}))
-    assert route.of_rows([3, 0, 1, 0]).tolist() == [1, 0, 1, 0]
+@pytest.mark.parametrize(("url", "numbers"), [((), [1, 0, 1, 0]), ("http://a:8000/v1", [0, 1, 0, 1])])
+def test_a_prompts_teacher_is_that_of_its_data_source_and_served_ones_follow_those_of_the_ranks(
+    url, numbers, dataset, capsys
+):
+    route = TeacherRoute.of(dataset, _spec(url, to={"maths": "a", "code/short": "b", "chat": "b"}))
+    assert route.of_rows([3, 0, 1, 0]).tolist() == numbers
     assert "route: training prompts by teacher: a 2, b 2" in capsys.readouterr().out
+    prompts = [{"index": row} for row in (3, 0, 1, 0)]
+    route.tell(prompts)
+    assert [prompt[TEACHER] for prompt in prompts] == numbers
 
 
 def test_rows_that_left_the_data_do_not_shift_the_others(dataset):

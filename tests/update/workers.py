@@ -25,6 +25,7 @@ from tests.rank_end import leave
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import opd
+from opd.rollout.rows import IDS, LOG_PROBS
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT_SHOWN = 4_000  # characters of the end of a rank's output, after a failure
@@ -110,6 +111,8 @@ def tensordict(rows: list[dict[str, Any]], first: int = 0) -> TensorDict:
     }
     if any("teacher_prompt" in r for r in rows):
         columns["teacher_prompts"] = nested([torch.tensor(r.get("teacher_prompt", r["prompt"])) for r in rows])
+    for place, name in enumerate((IDS, LOG_PROBS) if "events" in rows[0] else ()):
+        columns[name] = nested([r["events"][place] for r in rows])
     return TensorDict(columns, batch_size=len(rows))
 
 

@@ -167,7 +167,7 @@ class Horizon(Section):
 
 class Opd(Section):
     loss_type: LossType = key("Divergence a token, or your own as package.module:function.", "reverse_kl")
-    loss_params: Extras = key("Parameters of skew_kl (`skew`), akl (`mu`) and a function of yours.", dict)
+    loss_params: Extras = key("Parameters of skew_kl, akl, sampled_reverse_kl and a function of yours.", dict)
     beta: Open | None = key("Weight of the teacher in the JSD's mixture. Default: 0.5 with loss_type jsd.", None)
     top_k: Count | None = key("Tokens that topk_reverse_kl compares one by one; all others are one more.", None)
     divergence_weight: Weight = key("Weight of the divergence in the loss; stages may have their own.", 1.0)

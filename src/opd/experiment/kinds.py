@@ -119,16 +119,25 @@ class DistillationSpec(SamplingSpec):
     checkpoint: sections.Checkpoint = key(_KEPT, sections.Checkpoint)
 
     @property
-    def served_teacher(self) -> sections.Teacher | None:
-        """The teacher of all rows, if a server holds it."""
-        return self.teacher if self.teacher is not None and self.teacher.url else None
+    def teacher_names(self) -> list[str]:
+        """The names of several teachers in the order of their numbers: teachers of the ranks, then served ones, by name."""
+        return sorted(self.teachers, key=lambda name: (bool(self.teachers[name].url), name))
+
+    @property
+    def all_teachers(self) -> dict[str, sections.Teacher]:
+        """Every teacher by its key, `teacher` or `teachers.NAME` of several, in the order of their numbers."""
+        several = {f"teachers.{name}": self.teachers[name] for name in self.teacher_names}
+        return several if self.teacher is None else {"teacher": self.teacher}
 
     @property
     def named_teachers(self) -> dict[str, sections.Teacher]:
-        """Every teacher that the ranks hold: `teacher`, or `teachers.NAME` of each of several, in the order of their names."""
-        if self.teacher is not None:
-            return {} if self.teacher.url else {"teacher": self.teacher}
-        return {f"teachers.{name}": self.teachers[name] for name in sorted(self.teachers)}
+        """The teachers that the ranks hold, by key."""
+        return {key: teacher for key, teacher in self.all_teachers.items() if not teacher.url}
+
+    @property
+    def served_teachers(self) -> dict[str, sections.Teacher]:
+        """The teachers that servers hold, by key."""
+        return {key: teacher for key, teacher in self.all_teachers.items() if teacher.url}
 
     @property
     def routed(self) -> tuple[str, ...]:
@@ -221,9 +230,9 @@ def canonical_json(value: Any) -> str:
 def identity(spec: BaseSpec) -> dict[str, Any]:
     """Return the part of the spec that makes two runs the same experiment, for hashing and for a readable diff."""
     found = spec.model_dump(mode="json", exclude_none=True, exclude=_EXCLUDED)
-    teacher = found.get("teacher", {})
-    if teacher.get("url"):  # a server that has moved reads as before
-        teacher["url"] = ["served"]
+    for teacher in (found.get("teacher", {}), *found.get("teachers", {}).values()):
+        if teacher.get("url"):  # a server that has moved reads as before
+            teacher["url"] = ["served"]
     return found
 
 

@@ -123,23 +123,20 @@ def _teachers(spec: DistillationSpec) -> Problems:
 
 
 def _served(spec: DistillationSpec) -> Problems:
-    """Check that a served teacher is asked for what its server can answer: log-probabilities of whole answers."""
-    for name in (name for name, teacher in spec.teachers.items() if teacher.url):
-        yield spec.broken(f"teachers.{name}.url", "of several teachers the ranks load each", "use one `teacher`")
-    if spec.served_teacher is None:
-        return
-    for key in ("prompt", "refresh_every"):
-        if value_at(spec, f"teacher.{key}"):
+    """Check that served teachers are asked for what their servers can answer: log-probabilities of whole answers."""
+    served = spec.served_teachers
+    for at, teacher in served.items():
+        for key in (name for name in ("prompt", "refresh_every") if getattr(teacher, name)):
             rule = "a served teacher reads the student's rows, with weights of its own"
-            yield spec.broken(f"teacher.{key}", rule, "remove it")
-    for key in _keys(spec, "loss_type", "loss_type", "sampled_reverse_kl", "topk_reverse_kl"):
-        rule = "a served teacher has its own events: its teacher.top_k tokens, and all others as one"
+            yield spec.broken(f"{at}.{key}", rule, "remove it")
+        if teacher.top_k != next(iter(served.values())).top_k:
+            yield spec.broken(f"{at}.top_k", "all served teachers report equally many tokens", "give all the same")
+    for key in _keys(spec, "loss_type", "loss_type", "topk_reverse_kl") if served else ():
+        rule = "a served teacher has its own events: its `top_k` tokens, and all others as one"
         yield spec.broken(key, rule, "use reverse_kl, forward_kl or jsd")
-    if spec.rollout.temperature != 1:
+    if served and spec.rollout.temperature != 1:
         rule = "servers report log-probabilities at temperature 1, and others do not follow from the likeliest tokens"
         yield spec.broken("rollout.temperature", rule, "use 1, or let the ranks load the teacher")
-    if spec.rollout.schedule == "carry":
-        yield spec.broken("rollout.schedule", "a served teacher reads whole answers as they come", _STRICT)
 
 
 def _keys(spec: DistillationSpec, of_run: str, of_stage: str, *values: str) -> list[str]:

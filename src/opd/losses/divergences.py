@@ -211,15 +211,20 @@ def akl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
     return share * kl(log_t, log_s) + (1.0 - share) * kl(log_s, log_t)
 
 
-@register_divergence("sampled_reverse_kl")
+@register_divergence(
+    "sampled_reverse_kl",
+    {"baseline": Number(low=0, is_integer=True, default=1, reason="1: the reverse KL; 0: none")},
+)
 def sampled_reverse_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
     """Return a(y) = log p_S(y) - log p_T(y) of the sampled token y, an estimate of the reverse KL to compare with it.
 
-    The gradient is (a(y) - D) d log p_S(y) with D = KL(p_S || p_T) as the baseline. Its mean over y ~ p_S is dD.
+    The gradient is (a(y) - D) d log p_S(y) with D = KL(p_S || p_T) as the baseline. Its mean over y ~ p_S is dD, also
+    with `baseline: 0`, where a(y) needs no other token of the teacher.
     """
     log_y = pick(log_s, ids)
     value = (log_y - pick(log_t, ids)).detach()
-    return value + (value - kl(log_s, log_t).detach()) * (log_y - log_y.detach())
+    slope = value - kl(log_s, log_t).detach() if params["baseline"] else value
+    return value + slope * (log_y - log_y.detach())
 
 
 @register_divergence("topk_reverse_kl", {"top_k": TOP_K})

@@ -103,7 +103,8 @@ class Output(NamedTuple):
     def joined(cls, parts: Sequence[Output], places: Sequence[Tensor]) -> Output:
         """Return the output of all tokens from parts that share none; places [T_i] int64 are a part's tokens among all."""
         order = torch.cat(list(places)).argsort()
-        statistics = {name: torch.cat([part.statistics[name] for part in parts])[order] for name in parts[0].statistics}
+        names = [name for name in parts[0].statistics if all(name in part.statistics for part in parts)]
+        statistics = {name: torch.cat([part.statistics[name] for part in parts])[order] for name in names}
         return cls(torch.stack([part.loss for part in parts]).sum(), statistics, parts[0].backend)
 
 

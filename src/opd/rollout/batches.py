@@ -1,10 +1,8 @@
 """Prompts as they are asked for, and the report of their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from opd.agent.metrics import AgentCounts
 from opd.agent.trajectories import Trajectory
@@ -14,6 +12,8 @@ from opd.rollout.rows import Row
 
 Prompt = dict[str, Any]
 """A row of the data set, with `uid`, a name that no other prompt of its step has."""
+TEACHER = "opd_teacher"
+"""Key of a training prompt's teacher, by number, where there are several."""
 Begun = tuple[Prompt, CarriedRow]
 """(the prompt, unless its tokens are known; what there is of its answer)."""
 
@@ -40,7 +40,7 @@ class Batch:
     max_tokens: int | None = None
     is_recorded: bool = False
 
-    def split(self, num_parts: int) -> list[Batch]:
+    def split(self, num_parts: int) -> list[Self]:
         """Return at most so many parts, in order."""
         size = -(-len(self.prompts) // num_parts)
         cuts = [slice(start, start + size) for start in range(0, len(self.prompts), size)]
@@ -74,19 +74,15 @@ class RolloutReport:
     trajectories: list[Trajectory] = field(default_factory=list)
     """Conversations of the lowest data rows, as many as the run keeps."""
 
-    def add(self, other: RolloutReport) -> None:
+    def add(self, other: Self) -> None:
         """Take in another batch's."""
-        self.rows.extend(other.rows)
-        self.num_trajectories += other.num_trajectories
-        self.num_failed += other.num_failed
-        self.num_reward_failed += other.num_reward_failed
-        self.num_unread += other.num_unread
-        self.num_cut += other.num_cut
-        self.first_error = self.first_error or other.first_error
-        self.fault = self.fault or other.fault
-        self.samples.extend(other.samples)
+        for name, value in vars(self).items():
+            if isinstance(value, list):
+                value.extend(getattr(other, name))
+            elif name.startswith("num_"):
+                setattr(self, name, value + getattr(other, name))
+        self.first_error, self.fault = self.first_error or other.first_error, self.fault or other.fault
         self.agent.add(other.agent)
-        self.trajectories.extend(other.trajectories)
         self.seconds = max(self.seconds, other.seconds)
 
     def check(self) -> None:

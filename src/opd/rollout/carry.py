@@ -7,8 +7,6 @@ the answers. So two runs whose rows are equal make equal updates, on any server.
 An update takes place when enough rows are complete. Unfinished rows keep their tokens and continue under the new weights.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,6 +21,20 @@ CHECKPOINT_FILE = "carried.json"
 
 ROUNDS_OF_LONGEST = 16
 """Rounds that the longest row takes. Shorter rounds follow the lengths more closely, and each costs its requests once more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """The tokens of one row in a round."""
+
+    tokens: list[int]
+    version: int  # of the weights that made them
+    is_complete: bool
+    prompt_ids: list[int] = field(default_factory=list)
+    num_read: int = 0
+    """Tokens before them that the server read because its cache did not have them."""
+    error: str = ""
+    """The reason why the row is given up; empty if it is not."""
 
 
 @dataclass(kw_only=True)
@@ -55,20 +67,6 @@ class CarriedRow:
         elif growth.tokens:
             self.pieces.append((growth.version, len(growth.tokens)))
         self.is_complete, self.ended_at = growth.is_complete, now
-
-
-@dataclass(frozen=True, kw_only=True)
-class Growth:
-    """The tokens of one row in a round."""
-
-    tokens: list[int]
-    version: int  # of the weights that made them
-    is_complete: bool
-    prompt_ids: list[int] = field(default_factory=list)
-    num_read: int = 0
-    """Tokens before them that the server read because its cache did not have them."""
-    error: str = ""
-    """The reason why the row is given up; empty if it is not."""
 
 
 Slot = list[CarriedRow]

@@ -14,7 +14,10 @@ from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_
 FILLER_TOKENS = 8
 """Tokens of a row that only fills a step up."""
 IDS, LOG_PROBS = "teacher_ids", "teacher_log_probs"
-"""Columns of a row that a served teacher has read, [response, k] each: token ids int32, and their log-probabilities fp32."""
+"""Columns of a run with served teachers, [response, 1 + k] each: token ids int32, and their log-probabilities fp32.
+
+At each place the given token is the first, and the k likeliest ones follow. A row of another teacher has no places.
+"""
 _OF_PROMPT = ("prompts", "teacher_prompts")
 
 

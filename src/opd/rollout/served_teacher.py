@@ -1,7 +1,7 @@
 """A teacher on a server of its own: its log-probabilities of an answer, asked for as soon as the answer is there.
 
 The server is OpenAI-compatible and reports log-probabilities of a prompt, as vLLM does (`prompt_logprobs`). The teacher's k
-likeliest tokens at each place are events of their own, and all other tokens are one more.
+likeliest tokens at each place are events of their own, and all other tokens are one more. The server reports the given token too.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from torch import Tensor
 
 from opd.errors import RunError, UnusableInput
+from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.sections import Teacher
 from opd.inputs.tokenizers import PROBES
 from opd.rollout.rows import IDS, LOG_PROBS
@@ -38,17 +39,20 @@ class ServedTeacher:
     """The client of one teacher's replicas in one event loop.
 
     Args:
-        teacher: with `url`.
+        key: of the teacher. teacher: with `url`.
+        num_events: likeliest tokens that it reports at each place.
     """
 
-    def __init__(self, teacher: Teacher) -> None:
-        self._teacher = teacher
+    def __init__(self, key: str, teacher: Teacher, num_events: int) -> None:
+        self._key, self._teacher, self._num_events = key, teacher, num_events
         self._session: aiohttp.ClientSession | None = None
         self._free = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._num_asked = 0
+        self.unread = columns_of_events([], [], num_events)
+        """Columns of a row that another teacher reads."""
 
     async def read(self, prompt: Sequence[int], response: Sequence[int]) -> dict[str, Tensor]:
-        """Return the columns `IDS` and `LOG_PROBS` of a row: events of each token of its response.
+        """Return the columns `IDS` and `LOG_PROBS` of a row.
 
         Raises:
             TeacherUnreachable: no replica has answered in time.
@@ -58,19 +62,19 @@ class ServedTeacher:
             "prompt": [*prompt, *response],
             "max_tokens": 1,
             "temperature": 0.0,
-            "prompt_logprobs": self._teacher.top_k,
+            "prompt_logprobs": self._num_events,
         }
         async with self._free:
             found = await self._ask("/v1/completions", body)
         try:
             places = found["choices"][0]["prompt_logprobs"][len(prompt) : len(prompt) + len(response)]
             # On a thread: thousands of places would keep other answers waiting.
-            return await asyncio.to_thread(_events, places, self._teacher.top_k, len(response))
+            return await asyncio.to_thread(columns_of_events, places, response, self._num_events)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UnusableInput(
-                "teacher.url",
-                f"the server's answer has no `prompt_logprobs` of {self._teacher.top_k} tokens a place "
-                f"({type(error).__name__}: {error}); vLLM reports them, started with --max-logprobs {self._teacher.top_k}",
+                f"{self._key}.url",
+                f"the server's answer has no `prompt_logprobs` of the given token and {self._num_events} more a place "
+                f"({type(error).__name__}: {error}); vLLM reports them, started with --max-logprobs {self._num_events}",
             ) from error
 
     async def check(self, tokenizer: Any) -> None:
@@ -84,7 +88,7 @@ class ServedTeacher:
         if self._teacher.path not in listed:
             names = ", ".join(map(str, listed)) or "none"
             raise UnusableInput(
-                "teacher.path",
+                f"{self._key}.path",
                 f"{self._teacher.path} is no model of {self._teacher.url[0]}, which serves {names}; "
                 "name one of them (vLLM's --served-model-name gives a model another name)",
             )
@@ -93,7 +97,7 @@ class ServedTeacher:
             found = await self._ask("/tokenize", {"prompt": text, "add_special_tokens": False})
             if found.get("tokens") != ours:
                 raise UnusableInput(
-                    "teacher.url",
+                    f"{self._key}.url",
                     f"the server's tokenizer makes {len(found.get('tokens') or [])} tokens of {text[:40]!r}, the "
                     f"student's {len(ours)}, or others. Both must have one tokenizer: serve a teacher of the student's family",
                 )
@@ -120,7 +124,9 @@ class ServedTeacher:
             return await retrying(self._once, path, body)
         except _TROUBLES as error:
             trouble = f"{type(error).__name__}: {error}"
-            raise TeacherUnreachable(f"teacher.url: no answer for {wait_s:g} s (teacher.wait_s): {trouble}") from error
+            raise TeacherUnreachable(
+                f"{self._key}.url: no answer for {wait_s:g} s ({self._key}.wait_s): {trouble}"
+            ) from error
 
     async def _once(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         """Ask the replica whose turn it is."""
@@ -136,7 +142,7 @@ class ServedTeacher:
                 raise aiohttp.ClientError(f"{url}: status {answer.status}: {(await answer.text())[:200]}")
             if answer.status != 200:
                 text = (await answer.text())[:500]
-                raise UnusableInput("teacher.url", f"{url} answers with status {answer.status}: {text}")
+                raise UnusableInput(f"{self._key}.url", f"{url} answers with status {answer.status}: {text}")
             found: dict[str, Any] = await answer.json()
             return found
 
@@ -146,28 +152,42 @@ def _tell(state: RetryCallState) -> None:
     logger.warning("the served teacher does not answer, asked again: %s", state.outcome.exception())
 
 
-def check_served(teacher: Teacher, tokenizer: Any) -> None:
-    """Call `ServedTeacher.check` where no event loop runs."""
+def events_per_place(spec: OpdSpec | OpdAgentSpec) -> int:
+    """Return the likeliest tokens that served teachers report; 0 if the given token's log-probability is enough."""
+    opd = spec.opd
+    kinds = {stage.loss_type or opd.loss_type for stage in opd.stages} or {opd.loss_type}
+    if kinds == {"sampled_reverse_kl"} and not opd.importance.tokens.needs_teacher:
+        return 0
+    return next(iter(spec.served_teachers.values())).top_k  # a rule: all have the same
+
+
+def clients(spec: OpdSpec | OpdAgentSpec) -> dict[int, ServedTeacher]:
+    """Return the clients of a run's served teachers by the teachers' numbers."""
+    teachers = enumerate(spec.all_teachers.items())
+    return {number: ServedTeacher(key, one, events_per_place(spec)) for number, (key, one) in teachers if one.url}
+
+
+def check_served(spec: OpdSpec | OpdAgentSpec, tokenizer: Any) -> None:
+    """Call `ServedTeacher.check` of each served teacher where no event loop runs."""
 
     async def check() -> None:
-        client = ServedTeacher(teacher)
-        try:
-            await client.check(tokenizer)
-        finally:
-            await client.close()
+        for client in clients(spec).values():
+            try:
+                await client.check(tokenizer)
+            finally:
+                await client.close()
 
     asyncio.run(check())
 
 
-def _events(places: Sequence[Mapping[str, Any]], top_k: int, num: int) -> dict[str, Tensor]:
-    """Return the columns of `num` places, each {token id: {logprob, rank}} with the likeliest tokens and the given one."""
-    if len(places) != num:
-        raise ValueError(f"{len(places)} places of {num}")
+def columns_of_events(places: Sequence[Mapping[str, Any]], tokens: Sequence[int], num_events: int) -> dict[str, Tensor]:
+    """Return the columns of a response's tokens, by the places {token id: {logprob, rank}}; none for a row that is not read."""
     ids, log_probs = list[list[int]](), list[list[float]]()
-    for place in places:
-        best = sorted((found["rank"], int(token), found["logprob"]) for token, found in place.items())[:top_k]
-        if len(best) < top_k:
+    for place, token in zip(places, tokens, strict=True):
+        best = sorted((found["rank"], int(one), found["logprob"]) for one, found in place.items())[:num_events]
+        if len(best) < num_events:
             raise ValueError(f"{len(best)} tokens at a place")
-        ids.append([token for _, token, _ in best])
-        log_probs.append([log_prob for *_, log_prob in best])
-    return {IDS: torch.tensor(ids, dtype=torch.int32), LOG_PROBS: torch.tensor(log_probs, dtype=torch.float32)}
+        ids.append([token, *(one for _, one, _ in best)])
+        log_probs.append([place[str(token)]["logprob"], *(log_prob for *_, log_prob in best)])
+    made = {IDS: torch.tensor(ids, dtype=torch.int32), LOG_PROBS: torch.tensor(log_probs, dtype=torch.float32)}
+    return {name: values.view(-1, 1 + num_events) for name, values in made.items()}

@@ -33,13 +33,13 @@ from opd.errors import UnusableInput
 from opd.evaluation.samples import Sample, further_numbers
 from opd.experiment.run_config import RunConfig
 from opd.rewards import BUILTIN_FUNCTIONS, is_unread, worst_score
-from opd.rollout.batches import Batch, Begun, Prompt, RolloutReport
+from opd.rollout.batches import TEACHER, Batch, Begun, Prompt, RolloutReport
 from opd.rollout.carry import Growth
 from opd.rollout.pieces import PieceClient
 from opd.rollout.reward import Scorer, reward_function
 from opd.rollout.rows import Order, Row, row_of
 from opd.rollout.seeds import TRAIN, VALIDATION, SeededClient
-from opd.rollout.served_teacher import ServedTeacher, TeacherUnreachable
+from opd.rollout.served_teacher import TeacherUnreachable, clients
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +68,7 @@ class RolloutWorker(AgentLoopWorker):
         self._ends = frozenset(() if is_endless else end_tokens(self.tokenizer, generation))
         # No engine knows these by itself.
         self._stops = sorted(self._ends - named_ends(self.tokenizer, generation))
-        spec = self.ours.distillation
-        served = None if spec is None else spec.served_teacher
-        self._teacher = None if served is None else ServedTeacher(served)
+        self._served = {} if self.ours.distillation is None else clients(self.ours.distillation)
         self.num_finished = 0
         self._can_be_cut: list[asyncio.Task[Row | Sample]] = []
         self._is_cut = False
@@ -91,8 +89,8 @@ class RolloutWorker(AgentLoopWorker):
         answers = [asyncio.create_task(self._trajectory(batch, *job)) for job in jobs]
         self._can_be_cut, self._is_cut = answers if batch.is_recorded else [], False
         results = await asyncio.gather(*answers, return_exceptions=True)
-        if self._teacher is not None:
-            await self._teacher.close()
+        for teacher in self._served.values():
+            await teacher.close()
         self._can_be_cut = []
         report.fault = next((result for result in results if _ends_the_run(result)), None)
         self._collect(batch, jobs, results, report)
@@ -173,8 +171,11 @@ class RolloutWorker(AgentLoopWorker):
             if batch.is_recorded:
                 return self._sample(output, prompt, sample)
             row = self._row(output, prompt, sample)
-            if self._teacher is not None and batch.partition == TRAIN:
-                row.columns |= await self._teacher.read(output.prompt_ids, output.response_ids)
+            if self._served and batch.partition == TRAIN:
+                if (teacher := self._served.get(prompt.get(TEACHER, 0))) is not None:
+                    row.columns |= await teacher.read(output.prompt_ids, output.response_ids)
+                else:
+                    row.columns |= next(iter(self._served.values())).unread
             return row
         finally:
             self.num_finished += 1

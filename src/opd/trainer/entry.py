@@ -202,8 +202,8 @@ def prepare(config: DictConfig) -> dict[str, str]:
         check_reward(config)
     tokenizer = check_models(config, inputs)
     ours = RunConfig.of(config)
-    if ours.distillation is not None and (served := ours.distillation.served_teacher) is not None:
-        check_served(served, tokenizer)
+    if ours.distillation is not None:
+        check_served(ours.distillation, tokenizer)
     return models
 
 
@@ -278,7 +278,7 @@ def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> R
 
     spec, model = ours.distillation, config.actor_rollout_ref.model
     assert spec is not None  # asked for distillation only
-    if spec.served_teacher is not None:  # its tokenizer is compared over its address
+    if not spec.named_teachers:  # the tokenizer of a served one is compared over its address
         return ours.with_facts(valid_vocab=len(tokenizer))
     for key, of_key in spec.named_teachers.items():
         try:

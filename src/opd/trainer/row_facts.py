@@ -18,6 +18,7 @@ from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.algorithm import Policy
 from opd.experiment.errors import Problem, SpecError
 from opd.losses import reward_weights
+from opd.rollout.batches import TEACHER, Prompt
 from opd.rollout.rows import Row
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.problem_weights import ProblemWeights
@@ -27,14 +28,14 @@ _NUM_SHOWN = 5
 
 
 class TeacherRoute:
-    """The number of each prompt's teacher, in the order of their names.
+    """The number of each prompt's teacher.
 
     Raises:
         SpecError: the data lack the column `route.by`, or a prompt's value in it leads to none.
     """
 
     def __init__(self, dataset: PromptDataset, spec: OpdSpec | OpdAgentSpec) -> None:
-        route, names = spec.route, sorted(spec.teachers)
+        route, names = spec.route, spec.teacher_names
         values = dataset.column(route.by)
         if values is None:
             fix = f"name one that they have: {', '.join(dataset.dataframe.column_names)}"
@@ -64,6 +65,11 @@ class TeacherRoute:
     def of_rows(self, rows: Sequence[int]) -> Tensor:
         """Return [R] int64, the teachers of rows of the data set, as it counts them now."""
         return self._numbers[list(rows)]
+
+    def tell(self, prompts: Sequence[Prompt]) -> None:
+        """Give prompts the number of their teacher, by which the rollout finds a served one."""
+        for prompt in prompts:
+            prompt[TEACHER] = int(self._numbers[prompt["index"]])
 
 
 def group_advantages(scores: Tensor, uids: Sequence[str], *, by_std: bool) -> Tensor:

@@ -21,6 +21,7 @@ from opd.errors import Unfit
 from opd.experiment.defaults import head_changes_of
 from opd.losses import EventTargets, HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
 from opd.losses.head import top_tokens
+from opd.losses.terms import Targets
 from opd.update.attention import Slice
 from opd.update.teacher_cache import Fetch
 
@@ -46,20 +47,20 @@ class CollectTask(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A model's hidden states at tokens of a micro-batch, and its head [V, d].
+    """A model's hidden states at tokens of a micro-batch, and its head [V, d]. A served teacher has neither.
 
     One of several teachers also has its name, its rows' places in the micro-batch, and its tokens [T_i] int64.
     """
 
-    hidden: Fetch
-    weight: Tensor
+    hidden: Fetch | None
+    weight: Tensor | None
     name: str = ""
     rows: tuple[int, ...] = ()
     tokens: Tensor | None = None
 
-    def targets(self) -> HiddenTargets:
+    def targets(self) -> HiddenTargets | None:
         """Return the targets of the divergence, once the hidden states are on the device."""
-        return HiddenTargets(self.hidden(), self.weight)
+        return None if self.hidden is None or self.weight is None else HiddenTargets(self.hidden(), self.weight)
 
 
 class LossTask(NamedTuple):
@@ -68,7 +69,7 @@ class LossTask(NamedTuple):
     Args:
         positions, token_ids, token_rows: [T] int64: places in the flattened input, the tokens predicted there, and their rows.
         policy_inputs, old_log_probs: [T] of the policy loss, the first also [T, n].
-        events: of a served teacher, in the place of `references`.
+        events: of served teachers, [T, 1 + k]: the given token, then the k likeliest ones; others' tokens have any numbers.
         slopes: the derivative of a loss of the whole micro-batch, which costs another pass through the head.
         references: the model of the divergence; of several teachers each with its own tokens.
         own: [M] bool, the tokens of M that this rank holds, where ranks share a sequence. None means all.
@@ -108,13 +109,16 @@ class LossTask(NamedTuple):
         if self.slopes is not None:
             current = token_log_probs(hidden.detach(), weight, self.token_ids, temperature=temperature, **self.sizes)
             _, slopes = self.slopes(current)
-        targets = self.references[0].targets() if self.references else self.events
+        targets: Targets | None = self.references[0].targets() if self.references else None
+        loss = self.loss
+        if targets is None and self.events is not None:
+            loss, targets = of_server(loss, self.events)
         output = head_loss(
             hidden,
             weight,
             self.token_ids,
             self.weights,
-            self.loss,
+            loss,
             targets=targets,
             advantages=self.policy_inputs,
             old_log_probs=self.old_log_probs,
@@ -143,6 +147,15 @@ class LossTask(NamedTuple):
             )
             found[f"unshared_{side}"] = mass.masked_fill(found["nonfinite"], 0.0)
         return output
+
+
+def of_server(loss: Loss, events: EventTargets) -> tuple[Loss, EventTargets]:
+    """Return the loss and its events from a served teacher's [T, 1 + k]: the likeliest tokens, or the given one alone."""
+    is_sampled = loss.kind == "sampled_reverse_kl"
+    if is_sampled:  # the divergence that would be its baseline takes all tokens
+        loss = replace(loss, params={"baseline": 0})
+    columns = slice(0, 1) if is_sampled else slice(1, None)
+    return loss, EventTargets(*(each[:, columns].contiguous() for each in events))
 
 
 def of_tokens(holder: object, tokens: Tensor | None, *names: str) -> dict[str, Any]:

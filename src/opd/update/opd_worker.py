@@ -84,7 +84,7 @@ class DivergenceLoss(HeadLoss):
     def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
         several = self.spec.routed
         counts = micro_batch_counts(micro_batch, task, output, first_update=first_update, teachers=several)
-        if self.spec.trainer.monitor and self.spec.served_teacher is None:  # the signs compare whole distributions
+        if self.spec.trainer.monitor and not self.spec.served_teachers:  # the signs compare whole distributions
             drawn = first_update and is_sampled(self.spec, self.stage)
             counts |= token_signs(output, is_sampled=drawn) | neighbour_signs(task)
             if task.own is None and "row_score" in micro_batch:
@@ -216,11 +216,11 @@ class OPDWorker(StudentWorker):
             loss=loss_of(self.spec, stage, stage.loss_type),
             weights=Weights(divergence=divergence[row], policy=policy[row] if has_policy else None),
             policy_inputs=data["advantage"][row] if has_policy else None,
-            states=TeacherStates(self.cache, sorted(self.spec.teachers), of_rows) if self.readers else None,
-            events=None if self.readers else served_events(data, rows),
+            states=TeacherStates(self.cache, self.spec.teacher_names, of_rows) if self.readers or of_rows else None,
+            events=served_events(data, rows) if self.spec.served_teachers else None,
             over_rows=opd.loss_agg_mode != "token-mean",
             options={
-                "watch": STATISTICS if self.readers else STATISTICS[:1],
+                "watch": STATISTICS[:1] if self.spec.served_teachers else STATISTICS,
                 "sizes": self.sizes,
                 "entries": {side: num for side, num in entries.items() if num > facts.valid_vocab},
             },
@@ -255,10 +255,19 @@ class OPDWorker(StudentWorker):
 
 
 def served_events(data: TensorDict, rows: RolloutRows) -> EventTargets:
-    """Return the events [T, k] of the rows' trained tokens, from the columns that the rollout has brought."""
+    """Return the events [T, 1 + k] of the rows' trained tokens, from the columns that the rollout has brought."""
     masks = rows.response_mask.split(rows.response_lens.tolist())
     columns = (zip(data[name].unbind(), masks, strict=True) for name in (IDS, LOG_PROBS))
-    ids, log_probs = (torch.cat([values[mask] for values, mask in column]) for column in columns)
+    # A row that a teacher of the ranks reads brings no places, and has zeros here.
+    ids, log_probs = (
+        torch.cat(
+            [
+                values[mask] if len(values) else values.new_zeros(int(mask.sum()), values.shape[1])
+                for values, mask in column
+            ]
+        )
+        for column in columns
+    )
     return EventTargets(ids.long(), log_probs)
 
 

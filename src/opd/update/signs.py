@@ -72,7 +72,9 @@ def neighbour_signs(task: LossTask) -> Counts:
         return {name: sum(found[name] for found in found_of) for name in found_of[0]}
     positions, ids = task.positions[: NUM_COMPARED + 1], task.token_ids[: NUM_COMPARED + 1]
     [reference] = task.references
-    weight, hidden = reference.weight, reference.hidden()[: len(ids)].float()
+    targets = reference.targets()
+    assert targets is not None  # a run with a served teacher has no signs
+    weight, hidden = targets.weight, targets.hidden[: len(ids)].float()
     vocab = task.sizes.get("valid_vocab") or len(weight)
     rows = weight[ids.clamp(0, vocab - 1)]
     is_shared, own = (ids >= 0) & (ids < vocab), (hidden * rows).sum(-1)

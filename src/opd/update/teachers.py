@@ -57,6 +57,8 @@ class TeacherStates:
 
     def keep(self, row: int, kept: Tensor, rank: int | None) -> None:
         """Keep only some of a row's trained tokens [n]; `rank` is this process's among those that share the row, if any do."""
+        if self.of_rows is not None and self.of_rows[row] not in self.heads:
+            return  # a served teacher leaves nothing here
         if rank is None:
             self.cache.keep(row, kept)
         else:
@@ -77,8 +79,9 @@ class TeacherStates:
         for number in teachers.unique().tolist():
             rows = (teachers == number).nonzero()[:, 0].tolist()
             tokens = (teachers[found.row] == number).nonzero()[:, 0]
-            hidden = self.cache.fetch([numbers[row] for row in rows])
-            references.append(Reference(hidden, self.heads[number], self.names[number], tuple(rows), tokens))
+            head = self.heads.get(number)  # of a served teacher there is none
+            states = None if head is None else self.cache.fetch([numbers[row] for row in rows])
+            references.append(Reference(states, head, self.names[number], tuple(rows), tokens))
         return tuple(references)
 
 

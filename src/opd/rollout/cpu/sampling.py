@@ -1,11 +1,9 @@
 """Sampling parameters of a request, and the choice of each row's next token from its logits."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -31,9 +29,7 @@ class SamplingParams:
     """Tokens that end the answer; they are part of it."""
 
     @classmethod
-    def of(
-        cls, params: Mapping[str, Any], *, max_tokens: int, room: int, eos_token_ids: frozenset[int]
-    ) -> SamplingParams:
+    def of(cls, params: Mapping[str, Any], *, max_tokens: int, room: int, eos_token_ids: frozenset[int]) -> Self:
         """Read what an agent loop sends to verl's vLLM server.
 
         Args:
