@@ -23,9 +23,10 @@ def test_the_module_still_prints(name):
     assert re.search(r"^ +print\(", source(name), re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", quiet.LOGGERS)
+@pytest.mark.parametrize("name", [name for name in quiet.LOGGERS if "." in name])
 def test_the_logger_is_still_the_module_s(name):
-    assert re.search(r"^log(ger)? = logging\.getLogger\(__name__\)$", source(name), re.MULTILINE)
+    pytest.importorskip(name.partition(".")[0])  # vLLM: in its own environment
+    assert re.search(r"^log(ger)? = (logging\.getLogger|init_logger)\(__name__\)$", source(name), re.MULTILINE)
 
 
 def test_a_muted_module_prints_nothing_and_others_as_before(monkeypatch, capsys):

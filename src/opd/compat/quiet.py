@@ -13,7 +13,6 @@ IN_RANK = (
     "verl.utils.profiler.performance",
     "verl.workers.engine.fsdp.transformer_impl",
 )
-IN_SERVER = ("verl.workers.rollout.vllm_rollout.vllm_async_server",)
 LOGGERS = {
     "model_hosting_container_standards": logging.ERROR,  # vLLM's server has no handlers of SageMaker's
     "ray._private.authentication.authentication_token_setup": logging.ERROR,  # the token is on by default

@@ -70,7 +70,7 @@ def server_of(server: type[Any], *, keeps_prefixes: bool = False) -> type[Any]:
 
         async def launch_server(self, *args: Any, **kwargs: Any) -> None:
             """Build the engine, which sizes its cache by what the models leave free; a rank that loads answers no call."""
-            quiet.mute(*quiet.IN_SERVER)
+            quiet.mute(server.__module__)  # it prints its arguments, a line each
             await asyncio.gather(*(worker.__ray_call__.remote(lambda _: None) for worker in self.workers))
             await super().launch_server(*args, **kwargs)
 
