@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from opd.errors import CheckpointError, CorruptRecord, StoreError
+from opd.errors import CheckpointError, CorruptRecord, RunError, StoreError
 from opd.runs import manifest as sealed
 from opd.runs.attempts import check_owner
-from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, step_folder
-from opd.runs.shards import ShardReport, staging_folder, sweep_older
+from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, STAGING, Manifest, step_folder
+from opd.runs.shards import ShardReport, sweep_older
 from opd.store.base import NO_RETRY, Store
 from opd.store.local import LocalStore
 
@@ -68,7 +68,7 @@ class Checkpoints:
 
     def staged(self, step: int) -> Path:
         """Return the local folder in which verl saves a step, until `move_in` moves its files to `folder`."""
-        return self.local.local_path(staging_folder(self.attempt)) / self.folder(step).name
+        return self.local.local_path(f"{CHECKPOINTS_FOLDER}/{STAGING}{self.attempt:04d}") / self.folder(step).name
 
     def check_owner(self) -> None:
         """Raise Overtaken as far as can be known; an unreachable store does not stop the training."""
@@ -98,7 +98,7 @@ class Checkpoints:
         """
         entries = sorted((entry for report in reports for entry in report.entries), key=lambda entry: entry.path)
         manifest = Manifest(step=step, attempt=self.attempt, spec_hash=self.spec_hash, files=tuple(entries))
-        errors = [f"rank {report.rank}: {report.upload_error}" for report in reports if report.upload_error]
+        errors = [report.upload_error for report in reports if report.upload_error]
         self.check_owner()
         if gaps := manifest.find_gaps():
             raise CheckpointError(
@@ -188,18 +188,14 @@ class Checkpoints:
         self.resumed_step = None
 
     def prune(self, *, keep_last: int | None, keep_every: int | None = None) -> list[int]:
-        """Delete complete checkpoints beyond the last `keep_last`, except for multiples of `keep_every`.
+        """Delete complete checkpoints beyond the last `keep_last`, except for multiples of `keep_every`; return their steps.
 
         Only steps that a resume would take count. The step resumed from, a step being saved, the step sealed last and the
         newest step stay. COMPLETE goes first and manifest.json last: after a kill the next call continues.
-
-        Returns:
-            Deleted steps, ascending, for ranks with disks of their own to delete; not steps that stay here.
         """
         if keep_last is None:
             return []
         self.check_owner()
-        self.local.sweep_temporary(CHECKPOINTS_FOLDER)
         deleted = self._prune_in(self.local, keep_last, keep_every)
         self._if_store_answers("retention", lambda store: deleted.update(self._prune_in(store, keep_last, keep_every)))
         return sorted(deleted.difference(sealed.complete_steps([self.local])))
@@ -227,11 +223,13 @@ class Checkpoints:
         return doomed
 
     def _counts(self, store: Store, step: int) -> bool:
-        """Return True if a resume would take this place's copy of a step; an unreadable copy does not count as kept."""
+        """Return True if a resume would take this place's copy of a step, by seal, manifest and sizes."""
         try:
-            is_own_disk = store is self.local
-            return step not in self._unfit and sealed.is_fit(store, step, self.spec_hash, is_own_disk=is_own_disk)
-        except StoreError:
+            manifest = sealed.read_sealed(store, step)
+            if step in self._unfit or manifest is None or sealed.find_unfit(manifest, self.spec_hash):
+                return False
+            return not sealed.find_wrong_sizes(store, manifest, is_own_disk=store is self.local)
+        except RunError:  # an unreadable copy does not count as kept
             return False
 
     def _if_store_answers(self, what: str, call: Callable[[Store], None]) -> None:

@@ -45,19 +45,17 @@ class Watch:
         self._renewed_s = self._excused_s = clock()
         self._has_warned = False
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="opd-run-lease", daemon=True)
 
     def start(self) -> None:
         """Start the thread; the lease counts from now."""
         self._renewed_s = self._excused_s = self._clock()
-        self._thread = threading.Thread(target=self._run, name="opd-run-lease", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop the thread and wait for it."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def check(self) -> None:
         """Raise Overtaken; raise LeaseLost if the attempt trains another step after the request to end."""
@@ -76,32 +74,32 @@ class Watch:
 
     def _beat(self) -> None:
         """Beat once; ask the attempt to end if the lease is too old after that."""
-        trouble: Exception | None = None
         try:
             self._beat_once()
         except Overtaken as error:
             self._overtaken = error
             logger.error("%s", error)
         except Exception as error:  # noqa: BLE001 - this thread keeps the run: it must survive any answer of a store
-            trouble = error
-            if type(error) is not type(self._trouble):
-                logger.warning("lease not renewed, another attempt may take over when it runs out: %r", error)
-        self._trouble, now_s, is_away = trouble, self._clock(), isinstance(trouble, StoreUnavailable)
-        if trouble is None or is_away:
-            self._excused_s = now_s
-        if trouble is None:
-            self._renewed_s = now_s
+            self._miss(error)
+        else:
+            self._trouble, self._renewed_s = None, self._clock()
+            self._excused_s = self._renewed_s
+
+    def _miss(self, error: Exception) -> None:
+        if type(error) is not type(self._trouble):
+            logger.warning("lease not renewed, another attempt may take over when it runs out: %r", error)
+        self._trouble, now_s, is_away = error, self._clock(), isinstance(error, StoreUnavailable)
+        self._excused_s = now_s if is_away else self._excused_s
         age_s, outage_s = now_s - self._renewed_s, max(OUTAGE_S, self._term_s)
         is_too_old = now_s - self._excused_s > self._term_s or age_s > outage_s
-        if trouble is None or self.lost is not None or not is_too_old:
-            return
-        self.lost = LeaseLost(
-            f"the lease was last renewed {age_s:.0f} s ago and {outage_s if is_away else self._term_s:g} s are allowed, so "
-            f"another attempt may own the run; the last answer was {trouble!r}. This attempt saves on its own disk and ends. "
-            "Fix: give it access to the store, then start it again"
-        )
-        logger.error("%s", self.lost)
-        self._end()
+        if self.lost is None and is_too_old:
+            self.lost = LeaseLost(
+                f"the lease was last renewed {age_s:.0f} s ago and {outage_s if is_away else self._term_s:g} s are allowed, "
+                f"so another attempt may own the run; the last answer was {error!r}. This attempt saves on its own disk and "
+                "ends. Fix: give it access to the store, then start it again"
+            )
+            logger.error("%s", self.lost)
+            self._end()
 
 
 def boot_id() -> str:
@@ -125,19 +123,15 @@ def lock_alive(folder: Path, token: str) -> None:
 
 
 def is_locked(folder: Path, token: str) -> bool | None:
-    """Return True while the claim's process holds its lock, False after it has ended, None where neither is known.
-
-    The caller knows that the claim was made under this kernel: a lock of another kernel does not show here.
-    """
+    """Return True while the process of a claim under this kernel holds its lock, False after its end, None if not known."""
     try:
         with open(folder / ALIVE_FILE, "rb") as file:
             if json.loads(file.read()) != _record(token, file.fileno()):
                 return None
-            try:
-                fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
+    except BlockingIOError:
+        return True
     except (OSError, ValueError):
         return None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from opd.errors import CheckpointError, CorruptRecord
-from opd.store.base import Store
+from opd.store.base import Store, json_bytes
 from opd.store.transfer import ListedFile
 
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -22,6 +22,7 @@ COMPLETE_FILE = "COMPLETE"
 # The rank of files that the driver saves itself (data.pt).
 DRIVER_RANK = -1
 DATA_FILE = "data.pt"
+STAGING = ".saving-"  # prefix of the hidden folder, next to the sealed steps, of an attempt's unsealed ones
 # Files that verl's FSDP engine saves for each rank; a resume loads all of them.
 RANK_PARTS = ("model", "optim", "extra_state")
 _STEP_FOLDER = re.compile(r"global_step_([0-9]{1,18})")
@@ -57,14 +58,9 @@ class Manifest:
 
     def __post_init__(self) -> None:
         _check_types(self, step=int, attempt=int, spec_hash=str)
-        paths = [entry.path for entry in self.files]
-        doubled = sorted({path for path in paths if paths.count(path) > 1})
-        if not paths or doubled:
-            problem = f"files listed twice: {', '.join(doubled)}" if doubled else "no files"
-            raise CheckpointError(f"manifest of global_step_{self.step}: {problem}")
 
     def to_bytes(self) -> bytes:
-        return (json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n").encode()
+        return json_bytes(dataclasses.asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
@@ -102,7 +98,9 @@ class Manifest:
         gaps = [f"it lists no {path}" for path in [DATA_FILE, *needed] if path not in listed]
         # A file of another rank is verified by no rank that loads it.
         strays = [entry for entry in self.files if entry.rank != _owner(entry.path)]
-        return [*gaps, *(f"{stray.path} is listed under rank {stray.rank}" for stray in strays)][:_NUM_NAMED]
+        gaps += [f"{entry.path} is listed under rank {entry.rank}" for entry in strays]
+        gaps += ["it lists a file twice"] if len(listed) < len(self.files) else []
+        return gaps[:_NUM_NAMED]
 
 
 def open_sealed(manifest_data: bytes, complete_data: bytes) -> Manifest:
@@ -182,21 +180,6 @@ def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> 
         elif size not in (None, entry.size):
             problems.append(f"{entry.path} has {size} bytes, the manifest says {entry.size}")
     return problems
-
-
-def is_fit(store: Store, step: int, spec_hash: str, *, is_own_disk: bool) -> bool:
-    """Return True if a resume would take this place's copy of a step, by seal, manifest and sizes.
-
-    Raises:
-        StoreError: the place does not answer.
-    """
-    try:
-        manifest = read_sealed(store, step)
-    except (CorruptRecord, CheckpointError):
-        return False
-    if manifest is None or find_unfit(manifest, spec_hash):
-        return False
-    return not find_wrong_sizes(store, manifest, is_own_disk=is_own_disk)
 
 
 def files_of_rank(step_dir: Path, rank: int) -> list[str]:

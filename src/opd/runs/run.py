@@ -72,9 +72,8 @@ class Run:
         self._impatient = replace(claim, stores=tuple(store.with_policy(NO_RETRY) for store in claim.stores))
         self.summary = SummaryKeeper(self._impatient, spec)
         # A lost lease asks the main thread to end as SIGTERM does: it finishes its step, saves, and ends.
-        self._watch = Watch(
-            beat=self._renew, term_s=owner.lease_ttl_s, end=lambda: os.kill(os.getpid(), signal.SIGTERM)
-        )
+        end = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+        self._watch = Watch(beat=self._renew, term_s=owner.lease_ttl_s, end=end)
         self.tee = LogTee(self.attempt_dir / LOG_FILE) if tee else None
         self._kept: set[str] = set()
         self._has_ended = False
@@ -106,7 +105,7 @@ class Run:
         stores: list[Store] = [local]
         if store_url is not None:
             remote = open_store(store_url, policy=policy).child(run_id)
-            if not isinstance(remote, LocalStore) or os.path.realpath(remote.root) != os.path.realpath(local.root):
+            if (folder := remote.local_path("")) is None or folder.resolve() != local.root.resolve():
                 stores = [remote, local]
         settle = functools.partial(
             settle_identity, stores, run_id=run_id, spec_hash=spec_hash, identity=identity or spec, spec=spec
@@ -176,9 +175,7 @@ class Run:
         return self.local.root if self.within is None else self.within.asked_in
 
     def hand_over(self, *, back: bool = False) -> None:
-        """Mark this attempt and its outer run as ended, so that the next attempt need not wait for their leases.
-
-        The end of the head's pod kills this process, which then leaves no mark.
+        """Mark this attempt and its outer run as ended: the end of the head's pod kills this process, which then leaves no mark.
 
         Args:
             back: remove the marks, since the pods have stayed.

@@ -9,30 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opd.errors import CheckpointError, StoreError
-from opd.runs.manifest import (
-    CHECKPOINTS_FOLDER,
-    COMPLETE_FILE,
-    DRIVER_RANK,
-    FileEntry,
-    Manifest,
-    files_of_rank,
-    step_folder,
-)
+from opd.runs.manifest import COMPLETE_FILE, DRIVER_RANK, STAGING, FileEntry, Manifest, files_of_rank, step_folder
 from opd.store.base import DEFAULT_POLICY, RetryPolicy
-from opd.store.durable import fsync_names, hash_file
+from opd.store.durable import fsync_folder, hash_file, make_folder
 from opd.store.remote import open_store
 from opd.store.transfer import bring, find_problems, in_threads
 
 logger = logging.getLogger(__name__)
-
-_STAGING = ".saving-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardReport:
     """A rank's acknowledgement: its files' entries, and why they are not in the store (empty if they are)."""
 
-    rank: int
     entries: tuple[FileEntry, ...]
     upload_error: str = ""
 
@@ -60,15 +49,18 @@ def upload_shards(
             # One lost file spoils the step: the retries of the others are not waited for.
             in_threads(lambda path: store.put_file(path, folder / path), paths)
     except StoreError as away:
-        error = str(away)
-        logger.warning("rank %d: global_step_%d is on the local disk only: %s", rank, step, error)
-    return ShardReport(rank=rank, entries=entries, upload_error=error)
+        error = f"rank {rank}: {away}"
+        logger.warning("global_step_%d is on the local disk only: %s", step, error)
+    return ShardReport(entries=entries, upload_error=error)
 
 
 def hash_files(folder: Path, paths: Sequence[str], *, rank: int) -> tuple[FileEntry, ...]:
-    """Hash freshly saved files in parallel, and sync their bytes and names."""
+    """Hash files that another library has just saved, in parallel, and sync their bytes and names."""
     hashed = zip(paths, in_threads(lambda path: hash_file(folder / path, sync=True), paths), strict=True)
-    fsync_names(folder, paths)
+    synced: set[Path] = set()
+    for parent in sorted({(folder / path).absolute().parent for path in paths}):
+        fsync_folder(parent)
+        make_folder(parent, synced)
     return tuple(FileEntry(path=path, size=size, sha256=digest, rank=rank) for path, (size, digest) in hashed)
 
 
@@ -98,14 +90,9 @@ def fetch_shards(
     return list(problems.values())
 
 
-def staging_folder(attempt: int) -> str:
-    """Return the hidden folder of the run directory in which an attempt's unsealed steps are saved."""
-    return f"{CHECKPOINTS_FOLDER}/{_STAGING}{attempt:04d}"
-
-
 def sweep_older(folder: Path) -> None:
     """Delete the staging folders of attempts before this folder's own."""
-    for other in folder.parent.glob(f"{_STAGING}*") if folder.name.startswith(_STAGING) else ():
+    for other in folder.parent.glob(f"{STAGING}*") if folder.name.startswith(STAGING) else ():
         if (len(other.name), other.name) < (len(folder.name), folder.name):
             shutil.rmtree(other, ignore_errors=True)  # other ranks on this disk may delete it, too
 
