@@ -64,7 +64,6 @@ def make_checkpoints(tmp_path: Path) -> Callable[..., Checkpoints]:
             local=LocalStore(tmp_path / local, policy=IMPATIENT),
             remote=remote,
             attempt=attempt,
-            token=f"planted-{attempt}",
             spec_hash=spec_hash,
         )
 

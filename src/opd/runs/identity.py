@@ -29,16 +29,12 @@ def settle_identity(
     spec: Mapping[str, Any],
     is_claimed: bool = False,
 ) -> bool:
-    """Write run.json and spec.json at the first start, and compare the hash at every later start.
+    """Write run.json and spec.json at the first start, and compare the hash at every later start; raise SpecChanged.
 
-    All places are compared before any is written. `identity` holds the fields that `spec_hash` covers (model, data,
-    algorithm, seed); `spec` is the whole experiment, for readers.
+    `identity` holds the fields that `spec_hash` covers; `spec` is the whole experiment, for readers.
 
     Returns:
         False where the name is another experiment's that `is_unused`: nothing is written before the run `is_claimed`.
-
-    Raises:
-        SpecChanged: the run id belongs to another spec hash; the message lists the differences.
     """
     identity = json.loads(json_bytes(identity))  # so that a tuple or an int key compares equal to its stored form
     record = {"run_id": run_id, "spec_hash": spec_hash, "identity": identity}

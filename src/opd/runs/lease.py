@@ -1,7 +1,6 @@
 """Signs of life of an attempt: the thread that renews its lease or says that it must end, and a lock of its process."""
 
 import fcntl
-import json
 import logging
 import os
 import threading
@@ -18,7 +17,7 @@ BEATS_PER_LEASE = 4
 OUTAGE_S = 1800.0
 """Seconds for which an attempt survives an unreachable store: no other attempt can claim the run there meanwhile."""
 ALIVE_FILE = ".alive"
-"""A hidden JSON record in an attempt's folder: the claim's token and the locked inode, so that a copy proves nothing."""
+"""A hidden file in an attempt's folder with the claim's token, locked by its process."""
 HELD: list[int] = []  # descriptors of this process's locks; closing a descriptor would release its lock
 
 
@@ -111,13 +110,13 @@ def boot_id() -> str:
 def lock_alive(folder: Path, token: str) -> None:
     """Lock the attempt's file until this process and its forks end; a disk without locks leaves only the lease.
 
-    The file gets its record after it is locked, so no reader finds a record without a lock.
+    The file gets the claim's token after it is locked, so no reader finds a token without a lock.
     """
     try:
         descriptor = os.open(folder / ALIVE_FILE, os.O_CREAT | os.O_WRONLY, 0o644)
         HELD.append(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(descriptor, json.dumps(_record(token, descriptor)).encode())
+        os.write(descriptor, token.encode())
     except OSError as error:
         logger.info("no lock in %s (%s): the next attempt will wait for the lease", folder, error)
 
@@ -126,16 +125,11 @@ def is_locked(folder: Path, token: str) -> bool | None:
     """Return True while the process of a claim under this kernel holds its lock, False after its end, None if not known."""
     try:
         with open(folder / ALIVE_FILE, "rb") as file:
-            if json.loads(file.read()) != _record(token, file.fileno()):
+            if file.read() != token.encode():
                 return None
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
     except BlockingIOError:
         return True
-    except (OSError, ValueError):
+    except OSError:
         return None
-
-
-def _record(token: str, descriptor: int) -> dict[str, str | int]:
-    status = os.fstat(descriptor)
-    return {"token": token, "device": status.st_dev, "inode": status.st_ino}

@@ -52,8 +52,7 @@ class Progress:
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, _COUNT.size + 2 * _SLOT_BYTES)
         self._floor_s, self._factor, self._folder, self._stage = math.inf, 1.0, "", ""
-        self._phase, self._step, self._at_s = "", 0, 0.0
-        self._longest_s = 0.0
+        self._phase, self._step, self._at_s, self._longest_s = "", 0, 0.0, 0.0
         self._silences: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_NUM_REMEMBERED))
 
     def watch(self, *, folder: str, floor_s: float, factor: float) -> None:
@@ -70,17 +69,17 @@ class Progress:
         if self._phase:
             self._silences[self._phase].append(self._longest_s)
         self._phase, self._step, self._longest_s = phase, step, 0.0
-        self._note(self._limit_s())
+        self._note()
 
     def tick(self) -> None:
         """Note progress within the phase."""
         self._mark()
-        self._note(self._limit_s())
+        self._note()
 
     def rest(self, phase: str) -> None:
         """Begin a phase that waits for others without a limit."""
         self.enter(phase, self._step)
-        self._note(None)
+        self._note(is_limited=False)
 
     def read(self) -> Standing | None:
         """Return the last note, None before the first."""
@@ -97,15 +96,12 @@ class Progress:
             self._longest_s = max(self._longest_s, now_s - self._at_s)
         self._at_s = now_s
 
-    def _limit_s(self) -> float | None:
+    def _note(self, *, is_limited: bool = True) -> None:
+        """Write the slot that no reader reads, then the count: a kill in between leaves the note before."""
         known = self._silences[self._phase]
         limit_s = max(self._floor_s, self._factor * statistics.median(known)) if known else FIRST_FLOORS * self._floor_s
-        return limit_s if math.isfinite(limit_s) else None
-
-    def _note(self, limit_s: float | None) -> None:
-        """Write the slot that no reader reads, then the count: a kill in between leaves the note before."""
-        note = {"phase": self._phase, "step": self._step, "progress_at_s": self._at_s, "limit_s": limit_s}
-        note |= {"folder": self._folder, "stage": self._stage}
+        note = {"phase": self._phase, "step": self._step, "progress_at_s": self._at_s, "folder": self._folder,
+                "stage": self._stage, "limit_s": limit_s if is_limited and math.isfinite(limit_s) else None}  # fmt: skip
         count = _COUNT.unpack_from(self._shared)[0] + 1
         start = _COUNT.size + count % 2 * _SLOT_BYTES
         self._shared[start : start + _SLOT_BYTES] = json.dumps(note).encode().ljust(_SLOT_BYTES, b"\0")

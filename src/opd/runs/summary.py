@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from opd.errors import CorruptRecord
+from opd.errors import CorruptRecord, StoreError
 from opd.runs import headline
 from opd.runs.attempts import LEASE_TTL_S, Claim
 from opd.runs.headline import first_of
@@ -70,13 +70,16 @@ class SummaryKeeper:
     def __init__(self, claim: Claim, spec: Mapping[str, Any]):
         self.total_steps = headline.total_steps(spec, None)
         self._claim, self._attempt, self._kind = claim, claim.owner.attempt, str(spec.get("kind", ""))
-        self._knows_earlier = self._attempt == 1
         self._last_step: int | None = None
         self._num_skipped = 0
         self._latest: dict[str, float] = {}
         self._lock = threading.Lock()
         self._tell: Tell | None = None
-        self._telling = threading.Lock()
+        with contextlib.suppress(
+            CorruptRecord, StoreError
+        ):  # else or without one, earlier values come with the next rows
+            earlier = Summary.from_json(claim.stores[0].get_json(SUMMARY_FILE) or {})
+            self._last_step, self._latest = earlier.last_step, dict(earlier.latest)
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Take note of a row of metrics."""
@@ -95,18 +98,17 @@ class SummaryKeeper:
             yield
         finally:
             self.tell()
-            with self._telling:
-                self._tell = None
+            self._tell = None
 
     def tell(self) -> None:
         """Give the present values to the receiver of `telling`; its error ends the telling and not the run."""
-        with self._telling:
-            try:
-                if self._tell is not None:
-                    self._tell(self._values())
-            except Exception as error:  # noqa: BLE001 - the run does not depend on a receiver
-                logger.warning("the run continues without %s: %s", self._tell, error)
-                self._tell = None
+        tell = self._tell
+        try:
+            if tell is not None:
+                tell(self._values())
+        except Exception as error:  # noqa: BLE001 - the run does not depend on a receiver
+            logger.warning("the run continues without %s: %s", tell, error)
+            self._tell = None
 
     def _values(self) -> dict[str, float | None]:
         """Return the values by the names of `opd.trainer.tracking.GAUGES`; None means not known."""
@@ -130,39 +132,16 @@ class SummaryKeeper:
         }
 
     def write(self, outcome: str = "", detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
-        """Write the state of the living attempt, or its end; `result` is a finished run's.
-
-        Raises:
-            Overtaken: another attempt owns the run and its summary.
-            StoreError: the store is unreachable; a later call tries again.
-        """
-        if not self._knows_earlier:
-            self._take_earlier()
+        """Write the state of the living attempt, or its end; `result` is a finished run's. Raises Overtaken, StoreError."""
         standing = PROGRESS.read() if self._kind == "pipeline" and not outcome else None
+        stage = f"{standing.stage}, step {standing.step}" if standing and standing.stage else ""
+        total_steps = self.total_steps if self.total_steps is not None else headline.total_steps({}, result)
         store = self._claim.stores[0]
         checkpoint = next(newest_complete(store), None)
         self._claim.check()  # right before the write: this process may have been paused for long
         with self._lock:
             summary = Summary(
-                attempt=self._attempt,
-                kind=self._kind,
-                outcome=outcome,
-                detail=detail,
-                time_s=time.time(),
-                last_step=self._last_step,
-                total_steps=self.total_steps if self.total_steps is not None else headline.total_steps({}, result),
-                latest=dict(self._latest),
-                checkpoint=checkpoint,
-                stage=f"{standing.stage}, step {standing.step}" if standing and standing.stage else "",
-            )
+                attempt=self._attempt, kind=self._kind, outcome=outcome, detail=detail, time_s=time.time(), stage=stage,
+                last_step=self._last_step, total_steps=total_steps, latest=dict(self._latest), checkpoint=checkpoint,
+            )  # fmt: skip
         store.put_json(SUMMARY_FILE, summary.model_dump())
-
-    def _take_earlier(self) -> None:
-        """Take over the values that the attempt before left in the store."""
-        with contextlib.suppress(CorruptRecord):  # or none
-            earlier = Summary.from_json(self._claim.stores[0].get_json(SUMMARY_FILE) or {})
-            steps = [step for step in (earlier.last_step, self._last_step) if step is not None]
-            with self._lock:
-                self._latest = {**earlier.latest, **self._latest}
-                self._last_step = max(steps, default=None)
-        self._knows_earlier = True
