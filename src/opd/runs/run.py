@@ -99,13 +99,12 @@ class Run:
         settle = functools.partial(
             settle_identity, stores, run_id=run_id, spec_hash=spec_hash, identity=identity or spec, spec=spec
         )
-        is_settled = settle()
+        settle(is_claimed=False)
         refuse_if_over(stores[0])
         claim = claim_attempt(stores, spec_hash=spec_hash)
         try:
             refuse_if_over(stores[0])  # the previous owner may have finished the run meanwhile, or trained
-            if not is_settled:
-                settle(is_claimed=True)
+            settle(is_claimed=True)
         except RunError:
             claim.end("not needed")
             raise

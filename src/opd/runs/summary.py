@@ -7,7 +7,6 @@ and another record while it is younger than a lease. Else it reads the other fil
 import contextlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Self
@@ -73,11 +72,8 @@ class SummaryKeeper:
         self._last_step: int | None = None
         self._num_skipped = 0
         self._latest: dict[str, float] = {}
-        self._lock = threading.Lock()
         self._tell: Tell | None = None
-        with contextlib.suppress(
-            CorruptRecord, StoreError
-        ):  # else or without one, earlier values come with the next rows
+        with contextlib.suppress(CorruptRecord, StoreError):  # the summary of an earlier attempt
             earlier = Summary.from_json(claim.stores[0].get_json(SUMMARY_FILE) or {})
             self._last_step, self._latest = earlier.last_step, dict(earlier.latest)
 
@@ -85,10 +81,10 @@ class SummaryKeeper:
         """Take note of a row of metrics."""
         values = {name: as_number(value) for name, value in metrics.items() if headline.is_headline(name)}
         skipped = as_number(first_of(metrics, headline.SKIPPED_KEYS))
-        with self._lock:
-            self._last_step = max(step, self._last_step or 0)
-            self._num_skipped += int(skipped) if isinstance(skipped, int | float) else 0
-            self._latest |= {name: as_float(value) for name, value in values.items() if value is not None}
+        self._last_step = max(step, self._last_step or 0)
+        self._num_skipped += int(skipped) if isinstance(skipped, int | float) else 0
+        # A new mapping, for the thread of the beats reads the last one.
+        self._latest = self._latest | {name: as_float(value) for name, value in values.items() if value is not None}
 
     @contextlib.contextmanager
     def telling(self, tell: Tell) -> Iterator[None]:
@@ -113,9 +109,7 @@ class SummaryKeeper:
     def _values(self) -> dict[str, float | None]:
         """Return the values by the names of `opd.trainer.tracking.GAUGES`; None means not known."""
         standing = PROGRESS.read()
-        with self._lock:
-            latest = {name: value for name, value in self._latest.items() if math.isfinite(value)}
-            step, num_skipped = self._last_step, self._num_skipped
+        latest, step = {name: value for name, value in self._latest.items() if math.isfinite(value)}, self._last_step
         found, step_s = headline.score(latest), first_of(latest, headline.STEP_SECONDS_KEYS)
         return {
             "opd_attempt": self._attempt,
@@ -128,7 +122,7 @@ class SummaryKeeper:
             "opd_loss": first_of(latest, headline.LOSS_KEYS),
             "opd_progress_time_seconds": time.time() - standing.silent_s() if standing else None,
             "opd_progress_limit_seconds": (standing and standing.limit_s) or 0.0,
-            "opd_skipped_updates": num_skipped,
+            "opd_skipped_updates": self._num_skipped,
         }
 
     def write(self, outcome: str = "", detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
@@ -139,9 +133,8 @@ class SummaryKeeper:
         store = self._claim.stores[0]
         checkpoint = next(newest_complete(store), None)
         self._claim.check()  # right before the write: this process may have been paused for long
-        with self._lock:
-            summary = Summary(
-                attempt=self._attempt, kind=self._kind, outcome=outcome, detail=detail, time_s=time.time(), stage=stage,
-                last_step=self._last_step, total_steps=total_steps, latest=dict(self._latest), checkpoint=checkpoint,
-            )  # fmt: skip
+        summary = Summary(
+            attempt=self._attempt, kind=self._kind, outcome=outcome, detail=detail, time_s=time.time(), stage=stage,
+            last_step=self._last_step, total_steps=total_steps, latest=self._latest, checkpoint=checkpoint,
+        )  # fmt: skip
         store.put_json(SUMMARY_FILE, summary.model_dump())
