@@ -13,10 +13,10 @@ from tests.minimal import MINIMAL
 from opd.errors import DiskFull, Overtaken, RunError, Unforeseen
 from opd.experiment import SpecError, parse_tree
 from opd.runs.origin import _commit_of_checkout, add, file_key, origin
+from opd.runs.progress import StartTimes
 from opd.runs.result import INSTALL_VARIABLE, as_disk_full
 from opd.runs.run import attempting, refuse
 from opd.runs.run import open_run as open_spec
-from opd.runs.start_times import StartTimes
 from opd.store.local import LocalStore
 
 
@@ -108,7 +108,7 @@ def test_a_checkout_has_its_commit_and_a_mark_for_files_that_differ_from_it(tmp_
 
 def test_the_parts_of_a_start_add_up_and_are_given_once(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     moments = iter([10.0, 11.0, 13.0, 14.0])
-    monkeypatch.setattr("opd.runs.start_times.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("opd.runs.progress.time.monotonic", lambda: next(moments))
     start = StartTimes()
     for part in ("imports", "worker processes", "imports"):
         start.mark(part)

@@ -118,13 +118,7 @@ def claim_attempt(stores: Sequence[Store], *, spec_hash: str) -> Claim:
     """Claim the number after the highest, and take over from an owner that has ended.
 
     An owner with an end on record, or whose lock under this kernel is released, needs no wait. Any other owner loses the
-    run after a whole lease without a new sign of life. The lease is measured on our own clock alone.
-
-    Args:
-        stores: run directories, the arbiter first.
-
-    Raises:
-        RunIsLive: the owner renewed its lease for LEASES_TO_WAIT leases.
+    run after a whole lease without a new sign of life, by our own clock. RunIsLive: it renewed for LEASES_TO_WAIT leases.
     """
     stores[0].check_create_only()
     deadline_s = time.monotonic() + LEASES_TO_WAIT * LEASE_TTL_S

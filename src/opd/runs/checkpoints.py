@@ -163,16 +163,12 @@ class Checkpoints:
         copies: list[tuple[Manifest, Store]] = []
         for place in self.places:
             try:
-                manifest = sealed.read_sealed(place, step)
+                if (manifest := sealed.read_fit(place, step, self.spec_hash)) is not None:
+                    copies.append((manifest, place))
             except (CorruptRecord, CheckpointError, StoreError) as error:
                 if isinstance(error, StoreError) and place is not self.local:
                     raise
                 reasons.append(self._rejection(step, place, error))
-                continue
-            if manifest is not None and (problems := sealed.find_unfit(manifest, self.spec_hash)):
-                reasons.append(self._rejection(step, place, "; ".join(problems)))
-            elif manifest is not None:
-                copies.append((manifest, place))
         yield from sorted(copies, key=lambda copy: copy[0].attempt, reverse=True)
 
     def _rejection(self, step: int, place: Store, reason: object) -> str:
@@ -220,8 +216,8 @@ class Checkpoints:
     def _counts(self, store: Store, step: int) -> bool:
         """Return True if a resume would take this place's copy of a step, by seal, manifest and sizes."""
         try:
-            manifest = sealed.read_sealed(store, step)
-            if step in self._unfit or manifest is None or sealed.find_unfit(manifest, self.spec_hash):
+            manifest = sealed.read_fit(store, step, self.spec_hash)
+            if step in self._unfit or manifest is None:
                 return False
             return not sealed.find_wrong_sizes(store, manifest, is_own_disk=store is self.local)
         except RunError:  # an unreadable copy does not count as kept

@@ -24,8 +24,7 @@ HELD: list[int] = []  # descriptors of this process's locks; closing a descripto
 class Watch:
     """A thread that calls `beat` a few times in a term, and records when the attempt has lost the run.
 
-    The attempt must end if the lease was not renewed for `term_s`, or for OUTAGE_S while the store is unreachable. `end`
-    asks it to.
+    The attempt must end if the lease was not renewed for `term_s`, or for OUTAGE_S while the store is unreachable.
     """
 
     def __init__(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from opd.errors import CheckpointError, CorruptRecord
 from opd.store.base import Store, json_bytes
+from opd.store.local import LocalStore
 from opd.store.transfer import ListedFile
 
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -154,19 +154,19 @@ def read_sealed(store: Store, step: int) -> Manifest | None:
     return manifest
 
 
-def find_unfit(manifest: Manifest, spec_hash: str) -> list[str]:
-    """Return why a run must not resume from a sealed step, even if its files are whole."""
-    if manifest.spec_hash != spec_hash:
-        return [f"it was saved by another experiment (spec hash {manifest.spec_hash}, this run has {spec_hash})"]
-    return manifest.find_gaps()
+def read_fit(store: Store, step: int, spec_hash: str) -> Manifest | None:
+    """Return the manifest as `read_sealed`; raise CheckpointError if no run of the spec hash could resume from it."""
+    manifest = read_sealed(store, step)
+    if manifest is not None and manifest.spec_hash != spec_hash:
+        saved = f"spec hash {manifest.spec_hash}, this run has {spec_hash}"
+        raise CheckpointError(f"it was saved by another experiment ({saved})")
+    if manifest is not None and (gaps := manifest.find_gaps()):
+        raise CheckpointError("; ".join(gaps))
+    return manifest
 
 
 def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> list[str]:
-    """Return files that a place does not hold in the manifest's size, by its listing alone.
-
-    Args:
-        is_own_disk: the place is the driver's disk, which must hold only the driver's files: ranks may have other disks.
-    """
+    """Return files that a place does not hold in the manifest's size; the driver's own disk may lack those of other ranks."""
     folder = step_folder(manifest.step)
     sizes = {info.key.removeprefix(f"{folder}/"): info.size for info in store.list(folder)}
     problems = []
@@ -180,16 +180,12 @@ def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> 
 
 
 def files_of_rank(step_dir: Path, rank: int) -> list[str]:
-    """Return the files of a freshly saved step that one rank answers for, by verl's names, relative with `/`, sorted.
+    """Return the files of a freshly saved step that one rank answers for, by verl's names, without hidden files and the seal.
 
-    A shard belongs to the rank in its name, a file at the top (data.pt) to the driver, the rest to rank 0. Hidden files
-    and the seal are left out.
+    A shard belongs to the rank in its name, a file at the top (data.pt) to the driver, the rest to rank 0.
     """
-    found = []
-    for parent, subfolders, names in os.walk(step_dir):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        found += [(Path(parent) / name).relative_to(step_dir).as_posix() for name in names if not name.startswith(".")]
-    return sorted(path for path in found if path not in (MANIFEST_FILE, COMPLETE_FILE) and _owner(path) == rank)
+    paths = [info.key for info in LocalStore(step_dir).list("")]
+    return [path for path in paths if path not in (MANIFEST_FILE, COMPLETE_FILE) and _owner(path) == rank]
 
 
 def _check_types(record: Any, **types: type) -> None:

@@ -72,12 +72,9 @@ def fetch_shards(
     ranks: Sequence[int] | None = None,
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> list[str]:
-    """Make this machine's folder hold the files of these ranks (None means all); download missing and different ones.
+    """Make this machine's folder hold the files of these ranks (None means all); return a line for each that is not as listed.
 
-    Without a store's URL the files are only verified. StoreUnavailable says nothing about the checkpoint.
-
-    Returns:
-        One line for each file that is not as the manifest says; without a line the files may be loaded.
+    Missing and different files are downloaded; without a store's URL the files are only verified.
     """
     folder = Path(step_dir)
     problems = find_problems(folder, manifest.files_of(ranks))
@@ -100,11 +97,8 @@ def sweep_older(folder: Path) -> None:
 def move_in(staged: Path, step_dir: Path, *, rank: int) -> None:
     """Move one rank's files of a saved step to the folder in which they are sealed, and remove empty folders.
 
-    The driver moves first: on its disk `Checkpoints.begin` has removed an earlier attempt's seal. Seals on the disks of
-    other ranks do not count.
-
-    Raises:
-        CheckpointError: an attempt that has taken over meanwhile sealed the driver's step.
+    The driver moves first, and raises CheckpointError if an attempt that has taken over meanwhile sealed the step: on its
+    disk `Checkpoints.begin` has removed an earlier seal. Seals on the disks of other ranks do not count.
     """
     if rank == DRIVER_RANK and (step_dir / COMPLETE_FILE).exists():
         raise CheckpointError(f"{step_dir} was sealed by another attempt while this one saved it")

@@ -70,10 +70,7 @@ class FileMirror:
         patiently(self.store.policy, self.sync)
 
     def sync(self) -> None:
-        """Upload until the store holds the file as of the call, each part by one request: a retry would hide a lost answer.
-
-        A StoreError also says that the file cannot be read; the next call continues.
-        """
+        """Upload until the store holds the file as of the call, each part by one request: a retry would hide a lost answer."""
         try:
             size = os.path.getsize(self.path) if self.path.exists() else 0
             while self.synced_bytes < size:
