@@ -28,13 +28,9 @@ class Watch:
     """
 
     def __init__(
-        self,
-        *,
-        beat: Callable[[], None],
-        term_s: float,
-        end: Callable[[], None],
+        self, *, beat: Callable[[], None], term_s: float, end: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
-    ):
+    ):  # fmt: skip
         self.lost: LeaseLost | None = None  # the reason why the attempt must end, once its lease is too old
         self._beat_once, self._term_s, self._end, self._clock = beat, term_s, end, clock
         self._overtaken: Overtaken | None = None

@@ -72,17 +72,10 @@ class Run:
 
     @classmethod
     def open(
-        cls,
-        *,
-        run_id: str,
-        local_root: str | Path,
-        spec: Mapping[str, Any],
-        spec_hash: str,
-        identity: Mapping[str, Any] | None = None,
-        store_url: str | None = None,
-        policy: RetryPolicy = DEFAULT_POLICY,
+        cls, *, run_id: str, local_root: str | Path, spec: Mapping[str, Any], spec_hash: str,
+        identity: Mapping[str, Any] | None = None, store_url: str | None = None, policy: RetryPolicy = DEFAULT_POLICY,
         **options: Any,
-    ) -> Run:
+    ) -> Run:  # fmt: skip
         """Claim the next attempt of `run_id`; raise SpecChanged, RunFinished, RunFatal, RunIsLive or StoreError.
 
         Args:
@@ -224,10 +217,9 @@ class Run:
         return {**record, "run_id": self._run_id, "attempt": self.attempt}
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        # Without an error the run was asked to end, maybe by the watch over the lease.
-        ending: RunError | None = (
-            as_disk_full(error, self.local.root) if isinstance(error, Exception) else self._watch.lost
-        )
+        ending: RunError | None = self._watch.lost  # the run was asked to end, maybe by the watch over the lease
+        if isinstance(error, Exception):
+            ending = as_disk_full(error, self.local.root)
         self.close()
         if self._has_ended:
             return

@@ -27,14 +27,9 @@ class ShardReport:
 
 
 def upload_shards(
-    *,
-    rank: int,
-    step: int,
-    step_dir: str | Path,
-    store_url: str | None,
-    files: Sequence[str] | None = None,
+    *, rank: int, step: int, step_dir: str | Path, store_url: str | None, files: Sequence[str] | None = None,
     policy: RetryPolicy = DEFAULT_POLICY,
-) -> ShardReport:
+) -> ShardReport:  # fmt: skip
     """Hash, sync and upload files of a saved step in the process of their rank, `files_of_rank` by default.
 
     Without a URL the files are only hashed. An unreachable store makes a report, not an error: the hashes still make a
@@ -65,12 +60,7 @@ def hash_files(folder: Path, paths: Sequence[str], *, rank: int) -> tuple[FileEn
 
 
 def fetch_shards(
-    *,
-    step_dir: str | Path,
-    manifest: Manifest,
-    store_url: str | None,
-    ranks: Sequence[int] | None = None,
-    policy: RetryPolicy = DEFAULT_POLICY,
+    *, step_dir: str | Path, manifest: Manifest, store_url: str | None, ranks: Sequence[int] | None = None
 ) -> list[str]:
     """Make this machine's folder hold the files of these ranks (None means all); return a line for each that is not as listed.
 
@@ -82,7 +72,7 @@ def fetch_shards(
         for path in (folder / entry.path for entry in problems):
             for left in path.parent.glob(f".{path.name}.part-*"):  # of downloads that were killed
                 left.unlink(missing_ok=True)
-        store = open_store(store_url, policy=policy).child(step_folder(manifest.step))
+        store = open_store(store_url).child(step_folder(manifest.step))
         problems = bring(store, list(problems), folder)
     return list(problems.values())
 
