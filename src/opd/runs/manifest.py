@@ -166,7 +166,7 @@ def read_fit(store: Store, step: int, spec_hash: str) -> Manifest | None:
 
 
 def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> list[str]:
-    """Return files that a place does not hold in the manifest's size; the driver's own disk may lack those of other ranks."""
+    """Return files that a place does not hold in the manifest's size; the driver's own disk may lack other ranks' files."""
     folder = step_folder(manifest.step)
     sizes = {info.key.removeprefix(f"{folder}/"): info.size for info in store.list(folder)}
     problems = []

@@ -87,8 +87,8 @@ def sweep_older(folder: Path) -> None:
 def move_in(staged: Path, step_dir: Path, *, rank: int) -> None:
     """Move one rank's files of a saved step to the folder in which they are sealed, and remove empty folders.
 
-    The driver moves first, and raises CheckpointError if an attempt that has taken over meanwhile sealed the step: on its
-    disk `Checkpoints.begin` has removed an earlier seal. Seals on the disks of other ranks do not count.
+    The driver moves first, and raises CheckpointError if another attempt has sealed the step meanwhile: on its disk
+    `Checkpoints.begin` has removed an earlier seal. Seals on the disks of other ranks do not count.
     """
     if rank == DRIVER_RANK and (step_dir / COMPLETE_FILE).exists():
         raise CheckpointError(f"{step_dir} was sealed by another attempt while this one saved it")
