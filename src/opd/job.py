@@ -29,8 +29,8 @@ from opd.rollout.rows import Row, share_out
 from opd.rollout.serving import start_with_models
 from opd.runs import origin
 from opd.runs.manifest import DATA_FILE
+from opd.runs.progress import START
 from opd.runs.run import Run
-from opd.runs.start_times import START
 from opd.trainer import checkpointing
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.run_log import StepLogger

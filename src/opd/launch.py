@@ -29,9 +29,8 @@ from opd.experiment.load import SITE_VARIABLE
 from opd.experiment.pipeline import before_it_runs, stages_of
 from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
-from opd.runs.claim import refuse
-from opd.runs.run import Run
-from opd.runs.start_times import START
+from opd.runs.progress import START
+from opd.runs.run import Run, refuse
 from opd.store.access import apply_experiment
 
 EXIT_BAD_SPEC = SpecError.exit_code

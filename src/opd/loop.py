@@ -15,9 +15,8 @@ from opd.kinds import KINDS, Kind
 from opd.monitor import monitor
 from opd.rollout.serving import start_cpu_servers
 from opd.runs.headline import validation_scores
-from opd.runs.progress import PROGRESS
+from opd.runs.progress import PROGRESS, START
 from opd.runs.run import Run
-from opd.runs.start_times import START
 from opd.trainer import checkpointing
 from opd.update import checks
 

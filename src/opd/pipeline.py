@@ -19,11 +19,10 @@ from opd.experiment import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecErro
 from opd.experiment.pipeline import Reference, Stage, stages_of
 from opd.inputs import Inputs, check_inputs
 from opd.pods import stop
-from opd.runs.claim import attempting, open_run, refuse
 from opd.runs.manifest import step_folder
 from opd.runs.progress import PROGRESS
 from opd.runs.result import RESULT_FILE
-from opd.runs.run import Run
+from opd.runs.run import Run, attempting, open_run, refuse
 from opd.runs.summary import SUMMARY_FILE, Summary
 from opd.store.access import apply_experiment
 from opd.store.base import Store

@@ -47,7 +47,7 @@ def finished_run(
     measured = {"time": seconds, "timing_s/step": seconds, "agent/tool/get_price/seconds_max": seconds}
     rows = [{"step": step, **measured, "opd/loss": loss} for step in steps]
     store.put("attempts/0001/metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    checkpoints = Checkpoints(local=local, remote=store, attempt=1, token="t", spec_hash="h")
+    checkpoints = Checkpoints(local=local, remote=store, attempt=1, spec_hash="h")
     checkpoints.begin(2)
     actor = checkpoints.folder(2) / "actor"
     actor.mkdir(parents=True)

@@ -101,8 +101,8 @@ def seal(
     remote = open_store(remote_url) if remote_url else None
     spec = {"kind": "opd", "model": {"path": base}, **sections}
     stores = [local] if remote is None else [local, remote]
-    settle_identity(stores, run_id=run_dir.name, spec_hash=SPEC_HASH, identity=spec, spec=spec)
-    checkpoints = Checkpoints(local=local, remote=remote, attempt=1, token="mine", spec_hash=SPEC_HASH)
+    settle_identity(stores, run_id=run_dir.name, spec_hash=SPEC_HASH, identity=spec, spec=spec, is_claimed=True)
+    checkpoints = Checkpoints(local=local, remote=remote, attempt=1, spec_hash=SPEC_HASH)
     assert checkpoints.begin(STEP)
     step_dir = checkpoints.folder(STEP)
     shutil.copytree(actor, step_dir / "actor")

@@ -10,7 +10,7 @@ from opd.agent.trajectories import FOLDER as TRAJECTORIES
 from opd.agent.trajectories import Trajectory, from_lines
 from opd.evaluation.samples import Sample, read_generations
 from opd.runs.headline import VALIDATION_LOSS
-from opd.runs.start_times import PREFIX
+from opd.runs.progress import PREFIX
 
 Row = dict[str, Any]
 PEARSON = "training/rollout_actor_probs_pearson_corr"

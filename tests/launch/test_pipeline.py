@@ -36,7 +36,7 @@ from opd.experiment import SpecError, load_spec
 from opd.errors import RunError
 from opd.pipeline import run
 from opd.pods import stop
-from opd.runs.claim import open_run
+from opd.runs.run import open_run
 
 def start(spec, within):
     told = Path(f"{spec.name}.code")

@@ -64,7 +64,6 @@ def make_checkpoints(tmp_path: Path) -> Callable[..., Checkpoints]:
             local=LocalStore(tmp_path / local, policy=IMPATIENT),
             remote=remote,
             attempt=attempt,
-            token=f"planted-{attempt}",
             spec_hash=spec_hash,
         )
 
@@ -102,8 +101,7 @@ def chosen(checkpoints: Checkpoints) -> ResumeDecision:
     """Choose as a trainer whose ranks all run on this machine."""
 
     def fetch(manifest: Manifest, url: str | None) -> list[str]:
-        policy = checkpoints.local.policy
-        return fetch_shards(step_dir=checkpoints.folder(manifest.step), manifest=manifest, store_url=url, policy=policy)
+        return fetch_shards(step_dir=checkpoints.folder(manifest.step), manifest=manifest, store_url=url)
 
     return checkpoints.choose(fetch)
 

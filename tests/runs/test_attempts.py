@@ -192,7 +192,7 @@ def test_an_overtaken_owner_stops_at_its_next_beat_by_any_place(tmp_path: Path, 
     other = LocalStore(tmp_path / "other", policy=local_store.policy)
     plant_owner(other, 2)
     with pytest.raises(Overtaken):
-        check_owner([local_store, other], 1, old.owner.token)
+        check_owner([local_store, other], 1)
     plant_owner(local_store, 2)
     with pytest.raises(Overtaken, match=r"attempt 1 .* overtaken by attempt 2"):
         old.beat({})

@@ -59,7 +59,7 @@ def test_an_overtaken_attempt_seals_and_deletes_nothing(
     assert checkpoints.begin(10)
     getattr(checkpoints, place).put_json("attempts/0002/owner.json", {})
     for forbidden in (
-        lambda: checkpoints.finalise(10, [ShardReport(rank=0, entries=(ENTRY,))]),
+        lambda: checkpoints.finalise(10, [ShardReport(entries=(ENTRY,))]),
         lambda: checkpoints.begin(5),
         lambda: checkpoints.prune(keep_last=1),
     ):
@@ -137,7 +137,7 @@ def test_a_step_without_each_part_once_is_not_sealed(make_checkpoints: Callable,
         (checkpoints.folder(1) / "actor/optim_world_size_2_rank_0.pt").unlink()
     reports = reports_of(checkpoints, 1, [rank for rank in (DRIVER_RANK, 0, 1) if rank != silent])
     reports = [] if silent == "all" else reports * 2 if silent == "doubled" else reports
-    why = {"all": "no files", "doubled": "listed twice"}.get(
+    why = {"all": "lists shards saved by no ranks", "doubled": "lists a file twice"}.get(
         str(silent), "no run could resume from it: it lists no .*save_contents"
     )
     with pytest.raises(CheckpointError, match=why):

@@ -12,10 +12,11 @@ from tests.minimal import MINIMAL
 
 from opd.errors import DiskFull, Overtaken, RunError, Unforeseen
 from opd.experiment import SpecError, parse_tree
-from opd.runs import claim
 from opd.runs.origin import _commit_of_checkout, add, file_key, origin
+from opd.runs.progress import StartTimes
 from opd.runs.result import INSTALL_VARIABLE, as_disk_full
-from opd.runs.start_times import StartTimes
+from opd.runs.run import attempting, refuse
+from opd.runs.run import open_run as open_spec
 from opd.store.local import LocalStore
 
 
@@ -51,7 +52,7 @@ def test_a_run_that_ends_on_a_full_disk_says_so(open_run: Callable) -> None:
         with open_run():
             raise FULL
 
-    with pytest.raises(DiskFull, match=r"the disk of .* is full .*It resumes from its last complete checkpoint"):
+    with pytest.raises(DiskFull, match=r"the disk of .* is full, .*It resumes from its last complete checkpoint"):
         work()
 
 
@@ -59,7 +60,7 @@ def test_a_run_that_ends_on_a_full_disk_says_so(open_run: Callable) -> None:
 def test_an_attempt_prints_the_traceback_of_an_error_that_it_cannot_name(
     open_run: Callable, capsys: Any, error: Exception, ending: type[RunError]
 ) -> None:
-    with pytest.raises(ending), claim.attempting(open_run()):
+    with pytest.raises(ending), attempting(open_run()):
         raise error
     assert ("Traceback" in capsys.readouterr().err) is (ending is Unforeseen)
 
@@ -67,16 +68,16 @@ def test_an_attempt_prints_the_traceback_of_an_error_that_it_cannot_name(
 def test_a_finished_run_needs_its_inputs_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(INSTALL_VARIABLE, raising=False)
     spec = parse_tree(MINIMAL["opd"] | {"name": "r", "output": {"root": str(tmp_path)}}).spec
-    assert claim.refuse(spec, SpecError(())) == SpecError.exit_code
-    with claim.open_run(spec) as run:
+    assert refuse(spec, SpecError(())) == SpecError.exit_code
+    with open_spec(spec) as run:
         run.finish({})
-    assert claim.refuse(spec, SpecError(())) == 0
+    assert refuse(spec, SpecError(())) == 0
 
 
 def test_a_disk_without_space_is_seen_without_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.statvfs", lambda folder: SimpleNamespace(f_bavail=255, f_frsize=4096, f_blocks=1024))
+    monkeypatch.setattr("os.statvfs", lambda folder: SimpleNamespace(f_bavail=255, f_frsize=4096))
     full = as_disk_full(RuntimeError("torch says nothing"), tmp_path)
-    assert "of 4 MiB free), the run ended with RuntimeError: torch says nothing" in str(full)
+    assert "is full, the run ended with RuntimeError: torch says nothing" in str(full)
 
 
 def test_an_attempts_origin_is_stored_and_added_to(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_checkout_has_its_commit_and_a_mark_for_files_that_differ_from_it(tmp_
 
 def test_the_parts_of_a_start_add_up_and_are_given_once(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     moments = iter([10.0, 11.0, 13.0, 14.0])
-    monkeypatch.setattr("opd.runs.start_times.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("opd.runs.progress.time.monotonic", lambda: next(moments))
     start = StartTimes()
     for part in ("imports", "worker processes", "imports"):
         start.mark(part)

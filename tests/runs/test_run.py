@@ -9,7 +9,7 @@ from tests.runs.conftest import step_content, upload_missing
 from tests.runs.files import logged_steps
 
 from opd.cluster.shutdown import GracefulStop
-from opd.errors import LeaseLost, Overtaken, RunFatal, RunFinished, RunIsLive, Stopped, StoreError, StoreUnavailable
+from opd.errors import LeaseLost, RunFatal, RunFinished, RunIsLive, Stopped, StoreError, StoreUnavailable
 from opd.runs import run as run_module
 from opd.runs.attempts import Claim
 from opd.runs.result import FATAL_FILE
@@ -133,32 +133,6 @@ def test_a_run_has_finished_with_its_result_although_its_end_is_not_marked(
     assert outcomes == [("finished", True)]
     with pytest.raises(RunFinished):
         open_run()
-
-
-# ---- overtaken ---------------------------------------------------------------------------------------------------------
-
-
-def test_of_two_winners_of_one_claim_the_one_written_over_leaves_the_run_to_the_other(
-    open_run: Callable, save_step: Callable, tmp_path: Path
-) -> None:
-    lost: Run = open_run(store_url=str(tmp_path / "store"))
-    store = LocalStore(tmp_path / "store/r")
-    owner = store.get_json("attempts/0001/owner.json")
-
-    def work() -> None:
-        with lost:
-            store.put_json("attempts/0001/owner.json", {**owner, "token": "the other one's"})  # before any beat
-            with pytest.raises(Overtaken):
-                save_step(lost.checkpoints, 5)
-            with pytest.raises(Overtaken):
-                lost.fail("cannot be mended", fatal=True)
-            lost.finish({"accuracy": 1.0})
-
-    with pytest.raises(Overtaken, match="claimed over this one"):
-        work()
-    written = {info.key for info in store.list("")}
-    assert not any(key.startswith("checkpoints/") for key in written)
-    assert not written & {"result.json", "fatal.json", "attempts/0001/ended.json"}
 
 
 # ---- without the store -------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 import pytest
 
-from opd.errors import AlreadyExists, CorruptRecord, CreateOnlyUnsupported, NoBucket, StoreRefused, StoreUnavailable
+from opd.errors import AlreadyExists, CorruptRecord, CreateOnlyUnsupported, StoreRefused, StoreUnavailable
+from opd.store import base
 from opd.store.base import RetryPolicy
 from opd.store.durable import fsync_file
 from opd.store.local import LocalStore
@@ -197,37 +198,11 @@ def test_a_transfer_has_a_second_for_every_64_kib_beside_a_requests_own_time(
         file.truncate(64 * 2**20)
     filesystem = SimpleNamespace(loop=None, _put_file=lambda *paths: None, _rm_file=lambda path: None)
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda call, loop: Transfer())
-    store = FsspecStore("s3://bucket/r", filesystem=filesystem)  # type: ignore[arg-type]
+    monkeypatch.setattr("opd.store.remote._filesystem", lambda *_: filesystem)
+    store = FsspecStore("s3://bucket/r")
     store.put_file("shard", tmp_path / "shard")
     store.delete("shard")
     assert Transfer.waited_s == [CALL_DEADLINE_S + 1024, CALL_DEADLINE_S]
-
-
-def azure(error_code: str) -> FileNotFoundError:
-    error = FileNotFoundError(errno.ENOENT, "No such file or directory", "buckt/runs")
-    error.__context__ = type("ResourceNotFoundError", (Exception,), {"error_code": error_code})()
-    return error
-
-
-@pytest.mark.parametrize(
-    ("url", "error", "is_missing"),
-    [
-        ("gs://buckt/runs", FileNotFoundError("b/buckt/o"), True),
-        ("gs://buckt/runs", FileNotFoundError("b/buckt/o/runs"), False),
-        ("az://buckt/runs", azure("ContainerNotFound"), True),
-        ("az://buckt/runs", azure("BlobNotFound"), False),
-    ],
-)
-def test_a_missing_bucket_is_no_empty_prefix(url: str, error: FileNotFoundError, is_missing: bool) -> None:
-    def ls(*_: object, **__: object) -> None:
-        raise error  # as gcsfs 2026.10.1 and adlfs 2026.8.0 do
-
-    store = FsspecStore(url, filesystem=SimpleNamespace(loop=None, _ls=ls))  # type: ignore[arg-type]
-    if is_missing:
-        with pytest.raises(NoBucket, match="bucket 'buckt' does not exist"):
-            store.children("")
-    else:
-        assert store.children("") == []
 
 
 def unanswered(code: int | None = None, name: str = "Unanswered") -> Exception:
@@ -253,5 +228,4 @@ def unanswered(code: int | None = None, name: str = "Unanswered") -> Exception:
     ids=repr,
 )
 def test_an_error_is_tried_again_unless_another_try_cannot_help(error: Exception, is_transient: bool) -> None:
-    found = FsspecStore("gs://b/r", filesystem=object())._translate(error, "read it")  # type: ignore[arg-type]
-    assert isinstance(found, StoreUnavailable if is_transient else StoreRefused)
+    assert base.is_transient(error) is is_transient

@@ -68,7 +68,7 @@ _TIME = {
 }
 # Of these the modules under test take names, so each is given the simulated ones.
 MODULES = (
-    "opd.runs.attempts", "opd.runs.lease", "opd.runs.checkpoints", "opd.runs.claim", "opd.runs.metrics", "opd.runs.run", "opd.runs.summary",
+    "opd.runs.attempts", "opd.runs.lease", "opd.runs.checkpoints", "opd.runs.metrics", "opd.runs.run", "opd.runs.summary",
     "opd.runs.stream", "opd.runs.shards",
     "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.trainer.checkpointing", "opd.update.shards", "opd.cluster.shutdown",
 )  # fmt: skip

@@ -215,7 +215,7 @@ def overtaking(run: Run) -> SimpleNamespace:
     process = {"host": "a", "boot_id": "b", "pid_namespace": "n", "pid": 1, "start": "1"}
     for place in run.stores:
         place.put_json("attempts/0002/owner.json", {**owner, "process": process})
-    checkpoints = Checkpoints(local=run.local, remote=run.remote, attempt=2, token="second", spec_hash="h")
+    checkpoints = Checkpoints(local=run.local, remote=run.remote, attempt=2, spec_hash="h")
     return SimpleNamespace(checkpoints=checkpoints, local=run.local)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from opd.experiment import SpecError, dump_spec
-from opd.store.access import S3_PROTOCOLS, address_of
+from opd.store.access import address_of
 from opdctl.chart.values import Experiment
 from opdctl.console import ToolError
 from opdctl.kube.client import CLASSES, DEFAULT_CLASS, HTTP_FORBIDDEN, KUEUE, ClusterError, KubeApi
@@ -145,7 +145,7 @@ def check_named(api: KubeApi, runs: Sequence[tuple[Experiment, Rendered]]) -> li
     item = runs[0][0]
     cluster = item.values.get("cluster")
     at_store = address_of(dump_spec(item.spec))
-    is_s3 = at_store is not None and at_store.url.partition("://")[0] in S3_PROTOCOLS
+    is_s3 = at_store is not None and at_store.url.startswith("s3://")
     out = [checked("queue", partial(find_queue, api, queue)) for queue in queues]
     out += [checked("storage", partial(find_class, api, name, path=_path_of(cluster, name))) for name in classes]
     for (resource, name), keys in needed.items():

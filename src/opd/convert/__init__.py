@@ -3,9 +3,8 @@
 from opd.convert.errors import say
 from opd.errors import RunError, RunFinished
 from opd.experiment import ConvertSpec
-from opd.runs.claim import attempting, open_run
 from opd.runs.progress import PROGRESS
-from opd.runs.run import Run
+from opd.runs.run import Run, attempting, open_run
 from opd.store.remote import open_store
 
 EXIT_FAILED = 1

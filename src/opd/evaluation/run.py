@@ -32,9 +32,8 @@ from opd.rollout.reward import reward_function
 from opd.rollout.seeds import VALIDATION
 from opd.rollout.serving import start_servers
 from opd.runs import origin
-from opd.runs.progress import PROGRESS
+from opd.runs.progress import PROGRESS, START
 from opd.runs.run import Run
-from opd.runs.start_times import START
 from opd.store.base import Store
 from opd.trainer.tracking import Trackers
 

@@ -22,7 +22,7 @@ from opd.errors import CorruptRecord, NoBucket, RunError
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.types import HUB
 from opd.store.access import is_store_url
-from opd.store.base import ObjectInfo, Store, leads_out
+from opd.store.base import ObjectInfo, Store
 from opd.store.durable import hash_file
 from opd.store.local import LocalStore
 from opd.store.remote import open_store
@@ -139,7 +139,7 @@ def _listing(url: str) -> tuple[Store, list[ObjectInfo], bool]:
     listed = [info for info in found if info.key]
     if not listed:
         raise nothing
-    if outside := [info.key for info in listed if leads_out(info.key)]:
+    if outside := [info.key for info in listed if info.key[0] == "/" or ".." in info.key.split("/")]:
         raise FetchError(f"{url}: object names that lead out of the folder: {', '.join(outside)}")
     return store, listed, False
 

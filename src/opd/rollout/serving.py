@@ -19,7 +19,7 @@ from verl.workers.rollout.router import DEFAULT_ROUTING_CACHE_SIZE
 from opd.cluster.nodes import working_nodes
 from opd.compat.vllm_servers import Placed, with_servers
 from opd.experiment.run_config import RunConfig
-from opd.runs.start_times import START
+from opd.runs.progress import START
 
 CPU_ROLLOUT, VLLM = "cpu", "vllm"
 NO_GPU = "CPU"

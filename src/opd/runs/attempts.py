@@ -1,5 +1,6 @@
 """Attempts of a run: the claim of the next number, the wait for a living owner, and the check that stops an overtaken writer."""
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -14,7 +15,6 @@ from typing import Any
 from opd.errors import AlreadyExists, CorruptRecord, Overtaken, RunIsLive
 from opd.runs.lease import BEATS_PER_LEASE, boot_id, is_locked, lock_alive
 from opd.store.base import Store, json_bytes
-from opd.store.local import LocalStore
 
 logger = logging.getLogger(__name__)
 
@@ -72,25 +72,13 @@ def read_owner(store: Store, attempt: int) -> Owner | None:
         return None
 
 
-def _other_owner(store: Store, attempt: int, token: str) -> Owner | None:
-    owner = read_owner(store, attempt)
-    return owner if owner is not None and owner.token != token else None
-
-
-def check_owner(stores: Sequence[Store], attempt: int, token: str) -> None:
-    """Raise Overtaken if a store knows a higher attempt, or this number under another claim's token.
-
-    Every writer calls this before it commits. Some services check a condition first and write later (versitygw before
-    1.8: two winners in 5 to 9 % of races): there the claim that was overwritten has to give way.
-    """
+def check_owner(stores: Sequence[Store], attempt: int) -> None:
+    """Raise Overtaken if a store knows a higher attempt; every writer calls this before it commits."""
     for store in stores:
-        why = ""
         if (highest := highest_attempt(store, above=attempt)) > attempt:
-            why = f"overtaken by attempt {highest}"
-        elif winner := _other_owner(store, attempt, token):
-            why = f"claimed over this one by process {winner.pid} on {winner.host}, since the store let two creations succeed"
-        if why:
-            raise Overtaken(f"attempt {attempt} of {store.url} was {why}: stopping without another write")
+            raise Overtaken(
+                f"attempt {attempt} of {store.url} was overtaken by attempt {highest}: stopping without another write"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +93,8 @@ class Claim:
         return attempt_prefix(self.owner.attempt)
 
     def check(self) -> None:
-        """Raise Overtaken if another claim owns the run, by the stores' records."""
-        check_owner(self.stores, self.owner.attempt, self.owner.token)
+        """Raise Overtaken if a later attempt owns the run, by the stores' records."""
+        check_owner(self.stores, self.owner.attempt)
 
     def beat(self, progress: Mapping[str, Any]) -> None:
         """Renew the lease with the run's progress, then `check`."""
@@ -115,14 +103,10 @@ class Claim:
         self.check()
 
     def end(self, outcome: str, detail: str = "") -> None:
-        """Record the attempt's last write, local disk first, so that the next attempt need not wait for the lease.
-
-        Where another claim overwrote this claim, its record stays untouched.
-        """
+        """Record the attempt's last write, local disk first, so that the next attempt need not wait for the lease."""
         record = {"token": self.owner.token, "outcome": outcome, "detail": detail, "time_s": time.time()}
         for store in reversed(self.stores):
-            if _other_owner(store, self.owner.attempt, self.owner.token) is None:
-                store.put_json(f"{self.prefix}/{ENDED_FILE}", record)
+            store.put_json(f"{self.prefix}/{ENDED_FILE}", record)
 
     def take_back_end(self) -> None:
         """Remove the record of `end`, local disk first: the store may not answer."""
@@ -134,13 +118,7 @@ def claim_attempt(stores: Sequence[Store], *, spec_hash: str) -> Claim:
     """Claim the number after the highest, and take over from an owner that has ended.
 
     An owner with an end on record, or whose lock under this kernel is released, needs no wait. Any other owner loses the
-    run after a whole lease without a new sign of life. The lease is measured on our own clock alone.
-
-    Args:
-        stores: run directories, the arbiter first.
-
-    Raises:
-        RunIsLive: the owner renewed its lease for LEASES_TO_WAIT leases.
+    run after a whole lease without a new sign of life, by our own clock. RunIsLive: it renewed for LEASES_TO_WAIT leases.
     """
     stores[0].check_create_only()
     deadline_s = time.monotonic() + LEASES_TO_WAIT * LEASE_TTL_S
@@ -153,8 +131,7 @@ def claim_attempt(stores: Sequence[Store], *, spec_hash: str) -> Claim:
         if living is not None and (last is None or living.sign != last.sign):
             last, since_s = living, time.monotonic()
         if living is None or asked_at_s - since_s > living.lease_ttl_s:
-            claim = _try_claim(stores, highest + 1, spec_hash)
-            if claim is not None:
+            if claim := _try_claim(stores, highest + 1, spec_hash):
                 return claim
             continue  # another process won this number
         is_renewed = first is not None and living.sign != first.sign
@@ -181,41 +158,29 @@ def _living(stores: Sequence[Store], attempt: int) -> _Living | None:
     prefix = attempt_prefix(attempt)
     if attempt == 0 or any(store.exists(f"{prefix}/{ENDED_FILE}") for store in stores):
         return None
-    owner = read_owner(stores[0], attempt)
-    # A lock of another kernel does not show here; processes of one machine see it across its pods.
-    is_here = owner is not None and owner.boot_id != "" and owner.boot_id == boot_id()
-    folders = [store.local_path(prefix) for store in stores if is_here and isinstance(store, LocalStore)]
-    locks = {is_locked(folder, owner.token) for folder in folders if owner is not None}
+    owner, locks = read_owner(stores[0], attempt), set[bool | None]()
+    # A lock of another kernel does not show here.
+    if owner is not None and owner.boot_id and owner.boot_id == boot_id():
+        locks = {is_locked(folder, owner.token) for store in stores if (folder := store.local_path(prefix))}
     if False in locks:
         return None
-    try:
+    beat: dict[str, Any] = {}
+    with contextlib.suppress(CorruptRecord):
         beat = stores[0].get_json(f"{prefix}/{HEARTBEAT_FILE}") or {}
-    except CorruptRecord:
-        beat = {}
-    ttl_s = owner.lease_ttl_s if owner else LEASE_TTL_S
     who = f"pid {owner.pid} on {owner.host}" if owner else "an unreadable owner record"
+    ttl_s = owner.lease_ttl_s if owner else LEASE_TTL_S
     last_s = beat.get("time_s", owner.started_at_s if owner else 0.0)
     age_s = max(time.time() - last_s, 0.0) if isinstance(last_s, int | float) else 0.0
-    return _Living(
-        sign=(attempt, beat.get("token"), beat.get("time_s")),
-        lease_ttl_s=ttl_s,
-        is_locked=True in locks,
-        message=f"run {stores[0].url} is held by attempt {attempt} ({who}), last sign of life {age_s:.0f} s ago "
-        f"of a lease of {ttl_s:g} s",
-    )
+    sign = (attempt, beat.get("token"), beat.get("time_s"))
+    held = f"run {stores[0].url} is held by attempt {attempt} ({who}), last sign of life {age_s:.0f} s ago"
+    return _Living(sign=sign, lease_ttl_s=ttl_s, is_locked=True in locks, message=f"{held} of a lease of {ttl_s:g} s")
 
 
 def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str) -> Claim | None:
     owner = Owner(
-        attempt=attempt,
-        token=uuid.uuid4().hex,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        boot_id=boot_id(),
-        started_at_s=time.time(),
-        lease_ttl_s=LEASE_TTL_S,
-        spec_hash=spec_hash,
-    )
+        attempt=attempt, token=uuid.uuid4().hex, host=socket.gethostname(), pid=os.getpid(), boot_id=boot_id(),
+        started_at_s=time.time(), lease_ttl_s=LEASE_TTL_S, spec_hash=spec_hash,
+    )  # fmt: skip
     key, data = f"{attempt_prefix(attempt)}/{OWNER_FILE}", json_bytes(dataclasses.asdict(owner))
     try:
         stores[0].create(key, data)
@@ -224,6 +189,6 @@ def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str) -> Claim |
     for store in stores[1:]:
         store.create(key, data)
     for store in stores:
-        if isinstance(store, LocalStore):
-            lock_alive(store.local_path(attempt_prefix(attempt)), owner.token)
+        if folder := store.local_path(attempt_prefix(attempt)):
+            lock_alive(folder, owner.token)
     return Claim(stores=tuple(stores), owner=owner)

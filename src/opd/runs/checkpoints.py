@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from opd.errors import CheckpointError, CorruptRecord, StoreError
+from opd.errors import CheckpointError, CorruptRecord, RunError, StoreError
 from opd.runs import manifest as sealed
 from opd.runs.attempts import check_owner
-from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, step_folder
-from opd.runs.shards import ShardReport, staging_folder, sweep_older
+from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, STAGING, Manifest, step_folder
+from opd.runs.shards import ShardReport, sweep_older
 from opd.store.base import NO_RETRY, Store
 from opd.store.local import LocalStore
 
@@ -31,9 +31,10 @@ class ResumeDecision:
     rejected: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        resuming = f"resuming from step {self.step} ({self.source})"
-        where = "starting from the beginning" if self.step is None else resuming
-        return "\n".join([where, *(f"  passed over: {reason}" for reason in self.rejected)])
+        where = (
+            "starting from the beginning" if self.step is None else f"resuming from step {self.step} ({self.source})"
+        )
+        return "\n  passed over: ".join([where, *self.rejected])
 
 
 @dataclass(kw_only=True)
@@ -48,7 +49,6 @@ class Checkpoints:
     local: LocalStore
     remote: Store | None
     attempt: int
-    token: str
     spec_hash: str
     before_store_seal: Callable[[], None] = lambda: None
     before_local_seal: Callable[[], None] = lambda: None
@@ -68,14 +68,12 @@ class Checkpoints:
 
     def staged(self, step: int) -> Path:
         """Return the local folder in which verl saves a step, until `move_in` moves its files to `folder`."""
-        return self.local.local_path(staging_folder(self.attempt)) / self.folder(step).name
+        return self.local.local_path(f"{CHECKPOINTS_FOLDER}/{STAGING}{self.attempt:04d}") / self.folder(step).name
 
     def check_owner(self) -> None:
         """Raise Overtaken as far as can be known; an unreachable store does not stop the training."""
-        check_owner([self.local], self.attempt, self.token)
-        self._if_store_answers(
-            "the look for another owner", lambda store: check_owner([store], self.attempt, self.token)
-        )
+        check_owner([self.local], self.attempt)
+        self._if_store_answers("the look for another owner", lambda store: check_owner([store], self.attempt))
 
     def begin(self, step: int) -> bool:
         """Remove an older save of a step before it is saved again; return False for the step that was resumed from."""
@@ -93,12 +91,11 @@ class Checkpoints:
     def finalise(self, step: int, reports: Sequence[ShardReport]) -> Manifest:
         """Seal a saved step after every rank's report: manifest.json, then COMPLETE; local first, then the store.
 
-        A step whose upload failed is sealed locally only, with a warning. Overtaken and CheckpointError (a file is listed
-        twice, or a file that a resume needs is missing) leave it unsealed.
+        A step whose upload failed is sealed locally only, with a warning. Overtaken and CheckpointError (a file that a
+        resume needs is missing, or listed twice) leave it unsealed.
         """
         entries = sorted((entry for report in reports for entry in report.entries), key=lambda entry: entry.path)
         manifest = Manifest(step=step, attempt=self.attempt, spec_hash=self.spec_hash, files=tuple(entries))
-        errors = [f"rank {report.rank}: {report.upload_error}" for report in reports if report.upload_error]
         self.check_owner()
         if gaps := manifest.find_gaps():
             raise CheckpointError(
@@ -107,11 +104,11 @@ class Checkpoints:
             )
         self.before_local_seal()
         self._seal(self.local, manifest)
-        if self.remote is not None and not errors:
-            try:
-                errors = self._seal_remote(self.remote, manifest)
-            except StoreError as error:
-                errors = [str(error)]
+        errors = [report.upload_error for report in reports if report.upload_error]
+        try:
+            errors = errors or self._seal_remote(manifest)
+        except StoreError as error:
+            errors = [str(error)]
         if errors:
             self.num_failed_uploads += 1
             logger.warning("global_step_%d is complete on the local disk only: %s", step, "; ".join(errors))
@@ -129,7 +126,7 @@ class Checkpoints:
             copies = {place.url: manifest for manifest, place in self._fit_copies(step, problems)}
             mine, stored = copies.get(self.local.url), copies.get(self.remote.url)
             if mine is not None and (stored is None or stored.attempt < mine.attempt):
-                problems = upload(mine, self.remote.url) or self._seal_remote(self.remote, mine)
+                problems = upload(mine, self.remote.url) or self._seal_remote(mine)
                 uploaded += [] if problems else [step]
             if problems:
                 logger.warning("global_step_%d is not in the store: %s", step, "; ".join(problems))
@@ -152,8 +149,7 @@ class Checkpoints:
                     reasons.append(self._rejection(step, place, "; ".join(problems)))
                     continue
                 if place is self.remote:  # a downloaded copy
-                    self.local.put(f"{step_folder(step)}/{MANIFEST_FILE}", manifest.to_bytes())
-                    self.local.put(f"{step_folder(step)}/{COMPLETE_FILE}", manifest.seal())
+                    self._seal(self.local, manifest)
                 self.resumed_step = step
                 source, passed_over = "local" if place is self.local else "store", (*rejected, *reasons)
                 return ResumeDecision(step=step, source=source, manifest=manifest, rejected=passed_over)
@@ -167,16 +163,12 @@ class Checkpoints:
         copies: list[tuple[Manifest, Store]] = []
         for place in self.places:
             try:
-                manifest = sealed.read_sealed(place, step)
+                if (manifest := sealed.read_fit(place, step, self.spec_hash)) is not None:
+                    copies.append((manifest, place))
             except (CorruptRecord, CheckpointError, StoreError) as error:
                 if isinstance(error, StoreError) and place is not self.local:
                     raise
                 reasons.append(self._rejection(step, place, error))
-                continue
-            if manifest is not None and (problems := sealed.find_unfit(manifest, self.spec_hash)):
-                reasons.append(self._rejection(step, place, "; ".join(problems)))
-            elif manifest is not None:
-                copies.append((manifest, place))
         yield from sorted(copies, key=lambda copy: copy[0].attempt, reverse=True)
 
     def _rejection(self, step: int, place: Store, reason: object) -> str:
@@ -188,18 +180,14 @@ class Checkpoints:
         self.resumed_step = None
 
     def prune(self, *, keep_last: int | None, keep_every: int | None = None) -> list[int]:
-        """Delete complete checkpoints beyond the last `keep_last`, except for multiples of `keep_every`.
+        """Delete complete checkpoints beyond the last `keep_last`, except for multiples of `keep_every`; return their steps.
 
         Only steps that a resume would take count. The step resumed from, a step being saved, the step sealed last and the
         newest step stay. COMPLETE goes first and manifest.json last: after a kill the next call continues.
-
-        Returns:
-            Deleted steps, ascending, for ranks with disks of their own to delete; not steps that stay here.
         """
         if keep_last is None:
             return []
         self.check_owner()
-        self.local.sweep_temporary(CHECKPOINTS_FOLDER)
         deleted = self._prune_in(self.local, keep_last, keep_every)
         self._if_store_answers("retention", lambda store: deleted.update(self._prune_in(store, keep_last, keep_every)))
         return sorted(deleted.difference(sealed.complete_steps([self.local])))
@@ -217,8 +205,7 @@ class Checkpoints:
         kept.update(step for step in complete if keep_every and step % keep_every == 0)
         listed = {step for step in sealed.saved_steps(store) if store.exists(f"{step_folder(step)}/{MANIFEST_FILE}")}
         doomed = {step for step in listed.union(complete) - kept if step < last[0]}
-        for step in sorted(doomed):
-            folder = step_folder(step)
+        for folder in map(step_folder, sorted(doomed)):
             store.delete(f"{folder}/{COMPLETE_FILE}")
             for info in store.list(folder):
                 if info.key != f"{folder}/{MANIFEST_FILE}":
@@ -227,11 +214,13 @@ class Checkpoints:
         return doomed
 
     def _counts(self, store: Store, step: int) -> bool:
-        """Return True if a resume would take this place's copy of a step; an unreadable copy does not count as kept."""
+        """Return True if a resume would take this place's copy of a step, by seal, manifest and sizes."""
         try:
-            is_own_disk = store is self.local
-            return step not in self._unfit and sealed.is_fit(store, step, self.spec_hash, is_own_disk=is_own_disk)
-        except StoreError:
+            manifest = sealed.read_fit(store, step, self.spec_hash)
+            if step in self._unfit or manifest is None:
+                return False
+            return not sealed.find_wrong_sizes(store, manifest, is_own_disk=store is self.local)
+        except RunError:  # an unreadable copy does not count as kept
             return False
 
     def _if_store_answers(self, what: str, call: Callable[[Store], None]) -> None:
@@ -247,18 +236,18 @@ class Checkpoints:
         """Write manifest.json, check the owner once more, and write COMPLETE."""
         folder = step_folder(manifest.step)
         store.put(f"{folder}/{MANIFEST_FILE}", manifest.to_bytes())
-        check_owner([self.local] if store is self.local else [store, self.local], self.attempt, self.token)
+        check_owner([self.local] if store is self.local else [store, self.local], self.attempt)
         store.put(f"{folder}/{COMPLETE_FILE}", manifest.seal())
 
-    def _seal_remote(self, remote: Store, manifest: Manifest) -> list[str]:
-        """Seal a step in the store; return what is wrong with the uploaded files there."""
+    def _seal_remote(self, manifest: Manifest) -> list[str]:
+        """Seal a step in the store, if there is one; return what is wrong with the uploaded files there."""
+        if self.remote is None:
+            return []
         self.before_store_seal()
-        problems = [
-            f"in {remote.url} {problem}" for problem in sealed.find_wrong_sizes(remote, manifest, is_own_disk=False)
-        ]
+        problems = sealed.find_wrong_sizes(self.remote, manifest, is_own_disk=False)
         if not problems:
-            self._seal(remote, manifest)
-        return problems
+            self._seal(self.remote, manifest)
+        return [f"in {self.remote.url} {problem}" for problem in problems]
 
 
 def _clear_step(store: Store, step: int) -> None:

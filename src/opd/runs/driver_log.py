@@ -14,7 +14,6 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 LOG_FILE = "driver.log"
@@ -72,7 +71,9 @@ def _flush_python_streams() -> None:
 def copy(log: str, streams: dict[int, int]) -> None:
     """Copy until every IN has ended, then write the rest of unfinished lines."""
     target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    redacted = _redaction()
+    sys.path.insert(0, str(COPIER.parents[2]))  # Python starts this program without a path to the package
+    redaction = importlib.import_module("opd.redaction")
+    secrets = redaction.secret_values(os.environ)
     unfinished = dict.fromkeys(streams, b"")
     poll = select.poll()  # `select.select` takes no descriptor of 1,024 and above
     for source in streams:
@@ -83,24 +84,12 @@ def copy(log: str, streams: dict[int, int]) -> None:
             _write(streams[source], block)
             text = unfinished.pop(source) + block
             end = text.rfind(b"\n") + 1 if block and len(text) <= 2 * BLOCK_BYTES else len(text)
-            _write(target, redacted(text[:end]))
+            line = redaction.without(text[:end].decode("utf-8", "surrogateescape"), secrets)
+            _write(target, line.encode("utf-8", "surrogateescape"))
             if block:
                 unfinished[source] = text[end:]
             else:
                 poll.unregister(source)
-
-
-def _redaction() -> Callable[[bytes], bytes]:
-    """Load the rule of `opd.redaction`; Python starts this program without a path to the package."""
-    sys.path.insert(0, str(COPIER.parents[2]))
-    rule = importlib.import_module("opd.redaction")
-    secrets = rule.secret_values(os.environ)
-
-    def redacted(data: bytes) -> bytes:
-        text: str = rule.without(data.decode("utf-8", "surrogateescape"), secrets)
-        return text.encode("utf-8", "surrogateescape")
-
-    return redacted
 
 
 def _write(descriptor: int, data: bytes) -> None:

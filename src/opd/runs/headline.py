@@ -66,10 +66,8 @@ def is_headline(name: str) -> bool:
 
 def total_steps(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> int | None:
     """Return the length of the run, None where neither the spec nor the result has it."""
-    trainer = spec.get("trainer")
-    total = trainer.get("total_steps") if isinstance(trainer, Mapping) else None
-    if total is None and result is not None:
-        total = result.get("steps")
+    trainer, steps = spec.get("trainer"), (result or {}).get("steps")
+    total = trainer.get("total_steps", steps) if isinstance(trainer, Mapping) else steps
     return total if isinstance(total, int) and not isinstance(total, bool) and 0 <= total <= MAX_STEP else None
 
 

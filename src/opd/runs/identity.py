@@ -1,11 +1,10 @@
-"""The experiment of a run id: run.json and spec.json, written once and compared at every later start."""
+"""The experiment of a run id: run.json and spec.json, written by its first attempt and compared at every later start."""
 
-import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from opd.errors import AlreadyExists, SpecChanged
+from opd.errors import SpecChanged
 from opd.runs.attempts import ATTEMPTS_FOLDER, STARTS_FOLDER
 from opd.runs.metrics import METRICS_FILE
 from opd.store.base import Store, json_bytes
@@ -21,59 +20,33 @@ def is_unused(keys: Iterable[str]) -> bool:
 
 
 def settle_identity(
-    stores: Sequence[Store],
-    *,
-    run_id: str,
-    spec_hash: str,
-    identity: Mapping[str, Any],
-    spec: Mapping[str, Any],
-    is_claimed: bool = False,
-) -> bool:
-    """Write run.json and spec.json at the first start, and compare the hash at every later start.
+    stores: Sequence[Store], *, run_id: str, spec_hash: str, identity: Mapping[str, Any], spec: Mapping[str, Any],
+    is_claimed: bool,
+) -> None:  # fmt: skip
+    """Raise SpecChanged if the run id is another experiment's that has begun; write run.json and spec.json once it `is_claimed`.
 
-    All places are compared before any is written. `identity` holds the fields that `spec_hash` covers (model, data,
-    algorithm, seed); `spec` is the whole experiment, for readers.
-
-    Returns:
-        False where the name is another experiment's that `is_unused`: nothing is written before the run `is_claimed`.
-
-    Raises:
-        SpecChanged: the run id belongs to another spec hash; the message lists the differences.
+    `identity` holds the fields that `spec_hash` covers; `spec` is the whole experiment, for readers.
     """
     identity = json.loads(json_bytes(identity))  # so that a tuple or an int key compares equal to its stored form
-    record = {"run_id": run_id, "spec_hash": spec_hash, "identity": identity}
-    try:
-        for store in stores:
-            _compare(store, run_id, spec_hash, identity)
-    except SpecChanged:
-        if not is_unused(info.key for store in stores for info in store.list("")):
-            raise
-        if not is_claimed:
-            return False
-        for store in stores:
-            store.delete(RUN_FILE)
-            store.delete(SPEC_FILE)
-    for store in stores:
-        if not store.exists(RUN_FILE):
-            with contextlib.suppress(AlreadyExists):  # of two first starts at once the first decides for both
-                store.create(RUN_FILE, json_bytes(record))
-            _compare(store, run_id, spec_hash, identity)
-        if not store.exists(SPEC_FILE):
+    records = [(store, store.get_json(RUN_FILE)) for store in stores]
+    for store, stored in records:
+        if (
+            stored is None
+            or stored["spec_hash"] == spec_hash
+            or is_unused(i.key for one in stores for i in one.list(""))
+        ):
+            continue
+        changes = "\n".join(f"  {line}" for line in describe_changes(stored["identity"], identity))
+        raise SpecChanged(
+            f"run id {run_id!r} in {store.url} belongs to spec hash {stored['spec_hash']}, this experiment has {spec_hash}. "
+            f"The differences (stored -> this):\n{changes or '  (none in the identity fields: another hash version)'}\n"
+            "a run id belongs to one experiment. Choose another name (`--name NAME`, or the key `name`), restore the stored "
+            f"values to resume, or delete the run with its results: `opdctl delete {store.url} --results`"
+        )
+    for store, stored in records if is_claimed else ():
+        if stored is None or stored["spec_hash"] != spec_hash or not store.exists(SPEC_FILE):
+            store.put_json(RUN_FILE, {"run_id": run_id, "spec_hash": spec_hash, "identity": identity})
             store.put_json(SPEC_FILE, spec)
-    return True
-
-
-def _compare(store: Store, run_id: str, spec_hash: str, identity: Mapping[str, Any]) -> None:
-    stored = store.get_json(RUN_FILE)
-    if stored is None or stored["spec_hash"] == spec_hash:
-        return
-    changes = "\n".join(f"  {line}" for line in describe_changes(stored["identity"], identity))
-    raise SpecChanged(
-        f"run id {run_id!r} in {store.url} belongs to spec hash {stored['spec_hash']}, this experiment has {spec_hash}. "
-        f"The differences (stored -> this):\n{changes or '  (none in the identity fields: another hash version)'}\n"
-        "a run id belongs to one experiment. Choose another name (`--name NAME`, or the key `name`), restore the stored "
-        f"values to resume, or delete the run with its results: `opdctl delete {store.url} --results`"
-    )
 
 
 def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,6 @@
 """Signs of life of an attempt: the thread that renews its lease or says that it must end, and a lock of its process."""
 
 import fcntl
-import json
 import logging
 import os
 import threading
@@ -18,25 +17,20 @@ BEATS_PER_LEASE = 4
 OUTAGE_S = 1800.0
 """Seconds for which an attempt survives an unreachable store: no other attempt can claim the run there meanwhile."""
 ALIVE_FILE = ".alive"
-"""A hidden JSON record in an attempt's folder: the claim's token and the locked inode, so that a copy proves nothing."""
+"""A hidden file in an attempt's folder with the claim's token, locked by its process."""
 HELD: list[int] = []  # descriptors of this process's locks; closing a descriptor would release its lock
 
 
 class Watch:
     """A thread that calls `beat` a few times in a term, and records when the attempt has lost the run.
 
-    The attempt must end if the lease was not renewed for `term_s`, or for OUTAGE_S while the store is unreachable. `end`
-    asks it to.
+    The attempt must end if the lease was not renewed for `term_s`, or for OUTAGE_S while the store is unreachable.
     """
 
     def __init__(
-        self,
-        *,
-        beat: Callable[[], None],
-        term_s: float,
-        end: Callable[[], None],
+        self, *, beat: Callable[[], None], term_s: float, end: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
-    ):
+    ):  # fmt: skip
         self.lost: LeaseLost | None = None  # the reason why the attempt must end, once its lease is too old
         self._beat_once, self._term_s, self._end, self._clock = beat, term_s, end, clock
         self._overtaken: Overtaken | None = None
@@ -45,19 +39,17 @@ class Watch:
         self._renewed_s = self._excused_s = clock()
         self._has_warned = False
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="opd-run-lease", daemon=True)
 
     def start(self) -> None:
         """Start the thread; the lease counts from now."""
         self._renewed_s = self._excused_s = self._clock()
-        self._thread = threading.Thread(target=self._run, name="opd-run-lease", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop the thread and wait for it."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def check(self) -> None:
         """Raise Overtaken; raise LeaseLost if the attempt trains another step after the request to end."""
@@ -76,32 +68,32 @@ class Watch:
 
     def _beat(self) -> None:
         """Beat once; ask the attempt to end if the lease is too old after that."""
-        trouble: Exception | None = None
         try:
             self._beat_once()
         except Overtaken as error:
             self._overtaken = error
             logger.error("%s", error)
         except Exception as error:  # noqa: BLE001 - this thread keeps the run: it must survive any answer of a store
-            trouble = error
-            if type(error) is not type(self._trouble):
-                logger.warning("lease not renewed, another attempt may take over when it runs out: %r", error)
-        self._trouble, now_s, is_away = trouble, self._clock(), isinstance(trouble, StoreUnavailable)
-        if trouble is None or is_away:
-            self._excused_s = now_s
-        if trouble is None:
-            self._renewed_s = now_s
+            self._miss(error)
+        else:
+            self._trouble, self._renewed_s = None, self._clock()
+            self._excused_s = self._renewed_s
+
+    def _miss(self, error: Exception) -> None:
+        if type(error) is not type(self._trouble):
+            logger.warning("lease not renewed, another attempt may take over when it runs out: %r", error)
+        self._trouble, now_s, is_away = error, self._clock(), isinstance(error, StoreUnavailable)
+        self._excused_s = now_s if is_away else self._excused_s
         age_s, outage_s = now_s - self._renewed_s, max(OUTAGE_S, self._term_s)
         is_too_old = now_s - self._excused_s > self._term_s or age_s > outage_s
-        if trouble is None or self.lost is not None or not is_too_old:
-            return
-        self.lost = LeaseLost(
-            f"the lease was last renewed {age_s:.0f} s ago and {outage_s if is_away else self._term_s:g} s are allowed, so "
-            f"another attempt may own the run; the last answer was {trouble!r}. This attempt saves on its own disk and ends. "
-            "Fix: give it access to the store, then start it again"
-        )
-        logger.error("%s", self.lost)
-        self._end()
+        if self.lost is None and is_too_old:
+            self.lost = LeaseLost(
+                f"the lease was last renewed {age_s:.0f} s ago and {outage_s if is_away else self._term_s:g} s are allowed, "
+                f"so another attempt may own the run; the last answer was {error!r}. This attempt saves on its own disk and "
+                "ends. Fix: give it access to the store, then start it again"
+            )
+            logger.error("%s", self.lost)
+            self._end()
 
 
 def boot_id() -> str:
@@ -113,35 +105,26 @@ def boot_id() -> str:
 def lock_alive(folder: Path, token: str) -> None:
     """Lock the attempt's file until this process and its forks end; a disk without locks leaves only the lease.
 
-    The file gets its record after it is locked, so no reader finds a record without a lock.
+    The file gets the claim's token after it is locked, so no reader finds a token without a lock.
     """
     try:
         descriptor = os.open(folder / ALIVE_FILE, os.O_CREAT | os.O_WRONLY, 0o644)
         HELD.append(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(descriptor, json.dumps(_record(token, descriptor)).encode())
+        os.write(descriptor, token.encode())
     except OSError as error:
         logger.info("no lock in %s (%s): the next attempt will wait for the lease", folder, error)
 
 
 def is_locked(folder: Path, token: str) -> bool | None:
-    """Return True while the claim's process holds its lock, False after it has ended, None where neither is known.
-
-    The caller knows that the claim was made under this kernel: a lock of another kernel does not show here.
-    """
+    """Return True while the process of a claim under this kernel holds its lock, False after its end, None if not known."""
     try:
         with open(folder / ALIVE_FILE, "rb") as file:
-            if json.loads(file.read()) != _record(token, file.fileno()):
+            if file.read() != token.encode():
                 return None
-            try:
-                fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
-    except (OSError, ValueError):
+    except BlockingIOError:
+        return True
+    except OSError:
         return None
-
-
-def _record(token: str, descriptor: int) -> dict[str, str | int]:
-    status = os.fstat(descriptor)
-    return {"token": token, "device": status.st_dev, "inode": status.st_ino}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from opd.errors import CheckpointError, CorruptRecord
-from opd.store.base import Store
+from opd.store.base import Store, json_bytes
+from opd.store.local import LocalStore
 from opd.store.transfer import ListedFile
 
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -22,6 +22,7 @@ COMPLETE_FILE = "COMPLETE"
 # The rank of files that the driver saves itself (data.pt).
 DRIVER_RANK = -1
 DATA_FILE = "data.pt"
+STAGING = ".saving-"  # prefix of the hidden folder, next to the sealed steps, of an attempt's unsealed ones
 # Files that verl's FSDP engine saves for each rank; a resume loads all of them.
 RANK_PARTS = ("model", "optim", "extra_state")
 _STEP_FOLDER = re.compile(r"global_step_([0-9]{1,18})")
@@ -57,14 +58,9 @@ class Manifest:
 
     def __post_init__(self) -> None:
         _check_types(self, step=int, attempt=int, spec_hash=str)
-        paths = [entry.path for entry in self.files]
-        doubled = sorted({path for path in paths if paths.count(path) > 1})
-        if not paths or doubled:
-            problem = f"files listed twice: {', '.join(doubled)}" if doubled else "no files"
-            raise CheckpointError(f"manifest of global_step_{self.step}: {problem}")
 
     def to_bytes(self) -> bytes:
-        return (json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n").encode()
+        return json_bytes(dataclasses.asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
@@ -100,9 +96,8 @@ class Manifest:
         ranks = range(min(num_ranks, len(listed) + 1))
         needed = [f"actor/{part}_world_size_{num_ranks}_rank_{rank}.pt" for rank in ranks for part in RANK_PARTS]
         gaps = [f"it lists no {path}" for path in [DATA_FILE, *needed] if path not in listed]
-        # A file of another rank is verified by no rank that loads it.
-        strays = [entry for entry in self.files if entry.rank != _owner(entry.path)]
-        return [*gaps, *(f"{stray.path} is listed under rank {stray.rank}" for stray in strays)][:_NUM_NAMED]
+        gaps += ["it lists a file twice"] if len(listed) < len(self.files) else []
+        return gaps[:_NUM_NAMED]
 
 
 def open_sealed(manifest_data: bytes, complete_data: bytes) -> Manifest:
@@ -159,19 +154,19 @@ def read_sealed(store: Store, step: int) -> Manifest | None:
     return manifest
 
 
-def find_unfit(manifest: Manifest, spec_hash: str) -> list[str]:
-    """Return why a run must not resume from a sealed step, even if its files are whole."""
-    if manifest.spec_hash != spec_hash:
-        return [f"it was saved by another experiment (spec hash {manifest.spec_hash}, this run has {spec_hash})"]
-    return manifest.find_gaps()
+def read_fit(store: Store, step: int, spec_hash: str) -> Manifest | None:
+    """Return the manifest as `read_sealed`; raise CheckpointError if no run of the spec hash could resume from it."""
+    manifest = read_sealed(store, step)
+    if manifest is not None and manifest.spec_hash != spec_hash:
+        saved = f"spec hash {manifest.spec_hash}, this run has {spec_hash}"
+        raise CheckpointError(f"it was saved by another experiment ({saved})")
+    if manifest is not None and (gaps := manifest.find_gaps()):
+        raise CheckpointError("; ".join(gaps))
+    return manifest
 
 
 def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> list[str]:
-    """Return files that a place does not hold in the manifest's size, by its listing alone.
-
-    Args:
-        is_own_disk: the place is the driver's disk, which must hold only the driver's files: ranks may have other disks.
-    """
+    """Return files that a place does not hold in the manifest's size; the driver's own disk may lack other ranks' files."""
     folder = step_folder(manifest.step)
     sizes = {info.key.removeprefix(f"{folder}/"): info.size for info in store.list(folder)}
     problems = []
@@ -184,32 +179,13 @@ def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> 
     return problems
 
 
-def is_fit(store: Store, step: int, spec_hash: str, *, is_own_disk: bool) -> bool:
-    """Return True if a resume would take this place's copy of a step, by seal, manifest and sizes.
-
-    Raises:
-        StoreError: the place does not answer.
-    """
-    try:
-        manifest = read_sealed(store, step)
-    except (CorruptRecord, CheckpointError):
-        return False
-    if manifest is None or find_unfit(manifest, spec_hash):
-        return False
-    return not find_wrong_sizes(store, manifest, is_own_disk=is_own_disk)
-
-
 def files_of_rank(step_dir: Path, rank: int) -> list[str]:
-    """Return the files of a freshly saved step that one rank answers for, by verl's names, relative with `/`, sorted.
+    """Return the files of a freshly saved step that one rank answers for, by verl's names, without hidden files and the seal.
 
-    A shard belongs to the rank in its name, a file at the top (data.pt) to the driver, the rest to rank 0. Hidden files
-    and the seal are left out.
+    A shard belongs to the rank in its name, a file at the top (data.pt) to the driver, the rest to rank 0.
     """
-    found = []
-    for parent, subfolders, names in os.walk(step_dir):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        found += [(Path(parent) / name).relative_to(step_dir).as_posix() for name in names if not name.startswith(".")]
-    return sorted(path for path in found if path not in (MANIFEST_FILE, COMPLETE_FILE) and _owner(path) == rank)
+    paths = [info.key for info in LocalStore(step_dir).list("")]
+    return [path for path in paths if path not in (MANIFEST_FILE, COMPLETE_FILE) and _owner(path) == rank]
 
 
 def _check_types(record: Any, **types: type) -> None:

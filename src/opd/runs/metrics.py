@@ -39,12 +39,7 @@ class MetricsWriter:
         self._lock = threading.Lock()
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write one row of numbers (also 0-d arrays and tensors); drop other values, with one warning a key.
-
-        Raises:
-            ValueError: the step is no non-negative integer, or a metric is called `step` or `time`.
-            OSError: the local disk did not take the row.
-        """
+        """Write one row of numbers (also 0-d arrays and tensors); drop other values, with one warning a key."""
         row: Row = {"step": step, "time": round(time.time(), 3)}
         if not _is_step(step):
             raise ValueError(f"metrics step {step!r}: a global step is an integer >= 0")
@@ -116,9 +111,8 @@ def parse_metrics(data: bytes, *, attempt: int) -> tuple[list[Row], str]:
             rows.append(row)
         elif line.strip():
             bad.append(f"line {number} is {'half-written' if number == len(lines) else 'corrupt'}: {line[:60]!r}")
-    if not bad:
-        return rows, ""
-    return rows, "\n  ".join([f"attempt {attempt}: {len(rows)} rows, {len(bad)} lines skipped", *bad[:NUM_EXAMPLES]])
+    summary = f"attempt {attempt}: {len(rows)} rows, {len(bad)} lines skipped"
+    return rows, "\n  ".join([summary, *bad[:NUM_EXAMPLES]]) if bad else ""
 
 
 def _is_step(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """origin.json of an attempt, for readers: version, commit, image, Python, devices and trackers."""
 
+import contextlib
 import logging
 import os
 import platform
@@ -57,8 +58,6 @@ def _commit_of_checkout(folder: Path) -> str:
         return ""
     # A tag's name says less than the commit; git rejects a repository of another owner, which ends nothing here.
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=GIT_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=GIT_TIMEOUT_S).stdout.strip()
+    return ""

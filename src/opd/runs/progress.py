@@ -1,4 +1,4 @@
-"""A driver's progress in memory shared with its supervisor: the phase, the last progress, and the limit of silence.
+"""A driver's progress in memory shared with its supervisor: phase, last progress, limit of silence; and the times of its start.
 
 The driver notes each phase and each progress within a phase. A phase's limit is `factor` medians of its longest silences
 so far, at least `floor_s`. The supervisor reads the last note without an answer of the driver, which may hang.
@@ -18,6 +18,7 @@ _SLOT_BYTES = 8192
 _COUNT = struct.Struct("=Q")  # of notes; note number N is in slot N % 2
 # A new phase may compile, load or fill caches.
 FIRST_FLOORS = 4.0
+PREFIX = "timing_start/"  # of the metrics of a start
 _NUM_REMEMBERED = 50
 
 
@@ -52,8 +53,7 @@ class Progress:
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, _COUNT.size + 2 * _SLOT_BYTES)
         self._floor_s, self._factor, self._folder, self._stage = math.inf, 1.0, "", ""
-        self._phase, self._step, self._at_s = "", 0, 0.0
-        self._longest_s = 0.0
+        self._phase, self._step, self._at_s, self._longest_s = "", 0, 0.0, 0.0
         self._silences: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_NUM_REMEMBERED))
 
     def watch(self, *, folder: str, floor_s: float, factor: float) -> None:
@@ -70,17 +70,17 @@ class Progress:
         if self._phase:
             self._silences[self._phase].append(self._longest_s)
         self._phase, self._step, self._longest_s = phase, step, 0.0
-        self._note(self._limit_s())
+        self._note()
 
     def tick(self) -> None:
         """Note progress within the phase."""
         self._mark()
-        self._note(self._limit_s())
+        self._note()
 
     def rest(self, phase: str) -> None:
         """Begin a phase that waits for others without a limit."""
         self.enter(phase, self._step)
-        self._note(None)
+        self._note(is_limited=False)
 
     def read(self) -> Standing | None:
         """Return the last note, None before the first."""
@@ -97,15 +97,12 @@ class Progress:
             self._longest_s = max(self._longest_s, now_s - self._at_s)
         self._at_s = now_s
 
-    def _limit_s(self) -> float | None:
+    def _note(self, *, is_limited: bool = True) -> None:
+        """Write the slot that no reader reads, then the count: a kill in between leaves the note before."""
         known = self._silences[self._phase]
         limit_s = max(self._floor_s, self._factor * statistics.median(known)) if known else FIRST_FLOORS * self._floor_s
-        return limit_s if math.isfinite(limit_s) else None
-
-    def _note(self, limit_s: float | None) -> None:
-        """Write the slot that no reader reads, then the count: a kill in between leaves the note before."""
-        note = {"phase": self._phase, "step": self._step, "progress_at_s": self._at_s, "limit_s": limit_s}
-        note |= {"folder": self._folder, "stage": self._stage}
+        note = {"phase": self._phase, "step": self._step, "progress_at_s": self._at_s, "folder": self._folder,
+                "stage": self._stage, "limit_s": limit_s if is_limited and math.isfinite(limit_s) else None}  # fmt: skip
         count = _COUNT.unpack_from(self._shared)[0] + 1
         start = _COUNT.size + count % 2 * _SLOT_BYTES
         self._shared[start : start + _SLOT_BYTES] = json.dumps(note).encode().ljust(_SLOT_BYTES, b"\0")
@@ -113,3 +110,30 @@ class Progress:
 
 
 PROGRESS = Progress()  # this process's progress, shared with its forks
+
+
+class StartTimes:
+    """The end of each part of a start, in seconds since the first import of this module."""
+
+    def __init__(self) -> None:
+        self._last_s = self._began_s = time.monotonic()
+        self._parts: dict[str, float] | None = {}
+
+    def mark(self, part: str) -> None:
+        """Note the end of `part`, which began at the last note; after `take` nothing is noted."""
+        if self._parts is not None:
+            now_s = time.monotonic()
+            self._parts[part] = self._parts.get(part, 0.0) + now_s - self._last_s
+            self._last_s = now_s
+
+    def take(self) -> dict[str, float]:
+        """Print a line for each part and for all, and return their metrics (`PREFIX`); empty from the second call on."""
+        if self._parts is None:
+            return {}
+        parts, self._parts = self._parts | {"all": self._last_s - self._began_s}, None
+        for name, seconds in parts.items():
+            print(f"start: {name:24s} {seconds:7.1f} s", flush=True)
+        return {f"{PREFIX}{name.replace(' ', '_')}_s": seconds for name, seconds in parts.items()}
+
+
+START = StartTimes()  # the start of this process and of its fork for the run

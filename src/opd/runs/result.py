@@ -1,5 +1,6 @@
 """The end of a run: result.json, written last, fatal.json, which stops an installation's retries, or a full disk."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -48,24 +49,19 @@ def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
     The cause is a full disk if an OSError in the chain says so, or if the run's disk has next to no space.
     PyTorch's and Ray's own errors carry no number.
     """
-    if isinstance(error, Overtaken):
-        return None
-    link, is_named, seen = error, False, set[int]()
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        is_named |= isinstance(link, OSError) and link.errno in (errno.ENOSPC, errno.EDQUOT)
+    chain, link = list[BaseException](), error
+    while link is not None and link not in chain:
+        chain.append(link)
         link = link.__cause__ or link.__context__  # type: ignore[assignment]
-    try:
+    is_full = any(isinstance(link, OSError) and link.errno in (errno.ENOSPC, errno.EDQUOT) for link in chain)
+    with contextlib.suppress(OSError):  # its server is unreachable, or the folder is gone
         status = os.statvfs(folder)
-        free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
-        room = f" ({free / 2**20:.1f} of {size / 2**20:.0f} MiB free)"
-    except OSError:  # its server is unreachable, or the folder is gone
-        free, room = FULL_BELOW_BYTES, ""
-    if free >= FULL_BELOW_BYTES and not is_named:
+        is_full |= status.f_bavail * status.f_frsize < FULL_BELOW_BYTES
+    if isinstance(error, Overtaken) or not is_full:
         return None
     # Ray's message holds the worker's traceback in colours: the cause is its last line.
     cause = (_ANSI.sub("", str(error)).strip().splitlines() or [""])[-1].strip()
     return DiskFull(
-        f"the disk of {folder} is full{room}, the run ended with {type(error).__name__}: {cause[:200]}. Make room "
+        f"the disk of {folder} is full, the run ended with {type(error).__name__}: {cause[:200]}. Make room "
         "(checkpoint.keep_last keeps fewer checkpoints) and start the run again. It resumes from its last complete checkpoint"
     )

@@ -1,4 +1,4 @@
-"""One attempt at a run from its claim to its end: the context around a trainer."""
+"""One attempt at a run from its claim, before Ray or a worker starts, to its end: the context around a trainer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import functools
 import logging
 import os
 import signal
+import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from opd.errors import Overtaken, RunError, StoreError, Unforeseen
+from opd.errors import Overtaken, RunError, RunFinished, StoreError, Unfit, Unforeseen
+from opd.experiment import BaseSpec, SpecError, dump_spec, identity, spec_hash
 from opd.runs.attempts import Claim, attempt_numbers, attempt_prefix, claim_attempt
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.driver_log import LOG_FILE, LogTee
@@ -39,85 +42,62 @@ class Run:
 
     Attributes:
         local: the run directory on this machine. remote: in the object store; None where the local one is the store.
+        stores: both, the one that decides ownership first.
         attempt: its number. attempt_dir: its local folder. within: the attempt of the pipeline with this stage.
     """
 
     def __init__(
-        self,
-        claim: Claim,
-        *,
-        run_id: str,
-        spec: Mapping[str, Any],
-        tee: bool = True,
-        within: Run | None = None,
+        self, claim: Claim, *, run_id: str, spec: Mapping[str, Any], tee: bool = True, within: Run | None = None
     ):
-        *remotes, local = claim.stores
+        *remotes, local = self.stores = claim.stores
         assert isinstance(local, LocalStore)
         self.local, self.remote = local, remotes[0] if remotes else None
         self.claim, self.within, self._run_id = claim, within, run_id
-        owner = claim.owner
-        self.attempt, self.attempt_dir = owner.attempt, local.local_path(claim.prefix)
+        self.attempt, self.attempt_dir = claim.owner.attempt, local.local_path(claim.prefix)
         self.metrics = MetricsWriter(self.attempt_dir / METRICS_FILE)
         self._streamer = Streamer()
         self.checkpoints = Checkpoints(
-            local=local,
-            remote=self.remote,
-            attempt=owner.attempt,
-            token=owner.token,
-            spec_hash=owner.spec_hash,
-            before_store_seal=self._streamer.flush,
-            before_local_seal=self.metrics.flush,
-        )
+            local=local, remote=self.remote, attempt=self.attempt, spec_hash=claim.owner.spec_hash,
+            before_store_seal=self._streamer.flush, before_local_seal=self.metrics.flush,
+        )  # fmt: skip
         # The next beat is the retry, and the end of the run must not wait for retries.
         self._impatient = replace(claim, stores=tuple(store.with_policy(NO_RETRY) for store in claim.stores))
         self.summary = SummaryKeeper(self._impatient, spec)
         # A lost lease asks the main thread to end as SIGTERM does: it finishes its step, saves, and ends.
-        self._watch = Watch(
-            beat=self._renew, term_s=owner.lease_ttl_s, end=lambda: os.kill(os.getpid(), signal.SIGTERM)
-        )
+        end = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+        self._watch = Watch(beat=self._renew, term_s=claim.owner.lease_ttl_s, end=end)
         self.tee = LogTee(self.attempt_dir / LOG_FILE) if tee else None
         self._kept: set[str] = set()
         self._has_ended = False
 
     @classmethod
     def open(
-        cls,
-        *,
-        run_id: str,
-        local_root: str | Path,
-        spec: Mapping[str, Any],
-        spec_hash: str,
-        identity: Mapping[str, Any] | None = None,
-        store_url: str | None = None,
-        policy: RetryPolicy = DEFAULT_POLICY,
+        cls, *, run_id: str, local_root: str | Path, spec: Mapping[str, Any], spec_hash: str,
+        identity: Mapping[str, Any] | None = None, store_url: str | None = None, policy: RetryPolicy = DEFAULT_POLICY,
         **options: Any,
-    ) -> Run:
-        """Claim the next attempt of `run_id`.
+    ) -> Run:  # fmt: skip
+        """Claim the next attempt of `run_id`; raise SpecChanged, RunFinished, RunFatal, RunIsLive or StoreError.
 
         Args:
             identity: the fields that `spec_hash` covers, for the diff of a rejected start; `spec` by default.
             store_url: prefix in the object store. None, or `local_root` itself, makes the local run directory the store.
             options: `tee` keeps driver.log, `within` is the attempt of the pipeline with this stage.
-
-        Raises:
-            SpecChanged, RunFinished, RunFatal, RunIsLive, CreateOnlyUnsupported, StoreError: see opd.errors.
         """
         local = LocalStore(Path(local_root) / run_id, policy=policy)
         stores: list[Store] = [local]
         if store_url is not None:
             remote = open_store(store_url, policy=policy).child(run_id)
-            if not isinstance(remote, LocalStore) or os.path.realpath(remote.root) != os.path.realpath(local.root):
+            if (folder := remote.local_path("")) is None or folder.resolve() != local.root.resolve():
                 stores = [remote, local]
         settle = functools.partial(
             settle_identity, stores, run_id=run_id, spec_hash=spec_hash, identity=identity or spec, spec=spec
         )
-        is_settled = settle()
+        settle(is_claimed=False)
         refuse_if_over(stores[0])
         claim = claim_attempt(stores, spec_hash=spec_hash)
         try:
             refuse_if_over(stores[0])  # the previous owner may have finished the run meanwhile, or trained
-            if not is_settled:
-                settle(is_claimed=True)
+            settle(is_claimed=True)
         except RunError:
             claim.end("not needed")
             raise
@@ -126,11 +106,6 @@ class Run:
         return run
 
     # ---- the trainer's side ----
-
-    @property
-    def stores(self) -> tuple[Store, ...]:
-        """The run directory's places, the place that decides ownership first."""
-        return self.claim.stores
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write one row of metrics; raise Overtaken or LeaseLost by the last beat."""
@@ -176,13 +151,7 @@ class Run:
         return self.local.root if self.within is None else self.within.asked_in
 
     def hand_over(self, *, back: bool = False) -> None:
-        """Mark this attempt and its outer run as ended, so that the next attempt need not wait for their leases.
-
-        The end of the head's pod kills this process, which then leaves no mark.
-
-        Args:
-            back: remove the marks, since the pods have stayed.
-        """
+        """Mark this attempt and its outer run as ended, since the end of the head's pod kills it; `back`: remove the marks."""
         try:
             if back:
                 self.claim.take_back_end()
@@ -216,19 +185,15 @@ class Run:
             logger.warning("not uploaded yet: %s; the next start on this machine uploads it", self.attempt_dir)
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Upload all streams, then write result.json, and return it. Later output is not logged.
-
-        Raises:
-            Overtaken: another claim owns the run; no result is written.
-            StoreError: the store is still unreachable; everything is on the local disk.
-        """
+        """Upload all streams, then write result.json, and return it; later output is not logged. Raises Overtaken, StoreError."""
         with self.storing_the_end():
             self.claim.check()
             self.close()
             self._streamer.flush()  # these mirrors know of uploads without an answer
             self._upload_streams()
             # Before the attempt's end: a launcher that waits for it would find no result yet, and start the run again.
-            record = {**result, **self._signed(), "spec_hash": self.claim.owner.spec_hash, "finished_at_s": time.time()}
+            spec_hash = self.claim.owner.spec_hash
+            record = self._signed({**result, "spec_hash": spec_hash, "finished_at_s": time.time()})
             self.stores[0].put_json(RESULT_FILE, record)
         self._has_ended = True  # an interruption after this line changes nothing: the run is done
         try:
@@ -243,19 +208,18 @@ class Run:
         text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         if fatal:
             self.claim.check()
-            install = os.environ.get(INSTALL_VARIABLE, "")
-            record = {**self._signed(), "reason": text, "time_s": time.time(), "install": install}
-            self.stores[0].put_json(FATAL_FILE, record)
+            record = {"reason": text, "time_s": time.time(), "install": os.environ.get(INSTALL_VARIABLE, "")}
+            self.stores[0].put_json(FATAL_FILE, self._signed(record))
         outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "fatal" if fatal else "failed"
         self._end("overtaken" if isinstance(error, Overtaken) else outcome, text)
 
-    def _signed(self) -> dict[str, Any]:
-        return {"run_id": self._run_id, "attempt": self.attempt}
+    def _signed(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        return {**record, "run_id": self._run_id, "attempt": self.attempt}
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        ending: RunError | None = as_disk_full(error, self.local.root) if isinstance(error, Exception) else None
-        if error is None or isinstance(error, KeyboardInterrupt):  # asked to end, maybe by the watch over the lease
-            ending = self._watch.lost
+        ending: RunError | None = self._watch.lost  # the run was asked to end, maybe by the watch over the lease
+        if isinstance(error, Exception):
+            ending = as_disk_full(error, self.local.root)
         self.close()
         if self._has_ended:
             return
@@ -297,3 +261,50 @@ class Run:
                 key = f"{attempt_prefix(attempt)}/{name}"
                 if (path := self.local.local_path(key)).is_file():
                     FileMirror.resume(path=path, store=self.remote, key=key).flush()
+
+
+def open_run(spec: BaseSpec, *, within: Run | None = None) -> Run:
+    """Claim the next attempt at the spec's run, as a stage of `within` if given; raises as `Run.open`."""
+    return Run.open(
+        run_id=spec.name, local_root=spec.output.root, spec=dump_spec(spec), identity=identity(spec),
+        spec_hash=spec_hash(spec), store_url=spec.store.url, within=within,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def attempting(claimed: Run) -> Iterator[Run]:
+    """Enter the attempt; print the traceback of an unforeseen error into its log, and raise Unforeseen from it.
+
+    The caller prints errors of a run, of its spec and of its inputs in a line.
+    """
+    with claimed:
+        try:
+            yield claimed
+        except (RunError, SpecError, Unfit):
+            raise
+        except Exception as error:
+            if as_disk_full(error, claimed.local.root) is not None:
+                raise
+            traceback.print_exc()  # the log closes with the attempt
+            raise Unforeseen("the attempt has ended by the error above") from error
+
+
+def refuse(spec: BaseSpec, error: SpecError) -> int:
+    """End a start whose data or models cannot be used: print why, and return the exit code.
+
+    An installation of our charts stores the reason, so that no retry of its RayJob asks for GPUs again. A finished run
+    needs its inputs no more.
+    """
+    try:
+        if os.environ.get(INSTALL_VARIABLE):
+            with open_run(spec) as claimed:
+                print(error, file=sys.stderr)
+                claimed.fail(error, fatal=True)
+            return error.exit_code
+        refuse_if_over(open_store(spec.store.url).child(spec.name))
+    except RunError as other:
+        print(f"opd.launch: {other}", file=sys.stderr)
+        if isinstance(other, RunFinished):
+            return other.exit_code
+    print(error, file=sys.stderr)
+    return error.exit_code

@@ -9,43 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opd.errors import CheckpointError, StoreError
-from opd.runs.manifest import (
-    CHECKPOINTS_FOLDER,
-    COMPLETE_FILE,
-    DRIVER_RANK,
-    FileEntry,
-    Manifest,
-    files_of_rank,
-    step_folder,
-)
+from opd.runs.manifest import COMPLETE_FILE, DRIVER_RANK, STAGING, FileEntry, Manifest, files_of_rank, step_folder
 from opd.store.base import DEFAULT_POLICY, RetryPolicy
-from opd.store.durable import fsync_names, hash_file
+from opd.store.durable import fsync_folder, hash_file, make_folder
 from opd.store.remote import open_store
 from opd.store.transfer import bring, find_problems, in_threads
 
 logger = logging.getLogger(__name__)
-
-_STAGING = ".saving-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardReport:
     """A rank's acknowledgement: its files' entries, and why they are not in the store (empty if they are)."""
 
-    rank: int
     entries: tuple[FileEntry, ...]
     upload_error: str = ""
 
 
 def upload_shards(
-    *,
-    rank: int,
-    step: int,
-    step_dir: str | Path,
-    store_url: str | None,
-    files: Sequence[str] | None = None,
+    *, rank: int, step: int, step_dir: str | Path, store_url: str | None, files: Sequence[str] | None = None,
     policy: RetryPolicy = DEFAULT_POLICY,
-) -> ShardReport:
+) -> ShardReport:  # fmt: skip
     """Hash, sync and upload files of a saved step in the process of their rank, `files_of_rank` by default.
 
     Without a URL the files are only hashed. An unreachable store makes a report, not an error: the hashes still make a
@@ -60,32 +44,27 @@ def upload_shards(
             # One lost file spoils the step: the retries of the others are not waited for.
             in_threads(lambda path: store.put_file(path, folder / path), paths)
     except StoreError as away:
-        error = str(away)
-        logger.warning("rank %d: global_step_%d is on the local disk only: %s", rank, step, error)
-    return ShardReport(rank=rank, entries=entries, upload_error=error)
+        error = f"rank {rank}: {away}"
+        logger.warning("global_step_%d is on the local disk only: %s", step, error)
+    return ShardReport(entries=entries, upload_error=error)
 
 
 def hash_files(folder: Path, paths: Sequence[str], *, rank: int) -> tuple[FileEntry, ...]:
-    """Hash freshly saved files in parallel, and sync their bytes and names."""
+    """Hash files that another library has just saved, in parallel, and sync their bytes and names."""
     hashed = zip(paths, in_threads(lambda path: hash_file(folder / path, sync=True), paths), strict=True)
-    fsync_names(folder, paths)
+    synced: set[Path] = set()
+    for parent in sorted({(folder / path).absolute().parent for path in paths}):
+        fsync_folder(parent)
+        make_folder(parent, synced)
     return tuple(FileEntry(path=path, size=size, sha256=digest, rank=rank) for path, (size, digest) in hashed)
 
 
 def fetch_shards(
-    *,
-    step_dir: str | Path,
-    manifest: Manifest,
-    store_url: str | None,
-    ranks: Sequence[int] | None = None,
-    policy: RetryPolicy = DEFAULT_POLICY,
+    *, step_dir: str | Path, manifest: Manifest, store_url: str | None, ranks: Sequence[int] | None = None
 ) -> list[str]:
-    """Make this machine's folder hold the files of these ranks (None means all); download missing and different ones.
+    """Make this machine's folder hold the files of these ranks (None means all); return a line for each that is not as listed.
 
-    Without a store's URL the files are only verified. StoreUnavailable says nothing about the checkpoint.
-
-    Returns:
-        One line for each file that is not as the manifest says; without a line the files may be loaded.
+    Missing and different files are downloaded; without a store's URL the files are only verified.
     """
     folder = Path(step_dir)
     problems = find_problems(folder, manifest.files_of(ranks))
@@ -93,19 +72,14 @@ def fetch_shards(
         for path in (folder / entry.path for entry in problems):
             for left in path.parent.glob(f".{path.name}.part-*"):  # of downloads that were killed
                 left.unlink(missing_ok=True)
-        store = open_store(store_url, policy=policy).child(step_folder(manifest.step))
+        store = open_store(store_url).child(step_folder(manifest.step))
         problems = bring(store, list(problems), folder)
     return list(problems.values())
 
 
-def staging_folder(attempt: int) -> str:
-    """Return the hidden folder of the run directory in which an attempt's unsealed steps are saved."""
-    return f"{CHECKPOINTS_FOLDER}/{_STAGING}{attempt:04d}"
-
-
 def sweep_older(folder: Path) -> None:
     """Delete the staging folders of attempts before this folder's own."""
-    for other in folder.parent.glob(f"{_STAGING}*") if folder.name.startswith(_STAGING) else ():
+    for other in folder.parent.glob(f"{STAGING}*") if folder.name.startswith(STAGING) else ():
         if (len(other.name), other.name) < (len(folder.name), folder.name):
             shutil.rmtree(other, ignore_errors=True)  # other ranks on this disk may delete it, too
 
@@ -113,11 +87,8 @@ def sweep_older(folder: Path) -> None:
 def move_in(staged: Path, step_dir: Path, *, rank: int) -> None:
     """Move one rank's files of a saved step to the folder in which they are sealed, and remove empty folders.
 
-    The driver moves first: on its disk `Checkpoints.begin` has removed an earlier attempt's seal. Seals on the disks of
-    other ranks do not count.
-
-    Raises:
-        CheckpointError: an attempt that has taken over meanwhile sealed the driver's step.
+    The driver moves first, and raises CheckpointError if another attempt has sealed the step meanwhile: on its disk
+    `Checkpoints.begin` has removed an earlier seal. Seals on the disks of other ranks do not count.
     """
     if rank == DRIVER_RANK and (step_dir / COMPLETE_FILE).exists():
         raise CheckpointError(f"{step_dir} was sealed by another attempt while this one saved it")

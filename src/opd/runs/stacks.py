@@ -61,11 +61,19 @@ def dump(pids: list[int]) -> str:
     )
 
 
-def _proc(pid: int, name: str) -> str:
+def _read(path: Path) -> str:
     try:
-        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+        return path.read_text(errors="replace").rstrip()
     except OSError:
         return ""
+
+
+def _proc(pid: int, name: str) -> str:
+    return _read(Path(f"/proc/{pid}/{name}"))
+
+
+def _stack(pid: int) -> str:
+    return _read(folder() / f"{pid}.txt")
 
 
 def _line(status: str, name: str) -> str:
@@ -76,8 +84,3 @@ def _line(status: str, name: str) -> str:
 def _handles(status: str) -> bool:
     """Return True if the process has a handler: the signal ends a process without one."""
     return bool(int(_line(status, "SigCgt") or "0", 16) >> (SIGNAL - 1) & 1)
-
-
-def _stack(pid: int) -> str:
-    path = folder() / f"{pid}.txt"
-    return path.read_text(errors="replace").rstrip() if path.exists() else ""

@@ -59,21 +59,18 @@ class FileMirror:
     def resume(cls, *, path: Path, store: Store, key: str) -> FileMirror:
         """Make a mirror that continues after another process's stored parts."""
         parts = part_keys(store, key)
-        if parts:
-            store.keep(parts[-1])  # the other process may have been killed before its sync
-        sizes = [info.size for info in map(store.info, parts) if info is not None]
-        part, start, synced = max(len(sizes) - 1, 0), sum(sizes[:-1]), sum(sizes)
-        return cls(path=path, store=store, key=key, part=part, part_start=start, synced_bytes=synced)
+        for part in parts[-1:]:
+            store.keep(part)  # the other process may have been killed before its sync
+        *full, last = [info.size for info in map(store.info, parts) if info is not None] or [0]
+        start = sum(full)
+        return cls(path=path, store=store, key=key, part=len(full), part_start=start, synced_bytes=start + last)
 
     def flush(self) -> None:
         """Sync with the patience of the store; raises as `sync`."""
         patiently(self.store.policy, self.sync)
 
     def sync(self) -> None:
-        """Upload until the store holds the file as of the call, each part by one request: a retry would hide a lost answer.
-
-        A StoreError also says that the file cannot be read; the next call continues.
-        """
+        """Upload until the store holds the file as of the call, each part by one request: a retry would hide a lost answer."""
         try:
             size = os.path.getsize(self.path) if self.path.exists() else 0
             while self.synced_bytes < size:

@@ -7,14 +7,13 @@ and another record while it is younger than a lease. Else it reads the other fil
 import contextlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from opd.errors import CorruptRecord
+from opd.errors import CorruptRecord, StoreError
 from opd.runs import headline
 from opd.runs.attempts import LEASE_TTL_S, Claim
 from opd.runs.headline import first_of
@@ -70,22 +69,22 @@ class SummaryKeeper:
     def __init__(self, claim: Claim, spec: Mapping[str, Any]):
         self.total_steps = headline.total_steps(spec, None)
         self._claim, self._attempt, self._kind = claim, claim.owner.attempt, str(spec.get("kind", ""))
-        self._knows_earlier = self._attempt == 1
         self._last_step: int | None = None
         self._num_skipped = 0
         self._latest: dict[str, float] = {}
-        self._lock = threading.Lock()
         self._tell: Tell | None = None
-        self._telling = threading.Lock()
+        with contextlib.suppress(CorruptRecord, StoreError):  # the summary of an earlier attempt
+            earlier = Summary.from_json(claim.stores[0].get_json(SUMMARY_FILE) or {})
+            self._last_step, self._latest = earlier.last_step, dict(earlier.latest)
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Take note of a row of metrics."""
         values = {name: as_number(value) for name, value in metrics.items() if headline.is_headline(name)}
         skipped = as_number(first_of(metrics, headline.SKIPPED_KEYS))
-        with self._lock:
-            self._last_step = max(step, self._last_step or 0)
-            self._num_skipped += int(skipped) if isinstance(skipped, int | float) else 0
-            self._latest |= {name: as_float(value) for name, value in values.items() if value is not None}
+        self._last_step = max(step, self._last_step or 0)
+        self._num_skipped += int(skipped) if isinstance(skipped, int | float) else 0
+        # A new mapping, for the thread of the beats reads the last one.
+        self._latest = self._latest | {name: as_float(value) for name, value in values.items() if value is not None}
 
     @contextlib.contextmanager
     def telling(self, tell: Tell) -> Iterator[None]:
@@ -95,25 +94,22 @@ class SummaryKeeper:
             yield
         finally:
             self.tell()
-            with self._telling:
-                self._tell = None
+            self._tell = None
 
     def tell(self) -> None:
         """Give the present values to the receiver of `telling`; its error ends the telling and not the run."""
-        with self._telling:
-            try:
-                if self._tell is not None:
-                    self._tell(self._values())
-            except Exception as error:  # noqa: BLE001 - the run does not depend on a receiver
-                logger.warning("the run continues without %s: %s", self._tell, error)
-                self._tell = None
+        tell = self._tell
+        try:
+            if tell is not None:
+                tell(self._values())
+        except Exception as error:  # noqa: BLE001 - the run does not depend on a receiver
+            logger.warning("the run continues without %s: %s", tell, error)
+            self._tell = None
 
     def _values(self) -> dict[str, float | None]:
         """Return the values by the names of `opd.trainer.tracking.GAUGES`; None means not known."""
         standing = PROGRESS.read()
-        with self._lock:
-            latest = {name: value for name, value in self._latest.items() if math.isfinite(value)}
-            step, num_skipped = self._last_step, self._num_skipped
+        latest, step = {name: value for name, value in self._latest.items() if math.isfinite(value)}, self._last_step
         found, step_s = headline.score(latest), first_of(latest, headline.STEP_SECONDS_KEYS)
         return {
             "opd_attempt": self._attempt,
@@ -126,43 +122,19 @@ class SummaryKeeper:
             "opd_loss": first_of(latest, headline.LOSS_KEYS),
             "opd_progress_time_seconds": time.time() - standing.silent_s() if standing else None,
             "opd_progress_limit_seconds": (standing and standing.limit_s) or 0.0,
-            "opd_skipped_updates": num_skipped,
+            "opd_skipped_updates": self._num_skipped,
         }
 
     def write(self, outcome: str = "", detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
-        """Write the state of the living attempt, or its end; `result` is a finished run's.
-
-        Raises:
-            Overtaken: another attempt owns the run and its summary.
-            StoreError: the store is unreachable; a later call tries again.
-        """
-        if not self._knows_earlier:
-            self._take_earlier()
+        """Write the state of the living attempt, or its end; `result` is a finished run's. Raises Overtaken, StoreError."""
         standing = PROGRESS.read() if self._kind == "pipeline" and not outcome else None
+        stage = f"{standing.stage}, step {standing.step}" if standing and standing.stage else ""
+        total_steps = self.total_steps if self.total_steps is not None else headline.total_steps({}, result)
         store = self._claim.stores[0]
         checkpoint = next(newest_complete(store), None)
         self._claim.check()  # right before the write: this process may have been paused for long
-        with self._lock:
-            summary = Summary(
-                attempt=self._attempt,
-                kind=self._kind,
-                outcome=outcome,
-                detail=detail,
-                time_s=time.time(),
-                last_step=self._last_step,
-                total_steps=self.total_steps if self.total_steps is not None else headline.total_steps({}, result),
-                latest=dict(self._latest),
-                checkpoint=checkpoint,
-                stage=f"{standing.stage}, step {standing.step}" if standing and standing.stage else "",
-            )
+        summary = Summary(
+            attempt=self._attempt, kind=self._kind, outcome=outcome, detail=detail, time_s=time.time(), stage=stage,
+            last_step=self._last_step, total_steps=total_steps, latest=self._latest, checkpoint=checkpoint,
+        )  # fmt: skip
         store.put_json(SUMMARY_FILE, summary.model_dump())
-
-    def _take_earlier(self) -> None:
-        """Take over the values that the attempt before left in the store."""
-        with contextlib.suppress(CorruptRecord):  # or none
-            earlier = Summary.from_json(self._claim.stores[0].get_json(SUMMARY_FILE) or {})
-            steps = [step for step in (earlier.last_step, self._last_step) if step is not None]
-            with self._lock:
-                self._latest = {**earlier.latest, **self._latest}
-                self._last_step = max(steps, default=None)
-        self._knows_earlier = True

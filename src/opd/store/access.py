@@ -17,10 +17,9 @@ STORE_VARIABLES: dict[str, tuple[str, ...]] = {
     "region": ("AWS_DEFAULT_REGION", "AWS_REGION"),
     "addressing": (ADDRESSING_VARIABLE,),
 }
-S3_PROTOCOLS = ("s3", "s3a")
 # Protocols whose fsspec package turns `mode="create"` into an atomic precondition of the service (s3fs: If-None-Match: *;
-# gcsfs: ifGenerationMatch=0; adlfs: no overwrite), each with its service.
-CREATE_ONLY_PROTOCOLS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az"}
+# gcsfs: ifGenerationMatch=0; adlfs: no overwrite).
+CREATE_ONLY_PROTOCOLS = ("s3", "gs", "az")
 # A store's URL; a text that is not meant as a URL is a folder's path.
 _URL = rf"^(({'|'.join(CREATE_ONLY_PROTOCOLS)})://[^/\s]|file://.)"
 _MEANT_AS_URL = rf"(?i)://|^[a-z][a-z0-9+.-]*:/|^({'|'.join(CREATE_ONLY_PROTOCOLS)}|file)(:|//)"
@@ -51,14 +50,12 @@ def is_store_url(path: str) -> bool:
 
 def address_of(experiment: Mapping[str, Any]) -> StoreAddress | None:
     """Return the address of the store that an experiment (its tree) names, if any."""
+    url = (experiment.get("store") or {}).get("url")
+    return None if url is None else StoreAddress(url, {**(experiment.get("env") or {}), **_variables(experiment)})
+
+
+def _variables(experiment: Mapping[str, Any]) -> dict[str, str]:
     store = experiment.get("store") or {}
-    if "url" not in store:
-        return None
-    return StoreAddress(store["url"], {**(experiment.get("env") or {}), **store_variables(store)})
-
-
-def store_variables(store: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables for the keys of `store`."""
     return {names[0]: store[key] for key, names in STORE_VARIABLES.items() if store.get(key)}
 
 
@@ -75,27 +72,24 @@ def apply_experiment(
     """Set the variables of an experiment's `env` and `store` in this process, before anything opens a store.
 
     Args:
-        is_final: in a pod: the file wins over the container. On a person's machine `env` does too, and the shell's
-            endpoint, region and addressing stay, under any name.
+        is_final: in a pod: `store` wins over the container's variables, too; on a person's machine the shell's win.
     """
     environment.update(experiment.get("env") or {})
-    store = store_variables(experiment.get("store") or {})
+    store = _variables(experiment)
     environment.update(store if is_final else under(store, environment))
 
 
-def storage_options(
-    url: str, environment: Mapping[str, str] | None = None, *, silence_s: float = SILENCE_S
-) -> dict[str, Any]:
+def storage_options(url: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return fsspec's options for a URL from the environment (`os.environ` by default); only S3 has any.
 
     They are explicit, since fsspec keeps one client for equal options.
     """
-    if url.partition("://")[0] not in S3_PROTOCOLS:
+    if not url.startswith("s3://"):
         return {}
     environment = os.environ if environment is None else environment
     said = {key: next(filter(None, map(environment.get, names)), None) for key, names in STORE_VARIABLES.items()}
     # One try must end soon, since the store itself retries: botocore's own patience is 60 s x 5 a connection.
-    config: dict[str, Any] = {"connect_timeout": 5, "retries": {"total_max_attempts": 1}, "read_timeout": silence_s}
+    config: dict[str, Any] = {"connect_timeout": 5, "retries": {"total_max_attempts": 1}, "read_timeout": SILENCE_S}
     if said["addressing"]:
         config["s3"] = {"addressing_style": said["addressing"]}
     options = {"config_kwargs": config, "endpoint_url": said["endpoint"]}

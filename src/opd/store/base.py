@@ -5,44 +5,45 @@ Every call has one bounded retry for transient failures; a permanent failure end
 """
 
 import copy
+import errno
 import json
 import logging
 import random
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from opd.errors import (
-    AlreadyExists,
-    CorruptRecord,
-    CreateOnlyUnsupported,
-    RunError,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-)
-from opd.store.access import SILENCE_S
-from opd.store.durable import fsync_file, fsync_folder, make_folder
+from opd.errors import AlreadyExists, CorruptRecord, CreateOnlyUnsupported, RunError, StoreRefused, StoreUnavailable
+from opd.store.durable import placing
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 # The global generator is part of a rank's checkpoint: an outage must not draw from it.
 _JITTER = random.Random()
 _PROBE = ".probe"
+# A network file system without its server, and s3fs' errors for 409, 500, 503 and unknown codes (502, 504).
+TRANSIENT_ERRNOS = {
+    errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ECONNREFUSED, errno.ECONNRESET,
+    errno.EPIPE, getattr(errno, "EREMOTEIO", errno.EIO),
+}  # fmt: skip
+# HTTP statuses for a moment: time-out, too many requests, server errors.
+_TRANSIENT_STATUSES = {"408", "429", "500", "502", "503", "504"}
+# Names of client libraries' errors that another try cannot mend.
+_PERMANENT = re.compile(r"Credential|Auth|Validation|Invalid|Region|ImportError")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Patience with transient failures; `silence_s` is the longest silence of an S3 server within one try."""
+    """Patience with transient failures."""
 
     max_elapsed_s: float = 60.0
     first_wait_s: float = 0.2
     max_wait_s: float = 8.0
-    silence_s: float = SILENCE_S
 
 
 DEFAULT_POLICY = RetryPolicy()
@@ -59,26 +60,18 @@ class ObjectInfo:
     modified_s: float
 
 
-def leads_out(key: str) -> bool:
-    """Return True if a file named by the key would be outside its download folder."""
-    path = PurePosixPath(key)
-    return path.is_absolute() or ".." in path.parts
-
-
 class Store(Protocol):
     """Objects under one root, addressed by relative keys with `/`.
 
     Every method raises `StoreUnavailable` after the retries of `policy`, and `StoreRefused` for a permanent failure.
-    `get` and `get_file` raise `FileNotFoundError` for a missing object. A backend gives one try of each call,
-    and `_translate` its native error. `child` is the same store rooted one or more levels deeper.
+    `get` and `get_file` raise `FileNotFoundError` for a missing object. A backend gives one try of each call, whose
+    `native_errors` are the store's fault, not the caller's.
     """
 
-    # Errors of the backend that are the store's fault, not the caller's.
-    native_errors: tuple[type[Exception], ...] = (OSError,)
     url: str
     policy: RetryPolicy
+    native_errors: tuple[type[Exception], ...] = (OSError,)
 
-    def child(self, key: str) -> Self: ...
     def _put(self, key: str, data: bytes) -> None: ...
     def _put_file(self, key: str, path: Path) -> None: ...
     def _create(self, key: str, data: bytes) -> None: ...
@@ -89,15 +82,23 @@ class Store(Protocol):
     def _list(self, prefix: str) -> list[ObjectInfo]: ...
     def _delete(self, key: str) -> None: ...
     def _delete_tree(self, prefix: str) -> None: ...
-    def _translate(self, error: Exception, what: str) -> StoreError: ...
+    def _fix(self, error: Exception) -> str: ...
 
     def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY):
         self.url = url.rstrip("/")
         self.policy = policy
 
-    def _keep(self, key: str) -> None:
-        """Sync an object; a service lists only objects that it has stored."""
-        return None
+    def child(self, key: str) -> Self:
+        """Return the same store rooted one or more levels deeper."""
+        twin = copy.copy(self)
+        twin.url = f"{self.url}/{key}"
+        return twin
+
+    def with_policy(self, policy: RetryPolicy) -> Self:
+        """Return the same store with another patience."""
+        twin = copy.copy(self)
+        twin.policy = policy
+        return twin
 
     def put(self, key: str, data: bytes) -> None:
         """Write or replace the object; readers get the old bytes or the new ones, never a mixture."""
@@ -124,15 +125,8 @@ class Store(Protocol):
 
     def get_file(self, key: str, path: Path) -> None:
         """Download into `path`, which appears only after all of it is synced."""
-        make_folder(path.parent)
-        partial = path.with_name(f".{path.name}.part-{uuid.uuid4().hex[:8]}")
-        try:
+        with placing(path) as partial:
             self._retrying(f"download {self.url}/{key}", lambda: self._get_file(key, partial), may_be_missing=True)
-            fsync_file(partial)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-        fsync_folder(path.parent)
 
     def info(self, key: str) -> ObjectInfo | None:
         """Return size and time of one object, None where there is none."""
@@ -143,7 +137,7 @@ class Store(Protocol):
 
     def keep(self, key: str) -> None:
         """Sync an object that another process wrote: it may have been killed before its own sync."""
-        self._retrying(f"sync {self.url}/{key}", lambda: self._keep(key))
+        return None  # a service lists only objects that it has stored
 
     def children(self, prefix: str) -> list[str]:
         """Return names of files and folders directly below a prefix, sorted."""
@@ -161,12 +155,6 @@ class Store(Protocol):
     def delete_tree(self, prefix: str) -> None:
         """Remove every object below a prefix."""
         self._retrying(f"delete {self.url}/{prefix}", lambda: self._delete_tree(prefix))
-
-    def with_policy(self, policy: RetryPolicy) -> Self:
-        """Return the same store with another patience."""
-        twin = copy.copy(self)
-        twin.policy = policy
-        return twin
 
     def local_path(self, key: str) -> Path | None:
         """Return the object's path on this machine's disk, None for a remote store."""
@@ -188,18 +176,15 @@ class Store(Protocol):
         self.put(key, json_bytes(record))
 
     def check_create_only(self) -> None:
-        """Raise CreateOnlyUnsupported unless the store rejects the second of two create-only writes of one object, which stays.
-
-        Racing writers are the service's own promise; `attempts.check_owner` notices where the service breaks it.
-        """
+        """Raise CreateOnlyUnsupported unless the store rejects the second of two create-only writes of one object, which stays."""
         try:
             for _ in range(2):
                 self.create(_PROBE, uuid.uuid4().bytes)
         except AlreadyExists:
             return
         raise CreateOnlyUnsupported(
-            f"object store {self.url!r} overwrote an object on a create-only write (If-None-Match: *), so two attempts "
-            "could own one run. Use a store that honours conditional writes (AWS S3, GCS, versitygw >= 1.8, MinIO >= 2024-09)"
+            f"object store {self.url!r} overwrote an object on a create-only write, so two attempts could own one run. Use a "
+            "store that honours conditional writes (AWS S3, GCS, versitygw >= 1.8, MinIO >= 2024-09)"
         )
 
     def _current(self, key: str) -> bytes | None:
@@ -219,24 +204,36 @@ class Store(Protocol):
             except RunError:
                 raise
             except self.native_errors as error:
-                raise self._translate(error, what) from error
+                text = f"cannot {what}: {type(error).__name__}: {error}"
+                if is_transient(error):
+                    raise StoreUnavailable(text) from error
+                raise StoreRefused(f"{text}; {self._fix(error)}") from error
 
         return patiently(self.policy, once)
+
+
+def is_transient(error: Exception) -> bool:
+    """Return True if a disk or service may answer the same call a moment later: the one rule of what is retried."""
+    names = [base.__name__ for base in type(error).__mro__]
+    if isinstance(error, PermissionError) or any(map(_PERMANENT.search, names)):
+        return False
+    if status := getattr(error, "code", None) or getattr(error, "status_code", None):
+        return str(status) in _TRANSIENT_STATUSES
+    if isinstance(error, OSError) and not any("Connection" in name or name == "TimeoutError" for name in names):
+        return error.errno in TRANSIENT_ERRNOS
+    return True
 
 
 def patiently(policy: RetryPolicy, call: Callable[[], T]) -> T:
     """Return the call's answer; call again after each StoreUnavailable, for as long as the policy says."""
     exponential = wait_exponential(multiplier=policy.first_wait_s, max=policy.max_wait_s)
-    retrying = Retrying(
+    return Retrying(
         retry=retry_if_exception_type(StoreUnavailable),
         wait=lambda state: exponential(state) + _JITTER.uniform(0, policy.first_wait_s),
         stop=stop_after_delay(policy.max_elapsed_s),
-        before_sleep=lambda state: logger.warning(
-            "retry %d: %s", state.attempt_number, state.outcome and state.outcome.exception()
-        ),
+        before_sleep=before_sleep_log(logger, logging.WARNING),
         reraise=True,
-    )
-    return retrying(call)
+    )(call)
 
 
 def json_bytes(record: Mapping[str, Any]) -> bytes:

@@ -1,9 +1,11 @@
 """Syncs for a power cut: a file's bytes, its name in its folder, and the folders above it need one each."""
 
+import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Iterable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Folders without the right to sync, and file systems whose folders have no sync, answer one of these.
@@ -41,12 +43,20 @@ def make_folder(folder: Path, synced: set[Path] | None = None) -> None:
     synced.add(folder)
 
 
-def fsync_names(root: Path, paths: Iterable[str]) -> None:
-    """Sync the names of files below `root` that another library created, and of all folders above them."""
-    folders = {parent for path in paths for parent in (root / path).parents if parent.is_relative_to(root)}
-    for folder in sorted(folders, reverse=True):  # the deepest first
-        fsync_folder(folder)
-    make_folder(root.absolute())
+@contextlib.contextmanager
+def placing(
+    path: Path, synced: set[Path] | None = None, place: Callable[[Path, Path], object] = Path.replace
+) -> Iterator[Path]:
+    """Let the block write a hidden file, which gets its name at `path` only after its bytes are synced."""
+    make_folder(path.parent, synced)
+    partial = path.with_name(f".{path.name}.part-{uuid.uuid4().hex[:8]}")
+    try:
+        yield partial
+        fsync_file(partial)
+        place(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    fsync_folder(path.parent)
 
 
 def hash_file(path: Path, *, sync: bool = False) -> tuple[int, str]:

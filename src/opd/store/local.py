@@ -1,94 +1,55 @@
 """The store in a local or mounted folder: hard links create, renames put, and every file is synced before it has its name."""
 
-import contextlib
 import errno
-import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from stat import S_ISDIR
-from typing import Self
 
-from opd.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
+from opd.errors import AlreadyExists
 from opd.store.base import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
-from opd.store.durable import fsync_file, fsync_folder, make_folder
+from opd.store.durable import fsync_file, fsync_folder, placing
 
-logger = logging.getLogger(__name__)
-
-# Answers of a network file system without its server; all others are permanent.
-TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR}
 # Answers of a file system without hard links (SMB, some FUSE mounts).
 NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-TEMPORARY_PREFIX = ".opd-tmp-"  # prefix of files without their final name yet, which no listing shows
+_DOOMED = ".opd-tmp-"  # prefix of folders that are being deleted, which no listing shows
 
 
 class LocalStore(Store):
     """Objects as files under `root`, which the first write creates."""
 
     def __init__(self, root: Path, *, policy: RetryPolicy = DEFAULT_POLICY):
-        self.root = Path(os.path.abspath(root))
-        super().__init__(str(self.root), policy=policy)
+        super().__init__(os.path.abspath(root), policy=policy)
         self._synced_folders: set[Path] = set()
 
+    @property
+    def root(self) -> Path:
+        return self.local_path("")
+
     def local_path(self, key: str) -> Path:
-        return self.root / key
+        return Path(f"{self.url}/{key}")
 
-    def sweep_temporary(self, prefix: str) -> None:
-        """Remove half-deleted folders of killed processes directly below a prefix; no reader needs them."""
-        for path in self.local_path(prefix).glob(f"{TEMPORARY_PREFIX}*"):
-            shutil.rmtree(path, ignore_errors=True)
-
-    def child(self, key: str) -> Self:
-        child = type(self)(self.root / key, policy=self.policy)
-        child._synced_folders = self._synced_folders
-        return child
-
-    def _temporary(self, key: str) -> Path:
-        folder = self.local_path(key).parent
-        make_folder(folder, self._synced_folders)
-        return folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-
-    @contextlib.contextmanager
-    def _replacing(self, key: str) -> Iterator[Path]:
-        """Let the block write a file, which then gets the key's name."""
-        temporary = self._temporary(key)
-        try:
-            yield temporary
-            os.replace(temporary, self.local_path(key))
-        finally:
-            temporary.unlink(missing_ok=True)
-        fsync_folder(temporary.parent)
+    def keep(self, key: str) -> None:
+        for path in (self.local_path(key), self.local_path(key).parent):
+            self._retrying(f"sync {path}", partial(fsync_file, path))
 
     def _put(self, key: str, data: bytes) -> None:
-        with self._replacing(key) as temporary:
-            _write_synced(temporary, data)
+        with placing(self.local_path(key), self._synced_folders) as unnamed:
+            unnamed.write_bytes(data)
 
     def _put_file(self, key: str, path: Path) -> None:
         target = self.local_path(key)
         if target.exists() and os.path.samefile(path, target):
             return  # the run directory is the store
-        with self._replacing(key) as temporary:
-            shutil.copyfile(path, temporary)
-            fsync_file(temporary)
+        with placing(target, self._synced_folders) as unnamed:
+            shutil.copyfile(path, unnamed)
 
     def _create(self, key: str, data: bytes) -> None:
-        # A hard link is as exclusive as O_EXCL, and the file has all its bytes when it gets its name.
-        temporary, target = self._temporary(key), self.local_path(key)
-        try:
-            _write_synced(temporary, data)
-            try:
-                os.link(temporary, target)
-            except OSError as error:
-                if error.errno not in NO_HARD_LINK_ERRNOS:
-                    raise
-                _write_synced(target, data)
-        except FileExistsError as error:
-            raise AlreadyExists(f"{target} exists") from error
-        finally:
-            temporary.unlink(missing_ok=True)
-        fsync_folder(target.parent)
+        with placing(self.local_path(key), self._synced_folders, _link) as unnamed:
+            unnamed.write_bytes(data)
 
     def _get(self, key: str) -> bytes:
         return self.local_path(key).read_bytes()
@@ -102,11 +63,6 @@ class LocalStore(Store):
         except FileNotFoundError:
             return None
         return None if S_ISDIR(status.st_mode) else ObjectInfo(key=key, size=status.st_size, modified_s=status.st_mtime)
-
-    def _keep(self, key: str) -> None:
-        path = self.local_path(key)
-        fsync_file(path)
-        fsync_folder(path.parent)
 
     def _children(self, prefix: str) -> list[str]:
         try:
@@ -124,35 +80,38 @@ class LocalStore(Store):
         return found
 
     def _delete(self, key: str) -> None:
-        try:
+        with suppress(FileNotFoundError):
             self.local_path(key).unlink()
-        except FileNotFoundError:
-            return
-        fsync_folder(self.local_path(key).parent)
+            fsync_folder(self.local_path(key).parent)
 
     def _delete_tree(self, prefix: str) -> None:
         folder = self.local_path(prefix)
         if folder.exists():
             # Renamed first: a half-deleted folder must not look like a half-written one.
-            doomed = folder.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
-            folder.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
-            if doomed.exists():  # NFS keeps files that a reader of this node holds open
-                logger.warning("%s stays until the next sweep", doomed)
+            folder.rename(folder.with_name(f"{_DOOMED}{uuid.uuid4().hex}"))
+            for doomed in folder.parent.glob(f"{_DOOMED}*"):  # also of processes that were killed
+                shutil.rmtree(doomed, ignore_errors=True)
 
-    def _translate(self, error: Exception, what: str) -> StoreError:
-        if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
-            return StoreUnavailable(f"cannot {what}: {error}")
-        return StoreRefused(f"cannot {what}: {error}; check that the folder exists, is writable and has space")
+    def _fix(self, error: Exception) -> str:
+        return "check that the folder exists, is writable and has space"
+
+
+def _link(unnamed: Path, target: Path) -> None:
+    """Give a whole file its name, as exclusive as O_EXCL: raise AlreadyExists if another file has it."""
+    try:
+        try:
+            os.link(unnamed, target)
+        except OSError as error:
+            if error.errno not in NO_HARD_LINK_ERRNOS:
+                raise
+            with open(target, "xb") as file:
+                file.write(unnamed.read_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+    except FileExistsError as error:
+        raise AlreadyExists(f"{target} exists") from error
 
 
 def _raise_unless_missing(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

@@ -2,27 +2,19 @@
 
 import asyncio
 import errno
-import re
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import fsspec
 
-from opd.errors import AlreadyExists, CreateOnlyUnsupported, NoBucket, StoreError, StoreRefused, StoreUnavailable
+from opd.errors import AlreadyExists, CreateOnlyUnsupported, NoBucket, StoreRefused
 from opd.store.access import CREATE_ONLY_PROTOCOLS, storage_options
 from opd.store.base import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 from opd.store.local import LocalStore
+from opd.store.transfer import in_threads
 
-# s3fs.errors maps 409, 500, 503 and unknown codes (502, 504, ConditionalRequestConflict) to these.
-TRANSIENT_ERRNOS = {errno.EBUSY, errno.EIO, errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE}
-TRANSIENT_ERRNOS.add(getattr(errno, "EREMOTEIO", errno.EIO))
-# HTTP statuses for a moment: time-out, too many requests, server errors.
-TRANSIENT_STATUSES = {"408", "429", "500", "502", "503", "504"}
-# Names of client libraries' errors that another try cannot mend.
-_PERMANENT = re.compile(r"Credential|Auth|Validation|Invalid|Region|ImportError")
 NUM_DELETE_THREADS = 8
 CALL_DEADLINE_S = 25.0  # limit of one request: a connection that brings a byte now and then never times out by itself
 LIST_DEADLINE_S = 600.0  # a listing is one request for each thousand objects
@@ -51,27 +43,21 @@ class FsspecStore(Store):
     # The client libraries raise nearly anything at an answer without its headers or fields.
     native_errors = (Exception,)
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        policy: RetryPolicy = DEFAULT_POLICY,
-        filesystem: fsspec.AbstractFileSystem | None = None,
-        environment: Mapping[str, str] | None = None,
-    ):
+    def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY, environment: Mapping[str, str] | None = None):
         super().__init__(url, policy=policy)
-        self.protocol, _, self.root = self.url.partition("://")
-        if self.protocol not in CREATE_ONLY_PROTOCOLS:
+        protocol = self.url.partition("://")[0]
+        if protocol not in CREATE_ONLY_PROTOCOLS:
             raise CreateOnlyUnsupported(
-                f"object store {url!r}: {self.protocol}:// has no atomic create-only write, which attempts are claimed "
-                f"with; use a local path, file:// or one of {', '.join(sorted(CREATE_ONLY_PROTOCOLS))}"
+                f"object store {url!r}: {protocol}:// has no atomic create-only write, which attempts are claimed "
+                f"with; use a local path, file:// or one of {', '.join(CREATE_ONLY_PROTOCOLS)}"
             )
-        self.filesystem = filesystem or _filesystem(self.protocol, url, environment, policy.silence_s)
+        self.filesystem = _filesystem(protocol, url, environment)
         # s3fs asks for the size first, to read large objects in parts at once: twice the requests for a record.
-        self._one_request = {"max_concurrency": 1} if CREATE_ONLY_PROTOCOLS[self.protocol] == "s3" else {}
+        self._one_request = {"max_concurrency": 1} if protocol == "s3" else {}
 
-    def child(self, key: str) -> Self:
-        return type(self)(f"{self.url}/{key}", policy=self.policy, filesystem=self.filesystem)
+    @property
+    def root(self) -> str:
+        return self.url.partition("://")[2]
 
     def _path(self, key: str) -> str:
         return f"{self.root}/{key}".rstrip("/")
@@ -105,8 +91,6 @@ class FsspecStore(Store):
             # s3fs turns 412 into EINVAL, as it does for bad requests: only an existing object means "lost".
             if error.errno == errno.EINVAL and self._info(key) is not None:
                 raise AlreadyExists(f"{self.url}/{key} exists") from error
-            if error.errno == errno.ENOSYS:
-                raise CreateOnlyUnsupported(f"object store {self.url!r} refuses create-only writes: {error}") from error
             raise
 
     def _get(self, key: str) -> bytes:
@@ -123,8 +107,9 @@ class FsspecStore(Store):
         try:
             return self._call(name, path, **more)
         except FileNotFoundError as error:
-            bucket = self.root.partition("/")[0]
-            if _is_of_bucket(error, bucket):
+            answer = getattr(error.__cause__, "response", None) or {}  # of S3; the others' missing bucket looks empty
+            if answer.get("Error", {}).get("Code") == "NoSuchBucket":
+                bucket = self.root.partition("/")[0]
                 raise NoBucket(f"object store {self.url!r}: bucket {bucket!r} does not exist") from error
             return None
 
@@ -151,68 +136,23 @@ class FsspecStore(Store):
 
     def _delete_tree(self, prefix: str) -> None:
         # One request for each object: s3fs' bulk delete drops the errors of single objects.
-        with ThreadPoolExecutor(NUM_DELETE_THREADS) as pool:
-            list(pool.map(lambda info: self._delete(info.key), self._list(prefix)))
+        in_threads(self._delete, [info.key for info in self._list(prefix)], num_threads=NUM_DELETE_THREADS)
 
-    def _translate(self, error: Exception, what: str) -> StoreError:
-        message = f"cannot {what}: {type(error).__name__}: {error}"
-        if _is_transient(error):
-            return StoreUnavailable(message)
+    def _fix(self, error: Exception) -> str:
         if isinstance(error, PermissionError) or "Credential" in type(error).__name__:  # botocore's NoCredentialsError
-            return StoreRefused(f"{message}; check the credentials in the environment and their rights on {self.url}")
-        return StoreRefused(message)
+            return f"check the credentials in the environment and their rights on {self.url}"
+        return "check the URL, and endpoint and region in the environment"
 
 
-def _filesystem(
-    protocol: str, url: str, environment: Mapping[str, str] | None, silence_s: float
-) -> fsspec.AbstractFileSystem:
-    is_s3 = CREATE_ONLY_PROTOCOLS[protocol] == "s3"
+def _filesystem(protocol: str, url: str, environment: Mapping[str, str] | None) -> fsspec.AbstractFileSystem:
     try:
-        options = storage_options(url, environment, silence_s=silence_s)
-        filesystem = fsspec.filesystem(protocol, use_listings_cache=False, **options)
+        filesystem = fsspec.filesystem(protocol, use_listings_cache=False, **storage_options(url, environment))
     except ImportError as error:
         fix = "`pip install 'opd[gcs]'` for gs://, 'opd[azure]' for az://"
         raise StoreRefused(f"object store {url!r}: {error}: {fix}") from error
-    if is_s3 and filesystem.retries != 1:  # fsspec keeps one for equal options
+    if protocol == "s3":
         filesystem.retries = 1  # the bounded, named retries are Store's
-        filesystem._call_s3 = _refusing_no_listing(filesystem._call_s3)
     return filesystem
-
-
-def _refusing_no_listing(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap s3fs' call: botocore reads any XML, such as a proxy's page with status 200, as an empty listing."""
-
-    async def called(method: str, *arguments: Any, **more: Any) -> Any:
-        found = await call(method, *arguments, **more)
-        if method == "list_objects_v2" and found.keys().isdisjoint({"Name", "IsTruncated"}):
-            raise ValueError("the answer to a listing is not one; is a proxy or a login page between?")
-        return found
-
-    return called
-
-
-def _is_of_bucket(error: FileNotFoundError, bucket: str) -> bool:
-    """Return True if the part of the answer that the service's package keeps says that the bucket is missing."""
-    s3 = getattr(error.__cause__, "response", None) or {}
-    return (
-        s3.get("Error", {}).get("Code") == "NoSuchBucket"
-        # gcsfs drops the text and keeps the address: GCS answers a listing with 404 only without the bucket.
-        or error.args == (f"b/{bucket}/o",)
-        # adlfs, in `ls` alone: in `info` and `find` it reads a missing container as an empty prefix.
-        or getattr(error.__context__, "error_code", None) == "ContainerNotFound"
-    )
-
-
-def _is_transient(error: Exception) -> bool:
-    """Return True if the service may answer the same request a moment later."""
-    names = [base.__name__ for base in type(error).__mro__]
-    if isinstance(error, PermissionError) or any(map(_PERMANENT.search, names)):
-        return False
-    if status := getattr(error, "code", None) or getattr(error, "status_code", None):
-        return str(status) in TRANSIENT_STATUSES
-    if isinstance(error, OSError) and not any("Connection" in name or name == "TimeoutError" for name in names):
-        return error.errno in TRANSIENT_ERRNOS
-    return True
 
 
 def _is_object(path: str, entry: dict[str, Any]) -> bool:

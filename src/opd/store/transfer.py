@@ -1,13 +1,12 @@
 """Files listed by size and hash: the check that a folder holds them, and the download of the others."""
 
-import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from opd.errors import RunError, StoreUnavailable
 from opd.store.base import Store
 from opd.store.durable import hash_file
 
@@ -29,7 +28,7 @@ class ListedFile:
 F = TypeVar("F", bound=ListedFile)
 
 
-def _compare(folder: Path, file: ListedFile) -> str | None:
+def _find_problem(folder: Path, file: ListedFile) -> str | None:
     """Return what is wrong with one file on disk, None if it is as listed; raise OSError if it cannot be read."""
     path = folder / file.path
     try:
@@ -44,40 +43,36 @@ def _compare(folder: Path, file: ListedFile) -> str | None:
     return None
 
 
-def _find_problem(folder: Path, file: ListedFile) -> str | None:
-    try:
-        return _compare(folder, file)
-    except OSError as error:  # a bad sector: another copy may do
-        return f"{file.path} cannot be read: {error}"
-
-
 def find_problems(folder: Path, files: Sequence[F]) -> dict[F, str]:
     """Return what is wrong with files on disk, in order."""
-    return _problems(lambda file: _find_problem(folder, file), files)
+
+    def one(file: ListedFile) -> str | None:
+        try:
+            return _find_problem(folder, file)
+        except OSError as error:  # a bad sector: another copy may do
+            return f"{file.path} cannot be read: {error}"
+
+    return {file: problem for file, problem in zip(files, in_threads(one, files), strict=True) if problem}
 
 
 def bring(store: Store, files: Sequence[F], folder: Path) -> dict[F, str]:
     """Download and verify the listed files that a folder does not hold as listed; return why files are still not so.
 
     Raises:
-        StoreError: the store became unreachable, or an arrived file cannot be read here; whole files stay.
+        StoreError: the store became unreachable. OSError: an arrived file cannot be read here. Whole files stay.
     """
 
     def one(file: ListedFile) -> str | None:
-        if _find_problem(folder, file) is None:
-            return None
         try:
             store.get_file(file.path, folder / file.path)
         except FileNotFoundError:
             return f"{file.path} is missing in {store.url}"
-        except FileExistsError as error:  # a file in a folder's place, or a folder that another process swept meanwhile
-            return f"{error.filename} is no folder" if os.path.exists(error.filename) else f"{folder} was swept away"
-        try:
-            return _compare(folder, file)
-        except OSError as error:
-            raise StoreUnavailable(f"{file.path} of {store.url} has arrived and cannot be read: {error}") from error
+        except FileExistsError as error:
+            return f"{file.path} has no folder: {error}"
+        return _find_problem(folder, file)
 
-    return _problems(one, files)
+    missing = list(find_problems(folder, files))
+    return {file: problem for file, problem in zip(missing, in_threads(one, missing), strict=True) if problem}
 
 
 def in_threads(call: Callable[[T], R], items: Iterable[T], *, num_threads: int = NUM_THREADS) -> list[R]:
@@ -88,13 +83,5 @@ def in_threads(call: Callable[[T], R], items: Iterable[T], *, num_threads: int =
     pool = ThreadPoolExecutor(num_threads)
     try:
         return list(pool.map(call, items))
-    except (RunError, OSError):
-        pool.shutdown(cancel_futures=True)
-        raise
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _problems(check: Callable[[F], str | None], files: Sequence[F]) -> dict[F, str]:
-    found = zip(files, in_threads(check, files), strict=True)
-    return {file: problem for file, problem in found if problem}
+        pool.shutdown(wait=isinstance(sys.exception(), Exception), cancel_futures=True)

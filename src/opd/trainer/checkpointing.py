@@ -14,8 +14,7 @@ from opd.runs.checkpoints import Fetch
 from opd.runs.manifest import DRIVER_RANK, Manifest
 from opd.runs.run import Run
 from opd.runs.shards import ShardReport, move_in, upload_shards
-from opd.store.base import DEFAULT_POLICY, NO_RETRY
-from opd.store.local import TRANSIENT_ERRNOS
+from opd.store.base import DEFAULT_POLICY, NO_RETRY, TRANSIENT_ERRNOS
 from opd.update.shards import Background, delete_steps, fetch_loadable, upload, upload_saved
 
 logger = logging.getLogger(__name__)

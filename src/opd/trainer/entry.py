@@ -29,9 +29,8 @@ from opd.experiment.verl import compute_overrides
 from opd.inputs import Inputs, check_inputs
 from opd.inputs.model_files import check_attention
 from opd.runs import origin
-from opd.runs.claim import attempting, open_run
-from opd.runs.run import Run
-from opd.runs.start_times import START
+from opd.runs.progress import START
+from opd.runs.run import Run, attempting, open_run
 from opd.trainer import tracking
 from opd.trainer.processes import set_process_environment, start_ray
 

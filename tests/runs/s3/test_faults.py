@@ -102,7 +102,6 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "a cut download": (cut, "download"),
     "no answer to a write": (no_answer, "put"),
     "no XML for a listing": (instead(b"\x00\xff not xml"), "list"),
-    "a web page for a listing": (instead(b"<html><body>Please sign in</body></html>"), "list"),
     "a listing without keys": (edited(rb"<Key>[^<]*</Key>", b""), "list"),
     "a size that is no number": (edited(rb"<Size>\d*</Size>", b"<Size>many</Size>"), "list"),
     "a date that is none": (edited(rb"<LastModified>[^<]*<", b"<LastModified>yesterday<"), "list"),

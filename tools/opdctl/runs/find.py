@@ -54,8 +54,7 @@ def open_place(at: str | StoreAddress, *, patience_s: float = PATIENCE_S) -> Sto
         )
     if not is_usable(url):
         raise usage_error(f"store {url}: {URL_RULE}", fix=URL_FIX)
-    policy = RetryPolicy(max_elapsed_s=patience_s, silence_s=patience_s)
-    return open_store(url, policy=policy, environment=under(variables, os.environ))
+    return open_store(url, policy=RetryPolicy(max_elapsed_s=patience_s), environment=under(variables, os.environ))
 
 
 def _read(text: str) -> tuple[str, str]:
