@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -83,6 +84,9 @@ def test_an_owner_in_another_pod_of_this_node_is_followed_when_it_is_killed_and_
     os.kill(owner.process.pid, signal.SIGSTOP)
     with pytest.raises(RunIsLive, match="another-pod"):
         claim_attempt(stores, spec_hash="h")
+    shutil.copytree(stores[-1].root, tmp_path / "copy")  # of which no process holds the lock
+    with pytest.raises(RunIsLive):
+        claim_attempt([*stores[:-1], LocalStore(tmp_path / "copy")], spec_hash="h")
     owner.process.kill()
     owner.wait()
     owner_file = stores[0].local_path("attempts/0001/owner.json")

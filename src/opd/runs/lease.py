@@ -17,7 +17,7 @@ BEATS_PER_LEASE = 4
 OUTAGE_S = 1800.0
 """Seconds for which an attempt survives an unreachable store: no other attempt can claim the run there meanwhile."""
 ALIVE_FILE = ".alive"
-"""A hidden file in an attempt's folder with the claim's token, locked by its process."""
+"""A hidden file with the claim's token and its own inode, locked by the claim's process: a copy of it proves nothing."""
 HELD: list[int] = []  # descriptors of this process's locks; closing a descriptor would release its lock
 
 
@@ -105,13 +105,13 @@ def boot_id() -> str:
 def lock_alive(folder: Path, token: str) -> None:
     """Lock the attempt's file until this process and its forks end; a disk without locks leaves only the lease.
 
-    The file gets the claim's token after it is locked, so no reader finds a token without a lock.
+    The file is written after it is locked, so no reader finds a token without a lock.
     """
     try:
         descriptor = os.open(folder / ALIVE_FILE, os.O_CREAT | os.O_WRONLY, 0o644)
         HELD.append(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(descriptor, token.encode())
+        os.write(descriptor, f"{token} {os.fstat(descriptor).st_ino}".encode())
     except OSError as error:
         logger.info("no lock in %s (%s): the next attempt will wait for the lease", folder, error)
 
@@ -120,7 +120,7 @@ def is_locked(folder: Path, token: str) -> bool | None:
     """Return True while the process of a claim under this kernel holds its lock, False after its end, None if not known."""
     try:
         with open(folder / ALIVE_FILE, "rb") as file:
-            if file.read() != token.encode():
+            if file.read() != f"{token} {os.fstat(file.fileno()).st_ino}".encode():
                 return None
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
