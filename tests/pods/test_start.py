@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from importlib.metadata import version
+from unittest.mock import Mock
 
 import pytest
 
@@ -132,7 +133,7 @@ def test_a_signal_to_the_whole_job_is_left_to_the_trainer(tmp_path, number):
     assert (out, process.returncode) == ("saved\n", 7)
 
 
-def test_a_disk_that_is_read_only_for_a_moment_does_not_end_the_watch(tmp_path, monkeypatch, capsys):
+def test_a_disk_that_is_away_for_a_moment_ends_neither_the_watch_nor_the_exit_code(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(stop, "LISTEN_INTERVAL_S", 0.05)
     trainer = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit(7)"], stdin=subprocess.PIPE
@@ -150,3 +151,9 @@ def test_a_disk_that_is_read_only_for_a_moment_does_not_end_the_watch(tmp_path, 
     assert start.watch(trainer, tmp_path) == 7
     assert stop.is_listening(tmp_path)
     assert "the sign of life is left out: [Errno 30] Read-only file system" in capsys.readouterr().err
+    stop.ask(tmp_path, hold_s=1)
+    monkeypatch.setattr("pathlib.Path.unlink", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
+    monkeypatch.setattr("pathlib.Path.read_text", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+    stop.forget(tmp_path)
+    stop.stop_listening(tmp_path)
+    assert stop.requests(tmp_path) == []
