@@ -22,7 +22,7 @@ def settle(
 def test_the_first_start_stores_the_spec_and_a_later_one_keeps_it(local_store: LocalStore) -> None:
     settle(local_store)
     first = local_store.get("run.json")
-    local_store.delete("spec.json")  # a kill between the two files
+    local_store.delete("run.json")  # a kill between the two files
     settle(local_store)
     assert local_store.get("run.json") == first
     assert local_store.get_json("spec.json") == {"model": {"path": "a"}, "seed": 1, "epochs": 3}

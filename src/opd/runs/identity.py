@@ -44,9 +44,9 @@ def settle_identity(
             f"values to resume, or delete the run with its results: `opdctl delete {store.url} --results`"
         )
     for store, stored in records if is_claimed else ():
-        if stored is None or stored["spec_hash"] != spec_hash or not store.exists(SPEC_FILE):
+        if stored is None or stored["spec_hash"] != spec_hash:
+            store.put_json(SPEC_FILE, spec)  # first: after a kill in between the next start writes both
             store.put_json(RUN_FILE, {"run_id": run_id, "spec_hash": spec_hash, "identity": identity})
-            store.put_json(SPEC_FILE, spec)
 
 
 def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
