@@ -1,8 +1,11 @@
 """Agent programs at the address of the student: rows are the server's own record, and what does not extend it ends by name."""
 
 import asyncio
+import threading
 import time
+from contextlib import suppress
 
+import httpx
 import pytest
 from tests.agent.asking import post
 from tests.agent.talk import SCHEMA, call
@@ -33,9 +36,36 @@ def talks(base_url, api_key, model, row, change=lambda messages: messages, **mor
     return {"score": 1.0, "turns": 3}
 
 
+def leaves(base_url, api_key, row, **_):
+    """Return while a request is not answered yet."""
+
+    def ask():
+        with suppress(httpx.HTTPError):
+            post(base_url, api_key, row["raw_prompt"], [])
+
+    threading.Thread(target=ask, daemon=True).start()
+    time.sleep(0.5)
+    return 1.0
+
+
+def starts_anew(**to):
+    """Send the first request again after the last answer."""
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        talks(**to)
+    talks(**to)
+
+
 async def scripted(ids, max_tokens):
     said = Script({"price": TURNS}, MODELS[STUDENT]).reply(ids)[:max_tokens]
     return Sampled(token_ids=said, logprobs=[-0.25] * len(said))
+
+
+async def silent(ids, max_tokens):
+    return Sampled(token_ids=[], logprobs=[]) if "thanks" in TOKENIZER.decode(ids) else await scripted(ids, max_tokens)
+
+
+async def stuck(ids, max_tokens):
+    await asyncio.sleep(60)
 
 
 def held(program, tmp_path, generate=scripted, idle_s=20.0, **agent):
@@ -80,6 +110,7 @@ FAULTS = {
     "silent": (lambda **_: None, ProgramFailed, "returned before it asked"),
     "slow": (lambda **_: time.sleep(60), ProgramFailed, "neither asked nor returned in 0.5 s: raise agent.call_timeout_s"),
     "raises": (lambda row, **_: row["no such field"], ProgramFailed, "agent.program raised KeyError: 'no such field'"),
+    "leaves": (leaves, ProgramFailed, "returned before its last request was answered"),
     "no server": (talks, TypeError, "'NoneType' object is not callable"),
 }  # fmt: skip
 
@@ -87,10 +118,16 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_conversation_that_fails_says_why(tmp_path, name):
     program, error, text = FAULTS[name]
+    generate = {"no server": None, "leaves": stuck}.get(name, scripted)
     with pytest.raises(error, match=text):
-        held(program, tmp_path, None if name == "no server" else scripted, idle_s=0.5 if name == "slow" else 20.0)
+        held(program, tmp_path, generate, idle_s=0.5 if name == "slow" else 20.0)
 
 
-def test_a_program_that_ends_by_a_limit_keeps_its_row(tmp_path):
-    dialogue, returned = held(talks, tmp_path, max_assistant_turns=2)
-    assert (dialogue.ending, len(dialogue.turns), returned) == ("max_assistant_turns", 2, None)
+@pytest.mark.parametrize("program", [talks, starts_anew])
+@pytest.mark.parametrize(("generate", "ending"), [(scripted, "max_assistant_turns"), (silent, "unfinished_turn")])
+def test_a_program_that_ends_by_a_limit_keeps_its_row(program, generate, ending, tmp_path):
+    limits = {"max_assistant_turns": 2} if generate is scripted else {}
+    dialogue, returned = held(program, tmp_path, generate, **limits)
+    assert (dialogue.ending, len(dialogue.turns), returned) == (ending, 2, None)
+    shared = Shared(settings(tmp_path, program="tests.agent.asking:ask"), TOKENIZER)
+    assert shared.final_text(dialogue) == "<answer>42</answer>"

@@ -200,10 +200,10 @@ class Shared:
 
     def final_text(self, dialogue: Dialogue) -> str:
         """Return the model's last turn as text without control tokens; empty if it still asked for tools."""
-        if not dialogue.turns or dialogue.turns[-1].calls:
+        if not dialogue.turns or (last := dialogue.turns[-1]).calls:
             return ""
-        said = dialogue.response_ids[len(dialogue.response_ids) - dialogue.turns[-1].num_tokens :]
-        text: str = self.tokenizer.decode(said, skip_special_tokens=True)
+        end = len(dialogue.response_ids) - last.num_reply_tokens  # a program's message may have no answer
+        text: str = self.tokenizer.decode(dialogue.response_ids[end - last.num_tokens : end], skip_special_tokens=True)
         return text
 
 

@@ -29,7 +29,7 @@ from opd.agent.dialogue import (
 )
 from opd.agent.parsing import ToolCall
 from opd.agent.tools import shown
-from opd.data.messages import plain
+from opd.data.messages import plain, with_text_arguments
 
 MODEL = "student"
 MAX_REQUEST_BYTES = 1 << 28
@@ -56,7 +56,7 @@ class Full(Exception):
 
 
 class ProgramFailed(Exception):
-    """A program that raised, asked nothing, or took too long."""
+    """A program that raised, asked nothing, took too long, or did not await an answer."""
 
 
 class Recording:
@@ -75,12 +75,12 @@ class Recording:
         self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._known: list[dict[str, Any]] = []  # the messages of the record, as `_compared`
         self._calls: dict[str, ToolCall] = {}  # of the last turn, by the ids that the program sees
-        self._is_asked, self._since = False, time.monotonic()
+        self.is_asked, self._since = False, time.monotonic()
 
     @property
     def left_s(self) -> float:
         """Time in which the program has to ask again, or to return."""
-        return self.idle_s if self._is_asked else self._since + self.idle_s - time.monotonic()
+        return self.idle_s if self.is_asked else self._since + self.idle_s - time.monotonic()
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer POST /v1/chat/completions."""
@@ -101,17 +101,17 @@ class Recording:
         Raises:
             Refused, Full: there is none.
         """
-        if self._is_asked:
+        if self.is_asked:
             raise Refused("a second request came before the first was answered: a conversation has one at a time")
         for key, allowed in _ALLOWED.items():
             if request.get(key) not in allowed:
                 known = ", ".join(json.dumps(value) for value in allowed)
                 raise Refused(f"{key} = {json.dumps(request[key])}: must be one of {known}")
-        self._is_asked = True
+        self.is_asked = True
         try:
             return await self._answer(request, plain(request["messages"]), request.get("tools") or [])
         finally:
-            self._is_asked, self._since = False, time.monotonic()
+            self.is_asked, self._since = False, time.monotonic()
 
     async def _answer(self, request: Mapping[str, Any], messages: list[Any], tools: list[Any]) -> dict[str, Any]:
         if self.dialogue is None:
@@ -131,8 +131,10 @@ class Recording:
         self._calls = {call_id(num_turns, number): call for number, call in enumerate(calls)}
         message: dict[str, Any] = {"role": "assistant", "content": self._said(dialogue)}
         if calls:
-            message["tool_calls"] = [_written(*item) for item in self._calls.items()]
-        self._known = [_compared(one) for one in (*messages, *plain([message]))]
+            made = {id_: {"name": call.name, "arguments": call.arguments} for id_, call in self._calls.items()}
+            message["tool_calls"] = [{"id": id_, "type": "function", "function": one} for id_, one in made.items()]
+        [sent] = with_text_arguments([message])
+        self._known = [_compared(one) for one in (*messages, message)]
         reason = "length" if ending else "tool_calls" if calls else "stop"
         num_new = len(dialogue.ids) - num_before
         return {
@@ -140,7 +142,7 @@ class Recording:
             "object": "chat.completion",
             "created": int(time.time()),
             "model": MODEL,
-            "choices": [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
+            "choices": [{"index": 0, "message": sent, "finish_reason": reason, "logprobs": None}],
             "usage": {"prompt_tokens": num_before, "completion_tokens": num_new, "total_tokens": num_before + num_new},
         }
 
@@ -155,6 +157,8 @@ class Recording:
 
     def _extend(self, dialogue: Dialogue, messages: list[Any], tools: list[Any]) -> None:
         """Add what follows the last answer: a reply to each of its calls, then messages of the user."""
+        if dialogue.ending != ANSWERED:
+            raise Full(f"the conversation has ended: {dialogue.ending}")
         if tools != self._tools:
             raise Refused(
                 "tools: must be the tools of the conversation's first request; tool_choice none asks for text"
@@ -172,8 +176,6 @@ class Recording:
             raise Refused(
                 f"messages: after the last answer come the roles {', '.join(roles) or '(none)'}: {rule}; {fix}"
             )
-        if dialogue.ending != ANSWERED:
-            raise Full(f"the conversation has ended: {dialogue.ending}")
         if len(dialogue.turns) >= self._runner.limits.max_assistant_turns:
             dialogue.ending = ASSISTANT_TURNS
             raise Full(f"the conversation has {len(dialogue.turns)} turns, agent.max_assistant_turns")
@@ -200,12 +202,6 @@ def _compared(message: Mapping[str, Any]) -> dict[str, Any]:
     return {key: message.get(key) for key in ("role", "content", "tool_call_id")} | {"tool_calls": calls}
 
 
-def _written(id_: str, call: ToolCall) -> dict[str, Any]:
-    """Return a call as the program reads it."""
-    arguments = json.dumps(call.arguments, ensure_ascii=False)
-    return {"id": id_, "type": "function", "function": {"name": call.name, "arguments": arguments}}
-
-
 async def hold(
     program: Program, row: Mapping[str, Any], *, generate: Generate, runner_of: RunnerOf, idle_s: float
 ) -> tuple[Dialogue, Any]:
@@ -214,7 +210,7 @@ async def hold(
     A program that raises after a limit has ended the conversation returned nothing.
 
     Raises:
-        ProgramFailed: it raised, asked nothing or took too long.
+        ProgramFailed: see there.
         Refused: a request did not extend the conversation; or any error of the server.
     """
     recording = Recording(runner_of, generate, idle_s)
@@ -253,7 +249,10 @@ async def _returned(program: Program, arguments: Mapping[str, Any], recording: R
             if recording.left_s <= 0 and not returned.done():
                 rule = "raise agent.call_timeout_s, which bounds all that a program does between two answers"
                 raise ProgramFailed(f"agent.program neither asked nor returned in {recording.idle_s:g} s: {rule}")
-        return returned.result()
+        found = returned.result()
+        if recording.is_asked:
+            raise ProgramFailed("agent.program returned before its last request was answered: await the answer")
+        return found
     finally:
         returned.cancel()
 

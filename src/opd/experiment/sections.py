@@ -179,10 +179,12 @@ class Agent(Section):
     num_kept_trajectories: Natural = key("Conversations of each step (and validation) kept for the report.", 8)
 
     def check(self) -> Iterator[Problem]:
-        if self.database_dir is None and self.program is None and not (self.toolset or "").startswith(MCP):
-            yield self.broken("database_dir", "tools need a database", "set agent.database_dir, or agent.program")
-        if self.program is not None and self.tool_config_path is not None:
-            yield self.broken("program", "a program brings its own tools", "remove agent.tool_config_path")
+        has_environment = (self.program is None or self.toolset) and not (self.toolset or "").startswith(MCP)
+        if self.database_dir is None and has_environment:
+            yield self.broken("database_dir", "an environment needs a database", "set agent.database_dir")
+        if self.program is not None and not (self.tool_config_path is None and self.enable_tools):
+            fix = "remove agent.tool_config_path and agent.enable_tools"
+            yield self.broken("program", "a program brings its own tools", fix)
 
 
 class RunTrainer(Section):
