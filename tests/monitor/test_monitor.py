@@ -150,7 +150,8 @@ LEARNS_TO_CALL = [(1.0, 1.0), (1.0, 1.0), (1.1, 1.2), (1.6, 1.9), (1.9, 2.2), (2
         [row(**{**SOUND, "opd/lr_used": 0.0, "opd/weight_change": 0.0}), of(), of()],  # a step of rate 0 moves nothing
         [lengthened(step, **{"opd/horizon": 10.0 * step}) for step in range(1, 12)],  # a horizon lets answers grow
         [lengthened(1.0, **{"opd/stage": 1.0, "opd/entropy": 3.0})] * 5  # a stage has a start of its own
-        + [lengthened(4.0, **{"opd/stage": 2.0, "opd/entropy": 0.08, "opd/teacher_entropy": 0.9})] * 8,
+        + [lengthened(4.0, **{"opd/stage": 2.0, "opd/accuracy": 0.2, "opd/entropy": 0.08, "opd/teacher_entropy": 0.9})]
+        * 8,
         [row(**{"response_length/mean": length, "sft/num_rows": 8.0}) for length in (100.0,) * 5 + (400.0,) * 5],
         [of()] * 5 + [row(**{**SOUND, **TOOLS})] * 5,  # tools wrote
         [row(response_length__mean=length, tool_mask__tool_tokens=50.0) for length in (100.0,) * 5 + (400.0,) * 5],

@@ -74,8 +74,10 @@ class Past:
             if len(first := self._first.setdefault(name, [])) < NUM_START:
                 first.append(value)
             self._least[name] = min(value, self._least.get(name, value))
-        self._window.append(row)
         part = tuple(row.get(name) for name in PARTS)
+        if part[:1] != self._part[:1]:  # a teacher's answers, or a schedule of its own
+            self._window.clear()
+        self._window.append(row)
         if part != self._part:
             self._part, self._first_of_part, self._first_by_turns = part, [], {}
         turns = row.get(TURNS, 1.0)
@@ -102,7 +104,7 @@ class Past:
         return self._least.get(name)
 
     def window(self, *names: str) -> list[tuple[float, ...]]:
-        """Return values of the metrics in the last rows with all of them, the oldest first."""
+        """Return values of the metrics in the stage's last rows with all of them, the oldest first."""
         return [tuple(row[name] for name in names) for row in self._window if row.keys() >= set(names)]
 
 
