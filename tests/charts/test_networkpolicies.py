@@ -93,6 +93,7 @@ NAMING = {
         "teachers": {"a": {"path": "t"}, "b": {"path": "u", "url": [f"{url}/v1"]}},
         "route": {"to": {"x": "b"}},
     },
+    "agent": lambda url: {"agent": {"toolset": f"mcp:{url}/mcp"}, "reward": {"function": "exact_match"}},
 }
 
 
@@ -111,7 +112,7 @@ NAMING = {
 def test_egress_follows_the_servers_that_the_experiment_names(key, url, to, ports):
     values = NAMING[key](url) if key in NAMING else {"env": {key: url}}
     for name in (RUN, f"{RUN}-check"):
-        rules = one(objects("opd", values), "NetworkPolicy", name)["spec"]["egress"]
+        rules = one(objects("opd-agent" if key == "agent" else "opd", values), "NetworkPolicy", name)["spec"]["egress"]
         found = [rule for rule in rules if rule.get("to") == to]
         assert [[port["port"] for port in rule["ports"]] if "ports" in rule else None for rule in found][:1] == [ports]
 

@@ -11,6 +11,7 @@ VOLUME = {"name": "x", "emptyDir": {}}
 TOO_LONG = "a" * (MAX_NAME_CHARS + 1)
 VALUES = [
     ({"kind": "grpo"}, "value must be 'opd'"),
+    ({"kind": None}, "'/kind': value must be one of"),
     ({"matrix": {"seed": [1, 2]}}, "opdctl render"),
     ({"cluster": {"image": {"ref": "opd-cpu:dev"}}}, "named by its digest"),
     ({"cluster": {"image": {"ref": None}}}, "images/build.sh trainer --push REGISTRY"),

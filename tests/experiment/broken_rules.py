@@ -31,6 +31,7 @@ RULES = [
      {"agent.enable_tools": True}),
     ("opd-agent", {"agent.program": "a:b", "agent.tool_config_path": "t.yaml"}, "agent.program", "its own tools",
      {"agent.tool_config_path": None}),
+    ("opd-agent", {"agent.toolset": "mcp:"}, "agent.toolset", "names a server", {"agent.toolset": "mcp:python s.py"}),
     ("passrate", CARRIED, "rollout.schedule", "train nothing", STRICT),
     ("opd", CARRIED | {"rollout.num_samples": 4, "opd.reward_beta": 0.5}, "opd.reward_beta",
      "in different updates", {"opd.reward_beta": None}),

@@ -182,6 +182,8 @@ class Agent(Section):
         has_environment = (self.program is None or self.toolset) and not (self.toolset or "").startswith(MCP)
         if self.database_dir is None and has_environment:
             yield self.broken("database_dir", "an environment needs a database", "set agent.database_dir")
+        if self.toolset is not None and not self.toolset.removeprefix(MCP).strip():
+            yield self.broken("toolset", "mcp: names a server", "write mcp:COMMAND or mcp:http://HOST/mcp")
         if self.program is not None and not (self.tool_config_path is None and self.enable_tools):
             fix = "remove agent.tool_config_path and agent.enable_tools"
             yield self.broken("program", "a program brings its own tools", fix)
