@@ -1,8 +1,9 @@
 """The agent loop that verl runs: our dialogues, and the tools and the checked chat template that a process's dialogues share."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from uuid import uuid4
 
@@ -125,6 +126,7 @@ class Shared:
         self._runners: dict[tuple[str, ...], DialogueRunner] = {}
         self._truncate = partial(truncate_reply, tokenizer=tokenizer, max_tokens=agent.max_tool_response_length)
         self._truncate("x " * agent.max_tool_response_length * 2)
+        self._runner_of_text = lru_cache(maxsize=64)(lambda schemas: self._new_runner(json.loads(schemas)))
         self._is_verified = False
         if self.program is None:
             self._verified(self.runner({}))
@@ -168,7 +170,7 @@ class Shared:
 
     def runner_with(self, schemas: Sequence[Mapping[str, Any]]) -> DialogueRunner:
         """Return the runner of a conversation with a program's tools; the first one checks the template."""
-        runner = self._new_runner(schemas)
+        runner = self._runner_of_text(json.dumps(schemas))
         return self._verified(runner) if schemas else runner
 
     def _verified(self, runner: DialogueRunner) -> DialogueRunner:
