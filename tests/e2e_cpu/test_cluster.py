@@ -62,7 +62,7 @@ def first_step(metrics: Path) -> int:
 
 
 @pytest.mark.timeout(5000)
-def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_was(tmp_path):
+def test_an_evicted_pod_waits_for_the_save_and_a_stopped_job_resumes(tmp_path):
     (port,) = free_ports(1)
     long = mount(tmp_path, "long", "trainer.total_steps=200", "trainer.save_freq=150", f"trainer.master_port={port}")
     with pods.cluster(tmp_path, num_workers=1, shared=True, environment=POD) as cluster:
@@ -161,7 +161,7 @@ def test_a_worker_that_is_lost_or_goes_is_followed_in_its_cluster_and_a_lost_hea
 
 
 @pytest.mark.timeout(5000)
-def test_nodes_with_disks_of_their_own_lose_them_and_go_on_from_s3_bit_for_bit(tmp_path):
+def test_nodes_that_lose_their_own_disks_resume_from_s3_bit_for_bit(tmp_path):
     """Model, teacher and data come from s3:// and everything goes there; head and one rank begin again with empty disks."""
     sets = ("trainer.total_steps=8", "trainer.save_freq=1", "checkpoint.keep_last=2", "trainer.val_before_train=false")
     folder = tmp_path / "pods"

@@ -23,11 +23,10 @@ GROUPS = {
     "End": ("cancel", "delete"),
     "Results": ("collect", "compare", "report", "pull"),
 }
+NAMES = [name for names in GROUPS.values() for name in names]
 # A class of click in older versions of typer and of typer in newer versions; only its subclasses have public names.
 _UsageError: Any = typer.BadParameter.__base__
-
-
-NAMES = [name for names in GROUPS.values() for name in names]
+_AT_ITS_CALL: Any = None
 
 
 class Program(TyperGroup):
@@ -38,7 +37,7 @@ class Program(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = dict.fromkeys(NAMES)  # type: ignore[assignment]  # for a misspelt name's nearest
+        self.commands = dict.fromkeys(NAMES, _AT_ITS_CALL)  # click names the nearest of these for a misspelt one
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in NAMES:

@@ -176,8 +176,8 @@ def rewards_equal(row: Row, past: Past) -> Verdict:  # a step or two of problems
 
 
 def rewards_fall(row: Row, past: Past) -> Verdict:
-    window = past.window("opd/accuracy", "rollout/trajectories")
-    if "opd/accuracy" not in row or len(window) < 6:
+    window = past.window(*ACCURACY_KEYS, "rollout/trajectories")
+    if first_of(row, ACCURACY_KEYS) is None or len(window) < 6:
         return None
     sums = [
         (sum(share * num for share, num in part), sum(num for _, num in part)) for part in (window[:-3], window[-3:])

@@ -1,4 +1,4 @@
-"""One attempt at a run from its claim, before Ray or a worker starts, to its end: the context around a trainer."""
+"""One attempt at a run: the claim before Ray starts, the records while the trainer works, and the end."""
 
 from __future__ import annotations
 
