@@ -1,9 +1,9 @@
 """Program of the study on SmolLM2: runs its arms over paired seeds, several at once, and measures what the students forgot.
 
 `opdctl compare --store build/studies/store --base all -m METRIC` prints the paired differences with 95 % intervals.
-smollm2.yaml has the primary comparisons.
+smollm2.yaml has the primary comparisons. The arm `served` needs `vllm serve build/studies/teacher --max-logprobs 16`.
 
-    python -m tests.studies.smollm2 --prepare
+    python -m tests.studies.smollm2 --prepare student,rates,expert
     python -m tests.studies.smollm2 --at-once 10
     python -m tests.studies.smollm2 --arms all,paced --text
 """
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -30,6 +31,9 @@ ARMS: dict[str, tuple[str, ...]] = {
     "soft-or-20": ("opd.importance.tokens.score=soft_or", "opd.importance.tokens.ratio=0.2"),
     "random-20": ("opd.importance.tokens.score=random", "opd.importance.tokens.ratio=0.2"),
     "paced": ("opd.importance.problems.weights=competence", f"opd.importance.problems.pass_rates={RATES}"),
+    "dense": (f"teacher.path={OUT}/expert-model",),
+    "sparse": (),
+    "served": ("teacher.url=http://127.0.0.1:8000/v1", "teacher.top_k=16"),
 }
 BATCH, LENGTH = 64, 512
 """Held-out text: this many pieces of this many tokens."""
@@ -47,32 +51,60 @@ def launch(spec: Path, name: str, sets: Sequence[str]) -> int:
     return code
 
 
-def prepare_all() -> int:
-    """Make the teacher, the warmed-up student and its pass rates, eight answers a training problem."""
-    prepare(OUT)
+def variant(name: str, kind: str, changes: dict[str, dict[str, Any]]) -> Path:
+    """Write the file of another kind with the study's model, data and output."""
     spec = yaml.safe_load(SPEC.read_text())
-    shared = {key: spec[key] for key in ("model", "data", "output", "store")}
-    warm = shared | {
-        "kind": "sft",
-        "model": {"path": str(MODEL)},
-        "actor": {"learning_rate": 1e-4, "num_warmup_steps": 4, "weight_decay": 0, "ppo_mini_batch_size": 64},
-        "trainer": {"gpus_per_node": 1, "total_steps": 40, "save_freq": 40, "test_freq": 40},
-    }
-    rates = shared | {
-        "kind": "passrate",
-        "data": {key: value for key, value in spec["data"].items() if key != "val"} | {"train_batch_size": 512},
-        "rollout": {key: value for key, value in spec["rollout"].items() if key not in ("num_samples", "val")},
-        "reward": spec["reward"],
-        "trainer": {"gpus_per_node": 1},
-    }
-    for name, tree in (("warm", warm), ("rates", rates)):
-        file = OUT / f"{name}.yaml"
-        file.write_text(yaml.safe_dump(tree))
-        if code := launch(file, name, ()):
-            return code
-        if name == "warm":
-            convert_student(OUT / name, OUT / "student")
-    return 0
+    kept = {"sft": ("data",), "passrate": ("data", "rollout", "reward"), "grpo": ("data", "rollout", "reward")}[kind]
+    tree = {key: spec[key] for key in ("model", "output", "store", *kept)} | {"kind": kind}
+    tree["trainer"] = {"gpus_per_node": 1}
+    for section, values in changes.items():
+        tree[section] = tree.get(section, {}) | values
+    if kind == "passrate":
+        del tree["data"]["val"], tree["rollout"]["num_samples"], tree["rollout"]["val"]
+    OUT.mkdir(parents=True, exist_ok=True)
+    file = OUT / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(tree))
+    return file
+
+
+def by_reward(name: str, model: str, problems: int, steps: int) -> Path:
+    """Write the file of GRPO with eight answers a problem."""
+    return variant(
+        name,
+        "grpo",
+        {
+            "model": {"path": model},
+            "data": {"train_batch_size": problems},
+            "rollout": {"num_samples": 8},
+            "actor": {"learning_rate": 1e-5, "num_warmup_steps": 4, "weight_decay": 0, "ppo_mini_batch_size": problems},
+            "trainer": {"total_steps": steps, "save_freq": steps, "test_freq": steps, "val_before_train": True},
+        },
+    )
+
+
+def make_student() -> int:
+    """Make the teacher, and the student by worked solutions."""
+    prepare(OUT)
+    learning = {"learning_rate": 1e-4, "num_warmup_steps": 4, "weight_decay": 0, "ppo_mini_batch_size": 64}
+    times = {"total_steps": 120, "save_freq": 120, "test_freq": 120}
+    code = launch(
+        variant("warm", "sft", {"model": {"path": str(MODEL)}, "actor": learning, "trainer": times}), "warm", ()
+    )
+    return code or bool(not convert_student(OUT / "warm", OUT / "student"))
+
+
+def make_rates() -> int:
+    """Measure the student's pass rates, eight answers a training problem."""
+    return launch(variant("rates", "passrate", {"data": {"train_batch_size": 512}}), "rates", ())
+
+
+def make_expert() -> int:
+    """Improve the teacher by GRPO."""
+    code = launch(by_reward("expert", str(OUT / "teacher"), 32, 100), "expert", ())
+    return code or bool(not convert_student(OUT / "expert", OUT / "expert-model"))
+
+
+MADE = {"student": make_student, "rates": make_rates, "expert": make_expert}
 
 
 def forgotten(folder: Path, tokens: Sequence[int]) -> float:
@@ -106,9 +138,7 @@ def main() -> int:
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--seeds", default="1,2,3,4,5")
     parser.add_argument("--at-once", type=int, default=1, help="runs that share the GPU")
-    parser.add_argument(
-        "--prepare", action="store_true", help="make student, teacher and pass rates, which all arms need"
-    )
+    parser.add_argument("--prepare", metavar="PARTS", help=f"make what arms need, of {', '.join(MADE)}")
     parser.add_argument("--text", action="store_true", help="measure held-out text of finished runs")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of every run")
     args = parser.parse_args()
@@ -119,11 +149,16 @@ def main() -> int:
         print("\n".join(f"{name}: {value:.4f} nats a token" for name, value in found.items()))
         return 0
     if args.prepare:
-        return prepare_all()
+        return max(MADE[part]() for part in args.prepare.split(","))
+    sparse = by_reward("sparse", str(OUT / "student"), 8, 40)
     with ThreadPoolExecutor(args.at_once) as pool:
         return max(
             pool.map(
-                lambda name: launch(SPEC, name, (f"seed={runs[name][1]}", *ARMS[runs[name][0]], *args.set)),
+                lambda name: launch(
+                    sparse if runs[name][0] == "sparse" else SPEC,
+                    name,
+                    (f"seed={runs[name][1]}", *ARMS[runs[name][0]], *args.set),
+                ),
                 runs,
             )
         )
