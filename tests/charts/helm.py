@@ -27,6 +27,7 @@ SITES = {path.stem: path for path in sorted((ROOT / "manifests/sites").glob("*.y
 DIGEST = "registry.example.com/opd@sha256:" + "0123456789abcdef" * 4
 IMAGE = {"cluster": {"image": {"ref": DIGEST}}}
 RUN = "my-run"
+SERVE = {"teacher": {"dtype": "bf16", "serve": {"gpus": 2, "replicas": 3, "args": ["--max-model-len", "4096"]}}}
 
 
 def kind_of(experiment: str) -> str:
@@ -105,7 +106,7 @@ def pod_templates(trees: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, 
             cluster = tree["spec"]["rayClusterSpec"]
             yield "head", cluster["headGroupSpec"]["template"]
             for group in cluster.get("workerGroupSpecs", ()):
-                yield "worker", group["template"]
+                yield group["groupName"], group["template"]
             if "submitterPodTemplate" in tree["spec"]:
                 yield "submitter", tree["spec"]["submitterPodTemplate"]
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import yaml
-from tests.charts.helm import EXPERIMENTS, IMAGE, SITES, kind_of, objects, one, template
+from tests.charts.helm import EXPERIMENTS, IMAGE, SERVE, SITES, kind_of, objects, one, template
 from tests.minimal import MINIMAL
 
 import kubeschemas
@@ -49,7 +49,7 @@ def cases():
             yield f"{name}-{site}", (kind_of(name), IMAGE, values), {"experiment": name}
     for kind in FILE_KINDS:
         layers = [MINIMAL[kind], *([] if kind in ("convert", "pipeline") else [SIZES]), EVERYTHING]
-        layers += [WORKERS] * (kind != "convert") + [DATABASE] * (kind == "opd-agent")
+        layers += [WORKERS] * (kind != "convert") + [DATABASE] * (kind == "opd-agent") + [SERVE] * (kind == "opd")
         yield f"{kind}-everything", (kind, IMAGE, *layers), {"experiment": ""}
 
 
@@ -78,7 +78,8 @@ def test_every_rendered_object_is_valid(verdicts):
 
 def test_every_case_was_looked_at(verdicts):
     assert len({case for case, *_ in verdicts}) == (1 + len(SITES)) * len(EXPERIMENTS) + len(FILE_KINDS)
-    assert {kind for _, kind, *_ in verdicts} >= {"RayJob", "ConfigMap", "NetworkPolicy", "Job", "PodMonitor"}
+    wanted = {"RayJob", "Service", "ConfigMap", "NetworkPolicy", "Job", "PodMonitor"}
+    assert {kind for _, kind, *_ in verdicts} >= wanted
 
 
 @pytest.mark.parametrize("word", ["true", "null", "0123", "1e3"])

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import yaml
-from tests.charts.helm import EXPERIMENTS, ROOT, SITES, SWEEPS, objects, one, parsed
+from tests.charts.helm import EXPERIMENTS, ROOT, SERVE, SITES, SWEEPS, objects, one, parsed
 from tests.charts.test_conformance import EVERYTHING, SIZES, conform
 from tests.minimal import MINIMAL
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 
 CLUSTER = ROOT / "manifests/cluster"
 PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",
-          "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Job": "jobs",
+          "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Job": "jobs", "Service": "services",
           "PodDisruptionBudget": "poddisruptionbudgets", "Role": "roles", "RoleBinding": "rolebindings"}  # fmt: skip
 NAMESPACED = ("Role", "RoleBinding", "NetworkPolicy")
 
@@ -88,7 +88,7 @@ def verbs(role, group, resource):
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_a_user_may_install_and_remove_everything_that_a_chart_renders(kind):
     role = one(built(), "Role")
-    sizes = {} if kind in ("convert", "pipeline") else SIZES
+    sizes = {} if kind in ("convert", "pipeline") else SIZES | (SERVE if kind == "opd" else {})
     for tree in objects(kind, MINIMAL[kind], sizes, EVERYTHING, experiment=""):
         group = tree["apiVersion"].rpartition("/")[0]
         assert {"get", "create", "patch", "delete"} <= verbs(role, group, PLURAL[tree["kind"]]), tree["kind"]

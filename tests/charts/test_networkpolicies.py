@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from tests.charts.helm import RUN, SITES, objects, one, refusal
+from tests.charts.helm import RUN, SERVE, SITES, objects, one, refusal
 from tests.charts.policies import TABLE, of_chart
 
 CLUSTER = pytest.mark.cluster
@@ -22,7 +22,7 @@ STORES = {
 
 
 def traffic(*layers, kind="opd"):
-    return of_chart(objects(kind, *layers))
+    return of_chart(objects(kind, SERVE, *layers))
 
 
 @CLUSTER

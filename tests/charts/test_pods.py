@@ -1,7 +1,7 @@
 """Pods: Pod Security `restricted`, identity, environment, volumes, placement and the merge of podSpec."""
 
 import pytest
-from tests.charts.helm import IMAGE, RUN, containers, env_of, objects, pod_templates, pods, refusal, volumes
+from tests.charts.helm import IMAGE, RUN, SERVE, containers, env_of, objects, pod_templates, pods, refusal, volumes
 
 from opd.experiment import FILE_KINDS
 from opd.experiment.sections import Output
@@ -16,10 +16,10 @@ ALLOWED = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "downw
 
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_every_pod_meets_pod_security_restricted_and_asks_for_what_it_uses(kind):
-    trees = objects(kind, FETCH if kind == "opd-agent" else {})
+    trees = objects(kind, {"opd-agent": FETCH, "opd": SERVE}.get(kind, {}))
     pods_of = dict(pod_templates(trees))
-    left_out = {"worker"} if kind == "convert" else set()
-    assert set(pods_of) == {"head", "worker", "submitter", "check"} - left_out
+    more = {"convert": set(), "opd": {"worker", "teacher"}}.get(kind, {"worker"})
+    assert set(pods_of) == {"head", "submitter", "check"} | more
     accounts = {tree["metadata"]["name"] for tree in trees if tree["kind"] == "ServiceAccount"}
     for pod in pods_of.values():
         spec = pod["spec"]
@@ -42,7 +42,7 @@ def test_every_pod_meets_pod_security_restricted_and_asks_for_what_it_uses(kind)
 
 def test_ids_pull_secrets_and_a_read_only_root_are_values_of_every_pod():
     ids = {"runAsUser": 1000680000, "runAsGroup": None, "fsGroup": 2003, "readOnlyRootFilesystem": True}
-    for pod in pods("opd", {"cluster": {"podSecurity": ids, "image": {"pullSecrets": ["a"]}}}).values():
+    for pod in pods("opd", SERVE, {"cluster": {"podSecurity": ids, "image": {"pullSecrets": ["a"]}}}).values():
         context = pod["spec"]["securityContext"]
         assert f"{context['runAsUser']} {context['fsGroup']}" == "1000680000 2003", (
             "no float, as Helm makes of large numbers"
@@ -54,14 +54,14 @@ def test_ids_pull_secrets_and_a_read_only_root_are_values_of_every_pod():
 
 def test_labels_of_the_run_reach_every_pod_and_leave_kuberays_own_alone():
     given = {"team": "math", "sidecar.istio.io/inject": "false"}
-    for role, pod in pods("opd", {"cluster": {"labels": given}}).items():
+    for role, pod in pods("opd", SERVE, {"cluster": {"labels": given}}).items():
         labels = pod["metadata"]["labels"]
         assert (labels["opd/run-id"], labels["app.kubernetes.io/component"]) == (RUN, role)
         assert given.items() <= labels.items()
         assert not {"app.kubernetes.io/name", "app.kubernetes.io/created-by"} & labels.keys()
 
 
-@pytest.mark.parametrize("role", ["head", "worker", "submitter"])
+@pytest.mark.parametrize("role", ["head", "worker", "teacher", "submitter"])
 def test_placement_goes_to_the_group_that_it_is_given_for(role):
     placement = {
         "nodeSelector": {"a": "b"},
@@ -70,7 +70,8 @@ def test_placement_goes_to_the_group_that_it_is_given_for(role):
         "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "t", "whenUnsatisfiable": "DoNotSchedule"}],
         "priorityClassName": "high",
     }
-    found = pods("opd", {"cluster": {role: {**placement, "annotations": {"x/y": "z"}}}}, experiment="quickstart")
+    layer = {"cluster": {role: {**placement, "annotations": {"x/y": "z"}}}}
+    found = pods("opd", SERVE, layer, experiment="quickstart")
     assert placement.items() <= found[role]["spec"].items()
     assert found[role]["metadata"]["annotations"]["x/y"] == "z"
     others = [pod["spec"] for name, pod in found.items() if name != role and (name, role) != ("check", "submitter")]
@@ -82,10 +83,10 @@ def ray(role, *layers):
     return pods("opd", *layers)[role]["spec"]["containers"][0]
 
 
-def test_secrets_come_by_reference_to_head_and_workers():
+def test_secrets_come_by_reference_to_the_pods_of_the_ray_cluster():
     secrets = {"huggingFace": {"secret": "hf", "key": "t"}, "wandb": {"secret": "wb", "key": "k"}, "store": "bucket"}
-    for role in ("head", "worker"):
-        found = ray(role, {"cluster": {"secrets": secrets, "envFrom": [{"configMapRef": {"name": "c"}}]}})
+    for role in ("head", "worker", "teacher"):
+        found = ray(role, SERVE, {"cluster": {"secrets": secrets, "envFrom": [{"configMapRef": {"name": "c"}}]}})
         assert env_of(found)["HF_TOKEN"] == {"secretKeyRef": {"name": "hf", "key": "t"}}
         assert env_of(found)["WANDB_API_KEY"] == {"secretKeyRef": {"name": "wb", "key": "k"}}
         assert found["envFrom"] == [{"secretRef": {"name": "bucket"}}, {"configMapRef": {"name": "c"}}]
@@ -120,10 +121,10 @@ def test_a_proxy_leaves_the_clusters_own_addresses_alone(name):
 
 @pytest.mark.parametrize("experiment", [NAME, "quickstart"])
 def test_a_container_without_a_gpu_sees_none_though_its_image_says_all(experiment):
-    for role, pod in pods("opd", experiment=experiment).items():
+    for role, pod in pods("opd", SERVE, experiment=experiment).items():
         for container in containers(pod):
             has_gpu = "nvidia.com/gpu" in container["resources"]["limits"]
-            assert has_gpu == (role == "worker" and experiment == NAME)
+            assert has_gpu == (role == "teacher" or (role == "worker" and experiment == NAME))
             assert env_of(container).get("NVIDIA_VISIBLE_DEVICES") == (None if has_gpu else "void")
 
 
@@ -200,6 +201,7 @@ HOST = [{"name": "x", "hostPath": {"path": "/"}}]
 TOKEN = [{"name": "x", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]
 GUARDED = {
     "cluster.worker.podSpec.hostNetwork": {"worker": {"podSpec": {"hostNetwork": True}}},
+    "cluster.teacher.podSpec.hostPID": {"teacher": {"podSpec": {"hostPID": True}}},
     "cluster.head.podSpec.securityContext": {"head": {"podSpec": {"securityContext": {"runAsUser": None}}}},
     "cluster.worker.podSpec.volumes.0.hostPath": {"worker": {"podSpec": {"volumes": HOST}}},
     "cluster.extraVolumes.0.hostPath": {"extraVolumes": HOST},

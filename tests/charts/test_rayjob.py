@@ -1,7 +1,7 @@
 """The RayJob: how a run is submitted, retried, limited in time, cleaned up and sized."""
 
 import pytest
-from tests.charts.helm import EXPERIMENTS, RUN, env_of, head, kind_of, objects, one, pods, rayjob, volumes, worker
+from tests.charts.helm import EXPERIMENTS, SERVE, env_of, head, kind_of, objects, one, pods, rayjob, volumes, worker
 from tests.minimal import MINIMAL
 
 from opd.experiment import FILE_KINDS, load_text, parse_tree
@@ -23,7 +23,7 @@ def rules(spec):
 def test_each_chart_renders_one_rayjob_with_a_fixed_command_and_a_head_without_training(kind):
     nasty = {"env": {"A": "$(rm -rf /); `id` 'q' \"d\" && | > <"}}
     job = one(objects(kind, nasty), "RayJob")
-    assert (job["apiVersion"], job["metadata"]["name"]) == ("ray.io/v1", RUN)
+    assert (job["apiVersion"], job["metadata"]["name"]) == ("ray.io/v1", "my-run")
     assert job["spec"]["entrypoint"] == "python -m opd.pods.start /etc/opd/exp.json"
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["enableInTreeAutoscaling"] is False
@@ -138,6 +138,36 @@ def test_rdma_devices_are_opt_in_and_the_capability_a_second_step():
     assert head(locked)["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+@pytest.mark.parametrize(
+    ("serve", "replicas", "asked"),
+    [(SERVE["teacher"]["serve"], 3, {"nvidia.com/gpu": 2, "cpu": 6, "memory": "102Gi"}),
+     ({}, 1, {"nvidia.com/gpu": 1, "cpu": 3, "memory": "68Gi"})],
+)  # fmt: skip
+def test_a_teacher_is_served_by_a_group_of_its_own_at_the_address_that_the_trainer_asks(serve, replicas, asked):
+    h200 = {"nvidia.com/gpu.product": "NVIDIA-H200"}
+    devices = {"gpu": {"type": "NVIDIA-H100"}, "rdma": {"enabled": True, "ipcLock": True}}
+    teacher = {"path": "/models/t", "revision": "1", "dtype": "fp16", "serve": serve}
+    layers = (OPD, {"teacher": teacher, "cluster": {**devices, "teacher": {"nodeSelector": h200}}})
+    trees = objects("opd", *layers, experiment="")
+    _, group = groups(one(trees, "RayJob")["spec"])
+    pod, [server] = group["template"], group["template"]["spec"]["containers"]
+    assert [group[key] for key in ("replicas", "minReplicas", "maxReplicas")] == [replicas] * 3
+    assert server["resources"]["requests"] == asked
+    assert pod["spec"]["nodeSelector"] == h200, "another type than the workers'"
+    assert pod["metadata"]["annotations"]["ray.io/overwrite-container-cmd"] == "true", "KubeRay keeps the command"
+    words = "vllm serve /models/t --served-model-name /models/t --host 0.0.0.0 --port 8000 --max-logprobs=-1"
+    words += f" --tensor-parallel-size {asked['nvidia.com/gpu']} --revision 1 --dtype float16"
+    assert server["command"] + server["args"] == [*words.split(), *serve.get("args", [])]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert server[probe]["httpGet"] == {"path": "/health", "port": 8000}
+    service = one(trees, "Service")
+    spec = load_text(one(trees, "ConfigMap")["data"]["exp.json"], is_json=True).spec
+    assert spec.served_teachers["teacher"].url == (f"http://{service['metadata']['name']}:8000/v1",)
+    selected = service["spec"]["selector"].items()
+    found = pods("opd", *layers, experiment="")
+    assert [role for role in found if selected <= found[role]["metadata"]["labels"].items()] == ["teacher"]
+
+
 def test_shared_memory_is_a_volume_of_its_own_size_that_holds_the_object_store():
     layer = {"cluster": {"head": {"shmGib": 1.5, "objectStoreGib": 0.5}}}
     group = rayjob("opd", layer)["rayClusterSpec"]["headGroupSpec"]
@@ -168,8 +198,9 @@ def test_the_submitter_is_our_own_without_credentials_next_to_the_head():
 
 def test_drains_and_autoscalers_leave_ray_pods_alone_unless_switched_off():
     keep = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
-    for kind, wanted in (("opd", 2), ("convert", 1)):  # numbers: of percentages a RayCluster has no scale
-        assert one(objects(kind), "PodDisruptionBudget")["spec"]["minAvailable"] == wanted
+    for kind, layer, wanted in (("opd", {}, 2), ("opd", SERVE, 5), ("convert", {}, 1)):
+        budget = one(objects(kind, layer), "PodDisruptionBudget")["spec"]
+        assert budget["minAvailable"] == wanted, "a number: of percentages a RayCluster has no scale"
     off = objects("opd", {"cluster": {"disruption": {"budget": False, "autoscalers": False}}})
     assert "PodDisruptionBudget" not in {tree["kind"] for tree in off}
     for role, pod in pods("opd").items():

@@ -48,6 +48,9 @@ def test_a_served_teacher_may_move_and_gain_replicas_but_the_ranks_do_not_take_i
         set_path(tree, f"{key}.wait_s", 60.0 + len(url))
         hashes.append(spec_hash(parse_tree(tree).spec))
     assert hashes[0] != hashes[1] == hashes[2]
+    if key == "teacher":
+        served = parse_tree({**tree, "teacher": {"path": "t", "serve": {"gpus": 2}}}).spec
+        assert (spec_hash(served), parse_tree(dump_spec(served)).spec) == (hashes[1], served)
 
 
 def test_what_is_no_identity_are_real_keys_and_identity_is_plain_json_without_them(minimal):

@@ -111,6 +111,7 @@ def test_before_it_runs_a_model_that_a_stage_leaves_has_the_shapes_of_the_one_th
         ("stages.warmup.trainer.save_freq=-1", "stages.warmup.trainer.save_freq", "1 or more"),
         ("stages.answers.eval.save_generations=false", "stages.answers.eval.save_generations", "to true"),
         ("stages.warmup.name=mine", "stages.warmup.name", "at the top"),
+        ("stages.distil.teacher.serve={gpus: 2}", "stages.distil.teacher.serve", "and of no stage"),
         ("stages.more={kind: pipeline}", "stages.more.kind", "no pipeline"),
         ("stages.warmup.actor.learning_rat=1", "stages.warmup.actor.learning_rat", "learning_rate"),
         ("stages.export={kind: convert, convert: {checkpoint: '${stages.warmup.checkpoint}'}}",

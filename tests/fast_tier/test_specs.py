@@ -7,7 +7,7 @@ import yaml
 from tests.charts.helm import EXPERIMENTS
 from tests.e2e.cluster.kube import KubeError
 from tests.fast_tier import nodes
-from tests.fast_tier.runs import installed, nodes_by_role, reached
+from tests.fast_tier.runs import ROLE_LABEL, installed, nodes_by_role, pods, reached
 
 NAMESPACE = "specs"
 UNTAINTED = {node["metadata"]["name"] for node in nodes.NODES if not node["spec"].get("taints")}
@@ -30,7 +30,7 @@ PLACES = {
     **dict.fromkeys(
         ("quickstart", "opd-agent-quickstart", "quickstart-lm", "warmup-distil-toy", "sparse-to-dense-toy"), TOY
     ),
-    "opd-qwen3-8b-to-1.7b": {"head": (1, POOL), "worker": (1, H200), **SUBMITTER},
+    "opd-qwen3-8b-to-1.7b": {"head": (1, POOL), "worker": (1, H200), "teacher": (1, H200), **SUBMITTER},
     "grpo-qwen3-8b": {"head": (1, POOL), "worker": (2, H200), **SUBMITTER},
     "convert": {"head": (1, UNTAINTED), **SUBMITTER},
 }
@@ -43,8 +43,9 @@ def _namespace(tier):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_its_pods_are_admitted_and_bound_where_they_should_be(tier, experiment):
-    run = experiment.replace(".", "")
-    with installed(tier, NAMESPACE, experiment, *([SITE] if experiment in ON_SITE else []), run=run):
+    run, layers = experiment.replace(".", ""), [SITE] if experiment in ON_SITE else []
+    layers += [{"teacher": {"serve": {"gpus": 4}}}] if "teacher" in PLACES.get(experiment, LARGE) else []
+    with installed(tier, NAMESPACE, experiment, *layers, run=run):
         assert reached(tier, NAMESPACE, run, "Initializing", "Running")["rayClusterName"]
         wanted = PLACES.get(experiment, LARGE)
 
@@ -58,6 +59,12 @@ def test_its_pods_are_admitted_and_bound_where_they_should_be(tier, experiment):
         found = tier.admin.until(f"the pods of {run} are bound", bound)
         for role, names in found.items():
             assert set(names) <= wanted[role][1], f"{role} on {names}"
+        if "teacher" in found:
+            [server] = [pod for pod in pods(tier, NAMESPACE, run) if pod["metadata"]["labels"][ROLE_LABEL] == "teacher"]
+            assert server["spec"]["containers"][0]["command"][:2] == ["vllm", "serve"], "KubeRay leaves it alone"
+            assert server["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/health"
+            addresses = tier.admin.get("endpoints", f"{run}-teacher", namespace=NAMESPACE)["subsets"][0]["addresses"]
+            assert [address["targetRef"]["name"] for address in addresses] == [server["metadata"]["name"]]
         if experiment == "grpo-qwen3-8b":
             assert set(found["worker"]) == H200, "topology spread: one worker a host"
 

@@ -8,6 +8,7 @@ NAMESPACE, EXPERIMENT, QUEUE = "queued", "quickstart", "training"
 # Of the queue's 512 CPUs one such run takes more than half.
 QUEUED = {
     "trainer": {"nnodes": 2},
+    "teacher": {"path": "t", "serve": {}},
     "actor": {"ppo_micro_batch_size_per_gpu": 64},
     "cluster": {
         "lifecycle": "suspendable",
@@ -53,7 +54,7 @@ def says(tier, tool, run, *words):
 def test_a_run_is_admitted_one_over_quota_waits_and_one_of_higher_priority_takes_the_place(tier, tool):
     with installed(tier, NAMESPACE, EXPERIMENT, QUEUED, run="first"):
         before = reached(tier, NAMESPACE, "first", "Running")
-        assert admitted(tier, NAMESPACE, "first") == {"head": 1, "worker": 2, "submitter": 1}
+        assert admitted(tier, NAMESPACE, "first") == {"head": 1, "worker": 2, "teacher": 1, "submitter": 1}
 
         with installed(tier, NAMESPACE, EXPERIMENT, QUEUED, run="second"):
             reached(tier, NAMESPACE, "second", "Suspended")

@@ -90,6 +90,14 @@ matchExpressions:
 {{- toJson $out -}}
 {{- end -}}
 
+{{- /* The servers of a teacher, {gpus, replicas, args} as JSON; {} where the experiment has no teacher.serve. */ -}}
+{{- define "opd.servers" -}}
+{{- $serve := (kindIs "map" .Values.teacher | ternary .Values.teacher dict).serve -}}
+{{- if kindIs "map" $serve -}}
+{{- dict "gpus" ($serve.gpus | default 1) "replicas" ($serve.replicas | default 1) "args" ($serve.args | default list) | toJson -}}
+{{- else -}}{}{{- end -}}
+{{- end -}}
+
 {{- /* What pods ask for where `requests` and `limits` do not say it. Ray places by CPUs: 3 a rank.
      Memory has room for weights, moments and a copy of each that are off the device; /dev/shm is added. */ -}}
 {{- define "opd.numbers" -}}
@@ -99,27 +107,30 @@ head:    {cpu: 2, gib: 14, cpuOfRank: 0, gibOfRank: 0}
 convert: {cpu: 4, gib: 62, cpuOfRank: 0, gibOfRank: 0}
 {{- end -}}
 
-{{- /* (list $ "worker"): the values of a group of pods, with requests, limits and the selector of the GPU's type filled in. */ -}}
+{{- /* (list $ "worker"): the values of a group of pods, with requests, limits and the selector of the GPU's type filled in. The
+     group's own selector of that label wins: servers may have GPUs of another type. */ -}}
 {{- define "opd.group" -}}
 {{- $cluster := (index . 0).Values.cluster -}}{{- $role := index . 1 -}}
 {{- $sizes := include "opd.sizes" (index . 0) | fromJson -}}
-{{- $group := deepCopy (index $cluster $role) -}}
-{{- $onGpu := and (eq $role "worker") $sizes.cuda -}}
+{{- $group := merge (deepCopy (index $cluster $role)) (pick $cluster.worker "shmGib") -}}
+{{- $serves := eq $role "teacher" -}}
+{{- $ranks := $serves | ternary (include "opd.servers" (index . 0) | fromJson).gpus $sizes.ranks -}}
+{{- $onGpu := or $serves (and (eq $role "worker") $sizes.cuda) -}}
 {{- $row := eq $role "head" | ternary ($sizes.converts | ternary "convert" "head") ($onGpu | ternary "cuda" "cpu") -}}
 {{- $own := index (include "opd.numbers" . | fromYaml) $row -}}
-{{- $cpus := add $own.cpu (mul $own.cpuOfRank $sizes.ranks) -}}
-{{- $memory := printf "%dGi" (addf $own.gib (mulf $own.gibOfRank $sizes.ranks) $group.shmGib | ceil | int64) -}}
+{{- $cpus := add $own.cpu (mul $own.cpuOfRank $ranks) -}}
+{{- $memory := printf "%dGi" (addf $own.gib (mulf $own.gibOfRank $ranks) $group.shmGib | ceil | int64) -}}
 {{- $requests := merge (deepCopy $group.requests) (dict "cpu" ($group.limits.cpu | default $cpus) "memory" ($group.limits.memory | default $memory)) -}}
 {{- $limits := merge (deepCopy $group.limits) (dict "memory" $requests.memory) -}}
 {{- $devices := dict -}}
 {{- if $onGpu -}}
-{{- $_ := set $devices $cluster.gpu.resource (int64 $sizes.ranks) -}}
-{{- if $cluster.rdma.enabled -}}{{- $_ := set $devices $cluster.rdma.resource (int64 $cluster.rdma.count) -}}{{- end -}}
-{{- with $cluster.gpu.type -}}{{- $_ := set $group "nodeSelector" (merge (dict $cluster.gpu.typeLabel .) $group.nodeSelector) -}}{{- end -}}
+{{- $_ := set $devices $cluster.gpu.resource (int64 $ranks) -}}
+{{- if and $cluster.rdma.enabled (not $serves) -}}{{- $_ := set $devices $cluster.rdma.resource (int64 $cluster.rdma.count) -}}{{- end -}}
+{{- with $cluster.gpu.type -}}{{- $_ := set $group "nodeSelector" (merge $group.nodeSelector (dict $cluster.gpu.typeLabel .)) -}}{{- end -}}
 {{- end -}}
 {{- $_ := set $group "requests" (merge (deepCopy $devices) $requests) -}}
 {{- $_ := set $group "limits" (merge (deepCopy $devices) $limits) -}}
-{{- merge (dict "cpus" $cpus "ranks" $sizes.ranks "onGpu" $onGpu) $group | toJson -}}
+{{- merge (dict "cpus" $cpus "ranks" $ranks "onGpu" $onGpu) $group | toJson -}}
 {{- end -}}
 
 {{- define "opd.claim" -}}

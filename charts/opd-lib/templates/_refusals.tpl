@@ -40,7 +40,7 @@
 {{- end -}}
 {{- /* Row a11: the guard holds for volumes that the values bring, too. */ -}}
 {{- if not $cluster.podSecurity.acceptUnrestricted -}}
-{{- range $key, $tree := dict "head.podSpec" $cluster.head.podSpec "worker.podSpec" $cluster.worker.podSpec "submitter.podSpec" $cluster.submitter.podSpec "extraVolumes" $cluster.extraVolumes -}}
+{{- range $key, $tree := dict "head.podSpec" $cluster.head.podSpec "worker.podSpec" $cluster.worker.podSpec "teacher.podSpec" $cluster.teacher.podSpec "submitter.podSpec" $cluster.submitter.podSpec "extraVolumes" $cluster.extraVolumes -}}
 {{- include "opd.refuseGuarded" (list (printf "cluster.%s" $key) $tree) -}}
 {{- end -}}
 {{- end -}}
@@ -89,7 +89,7 @@
 {{- end -}}
 {{- range concat ($spec.initContainers | default list) $spec.containers -}}
 {{- if not .image -}}
-{{- include "opd.fail" (list (printf "cluster.%s.podSpec.containers" $role) "no container of the pod has this name, and a new one needs an image" "name the chart's container (ray-head, ray-worker, submitter), or give an image" .name) -}}
+{{- include "opd.fail" (list (printf "cluster.%s.podSpec.containers" $role) "no container of the pod has this name, and a new one needs an image" "name the chart's container (ray-head, ray-worker, ray-teacher, submitter), or give an image" .name) -}}
 {{- end -}}
 {{- $paths := list -}}
 {{- range .volumeMounts -}}

@@ -17,6 +17,12 @@ Reduction = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"]
 LossAggregation = Literal[Reduction, "token-sum", "seq-mean-token-sum-norm"]
 Cut = Literal["plan", "given"]
 KlLoss = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full"]
+_LOSSES = ("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
+LossType = Annotated[str, named(*_LOSSES)]
+RunPoint = Open | Count
+"""A place in a run: a share of its steps, rounded down, or the number of a step."""
+MESSAGES = "messages"  # the column of whole conversations, all that supervised fine-tuning on given answers needs
+TOOLS = "tools"  # the column of a conversation's tools: their list as JSON text, or null
 
 
 class Actor(Section):
@@ -65,16 +71,15 @@ class Policy(Section):
 
 
 Score = Annotated[str, named("none", "random", "position", "entropy", "divergence", "soft_or", "q3")]
-Mode = Literal["topk", "bottomk", "sample"]
-Scope = Literal["rollout", "batch"]
+ProblemWeights = Annotated[str, named("none", "competence", "moment_matched", "hard_filter")]
 _NEED_NOTHING = ("none", "random", "position")
 
 
 class TokenImportance(Section):
     score: Score = key("Score by which tokens are kept, or your own as package.module:function.", "none")
     ratio: Share = key("Share of the tokens that is kept, rounded down for each response.", 0.5)
-    mode: Mode = key("Keep the highest scores, the lowest, or draw in proportion to them.", "topk")
-    scope: Scope = key("The share is of each response, or of all responses of a step together.", "rollout")
+    mode: Literal["topk", "bottomk", "sample"] = key("The highest scores, the lowest, or drawn by them.", "topk")
+    scope: Literal["rollout", "batch"] = key("The share is of each response, or of all of a step.", "rollout")
     position: Literal["first", "last"] = key("End of a response that `position` keeps.", "first")
     entropy_clip_q: Share = key("Quantile that cuts off the entropy for `soft_or` and `q3`; 1: uncut.", 0.98)
     divergence_clip_q: Share | None = key("Quantile that cuts off the divergence for `soft_or`; unset: uncut.", None)
@@ -96,9 +101,6 @@ class Recompute(Section):
     @property
     def is_asked_for(self) -> bool:
         return self.every is not None or self.at_stages
-
-
-ProblemWeights = Annotated[str, named("none", "competence", "moment_matched", "hard_filter")]
 
 
 class ProblemImportance(Section):
@@ -125,13 +127,6 @@ class ProblemImportance(Section):
 class Importance(Section):
     tokens: TokenImportance = key("Which tokens are trained on.", TokenImportance)
     problems: ProblemImportance = key("How much each training prompt counts.", ProblemImportance)
-
-
-_LOSSES = ("reverse_kl", "forward_kl", "jsd", "skew_kl", "akl", "sampled_reverse_kl", "topk_reverse_kl")
-LossType = Annotated[str, named(*_LOSSES)]
-
-RunPoint = Open | Count
-"""A place in a run: a share of its steps, rounded down, or the number of a step."""
 
 
 class Stage(Section):
@@ -161,8 +156,7 @@ class Horizon(Section):
 
     def check(self) -> Iterator[Problem]:
         if self.grow_until is not None and self.tokens is None:
-            rule = "a horizon grows from its tokens in the first step"
-            yield self.broken("grow_until", rule, "set opd.horizon.tokens")
+            yield self.broken("grow_until", "it grows from its tokens in the first step", "set opd.horizon.tokens")
 
 
 class Opd(Section):
@@ -198,18 +192,13 @@ class Opd(Section):
                 rule = f"it belongs to loss_type {loss}; loss_type {self.loss_type} has none"
                 yield self.broken(name, rule, f"remove opd.{name}, or set opd.loss_type: {loss}")
         if self.top_k is None and "topk_reverse_kl" in types:
-            rule = "the tokens that topk_reverse_kl compares need a number"
-            yield self.broken("top_k", rule, "set opd.top_k: 64, or use reverse_kl")
+            yield self.broken("top_k", "the tokens of topk_reverse_kl need a number", "set it to 64, or use reverse_kl")
         if self.loss_params and self.loss_type in ("reverse_kl", "forward_kl", "jsd", "topk_reverse_kl"):
             fix = "remove the key; jsd takes opd.beta and topk_reverse_kl opd.top_k"
             yield self.broken("loss_params", f"loss_type {self.loss_type} takes none of them", fix)
         if not self.stages and self.divergence_weight == self.policy.weight == 0:
             fix = "set it to 1, or opd.policy.weight above 0"
             yield self.broken("divergence_weight", "the loss has weight 0: nothing is learnt", fix)
-
-
-MESSAGES = "messages"  # the column of whole conversations, all that supervised fine-tuning on given answers needs
-TOOLS = "tools"  # the column of a conversation's tools: their list as JSON text, or null
 
 
 class Sft(Section):

@@ -287,7 +287,8 @@ class Cluster(ClusterSection):
     annotations: dict[str, str] = key("Extra annotations of the RayJob.", dict)
     check_first: bool = key("A pod without GPUs checks the file before a RayJob exists.", True, alias="check")
     worker: RayPods = key("The workers: training and sampling.", _of(RayPods, objectStoreGib=8, shmGib=16))
-    gpu: Gpu = key("The GPUs of a worker pod; how many is `trainer.gpus_per_node`.", Gpu)
+    teacher: Pods = key("The servers of `teacher.serve`; their /dev/shm is as large as a worker's.", Pods)
+    gpu: Gpu = key("The GPUs of a pod; how many is `trainer.gpus_per_node`, or `teacher.serve.gpus`.", Gpu)
     rdma: Rdma = key("RDMA network devices for the workers, opt-in.", Rdma)
     tool_database: ToolDatabase | None = key("The tool database; null: none.", None)
 

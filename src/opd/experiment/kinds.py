@@ -126,8 +126,10 @@ class DistillationSpec(SamplingSpec):
     @property
     def all_teachers(self) -> dict[str, sections.Teacher]:
         """Every teacher by its key, `teacher` or `teachers.NAME` of several, in the order of their numbers."""
-        several = {f"teachers.{name}": self.teachers[name] for name in self.teacher_names}
-        return several if self.teacher is None else {"teacher": self.teacher}
+        if self.teacher is None:
+            return {f"teachers.{name}": self.teachers[name] for name in self.teacher_names}
+        url = (f"http://{self.name}-teacher:8000/v1",)  # the chart's Service
+        return {"teacher": self.teacher.model_copy(update={"url": url} if self.teacher.serve else {})}
 
     @property
     def named_teachers(self) -> dict[str, sections.Teacher]:
@@ -231,7 +233,7 @@ def identity(spec: BaseSpec) -> dict[str, Any]:
     """Return the part of the spec that makes two runs the same experiment, for hashing and for a readable diff."""
     found = spec.model_dump(mode="json", exclude_none=True, exclude=_EXCLUDED)
     for teacher in (found.get("teacher", {}), *found.get("teachers", {}).values()):
-        if teacher.get("url"):  # a server that has moved reads as before
+        if teacher.pop("serve", None) or teacher.get("url"):  # a server that has moved reads as before
             teacher["url"] = ["served"]
     return found
 

@@ -87,6 +87,9 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
             found += [stage] if stage.spec else []
         except SpecError as error:
             problems += error.problems
+    served = [(one.name, given) for one in found if (given := value_at(one.spec, "teacher.serve"))]
+    rule, fix = "the chart serves the teacher of a run, and of no stage", "start the server yourself: teacher.url"
+    problems += [_at(name, "teacher.serve", given, rule, fix) for name, given in served]
     if problems := [*problems, *_unsaved(found), *_same_target(found)]:
         raise SpecError(problems)
     return tuple(found)
@@ -198,8 +201,7 @@ def _unsaved(stages: Sequence[Stage]) -> Iterator[Problem]:
     for stage, result in ((stage, result) for stage in stages for result in keys if (stage.name, result) in wanted):
         key, value = keys[result]
         if (given := value_at(stage.spec, key)) in (False, -1):
-            rule = f"a later stage refers to its {result}, and it keeps none"
-            yield _at(stage.name, key, given, rule, f"set it to {value}")
+            yield _at(stage.name, key, given, f"a later stage needs its {result}: it keeps none", f"set it to {value}")
 
 
 def _same_target(stages: Sequence[Stage]) -> Iterator[Problem]:

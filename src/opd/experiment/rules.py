@@ -125,10 +125,12 @@ def _teachers(spec: DistillationSpec) -> Problems:
 def _served(spec: DistillationSpec) -> Problems:
     """Check that served teachers are asked for what their servers can answer: log-probabilities of whole answers."""
     served = spec.served_teachers
+    for name in (name for name, teacher in spec.teachers.items() if teacher.serve):
+        rule = "the chart serves the one teacher of all rows"
+        yield spec.broken(f"teachers.{name}.serve", rule, "start this server yourself, and give its url")
     for at, teacher in served.items():
         for key in (name for name in ("prompt", "refresh_every") if getattr(teacher, name)):
-            rule = "a served teacher reads the student's rows, with weights of its own"
-            yield spec.broken(f"{at}.{key}", rule, "remove it")
+            yield spec.broken(f"{at}.{key}", "a server reads the student's rows, with weights of its own", "remove it")
         if teacher.top_k != next(iter(served.values())).top_k:
             yield spec.broken(f"{at}.top_k", "all served teachers report equally many tokens", "give all the same")
     for key in _keys(spec, "loss_type", "loss_type", "topk_reverse_kl") if served else ():
@@ -196,8 +198,7 @@ def _schedule(spec: SamplingSpec) -> Problems:
     rollout, rows = spec.rollout, spec.step_rows
     for key in ("in_flight", "max_age", "keep_prefixes") if rollout.schedule == "strict" else ():
         if getattr(rollout, key) not in (None, False):
-            rule = "it belongs to rollout.schedule carry"
-            yield spec.broken(f"rollout.{key}", rule, "remove the key, or set rollout.schedule: carry")
+            yield spec.broken(f"rollout.{key}", "it belongs to rollout.schedule carry", "remove it, or use carry")
     if rollout.schedule == "carry" and spec.kind != "opd":
         rule = "only kind opd carries answers over an update: others compare whole ones, use tools, or train nothing"
         yield spec.broken("rollout.schedule", rule, _STRICT)
@@ -210,8 +211,7 @@ def _schedule(spec: SamplingSpec) -> Problems:
         yield spec.broken("rollout.in_flight", rule, f"use at least {rows}; twice as many is the default")
     elif to_train > max_age * rows:
         rule = f"with {in_flight} answers at once (rollout.in_flight) and {rows} an update, some would wait longer"
-        fix = f"use at least {-(-to_train // rows)}, or a smaller rollout.in_flight"
-        yield spec.broken("rollout.max_age", rule, fix)
+        yield spec.broken("rollout.max_age", rule, f"use at least {-(-to_train // rows)}, or a lower rollout.in_flight")
     if rollout.keep_prefixes and (rollout.free_cache_engine or rollout.name == "cpu"):
         rule = "only vLLM with rollout.free_cache_engine: false has its keys and values still after an update"
         yield spec.broken("rollout.keep_prefixes", rule, "set free_cache_engine: false, or keep_prefixes: false")

@@ -31,6 +31,7 @@ Endpoint = Annotated[str, matching(r"^https?://[^/@\s]+$", "http:// or https:// 
 TopK = Literal[-1] | Count
 Every = Annotated[int, Field(ge=-1)]
 _MINIO = "https://minio.example:9000"
+MCP = "mcp:"  # an agent.toolset that names an MCP server, by a command or a URL
 
 
 def _layers(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -56,9 +57,16 @@ class Model(Section):
     lora: Lora | None = key("Train adapters on the frozen model; unset: train all weights.", None)
 
 
+class Serve(Section):
+    gpus: Count = key("GPUs of a server, which share the model by tensor parallelism.", 1)
+    replicas: Count = key("Servers, each a pod.", 1)
+    args: tuple[Text, ...] = key("More arguments of `vllm serve`: [--max-model-len, '16384'].", ())
+
+
 class Teacher(Section):
     path: Text = key("Folder, Hugging Face id or store URL of the teacher; of a served one its name on the server.")
     url: ServerUrls = key("OpenAI-compatible addresses of a served teacher's replicas; empty: the ranks load it.", ())
+    serve: Serve | None = key("In the place of `url`: the chart starts vLLM servers, in the run's cluster.", None)
     top_k: Count = key("Likeliest tokens that a served teacher reports one by one; all others are one event.", 64)
     wait_s: Positive = key("Seconds that a served teacher may be unreachable before the attempt ends.", 600.0)
     revision: Text | None = key("Commit of a Hugging Face id to pin.", None)
@@ -73,6 +81,11 @@ class Teacher(Section):
         if self.prompt is not None and not names_in(self.prompt):
             rule = "there are no names in braces in it: the teacher would read the same text for every row"
             yield self.broken("prompt", rule, "write {prompt} or {COLUMN} of data.train, or remove the key")
+        if self.serve and self.url:
+            yield self.broken("url", "`serve` makes a server, which has an address of its own", "remove url, or serve")
+        if self.serve and "://" in self.path:
+            rule = "vLLM loads it in the cluster: a folder of the run's volumes, or a Hugging Face id"
+            yield self.broken("path", rule, "name one of them, or remove serve")
 
 
 class Route(Section):
@@ -161,9 +174,6 @@ class Reward(Section):
             yield self.broken("function", rule, "set reward.path: FILE.py with it, and no path with another function")
 
 
-MCP = "mcp:"  # an agent.toolset that names an MCP server, by a command or a URL
-
-
 class Agent(Section):
     database_dir: Text | None = key("Folder of the tool database, opened read-only; needed by our tools.", None)
     enable_tools: bool = key("Offer the tools; false samples single answers.", True)
@@ -185,8 +195,7 @@ class Agent(Section):
         if self.toolset is not None and not self.toolset.removeprefix(MCP).strip():
             yield self.broken("toolset", "mcp: names a server", "write mcp:COMMAND or mcp:http://HOST/mcp")
         if self.program is not None and not (self.tool_config_path is None and self.enable_tools):
-            fix = "remove agent.tool_config_path and agent.enable_tools"
-            yield self.broken("program", "a program brings its own tools", fix)
+            yield self.broken("program", "a program brings its own tools", "remove tool_config_path and enable_tools")
 
 
 class RunTrainer(Section):

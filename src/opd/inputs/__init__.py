@@ -89,6 +89,8 @@ class Inputs:
         places = [(key, path) for key, path in named.items() if path is not None]
         if isinstance(spec, OpdSpec | OpdAgentSpec):
             places += [("opd.teacher_answers", path) for path in spec.opd.teacher_answers or ()]
+            served = ((f"{key}.path", one.path) for key, one in spec.served_teachers.items() if one.serve)
+            places += [(key, path) for key, path in served if path.startswith("/")]  # others may be names of the hub
         if isinstance(spec, SftSpec):
             places += [("sft.teacher_answers", path) for path in spec.sft.teacher_answers or ()]
         return cls(models=models, data=data, places=places, spec=spec)

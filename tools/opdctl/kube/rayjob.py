@@ -183,7 +183,7 @@ def in_the_way(
     if job.phase == "suspended":
         return [_in_queue(job, workloads)] if job.queue else []
     there = [pod for pod in pods if pod.is_there]
-    held = [pod for pod in there if pod.role in ("head", "worker")]
+    held = [pod for pod in there if pod.role in ("head", "worker", "teacher")]
     out = []
     if held and job.phase in ("stopped", "invalid"):
         num_gpus = sum(pod.num_gpus for pod in held)

@@ -11,7 +11,7 @@ from opdctl.kube.client import ROLE_LABEL, unix_s
 FAILED_CREATION = re.compile(r"^(FailedToCreate\w+|FailedCreate|InvalidRayJob\w+|InvalidRayCluster\w+)$")
 # Events of the kubelet while it creates a container; the last event is the reason.
 NODE_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVolume", "Failed")
-_ORDER = {"head": 0, "worker": 1, "submitter": 2}
+_ORDER = {"head": 0, "worker": 1, "teacher": 2, "submitter": 3}
 Event = Mapping[str, Any]
 """A core event (v1)."""
 
@@ -56,9 +56,9 @@ class PodLine:
 
 
 def pod_lines(pods: Iterable[Mapping[str, Any]], events: Sequence[Event] = ()) -> list[PodLine]:
-    """Return every pod, head first, then workers and submitters, each by age."""
+    """Return every pod, head first, then workers, a teacher's servers and submitters, each by age."""
     lines = [_line(pod, events) for pod in pods]
-    return sorted(lines, key=lambda line: (_ORDER.get(line.role, 3), line.created_s, line.name))
+    return sorted(lines, key=lambda line: (_ORDER.get(line.role, 4), line.created_s, line.name))
 
 
 def _line(pod: Mapping[str, Any], events: Sequence[Event]) -> PodLine:
