@@ -12,13 +12,8 @@ ANYWHERE = [
 ]
 
 # Where a site file puts the store: a pod of the cluster, or outside.
-STORES = {
-    "aks": ("minio", 9000),
-    "eks": ("internet", 443),
-    "gke": ("minio", 9000),
-    "k3s": ("minio", 9000),
-    "openshift": ("data-foundation", 8080),
-}
+STORES = dict.fromkeys(("aks", "gke", "k3s"), ("minio", 9000))
+STORES |= {"eks": ("internet", 443), "openshift": ("data-foundation", 8080)}
 
 
 def traffic(*layers, kind="opd"):

@@ -19,7 +19,6 @@ VALUES = [
     ({"cluster": {"submitter": {"image": "opd-cpu:latest"}}}, "cluster.submitter.image"),
     ({"cluster": {"gpu": {"resource": "nvidia gpu"}}}, "does not match pattern"),
     ({"cluster": {"gpu": {"resource": "amd.com/gpu"}}}, "does not match pattern"),
-    ({"cluster": {"networkPolicy": {"enabled": False}}}, "acceptOpenNetwork"),
     ({"device": "cuda", "trainer": {"gpus_per_node": None}}, "trainer.gpus_per_node"),
     # Two volumes at one path, two of one name, a mount without a volume: rows a8 of the review.
     *(({"cluster": {"mounts": [{"claim": "a", "path": path}]}}, "mounted there already") for path in ("/opd", "/tmp", "/dev/shm", "/etc/opd")),

@@ -1,10 +1,7 @@
 """A spec that breaks each rule between keys, and what mends it."""
 
-SEVERAL = {
-    "teacher": None,
-    "teachers": {"a": {"path": "t"}, "b": {"path": "u"}},
-    "route.to": {"x": "a", "y/z": "b"},
-}
+TWO = {"a": {"path": "t"}, "b": {"path": "u"}}
+SEVERAL = {"teacher": None, "teachers": TWO, "route.to": {"x": "a", "y/z": "b"}}
 SERVED = SEVERAL | {"teachers.a.url": ["http://a:1/v1", "http://a:2/v1"]}
 REWARDED = {"opd.policy.weight": 0.5, "rollout.num_samples": 2}
 CARRIED = {"rollout.schedule": "carry"}

@@ -11,11 +11,8 @@ from opd.experiment.base import MAX_NAME_CHARS, NAME_PATTERN, value_at
 
 STUDENT = {"model.path": "hub/Student/"}
 CPU = {"device": "cpu"}
-SEVERAL = {
-    "teacher": None,
-    "route.to": {"x": "a"},
-    "teachers": {"a": {"path": "u", "dtype": "bf16"}, "b": {"path": "t"}},
-}
+TWO = {"a": {"path": "u", "dtype": "bf16"}, "b": {"path": "t"}}
+SEVERAL = {"teacher": None, "route.to": {"x": "a"}, "teachers": TWO}
 OWN_PROMPT = {"teacher.prompt": "{prompt}"}
 TRAIN, TOOLS_TRAIN = ["data/grpo_processed/train.parquet"], ["data/agent_processed/train.parquet"]
 AGENT = {"agent.database_dir": "d"}

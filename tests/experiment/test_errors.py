@@ -53,16 +53,10 @@ def test_defaults_that_cannot_be_computed_are_not_reported_beside_their_cause():
 
 
 def test_a_set_value_is_read_by_the_type_of_its_key():
-    sets = [
-        "model.path=123",
-        "data.val=[a, b]",
-        "rollout.val.temperature=0",
-        "rollout.engine_kwargs={x: 1}",
-        "name=yes",
-    ]
+    sets = ["model.path=123", "data.val=[a, b]", "rollout.val.temperature=0", "rollout.engine_kwargs={x: 1}", "name=on"]
     spec = load_text(HEAD, sets=sets).spec
     assert (spec.model.path, spec.data.val, spec.rollout.val.temperature) == ("123", ("a", "b"), 0)
-    assert (spec.rollout.engine_kwargs, spec.name) == ({"x": 1}, "yes")
+    assert (spec.rollout.engine_kwargs, spec.name) == ({"x": 1}, "on")
 
 
 @pytest.mark.parametrize(("make", "words"), [("missing", "no such file"), ("folder", "is a directory"), ("binary", "UTF-8"),

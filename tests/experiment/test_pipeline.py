@@ -81,16 +81,12 @@ def test_a_reference_becomes_what_the_stage_left_and_the_rest_of_the_spec_is_as_
     assert resolved["warmup"].sft.teacher_answers == ("answers.parquet",)
     assert resolved["distil"].model.path == "folder"
     convert = resolved["warmup-model"].convert
-    assert (convert.checkpoint, convert.target) == (
-        left[Reference("warmup", "checkpoint")],
-        f"{left[Reference('warmup', 'checkpoint')]}-huggingface",
-    )
+    checkpoint = left[Reference("warmup", "checkpoint")]
+    assert (convert.checkpoint, convert.target) == (checkpoint, f"{checkpoint}-huggingface")
     tree = read_text(TEXT, origin="").tree["stages"]["distil"]
     alone = {**tree, "model": {"path": "folder"}, "name": "bridge-distil", "seed": 5, "env": {"A": "b"}}
-    alone |= {
-        "store": {"url": "s3://bucket/runs/bridge/stages", "region": "here"},
-        "output": {"root": "out/bridge/stages"},
-    }
+    alone["store"] = {"url": "s3://bucket/runs/bridge/stages", "region": "here"}
+    alone["output"] = {"root": "out/bridge/stages"}
     assert resolved["distil"] == parse_tree(alone).spec
 
 

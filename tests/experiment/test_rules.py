@@ -46,7 +46,7 @@ MICRO = {"actor.ppo_micro_batch_size_per_gpu": 2}
         (
             "opd",
             {"actor.ppo_max_token_len_per_gpu": 30000, "actor.use_dynamic_bsz": False},
-            "without actor.use_dynamic_bsz",
+            "without actor.use_dynamic",
         ),
     ],
 )

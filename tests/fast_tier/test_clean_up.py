@@ -39,12 +39,8 @@ def fail_pod(tier, role):
     """Report as kubelet does that a running pod's container ended with 1."""
 
     def running():
-        found = [
-            one
-            for one in pods(tier, NAMESPACE, RUN)
-            if one["metadata"]["labels"]["app.kubernetes.io/component"] == role
-        ]
-        return [one for one in found if one["status"].get("phase") == "Running"]
+        up = [one for one in pods(tier, NAMESPACE, RUN) if one["status"].get("phase") == "Running"]
+        return [one for one in up if one["metadata"]["labels"]["app.kubernetes.io/component"] == role]
 
     [pod] = tier.admin.until(f"the {role} runs", running)
     ended = {"terminated": {"exitCode": 1, "reason": "Error"}}

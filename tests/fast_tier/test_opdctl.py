@@ -123,13 +123,8 @@ def test_a_day_s_work_from_doctor_over_a_mended_and_retried_run_to_its_results(t
     assert "day  succeeded  4/4" in good(day("list"))
     assert "has succeeded already" in refused(day.submit("quickstart", layer=layer, name=run))
     good(day("collect", run, "-f", "day.csv"))
-    assert [line.split(",")[1] for line in (tmp_path / "day.csv").read_text().splitlines()] == [
-        '"step"',
-        "1",
-        "2",
-        "3",
-        "4",
-    ]
+    steps = [line.split(",")[1] for line in (tmp_path / "day.csv").read_text().splitlines()]
+    assert steps == ['"step"', "1", "2", "3", "4"]
     good(day("report", run, "-f", "day.html"))
     assert "claim day-checkpoints stays" in good(day("delete", run))
 

@@ -12,12 +12,7 @@ from tests.fast_tier.runs import ROLE_LABEL, installed, nodes_by_role, pods, rea
 NAMESPACE = "specs"
 UNTAINTED = {node["metadata"]["name"] for node in nodes.NODES if not node["spec"].get("taints")}
 GPUS = {node["metadata"]["name"] for node in nodes.NODES if "nvidia.com/gpu" in node["status"]["capacity"]}
-H200 = {
-    node["metadata"]["name"]
-    for node in nodes.NODES
-    if node["metadata"]["labels"].get("nvidia.com/gpu.product") == nodes.H200
-}
-POOL = {"cpu-pool"}
+H200, POOL = {"gpu-h200-0", "gpu-h200-1"}, {"cpu-pool"}
 # What belongs to the simulated cluster: the other specs run without it, wherever there is room.
 SITE = yaml.safe_load((Path(__file__).parent / "site.yaml").read_text())
 ON_SITE = ("opd-qwen3-8b-to-1.7b", "grpo-qwen3-8b")
@@ -51,9 +46,7 @@ def test_its_pods_are_admitted_and_bound_where_they_should_be(tier, experiment):
 
         def bound():
             found = nodes_by_role(tier, NAMESPACE, run)
-            is_whole = {role: len(names) for role, names in found.items()} == {
-                role: n for role, (n, _) in wanted.items()
-            }
+            is_whole = {role: len(found[role]) for role in found} == {role: wanted[role][0] for role in wanted}
             return found if is_whole and all(all(names) for names in found.values()) else None
 
         found = tier.admin.until(f"the pods of {run} are bound", bound)

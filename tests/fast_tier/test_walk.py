@@ -21,13 +21,7 @@ import gotools
 from opdctl.chart.values import merge
 
 NAMESPACE = "opd"
-ELSEWHERE = (
-    "helm repo add",
-    "helm install kuberay-operator",
-    "helm install kueue",
-    "make setup-tool",
-    "images/build.sh",
-)
+ELSEWHERE = ("helm repo add", "helm install kuberay", "helm install kueue", "make setup-tool", "images/build.sh")
 NAME = "my-run"  # as README names it
 RUN = Path(__file__).parent / "two_nodes.yaml"
 BOXES = ("k3s-box-0", "k3s-box-1")

@@ -18,12 +18,8 @@ QUEUED = {
     },
 }
 URGENT = {"cluster": {"queue": {"priorityClass": "urgent"}}}
-PRIORITY = {
-    "apiVersion": "kueue.x-k8s.io/v1beta2",
-    "kind": "WorkloadPriorityClass",
-    "metadata": {"name": "urgent"},
-    "value": 1000,
-}
+KIND = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass"}
+PRIORITY = {**KIND, "metadata": {"name": "urgent"}, "value": 1000}
 
 
 @pytest.fixture(scope="module", name="tier")
