@@ -112,8 +112,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
     parser.add_argument("--num", type=int, default=150, help="number of mutants (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", default="0/1", help="I/N: every N-th mutant from the I-th, for N processes")
     args = parser.parse_args(argv)
-    mutants = draw(ROOT / "src", args.num, seed=args.seed)
+    first, parts = map(int, args.part.split("/"))
+    mutants = draw(ROOT / "src", args.num, seed=args.seed)[first::parts]
     compileall.compile_dir(ROOT / "src", quiet=1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch
     for name in LIBRARIES:
