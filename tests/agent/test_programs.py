@@ -4,6 +4,8 @@ import asyncio
 import threading
 import time
 from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
 
 import httpx
 import pytest
@@ -21,6 +23,7 @@ from opd.rollout.cpu.server import RolloutServer
 from opd_envs.travel.toy import MODELS, STUDENT
 
 ROW = {"raw_prompt": [{"role": "user", "content": "the price of 静州"}]}
+PUBLISHED = "tests.agent.price_of"
 TURNS = [call(city="静州"), "<answer>42</answer>", "bye"]
 TOKENIZER = AutoTokenizer.from_pretrained(MODELS[STUDENT])
 
@@ -73,7 +76,22 @@ def held(program, tmp_path, generate=scripted, idle_s=20.0, **agent):
     return asyncio.run(hold(program, ROW, generate=generate, runner_of=shared.runner_with, idle_s=idle_s))
 
 
-@pytest.mark.parametrize("program", [talks, lambda **to: asyncio.to_thread(talks, **to)], ids=["sync", "async"])
+def published(row, **to):
+    """Have an environment of the library `verifiers` hold the same conversation."""
+    adapter = import_module("opd_envs.verifiers")
+    [row] = adapter.rows(PUBLISHED, "{}", "train", adapter.load(PUBLISHED, "{}").get_dataset())
+    found = adapter.program(row=row, **to)
+    return {"score": found["score"], "turns": found["num_turns"]}
+
+
+no_library = pytest.mark.skipif(find_spec("verifiers") is None, reason="the library verifiers is not installed")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [talks, lambda **to: asyncio.to_thread(talks, **to), pytest.param(published, marks=no_library)],
+    ids=["sync", "async", "verifiers"],
+)
 def test_the_row_is_the_servers_record_token_by_token(tmp_path, program):
     server, record = RolloutServer(_server_config(MODELS[STUDENT])), []
     server._script = Script({"price": [TURNS[0], None, TURNS[2]]}, MODELS[STUDENT]).reply  # the second turn is sampled

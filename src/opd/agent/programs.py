@@ -89,7 +89,7 @@ class Recording:
         try:
             return web.json_response(await self.complete(await request.json()))
         except Full as full:
-            return _error(400, str(full), "context_length_exceeded")
+            return _error(400, f"the maximum context length is reached: {full}", "context_length_exceeded")
         except Exception as error:  # noqa: BLE001  the conversation ends by any error
             if not self.fault.done():
                 self.fault.set_exception(error)
