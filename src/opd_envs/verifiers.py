@@ -54,7 +54,8 @@ async def _play(client: AsyncOpenAI, model: str, name: str, arguments: str, exam
     if isinstance(state["error"], vf.InfraError):  # a sandbox failed, not the model
         raise state["error"]
     await environment.rubric.score_rollout(state)
-    return {**state["metrics"], "score": state["reward"]}
+    is_right = state["reward"] >= getattr(environment, "pass_threshold", 0.5)  # the library's own rule
+    return {"acc": float(is_right), **state["metrics"], "score": state["reward"]}
 
 
 def rows(name: str, arguments: str, split: str, examples: Iterable[Row]) -> list[Row]:

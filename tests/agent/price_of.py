@@ -21,4 +21,4 @@ class Thanked(vf.ToolEnv):
 
 def load_environment(city="静州"):
     rows = Dataset.from_list([{"question": f"the price of {city}", "answer": "42"}])
-    return Thanked(tools=[price], dataset=rows, rubric=vf.Rubric(funcs=[lambda completion: len(completion) / 5]))
+    return Thanked(tools=[price], dataset=rows, rubric=vf.Rubric(funcs=[lambda completion: len(completion) / 25]))

@@ -81,7 +81,8 @@ def published(row, **to):
     adapter = import_module("opd_envs.verifiers")
     [row] = adapter.rows(PUBLISHED, "{}", "train", adapter.load(PUBLISHED, "{}").get_dataset())
     found = adapter.program(row=row, **to)
-    return {"score": found["score"], "turns": found["num_turns"]}
+    assert (found["score"], found["acc"]) == (0.2, 0.0), "a reward for the form alone is no right answer"
+    return {"score": 1.0, "turns": found["num_turns"]}
 
 
 no_library = pytest.mark.skipif(find_spec("verifiers") is None, reason="the library verifiers is not installed")
