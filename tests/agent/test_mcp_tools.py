@@ -41,15 +41,7 @@ def test_a_servers_tools_are_described_called_and_bounded(tmp_path):
 
     async def replies():
         right = {"city": "静州", "nights": [40, 2]}
-        calls = [
-            ("price", right),
-            ("price", right),
-            ("price", {}),
-            ("long", {}),
-            ("hang", {}),
-            ("price", right),
-            ("die", {}),
-        ]
+        calls = [("price", right)] * 2 + [("price", {}), ("long", {}), ("hang", {}), ("price", right), ("die", {})]
         with closing(ToolPool("", num_processes=1, timeout_s=5, toolset=toolset)) as pool:
             return [await pool.call(*one) for one in calls]
 

@@ -53,9 +53,7 @@ def pid_of(pool: ToolPool) -> int:
         ("eat", {}, "crashed", "eat failed (MemoryError)"),
     ],
 )
-def test_a_failed_call_is_an_error_that_a_model_can_read_and_leaves_the_process_alone(
-    make_pool, name, arguments, error, said
-):
+def test_a_failed_call_is_an_error_to_read_and_leaves_the_process_alone(make_pool, name, arguments, error, said):
     pool = make_pool()
     pid = pid_of(pool)
     reply = run(pool, name, arguments)
