@@ -242,8 +242,7 @@ def start_ranks(config: DictConfig, worker: type, role: str) -> tuple[Any, RayWo
     trainer = config.trainer
     OmegaConf.update(config, f"actor_rollout_ref.{KEY}", config[KEY], force_add=True)
     pools = ResourcePoolManager(
-        resource_pool_spec={"global_pool": [trainer.n_gpus_per_node] * trainer.nnodes},
-        mapping={role: "global_pool"},
+        resource_pool_spec={"global_pool": [trainer.n_gpus_per_node] * trainer.nnodes}, mapping={role: "global_pool"}
     )
     pools.create_resource_pool()
     pool = pools.get_resource_pool(role)

@@ -171,11 +171,7 @@ AIME24 = MathSource(
     read_aime24,
 )
 AIME25 = MathSource(
-    "aime25",
-    "aime25",
-    "AIME_2025/train.jsonl",
-    "Hugging Face data set math-ai/aime25, file test.jsonl",
-    read_aime25,
+    "aime25", "aime25", "AIME_2025/train.jsonl", "Hugging Face data set math-ai/aime25, file test.jsonl", read_aime25
 )
 MATH500 = MathSource(
     "math500",

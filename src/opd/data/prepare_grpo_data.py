@@ -31,11 +31,7 @@ def normalised(question: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", question).casefold().split())
 
 
-def filter_problems(
-    problems: Sequence[Problem],
-    *,
-    benchmark_questions: Iterable[str] = (),
-) -> Filtered:
+def filter_problems(problems: Sequence[Problem], *, benchmark_questions: Iterable[str] = ()) -> Filtered:
     """Drop problems that teach nothing or that validation asks; the first rule that applies is counted.
 
     Args:

@@ -212,8 +212,7 @@ def akl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
 
 
 @register_divergence(
-    "sampled_reverse_kl",
-    {"baseline": Number(low=0, is_integer=True, default=1, reason="1: the reverse KL; 0: none")},
+    "sampled_reverse_kl", {"baseline": Number(low=0, is_integer=True, default=1, reason="1: the reverse KL; 0: none")}
 )
 def sampled_reverse_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
     """Return a(y) = log p_S(y) - log p_T(y) of the sampled token y, an estimate of the reverse KL to compare with it.

@@ -62,9 +62,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m opd.quickstart",
-        description=__doc__,
-        epilog="example: python -m opd.quickstart --seed 7",
+        prog="python -m opd.quickstart", description=__doc__, epilog="example: python -m opd.quickstart --seed 7"
     )
     parser.add_argument("--task", choices=TASKS, default="toy", help="sums of digits, or a pretrained language model")
     parser.add_argument("--spec", help="experiment file, instead of the task's own")

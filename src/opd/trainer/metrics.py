@@ -32,10 +32,7 @@ def progress(step: int, epoch: int, timing: Mapping[str, float]) -> dict[str, fl
 def pace(rows: Sequence[Row], step_s: float, *, num_ranks: int) -> dict[str, float]:
     """Return the tokens of the rows, prompts included, and their number a second and rank."""
     num_tokens = sum(row.num_tokens for row in rows)
-    return {
-        "perf/total_num_tokens": float(num_tokens),
-        "perf/throughput": num_tokens / max(step_s, 1e-9) / num_ranks,
-    }
+    return {"perf/total_num_tokens": float(num_tokens), "perf/throughput": num_tokens / max(step_s, 1e-9) / num_ranks}
 
 
 def answer_lengths(rows: Sequence[Row]) -> dict[str, float]:
