@@ -101,7 +101,6 @@ class Sampled(Kind):
     """A kind whose rows are answers of the rollout servers."""
 
     def ask(self, job: Job, step: int) -> Batch:
-        """Return the step's prompts."""
         num = int(job.config.actor_rollout_ref.rollout.n)
         return Batch(prompts=self.data.next_prompts(step), partition=TRAIN, step=step, num_samples=num)
 

@@ -74,7 +74,6 @@ class EpisodeTools:
     case_id: str | None
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolReply:
-        """Run one call."""
         return await self.pool.call(name, arguments, episode_seed=self.episode_seed, case_id=self.case_id)
 
 

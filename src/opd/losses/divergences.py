@@ -34,7 +34,6 @@ class Number:
     reason: str = ""  # for the bounds, and the way around them
 
     def checked(self, kind: str, name: str, value: Any) -> float:
-        """Return the value."""
         is_number = isinstance(value, int if self.is_integer else int | float) and not isinstance(value, bool)
         if is_number and (self.low <= value if self.is_integer else self.low < value < self.high):
             number: float = value

@@ -186,7 +186,6 @@ class RolloutWorker(AgentLoopWorker):
         return truth is not None or self._reward_function not in BUILTIN_FUNCTIONS
 
     async def _score(self, output: AgentLoopOutput, prompt: Prompt) -> None:
-        """Score an answer."""
         text = await asyncio.to_thread(self.tokenizer.decode, output.response_ids, skip_special_tokens=True)
         found = await self._scorer.score(text, prompt, output.extra_fields | {"num_turns": output.num_turns})
         output.reward_score, output.extra_fields["reward_extra_info"] = found["score"], found
@@ -267,7 +266,6 @@ class RolloutWorker(AgentLoopWorker):
 
     @staticmethod
     def _row(output: AgentLoopOutput, prompt: Prompt, sample: int) -> Row:
-        """Return the row of an answer."""
         extra = output.extra_fields
         row = row_of(
             Order(int(prompt["index"]), sample),

@@ -42,7 +42,6 @@ class CollectTask(NamedTuple):
     positions: Tensor
 
     def output(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """Return the hidden states."""
         return hidden
 
 

@@ -81,7 +81,6 @@ class Schedule:
         return min(sum(step > end for end in self.ends), len(self.stages) - 1)
 
     def stage(self, step: int) -> Stage:
-        """Return the stage of a step."""
         return self.stages[self.number(step)]
 
     def weights_at(self, step: int) -> Weights:
