@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from opd.batch.rows import RolloutRows, loss_positions
+from opd.compat import replaced
 from opd.errors import Unfit
 from opd.experiment.defaults import head_changes_of
 from opd.losses import EventTargets, HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
@@ -270,11 +271,8 @@ class DistillationHead(nn.Linear):
 
 def run_with_task(model: nn.Module, head: DistillationHead, task: CollectTask | LossTask, **inputs: Any) -> Any:
     """Return the `logits` output of a forward of `model` with `task` attached to its head."""
-    head.task = task
-    try:
+    with replaced(head, task=task):
         return model(**inputs, use_cache=False).logits
-    finally:
-        head.task = None
 
 
 def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **inputs: Any) -> None:

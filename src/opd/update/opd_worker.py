@@ -12,7 +12,6 @@ from torch import Tensor
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
-from verl.workers.config import DistillationConfig
 
 from opd.batch.builder import TEACHER_PROMPTS, build_opd_batch
 from opd.batch.rows import RolloutRows
@@ -102,10 +101,8 @@ class OPDWorker(StudentWorker):
 
     spec: OpdSpec | OpdAgentSpec
 
-    def __init__(
-        self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
-    ):
-        super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
+    def __init__(self, config: DictConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
         self.facts, self.opd = self.ours.run, self.spec.opd
         total_steps, length = config.actor.optim.total_training_steps, self.spec.data.max_response_length
         self._schedule = Schedule.of(self.opd, total_steps=total_steps, response_length=length)
