@@ -219,7 +219,7 @@ def check_models(config: DictConfig, inputs: Inputs) -> Any:
 
     model = config.actor_rollout_ref.model
     configs = {"model": check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)}
-    tokenizer = load_tokenizer("model", model)
+    tokenizer = load_tokenizer(model)
     check_chat_template(config, tokenizer, frozenset().union(*map(shapes_of, inputs.data)))
     check_prompts(config, tokenizer, inputs.data)
     ours = RunConfig.of(config)
