@@ -212,7 +212,7 @@ class Job:
     def save(self, step: int) -> Path:
         """Save models, optimizers and the place in the data where the run stages a step; return the folder."""
         folder = self.run.checkpoints.staged(step)
-        self.ranks.save_checkpoint(str(folder / "actor"), None, step)
+        self.ranks.save_checkpoint(str(folder / "actor"), global_step=step)
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(self.data.loader.state_dict(), folder / DATA_FILE)
         return folder

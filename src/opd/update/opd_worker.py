@@ -132,10 +132,8 @@ class OPDWorker(StudentWorker):
         self._self_teachers.save(Path(local_path), step=global_step)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def load_checkpoint(
-        self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
-    ) -> None:
-        super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
+    def load_checkpoint(self, local_path: str) -> None:
+        super().load_checkpoint(local_path)
         self._self_teachers.load(Path(local_path))
 
     def make_updates(self, data: TensorDict, timing: dict[str, float]) -> dict[str, Any] | None:
