@@ -31,9 +31,7 @@ def with_instruction(problem: str, variant: Variant) -> str:
     problem = problem.rstrip()
     if variant == "boxed":
         return f"{problem}\n\n{BOXED_SENTENCE}"
-    if variant == "dapo":
-        return f"{DAPO_PREFIX}{problem}{DAPO_SUFFIX}"
-    return problem
+    return f"{DAPO_PREFIX}{problem}{DAPO_SUFFIX}" if variant == "dapo" else problem
 
 
 # What a boxed AIME answer may be wrapped in; the group keeps the content.

@@ -68,9 +68,7 @@ def _drop_reason(
         return "conflicting_answers"
     if identity in seen:
         return "duplicate_problem"
-    if identity in benchmark:
-        return "benchmark_problem"
-    return None
+    return "benchmark_problem" if identity in benchmark else None
 
 
 FOLDER = "grpo_processed"
