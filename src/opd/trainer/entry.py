@@ -1,7 +1,5 @@
 """From a spec to a finished run: compose verl's config, check, claim the run, start Ray (or join a cluster), train."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import sys
@@ -112,7 +110,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
     return ending.exit_code
 
 
-def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
+def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> "Ending":
     """Train or evaluate in a Ray of its own, or in a cluster's Ray; raise what the run raises."""
     import ray
 

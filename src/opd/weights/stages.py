@@ -4,8 +4,6 @@ PACED, https://arxiv.org/abs/2603.11178, goes from a forward to a reverse KL at 
 decides, a resumed run needs no more than its checkpoint's number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -55,7 +53,7 @@ class Schedule:
     response_length: int
 
     @classmethod
-    def of(cls, opd: Opd, *, total_steps: int, response_length: int) -> Schedule:
+    def of(cls, opd: Opd, *, total_steps: int, response_length: int) -> "Schedule":
         """Return the schedule of an experiment; without stages it is one stage."""
         loss = {"loss_type": opd.loss_type, "loss_params": opd.loss_params, "beta": opd.beta}
         stages = opd.stages or (Stage(),)
