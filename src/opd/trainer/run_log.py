@@ -13,7 +13,6 @@ from opd.trainer.tracking import Trackers
 Watch = Callable[[int, Mapping[str, Any]], tuple[dict[str, float], list[str]]]
 """(step, row) -> further metrics of the row, and lines about it."""
 
-
 # (label, metric names of which the first present is shown, format)
 _LINE = (
     ("loss", headline.LOSS_KEYS, "{:.4f}"),
