@@ -18,14 +18,14 @@ from opd.cluster.supervise import rendezvous_in_a_file
 from opd.compat import quiet
 from opd.errors import EXIT_INTERRUPTED, MissingPackage, RunError, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError
-from opd.experiment.algorithm import Opd, Stage
+from opd.experiment.algorithm import Convert, Opd, Stage
 from opd.experiment.errors import Problem
 from opd.experiment.pipeline import sizes_of
 from opd.experiment.rules import config_problems
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.experiment.verl import compute_overrides
 from opd.inputs import Inputs, check_inputs
-from opd.inputs.model_files import check_attention
+from opd.inputs.model_files import check_attention, check_loadable, load_tokenizer
 from opd.runs import origin
 from opd.runs.progress import START
 from opd.runs.run import Run, attempting, open_run
@@ -148,7 +148,6 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> "Ending":
 def _converted(spec: EvalSpec, checkpoint: str, local_dir: Path) -> str:
     """Return the folder of the model that `convert` makes of a checkpoint: any world size, any store, every hash checked."""
     from opd.convert.pipeline import convert_checkpoint
-    from opd.experiment.algorithm import Convert
 
     folder, trusts = local_dir / "model", spec.model.trust_remote_code
     shutil.rmtree(folder, ignore_errors=True)
@@ -211,7 +210,6 @@ def check_models(config: DictConfig, inputs: Inputs) -> Any:
         SpecError, Unfit: a model, its template or its tokenizer cannot be used.
     """
     from opd.inputs.data import shapes_of
-    from opd.inputs.model_files import check_loadable, load_tokenizer
     from opd.inputs.tokenizers import check_chat_template
     from opd.trainer.dataset import check_prompts
 
